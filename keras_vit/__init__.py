@@ -1,0 +1,16 @@
+from keras_vit import converters as converters
+from keras_vit import layers as layers
+from keras_vit._version import __version__ as __version__
+from keras_vit.models import VisionTransformer as VisionTransformer
+from keras_vit.models import ViTB8 as ViTB8
+from keras_vit.models import ViTB16 as ViTB16
+from keras_vit.models import ViTB32 as ViTB32
+from keras_vit.models import ViTG14 as ViTG14
+from keras_vit.models import ViTg14 as ViTg14
+from keras_vit.models import ViTH14 as ViTH14
+from keras_vit.models import ViTL16 as ViTL16
+from keras_vit.models import ViTL32 as ViTL32
+from keras_vit.models import ViTS16 as ViTS16
+from keras_vit.models import ViTS32 as ViTS32
+from keras_vit.models import ViTTi16 as ViTTi16
+from keras_vit.models import feature_extractor as feature_extractor

@@ -1,0 +1,2 @@
+from keras_vit.converters._models import load as load
+from keras_vit.converters._models import save as save

@@ -1,0 +1,176 @@
+"""The engine: reads a table of `_formats.py` in either direction."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from einops import EinopsError
+from einops import rearrange
+
+
+@dataclass(frozen=True)
+class Format:
+    """A table of rows and how its framework stores each kind of layer."""
+
+    kinds: dict
+    rows: tuple
+    prefix: str = ""  # before every key
+
+    def pairs(self):
+        """Yields `(our templates, their templates, pattern)` of each array."""
+        for ours, theirs, kind in self.rows:
+            for mine, (yours, pattern) in self.kinds[kind].items():
+                yield (
+                    [name.replace("*", mine) for name in _names(ours)],
+                    [
+                        self.prefix + name.replace("*", yours)
+                        for name in _names(theirs)
+                    ],
+                    pattern,
+                )
+
+    def moves(self, paths):
+        """Yields `(our paths, their keys, pattern)` of each array that a
+        model with these paths has."""
+        for ours, theirs, pattern in self.pairs():
+            for index in _indices(ours[0], paths):
+                yield (
+                    [name.format(**index) for name in ours],
+                    [name.format(**index) for name in theirs],
+                    pattern,
+                )
+
+    def paths(self, keys):
+        """Lists our paths of the arrays that a checkpoint holds."""
+        return [
+            name.format(**index)
+            for ours, theirs, _ in self.pairs()
+            for index in _indices(theirs[0], keys)
+            for name in ours
+        ]
+
+    def unknown(self, keys):
+        """Lists the keys that no row has a place for."""
+        known = {
+            key for _, found, _ in self.moves(self.paths(keys)) for key in found
+        }
+        return sorted(set(keys) - known)
+
+    def key(self, path):
+        """Returns the name that the checkpoint has, or would have, for one of
+        our paths; the path itself if no row has it."""
+        for _, keys, _ in self.moves([path]):
+            return " + ".join(keys)
+        return path
+
+
+def from_checkpoint(arrays, format, heads=None):
+    """Returns our weights from a checkpoint's arrays, exactly.
+
+    Args:
+        arrays: Dict of a checkpoint's keys to arrays.
+        format: A `Format`.
+        heads: Integer. The number of heads, for layouts that fuse them with
+            the head's channels.
+
+    Returns:
+        Dict of our paths to arrays.
+
+    Raises:
+        ValueError: if arrays have no place in the format, are missing from a
+            group or have the wrong number of axes. One error lists them all.
+    """
+    problems = {"Arrays that this layout has no place for": []}
+    problems["Arrays that this layout has no place for"] += format.unknown(
+        arrays
+    )
+    missing = problems["Arrays that are missing"] = []
+    misshaped = problems["Arrays of the wrong shape"] = []
+    weights = {}
+    for paths, keys, pattern in format.moves(format.paths(arrays)):
+        absent = [key for key in keys if key not in arrays]
+        if absent:
+            missing += absent
+            continue
+        found = [arrays[key] for key in keys]
+        try:
+            moved = _move(found, pattern, len(paths), heads)
+        except (EinopsError, ValueError):
+            misshaped += [
+                f"{key}: {array.shape} does not fit {pattern.split(' -> ')[0]}"
+                for key, array in zip(keys, found, strict=True)
+            ]
+            continue
+        weights.update(zip(paths, moved, strict=True))
+    raise_if(problems)
+    return weights
+
+
+def to_checkpoint(weights, format, heads=None):
+    """Returns a checkpoint's arrays from our weights, exactly.
+
+    Args:
+        weights: Dict of our paths to arrays.
+        format: A `Format`.
+        heads: Integer. The number of heads.
+
+    Raises:
+        ValueError: if the format has no place for a weight.
+    """
+    arrays, moved = {}, set()
+    for paths, keys, pattern in format.moves(weights):
+        back = " -> ".join(reversed(pattern.split(" -> ")))
+        found = _move([weights[p] for p in paths], back, len(keys), heads)
+        arrays.update(zip(keys, found, strict=True))
+        moved.update(paths)
+    raise_if(
+        {"Weights that this layout has no place for": weights.keys() - moved}
+    )
+    return arrays
+
+
+def raise_if(problems, intro="The checkpoint does not fit."):
+    """Raises one ValueError that lists everything wrong.
+
+    Args:
+        problems: Dict of titles to collections of lines; empty ones are left
+            out.
+        intro: String. The error's first line.
+    """
+    parts = [
+        f"{title}:\n" + "\n".join(f"  {line}" for line in sorted(lines))
+        for title, lines in problems.items()
+        if lines
+    ]
+    if parts:
+        raise ValueError("\n".join([intro, *parts]))
+
+
+def _move(arrays, pattern, count, heads):
+    """Stacks, rearranges and unstacks: all the arithmetic of a conversion."""
+    sizes = {"h": heads, "n": max(count, len(arrays))}
+    sizes = {
+        axis: size
+        for axis, size in sizes.items()
+        if re.search(rf"\b{axis}\b", pattern)
+    }
+    array = np.stack(arrays) if len(arrays) > 1 else arrays[0]
+    array = rearrange(array, pattern, **sizes)
+    return list(array) if count > 1 else [array]
+
+
+def _indices(template, names):
+    """Lists the values of `{i}` for which the template is one of the names,
+    in the order of their numbers."""
+    pattern = re.sub(
+        r"\\{(\w+)\\}", r"(?P<\1>0|[1-9]\\d*)", re.escape(template)
+    )
+    found = (re.fullmatch(pattern, name) for name in names)
+    return sorted(
+        (match.groupdict() for match in found if match),
+        key=lambda index: [int(i) for i in index.values()],
+    )
+
+
+def _names(names):
+    return (names,) if isinstance(names, str) else names

@@ -1,0 +1,37 @@
+import keras
+from keras import ops
+
+
+def _gelu_tanh(x):
+    return ops.gelu(x, approximate=True)
+
+
+def _gelu(x):
+    return ops.gelu(x, approximate=False)
+
+
+def _quick_gelu(x):
+    return x * ops.sigmoid(1.702 * x)
+
+
+# Google's code uses the tanh form (Flax's default); timm, Hugging Face,
+# torchvision and Meta the exact one; CLIP-style models the sigmoid.
+_GELUS = {"gelu_tanh": _gelu_tanh, "gelu": _gelu, "quick_gelu": _quick_gelu}
+
+
+def get(name):
+    """Returns the activation function of that name.
+
+    Args:
+        name: "gelu_tanh", "gelu" (exact), "quick_gelu", or any activation
+            that Keras knows.
+    """
+    if name in _GELUS:
+        return _GELUS[name]
+    try:
+        return keras.activations.get(name)
+    except ValueError as error:
+        raise ValueError(
+            f"`activation` must be one of {', '.join(map(repr, _GELUS))}, or "
+            f"the name of a Keras activation. Received: activation={name!r}"
+        ) from error

@@ -1,0 +1,151 @@
+import math
+
+import keras
+from keras import ops
+
+from keras_vit.layers import _checks
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MultiHeadAttention(keras.Layer):
+    """Multi-head attention whose variables are laid out as Keras's own.
+
+    Separate projections and Keras's fused `dot_product_attention`, which is
+    flash attention where the backend has it. With attention dropout, which no
+    fused kernel offers, training takes a plain second path.
+
+    From "Attention Is All You Need", Section 3.2.2
+    (https://arxiv.org/abs/1706.03762); query and key norm from "Scaling
+    Vision Transformers to 22 Billion Parameters", Section 2.1
+    (https://arxiv.org/abs/2302.05442).
+
+    Args:
+        num_heads: Integer. It must divide the hidden size.
+        qkv_bias: Boolean. Whether query, key and value have a bias.
+        qk_norm: Boolean. Whether to normalise queries and keys over each
+            head's channels.
+        dropout: Float in [0, 1). Rate of dropping attention probabilities.
+        norm_epsilon: Float. Epsilon of the query and key norms.
+
+    Call arguments:
+        inputs: Tokens that ask, of shape `(batch, length, hidden_size)`.
+        context: Tokens that are asked; None for `inputs` (self-attention).
+        training: Boolean. Whether dropout is on.
+
+    Output shape:
+        That of `inputs`.
+
+    Raises:
+        ValueError: if `num_heads` does not divide the hidden size.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        qkv_bias=True,
+        qk_norm=False,
+        dropout=0.0,
+        norm_epsilon=1e-6,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = _checks.positive_int("num_heads", num_heads)
+        self.qkv_bias = qkv_bias
+        self.qk_norm = qk_norm
+        self.dropout = _checks.rate("dropout", dropout)
+        self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
+        self._dropout = keras.layers.Dropout(
+            dropout, dtype=self.dtype_policy, name="dropout"
+        )
+
+    def build(self, inputs_shape, context_shape=None):
+        _checks.rank(
+            "MultiHeadAttention", inputs_shape, 3, "(batch, length, channels)"
+        )
+        hidden_size = inputs_shape[-1]
+        if hidden_size % self.num_heads:
+            divisors = [
+                n for n in range(1, hidden_size + 1) if hidden_size % n == 0
+            ]
+            near = sorted(divisors, key=lambda n: abs(n - self.num_heads))[:4]
+            raise ValueError(
+                f"`num_heads` must divide the hidden size {hidden_size}. "
+                f"Received: num_heads={self.num_heads}. "
+                f"{', '.join(map(str, sorted(near)))} would work."
+            )
+        # B batch, T S tokens, D hidden size, H heads, d head size
+        heads = (self.num_heads, hidden_size // self.num_heads)
+        context_shape = context_shape or inputs_shape
+        for name, shape in (
+            ("query", inputs_shape),
+            ("key", context_shape),
+            ("value", context_shape),
+        ):
+            layer = self._dense("BTD,DHd->BTHd", heads, hidden_size, name)
+            layer.build(shape)
+            setattr(self, name, layer)
+        self.attention_output = self._dense(
+            "BTHd,HdD->BTD", (hidden_size,), hidden_size, "attention_output"
+        )
+        self.attention_output.build((*inputs_shape[:2], *heads))
+        if self.qk_norm:
+            self.query_norm = self._norm("query_norm")
+            self.query_norm.build((*inputs_shape[:2], *heads))
+            self.key_norm = self._norm("key_norm")
+            self.key_norm.build((*context_shape[:2], *heads))
+
+    def _dense(self, equation, output_shape, hidden_size, name):
+        bias = self.qkv_bias or name == "attention_output"
+        # Xavier's bound for the (hidden_size, hidden_size) matrix. Given the
+        # 3-D kernel, Keras's GlorotUniform would take the first axis for a
+        # convolution's window and start far too small.
+        bound = math.sqrt(6 / (2 * hidden_size))
+        return keras.layers.EinsumDense(
+            equation,
+            output_shape=(None, *output_shape),
+            bias_axes=("D" if len(output_shape) == 1 else "Hd")
+            if bias
+            else None,
+            kernel_initializer=keras.initializers.RandomUniform(-bound, bound),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _norm(self, name):
+        return keras.layers.LayerNormalization(
+            epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
+        )
+
+    def call(self, inputs, context=None, training=False):
+        context = inputs if context is None else context
+        query, key, value = (
+            self.query(inputs),
+            self.key(context),
+            self.value(context),
+        )
+        if self.qk_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if training and self.dropout > 0:
+            x = self._attend_with_dropout(query, key, value)
+        else:
+            x = ops.dot_product_attention(query, key, value)  # (B, T, H, d)
+        return self.attention_output(x)
+
+    def _attend_with_dropout(self, query, key, value):
+        query = query / math.sqrt(query.shape[-1])
+        scores = ops.einsum("BTHd,BSHd->BHTS", query, key)
+        probabilities = self._dropout(ops.softmax(scores), training=True)
+        return ops.einsum("BHTS,BSHd->BTHd", probabilities, value)
+
+    def compute_output_shape(self, inputs_shape, context_shape=None):
+        return inputs_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "qkv_bias": self.qkv_bias,
+            "qk_norm": self.qk_norm,
+            "dropout": self.dropout,
+            "norm_epsilon": self.norm_epsilon,
+        }

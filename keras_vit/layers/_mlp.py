@@ -1,0 +1,70 @@
+import keras
+
+from keras_vit.layers import _activation
+from keras_vit.layers import _checks
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MlpBlock(keras.Layer):
+    """Two dense layers with an activation between: the encoder's MLP.
+
+    From "An Image is Worth 16x16 Words", Section 3.1
+    (https://arxiv.org/abs/2010.11929). Dropout follows both dense layers.
+
+    Args:
+        mlp_dim: Integer. Width of the hidden layer.
+        activation: "gelu_tanh" (Google's weights), "gelu" (exact: PyTorch's
+            weights), "quick_gelu", or a Keras activation's name.
+        dropout: Float in [0, 1). Rate after both dense layers.
+
+    Call arguments:
+        inputs: Tensor of shape `(..., hidden_size)`.
+        training: Boolean. Whether dropout is on.
+
+    Output shape:
+        That of `inputs`.
+    """
+
+    def __init__(self, mlp_dim, activation="gelu_tanh", dropout=0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
+        self.activation = activation
+        self.dropout = _checks.rate("dropout", dropout)
+        self._activation = _activation.get(activation)
+        self._dropout_1 = keras.layers.Dropout(
+            dropout, dtype=self.dtype_policy, name="dropout_1"
+        )
+        self._dropout_2 = keras.layers.Dropout(
+            dropout, dtype=self.dtype_policy, name="dropout_2"
+        )
+        self.dense_1 = self._dense(mlp_dim, "dense_1")
+
+    def _dense(self, units, name):
+        return keras.layers.Dense(
+            units,
+            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def build(self, input_shape):
+        self.dense_1.build(input_shape)
+        self.dense_2 = self._dense(input_shape[-1], "dense_2")
+        self.dense_2.build((*input_shape[:-1], self.mlp_dim))
+
+    def call(self, inputs, training=False):
+        x = self._activation(self.dense_1(inputs))
+        x = self._dropout_1(x, training=training)
+        x = self.dense_2(x)
+        return self._dropout_2(x, training=training)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mlp_dim": self.mlp_dim,
+            "activation": self.activation,
+            "dropout": self.dropout,
+        }

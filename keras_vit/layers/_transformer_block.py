@@ -1,0 +1,135 @@
+import keras
+
+from keras_vit.layers import _checks
+from keras_vit.layers._attention import MultiHeadAttention
+from keras_vit.layers._layer_scale import LayerScale
+from keras_vit.layers._mlp import MlpBlock
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class TransformerBlock(keras.Layer):
+    """A pre-norm encoder block: attention and an MLP, each on a residual.
+
+    From "An Image is Worth 16x16 Words", Section 3.1, Equations 2 and 3
+    (https://arxiv.org/abs/2010.11929). Dropout comes after the attention and
+    after both dense layers of the MLP, as in the paper.
+
+    Args:
+        num_heads: Integer. It must divide the hidden size.
+        mlp_dim: Integer. Width of the MLP's hidden layer.
+        activation: "gelu_tanh" (Google's weights), "gelu" (exact: PyTorch's
+            weights), "quick_gelu", or a Keras activation's name.
+        norm_epsilon: Float. Epsilon of the layer norms: 1e-6 in most
+            published weights, 1e-12 in some of Hugging Face's.
+        qkv_bias: Boolean. Whether query, key and value have a bias.
+        qk_norm: Boolean. Whether to normalise queries and keys.
+        layer_scale: Float, or None for no `LayerScale`. Where its factors
+            start.
+        dropout: Float in [0, 1).
+        attention_dropout: Float in [0, 1). Rate of dropping attention
+            probabilities.
+        drop_path: Float in [0, 1). Rate of leaving out a whole residual
+            branch, image by image ("Deep Networks with Stochastic Depth",
+            https://arxiv.org/abs/1603.09382).
+
+    Call arguments:
+        inputs: Tokens of shape `(batch, length, hidden_size)`.
+        training: Boolean. Whether dropout is on.
+
+    Output shape:
+        That of `inputs`.
+
+    Raises:
+        ValueError: if `num_heads` does not divide the hidden size.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        mlp_dim,
+        activation="gelu_tanh",
+        norm_epsilon=1e-6,
+        qkv_bias=True,
+        qk_norm=False,
+        layer_scale=None,
+        dropout=0.0,
+        attention_dropout=0.0,
+        drop_path=0.0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.activation = activation
+        self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
+        self.qkv_bias = qkv_bias
+        self.qk_norm = qk_norm
+        self.layer_scale = layer_scale
+        self.dropout = _checks.rate("dropout", dropout)
+        self.attention_dropout = attention_dropout
+        self.drop_path = _checks.rate("drop_path", drop_path)
+
+        own = {"dtype": self.dtype_policy}
+        norm = {"epsilon": norm_epsilon, **own}
+        self.norm_1 = keras.layers.LayerNormalization(name="norm_1", **norm)
+        self.attention = MultiHeadAttention(
+            num_heads,
+            qkv_bias=qkv_bias,
+            qk_norm=qk_norm,
+            dropout=_checks.rate("attention_dropout", attention_dropout),
+            norm_epsilon=norm_epsilon,
+            name="attention",
+            **own,
+        )
+        self._dropout = keras.layers.Dropout(dropout, name="dropout", **own)
+        self.norm_2 = keras.layers.LayerNormalization(name="norm_2", **norm)
+        self.mlp = MlpBlock(
+            mlp_dim, activation=activation, dropout=dropout, name="mlp", **own
+        )
+        self.scale_1 = self.scale_2 = None
+        if layer_scale is not None:
+            self.scale_1 = LayerScale(layer_scale, name="scale_1", **own)
+            self.scale_2 = LayerScale(layer_scale, name="scale_2", **own)
+        # One draw an image for all its tokens and channels.
+        path = {"noise_shape": (None, 1, 1), **own}
+        self._path_1 = keras.layers.Dropout(drop_path, name="path_1", **path)
+        self._path_2 = keras.layers.Dropout(drop_path, name="path_2", **path)
+
+    def build(self, input_shape):
+        _checks.rank(
+            "TransformerBlock", input_shape, 3, "(batch, length, channels)"
+        )
+        for layer in (self.norm_1, self.attention, self.norm_2, self.mlp):
+            layer.build(input_shape)
+        if self.layer_scale is not None:
+            self.scale_1.build(input_shape)
+            self.scale_2.build(input_shape)
+
+    def call(self, inputs, training=False):
+        x = self.attention(self.norm_1(inputs), training=training)
+        x = self._dropout(x, training=training)
+        if self.scale_1 is not None:
+            x = self.scale_1(x)
+        x = inputs + self._path_1(x, training=training)
+        y = self.mlp(self.norm_2(x), training=training)
+        if self.scale_2 is not None:
+            y = self.scale_2(y)
+        return x + self._path_2(y, training=training)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "activation": self.activation,
+            "norm_epsilon": self.norm_epsilon,
+            "qkv_bias": self.qkv_bias,
+            "qk_norm": self.qk_norm,
+            "layer_scale": self.layer_scale,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "drop_path": self.drop_path,
+        }

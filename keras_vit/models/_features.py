@@ -1,0 +1,39 @@
+import keras
+
+
+def feature_extractor(model, names):
+    """Returns a model that gives the outputs of named layers.
+
+    The new model shares its weights with the old one.
+
+    Args:
+        model: A functional `keras.Model`, such as `ViTB16()`.
+        names: Name of a layer, or a list of them: "patch_embedding",
+            "position_embedding", "block_0" ..., "encoder_norm", "pooling",
+            "pre_logits", "head".
+
+    Returns:
+        A `keras.Model` that maps images to a dict of name to output; for a
+        single name, to that output.
+
+    Raises:
+        ValueError: if the model has no layer of that name.
+
+    Example:
+
+    >>> extract = keras_vit.feature_extractor(model, ["block_3", "pre_logits"])
+    >>> features = extract(images)["block_3"]
+    """
+    wanted = [names] if isinstance(names, str) else list(names)
+    layers = {layer.name: layer for layer in model.layers}
+    unknown = [name for name in wanted if name not in layers]
+    if unknown or not wanted:
+        raise ValueError(
+            "`names` must be names of the model's layers. Received: "
+            f"{unknown or names!r}. The model {model.name!r} has: "
+            f"{', '.join(layers)}"
+        )
+    outputs = {name: layers[name].output for name in wanted}
+    if isinstance(names, str):
+        outputs = outputs[names]
+    return keras.Model(model.inputs, outputs, name=f"{model.name}_features")

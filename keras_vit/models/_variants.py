@@ -1,0 +1,104 @@
+from dataclasses import asdict
+from dataclasses import dataclass
+
+from keras_vit.models._vit import VisionTransformer
+
+
+@dataclass(frozen=True)
+class Variant:
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    mlp_dim: int
+    patch_size: int
+
+
+# Ti, S: https://arxiv.org/abs/2106.10270, Table 2.
+# B, L, H: https://arxiv.org/abs/2010.11929, Table 1.
+# g, G: https://arxiv.org/abs/2106.04560, Table 2 (which pools with "map").
+#                   hidden layers heads   mlp patch
+VARIANTS = {
+    "ViTTi16": Variant(192, 12, 3, 768, 16),
+    "ViTS16": Variant(384, 12, 6, 1536, 16),
+    "ViTS32": Variant(384, 12, 6, 1536, 32),
+    "ViTB8": Variant(768, 12, 12, 3072, 8),
+    "ViTB16": Variant(768, 12, 12, 3072, 16),
+    "ViTB32": Variant(768, 12, 12, 3072, 32),
+    "ViTL16": Variant(1024, 24, 16, 4096, 16),
+    "ViTL32": Variant(1024, 24, 16, 4096, 32),
+    "ViTH14": Variant(1280, 32, 16, 5120, 14),
+    "ViTg14": Variant(1408, 40, 16, 6144, 14),
+    "ViTG14": Variant(1664, 48, 16, 8192, 14),
+}
+
+
+def _variant(variant):
+    sizes = asdict(VARIANTS[variant])
+
+    def model(
+        include_top=True,
+        weights=None,
+        input_tensor=None,
+        input_shape=None,
+        pooling=None,
+        classes=None,
+        classifier_activation=None,
+        name=variant,
+        **architecture,
+    ):
+        return VisionTransformer(
+            include_top=include_top,
+            weights=weights,
+            input_tensor=input_tensor,
+            input_shape=input_shape,
+            pooling=pooling,
+            classes=classes,
+            classifier_activation=classifier_activation,
+            name=name,
+            **{**sizes, **architecture},
+        )
+
+    model.__name__ = model.__qualname__ = variant
+    model.__doc__ = f"""Builds {variant}, a Vision Transformer for images.
+
+    {", ".join(f"{name} {size}" for name, size in sizes.items())}. From "An
+    Image is Worth 16x16 Words" (https://arxiv.org/abs/2010.11929), and what
+    built on it (see `VARIANTS`).
+
+    Args:
+        include_top: Boolean. Whether to end in a classification head, which
+            is zero at first.
+        weights: None for random weights, or the path of an `.npz` file in
+            the layout of google-research/vision_transformer.
+        input_tensor: Optional Keras tensor to build the model on.
+        input_shape: `(height, width, channels)`; height and width may be None
+            for images of any size. None takes what the weights were made for,
+            else `(224, 224, 3)`.
+        pooling: "token", "gap", "map" or None; see `VisionTransformer`.
+        classes: Integer. None takes the number in `weights`, else 1000.
+        classifier_activation: Activation of the head; None for logits.
+        name: String. Name of the model.
+        **architecture: Any other argument of `VisionTransformer`, such as
+            `representation_size`, `dropout` or `num_layers`.
+
+    Returns:
+        A `keras.Model` that takes images in [-1, 1] (`preprocess_input`).
+
+    Raises:
+        ValueError: if an argument is wrong or the weights do not fit.
+        FileNotFoundError: if there is no file at `weights`.
+    """
+    return model
+
+
+ViTTi16 = _variant("ViTTi16")
+ViTS16 = _variant("ViTS16")
+ViTS32 = _variant("ViTS32")
+ViTB8 = _variant("ViTB8")
+ViTB16 = _variant("ViTB16")
+ViTB32 = _variant("ViTB32")
+ViTL16 = _variant("ViTL16")
+ViTL32 = _variant("ViTL32")
+ViTH14 = _variant("ViTH14")
+ViTg14 = _variant("ViTg14")
+ViTG14 = _variant("ViTG14")

@@ -1,0 +1,50 @@
+"""Putting a checkpoint's weights into a model: all of them or none."""
+
+from keras_vit.converters._convert import raise_if
+from keras_vit.weights._adapt import adapt
+
+_NEW_HEAD = ("head/", "distillation_head/")
+
+
+def load_into(model, checkpoint, grid=None):
+    """Loads a checkpoint into a model that may differ from it in size.
+
+    Args:
+        model: A model made by `VisionTransformer`.
+        checkpoint: A `Checkpoint`.
+        grid: `(rows, columns)` of its position embeddings, or None.
+
+    Raises:
+        ValueError: if anything but a head is missing, has no place or is of
+            another shape. One error lists everything; the model is then as it
+            was.
+    """
+    variables = {variable.path: variable for variable in model.weights}
+    shapes = {path: tuple(v.shape) for path, v in variables.items()}
+    positions = next(
+        (x for x in model.layers if x.name == "position_embedding"), None
+    )
+    weights = adapt(checkpoint.weights, shapes, positions, grid)
+
+    key = checkpoint.format.key
+    raise_if(
+        {
+            "Arrays that are missing from the file": [
+                key(path)
+                for path in shapes.keys() - weights.keys()
+                if not path.startswith(_NEW_HEAD)
+            ],
+            "Arrays that the model has no place for": [
+                key(path) for path in weights.keys() - shapes.keys()
+            ],
+            "Arrays of another shape than the model's": [
+                f"{key(path)}: {weights[path].shape} in the file, "
+                f"{shapes[path]} in the model"
+                for path in weights.keys() & shapes.keys()
+                if weights[path].shape != shapes[path]
+            ],
+        },
+        f"{checkpoint.path!r} does not fit the model {model.name!r}.",
+    )
+    for path, array in weights.items():
+        variables[path].assign(array)
