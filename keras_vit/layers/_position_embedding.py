@@ -119,7 +119,7 @@ class AddPositionEmbs(keras.Layer):
     def _learned(self, size):
         prefix = self.num_prefix_tokens
         embedding = ops.convert_to_tensor(self.embedding)
-        if tuple(size) == self.built_grid:
+        if _known(size) and tuple(size) == self.built_grid:
             return embedding
         patches = self._resampled(embedding[0, prefix:], size)[None]
         if not prefix:
@@ -133,8 +133,7 @@ class AddPositionEmbs(keras.Layer):
         return ops.reshape(patches, (-1, hidden_size))
 
     def _sincos2d(self, size, hidden_size):
-        known = all(isinstance(n, int) for n in size)
-        xp, dtype = (np, "float64") if known else (ops, "float32")
+        xp, dtype = (np, "float64") if _known(size) else (ops, "float32")
         omega = 1e4 ** -np.linspace(0, 1, hidden_size // 4).astype(dtype)
         rows, columns = (xp.arange(n, dtype=dtype) for n in size)
         # (rows, columns, hidden_size / 4), x along the columns
@@ -143,11 +142,11 @@ class AddPositionEmbs(keras.Layer):
         parts = [xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)]
         positions = xp.concatenate(parts, axis=-1)
         positions = xp.reshape(positions, (1, -1, hidden_size))
-        prefix = np.zeros((1, self.num_prefix_tokens, hidden_size), dtype)
+        prefix = xp.zeros((1, self.num_prefix_tokens, hidden_size), dtype)
         return xp.concatenate([prefix, positions], axis=1)
 
     def _raise_unless_fits(self, shape, size):
-        if not size or not all(isinstance(n, int) for n in size):
+        if not size or not _known(size):
             return
         expected = self.num_prefix_tokens + size[0] * size[1]
         if shape[1] is not None and shape[1] != expected:
@@ -192,6 +191,11 @@ class AddPositionEmbs(keras.Layer):
             "num_prefix_tokens": self.num_prefix_tokens,
             "resampling": self.resampling,
         }
+
+
+def _known(size):
+    """Whether a size is known now, and not only while the graph runs."""
+    return all(isinstance(n, int) for n in size)
 
 
 def fit_embedding(embedding, old, new, method, num_prefix_tokens):

@@ -41,7 +41,7 @@ def resample(grid, size, method, xp=ops):
         for old, new in zip(grid.shape[:2], size, strict=True)
     )
     dtype = grid.dtype
-    rows, columns = xp.asarray(rows, dtype), xp.asarray(columns, dtype)
+    rows, columns = xp.array(rows, dtype), xp.array(columns, dtype)
     # H W new, h w old, d channels
     grid = xp.einsum("Hh,hwd->Hwd", rows, grid)
     return xp.einsum("Ww,Hwd->HWd", columns, grid)
@@ -68,7 +68,7 @@ def resampling_matrix(old, new, method):
     # outside; without it two taps beyond each border repeat the border.
     width = xp.maximum(scale, 1) if antialias else 1
     beyond = 0 if antialias else 2
-    taps = np.arange(-beyond, old + beyond, dtype=dtype)
+    taps = xp.arange(-beyond, old + beyond, dtype=dtype)
     distance = xp.abs(centre[:, None] - taps[None, :]) / width
     weights = _KERNELS[kernel](distance, -0.5 if antialias else -0.75, xp)
     if antialias:

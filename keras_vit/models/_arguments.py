@@ -113,10 +113,17 @@ def resolve(
             "`final_norm='after_pooling'` needs a `pooling`. Received: "
             "pooling=None with include_top=False."
         )
-    if distillation and not class_token:
+    if distillation and (not class_token or representation_size):
         raise ValueError(
-            "`distillation=True` needs a class token. Received: "
-            f"class_token={class_token}, pooling={pooling!r}"
+            "`distillation=True` needs a class token and no "
+            f"`representation_size`. Received: class_token={class_token}, "
+            f"pooling={pooling!r}, representation_size={representation_size}"
+        )
+    if representation_size and pooling is None:
+        raise ValueError(
+            "`representation_size` needs a `pooling`, whose vector it reads. "
+            f"Received: representation_size={representation_size} with "
+            "pooling=None and include_top=False."
         )
     if include_top and classes is None:
         classes = facts.get("classes", 1000)

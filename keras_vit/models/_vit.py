@@ -235,18 +235,21 @@ def VisionTransformer(
     if final_norm == "after_pooling":
         x = norm("head_norm")(x)
 
-    if distilled is not None and not include_top:
-        x = keras.layers.Average(name="distilled_pooling")([x, distilled])
-    if pooling is not None:
+    if distilled is not None:
+        if include_top:
+            heads = [
+                _head(settings.classes, classifier_activation, layer_name)
+                for layer_name in ("head", "distillation_head")
+            ]
+            pairs = zip(heads, (x, distilled), strict=True)
+            x = [head(token) for head, token in pairs]
+        else:
+            x = [x, distilled]
+        x = keras.layers.Average(name="distilled_mean")(x)
+    elif pooling is not None:
         x = _pre_logits(representation_size)(x)  # (B, representation size)
-    if include_top:
-        head = _head(settings.classes, classifier_activation, "head")
-        x = head(x)  # (B, classes)
-        if distilled is not None:
-            head = _head(
-                settings.classes, classifier_activation, "distillation_head"
-            )
-            x = keras.layers.Average(name="predictions")([x, head(distilled)])
+        if include_top:
+            x = _head(settings.classes, classifier_activation, "head")(x)
 
     inputs = images
     if input_tensor is not None:

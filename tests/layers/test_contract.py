@@ -1,0 +1,198 @@
+"""Every public layer, through one harness."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import layers
+from tests.harness import check_layer
+
+_rng = np.random.default_rng(0)
+IMAGES = _rng.normal(size=(2, 12, 8, 3)).astype("float32")
+TOKENS = _rng.normal(size=(2, 7, 12)).astype("float32")
+GRID = _rng.normal(size=(2, 3, 2, 12)).astype("float32")
+
+# softmax does not change when every score of a row moves by the same amount,
+# so a key's bias (and its norm's beta) can have no gradient
+KEY = ("key/bias", "key_norm/beta")
+
+CASES = {
+    "Patches": (lambda: layers.Patches((4, 2)), IMAGES),
+    "Patches padded": (lambda: layers.Patches(5, pad_to_patch=True), IMAGES),
+    "PatchEmbedding": (lambda: layers.PatchEmbedding(12, 4), IMAGES),
+    "PatchEmbedding padded": (
+        lambda: layers.PatchEmbedding(
+            12, (5, 3), use_bias=False, pad_to_patch=True
+        ),
+        IMAGES,
+    ),
+    "ClassToken": (layers.ClassToken, TOKENS),
+    "ClassToken registers": (
+        lambda: layers.ClassToken(
+            4, index=2, initializer=keras.initializers.RandomNormal(stddev=0.1)
+        ),
+        TOKENS,
+    ),
+    "AddPositionEmbs": (
+        lambda: layers.AddPositionEmbs(num_prefix_tokens=1),
+        TOKENS,
+        GRID,
+    ),
+    "AddPositionEmbs of another grid": (
+        lambda: layers.AddPositionEmbs(
+            grid_size=(2, 5), num_prefix_tokens=1, resampling="bicubic"
+        ),
+        TOKENS,
+        GRID,
+    ),
+    "AddPositionEmbs without a grid": (
+        lambda: layers.AddPositionEmbs(grid_size=(7, 1)),
+        TOKENS,
+    ),
+    "AddPositionEmbs sincos2d": (
+        lambda: layers.AddPositionEmbs("sincos2d", num_prefix_tokens=1),
+        TOKENS,
+        GRID,
+    ),
+    "AddPositionEmbs none": (
+        lambda: layers.AddPositionEmbs("none"),
+        TOKENS,
+        GRID,
+    ),
+    "MlpBlock": (lambda: layers.MlpBlock(20, dropout=0.1), TOKENS),
+    "MlpBlock quick": (lambda: layers.MlpBlock(20, "quick_gelu"), TOKENS),
+    "LayerScale": (lambda: layers.LayerScale(0.5), TOKENS),
+    "MultiHeadAttention": (lambda: layers.MultiHeadAttention(3), TOKENS),
+    "MultiHeadAttention all": (
+        lambda: layers.MultiHeadAttention(
+            4, qkv_bias=False, qk_norm=True, dropout=0.1, norm_epsilon=1e-5
+        ),
+        TOKENS,
+    ),
+    "TransformerBlock": (lambda: layers.TransformerBlock(3, 24), TOKENS),
+    "TransformerBlock all": (
+        lambda: layers.TransformerBlock(
+            3,
+            24,
+            activation="gelu",
+            norm_epsilon=1e-12,
+            qk_norm=True,
+            layer_scale=0.5,
+            dropout=0.1,
+            attention_dropout=0.1,
+            drop_path=0.1,
+        ),
+        TOKENS,
+    ),
+    "Pooling token": (lambda: layers.Pooling(index=1), TOKENS),
+    "Pooling gap": (
+        lambda: layers.Pooling("gap", num_prefix_tokens=2),
+        TOKENS,
+    ),
+    "AttentionPooling": (
+        lambda: layers.AttentionPooling(3, 24, num_prefix_tokens=1),
+        TOKENS,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_contract(case):
+    make, *inputs = CASES[case]
+    check_layer(make, *inputs, still=KEY)
+
+
+def test_every_layer_has_a_case():
+    public = {name for name in dir(layers) if name[0].isupper()}
+    assert public == {name.split()[0] for name in CASES}
+
+
+ERRORS = {
+    "Patches(0)": (lambda: layers.Patches(0), "patch_size=0"),
+    "Patches(1.5)": (lambda: layers.Patches(1.5), "patch_size=1.5"),
+    "Patches of rank 3": (
+        lambda: layers.Patches(2)(IMAGES[0]),
+        r"4 axes.*Received: shape \(12, 8, 3\)",
+    ),
+    "Patches that do not divide": (
+        lambda: layers.Patches(5)(IMAGES),
+        r"5 x 5 pixels does not divide an image of 12 x 8.*10 or 15.*pad_to",
+    ),
+    "PatchEmbedding(-1, 4)": (
+        lambda: layers.PatchEmbedding(-1, 4),
+        "hidden_size=-1",
+    ),
+    "PatchEmbedding that does not divide": (
+        lambda: layers.PatchEmbedding(12, 16)(IMAGES),
+        "not a multiple of 16",
+    ),
+    "PatchEmbedding without channels": (
+        lambda: layers.PatchEmbedding(12, 4)(keras.Input((8, 8, None))),
+        "number of channels",
+    ),
+    "PatchEmbedding of other channels": (
+        lambda: _twice(layers.PatchEmbedding(12, 4), IMAGES, IMAGES[..., :1]),
+        "expected axis -1 of input shape to have value 3",
+    ),
+    "ClassToken(index=9)": (
+        lambda: layers.ClassToken(index=9)(TOKENS),
+        "at least 9 tokens",
+    ),
+    "AddPositionEmbs kind": (
+        lambda: layers.AddPositionEmbs("rotary"),
+        "'learned', 'sincos2d', 'none'.*kind='rotary'",
+    ),
+    "AddPositionEmbs resampling": (
+        lambda: layers.AddPositionEmbs(resampling="nearest"),
+        "'bicubic_antialias'.*resampling='nearest'",
+    ),
+    "AddPositionEmbs of unknown grid": (
+        lambda: layers.AddPositionEmbs()(TOKENS),
+        "give `grid_size",
+    ),
+    "AddPositionEmbs that does not fit": (
+        lambda: layers.AddPositionEmbs()(TOKENS, GRID),
+        "expected 6 tokens: 0 prefix tokens and a grid of 3 x 2",
+    ),
+    "AddPositionEmbs sincos2d of odd size": (
+        lambda: layers.AddPositionEmbs("sincos2d")(TOKENS[:, :6, :10], GRID),
+        "multiple of 4.*Received: 10",
+    ),
+    "MlpBlock activation": (
+        lambda: layers.MlpBlock(8, "gelo"),
+        "'gelu_tanh'.*activation='gelo'",
+    ),
+    "MlpBlock dropout": (
+        lambda: layers.MlpBlock(8, dropout=1.0),
+        "dropout=1.0",
+    ),
+    "MultiHeadAttention heads": (
+        lambda: layers.MultiHeadAttention(5)(TOKENS),
+        "divide the hidden size 12. Received: num_heads=5.*4, 6",
+    ),
+    "MultiHeadAttention(True)": (
+        lambda: layers.MultiHeadAttention(True),
+        "num_heads=True",
+    ),
+    "TransformerBlock epsilon": (
+        lambda: layers.TransformerBlock(3, 24, norm_epsilon=0),
+        "norm_epsilon=0",
+    ),
+    "TransformerBlock drop_path": (
+        lambda: layers.TransformerBlock(3, 24, drop_path=-0.1),
+        "drop_path=-0.1",
+    ),
+    "Pooling mode": (lambda: layers.Pooling("max"), "'token', 'gap'"),
+}
+
+
+def _twice(layer, first, second):
+    layer(first)
+    layer(second)
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_bad_arguments_say_what_would_work(case):
+    make, message = ERRORS[case]
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        make()

@@ -1,0 +1,162 @@
+"""Position embeddings and their resampling: properties for any grid."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import assume
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_vit.layers import AddPositionEmbs
+from keras_vit.layers._position_embedding import fit_embedding
+from keras_vit.layers._resampling import RESAMPLINGS
+from keras_vit.layers._resampling import resample
+from keras_vit.layers._resampling import resampling_matrix
+from tests.harness import numpy
+
+length = st.integers(1, 12)
+method = st.sampled_from(sorted(RESAMPLINGS))
+quick = settings(max_examples=60, deadline=None)
+
+
+@quick
+@given(length, method)
+def test_same_grid_is_the_identity(n, how):
+    np.testing.assert_array_equal(resampling_matrix(n, n, how), np.eye(n))
+
+
+@quick
+@given(length, length, method)
+def test_a_constant_stays(old, new, how):
+    matrix = resampling_matrix(old, new, how)
+    assert matrix.shape == (new, old)
+    np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-12)
+
+
+@quick
+@given(length, length, method)
+def test_mirrored_in_is_mirrored_out(old, new, how):
+    # With aligned corners a single pixel is the first, in every original.
+    assume(new > 1 or "align_corners" not in how)
+    matrix = resampling_matrix(old, new, how)
+    np.testing.assert_allclose(matrix, matrix[::-1, ::-1], atol=1e-9)
+
+
+@quick
+@given(length, length, length, length)
+def test_align_corners_is_scipys_zoom(rows, columns, new_rows, new_columns):
+    from scipy.ndimage import zoom
+
+    rng = np.random.default_rng(rows * 12 + columns)
+    grid = rng.normal(size=(rows, columns, 3))
+    size = (new_rows, new_columns)
+    found = resample(grid, size, "bilinear_align_corners", xp=np)
+    factors = (new_rows / rows, new_columns / columns, 1)
+    # By default zoom takes what lies a rounding error beyond the border for
+    # zero; "nearest" has no such hole.
+    expected = zoom(grid, factors, order=1, mode="nearest")
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+_TORCH = {
+    "bilinear_align_corners": ("bilinear", True, False),
+    "bilinear": ("bilinear", False, False),
+    "bicubic": ("bicubic", False, False),
+    "bicubic_antialias": ("bicubic", False, True),
+    "bicubic_align_corners": ("bicubic", True, False),
+}
+
+
+@quick
+@given(length, length, length, length, method)
+def test_every_method_is_pytorchs(rows, columns, new_rows, new_columns, how):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(rows * 12 + columns)
+    grid = rng.normal(size=(rows, columns, 3))
+    mode, align_corners, antialias = _TORCH[how]
+    expected = torch.nn.functional.interpolate(
+        torch.tensor(grid).permute(2, 0, 1)[None].contiguous(),
+        size=(new_rows, new_columns),
+        mode=mode,
+        align_corners=align_corners,
+        antialias=antialias,
+    )
+    expected = expected[0].permute(1, 2, 0).numpy()
+    found = resample(grid, (new_rows, new_columns), how, xp=np)
+    # PyTorch's scale is a float32 for some of them, whatever the data.
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@quick
+@given(length, length, method)
+def test_unknown_size_gives_the_same_matrix(old, new, how):
+    dynamic = resampling_matrix(old, ops.convert_to_tensor(new, "int32"), how)
+    static = resampling_matrix(old, new, how)
+    np.testing.assert_allclose(numpy(dynamic), static, atol=5e-6)
+
+
+def test_prefix_rows_are_kept():
+    rng = np.random.default_rng(0)
+    old = rng.normal(size=(1, 2 + 12, 8)).astype("float32")
+    new = fit_embedding(old, (3, 4), (5, 2), "bicubic", 2)
+    assert new.shape == (1, 2 + 10, 8) and new.dtype == np.float32
+    np.testing.assert_array_equal(new[:, :2], old[:, :2])
+
+
+def test_learned_starts_as_in_the_paper():
+    layer = AddPositionEmbs(grid_size=24)
+    layer.build((None, 576, 64))
+    embedding = numpy(layer.embedding)
+    assert abs(embedding.std() - 0.02) < 0.001 and abs(embedding.mean()) < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["learned", "sincos2d"])
+def test_any_grid_inside_a_compiled_model(kind):
+    """One model, grids of several sizes, through predict()."""
+    tokens = keras.Input((None, 8))
+    grid = keras.Input((None, None, 8))
+    layer = AddPositionEmbs(kind, grid_size=(3, 2), num_prefix_tokens=1)
+    model = keras.Model([tokens, grid], layer(tokens, grid))
+    for rows, columns in ((3, 2), (5, 4), (1, 7), (2, 3)):
+        x = np.zeros((2, 1 + rows * columns, 8), "float32")
+        g = np.zeros((2, rows, columns, 8), "float32")
+        found = model.predict([x, g], verbose=0)
+        if kind == "learned":
+            expected = fit_embedding(
+                numpy(layer.embedding),
+                (3, 2),
+                (rows, columns),
+                layer.resampling,
+                1,
+            )
+        else:
+            expected = numpy(
+                AddPositionEmbs(kind, num_prefix_tokens=1)(x[:1], g[:1])
+            )
+        np.testing.assert_allclose(found[:1], expected, atol=1e-6)
+        np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_weights_load_at_another_grid(tmp_path):
+    def model_of(rows, columns):
+        grid = keras.Input((rows, columns, 8))
+        tokens = keras.layers.Reshape((-1, 8))(grid)
+        return keras.Model(grid, AddPositionEmbs()(tokens, grid))
+
+    small, wide = model_of(3, 2), model_of(4, 6)
+    path = tmp_path / "positions.weights.h5"
+    small.save_weights(path)
+    wide.load_weights(path)
+    np.testing.assert_allclose(
+        numpy(wide.weights[0]),
+        fit_embedding(
+            numpy(small.weights[0]),
+            (3, 2),
+            (4, 6),
+            "bilinear_align_corners",
+            0,
+        ),
+        atol=1e-7,
+    )

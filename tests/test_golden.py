@@ -1,0 +1,182 @@
+"""Against outputs of the original implementations, array by array."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters._convert import from_checkpoint
+from keras_vit.converters._formats import FORMATS
+from keras_vit.layers._position_embedding import fit_embedding
+from keras_vit.layers._resampling import resample
+from keras_vit.weights import Checkpoint
+from keras_vit.weights import load_into
+from tests import golden_data
+
+
+def build(case):
+    layout, _ = golden_data.MODELS[case]
+    arrays = golden_data.arrays(case)
+    spelling = min(FORMATS[layout], key=lambda f: len(f.unknown(arrays)))
+    weights = from_checkpoint(arrays, spelling, heads=3)
+    model = keras_vit.VisionTransformer(**golden_data.arguments(case))
+    load_into(model, Checkpoint(case, spelling, weights))
+    return model
+
+
+@pytest.mark.parametrize("case", golden_data.MODELS)
+def test_every_named_array_is_the_originals(case, record_error):
+    golden = golden_data.io(case)
+    model = build(case)
+    layers = {layer.name for layer in model.layers}
+    names = {
+        name: golden_data.LAYERS.get(name, name)
+        for name in golden
+        if golden_data.LAYERS.get(name, name) in layers
+    }
+    extract = keras_vit.feature_extractor(model, list(set(names.values())))
+    found = extract.predict(golden["image"], verbose=0)
+    found = {name: found[layer] for name, layer in names.items()}
+    main = "pooler_output" if "pooler_output" in golden else "logits"
+    found[main] = model.predict(golden["image"], verbose=0)
+
+    # Half of a case passing unseen would be worse than a failure.
+    unseen = {
+        name
+        for name in golden
+        if name not in found
+        and not name.endswith("_f64")
+        and not name.startswith(("image", "attention_", "rollout_"))
+    }
+    assert unseen <= {
+        "pre_logits_2d",  # big_vision's head on every token
+        "logits_2d",
+        "sincos2d_posemb",  # has its own test
+        "pos_embed_before",  # are among the resampling cases
+        "pos_embed_after",
+        "encoded",  # of timm_avg: there is no norm before its pooling
+        "pre_logits",  # of the distilled DeiT, which has two heads
+    }
+    for name, array in found.items():
+        error = np.abs(array.reshape(golden[name].shape) - golden[name]).max()
+        record_error(case, name, error, golden_data.TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["token", "token_linen", "token_prelogits", "gap", "load_resized"],
+)
+def test_weights_argument_needs_nothing_but_the_file(case, record_error):
+    case = f"vit_jax_{case}"
+    golden = golden_data.io(case)
+    model = keras_vit.converters.load(
+        golden_data.folder(case) / "weights.npz",
+        input_shape=golden["image"].shape[1:],
+    )
+    logits = model.predict(golden["image"], verbose=0)
+    name = (
+        "logits_checkpoint_head"
+        if "logits_checkpoint_head" in golden
+        else "logits"
+    )
+    error = np.abs(logits - golden[name]).max()
+    record_error(case, f"{name} by load()", error, golden_data.TOLERANCE)
+
+
+def test_load_resized_as_vit_jax_does(record_error):
+    case = "vit_jax_load_resized"
+    golden = golden_data.io(case)
+    model = keras_vit.converters.load(
+        golden_data.folder(case) / "weights.npz", input_shape=(48, 48, 3)
+    )
+    positions = model.get_layer("position_embedding").embedding
+    record_error(
+        case,
+        "pos_embedding_after",
+        np.abs(
+            keras.ops.convert_to_numpy(positions)
+            - golden["pos_embedding_after"]
+        ).max(),
+        3e-6,  # scipy's zoom computes in float64, then rounds, as we do
+    )
+    head = model.get_layer("head")
+    head.set_weights([golden["head_kernel_new"], golden["head_bias_new"]])
+    extract = keras_vit.feature_extractor(
+        model, ["patch_embedding", "encoder_norm", "head"]
+    )
+    found = extract.predict(golden["image"], verbose=0)
+    for name, layer in (
+        ("embedding", "patch_embedding"),
+        ("encoded", "encoder_norm"),
+        ("logits", "head"),
+    ):
+        error = np.abs(found[layer] - golden[name]).max()
+        record_error(case, name, error, golden_data.TOLERANCE)
+
+
+def _resampling_cases():
+    for entry in golden_data.config("posemb_resample")["cases"]:
+        old, new = (entry["grid_before"],) * 2, (entry["grid_after"],) * 2
+        for who in ("vit_jax", "big_vision"):
+            prefix = int(who == "vit_jax" and entry["class_token"])
+            yield (
+                "posemb_resample",
+                f"{who}_{entry['tag']}_",
+                old,
+                new,
+                "bilinear_align_corners",
+                prefix,
+            )
+    for entry in golden_data.config("timm_posemb_resample")["cases"]:
+        method = entry["interpolation"] + (
+            "_antialias" if entry["antialias"] else ""
+        )
+        yield (
+            "timm_posemb_resample",
+            f"{entry['tag']}_",
+            entry["grid_before"],
+            entry["grid_after"],
+            method,
+            entry["prefix_tokens"],
+        )
+    timm = ("bicubic_antialias", 1)
+    yield ("timm_dynamic", "pos_embed_", (4, 4), (6, 5), *timm)
+    yield (
+        "torchvision_posemb_resample",
+        "",
+        (4, 4),
+        (6, 6),
+        "bicubic_align_corners",
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    "case,tag,old,new,method,prefix",
+    list(_resampling_cases()),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_resampling(case, tag, old, new, method, prefix, record_error):
+    golden = golden_data.io(case)
+    before, after = golden[f"{tag}before"], golden[f"{tag}after"]
+
+    at_load = fit_embedding(before, old, new, method, prefix)
+    error = np.abs(at_load - after).max()
+    record_error(case, f"{tag}at load", error, 3e-6)
+    np.testing.assert_array_equal(at_load[:, :prefix], before[:, :prefix])
+
+    grid = before[0, prefix:].reshape(*old, -1)
+    at_call = resample(keras.ops.convert_to_tensor(grid), new, method)
+    at_call = keras.ops.convert_to_numpy(at_call)
+    error = np.abs(at_call.reshape(after[0, prefix:].shape) - after[0, prefix:])
+    record_error(case, f"{tag}at call", error.max(), 3e-6)
+
+
+def test_sincos2d(record_error):
+    golden = golden_data.io("big_vision_gap")
+    layer = keras_vit.layers.AddPositionEmbs("sincos2d")
+    found = layer(np.zeros((1, 24, 48)), np.zeros((1, 4, 6, 48)))
+    error = np.abs(
+        keras.ops.convert_to_numpy(found) - golden["sincos2d_posemb"]
+    )
+    record_error("big_vision_gap", "sincos2d_posemb", error.max(), 3e-6)
