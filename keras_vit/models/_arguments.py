@@ -86,7 +86,8 @@ def resolve(
     if weights is not None:
         checkpoint = open_checkpoint(weights)
         grid = grid_of(input_shape) if input_shape else None
-        facts = checkpoint.architecture(grid_size or grid)
+        facts = checkpoint.architecture(grid_size or grid, class_token)
+        _raise_unless_grid_is_known(facts, checkpoint.path)
     if input_shape is None:
         input_shape = _default_input_shape(facts, patch_size)
     grid = grid_of(input_shape)
@@ -187,13 +188,20 @@ def _input_shape(input_shape, input_tensor):
     return shape
 
 
-def _default_input_shape(facts, patch_size):
-    if not facts:
-        return (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE, 3)
-    if facts["grid_size"] is None:
+def _raise_unless_grid_is_known(facts, path):
+    count = facts["num_positions"]
+    if count is not None and facts["grid_size"] is None:
         raise ValueError(
-            "The file's position embeddings are not those of a square image. "
-            "Give the image's size as `input_shape`, or `grid_size`."
+            f"{path!r} has {count} positions, which are no square grid and "
+            "not that of the image. Give `grid_size=(rows, columns)` of the "
+            f"file, with rows * columns = {count}."
         )
-    rows, columns = facts["grid_size"]
-    return (rows * patch_size[0], columns * patch_size[1], facts["channels"])
+
+
+def _default_input_shape(facts, patch_size):
+    """The images that the weights were made for, else the paper's."""
+    size = (DEFAULT_IMAGE_SIZE,) * 2
+    if facts.get("grid_size"):
+        pairs = zip(facts["grid_size"], patch_size, strict=True)
+        size = tuple(count * patch for count, patch in pairs)
+    return (*size, facts.get("channels", 3))

@@ -15,16 +15,11 @@ class Checkpoint:
     format: Format
     weights: dict  # our paths to arrays
 
-    def architecture(self, grid=None):
-        """Returns the arguments of `VisionTransformer` that the file tells.
-
-        Args:
-            grid: `(rows, columns)` to take if the file's position embeddings
-                fit it but are no square.
-        """
+    def architecture(self, grid=None, class_token=None):
+        """Returns what `converters._architecture.architecture` says of it."""
         shapes = {path: array.shape for path, array in self.weights.items()}
         try:
-            return architecture(shapes, grid)
+            return architecture(shapes, grid, class_token)
         except ValueError as error:
             raise ValueError(f"{self.path!r} cannot be used. {error}") from None
 

@@ -73,6 +73,8 @@ _TORCH = {
 @given(length, length, length, length, method)
 def test_every_method_is_pytorchs(rows, columns, new_rows, new_columns, how):
     torch = pytest.importorskip("torch")
+    # PyTorch 2.13 repeats the first row when it antialiases one column.
+    assume(new_columns > 1 or "antialias" not in how)
     rng = np.random.default_rng(rows * 12 + columns)
     grid = rng.normal(size=(rows, columns, 3))
     mode, align_corners, antialias = _TORCH[how]

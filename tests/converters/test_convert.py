@@ -1,0 +1,121 @@
+"""The engine and its tables, in NumPy alone."""
+
+import ast
+import pathlib
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters import _convert
+from keras_vit.converters._architecture import architecture
+from keras_vit.converters._formats import FORMATS
+from tests import golden_data
+
+SPELLINGS = [
+    (layout, spelling)
+    for layout, spellings in FORMATS.items()
+    for spelling in spellings
+]
+
+
+def spelling_of(layout, arrays):
+    return min(FORMATS[layout], key=lambda f: len(f.unknown(arrays)))
+
+
+@pytest.mark.parametrize("layout,spelling", SPELLINGS)
+def test_tables_are_one_to_one(layout, spelling):
+    ours, theirs = [], []
+    for mine, yours, pattern in spelling.pairs():
+        ours += mine
+        theirs += yours
+        assert len(pattern.split(" -> ")) == 2
+    assert len(ours) == len(set(ours))
+    assert len(theirs) == len(set(theirs))
+
+
+@pytest.mark.parametrize("case", golden_data.MODELS)
+def test_round_trip_is_bit_exact(case):
+    layout, _ = golden_data.MODELS[case]
+    arrays = golden_data.arrays(case)
+    spelling = spelling_of(layout, arrays)
+    assert not spelling.unknown(arrays)
+    weights = _convert.from_checkpoint(arrays, spelling, heads=3)
+    back = _convert.to_checkpoint(weights, spelling, heads=3)
+    assert set(back) == set(arrays)
+    for key, array in arrays.items():
+        assert back[key].dtype == array.dtype
+        np.testing.assert_array_equal(back[key], array)
+
+
+@pytest.mark.parametrize("case", golden_data.MODELS)
+def test_shuffling_any_array_changes_the_weights(case):
+    """No array of a checkpoint is silently left out."""
+    layout, _ = golden_data.MODELS[case]
+    arrays = golden_data.arrays(case)
+    spelling = spelling_of(layout, arrays)
+    before = _convert.from_checkpoint(arrays, spelling, heads=3)
+    for key in arrays:
+        changed = {**arrays, key: arrays[key] + 1}
+        after = _convert.from_checkpoint(changed, spelling, heads=3)
+        moved = [p for p in before if not np.array_equal(before[p], after[p])]
+        assert moved, key
+
+
+def test_blocks_keep_their_numbers_beyond_ten():
+    model = keras_vit.VisionTransformer(
+        patch_size=4,
+        hidden_size=8,
+        num_layers=12,
+        num_heads=2,
+        input_shape=(8, 8, 3),
+        classes=2,
+    )
+    weights = {w.path: np.full(w.shape, i) for i, w in enumerate(model.weights)}
+    for layout, spelling in SPELLINGS:
+        arrays = _convert.to_checkpoint(weights, spelling, heads=2)
+        again = _convert.from_checkpoint(arrays, spelling, heads=2)
+        assert weights.keys() == again.keys(), layout
+        for path, array in weights.items():
+            np.testing.assert_array_equal(array, again[path])
+
+
+def test_unlike_numbers_are_not_one_block():
+    keys = ["blocks.01.norm1.weight", "blocks.1.norm1.weight"]
+    assert FORMATS["timm"][0].unknown(keys) == keys[:1]
+
+
+@pytest.mark.parametrize("case", golden_data.MODELS)
+def test_architecture_is_read_from_the_shapes(case):
+    layout, _ = golden_data.MODELS[case]
+    arrays = golden_data.arrays(case)
+    weights = _convert.from_checkpoint(
+        arrays, spelling_of(layout, arrays), heads=3
+    )
+    arguments = golden_data.arguments(case)
+    facts = architecture({p: a.shape for p, a in weights.items()})
+    for name in ("hidden_size", "num_layers", "num_heads", "mlp_dim"):
+        assert facts[name] == arguments[name]
+    assert facts["patch_size"] == (arguments["patch_size"],) * 2
+    assert facts["representation_size"] == arguments.get("representation_size")
+    top = arguments.get("include_top", True)
+    assert facts["classes"] == (7 if top else None)
+
+
+def test_wrong_number_of_axes_is_named():
+    arrays = golden_data.arrays("timm_base")
+    arrays["patch_embed.proj.weight"] = np.zeros((48, 3))
+    with pytest.raises(
+        ValueError, match=r"proj.weight: \(48, 3\) does not fit"
+    ):
+        _convert.from_checkpoint(arrays, FORMATS["timm"][0], heads=3)
+
+
+def test_no_framework_at_the_top_of_any_file():
+    folder = pathlib.Path(keras_vit.converters.__file__).parent
+    for path in folder.glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [a.name for a in getattr(node, "names", [])]
+            names.append(getattr(node, "module", None) or "")
+            roots = {name.split(".")[0] for name in names}
+            assert not roots & {"keras", "torch", "jax", "tensorflow"}, path

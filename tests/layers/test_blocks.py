@@ -1,0 +1,137 @@
+"""Blocks against the NumPy oracle, and what dropout does in them."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_vit import layers
+from tests import reference
+from tests.harness import numpy
+
+
+def weights_of(layer, seed=0):
+    """Random weights, so that no zero hides a mistake."""
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for weight in layer.weights:
+        value = rng.normal(size=weight.shape) * 0.3
+        if "gamma" in weight.path:
+            value = value + 1
+        weight.assign(value)
+        weights[weight.path] = value
+    return weights
+
+
+def tokens(*shape):
+    return np.random.default_rng(1).normal(size=shape)
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu", "quick_gelu"])
+@pytest.mark.parametrize(
+    "bias,norm,scale", [(True, False, None), (False, True, 0.5)]
+)
+def test_block_is_the_oracles(activation, bias, norm, scale):
+    layer = layers.TransformerBlock(
+        4,
+        24,
+        activation=activation,
+        norm_epsilon=1e-3,
+        qkv_bias=bias,
+        qk_norm=norm,
+        layer_scale=scale,
+        name="block",
+    )
+    layer.build((None, None, 12))
+    weights = weights_of(layer)
+    x = tokens(2, 5, 12)
+    expected = reference.block(x, weights, "block", activation, 1e-3)
+    np.testing.assert_allclose(
+        numpy(layer(x.astype("float32"))), expected, atol=5e-6
+    )
+
+
+def test_attention_pooling_leaves_prefix_tokens_out():
+    layer = layers.AttentionPooling(3, 24, num_prefix_tokens=2)
+    x = tokens(2, 7, 12).astype("float32")
+    before = numpy(layer(x))
+    x[:, :2] = 9
+    np.testing.assert_array_equal(before, numpy(layer(x)))
+    x[:, 2] = 9
+    assert np.abs(before - numpy(layer(x))).max() > 1e-3
+
+
+def test_attention_with_dropout_is_the_fused_one_when_nothing_drops():
+    """The two formulations agree: dropout so rare that it never strikes."""
+    layer = layers.MultiHeadAttention(3, dropout=1e-9, qk_norm=True)
+    x = tokens(2, 6, 12).astype("float32")
+    layer.build(x.shape)
+    weights_of(layer)
+    fused, plain = layer(x, training=False), layer(x, training=True)
+    np.testing.assert_allclose(numpy(fused), numpy(plain), atol=2e-6)
+
+
+def test_attention_starts_with_xaviers_bound():
+    layer = layers.MultiHeadAttention(8)
+    layer.build((None, None, 512))
+    bound = (6 / (512 + 512)) ** 0.5
+    for dense in (layer.query, layer.key, layer.value, layer.attention_output):
+        kernel = numpy(dense.kernel)
+        assert 0.98 * bound < np.abs(kernel).max() <= bound
+        assert not numpy(dense.bias).any()
+
+
+def test_drop_path_drops_whole_images_and_keeps_the_mean():
+    block = layers.TransformerBlock(1, 4, drop_path=0.5)
+    x = np.ones((400, 2, 4), "float32") * tokens(1, 2, 4).astype("float32")
+    block.build(x.shape)
+    weights_of(block)
+    full = numpy(block(x)) - x
+    moved = numpy(block(x, training=True)) - x
+    # Four outcomes: neither branch, either one, both; equal within an image.
+    kinds = {tuple(np.round(image.ravel(), 3)) for image in moved}
+    assert len(kinds) == 4
+    none = (np.abs(moved).max(axis=(1, 2)) == 0).mean()
+    assert 0.17 < none < 0.33
+    assert np.abs(full).max() > 0.1
+
+
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "drop_path"])
+def test_dropout_is_off_unless_training(rate):
+    block = layers.TransformerBlock(2, 8, **{rate: 0.5})
+    x = tokens(3, 5, 8).astype("float32")
+    still = numpy(block(x))
+    np.testing.assert_array_equal(still, numpy(block(x, training=False)))
+    first = numpy(block(x, training=True))
+    second = numpy(block(x, training=True))
+    assert np.abs(first - still).max() > 1e-3
+    assert np.abs(first - second).max() > 1e-3
+
+
+def test_dropout_of_nothing_leaves_no_state_behind():
+    block = layers.TransformerBlock(2, 8)
+    block.build((None, 5, 8))
+    assert len(block.variables) == len(block.weights) == 16
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_is_near_the_full(policy):
+    x = tokens(2, 9, 24).astype("float32")
+    block = layers.TransformerBlock(3, 48)
+    block.build(x.shape)
+    keras.config.set_dtype_policy(policy)
+    half = layers.TransformerBlock(3, 48)
+    half.build(x.shape)
+    half.set_weights(block.get_weights())
+    found = numpy(ops.cast(half(x), "float32"))
+    np.testing.assert_allclose(found, numpy(block(x)), atol=0.1)
+
+
+def test_class_token_keeps_the_order():
+    x = tokens(1, 3, 4).astype("float32")
+    first = layers.ClassToken(2, index=1, initializer="ones")
+    found = numpy(first(x))[0]
+    np.testing.assert_array_equal(found[0], x[0, 0])
+    np.testing.assert_array_equal(found[1:3], 1)
+    np.testing.assert_array_equal(found[3:], x[0, 1:])
+    assert not numpy(layers.ClassToken()(x))[0, 0].any(), "zeros at first"

@@ -1,0 +1,316 @@
+"""The model function: its options, and what Keras does with its models."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from tests import reference
+from tests.harness import numpy
+
+TINY = {
+    "patch_size": 4,
+    "hidden_size": 24,
+    "num_layers": 2,
+    "num_heads": 3,
+    "mlp_dim": 32,
+}
+
+
+def tiny(**arguments):
+    arguments = {
+        "input_shape": (8, 12, 3),
+        "classes": 5,
+        **TINY,
+        **arguments,
+    }
+    return keras_vit.VisionTransformer(**arguments)
+
+
+def randomise(model):
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        noise = rng.normal(size=weight.shape) * 0.3
+        weight.assign(weight + noise.astype(weight.dtype))
+    return {weight.path: numpy(weight) for weight in model.weights}
+
+
+def images(*shape):
+    rng = np.random.default_rng(1)
+    return rng.uniform(-1, 1, size=shape or (2, 8, 12, 3)).astype("float32")
+
+
+OPTIONS = {
+    "token": {},
+    "gap": {"pooling": "gap"},
+    "gap with class token": {"pooling": "gap", "class_token": True},
+    "map": {"pooling": "map"},
+    "map with class token": {"pooling": "map", "class_token": True},
+    "pre_logits": {"representation_size": 10},
+    "registers": {"num_registers": 3, "class_token": False, "pooling": "gap"},
+    "exact gelu": {"activation": "gelu", "norm_epsilon": 1e-3},
+    "no biases": {"patch_bias": False, "qkv_bias": False},
+    "qk norm, layer scale": {"qk_norm": True, "layer_scale": 0.1},
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_logits_are_the_oracles(case):
+    options = OPTIONS[case]
+    model = tiny(**options)
+    weights = randomise(model)
+    found = model.predict(images(), verbose=0)
+    expected = reference.vision_transformer(
+        images(),
+        weights,
+        options.get("pooling", "token"),
+        options.get("activation", "gelu_tanh"),
+        options.get("norm_epsilon", 1e-6),
+    )
+    np.testing.assert_allclose(found, expected, atol=2e-4, rtol=2e-5)
+
+
+@pytest.mark.parametrize("case", ["token", "map", "registers", "no biases"])
+def test_saved_files_hold_everything(case, tmp_path):
+    model = tiny(**OPTIONS[case])
+    randomise(model)
+    before = model.predict(images(), verbose=0)
+
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(before, again.predict(images(), verbose=0))
+    configs = [json.dumps(m.get_config()) for m in (again, model)]
+    assert configs[0] == configs[1]  # as JSON: tuples come back as lists
+
+    model.save_weights(tmp_path / "model.weights.h5")
+    fresh = tiny(**OPTIONS[case])
+    fresh.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(before, fresh.predict(images(), verbose=0))
+
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(before, clone.predict(images(), verbose=0))
+
+    same = keras.Model.from_config(model.get_config())
+    same.set_weights(model.get_weights())
+    np.testing.assert_array_equal(before, same.predict(images(), verbose=0))
+
+
+def test_weights_load_into_a_model_of_another_size(tmp_path):
+    model = tiny()
+    randomise(model)
+    model.save_weights(tmp_path / "model.weights.h5")
+    wide = tiny(input_shape=(12, 20, 3))
+    wide.load_weights(tmp_path / "model.weights.h5")
+    any_size = tiny(input_shape=(None, None, 3), grid_size=(2, 3))
+    any_size.load_weights(tmp_path / "model.weights.h5")
+    x = images(2, 12, 20, 3)
+    np.testing.assert_allclose(
+        wide.predict(x, verbose=0), any_size.predict(x, verbose=0), atol=2e-4
+    )
+
+
+@pytest.mark.parametrize("pooling", ["token", "gap", "map"])
+@pytest.mark.parametrize("position", ["learned", "sincos2d"])
+def test_any_size_and_aspect_in_one_compiled_model(pooling, position):
+    model = tiny(
+        input_shape=(None, None, 3),
+        grid_size=(2, 3),
+        pooling=pooling,
+        position_embedding=position,
+    )
+    weights = randomise(model)
+    for size in ((8, 12), (16, 4), (20, 20), (4, 4)):
+        x = images(2, *size, 3)
+        found = model.predict(x, verbose=0)
+        fixed = tiny(
+            input_shape=(*size, 3),
+            grid_size=(2, 3),
+            pooling=pooling,
+            position_embedding=position,
+        )
+        fixed.set_weights(model.get_weights())
+        np.testing.assert_allclose(
+            found, fixed.predict(x, verbose=0), atol=3e-5
+        )
+    assert "position_embedding/embedding" in weights or position != "learned"
+
+
+def test_any_size_trains_in_one_compiled_model():
+    model = tiny(input_shape=(None, None, 3), grid_size=(2, 2))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True))
+    for size in ((8, 8), (4, 16), (12, 8), (20, 4)):
+        loss = model.train_on_batch(images(2, *size, 3), np.array([0, 1]))
+        assert np.isfinite(loss)
+
+
+def test_unknown_size_that_the_patch_does_not_divide_is_never_cut():
+    """TensorFlow relaxes shapes after a few; no pixel may go unseen."""
+    model = tiny(input_shape=(None, None, 3))
+    for size in (8, 12, 16, 20):
+        model.predict(images(2, size, size, 3), verbose=0)
+    with pytest.raises(Exception, match="patch|reshape|values"):
+        model.predict(images(2, 18, 18, 3), verbose=0)
+
+
+def test_pad_to_patch_takes_any_image():
+    model = tiny(input_shape=(None, None, 3), pad_to_patch=True)
+    randomise(model)
+    x = images(2, 7, 10, 3)
+    padded = np.pad(x, ((0, 0), (0, 1), (0, 2), (0, 0)))
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0),
+        model.predict(padded, verbose=0),
+        atol=3e-5,
+    )
+    assert tiny(input_shape=(7, 10, 3), pad_to_patch=True).count_params()
+
+
+def test_new_head_is_zero_and_class_token_too():
+    model = tiny()
+    assert not model.predict(images(), verbose=0).any()
+    assert not numpy(model.get_layer("class_token").tokens).any()
+
+
+def test_without_top():
+    assert tiny(include_top=False).output_shape == (None, 7, 24)
+    model = tiny(include_top=False, pooling="token")
+    assert model.output_shape == (None, 24)
+    model = tiny(include_top=False, pooling="gap", representation_size=9)
+    assert model.output_shape == (None, 9)
+    model = tiny(include_top=False, pooling="token", distillation=True)
+    assert model.output_shape == (None, 24)
+
+
+def test_classifier_activation():
+    model = tiny(classifier_activation="softmax")
+    randomise(model)
+    np.testing.assert_allclose(
+        model.predict(images(), verbose=0).sum(-1), 1, atol=1e-6
+    )
+
+
+def test_input_tensor_and_nesting():
+    inner = tiny()
+    randomise(inner)
+    x = inputs = keras.Input((8, 12, 3))
+    x = keras.layers.Rescaling(0.5)(x)
+    around = tiny(input_tensor=x, input_shape=None)
+    around.set_weights(inner.get_weights())
+    nested = keras.Model(inputs, inner(x))
+    expected = inner.predict(images() * 0.5, verbose=0)
+    for model in (around, nested):
+        found = model.predict(images(), verbose=0)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    with pytest.raises(ValueError, match="Keras tensor.*ndarray"):
+        tiny(input_tensor=images(), input_shape=None)
+
+
+def test_features():
+    model = tiny(representation_size=10)
+    extract = keras_vit.feature_extractor(
+        model, ["block_1", "encoder_norm", "pre_logits"]
+    )
+    features = extract.predict(images(), verbose=0)
+    shapes = {name: value.shape for name, value in features.items()}
+    assert shapes == {
+        "block_1": (2, 7, 24),
+        "encoder_norm": (2, 7, 24),
+        "pre_logits": (2, 10),
+    }
+    one = keras_vit.feature_extractor(model, "block_1")
+    np.testing.assert_array_equal(
+        one.predict(images(), verbose=0), features["block_1"]
+    )
+    with pytest.raises(ValueError, match="block_9.*has: images, patch_emb"):
+        keras_vit.feature_extractor(model, ["block_0", "block_9"])
+    with pytest.raises(ValueError, match="names"):
+        keras_vit.feature_extractor(model, [])
+
+
+def test_pre_logits_is_there_without_a_layer_of_its_own():
+    model = tiny()
+    randomise(model)
+    extract = keras_vit.feature_extractor(model, ["pooling", "pre_logits"])
+    features = extract.predict(images(), verbose=0)
+    np.testing.assert_array_equal(features["pooling"], features["pre_logits"])
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_trains(policy):
+    keras.config.set_dtype_policy(policy)
+    model = tiny(dropout=0.1, attention_dropout=0.1, drop_path=0.1)
+    assert model.output.dtype == "float32", "logits are exact"
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(True))
+    history = model.fit(
+        images(4, 8, 12, 3), np.arange(4), epochs=2, verbose=0
+    ).history
+    assert np.isfinite(history["loss"]).all()
+
+
+def test_every_weight_learns():
+    model = tiny(
+        representation_size=10,
+        num_registers=2,
+        qk_norm=True,
+        layer_scale=0.1,
+        pre_norm=True,
+    )
+    before = randomise(model)
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    model.fit(images(), np.ones((2, 5)), verbose=0)
+    for weight in model.weights:
+        moved = np.abs(numpy(weight) - before[weight.path]).max()
+        still = ("key/bias", "key_norm/beta")
+        assert weight.path.endswith(still) or moved > 1e-7, weight.path
+
+
+def test_drop_path_grows_with_depth():
+    model = tiny(num_layers=5, drop_path=0.4)
+    rates = [model.get_layer(f"block_{i}").drop_path for i in range(5)]
+    np.testing.assert_allclose(rates, [0, 0.1, 0.2, 0.3, 0.4])
+
+
+ERRORS = {
+    "patch_size=-4": ({"patch_size": -4}, "patch_size=-4"),
+    "hidden_size=0": ({"hidden_size": 0}, "hidden_size=0"),
+    "num_heads": ({"num_heads": 5}, "divide the hidden size 24"),
+    "num_layers": ({"num_layers": 0}, "num_layers=0"),
+    "classes": ({"classes": -1}, "classes=-1"),
+    "pooling": ({"pooling": "avg"}, "'token', 'gap', 'map', None.*'avg'"),
+    "final_norm": ({"final_norm": "last"}, "'after_pooling'"),
+    "position_prefix": ({"position_prefix": "cls"}, "'all', 'class', 'none'"),
+    "position_embedding": ({"position_embedding": "rope"}, "'sincos2d'"),
+    "resampling": ({"resampling": "nearest"}, "'bicubic'"),
+    "activation": ({"activation": "gelu_new"}, "gelu_tanh"),
+    "image": ({"input_shape": (10, 12, 3)}, "8 or 12 would work.*pad_to_patch"),
+    "no channels": ({"input_shape": (8, 12)}, "channels come last"),
+    "first channels": ({"input_shape": (None, 8, None)}, "channels come last"),
+    "no class token": (
+        {"class_token": False, "pooling": "token"},
+        "choose `pooling='gap'`",
+    ),
+    "distillation": (
+        {"distillation": True, "pooling": "gap"},
+        "needs a class token",
+    ),
+    "representation": (
+        {"include_top": False, "representation_size": 8},
+        "needs a `pooling`",
+    ),
+    "late norm": (
+        {"include_top": False, "final_norm": "after_pooling"},
+        "needs a `pooling`",
+    ),
+    "dropout": ({"dropout": 1.5}, "dropout=1.5|Invalid value"),
+    "grid": ({"grid_size": (0, 3)}, "grid_size"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_bad_arguments_say_what_would_work(case):
+    arguments, message = ERRORS[case]
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        tiny(**arguments)

@@ -1,0 +1,96 @@
+"""What importing the package does, and what it offers."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import pytest
+
+import keras_vit
+
+PUBLIC = """
+VisionTransformer ViTB16 ViTB32 ViTB8 ViTG14 ViTH14 ViTL16 ViTL32 ViTS16 ViTS32
+ViTTi16 ViTg14 converters decode_predictions feature_extractor layers
+preprocess_input
+""".split()
+
+
+def test_public_names():
+    rooms = {"models", "preprocessing", "weights", "training"}
+    found = {name for name in dir(keras_vit) if not name.startswith("_")}
+    assert sorted(found - rooms) == sorted(PUBLIC)
+
+
+def run(code, **environment):
+    environment = {**os.environ, **environment}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
+
+
+def test_import_brings_in_no_other_framework():
+    """Also after building and running a model."""
+    backend = keras.config.backend()
+    others = {"jax", "tensorflow", "torch"} - {backend}
+    code = f"""
+import sys
+# Keras itself looks for some of these when imported; what counts is us.
+import keras
+others = {others!r} | {{"matplotlib", "sklearn", "keras_cv", "scipy",
+                        "tensorflow_datasets", "safetensors"}}
+before = others & sys.modules.keys()
+import keras_vit, numpy as np
+assert others & sys.modules.keys() == before
+model = keras_vit.ViTTi16(num_layers=1, input_shape=(32, 32, 3), classes=2)
+model(np.zeros((1, 32, 32, 3)))
+if "{backend}" in ("jax", "torch"):
+    assert "tensorflow" not in sys.modules
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_float64_runs():
+    code = """
+import keras, numpy as np
+keras.config.set_floatx("float64")
+import keras_vit
+model = keras_vit.ViTTi16(num_layers=1, input_shape=(None, None, 3),
+                          classes=2, grid_size=2)
+model.compile("sgd", "mse")
+x = np.zeros((1, 32, 48, 3))
+model.fit(x, np.ones((1, 2)), verbose=0)
+assert keras.backend.standardize_dtype(model(x).dtype) == "float64"
+"""
+    done = run(code, JAX_ENABLE_X64="1")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_keras_files_are_the_same_for_every_backend(tmp_path):
+    """Saved here, read by the other two: equal outputs."""
+    import numpy as np
+
+    model = keras_vit.ViTTi16(num_layers=1, input_shape=(32, 32, 3), classes=4)
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape) * 0.1)
+    x = rng.normal(size=(2, 32, 32, 3)).astype("float32")
+    model.save(tmp_path / "model.keras")
+    np.savez(tmp_path / "io.npz", x=x, y=model.predict(x, verbose=0))
+    code = f"""
+import keras, numpy as np
+import keras_vit
+model = keras.models.load_model({str(tmp_path / "model.keras")!r})
+io = np.load({str(tmp_path / "io.npz")!r})
+y = model.predict(io["x"], verbose=0)
+assert np.abs(y - io["y"]).max() < 3e-5, np.abs(y - io["y"]).max()
+"""
+    for backend in {"jax", "tensorflow", "torch"} - {keras.config.backend()}:
+        done = run(code, KERAS_BACKEND=backend)
+        assert done.returncode == 0, done.stderr

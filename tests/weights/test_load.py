@@ -1,0 +1,342 @@
+"""Loading weights: exact where it can be, adapted where it says so, strict."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.layers._position_embedding import fit_embedding
+from keras_vit.weights._adapt import adapt_channels
+from tests import golden_data
+from tests.harness import numpy
+
+TOKEN = golden_data.folder("vit_jax_token") / "weights.npz"
+PRE_LOGITS = golden_data.folder("vit_jax_token_prelogits") / "weights.npz"
+GAP = golden_data.folder("vit_jax_gap") / "weights.npz"
+SIZES = {
+    "patch_size": 8,
+    "hidden_size": 48,
+    "num_layers": 3,
+    "num_heads": 3,
+    "mlp_dim": 96,
+}
+
+
+def build(weights, **arguments):
+    return keras_vit.VisionTransformer(
+        weights=weights, **{**SIZES, **arguments}
+    )
+
+
+def weights_of(model):
+    return {w.path: numpy(w) for w in model.weights}
+
+
+def assert_same_body(model, arrays, but=()):
+    for name, key in (
+        ("patch_embedding/kernel", "embedding/kernel"),
+        ("class_token/tokens", "cls"),
+        ("encoder_norm/gamma", "Transformer/encoder_norm/scale"),
+        (
+            "position_embedding/embedding",
+            "Transformer/posembed_input/pos_embedding",
+        ),
+        (
+            "block_2/mlp/dense_2/kernel",
+            "Transformer/encoderblock_2/MlpBlock_3/Dense_1/kernel",
+        ),
+    ):
+        if name not in but:
+            np.testing.assert_array_equal(weights_of(model)[name], arrays[key])
+
+
+@pytest.fixture
+def arrays():
+    return golden_data.arrays("vit_jax_token")
+
+
+def edited(arrays, tmp_path, **changes):
+    """A file with arrays changed, added, or (None) taken out."""
+    arrays = {**arrays, **{k.replace("__", "/"): v for k, v in changes.items()}}
+    path = tmp_path / "edited.npz"
+    np.savez(path, **{k: v for k, v in arrays.items() if v is not None})
+    return path
+
+
+def test_everything_unsaid_follows_the_file(arrays):
+    model = build(TOKEN)
+    assert model.input_shape == (None, 32, 32, 3)
+    assert model.output_shape == (None, 7)
+    assert_same_body(model, arrays)
+    np.testing.assert_array_equal(
+        weights_of(model)["head/kernel"], arrays["head/kernel"]
+    )
+
+
+def test_other_classes_keep_the_body_and_start_a_zero_head(arrays):
+    model = build(TOKEN, classes=10)
+    assert model.output_shape == (None, 10)
+    assert_same_body(model, arrays)
+    assert not weights_of(model)["head/kernel"].any()
+    assert not weights_of(model)["head/bias"].any()
+
+
+def test_without_top(arrays):
+    model = build(TOKEN, include_top=False)
+    assert model.output_shape == (None, 17, 48)
+    assert_same_body(model, arrays)
+
+
+@pytest.mark.parametrize("size", [(48, 48), (40, 64), (16, 24)])
+def test_another_size_resamples_the_positions(arrays, size):
+    model = build(TOKEN, input_shape=(*size, 3))
+    embedding = "position_embedding/embedding"
+    assert_same_body(model, arrays, but=[embedding])
+    stored = arrays["Transformer/posembed_input/pos_embedding"]
+    grid = (size[0] // 8, size[1] // 8)
+    np.testing.assert_array_equal(
+        weights_of(model)[embedding],
+        fit_embedding(stored, (4, 4), grid, "bilinear_align_corners", 1),
+    )
+    # The same as resampling while the model runs.
+    x = np.random.default_rng(0).uniform(-1, 1, (1, *size, 3))
+    any_size = build(TOKEN, input_shape=(None, None, 3))
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), any_size.predict(x, verbose=0), atol=3e-5
+    )
+
+
+def test_a_grey_image_gives_what_its_colour_version_gives():
+    grey = build(TOKEN, input_shape=(32, 32, 1))
+    colour = build(TOKEN)
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 1))
+    np.testing.assert_allclose(
+        grey.predict(x, verbose=0),
+        colour.predict(np.repeat(x, 3, axis=-1), verbose=0),
+        atol=3e-5,
+    )
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4, 6, 13])
+def test_other_channels_keep_the_size_of_the_response(channels):
+    rng = np.random.default_rng(0)
+    kernel = rng.normal(size=(2, 2, 3, 4)).astype("float32")
+    found = adapt_channels(kernel, channels)
+    assert found.shape == (2, 2, channels, 4) and found.dtype == np.float32
+    if channels % 3 == 0 or channels == 1:
+        np.testing.assert_allclose(found.sum(2), kernel.sum(2), atol=1e-5)
+    assert build(TOKEN, input_shape=(32, 32, channels)).count_params()
+
+
+def test_pre_logits_is_kept_when_asked_for():
+    arrays = golden_data.arrays("vit_jax_token_prelogits")
+    model = build(PRE_LOGITS, patch_size=16, representation_size=40)
+    found = weights_of(model)
+    np.testing.assert_array_equal(
+        found["pre_logits/kernel"], arrays["pre_logits/kernel"]
+    )
+    np.testing.assert_array_equal(found["head/kernel"], arrays["head/kernel"])
+
+
+def test_head_goes_when_the_pre_logits_under_it_go(tmp_path):
+    """The paper's ImageNet-21k files have pre_logits as wide as the model:
+    the head would fit by shape and read what it was not trained on."""
+    arrays = golden_data.arrays("vit_jax_token")
+    path = edited(
+        arrays,
+        tmp_path,
+        pre_logits__kernel=np.eye(48, dtype="float32"),
+        pre_logits__bias=np.zeros(48, "float32"),
+    )
+    dropped = build(path)
+    assert "pre_logits/kernel" not in weights_of(dropped)
+    assert not weights_of(dropped)["head/kernel"].any()
+    kept = build(path, representation_size=48)
+    assert weights_of(kept)["head/kernel"].any()
+
+
+def test_pooling_follows_the_class_token():
+    model = build(GAP, input_shape=(32, 48, 3))
+    assert "class_token/tokens" not in weights_of(model)
+    assert model.get_layer("pooling").mode == "gap"
+    # The mean of the patches is there for a file with a class token too.
+    model = build(TOKEN, pooling="gap")
+    assert "class_token/tokens" in weights_of(model)
+    assert model.get_layer("pooling").num_prefix_tokens == 1
+
+
+def test_a_grid_that_is_no_square_is_asked_for():
+    with pytest.raises(ValueError, match="24 positions, .*rows . columns = 24"):
+        build(GAP)
+    model = build(GAP, grid_size=(4, 6), input_shape=(None, None, 3))
+    assert model.get_layer("position_embedding").built_grid == (4, 6)
+    assert model.input_shape == (None, None, None, 3)
+    with pytest.raises(ValueError, match="24 positions.*grid_size"):
+        build(GAP, input_shape=(32, 32, 3))
+    model = build(GAP, input_shape=(32, 32, 3), grid_size=(4, 6))
+    assert model.predict(np.zeros((1, 32, 32, 3)), verbose=0).shape == (1, 7)
+
+
+def test_old_prefix(arrays, tmp_path):
+    path = tmp_path / "prefixed.npz"
+    np.savez(path, **{f"opt/target/{k}": v for k, v in arrays.items()})
+    assert_same_body(build(path), arrays)
+
+
+@pytest.mark.parametrize("case", ["vit_jax_token", "vit_jax_gap"])
+def test_save_writes_the_file_back_bit_for_bit(case, tmp_path):
+    source = golden_data.folder(case) / "weights.npz"
+    model = keras_vit.converters.load(
+        source, input_shape=golden_data.io(case)["image"].shape[1:]
+    )
+    keras_vit.converters.save(model, tmp_path / "copy.npz")
+    arrays = golden_data.arrays(case)
+    with np.load(tmp_path / "copy.npz", allow_pickle=False) as copy:
+        assert set(copy.files) == set(arrays)
+        for key, array in arrays.items():
+            assert copy[key].dtype == array.dtype
+            np.testing.assert_array_equal(copy[key], array)
+
+
+def test_save_refuses(tmp_path):
+    model = build(TOKEN)
+    path = tmp_path / "model.npz"
+    keras_vit.converters.save(model, path)
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        keras_vit.converters.save(model, path)
+    keras_vit.converters.save(build(TOKEN, classes=2), path, overwrite=True)
+    assert path.read_bytes() != before
+    with pytest.raises(ValueError, match="must end in .npz"):
+        keras_vit.converters.save(model, tmp_path / "model.h5")
+    with pytest.raises(ValueError, match="`layout` must be one of 'vit_jax'"):
+        keras_vit.converters.save(model, tmp_path / "b.npz", layout="onnx")
+    registers = keras_vit.VisionTransformer(num_registers=2, **SIZES)
+    with pytest.raises(ValueError, match="no place for:\n  register_tokens"):
+        keras_vit.converters.save(registers, tmp_path / "c.npz")
+    assert [p.name for p in tmp_path.iterdir()] == ["model.npz"]
+
+
+class TestStrict:
+    def test_one_error_lists_all(self, arrays, tmp_path):
+        path = edited(
+            arrays,
+            tmp_path,
+            cls=None,
+            Transformer__encoder_norm__scale=None,
+            Transformer__encoder_norm__bias=np.zeros(47, "float32"),
+            embedding__bias=np.zeros((48, 1), "float32"),
+        )
+        with pytest.raises(ValueError) as error:
+            build(path, class_token=True)
+        message = str(error.value)
+        assert "edited.npz" in message
+        assert "missing from the file:\n  Transformer/encoder_norm/scale\n" in (
+            message
+        )
+        assert "\n  cls\n" in message
+        assert "encoder_norm/bias: (47,) in the file, (48,) in the" in message
+        assert "embedding/bias: (48, 1) in the file, (48,) in the" in message
+
+    def test_extra(self, arrays, tmp_path):
+        path = edited(arrays, tmp_path, extra__kernel=np.zeros(3))
+        with pytest.raises(ValueError, match="no place for:\n  extra/kernel"):
+            build(path)
+
+    def test_another_variant(self):
+        with pytest.raises(ValueError, match=r"\(48,\) in the file, \(192,\)"):
+            keras_vit.ViTTi16(weights=TOKEN)
+
+    def test_fewer_layers(self):
+        with pytest.raises(ValueError, match="no place for:\n  Transf"):
+            build(TOKEN, num_layers=2)
+        with pytest.raises(ValueError, match="missing from the file"):
+            build(TOKEN, num_layers=4)
+
+    def test_missing_pre_logits(self):
+        with pytest.raises(ValueError, match="missing.*\n  pre_logits/bias"):
+            build(TOKEN, representation_size=48)
+
+    def test_no_file(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="no file.*none.npz"):
+            build(tmp_path / "none.npz")
+
+    def test_unknown_name(self):
+        with pytest.raises(FileNotFoundError, match="imagenet21k"):
+            build("imagenet21k")
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"<html>not found</html>", b"PK\x03\x04 cut"]
+    )
+    def test_not_an_archive(self, content, tmp_path):
+        path = tmp_path / "bad.npz"
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="bad.npz.*is not an .npz file"):
+            build(path)
+
+    def test_truncated(self, tmp_path):
+        path = tmp_path / "cut.npz"
+        path.write_bytes(TOKEN.read_bytes()[:-1000])
+        with pytest.raises(ValueError, match="cut off"):
+            build(path)
+
+    def test_flipped_bytes(self, tmp_path):
+        content = bytearray(TOKEN.read_bytes())
+        for position in range(20_000, 20_050):
+            content[position] ^= 0xFF
+        path = tmp_path / "flipped.npz"
+        path.write_bytes(bytes(content))
+        with pytest.raises(ValueError, match="flipped.npz.*cannot be used"):
+            build(path)
+
+    def test_pickles_are_never_run(self, arrays, tmp_path):
+        ran = tmp_path / "ran"
+
+        class Bomb:
+            def __reduce__(self):
+                return (open, (str(ran), "w"))
+
+        bomb = np.array([Bomb()], dtype=object)
+        path = edited(arrays, tmp_path, cls=bomb)
+        with pytest.raises(ValueError, match="cls: .*allow_pickle"):
+            build(path)
+        assert not ran.exists()
+
+    @pytest.mark.parametrize(
+        "bad,message",
+        [
+            (np.full((1, 1, 48), np.nan, "float32"), "not all.*finite"),
+            (np.full((1, 1, 48), np.inf, "float32"), "not all.*finite"),
+            (np.zeros((1, 1, 48), "int32"), "type int32"),
+            (np.zeros((1, 1, 48), "complex64"), "type complex64"),
+        ],
+    )
+    def test_values(self, arrays, tmp_path, bad, message):
+        with pytest.raises(ValueError, match=f"cls: {message}"):
+            build(edited(arrays, tmp_path, cls=bad))
+
+    def test_no_vision_transformer_at_all(self, tmp_path):
+        path = tmp_path / "other.npz"
+        np.savez(path, **{"head/bias": np.zeros(7, "float32")})
+        with pytest.raises(ValueError, match="not the weights of a Vision"):
+            build(path)
+
+    def test_no_head_and_no_classes(self, arrays, tmp_path):
+        path = edited(arrays, tmp_path, head__kernel=None, head__bias=None)
+        with pytest.raises(ValueError, match="no classification head"):
+            build(path)
+        assert build(path, classes=4).output_shape == (None, 4)
+        body = keras_vit.converters.load(path)
+        assert body.output_shape == (None, 17, 48)
+
+
+def test_half_precision_file_loads(arrays, tmp_path):
+    path = tmp_path / "half.npz"
+    np.savez(path, **{k: v.astype("float16") for k, v in arrays.items()})
+    model = build(path)
+    assert {w.dtype for w in model.weights} == {"float32"}
+
+
+def test_loading_under_mixed_precision(arrays):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    assert_same_body(build(TOKEN), arrays)
