@@ -72,9 +72,15 @@ def save(model, path, layout="vit_jax", overwrite=False):
     try:
         arrays = to_checkpoint(weights, FORMATS[layout][0])
     except ValueError as error:
+        hint = ""
+        if any("lora_" in path for path in weights):
+            hint = (
+                "\nKeras merges LoRA weights when it saves: write the model as "
+                "a .keras file, load that, and convert the result."
+            )
         raise ValueError(
             f"The model {model.name!r} cannot be written in the layout "
-            f"{layout!r}. {error}"
+            f"{layout!r}. {error}{hint}"
         ) from None
     write(arrays, path, overwrite)
 

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import _checks
+from keras_vit.layers import _quantization
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -139,6 +140,13 @@ class MultiHeadAttention(keras.Layer):
 
     def compute_output_shape(self, inputs_shape, context_shape=None):
         return inputs_shape
+
+    def get_build_config(self):
+        return _quantization.add(super().get_build_config(), self)
+
+    def build_from_config(self, config):
+        super().build_from_config(config)
+        _quantization.restore(self, config)
 
     def get_config(self):
         return {

@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import _checks
+from keras_vit.layers import _quantization
 from keras_vit.layers._attention import MultiHeadAttention
 from keras_vit.layers._mlp import MlpBlock
 
@@ -76,15 +77,22 @@ class AttentionPooling(keras.Layer):
 
     def call(self, inputs):
         patches = inputs[:, self.num_prefix_tokens :]
-        batch, _, hidden_size = ops.shape(patches)
         probe = ops.cast(self.probe, inputs.dtype)
-        probe = ops.broadcast_to(probe, (batch, 1, hidden_size))
+        shape = (ops.shape(patches)[0], *self.probe.shape[1:])
+        probe = ops.broadcast_to(probe, shape)
         x = self.attention(probe, patches)
         x = x + self.mlp(self.norm(x))
         return x[:, 0]
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[2])
+
+    def get_build_config(self):
+        return _quantization.add(super().get_build_config(), self)
+
+    def build_from_config(self, config):
+        super().build_from_config(config)
+        _quantization.restore(self, config)
 
     def get_config(self):
         return {

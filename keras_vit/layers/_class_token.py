@@ -46,12 +46,11 @@ class ClassToken(keras.Layer):
         )
 
     def call(self, inputs):
-        batch, _, hidden_size = ops.shape(inputs)
         # The cast keeps the sequence in the precision it came in: under
         # mixed precision the variable and the inputs can differ.
         tokens = ops.broadcast_to(
             ops.cast(self.tokens, inputs.dtype),
-            (batch, self.num_tokens, hidden_size),
+            (ops.shape(inputs)[0], *self.tokens.shape[1:]),
         )
         parts = [inputs[:, : self.index], tokens, inputs[:, self.index :]]
         return ops.concatenate(parts if self.index else parts[1:], axis=1)

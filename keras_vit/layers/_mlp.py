@@ -2,6 +2,7 @@ import keras
 
 from keras_vit.layers import _activation
 from keras_vit.layers import _checks
+from keras_vit.layers import _quantization
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -60,6 +61,13 @@ class MlpBlock(keras.Layer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
+
+    def get_build_config(self):
+        return _quantization.add(super().get_build_config(), self)
+
+    def build_from_config(self, config):
+        super().build_from_config(config)
+        _quantization.restore(self, config)
 
     def get_config(self):
         return {

@@ -1,7 +1,22 @@
 """The geometry of cutting an image into patches, shared by the two layers
 that do it and by the models."""
 
+import keras
 from keras import ops
+
+
+def size_of(x, *axes):
+    """Returns the sizes of axes: integers, or tensors where TensorFlow knows
+    them only while the graph runs.
+
+    PyTorch always knows, but hands out tensors while it traces for an export;
+    taken as integers they become constants of the exported model.
+    """
+    shape = ops.shape(x)
+    sizes = tuple(shape[axis] for axis in axes)
+    if keras.config.backend() == "torch":
+        sizes = tuple(int(size) for size in sizes)
+    return sizes
 
 
 def grid_size(image_size, patch_size, pad_to_patch=False):
@@ -27,7 +42,7 @@ def fit(images, patch_size, pad_to_patch):
     input of unknown size) are checked by a reshape that fails: a strided
     convolution would drop the last rows and columns without a word.
     """
-    batch, height, width, channels = ops.shape(images)
+    height, width = size_of(images, 1, 2)
     if pad_to_patch:
         for axis, (size, patch) in enumerate(
             zip((height, width), patch_size, strict=True), start=1
@@ -44,7 +59,7 @@ def fit(images, patch_size, pad_to_patch):
         return images
     rows, columns = height // patch_size[0], width // patch_size[1]
     size = (rows * patch_size[0], columns * patch_size[1])
-    return ops.reshape(images, (batch, *size, channels))
+    return ops.reshape(images, (-1, *size, images.shape[-1]))
 
 
 def _raise_unless_divides(image_size, patch_size):

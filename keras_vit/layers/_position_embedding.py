@@ -3,6 +3,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers import _checks
+from keras_vit.layers._patch_grid import size_of
 from keras_vit.layers._resampling import RESAMPLINGS
 from keras_vit.layers._resampling import resample
 
@@ -108,7 +109,7 @@ class AddPositionEmbs(keras.Layer):
     def call(self, inputs, grid=None):
         if self.kind == "none":
             return inputs
-        size = self.built_grid if grid is None else ops.shape(grid)[1:3]
+        size = self.built_grid if grid is None else size_of(grid, 1, 2)
         self._raise_unless_fits(inputs.shape, size)
         if self.kind == "learned":
             positions = self._learned(size)

@@ -1,6 +1,7 @@
 import keras
 
 from keras_vit.layers import _checks
+from keras_vit.layers import _quantization
 from keras_vit.layers._attention import MultiHeadAttention
 from keras_vit.layers._layer_scale import LayerScale
 from keras_vit.layers._mlp import MlpBlock
@@ -118,6 +119,13 @@ class TransformerBlock(keras.Layer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
+
+    def get_build_config(self):
+        return _quantization.add(super().get_build_config(), self)
+
+    def build_from_config(self, config):
+        super().build_from_config(config)
+        _quantization.restore(self, config)
 
     def get_config(self):
         return {

@@ -1,0 +1,116 @@
+import sys
+import warnings
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.preprocessing import _dtypes
+
+# A float resize of pixels in [0, 255] can end at 255.00003.
+ROUNDING = 1e-3
+
+
+def preprocess_input(images):
+    """Scales images from [0, 255] to [-1, 1]: `images / 127.5 - 1`.
+
+    This is what the weights of "An Image is Worth 16x16 Words"
+    (https://arxiv.org/abs/2010.11929) and of "How to train your ViT?"
+    (https://arxiv.org/abs/2106.10270) were trained with: mean 0.5 and
+    standard deviation 0.5 of images in [0, 1], in every channel. It is
+    **not** ImageNet's mean (0.485, 0.456, 0.406) and standard deviation
+    (0.229, 0.224, 0.225), and not [0, 1]: with either, the pretrained models
+    still run and are silently less accurate.
+
+    It also works inside `tf.data.Dataset.map` under every backend, and on
+    the symbolic inputs of a functional model.
+
+    Args:
+        images: NumPy array, tensor of any of the backends or `KerasTensor`,
+            of any shape, channels last, values in [0, 255]: integers or
+            floats. It is left as it is.
+
+    Returns:
+        The images as float32, values in [-1, 1] (compiled, 255 may come out
+        as 1.0000001), in the same shape: a NumPy array for a NumPy array,
+        otherwise a tensor of the same library.
+
+    Raises:
+        ValueError: if `images` is not an array or tensor of real numbers.
+            For a NumPy array, also if a value is NaN, below 0 or above 255.
+            The values of tensors are not looked at: they may not be known
+            yet, or be on another device.
+
+    Warns:
+        UserWarning: if a NumPy array of floats seems to be in [0, 1]: no
+            value is above 1, and some are between 0 and 1.
+
+    Example:
+
+    >>> image = np.array([[[0, 51, 255]]], dtype="uint8")
+    >>> keras_vit.preprocessing.preprocess_input(image)
+    array([[[-1. , -0.6,  1. ]]], dtype=float32)
+    """
+    if not _dtypes.is_numeric(images):
+        raise _not_images(images)
+    if isinstance(images, (np.ndarray, np.generic)):
+        images = np.asarray(images)
+        _check_values(images)
+        scaled = images.astype("float32")
+        scaled /= 127.5
+        scaled -= 1.0
+        return scaled
+    return _to_float32(images) / 127.5 - 1.0
+
+
+def _to_float32(images):
+    """Casts a tensor, with the library that it belongs to."""
+    if isinstance(images, keras.KerasTensor) or ops.is_tensor(images):
+        return ops.cast(images, "float32")
+    # Another library's tensor: an input pipeline may well run in TensorFlow
+    # or PyTorch while Keras runs on something else. If it is TensorFlow's,
+    # then TensorFlow is already imported; it is never imported from here.
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and tensorflow.is_tensor(images):
+        return tensorflow.cast(images, "float32")
+    for method, arguments in (("astype", ("float32",)), ("float", ())):
+        if hasattr(images, method):
+            return getattr(images, method)(*arguments)
+    raise _not_images(images)
+
+
+def _not_images(images):
+    return ValueError(
+        "`images` must be a NumPy array or a tensor of integers or floats in "
+        "[0, 255]. Turn lists and images of other libraries into arrays "
+        "first, `np.asarray(images)`, and read files with "
+        f"`keras.utils.load_img`. Received: {_dtypes.describe(images)}"
+    )
+
+
+def _check_values(images):
+    if images.dtype == "uint8" or images.size == 0:
+        return
+    with np.errstate(invalid="ignore"):
+        lowest, highest = float(images.min()), float(images.max())
+    # Comparisons with NaN are false: this refuses NaN too.
+    if not (lowest >= -ROUNDING and highest <= 255 + ROUNDING):
+        raise ValueError(
+            "`images` must have values in [0, 255], none of them NaN. Images "
+            "in [-1, 1], or with mean and deviation already applied, must "
+            "not be preprocessed again; values that a bicubic or Lanczos "
+            "resize threw past the ends are mended with "
+            "`np.clip(images, 0, 255)`. "
+            f"Received: values from {lowest:g} to {highest:g}"
+        )
+    if highest <= 1 and ((images > 0) & (images < 1)).any():
+        # The text is the same each time, so that Python's usual filter shows
+        # it once for a line of the caller's and not once an image.
+        warnings.warn(
+            "`preprocess_input` takes values in [0, 255] and received floats "
+            "that all lie in [0, 1]: they seem to be scaled already, and "
+            "would all come out close to -1. Pass `images * 255` instead, "
+            "or drop the earlier scaling.",
+            UserWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,16 @@
+from keras_vit.training._data import Data as Data
+from keras_vit.training._data import find_data as find_data
+from keras_vit.training._flags import UserError as UserError
+from keras_vit.training._flags import before_training as before_training
+from keras_vit.training._flags import flags as flags
+from keras_vit.training._flags import require as require
+from keras_vit.training._flags import run as run
+from keras_vit.training._metrics import MetricsFile as MetricsFile
+from keras_vit.training._output import check_output as check_output
+from keras_vit.training._output import open_output as open_output
+from keras_vit.training._output import replacing as replacing
+from keras_vit.training._patches import check_patch_size as check_patch_size
+from keras_vit.training._patches import choose_patch_size as choose_patch_size
+from keras_vit.training._pictures import save_curves as save_curves
+from keras_vit.training._pictures import save_predictions as save_predictions
+from keras_vit.training._pictures import spread_out as spread_out

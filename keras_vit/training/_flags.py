@@ -1,0 +1,112 @@
+"""Command lines made from a recipe's dataclass, and mistakes in one line."""
+
+import argparse
+import contextlib
+import dataclasses
+import importlib
+import sys
+import types
+import typing
+
+
+class UserError(ValueError):
+    """A mistake found before training: it is shown without a traceback."""
+
+
+def flags(config_class, description, argv=None):
+    """Reads the command line into a dataclass.
+
+    Every field `like_this: type = default` becomes `--like-this VALUE`; its
+    metadata holds the `help` text and, optionally, a `metavar`. A field may
+    be an int, float, str, bool (a flag without a value) or one of them or
+    None.
+
+    Args:
+        config_class: A dataclass whose `__post_init__` may raise a
+            `ValueError` for values that do not go together.
+        description: String. Shown by `--help` above the flags.
+        argv: List of strings; None takes the command line.
+
+    Returns:
+        An instance of `config_class`. A wrong command line ends the process
+        with one line and status 2.
+    """
+    parser = _Parser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    hints = typing.get_type_hints(config_class)
+    for field in dataclasses.fields(config_class):
+        kind = _plain(hints[field.name])
+        text = field.metadata.get("help", "").replace("%", "%%")
+        if field.default not in (None, False):
+            text += f" (default: {field.default})"
+        options = {"help": text, "dest": field.name, "default": field.default}
+        if kind is bool:
+            options["action"] = "store_true"
+        else:
+            options["type"] = kind
+            options["metavar"] = field.metadata.get("metavar", "N")
+        parser.add_argument("--" + field.name.replace("_", "-"), **options)
+    values = vars(parser.parse_args(argv))
+    try:
+        return config_class(**values)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def run(main, config_class, description, argv=None):
+    """Runs a recipe from the command line: `main(config)`."""
+    config = flags(config_class, description, argv)
+    try:
+        main(config)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("\nerror: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+@contextlib.contextmanager
+def before_training():
+    """Turns what goes wrong in its body into a `UserError`.
+
+    What goes wrong later is a bug, and keeps its traceback.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, OSError, ImportError) as error:
+        raise UserError(str(error)) from error
+
+
+def require(module):
+    """Imports a module that only recipes need.
+
+    Raises:
+        ImportError: in one line that says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"This needs {module.split('.')[0]}, which cannot be imported "
+            f"({error}). Install it with: pip install "
+            '"keras-vit-models[recipes]"'
+        ) from error
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        print(f"error: {message} (--help lists all flags)", file=sys.stderr)
+        sys.exit(2)
+
+
+def _plain(hint):
+    """The type of a flag's value: int for `int | None`."""
+    if isinstance(hint, types.UnionType):
+        (hint,) = set(typing.get_args(hint)) - {types.NoneType}
+    return hint

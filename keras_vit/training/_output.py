@@ -1,0 +1,58 @@
+"""A run's output folder: nothing is lost by accident, no file is half."""
+
+import contextlib
+import os
+import pathlib
+
+
+def check_output(folder, overwrite):
+    """Returns the folder as a path; writes nothing.
+
+    Raises:
+        ValueError: if it is a file, holds something and `overwrite` is False,
+            or cannot be written.
+    """
+    folder = pathlib.Path(folder).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--output {str(folder)!r} is a file, not a folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+        raise ValueError(
+            f"The output folder {str(folder)!r} is not empty. Choose another "
+            "--output, or replace what an earlier run wrote with --overwrite."
+        )
+    existing = next(
+        p for p in (folder, *folder.absolute().parents) if p.exists()
+    )
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"The output folder {str(folder)!r} cannot be written: "
+            f"no permission in {str(existing)!r}. Choose another --output."
+        )
+    return folder
+
+
+def open_output(folder, names):
+    """Makes the folder and removes files of an earlier run.
+
+    An interrupted run then never leaves its first rows beside the model of
+    the run before.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """Gives a path to write to, which takes the place of `path` at the end.
+
+    If the body fails, `path` is as it was.
+    """
+    path = pathlib.Path(path)
+    # The ending stays: writers choose the format by it.
+    temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,120 @@
+"""The pictures a run leaves behind. Matplotlib is used without pyplot, whose
+state belongs to the caller."""
+
+import keras
+import numpy as np
+
+from keras_vit.training._flags import require
+from keras_vit.training._output import replacing
+
+_TRAIN, _TEST, _WRONG = "#9aa5b1", "#1f5fa8", "#c62828"
+_LONGEST_NAME = 16
+
+
+def save_curves(rows, path, title=""):
+    """Draws loss and accuracy against the step.
+
+    Args:
+        rows: The `rows` of a `MetricsFile`.
+        path: Path of the picture.
+        title: String.
+    """
+    figure = require("matplotlib.figure").Figure(
+        figsize=(9, 3.6), dpi=120, layout="constrained"
+    )
+    figure.suptitle(title, fontsize=11)
+    steps = [row["step"] for row in rows]
+    for axes, name in zip(
+        figure.subplots(1, 2), ("loss", "accuracy"), strict=True
+    ):
+        for part, colour in (("train", _TRAIN), ("test", _TEST)):
+            values = [row[f"{part}_{name}"] for row in rows]
+            axes.plot(steps, values, "o-", ms=3, color=colour, label=part)
+        axes.set(xlabel="step", ylabel=name)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False)
+    _save(figure, path)
+
+
+def spread_out(batches, total, count=25):
+    """Picks images at even distances, as test sets are often sorted by class.
+
+    Args:
+        batches: Batches of `(images, labels)`.
+        total: Integer. Number of images in them.
+        count: Integer. How many to pick, at most.
+
+    Returns:
+        Arrays of images and of their labels.
+    """
+    wanted = set(np.linspace(0, total - 1, min(count, total)).astype(int))
+    images, labels, index = [], [], 0
+    for batch_images, batch_labels in batches:
+        for image, label in zip(
+            np.asarray(batch_images), np.asarray(batch_labels), strict=True
+        ):
+            if index in wanted:
+                images.append(image)
+                labels.append(label)
+            index += 1
+    return np.stack(images), np.stack(labels)
+
+
+def save_predictions(model, images, labels, class_names, path, title=""):
+    """Draws images with their predicted and true labels, mistakes in red.
+
+    Args:
+        model: A classifier.
+        images: Array of shape `(number, height, width, channels)`, in [-1, 1].
+        labels: Array of shape `(number,)` of integers.
+        class_names: List of strings.
+        path: Path of the picture.
+        title: String.
+
+    Returns:
+        Array of the predicted labels.
+    """
+    predicted = np.argmax(
+        keras.ops.convert_to_numpy(model.predict(images, verbose=0)), axis=-1
+    )
+    columns = min(5, len(images))
+    rows = -(-len(images) // columns)
+    figure = require("matplotlib.figure").Figure(
+        figsize=(1.6 * columns + 0.4, 1.95 * rows + 0.5),
+        dpi=110,
+        layout="constrained",
+    )
+    figure.suptitle(title, fontsize=11)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid:
+        axes.axis("off")
+    for axes, image, label, guess in zip(
+        grid, images, labels, predicted, strict=False
+    ):
+        shown = np.clip((image + 1) / 2, 0, 1)
+        grey = shown.shape[-1] == 1
+        axes.imshow(
+            shown[..., 0] if grey else shown, cmap="gray", vmin=0, vmax=1
+        )
+        right = guess == label
+        axes.set_title(
+            f"predicted {_short(class_names[guess])}\n"
+            f"true {_short(class_names[label])}",
+            fontsize=8,
+            color="black" if right else _WRONG,
+            fontweight="normal" if right else "bold",
+        )
+    _save(figure, path)
+    return predicted
+
+
+def _short(name):
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return name[: _LONGEST_NAME - 1] + "…"
+
+
+def _save(figure, path):
+    with replacing(path) as temporary:
+        figure.savefig(temporary)

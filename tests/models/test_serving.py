@@ -1,0 +1,90 @@
+"""What Keras does with a trained model: LoRA, int8, export."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from tests.models.test_vit import images
+from tests.models.test_vit import randomise
+from tests.models.test_vit import tiny
+
+backend = keras.config.backend()
+
+
+def test_lora(tmp_path):
+    model = tiny()
+    randomise(model)
+    before = model.predict(images(), verbose=0)
+    for i in range(2):
+        attention = model.get_layer(f"block_{i}").attention
+        attention.query.enable_lora(2)
+        attention.value.enable_lora(2)
+    adapted = [w.path for w in model.trainable_weights if "lora" in w.path]
+    assert len(adapted) == 8
+    model.compile("sgd", "mse")
+    model.fit(images(), np.ones((2, 5)), verbose=0)
+    after = model.predict(images(), verbose=0)
+    assert np.abs(after - before).max() > 1e-4
+    with pytest.raises(ValueError, match="(?s)lora_kernel_a.*Keras merges"):
+        keras_vit.converters.save(model, tmp_path / "model.npz")
+
+    model.save(tmp_path / "model.keras")
+    merged = keras.models.load_model(tmp_path / "model.keras")
+    assert not any("lora" in w.path for w in merged.weights)
+    np.testing.assert_allclose(
+        merged.predict(images(), verbose=0), after, atol=2e-5
+    )
+    keras_vit.converters.save(merged, tmp_path / "model.npz")
+
+
+@pytest.mark.parametrize("pooling", ["token", "map"])
+def test_int8(pooling, tmp_path):
+    model = tiny(hidden_size=48, pooling=pooling)
+    randomise(model)
+    full = model.predict(images(), verbose=0)
+    model.quantize("int8")
+    attention = model.get_layer("block_0").attention
+    assert attention.query.quantization_mode == "int8"
+    quantised = model.predict(images(), verbose=0)
+    assert 0 < np.abs(quantised - full).max() / np.abs(full).max() < 0.1
+
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert again.get_layer("block_0").mlp.dense_1.quantization_mode == "int8"
+    np.testing.assert_array_equal(quantised, again.predict(images(), verbose=0))
+
+
+@pytest.mark.skipif(
+    backend == "torch",
+    reason="Keras 3.15 cannot export any model to SavedModel under torch",
+)
+def test_saved_model(tmp_path):
+    tensorflow = pytest.importorskip("tensorflow")
+    model = tiny()
+    randomise(model)
+    expected = model.predict(images(), verbose=0)
+    model.export(tmp_path / "model", verbose=False)
+    served = tensorflow.saved_model.load(str(tmp_path / "model"))
+    for count in (1, 2):  # any batch size
+        found = np.asarray(served.serve(images()[:count]))
+        np.testing.assert_allclose(found, expected[:count], atol=1e-5)
+
+
+@pytest.mark.skipif(
+    backend == "torch",
+    reason="Keras 3.15 cannot export LayerNormalization to ONNX under torch",
+)
+def test_onnx(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("jax2onnx" if backend == "jax" else "tf2onnx")
+    model = tiny()
+    randomise(model)
+    expected = model.predict(images(), verbose=0)
+    path = str(tmp_path / "model.onnx")
+    model.export(path, format="onnx", verbose=False)
+    session = onnxruntime.InferenceSession(path)
+    name = session.get_inputs()[0].name
+    for count in (1, 2):
+        found = session.run(None, {name: images()[:count]})[0]
+        np.testing.assert_allclose(found, expected[:count], atol=1e-4)
