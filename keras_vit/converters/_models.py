@@ -34,7 +34,8 @@ def load(path, layout="vit_jax", **overrides):
     from keras_vit.weights import open_checkpoint
 
     _known(layout)
-    facts = open_checkpoint(path, layout).architecture()
+    checkpoint = open_checkpoint(path, layout)
+    facts = checkpoint.architecture()
     names = (
         "patch_size",
         "hidden_size",
@@ -46,7 +47,7 @@ def load(path, layout="vit_jax", **overrides):
     arguments = {name: facts[name] for name in names}
     if facts["classes"] is None:
         arguments["include_top"] = False
-    return VisionTransformer(**{**arguments, **overrides, "weights": path})
+    return VisionTransformer(**{**arguments, **overrides}, weights=checkpoint)
 
 
 def save(model, path, layout="vit_jax", overwrite=False):

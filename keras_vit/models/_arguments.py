@@ -84,7 +84,9 @@ def resolve(
 
     checkpoint, facts = None, {}
     if weights is not None:
-        checkpoint = open_checkpoint(weights)
+        checkpoint = weights
+        if not isinstance(weights, Checkpoint):
+            checkpoint = open_checkpoint(weights)
         grid = grid_of(input_shape) if input_shape else None
         facts = checkpoint.architecture(grid_size or grid, class_token)
         _raise_unless_grid_is_known(facts, checkpoint.path)
@@ -130,7 +132,7 @@ def resolve(
         classes = facts.get("classes", 1000)
         if classes is None:
             raise ValueError(
-                f"{str(weights)!r} has no classification head. Give "
+                f"{checkpoint.path!r} has no classification head. Give "
                 "`classes` for a new one, or set `include_top=False`."
             )
 
