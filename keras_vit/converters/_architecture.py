@@ -2,16 +2,27 @@
 
 import math
 
+_NEEDED = {  # path: number of axes
+    "patch_embedding/kernel": 4,
+    "block_0/attention/query/kernel": 3,
+    "block_0/mlp/dense_1/kernel": 2,
+    "block_0/mlp/dense_2/kernel": 2,
+}
 
-def architecture(shapes, grid=None, class_token=None):
+
+def architecture(
+    shapes, grid=None, class_token=None, prefixes=("all", "class", "none")
+):
     """Returns the arguments of `VisionTransformer` that weights tell.
 
     Args:
         shapes: Dict of our paths to shapes.
-        grid: `(rows, columns)` to take if it has as many cells as there are
-            position embeddings; else they are taken for a square.
-        class_token: Boolean. Whether the model wanted has a class token, and
-            so its position; None if the weights have one.
+        grid: `(rows, columns)` to take if it accounts for the position
+            embeddings; else they are taken for a square.
+        class_token: Boolean. Whether the model wanted has a class token; None
+            if the weights have one.
+        prefixes: The values of `position_prefix` that are possible, the
+            likeliest first.
 
     Returns:
         Dict of arguments, and two that are none: `channels`, and
@@ -20,61 +31,121 @@ def architecture(shapes, grid=None, class_token=None):
         positions are neither those of `grid` nor a square.
 
     Raises:
-        ValueError: if the weights are not those of a Vision Transformer.
+        ValueError: if the weights are not those of a Vision Transformer, or
+            the positions can be read in two ways.
     """
-    absent = [
-        name
-        for name in (
-            "patch_embedding/kernel",
-            "block_0/attention/query/kernel",
-            "block_0/mlp/dense_1/kernel",
-        )
-        if name not in shapes
-    ]
-    if absent:
-        raise ValueError(
-            "These are not the weights of a Vision Transformer: "
-            f"{', '.join(absent)} missing."
-        )
-    for name, axes in (
-        ("patch_embedding/kernel", 4),
-        ("block_0/attention/query/kernel", 3),
-        ("block_0/mlp/dense_1/kernel", 2),
-    ):
-        if len(shapes[name]) != axes:
-            raise ValueError(
-                "These are not the weights of a Vision Transformer: "
-                f"{name} has the shape {shapes[name]}, and not {axes} axes."
-            )
+    _raise_unless_vit(shapes)
     *patch_size, channels, hidden_size = shapes["patch_embedding/kernel"]
     if class_token is None:
         class_token = "class_token/tokens" in shapes
     facts = {
         "patch_size": tuple(patch_size),
+        "channels": channels,
         "hidden_size": hidden_size,
         "num_layers": 1 + max(_block_numbers(shapes)),
         "num_heads": shapes["block_0/attention/query/kernel"][1],
-        "mlp_dim": shapes["block_0/mlp/dense_1/kernel"][1],
-        "channels": channels,
+        "mlp_dim": shapes["block_0/mlp/dense_2/kernel"][0],
         "class_token": class_token,
-        "pooling": "token" if class_token else "gap",
+        "num_registers": shapes.get("register_tokens/tokens", (1, 0))[1],
+        "distillation": "distillation_token/tokens" in shapes,
+        "mask_token": "mask_token/tokens" in shapes,
+        "patch_bias": "patch_embedding/bias" in shapes,
+        "qkv_bias": "block_0/attention/query/bias" in shapes,
+        "qk_norm": "block_0/attention/query_norm/gamma" in shapes,
+        "layer_scale": 1e-5 if "block_0/scale_1/gamma" in shapes else None,
+        "pre_norm": "pre_norm/gamma" in shapes,
         "representation_size": shapes.get("pre_logits/bias", (None,))[0],
         "classes": shapes.get("head/bias", (None,))[0],
-        "num_positions": None,
-        "grid_size": None,
     }
-    if len(shapes.get("position_embedding/embedding", ())) == 3:
-        count = shapes["position_embedding/embedding"][1] - class_token
-        facts["num_positions"] = count
-        facts["grid_size"] = _grid(count, grid)
-    return facts
+    if shapes["block_0/mlp/dense_1/kernel"][1] == 2 * facts["mlp_dim"]:
+        facts["activation"] = "swiglu"
+    facts["final_norm"] = None
+    for name, place in (("head", "after"), ("encoder", "before")):
+        if f"{name}_norm/gamma" in shapes:
+            facts["final_norm"] = f"{place}_pooling"
+    facts["pooling"] = _pooling(facts, shapes)
+    return {**facts, **_positions(facts, shapes, grid, prefixes)}
 
 
-def _grid(count, grid):
-    if grid is not None and None not in grid and grid[0] * grid[1] == count:
-        return tuple(grid)
+def _raise_unless_vit(shapes):
+    wrong = [
+        f"{path}, {axes} axes: "
+        + (f"{shapes[path]}" if path in shapes else "missing")
+        for path, axes in _NEEDED.items()
+        if len(shapes.get(path, ())) != axes
+    ]
+    if wrong:
+        raise ValueError(
+            "These are not the weights of a Vision Transformer. It has:\n"
+            + "\n".join(f"  {line}" for line in wrong)
+        )
+
+
+def _pooling(facts, shapes):
+    if "pooling/probe" in shapes:
+        return "map"
+    width = shapes.get("head/kernel", (0,))[0]
+    if facts["representation_size"] is None and (
+        width == 2 * facts["hidden_size"]
+    ):
+        return "token_gap"
+    late = facts["final_norm"] == "after_pooling"
+    return "token" if facts["class_token"] and not late else "gap"
+
+
+def _positions(facts, shapes, grid, prefixes):
+    """Which tokens have a position, and the grid of the others."""
+    shape = shapes.get("position_embedding/embedding", ())
+    if len(shape) != 3:
+        return {
+            "num_positions": None,
+            "grid_size": None,
+            "position_embedding": "none",
+        }
+    tokens = facts["class_token"] + facts["distillation"]
+    rows = {
+        "all": tokens + facts["num_registers"],
+        "class": tokens,
+        "none": 0,
+    }
+    counts = {prefix: shape[1] - rows[prefix] for prefix in prefixes}
+    grids = {prefix: None for prefix in prefixes}
+    if grid is not None and None not in grid:
+        for prefix, count in counts.items():
+            if grid[0] * grid[1] == count:
+                grids[prefix] = tuple(grid)
+    if not any(grids.values()):
+        grids = {prefix: _square(count) for prefix, count in counts.items()}
+        _raise_if_ambiguous(facts, prefixes, counts, grids)
+    chosen = next((p for p in prefixes if grids[p]), prefixes[0])
+    return {
+        "num_positions": counts[chosen],
+        "grid_size": grids[chosen],
+        "position_prefix": chosen,
+        "position_embedding": "learned",
+    }
+
+
+def _raise_if_ambiguous(facts, prefixes, counts, grids):
+    """A class token with a position and a grid that is no square looks like a
+    square grid and a class token without; layer scale and registers came with
+    the latter."""
+    first = prefixes[0]
+    other = next((p for p in prefixes if grids[p]), first)
+    modern = facts["layer_scale"] or facts["num_registers"]
+    if other != first and counts[first] != counts[other] and not modern:
+        raise ValueError(
+            f"The position embeddings can be read in two ways: {first!r} "
+            f"tokens before the patches have one, and {counts[first]} patches, "
+            "which are no square grid (give `grid_size=(rows, columns)` or the "
+            f"`input_shape`); or `position_prefix={other!r}`, and a grid of "
+            f"{grids[other][0]} x {grids[other][1]}."
+        )
+
+
+def _square(count):
     side = math.isqrt(max(count, 0))
-    return (side, side) if side * side == count else None
+    return (side, side) if side and side * side == count else None
 
 
 def _block_numbers(shapes):

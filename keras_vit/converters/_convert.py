@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import numpy as np
 from einops import EinopsError
@@ -12,9 +13,12 @@ from einops import rearrange
 class Format:
     """A table of rows and how its framework stores each kind of layer."""
 
+    name: str  # of the spelling; "" for the one that is written
     kinds: dict
     rows: tuple
     prefix: str = ""  # before every key
+    signs: tuple = ()  # keys of which a file has one, if it is to be guessed
+    ignore: tuple = ()  # patterns of keys that are theirs alone
 
     def pairs(self):
         """Yields `(our templates, their templates, pattern)` of each array."""
@@ -33,28 +37,37 @@ class Format:
         """Yields `(our paths, their keys, pattern)` of each array that a
         model with these paths has."""
         for ours, theirs, pattern in self.pairs():
+            groups = {}  # blocks that share a key are stacked in it, in order
             for index in _indices(ours[0], paths):
-                yield (
-                    [name.format(**index) for name in ours],
-                    [name.format(**index) for name in theirs],
-                    pattern,
-                )
+                keys = tuple(name.format(**index) for name in theirs)
+                group = groups.setdefault(keys, [])
+                group += [name.format(**index) for name in ours]
+            for keys, group in groups.items():
+                yield group, keys, pattern
 
-    def paths(self, keys):
+    def paths(self, arrays):
         """Lists our paths of the arrays that a checkpoint holds."""
-        return [
-            name.format(**index)
-            for ours, theirs, _ in self.pairs()
-            for index in _indices(theirs[0], keys)
-            for name in ours
-        ]
+        paths = []
+        for ours, theirs, _ in self.pairs():
+            indices = _indices(theirs[0], arrays)
+            if indices and "{i}" in ours[0] and "{i}" not in theirs[0]:
+                shape = np.shape(arrays[theirs[0]])
+                indices = [{"i": str(i)} for i in range((*shape, 0)[0])]
+            paths += [
+                name.format(**index) for index in indices for name in ours
+            ]
+        return paths
 
-    def unknown(self, keys):
+    def unknown(self, arrays):
         """Lists the keys that no row has a place for."""
         known = {
-            key for _, found, _ in self.moves(self.paths(keys)) for key in found
+            key for _, keys, _ in self.moves(self.paths(arrays)) for key in keys
         }
-        return sorted(set(keys) - known)
+        return sorted(
+            key
+            for key in set(arrays) - known
+            if not any(fnmatchcase(key, pattern) for pattern in self.ignore)
+        )
 
     def key(self, path):
         """Returns the name that the checkpoint has, or would have, for one of
@@ -148,6 +161,7 @@ def raise_if(problems, intro="The checkpoint does not fit."):
 
 def _move(arrays, pattern, count, heads):
     """Stacks, rearranges and unstacks: all the arithmetic of a conversion."""
+    # A pattern without `n` and several arrays on our side: stacked blocks.
     sizes = {"h": heads, "n": max(count, len(arrays))}
     sizes = {
         axis: size

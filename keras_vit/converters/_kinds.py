@@ -21,6 +21,11 @@ FLAX = {
 
 TORCH = {
     "array": {"": ("", SAME)},
+    "vector": {"": ("", "1 d -> 1 1 d")},
+    "gated": {
+        "kernel": ("weight", "n o i -> i (n o)"),
+        "bias": ("bias", "n o -> (n o)"),
+    },
     "norm": {"gamma": ("weight", "c -> c"), "beta": ("bias", "c -> c")},
     "linear": {
         "kernel": ("weight", "o i -> i o"),

@@ -4,17 +4,24 @@ needed, so that the rest of this room stays plain NumPy."""
 from keras_vit.converters._convert import to_checkpoint
 from keras_vit.converters._files import write
 from keras_vit.converters._formats import FORMATS
+from keras_vit.converters._layouts import known
 
 
-def load(path, layout="vit_jax", **overrides):
+def load(path, layout=None, num_heads=None, **overrides):
     """Builds the model that a checkpoint holds and loads its weights.
 
-    The architecture is read from the arrays: patch, depth, widths, heads,
-    tokens, representation size, grid and classes.
+    The architecture is read from the arrays, and from a config.json in the
+    folder or beside the file. What arrays cannot tell (epsilons, the kind of
+    GELU, how positions are resampled) follows from the layout.
 
     Args:
-        path: String or path of an `.npz` file.
-        layout: Name of the file's layout: "vit_jax".
+        path: String or path: an .npz, .safetensors, .pth, .pt or .bin file,
+            the .index.json of a sharded one, or a Hugging Face folder.
+        layout: "vit_jax", "big_vision", "timm", "huggingface",
+            "torchvision", "dinov2" or "mae"; None finds it by the keys, if
+            only one fits.
+        num_heads: Integer. Needed where the layout does not store it and the
+            hidden size is unusual.
         **overrides: Arguments of `VisionTransformer` that win over what the
             file tells, such as `classes`, `input_shape` or `include_top`.
 
@@ -23,8 +30,8 @@ def load(path, layout="vit_jax", **overrides):
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file cannot be read, is of another layout, or does
-            not fit the overrides.
+        ValueError: if the file cannot be read, fits no layout or several, or
+            does not fit the overrides.
 
     Example:
 
@@ -33,21 +40,15 @@ def load(path, layout="vit_jax", **overrides):
     from keras_vit.models import VisionTransformer
     from keras_vit.weights import open_checkpoint
 
-    _known(layout)
-    checkpoint = open_checkpoint(path, layout)
-    facts = checkpoint.architecture()
-    names = (
-        "patch_size",
-        "hidden_size",
-        "num_layers",
-        "num_heads",
-        "mlp_dim",
-        "representation_size",
-    )
-    arguments = {name: facts[name] for name in names}
-    if facts["classes"] is None:
-        arguments["include_top"] = False
-    return VisionTransformer(**{**arguments, **overrides}, weights=checkpoint)
+    known(layout)
+    checkpoint = open_checkpoint(path, layout, num_heads)
+    defaults = {"include_top": "head/kernel" in checkpoint.weights}
+    representation = checkpoint.weights.get("pre_logits/bias")
+    if representation is not None:
+        defaults["representation_size"] = len(representation)
+    if not defaults["include_top"]:
+        defaults["pooling"] = _pooling(checkpoint.weights)
+    return VisionTransformer(**{**defaults, **overrides}, weights=checkpoint)
 
 
 def save(model, path, layout="vit_jax", overwrite=False):
@@ -55,8 +56,10 @@ def save(model, path, layout="vit_jax", overwrite=False):
 
     Args:
         model: A model made by this package.
-        path: String or path ending in `.npz`.
-        layout: Name of the layout to write: "vit_jax" (released names).
+        path: String or path; its ending chooses the container: .npz,
+            .safetensors, .pth, .pt or .bin.
+        layout: Name of the layout to write. A spelling other than its usual
+            one follows a colon: "vit_jax:current", "big_vision:scan".
         overwrite: Boolean. Whether an existing file may be replaced.
 
     Raises:
@@ -65,13 +68,13 @@ def save(model, path, layout="vit_jax", overwrite=False):
     """
     import keras
 
-    _known(layout)
+    known(layout)
     weights = {
         variable.path: keras.ops.convert_to_numpy(variable.value)
         for variable in model.weights
     }
     try:
-        arrays = to_checkpoint(weights, FORMATS[layout][0])
+        arrays = to_checkpoint(weights, _spelling(layout), _heads(weights))
     except ValueError as error:
         hint = ""
         if any("lora_" in path for path in weights):
@@ -86,9 +89,29 @@ def save(model, path, layout="vit_jax", overwrite=False):
     write(arrays, path, overwrite)
 
 
-def _known(layout):
-    if layout not in FORMATS:
-        raise ValueError(
-            f"`layout` must be one of {', '.join(map(repr, FORMATS))}. "
-            f"Received: layout={layout!r}"
-        )
+def _pooling(weights):
+    """The pooling of a model without a head: None if it gives all tokens."""
+    if "pooling/probe" in weights:
+        return "map"
+    if "head_norm/gamma" in weights:
+        return "gap"
+    if "pre_logits/kernel" in weights:
+        return "token" if "class_token/tokens" in weights else "gap"
+    return None
+
+
+def _spelling(layout):
+    name, _, wanted = layout.partition(":")
+    for spelling in FORMATS[name]:
+        if spelling.name == wanted or not wanted:
+            return spelling
+    names = [spelling.name for spelling in FORMATS[name] if spelling.name]
+    raise ValueError(
+        f"The layout {name!r} has the spellings "
+        f"{', '.join(map(repr, names)) or 'none'}. Received: {layout!r}"
+    )
+
+
+def _heads(weights):
+    kernel = weights.get("block_0/attention/query/kernel")
+    return None if kernel is None else kernel.shape[1]

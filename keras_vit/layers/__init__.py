@@ -4,6 +4,7 @@ from keras_vit.layers._attention_pooling import (
 )
 from keras_vit.layers._class_token import ClassToken as ClassToken
 from keras_vit.layers._layer_scale import LayerScale as LayerScale
+from keras_vit.layers._mask_token import MaskToken as MaskToken
 from keras_vit.layers._mlp import MlpBlock as MlpBlock
 from keras_vit.layers._patch_embedding import PatchEmbedding as PatchEmbedding
 from keras_vit.layers._patches import Patches as Patches

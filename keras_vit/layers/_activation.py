@@ -14,24 +14,35 @@ def _quick_gelu(x):
     return x * ops.sigmoid(1.702 * x)
 
 
+def _swiglu(x):
+    gate, value = ops.split(x, 2, axis=-1)
+    return ops.silu(gate) * value
+
+
 # Google's code uses the tanh form (Flax's default); timm, Hugging Face,
-# torchvision and Meta the exact one; CLIP-style models the sigmoid.
-_GELUS = {"gelu_tanh": _gelu_tanh, "gelu": _gelu, "quick_gelu": _quick_gelu}
+# torchvision and Meta the exact one; CLIP-style models the sigmoid;
+# DINOv2's giant a gate.
+_OURS = {
+    "gelu_tanh": _gelu_tanh,
+    "gelu": _gelu,
+    "quick_gelu": _quick_gelu,
+    "swiglu": _swiglu,
+}
 
 
 def get(name):
     """Returns the activation function of that name.
 
     Args:
-        name: "gelu_tanh", "gelu" (exact), "quick_gelu", or any activation
-            that Keras knows.
+        name: "gelu_tanh", "gelu" (exact), "quick_gelu", "swiglu" (which
+            halves the width), or any activation that Keras knows.
     """
-    if name in _GELUS:
-        return _GELUS[name]
+    if name in _OURS:
+        return _OURS[name]
     try:
         return keras.activations.get(name)
     except ValueError as error:
         raise ValueError(
-            f"`activation` must be one of {', '.join(map(repr, _GELUS))}, or "
+            f"`activation` must be one of {', '.join(map(repr, _OURS))}, or "
             f"the name of a Keras activation. Received: activation={name!r}"
         ) from error

@@ -15,7 +15,9 @@ class MlpBlock(keras.Layer):
     Args:
         mlp_dim: Integer. Width of the hidden layer.
         activation: "gelu_tanh" (Google's weights), "gelu" (exact: PyTorch's
-            weights), "quick_gelu", or a Keras activation's name.
+            weights), "quick_gelu", "swiglu", or a Keras activation's name.
+            "swiglu" makes the first layer twice as wide: its first half,
+            through SiLU, gates the second (https://arxiv.org/abs/2002.05202).
         dropout: Float in [0, 1). Rate after both dense layers.
 
     Call arguments:
@@ -38,7 +40,8 @@ class MlpBlock(keras.Layer):
         self._dropout_2 = keras.layers.Dropout(
             dropout, dtype=self.dtype_policy, name="dropout_2"
         )
-        self.dense_1 = self._dense(mlp_dim, "dense_1")
+        gates = activation == "swiglu"
+        self.dense_1 = self._dense(mlp_dim * (1 + gates), "dense_1")
 
     def _dense(self, units, name):
         return keras.layers.Dense(

@@ -9,34 +9,41 @@ class Pooling(keras.Layer):
     """Takes one vector an image from its tokens.
 
     Args:
-        mode: "token" takes one token, "gap" the mean over the patches.
-        index: Integer. Which token "token" takes.
-        num_prefix_tokens: Integer. How many tokens before the patches "gap"
-            leaves out.
+        mode: "token" takes one token, "gap" the mean over the patches,
+            "token_gap" both, one behind the other (DINOv2's classifier).
+        index: Integer. Which token is taken.
+        num_prefix_tokens: Integer. How many tokens before the patches the
+            mean leaves out.
 
     Call arguments:
         inputs: Tokens of shape `(batch, length, hidden_size)`.
 
     Output shape:
-        `(batch, hidden_size)`
+        `(batch, hidden_size)`, or twice as wide for "token_gap".
     """
 
     def __init__(self, mode="token", index=0, num_prefix_tokens=0, **kwargs):
         super().__init__(**kwargs)
-        self.mode = _checks.one_of("mode", mode, ("token", "gap"))
+        self.mode = _checks.one_of("mode", mode, ("token", "gap", "token_gap"))
         self.index = _checks.natural_int("index", index)
         self.num_prefix_tokens = _checks.natural_int(
             "num_prefix_tokens", num_prefix_tokens
         )
 
     def call(self, inputs):
+        token = inputs[:, self.index]
         if self.mode == "token":
-            return inputs[:, self.index]
-        return ops.mean(inputs[:, self.num_prefix_tokens :], axis=1)
+            return token
+        mean = ops.mean(inputs[:, self.num_prefix_tokens :], axis=1)
+        if self.mode == "gap":
+            return mean
+        return ops.concatenate([token, mean], axis=-1)
 
     def compute_output_shape(self, input_shape):
         _checks.rank("Pooling", input_shape, 3, "(batch, length, channels)")
-        return (input_shape[0], input_shape[2])
+        batch, _, hidden_size = input_shape
+        both = self.mode == "token_gap"
+        return (batch, 2 * hidden_size if both else hidden_size)
 
     def get_config(self):
         return {

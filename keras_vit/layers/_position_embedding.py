@@ -33,8 +33,9 @@ class AddPositionEmbs(keras.Layer):
             row of their own (zeros for "sincos2d").
         resampling: How to fit learned embeddings to another grid:
             "bilinear_align_corners" (Google's code), "bilinear",
-            "bicubic" (Hugging Face), "bicubic_antialias" (timm) or
-            "bicubic_align_corners" (torchvision).
+            "bicubic" (Hugging Face), "bicubic_antialias" (timm),
+            "bicubic_align_corners" (torchvision) or "bicubic_offset"
+            (Meta's DINOv2 without registers).
 
     Call arguments:
         inputs: Tokens of shape `(batch, num_prefix_tokens + rows * columns,

@@ -9,18 +9,21 @@ are known and by the backend where a size is known only while the graph runs.
 import numpy as np
 from keras import ops
 
-# name: (kernel, align_corners, antialias), and whose it is.
+# name: (kernel, align_corners, antialias, offset), and whose it is. The offset
+# is added to the new size before the scale is taken, if the grid changes.
 RESAMPLINGS = {
     # vit_jax and big_vision: scipy.ndimage.zoom(order=1) equals it
-    "bilinear_align_corners": ("linear", True, False),
+    "bilinear_align_corners": ("linear", True, False, 0),
     # timm's reader of .npz files
-    "bilinear": ("linear", False, False),
-    # Hugging Face ViT and DeiT, MAE, DINOv2 without registers
-    "bicubic": ("cubic", False, False),
+    "bilinear": ("linear", False, False, 0),
+    # Hugging Face's ViT, DeiT and DINOv2 without registers, MAE
+    "bicubic": ("cubic", False, False, 0),
     # timm, DINOv2 with registers
-    "bicubic_antialias": ("cubic", False, True),
+    "bicubic_antialias": ("cubic", False, True, 0),
     # torchvision
-    "bicubic_align_corners": ("cubic", True, False),
+    "bicubic_align_corners": ("cubic", True, False, 0),
+    # Meta's own DINOv2 without registers
+    "bicubic_offset": ("cubic", False, False, 0.1),
 }
 
 
@@ -36,8 +39,11 @@ def resample(grid, size, method, xp=ops):
     Returns:
         Array of shape `(*size, channels)` of the grid's type.
     """
+    *_, offset = RESAMPLINGS[method]
+    if offset:
+        offset = offset * _changes(grid.shape[:2], size)
     rows, columns = (
-        resampling_matrix(old, new, method)
+        resampling_matrix(old, new, method, offset)
         for old, new in zip(grid.shape[:2], size, strict=True)
     )
     dtype = grid.dtype
@@ -47,12 +53,21 @@ def resample(grid, size, method, xp=ops):
     return xp.einsum("Ww,Hwd->HWd", columns, grid)
 
 
-def resampling_matrix(old, new, method):
+def _changes(old, new):
+    """1 if a grid changes, else 0: a number, or a tensor."""
+    if all(isinstance(size, int) for size in new):
+        return int(tuple(old) != tuple(new))
+    unequal = ops.logical_or(new[0] != old[0], new[1] != old[1])
+    return ops.cast(unequal, "float32")
+
+
+def resampling_matrix(old, new, method, offset=0):
     """Returns the matrix (new, old) that resamples one axis.
 
-    It is a NumPy array if `new` is an integer, else a tensor.
+    It is a NumPy array if `new` is an integer, else a tensor. The offset is
+    added to the new size before the scale is taken.
     """
-    kernel, align_corners, antialias = RESAMPLINGS[method]
+    kernel, align_corners, antialias, _ = RESAMPLINGS[method]
     if isinstance(new, int):
         xp, dtype, length = np, "float64", np.float64(new)
     else:
@@ -62,7 +77,7 @@ def resampling_matrix(old, new, method):
         scale = (old - 1) / xp.maximum(length - 1, 1)
         centre = index * scale
     else:
-        scale = old / length
+        scale = old / (length + offset)
         centre = (index + 0.5) * scale - 0.5
     # Antialiasing widens the kernel when shrinking and drops what lies
     # outside; without it two taps beyond each border repeat the border.

@@ -1,6 +1,6 @@
 """The arguments of `VisionTransformer`, checked and with nothing left open."""
 
-import dataclasses
+import types
 
 import keras
 
@@ -10,158 +10,182 @@ from keras_vit.weights import Checkpoint
 from keras_vit.weights import open_checkpoint
 
 DEFAULT_IMAGE_SIZE = 224
-POOLINGS = ("token", "gap", "map", None)
-FINAL_NORMS = ("before_pooling", "after_pooling", None)
+POOLINGS = ("token", "gap", "token_gap", "map", None)
+FINAL_NORMS = ("before_pooling", "after_pooling", "none")
+SIZES = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim")
+
+# What is neither said nor told by the weights is as in the paper's code.
+PAPER = {
+    "num_registers": 0,
+    "distillation": False,
+    "mask_token": False,
+    "position_embedding": "learned",
+    "position_prefix": "all",
+    "resampling": "bilinear_align_corners",
+    "patch_bias": True,
+    "pre_norm": False,
+    "qkv_bias": True,
+    "qk_norm": False,
+    "layer_scale": None,
+    "activation": "gelu_tanh",
+    "norm_epsilon": 1e-6,
+    "final_norm": "before_pooling",
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    mlp_dim: int
-    input_shape: tuple
-    classes: int
-    pooling: str
-    grid_size: tuple
-    prefix_tokens: tuple  # (layer name, number of tokens, initializer)
-    num_positioned: int  # how many of them have a position embedding
-    checkpoint: Checkpoint
-    checkpoint_grid: tuple
+def resolve(said):
+    """Returns a namespace of settings with nothing left open.
 
-    @property
-    def num_prefix_tokens(self):
-        return sum(count for _, count, _ in self.prefix_tokens)
-
-    def images(self, input_tensor):
-        if input_tensor is not None:
-            return input_tensor
-        return keras.Input(self.input_shape, name="images")
-
-
-def resolve(
-    *,
-    patch_size,
-    hidden_size,
-    num_layers,
-    mlp_dim,
-    include_top,
-    weights,
-    input_tensor,
-    input_shape,
-    pooling,
-    classes,
-    representation_size,
-    class_token,
-    num_registers,
-    distillation,
-    position_prefix,
-    grid_size,
-    final_norm,
-    drop_path,
-    pad_to_patch,
-):
-    """Returns `Settings`; the arguments are those of `VisionTransformer`."""
-    patch_size = _checks.positive_pair("patch_size", patch_size)
-    _checks.positive_int("hidden_size", hidden_size)
-    _checks.positive_int("num_layers", num_layers)
-    mlp_dim = 4 * hidden_size if mlp_dim is None else mlp_dim
-    _checks.positive_int("mlp_dim", mlp_dim)
-    _checks.natural_int("num_registers", num_registers)
-    _checks.rate("drop_path", drop_path)
-    _checks.one_of("pooling", pooling, POOLINGS)
-    _checks.one_of("final_norm", final_norm, FINAL_NORMS)
-    _checks.one_of("position_prefix", position_prefix, ("all", "class", "none"))
-    for name, size in (
-        ("classes", classes),
-        ("representation_size", representation_size),
-    ):
-        if size is not None:
-            _checks.positive_int(name, size)
-    if grid_size is not None:
-        grid_size = _checks.positive_pair("grid_size", grid_size)
-    input_shape = _input_shape(input_shape, input_tensor)
-
-    def grid_of(shape):
-        return _patch_grid.grid_size(shape[:2], patch_size, pad_to_patch)
-
-    checkpoint, facts = None, {}
-    if weights is not None:
-        checkpoint = weights
-        if not isinstance(weights, Checkpoint):
-            checkpoint = open_checkpoint(weights)
-        grid = grid_of(input_shape) if input_shape else None
-        facts = checkpoint.architecture(grid_size or grid, class_token)
-        _raise_unless_grid_is_known(facts, checkpoint.path)
-    if input_shape is None:
-        input_shape = _default_input_shape(facts, patch_size)
-    grid = grid_of(input_shape)
-    if grid_size is None:
-        grid_size = grid
-        if None in grid:
-            size = (DEFAULT_IMAGE_SIZE,) * 2
-            grid_size = facts.get("grid_size") or _patch_grid.grid_size(
-                size, patch_size, pad_to_patch=True
-            )
-
-    if class_token is None:
-        class_token = facts.get("class_token", pooling in (None, "token"))
-    if include_top and pooling is None:
-        pooling = "token" if class_token else "gap"
-    if pooling == "token" and not class_token:
-        raise ValueError(
-            "`pooling='token'` reads the class token, and this model has "
-            "none. Set `class_token=True`, or choose `pooling='gap'` or "
-            "'map'."
-        )
-    if pooling is None and final_norm == "after_pooling":
-        raise ValueError(
-            "`final_norm='after_pooling'` needs a `pooling`. Received: "
-            "pooling=None with include_top=False."
-        )
-    if distillation and (not class_token or representation_size):
-        raise ValueError(
-            "`distillation=True` needs a class token and no "
-            f"`representation_size`. Received: class_token={class_token}, "
-            f"pooling={pooling!r}, representation_size={representation_size}"
-        )
-    if representation_size and pooling is None:
-        raise ValueError(
-            "`representation_size` needs a `pooling`, whose vector it reads. "
-            f"Received: representation_size={representation_size} with "
-            "pooling=None and include_top=False."
-        )
-    if include_top and classes is None:
-        classes = facts.get("classes", 1000)
-        if classes is None:
+    Args:
+        said: Dict of all arguments of `VisionTransformer`; None stands for
+            what is not said.
+    """
+    s = types.SimpleNamespace(**said)
+    s.input_shape = _input_shape(s.input_shape, s.input_tensor)
+    s.checkpoint, told = _open(s)
+    for name in SIZES:
+        if getattr(s, name) is None:
+            setattr(s, name, told.get(name))
+    for name, value in PAPER.items():
+        if getattr(s, name) is None:
+            setattr(s, name, told.get(name, value))
+    _check_sizes(s)
+    s.patch_size = _checks.positive_pair("patch_size", s.patch_size)
+    _resolve_grid(s, told)
+    _resolve_pooling(s, told)
+    if s.include_top and s.classes is None:
+        s.classes = told.get("classes", 1000)
+        if s.classes is None:
             raise ValueError(
-                f"{checkpoint.path!r} has no classification head. Give "
+                f"{s.checkpoint.path!r} has no classification head. Give "
                 "`classes` for a new one, or set `include_top=False`."
             )
+    s.prefix_tokens, s.num_positioned = _prefix_tokens(s)
+    s.num_prefix_tokens = sum(count for _, count, _ in s.prefix_tokens)
+    return s
 
-    tokens, positioned = [], 0
-    if class_token:
-        tokens.append(("class_token", 1, "zeros"))
-    if distillation:
-        tokens.append(("distillation_token", 1, _small()))
-    if position_prefix == "class":
-        positioned = len(tokens)
-    if num_registers:
-        tokens.append(("register_tokens", num_registers, _small()))
-    if position_prefix == "all":
-        positioned = sum(count for _, count, _ in tokens)
-    return Settings(
-        mlp_dim=mlp_dim,
-        input_shape=input_shape,
-        classes=classes,
-        pooling=pooling,
-        grid_size=grid_size,
-        prefix_tokens=tuple(tokens),
-        num_positioned=positioned,
-        checkpoint=checkpoint,
-        checkpoint_grid=facts.get("grid_size"),
+
+def _open(s):
+    """Returns the checkpoint and what it tells; None and {} without one."""
+    if s.weights is None:
+        return None, {}
+    checkpoint = s.weights
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = open_checkpoint(s.weights, num_heads=s.num_heads)
+    grid = s.grid_size and _checks.positive_pair("grid_size", s.grid_size)
+    if grid is None and s.input_shape:
+        patch = s.patch_size or checkpoint.patch_size or 1
+        patch = _checks.positive_pair("patch_size", patch)
+        grid = _patch_grid.grid_size(s.input_shape[:2], patch, s.pad_to_patch)
+    told = checkpoint.arguments(grid, s.class_token, s.position_prefix)
+    count = told["num_positions"]
+    if count is not None and told["grid_size"] is None:
+        raise ValueError(
+            f"{checkpoint.path!r} has {count} positions, which are no square "
+            "grid and not that of the image. Give `grid_size=(rows, columns)` "
+            f"of the file, with rows * columns = {count}."
+        )
+    return checkpoint, told
+
+
+def _check_sizes(s):
+    absent = [name for name in SIZES[:4] if getattr(s, name) is None]
+    if absent:
+        raise ValueError(
+            f"{', '.join(absent)} must be given where there are no `weights` "
+            "to tell."
+        )
+    for name in ("hidden_size", "num_layers", "num_heads"):
+        _checks.positive_int(name, getattr(s, name))
+    if s.mlp_dim is None:
+        s.mlp_dim = 4 * s.hidden_size
+    _checks.positive_int("mlp_dim", s.mlp_dim)
+    _checks.natural_int("num_registers", s.num_registers)
+    _checks.rate("drop_path", s.drop_path)
+    _checks.rate("dropout", s.dropout)
+    _checks.one_of("pooling", s.pooling, POOLINGS)
+    _checks.one_of("final_norm", s.final_norm, FINAL_NORMS)
+    _checks.one_of(
+        "position_prefix", s.position_prefix, ("all", "class", "none")
     )
+    for name in ("classes", "representation_size"):
+        if getattr(s, name) is not None:
+            _checks.positive_int(name, getattr(s, name))
 
 
-def _small():
-    return keras.initializers.RandomNormal(stddev=0.02)
+def _resolve_grid(s, told):
+    if s.input_shape is None:
+        size = (DEFAULT_IMAGE_SIZE,) * 2
+        if told.get("grid_size"):
+            pairs = zip(told["grid_size"], s.patch_size, strict=True)
+            size = tuple(count * patch for count, patch in pairs)
+        s.input_shape = (*size, told.get("channels", 3))
+    grid = _patch_grid.grid_size(
+        s.input_shape[:2], s.patch_size, s.pad_to_patch
+    )
+    s.checkpoint_grid = told.get("grid_size")
+    if s.grid_size is not None:
+        s.grid_size = _checks.positive_pair("grid_size", s.grid_size)
+    elif None not in grid:
+        s.grid_size = grid
+    else:
+        size = (DEFAULT_IMAGE_SIZE,) * 2
+        s.grid_size = s.checkpoint_grid or _patch_grid.grid_size(
+            size, s.patch_size, pad_to_patch=True
+        )
+
+
+def _resolve_pooling(s, told):
+    if s.class_token is None:
+        by_token = s.pooling in (None, "token", "token_gap")
+        s.class_token = told.get("class_token", by_token)
+    if s.include_top and s.pooling is None:
+        s.pooling = told.get("pooling", "token" if s.class_token else "gap")
+    if s.pooling in ("token", "token_gap") and not s.class_token:
+        raise ValueError(
+            f"`pooling={s.pooling!r}` reads the class token, and this model "
+            "has none. Set `class_token=True`, or choose `pooling='gap'` or "
+            "'map'."
+        )
+    if s.pooling is None:
+        if s.representation_size:
+            raise ValueError(
+                "`representation_size` needs a `pooling`, whose vector it "
+                f"reads. Received: representation_size={s.representation_size} "
+                "with pooling=None and include_top=False."
+            )
+        if s.final_norm == "after_pooling":
+            if s.checkpoint is None:
+                raise ValueError(
+                    "`final_norm='after_pooling'` needs a `pooling`. "
+                    "Received: pooling=None with include_top=False."
+                )
+            s.final_norm = "none"  # the file's norm comes after its pooling
+    if s.distillation and (not s.class_token or s.representation_size):
+        raise ValueError(
+            "`distillation=True` needs a class token and no "
+            f"`representation_size`. Received: class_token={s.class_token}, "
+            f"pooling={s.pooling!r}, "
+            f"representation_size={s.representation_size}"
+        )
+
+
+def _prefix_tokens(s):
+    """Returns `(layer name, count, initializer)` of the tokens before the
+    patches, in order, and how many of them have a position."""
+    small = keras.initializers.RandomNormal(stddev=0.02)
+    tokens, positioned = [], 0
+    if s.class_token:
+        tokens.append(("class_token", 1, "zeros"))
+    if s.distillation:
+        tokens.append(("distillation_token", 1, small))
+    if s.position_prefix == "class":
+        positioned = len(tokens)
+    if s.num_registers:
+        tokens.append(("register_tokens", s.num_registers, small))
+    if s.position_prefix == "all":
+        positioned = sum(count for _, count, _ in tokens)
+    return tuple(tokens), positioned
 
 
 def _input_shape(input_shape, input_tensor):
@@ -188,22 +212,3 @@ def _input_shape(input_shape, input_tensor):
             f"Received: input_shape={input_shape!r}"
         )
     return shape
-
-
-def _raise_unless_grid_is_known(facts, path):
-    count = facts["num_positions"]
-    if count is not None and facts["grid_size"] is None:
-        raise ValueError(
-            f"{path!r} has {count} positions, which are no square grid and "
-            "not that of the image. Give `grid_size=(rows, columns)` of the "
-            f"file, with rows * columns = {count}."
-        )
-
-
-def _default_input_shape(facts, patch_size):
-    """The images that the weights were made for, else the paper's."""
-    size = (DEFAULT_IMAGE_SIZE,) * 2
-    if facts.get("grid_size"):
-        pairs = zip(facts["grid_size"], patch_size, strict=True)
-        size = tuple(count * patch for count, patch in pairs)
-    return (*size, facts.get("channels", 3))

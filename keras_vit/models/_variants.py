@@ -68,8 +68,8 @@ def _variant(variant):
     Args:
         include_top: Boolean. Whether to end in a classification head, which
             is zero at first.
-        weights: None for random weights, or the path of an `.npz` file in
-            the layout of google-research/vision_transformer.
+        weights: None for random weights, or the path of a checkpoint; see
+            `VisionTransformer`.
         input_tensor: Optional Keras tensor to build the model on.
         input_shape: `(height, width, channels)`; height and width may be None
             for images of any size. None takes what the weights were made for,

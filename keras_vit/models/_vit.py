@@ -4,6 +4,7 @@ import numpy as np
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers import ClassToken
+from keras_vit.layers import MaskToken
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import Pooling
 from keras_vit.layers import TransformerBlock
@@ -13,10 +14,10 @@ from keras_vit.weights import load_into
 
 def VisionTransformer(
     *,
-    patch_size,
-    hidden_size,
-    num_layers,
-    num_heads,
+    patch_size=None,
+    hidden_size=None,
+    num_layers=None,
+    num_heads=None,
     mlp_dim=None,
     include_top=True,
     weights=None,
@@ -27,20 +28,21 @@ def VisionTransformer(
     classifier_activation=None,
     representation_size=None,
     class_token=None,
-    num_registers=0,
-    distillation=False,
-    position_embedding="learned",
-    position_prefix="all",
+    num_registers=None,
+    distillation=None,
+    mask_token=None,
+    position_embedding=None,
+    position_prefix=None,
     grid_size=None,
-    resampling="bilinear_align_corners",
-    patch_bias=True,
-    pre_norm=False,
-    qkv_bias=True,
-    qk_norm=False,
+    resampling=None,
+    patch_bias=None,
+    pre_norm=None,
+    qkv_bias=None,
+    qk_norm=None,
     layer_scale=None,
-    activation="gelu_tanh",
-    norm_epsilon=1e-6,
-    final_norm="before_pooling",
+    activation=None,
+    norm_epsilon=None,
+    final_norm=None,
     dropout=0.0,
     attention_dropout=0.0,
     drop_path=0.0,
@@ -53,6 +55,10 @@ def VisionTransformer(
     (https://arxiv.org/abs/2010.11929). The defaults are those of its code,
     google-research/vision_transformer; the other options are what timm,
     Hugging Face, torchvision and big_vision do differently.
+
+    An architecture argument that is None is what `weights` tell, else what
+    the paper's code has, which is given below as the default. The sizes must
+    be given where there are no weights.
 
     Images go in as `(batch, height, width, channels)` floats in [-1, 1] (see
     `preprocess_input`). Layers are named `patch_embedding`, `class_token`,
@@ -68,13 +74,15 @@ def VisionTransformer(
         include_top: Boolean. Whether to end in a classification head, which
             is zero at first. Without it the output is the pooled vector
             (after `pre_logits`), or all tokens if `pooling` is None.
-        weights: None for random weights, or the path of an `.npz` file in
-            the layout of google-research/vision_transformer. See below.
+        weights: None for random weights, or the path of a checkpoint: a file
+            of google-research/vision_transformer, big_vision, timm, Hugging
+            Face (or its folder), torchvision, DINOv2 or MAE. See below.
         input_tensor: Optional Keras tensor to build the model on.
         input_shape: `(height, width, channels)`. None takes what the weights
             were made for, else `(224, 224, 3)`. Height and width may be None:
             the model then takes images of any size and aspect.
         pooling: "token" (the class token), "gap" (mean of the patches),
+            "token_gap" (both, one behind the other: DINOv2's classifier),
             "map" (attention pooling), or None: "token", or "gap" without a
             class token, if `include_top`; else no pooling.
         classes: Integer. None takes the number in `weights`, else 1000.
@@ -84,18 +92,20 @@ def VisionTransformer(
             none.
         class_token: Boolean. None has one unless `weights` has none or the
             pooling is "gap" or "map" with random weights.
-        num_registers: Integer. Register tokens behind the class token.
+        num_registers: Integer. Register tokens behind the class token; 0.
         distillation: Boolean. Whether to have DeiT's distillation token; with
             a head, the output is the mean of the two tokens' heads.
-        position_embedding: "learned", "sincos2d" or "none".
+        mask_token: Boolean. Whether to hold a token for masked patches; False.
+        position_embedding: "learned" (default), "sincos2d" or "none".
         position_prefix: Which tokens before the patches have a position:
-            "all", "class" (registers have none: DINOv2) or "none" (big_vision
+            "all" (default), "class" (registers have none: DINOv2) or
+            "none" (big_vision
             and timm's `no_embed_class`).
         grid_size: `(rows, columns)` of the learned positions. None takes that
             of `input_shape`; where this is unknown, that of `weights`, else
             that of 224 x 224 pixels.
-        resampling: How positions are fitted to another grid; see
-            `AddPositionEmbs`.
+        resampling: How positions are fitted to another grid;
+            "bilinear_align_corners". See `AddPositionEmbs`.
         patch_bias: Boolean. Whether the patch embedding has a bias.
         pre_norm: Boolean. Whether tokens are normalised before the blocks.
         qkv_bias: Boolean. Whether query, key and value have a bias.
@@ -108,7 +118,7 @@ def VisionTransformer(
             some of Hugging Face's weights.
         final_norm: "before_pooling" (layer `encoder_norm`, on all tokens),
             "after_pooling" (layer `head_norm`, as in timm's average pooling)
-            or None.
+            or "none".
         dropout: Float in [0, 1). After the positions, the attention and both
             dense layers of the MLP.
         attention_dropout: Float in [0, 1). On attention probabilities.
@@ -140,56 +150,39 @@ def VisionTransformer(
     ...     input_shape=(32, 32, 3), patch_size=4, hidden_size=192,
     ...     num_layers=6, num_heads=3, classes=10)
     """
-    settings = _arguments.resolve(
-        patch_size=patch_size,
-        mlp_dim=mlp_dim,
-        hidden_size=hidden_size,
-        num_layers=num_layers,
-        include_top=include_top,
-        weights=weights,
-        input_tensor=input_tensor,
-        input_shape=input_shape,
-        pooling=pooling,
-        classes=classes,
-        representation_size=representation_size,
-        class_token=class_token,
-        num_registers=num_registers,
-        distillation=distillation,
-        position_prefix=position_prefix,
-        grid_size=grid_size,
-        final_norm=final_norm,
-        drop_path=drop_path,
-        pad_to_patch=pad_to_patch,
-    )
-    pooling, prefix = settings.pooling, settings.num_prefix_tokens
+    s = _arguments.resolve(dict(locals()))
 
     def norm(layer_name):
         return keras.layers.LayerNormalization(
-            epsilon=norm_epsilon, name=layer_name
+            epsilon=s.norm_epsilon, name=layer_name
         )
 
     # B batch, h w grid of patches, N = h w, D hidden size, P prefix tokens
-    images = settings.images(input_tensor)
+    images = input_tensor
+    if images is None:
+        images = keras.Input(s.input_shape, name="images")
     grid = PatchEmbedding(
-        hidden_size,
-        patch_size,
-        use_bias=patch_bias,
+        s.hidden_size,
+        s.patch_size,
+        use_bias=s.patch_bias,
         pad_to_patch=pad_to_patch,
         name="patch_embedding",
     )(images)  # (B, h, w, D)
-    x = keras.layers.Reshape((-1, hidden_size), name="tokens")(grid)
+    x = keras.layers.Reshape((-1, s.hidden_size), name="tokens")(grid)
+    if s.mask_token:
+        x = MaskToken(name="mask_token", trainable=False)(x)
 
     # Tokens join from the front; those that have a position join before it.
     positions = AddPositionEmbs(
-        position_embedding,
-        grid_size=settings.grid_size,
-        num_prefix_tokens=settings.num_positioned,
-        resampling=resampling,
+        s.position_embedding,
+        grid_size=s.grid_size,
+        num_prefix_tokens=s.num_positioned,
+        resampling=s.resampling,
         name="position_embedding",
     )
     joined = 0
-    for layer_name, count, initializer in settings.prefix_tokens:
-        if joined == settings.num_positioned and positions is not None:
+    for layer_name, count, initializer in s.prefix_tokens:
+        if joined == s.num_positioned and positions is not None:
             x, positions = positions(x, grid), None
         x = ClassToken(
             count, index=joined, initializer=initializer, name=layer_name
@@ -198,47 +191,49 @@ def VisionTransformer(
     if positions is not None:
         x = positions(x, grid)  # (B, P + N, D)
     x = keras.layers.Dropout(dropout, name="dropout")(x)
-    if pre_norm:
+    if s.pre_norm:
         x = norm("pre_norm")(x)
 
-    for i, rate in enumerate(np.linspace(0, drop_path, num_layers)):
+    for i, rate in enumerate(np.linspace(0, drop_path, s.num_layers)):
         x = TransformerBlock(
-            num_heads,
-            settings.mlp_dim,
-            activation=activation,
-            norm_epsilon=norm_epsilon,
-            qkv_bias=qkv_bias,
-            qk_norm=qk_norm,
-            layer_scale=layer_scale,
+            s.num_heads,
+            s.mlp_dim,
+            activation=s.activation,
+            norm_epsilon=s.norm_epsilon,
+            qkv_bias=s.qkv_bias,
+            qk_norm=s.qk_norm,
+            layer_scale=s.layer_scale,
             dropout=dropout,
             attention_dropout=attention_dropout,
             drop_path=float(rate),
             name=f"block_{i}",
         )(x)
-    if final_norm == "before_pooling":
+    if s.final_norm == "before_pooling":
         x = norm("encoder_norm")(x)
 
     distilled = None
-    if pooling == "map":
+    if s.pooling == "map":
         x = AttentionPooling(
-            num_heads,
-            settings.mlp_dim,
-            activation=activation,
-            norm_epsilon=norm_epsilon,
-            num_prefix_tokens=prefix,
+            s.num_heads,
+            s.mlp_dim,
+            activation=s.activation,
+            norm_epsilon=s.norm_epsilon,
+            num_prefix_tokens=s.num_prefix_tokens,
             name="pooling",
         )(x)
-    elif pooling is not None:
-        if distillation and pooling == "token":
+    elif s.pooling is not None:
+        if s.distillation and s.pooling == "token":
             distilled = Pooling("token", index=1, name="distillation")(x)
-        x = Pooling(pooling, num_prefix_tokens=prefix, name="pooling")(x)
-    if final_norm == "after_pooling":
+        x = Pooling(
+            s.pooling, num_prefix_tokens=s.num_prefix_tokens, name="pooling"
+        )(x)
+    if s.final_norm == "after_pooling":
         x = norm("head_norm")(x)
 
     if distilled is not None:
         if include_top:
             heads = [
-                _head(settings.classes, classifier_activation, layer_name)
+                _head(s.classes, classifier_activation, layer_name)
                 for layer_name in ("head", "distillation_head")
             ]
             pairs = zip(heads, (x, distilled), strict=True)
@@ -246,17 +241,17 @@ def VisionTransformer(
         else:
             x = [x, distilled]
         x = keras.layers.Average(name="distilled_mean")(x)
-    elif pooling is not None:
+    elif s.pooling is not None:
         x = _pre_logits(representation_size)(x)  # (B, representation size)
         if include_top:
-            x = _head(settings.classes, classifier_activation, "head")(x)
+            x = _head(s.classes, classifier_activation, "head")(x)
 
     inputs = images
     if input_tensor is not None:
         inputs = keras.utils.get_source_inputs(input_tensor)
     model = keras.Model(inputs, x, name=name)
-    if settings.checkpoint is not None:
-        load_into(model, settings.checkpoint, settings.checkpoint_grid)
+    if s.checkpoint is not None:
+        load_into(model, s.checkpoint, s.checkpoint_grid)
     return model
 
 

@@ -17,7 +17,8 @@ def adapt(weights, shapes, positions=None, grid=None):
     * The head is left out, so that the model keeps its own, if the model has
       none, has another number of classes, or drops the `pre_logits` layer
       that the head was trained on.
-    * `pre_logits` is left out if the model has none.
+    * `pre_logits`, a pooling head and the norm behind it are left out if the
+      model has none.
     * The patch kernel is fitted to the model's channels.
     * Position embeddings are resampled to the model's grid.
 
@@ -36,6 +37,9 @@ def adapt(weights, shapes, positions=None, grid=None):
     )
     if drops_pre_logits:
         _leave_out(weights, "pre_logits/")
+    for part in ("pooling/", "head_norm/", "mask_token/"):
+        if not _has(shapes, part):
+            _leave_out(weights, part)
     for head in _HEADS:
         path = f"{head}kernel"
         differs = path in weights and weights[path].shape != shapes.get(path)

@@ -3,40 +3,88 @@
 from dataclasses import dataclass
 
 from keras_vit.converters._architecture import architecture
+from keras_vit.converters._config import told_by
 from keras_vit.converters._convert import Format
 from keras_vit.converters._convert import from_checkpoint
 from keras_vit.converters._files import read
-from keras_vit.converters._formats import FORMATS
+from keras_vit.converters._files import read_config
+from keras_vit.converters._heads import number_of_heads
+from keras_vit.converters._layouts import POSITION_PREFIXES
+from keras_vit.converters._layouts import detect
+from keras_vit.converters._layouts import meaning
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     path: str
+    layout: str
     format: Format
     weights: dict  # our paths to arrays
+    config: dict  # arguments that a config.json beside it tells
 
-    def architecture(self, grid=None, class_token=None):
-        """Returns what `converters._architecture.architecture` says of it."""
+    @property
+    def patch_size(self):
+        """`(rows, columns)`, or None if there is no patch embedding."""
+        kernel = self.weights.get("patch_embedding/kernel")
+        return None if kernel is None else kernel.shape[:2]
+
+    def arguments(self, grid=None, class_token=None, position_prefix=None):
+        """Returns the arguments of `VisionTransformer` that the file tells.
+
+        Args:
+            grid: `(rows, columns)` to take if it accounts for the position
+                embeddings; else they are taken for a square.
+            class_token: Boolean. Whether the model wanted has a class token;
+                None if the file has one.
+            position_prefix: As in `VisionTransformer`; None takes what fits.
+        """
         shapes = {path: array.shape for path, array in self.weights.items()}
+        config = dict(self.config)
+        stored = config.pop("grid_size", None)
+        grid = grid or stored
         try:
-            return architecture(shapes, grid, class_token)
+            facts = architecture(
+                shapes,
+                grid,
+                class_token,
+                (position_prefix,)
+                if position_prefix
+                else POSITION_PREFIXES[self.layout],
+            )
         except ValueError as error:
             raise ValueError(f"{self.path!r} cannot be used. {error}") from None
+        if self.layout == "big_vision" and facts["position_embedding"] == (
+            "none"
+        ):
+            facts["position_embedding"] = "sincos2d"  # it is never stored
+        implied = meaning(self.layout, self.format, shapes)
+        return {**implied, **facts, **config}
 
 
-def open_checkpoint(path, layout="vit_jax"):
-    """Reads a file exactly, under the spelling that knows most of its keys.
+def open_checkpoint(path, layout=None, num_heads=None):
+    """Reads a file exactly, under the spelling that its keys are in.
+
+    Args:
+        path: A file or folder that `converters._files.read` reads.
+        layout: Name of the layout; None finds it by the keys.
+        num_heads: Integer, for layouts that do not store it; None takes what
+            the file or its size tells.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if it cannot be read, or is not in that layout.
     """
     arrays = read(path)
-    spelling = min(FORMATS[layout], key=lambda f: len(f.unknown(arrays)))
+    config = told_by(read_config(path))
     try:
-        weights = from_checkpoint(arrays, spelling)
+        name, spelling = detect(arrays, layout)
+        heads = number_of_heads(
+            arrays, spelling, num_heads or config.get("num_heads")
+        )
+        weights = from_checkpoint(arrays, spelling, heads)
     except ValueError as error:
+        wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(
-            f"{str(path)!r} is not in the layout {layout!r}. {error}"
+            f"{str(path)!r} cannot be read as{wanted}. {error}"
         ) from None
-    return Checkpoint(str(path), spelling, weights)
+    return Checkpoint(str(path), name, spelling, weights, config)

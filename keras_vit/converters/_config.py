@@ -1,0 +1,43 @@
+"""What the config.json beside a checkpoint tells: Hugging Face's and timm's."""
+
+_ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+}
+_POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
+
+
+def told_by(config):
+    """Returns the arguments of `VisionTransformer` that a config tells."""
+    facts = {}
+    if "hidden_act" in config:  # Hugging Face
+        name = config["hidden_act"]
+        facts["activation"] = _ACTIVATIONS.get(name, name)
+        if config.get("use_swiglu_ffn"):
+            facts["activation"] = "swiglu"
+    for name, theirs in (
+        ("norm_epsilon", "layer_norm_eps"),
+        ("num_heads", "num_attention_heads"),
+    ):
+        if theirs in config:
+            facts[name] = config[theirs]
+    image, patch = (
+        _pair(config.get("image_size")),
+        _pair(config.get("patch_size")),
+    )
+    if image and patch:
+        facts["grid_size"] = (image[0] // patch[0], image[1] // patch[1])
+    if config.get("global_pool") in _POOLINGS:  # timm
+        facts["pooling"] = _POOLINGS[config["global_pool"]]
+    if "quickgelu" in str(config.get("architecture", "")):
+        facts["activation"] = "quick_gelu"
+    return facts
+
+
+def _pair(size):
+    if isinstance(size, int):
+        return (size, size)
+    if isinstance(size, (list, tuple)) and len(size) == 2:
+        return tuple(size)
+    return None

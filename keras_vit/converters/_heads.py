@@ -1,0 +1,52 @@
+"""The number of heads, which PyTorch's layouts do not store."""
+
+# Published widths whose heads are not 64 channels wide.
+# "Scaling Vision Transformers", Table 2; SoViT, arXiv 2305.13035.
+_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
+
+
+def number_of_heads(arrays, spelling, wanted=None):
+    """Returns the number of heads of a checkpoint.
+
+    Args:
+        arrays: Dict of its keys to arrays.
+        spelling: The `Format` that it is in.
+        wanted: Integer that wins, or None.
+
+    Returns:
+        Integer; None if the layout stores it in the shapes of its arrays.
+
+    Raises:
+        ValueError: if it cannot be told, or does not divide the hidden size.
+    """
+    # Flax stores projections by head; their pattern leaves them alone.
+    if spelling.kinds["heads"]["kernel"][1] == "... -> ...":
+        return None
+    kernel = arrays.get(spelling.key("patch_embedding/kernel"))
+    if kernel is None:
+        return wanted
+    hidden_size = kernel.shape[0]
+    if wanted is not None:
+        if hidden_size % wanted:
+            raise ValueError(
+                f"num_heads={wanted} does not divide the hidden size "
+                f"{hidden_size}. {_candidates(hidden_size)}"
+            )
+        return wanted
+    norm = arrays.get(spelling.key("block_0/attention/query_norm/gamma"))
+    if norm is not None:
+        return hidden_size // norm.shape[0]
+    if hidden_size in _HEADS:
+        return _HEADS[hidden_size]
+    if hidden_size % 64 == 0:
+        return hidden_size // 64
+    raise ValueError(
+        "The number of heads is not stored, and the hidden size "
+        f"{hidden_size} is no multiple of 64. Give `num_heads`. "
+        f"{_candidates(hidden_size)}"
+    )
+
+
+def _candidates(hidden_size):
+    divisors = [n for n in range(1, hidden_size + 1) if hidden_size % n == 0]
+    return f"Possible: {', '.join(map(str, divisors))}."

@@ -1,0 +1,132 @@
+"""Which layout a checkpoint has, and what only its layout tells."""
+
+from keras_vit.converters._convert import raise_if
+from keras_vit.converters._formats import FORMATS
+
+# What arrays cannot say and a code base always does.
+_GOOGLE = {
+    "activation": "gelu_tanh",
+    "norm_epsilon": 1e-6,
+    "resampling": "bilinear_align_corners",
+}
+MEANINGS = {
+    "vit_jax": _GOOGLE,
+    "big_vision": _GOOGLE,
+    "timm": {
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic_antialias",
+    },
+    "huggingface": {
+        "activation": "gelu",
+        "norm_epsilon": 1e-12,
+        "resampling": "bicubic",
+    },
+    "torchvision": {
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic_align_corners",
+    },
+    "dinov2": {
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic_offset",
+    },
+    "mae": {
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic",
+    },
+}
+
+# Which tokens before the patches can have a position, the likeliest first.
+POSITION_PREFIXES = {
+    "vit_jax": ("all",),
+    "big_vision": ("none", "all"),  # old files have a row for the class token
+    "timm": ("all", "class", "none"),
+    "huggingface": ("class",),
+    "torchvision": ("all",),
+    "dinov2": ("class",),
+    "mae": ("all",),
+}
+
+
+def meaning(layout, spelling, paths):
+    """Returns the arguments of `VisionTransformer` that a layout implies.
+
+    Args:
+        layout: A key of `FORMATS`.
+        spelling: The `Format` that the file is in.
+        paths: Our paths of its arrays.
+    """
+    arguments = dict(MEANINGS[layout])
+    if layout == "huggingface" and spelling.name.startswith("dinov2"):
+        arguments["norm_epsilon"] = 1e-6
+    with_registers = "register_tokens/tokens" in paths
+    if layout in ("dinov2", "huggingface") and with_registers:
+        arguments["resampling"] = "bicubic_antialias"
+    return arguments
+
+
+def detect(arrays, layout=None):
+    """Returns `(layout, spelling)` of a checkpoint.
+
+    Args:
+        arrays: Dict of the checkpoint's keys to arrays.
+        layout: A key of `FORMATS`, optionally with `:spelling`; None finds
+            it by the keys, if only one fits.
+
+    Raises:
+        ValueError: if the layout is unknown, or keys fit none or several.
+    """
+    name, _, wanted = (layout or "").partition(":")
+    known(name or None)
+    layouts = [name] if name else list(FORMATS)
+    fits, nearest = {}, (len(arrays) + 1, None, None)
+    for candidate in layouts:
+        for spelling in FORMATS[candidate]:
+            if wanted and spelling.name != wanted:
+                continue
+            if not all(key.startswith(spelling.prefix) for key in arrays):
+                continue
+            if spelling.signs and not name:
+                if not any(sign in arrays for sign in spelling.signs):
+                    continue
+            left = len(spelling.unknown(arrays))
+            nearest = min(
+                nearest, (left, candidate, spelling), key=lambda n: n[0]
+            )
+            if not left:
+                fits.setdefault(candidate, spelling)
+    # Google's two mean the same where their keys are the same.
+    if len(fits) == 1 or fits.keys() == {"vit_jax", "big_vision"}:
+        return next(iter(fits.items()))
+    if name and nearest[2] is not None:
+        # The reader then lists what is left over.
+        return name, nearest[2]
+    if fits:
+        raise ValueError(
+            f"The keys fit several layouts: {', '.join(fits)}. Say which with "
+            f"`layout`."
+        )
+    left, candidate, spelling = nearest
+    if spelling is None or left == len(arrays):
+        raise ValueError(
+            "The keys fit no layout. The first are: "
+            f"{', '.join(sorted(arrays)[:5])}. Known layouts: "
+            f"{', '.join(FORMATS)}."
+        )
+    raise_if(
+        {"Arrays that it has no place for": spelling.unknown(arrays)},
+        f"The keys fit no layout. The nearest is {candidate!r}.",
+    )
+
+
+def known(layout):
+    """Raises a `ValueError` unless a layout is known, or None."""
+    name = (layout or "").partition(":")[0]
+    if layout is not None and name not in FORMATS:
+        raise ValueError(
+            f"`layout` must be one of {', '.join(map(repr, FORMATS))}. "
+            f"Received: layout={layout!r}"
+        )

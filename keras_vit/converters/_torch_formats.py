@@ -1,0 +1,266 @@
+"""The tables of PyTorch's code bases."""
+
+from dataclasses import replace
+
+from keras_vit.converters._convert import Format
+from keras_vit.converters._kinds import TORCH
+
+_QKV = ("query", "key", "value")
+
+
+def _mlp(ours, theirs, names=("fc1", "fc2")):
+    return tuple(
+        (f"{ours}/{our_name}/*", f"{theirs}{their_name}.*", "linear")
+        for our_name, their_name in zip(
+            ("dense_1", "dense_2"), names, strict=True
+        )
+    )
+
+
+def _timm(name="", mlp=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma")):
+    """timm, and what took over its names: DeiT, MAE, DINOv2."""
+    block = "blocks.{i}"
+    return Format(
+        name,
+        TORCH,
+        (
+            ("patch_embedding/*", "patch_embed.proj.*", "conv"),
+            ("class_token/tokens", "cls_token", "array"),
+            ("distillation_token/tokens", "dist_token", "array"),
+            ("register_tokens/tokens", "reg_token", "array"),
+            ("position_embedding/embedding", "pos_embed", "array"),
+            ("pre_norm/*", "norm_pre.*", "norm"),
+            ("block_{i}/norm_1/*", f"{block}.norm1.*", "norm"),
+            (
+                tuple(f"block_{{i}}/attention/{name}/*" for name in _QKV),
+                f"{block}.attn.qkv.*",
+                "fused",
+            ),
+            (
+                "block_{i}/attention/query_norm/*",
+                f"{block}.attn.q_norm.*",
+                "norm",
+            ),
+            (
+                "block_{i}/attention/key_norm/*",
+                f"{block}.attn.k_norm.*",
+                "norm",
+            ),
+            (
+                "block_{i}/attention/attention_output/*",
+                f"{block}.attn.proj.*",
+                "merge",
+            ),
+            ("block_{i}/scale_1/gamma", f"{block}.{scales[0]}", "array"),
+            ("block_{i}/norm_2/*", f"{block}.norm2.*", "norm"),
+            *_mlp("block_{i}/mlp", f"{block}.mlp.", mlp),
+            ("block_{i}/scale_2/gamma", f"{block}.{scales[1]}", "array"),
+            ("encoder_norm/*", "norm.*", "norm"),
+            ("pooling/probe", "attn_pool.latent", "array"),
+            ("pooling/attention/query/*", "attn_pool.q.*", "heads"),
+            (
+                tuple(f"pooling/attention/{name}/*" for name in _QKV[1:]),
+                "attn_pool.kv.*",
+                "fused",
+            ),
+            (
+                "pooling/attention/attention_output/*",
+                "attn_pool.proj.*",
+                "merge",
+            ),
+            ("pooling/norm/*", "attn_pool.norm.*", "norm"),
+            *_mlp("pooling/mlp", "attn_pool.mlp."),
+            ("head_norm/*", "fc_norm.*", "norm"),
+            ("head/*", "head.*", "linear"),
+            ("distillation_head/*", "head_dist.*", "linear"),
+        ),
+    )
+
+
+TIMM = (_timm(), _timm("deit3", scales=("gamma_1", "gamma_2")))
+# Meta's MAE is timm's ViT; what tells its pre-training files is the decoder,
+# which is not read here.
+MAE = (
+    replace(
+        _timm(),
+        signs=("decoder_embed.weight",),
+        ignore=("decoder_*", "mask_token"),
+    ),
+)
+
+
+def _with_masks(table, **renamed):
+    """A table that also has DINOv2's mask token, and other names."""
+    rows = tuple(
+        (ours, renamed.get(theirs, theirs), kind)
+        for ours, theirs, kind in table.rows
+    )
+    mask = ("mask_token/tokens", "mask_token", "vector")
+    return replace(table, rows=(*rows, mask), signs=("mask_token",))
+
+
+DINOV2 = (
+    _with_masks(_timm(), reg_token="register_tokens"),
+    _with_masks(_timm("swiglu", ("w12", "w3")), reg_token="register_tokens"),
+)
+
+
+def _huggingface(name, prefix, attention, rest):
+    """transformers: `attention` and `rest` hold the names of a block's parts,
+    which differ between ViT and DINOv2 and between files and memory."""
+    layer = f"{prefix}{rest['layer']}"
+    tokens = (
+        ("class_token/tokens", "cls_token", "array"),
+        ("distillation_token/tokens", "distillation_token", "array"),
+        ("register_tokens/tokens", "register_tokens", "array"),
+        ("mask_token/tokens", "mask_token", rest["mask"]),
+        ("position_embedding/embedding", "position_embeddings", "array"),
+    )
+    head = "cls_classifier" if rest.get("teacher") else "classifier"
+    return Format(
+        name,
+        TORCH,
+        (
+            (
+                "patch_embedding/*",
+                f"{prefix}embeddings.patch_embeddings.projection.*",
+                "conv",
+            ),
+            *(
+                (ours, f"{prefix}embeddings.{theirs}", kind)
+                for ours, theirs, kind in tokens
+            ),
+            ("block_{i}/norm_1/*", f"{layer}.{rest['norms'][0]}.*", "norm"),
+            *(
+                (
+                    f"block_{{i}}/attention/{ours}/*",
+                    f"{layer}.{theirs}.*",
+                    "merge" if ours == "attention_output" else "heads",
+                )
+                for ours, theirs in zip(
+                    (*_QKV, "attention_output"), attention, strict=True
+                )
+            ),
+            (
+                "block_{i}/scale_1/gamma",
+                f"{layer}.layer_scale1.lambda1",
+                "array",
+            ),
+            ("block_{i}/norm_2/*", f"{layer}.{rest['norms'][1]}.*", "norm"),
+            *(
+                ("block_{i}/mlp/dense_1/*", gates, "gated")
+                if isinstance(gates, tuple)
+                else ("block_{i}/mlp/dense_1/*", gates, "linear")
+                for gates in (_under(layer, rest["mlp"][0]),)
+            ),
+            (
+                "block_{i}/mlp/dense_2/*",
+                _under(layer, rest["mlp"][1]),
+                "linear",
+            ),
+            (
+                "block_{i}/scale_2/gamma",
+                f"{layer}.layer_scale2.lambda1",
+                "array",
+            ),
+            ("encoder_norm/*", f"{prefix}layernorm.*", "norm"),
+            ("pre_logits/*", f"{prefix}pooler.dense.*", "linear"),
+            ("head/*", f"{head}.*", "linear"),
+            ("distillation_head/*", "distillation_classifier.*", "linear"),
+        ),
+    )
+
+
+def _under(layer, names):
+    if isinstance(names, tuple):
+        return tuple(f"{layer}.{name}.*" for name in names)
+    return f"{layer}.{names}.*"
+
+
+# transformers 5 renames modules in memory, and keeps these names in files.
+_IN_FILES = (
+    *(f"attention.attention.{name}" for name in _QKV),
+    "attention.output.dense",
+)
+_IN_MEMORY = tuple(f"attention.{letter}_proj" for letter in "qkvo")
+_VIT = {
+    "layer": "encoder.layer.{i}",
+    "norms": ("layernorm_before", "layernorm_after"),
+    "mlp": ("intermediate.dense", "output.dense"),
+    "mask": "array",
+}
+_DINOV2 = {
+    "layer": "encoder.layer.{i}",
+    "norms": ("norm1", "norm2"),
+    "mlp": ("mlp.fc1", "mlp.fc2"),
+    "mask": "vector",
+}
+_NEW_VIT = {**_VIT, "layer": "layers.{i}", "mlp": ("mlp.fc1", "mlp.fc2")}
+_SWIGLU = {**_DINOV2, "mlp": ("mlp.weights_in", "mlp.weights_out")}
+_NEW_SWIGLU = {
+    **_DINOV2,
+    "mlp": (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
+}
+_TEACHER = {**_VIT, "teacher": True}
+
+HUGGINGFACE = (
+    _huggingface("", "vit.", _IN_FILES, _VIT),
+    _huggingface("vit", "", _IN_FILES, _VIT),
+    _huggingface("deit", "deit.", _IN_FILES, _VIT),
+    _huggingface("deit-teacher", "deit.", _IN_FILES, _TEACHER),
+    *(
+        _huggingface(f"{name}{kind}", prefix, names, rest)
+        for name, prefix in (
+            ("dinov2", "dinov2."),
+            ("dinov2-reg", "dinov2_with_registers."),
+            ("dinov2-bare", ""),
+        )
+        for kind, names, rest in (
+            ("", _IN_FILES, _DINOV2),
+            ("-swiglu", _IN_FILES, _SWIGLU),
+            ("-v5", _IN_MEMORY, _DINOV2),
+            ("-swiglu-v5", _IN_MEMORY, _NEW_SWIGLU),
+        )
+    ),
+    _huggingface("vit-v5", "vit.", _IN_MEMORY, _NEW_VIT),
+    _huggingface("vit-bare-v5", "", _IN_MEMORY, _NEW_VIT),
+    _huggingface("deit-v5", "deit.", _IN_MEMORY, _NEW_VIT),
+    _huggingface(
+        "deit-teacher-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, "teacher": True}
+    ),
+)
+
+
+def _torchvision(name, mlp):
+    layer = "encoder.layers.encoder_layer_{i}"
+    return Format(
+        name,
+        TORCH,
+        (
+            ("patch_embedding/*", "conv_proj.*", "conv"),
+            ("class_token/tokens", "class_token", "array"),
+            ("position_embedding/embedding", "encoder.pos_embedding", "array"),
+            ("block_{i}/norm_1/*", f"{layer}.ln_1.*", "norm"),
+            (
+                tuple(f"block_{{i}}/attention/{name}/*" for name in _QKV),
+                f"{layer}.self_attention.in_proj_*",
+                "fused",
+            ),
+            (
+                "block_{i}/attention/attention_output/*",
+                f"{layer}.self_attention.out_proj.*",
+                "merge",
+            ),
+            ("block_{i}/norm_2/*", f"{layer}.ln_2.*", "norm"),
+            *_mlp("block_{i}/mlp", f"{layer}.mlp.", mlp),
+            ("encoder_norm/*", "encoder.ln.*", "norm"),
+            ("pre_logits/*", "heads.pre_logits.*", "linear"),
+            ("head/*", "heads.head.*", "linear"),
+        ),
+    )
+
+
+TORCHVISION = (
+    _torchvision("", ("0", "3")),
+    _torchvision("old", ("linear_1", "linear_2")),
+)
