@@ -5,6 +5,8 @@ import pathlib
 
 import numpy as np
 
+from keras_vit.converters._files import read
+
 FOLDER = pathlib.Path(__file__).parent / "golden"
 
 # The README of the golden data: float32 ports of models without a ResNet.
@@ -84,6 +86,26 @@ MODELS = {
     "torchvision_vit": ("torchvision", {"activation": "gelu"}),
 }
 
+# Cases that `converters.load` must read alone, and the layout it must find.
+LOADED = {
+    "big_vision_bf16": "big_vision",
+    "big_vision_gap_scan": "big_vision",
+    "big_vision_old_map_layout": "big_vision",
+    "big_vision_very_old_layout": "big_vision",
+    "facebook_dinov2": "dinov2",
+    "facebook_dinov2_reg": "dinov2",
+    "facebook_mae_finetuned_gap": "timm",
+    "hf_vit_bf16": "huggingface",
+    "hf_deit_teacher": "huggingface",
+    "hf_dinov2_reg": "huggingface",
+    "hf_dinov2_reg_cls": "huggingface",
+    "timm_base_pth": "timm",
+    "torchvision_vit_old_names": "torchvision",
+    **{case: layout for case, (layout, _) in MODELS.items()},
+}
+# vit_jax's current names with their class row are old big_vision names too.
+SAME = {"vit_jax", "big_vision"}
+
 # golden array: our layer, where the names differ
 LAYERS = {
     "embedding": "patch_embedding",
@@ -114,17 +136,27 @@ def config(case):
     return json.loads((folder(case) / "config.json").read_text())
 
 
-def arrays(case):
+def weights_path(case):
     """The case's weights in the project's own layout."""
-    for path in sorted(folder(case).glob("*.*")):
-        if path.name == "weights.npz":
-            with np.load(path, allow_pickle=False) as archive:
-                return dict(archive)
-        if path.suffix == ".safetensors":
-            from safetensors.numpy import load_file
+    names = ("weights.*", "model.safetensors")
+    return next(path for name in names for path in folder(case).glob(name))
 
-            return load_file(path)
-    raise FileNotFoundError(case)
+
+def load_path(case):
+    """What `converters.load` is given: a folder for Hugging Face."""
+    return folder(case) if case.startswith("hf_") else weights_path(case)
+
+
+def arrays(case):
+    return read(weights_path(case))
+
+
+def load_arguments(case):
+    """What the files of 48 channels cannot tell: heads, and the image."""
+    arguments = {"input_shape": io(case)["image"].shape[1:]}
+    if case.startswith(("timm", "torchvision", "facebook")):
+        arguments["num_heads"] = 3
+    return arguments
 
 
 def arguments(case):

@@ -59,9 +59,9 @@ def architecture(
     }
     if shapes["block_0/mlp/dense_1/kernel"][1] == 2 * facts["mlp_dim"]:
         facts["activation"] = "swiglu"
-    facts["final_norm"] = None
+    facts["final_norm"] = "none"
     for name, place in (("head", "after"), ("encoder", "before")):
-        if f"{name}_norm/gamma" in shapes:
+        if any(path.startswith(f"{name}_norm/") for path in shapes):
             facts["final_norm"] = f"{place}_pooling"
     facts["pooling"] = _pooling(facts, shapes)
     return {**facts, **_positions(facts, shapes, grid, prefixes)}

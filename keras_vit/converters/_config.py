@@ -8,29 +8,44 @@ _ACTIVATIONS = {
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 
-def told_by(config):
-    """Returns the arguments of `VisionTransformer` that a config tells."""
+def told_by(config, layout):
+    """Returns the arguments of `VisionTransformer` that a config tells.
+
+    Another config than the layout's own, which happens to lie beside the
+    file, tells nothing.
+    """
+    if layout == "huggingface" and "model_type" in config:
+        return _huggingface(config)
+    if layout == "timm" and "architecture" in config:
+        return _timm(config)
+    return {}
+
+
+def _huggingface(config):
     facts = {}
-    if "hidden_act" in config:  # Hugging Face
+    if "hidden_act" in config:
         name = config["hidden_act"]
         facts["activation"] = _ACTIVATIONS.get(name, name)
-        if config.get("use_swiglu_ffn"):
-            facts["activation"] = "swiglu"
+    if config.get("use_swiglu_ffn"):
+        facts["activation"] = "swiglu"
     for name, theirs in (
         ("norm_epsilon", "layer_norm_eps"),
         ("num_heads", "num_attention_heads"),
     ):
         if theirs in config:
             facts[name] = config[theirs]
-    image, patch = (
-        _pair(config.get("image_size")),
-        _pair(config.get("patch_size")),
-    )
+    image = _pair(config.get("image_size"))
+    patch = _pair(config.get("patch_size"))
     if image and patch:
         facts["grid_size"] = (image[0] // patch[0], image[1] // patch[1])
-    if config.get("global_pool") in _POOLINGS:  # timm
+    return facts
+
+
+def _timm(config):
+    facts = {}
+    if config.get("global_pool") in _POOLINGS:
         facts["pooling"] = _POOLINGS[config["global_pool"]]
-    if "quickgelu" in str(config.get("architecture", "")):
+    if "quickgelu" in str(config["architecture"]):
         facts["activation"] = "quick_gelu"
     return facts
 

@@ -1,6 +1,7 @@
 """Whole models from and to files. The models are imported when they are
 needed, so that the rest of this room stays plain NumPy."""
 
+from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._convert import to_checkpoint
 from keras_vit.converters._files import write
 from keras_vit.converters._formats import FORMATS
@@ -38,7 +39,6 @@ def load(path, layout=None, num_heads=None, **overrides):
     >>> model = keras_vit.converters.load("ViT-B_16.npz", classes=10)
     """
     from keras_vit.models import VisionTransformer
-    from keras_vit.weights import open_checkpoint
 
     known(layout)
     checkpoint = open_checkpoint(path, layout, num_heads)

@@ -4,10 +4,10 @@ import types
 
 import keras
 
+from keras_vit.converters import Checkpoint
+from keras_vit.converters import open_checkpoint
 from keras_vit.layers import _checks
 from keras_vit.layers import _patch_grid
-from keras_vit.weights import Checkpoint
-from keras_vit.weights import open_checkpoint
 
 DEFAULT_IMAGE_SIZE = 224
 POOLINGS = ("token", "gap", "token_gap", "map", None)

@@ -10,6 +10,7 @@ import keras_vit
 from keras_vit.converters import _convert
 from keras_vit.converters._architecture import architecture
 from keras_vit.converters._formats import FORMATS
+from keras_vit.converters._layouts import POSITION_PREFIXES
 from tests import golden_data
 
 SPELLINGS = [
@@ -93,7 +94,10 @@ def test_architecture_is_read_from_the_shapes(case):
         arrays, spelling_of(layout, arrays), heads=3
     )
     arguments = golden_data.arguments(case)
-    facts = architecture({p: a.shape for p, a in weights.items()})
+    facts = architecture(
+        {path: array.shape for path, array in weights.items()},
+        prefixes=POSITION_PREFIXES[layout],
+    )
     for name in ("hidden_size", "num_layers", "num_heads", "mlp_dim"):
         assert facts[name] == arguments[name]
     assert facts["patch_size"] == (arguments["patch_size"],) * 2

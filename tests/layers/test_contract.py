@@ -11,6 +11,7 @@ _rng = np.random.default_rng(0)
 IMAGES = _rng.normal(size=(2, 12, 8, 3)).astype("float32")
 TOKENS = _rng.normal(size=(2, 7, 12)).astype("float32")
 GRID = _rng.normal(size=(2, 3, 2, 12)).astype("float32")
+MASKED = np.array([[1, 0, 1, 0, 0, 1, 0], [0, 1, 1, 1, 0, 0, 0]], "float32")
 
 # softmax does not change when every score of a row moves by the same amount,
 # so a key's bias (and its norm's beta) can have no gradient
@@ -84,6 +85,12 @@ CASES = {
         ),
         TOKENS,
     ),
+    "MaskToken": (layers.MaskToken, TOKENS, MASKED),
+    "Pooling both": (
+        lambda: layers.Pooling("token_gap", num_prefix_tokens=1),
+        TOKENS,
+    ),
+    "MlpBlock gated": (lambda: layers.MlpBlock(20, "swiglu"), TOKENS),
     "Pooling token": (lambda: layers.Pooling(index=1), TOKENS),
     "Pooling gap": (
         lambda: layers.Pooling("gap", num_prefix_tokens=2),

@@ -70,7 +70,7 @@ _TORCH = {
 
 
 @quick
-@given(length, length, length, length, method)
+@given(length, length, length, length, st.sampled_from(sorted(_TORCH)))
 def test_every_method_is_pytorchs(rows, columns, new_rows, new_columns, how):
     torch = pytest.importorskip("torch")
     # PyTorch 2.13 repeats the first row when it antialiases one column.
@@ -97,6 +97,25 @@ def test_unknown_size_gives_the_same_matrix(old, new, how):
     dynamic = resampling_matrix(old, ops.convert_to_tensor(new, "int32"), how)
     static = resampling_matrix(old, new, how)
     np.testing.assert_allclose(numpy(dynamic), static, atol=5e-6)
+
+
+@quick
+@given(length, length, length)
+def test_dinov2s_offset_is_pytorchs_scale_factor(side, rows, columns):
+    """DINOv2 asks for a factor a little above the one it needs."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(rows * 12 + columns)
+    grid = rng.normal(size=(side, side, 2))
+    expected = torch.nn.functional.interpolate(
+        torch.tensor(grid).permute(2, 0, 1)[None],
+        scale_factor=((rows + 0.1) / side, (columns + 0.1) / side),
+        mode="bicubic",
+    )
+    expected = expected[0].permute(1, 2, 0).numpy()
+    assume((rows, columns) != (side, side))
+    assert expected.shape == (rows, columns, 2)
+    found = resample(grid, (rows, columns), "bicubic_offset", xp=np)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 def test_prefix_rows_are_kept():

@@ -279,7 +279,7 @@ ERRORS = {
     "num_heads": ({"num_heads": 5}, "divide the hidden size 24"),
     "num_layers": ({"num_layers": 0}, "num_layers=0"),
     "classes": ({"classes": -1}, "classes=-1"),
-    "pooling": ({"pooling": "avg"}, "'token', 'gap', 'map', None.*'avg'"),
+    "pooling": ({"pooling": "avg"}, "'token', 'gap', .*'map', None.*'avg'"),
     "final_norm": ({"final_norm": "last"}, "'after_pooling'"),
     "position_prefix": ({"position_prefix": "cls"}, "'all', 'class', 'none'"),
     "position_embedding": ({"position_embedding": "rope"}, "'sincos2d'"),

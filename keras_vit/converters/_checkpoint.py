@@ -75,9 +75,11 @@ def open_checkpoint(path, layout=None, num_heads=None):
         ValueError: if it cannot be read, or is not in that layout.
     """
     arrays = read(path)
-    config = told_by(read_config(path))
+    config = {}
     try:
         name, spelling = detect(arrays, layout)
+        if name in ("huggingface", "timm"):
+            config = told_by(read_config(path), name)
         heads = number_of_heads(
             arrays, spelling, num_heads or config.get("num_heads")
         )
