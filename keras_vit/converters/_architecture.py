@@ -11,14 +11,19 @@ _NEEDED = {  # path: number of axes
 
 
 def architecture(
-    shapes, grid=None, class_token=None, prefixes=("all", "class", "none")
+    shapes,
+    grid=None,
+    image_grid=None,
+    class_token=None,
+    prefixes=("all", "class", "none"),
 ):
     """Returns the arguments of `VisionTransformer` that weights tell.
 
     Args:
         shapes: Dict of our paths to shapes.
-        grid: `(rows, columns)` to take if it accounts for the position
-            embeddings; else they are taken for a square.
+        grid: `(rows, columns)` of the position embeddings, if it is known.
+        image_grid: `(rows, columns)` of the images that the model is for, to
+            take if the position embeddings are no square.
         class_token: Boolean. Whether the model wanted has a class token; None
             if the weights have one.
         prefixes: The values of `position_prefix` that are possible, the
@@ -64,7 +69,7 @@ def architecture(
         if any(path.startswith(f"{name}_norm/") for path in shapes):
             facts["final_norm"] = f"{place}_pooling"
     facts["pooling"] = _pooling(facts, shapes)
-    return {**facts, **_positions(facts, shapes, grid, prefixes)}
+    return {**facts, **_positions(facts, shapes, grid, image_grid, prefixes)}
 
 
 def _raise_unless_vit(shapes):
@@ -93,7 +98,7 @@ def _pooling(facts, shapes):
     return "token" if facts["class_token"] and not late else "gap"
 
 
-def _positions(facts, shapes, grid, prefixes):
+def _positions(facts, shapes, grid, image_grid, prefixes):
     """Which tokens have a position, and the grid of the others."""
     shape = shapes.get("position_embedding/embedding", ())
     if len(shape) != 3:
@@ -109,14 +114,11 @@ def _positions(facts, shapes, grid, prefixes):
         "none": 0,
     }
     counts = {prefix: shape[1] - rows[prefix] for prefix in prefixes}
-    grids = {prefix: None for prefix in prefixes}
-    if grid is not None and None not in grid:
-        for prefix, count in counts.items():
-            if grid[0] * grid[1] == count:
-                grids[prefix] = tuple(grid)
-    if not any(grids.values()):
-        grids = {prefix: _square(count) for prefix, count in counts.items()}
-        _raise_if_ambiguous(facts, prefixes, counts, grids)
+    grids = {
+        prefix: _grid(count, grid, image_grid)
+        for prefix, count in counts.items()
+    }
+    _raise_if_ambiguous(facts, prefixes, counts, grids)
     chosen = next((p for p in prefixes if grids[p]), prefixes[0])
     return {
         "num_positions": counts[chosen],
@@ -124,6 +126,27 @@ def _positions(facts, shapes, grid, prefixes):
         "position_prefix": chosen,
         "position_embedding": "learned",
     }
+
+
+def _grid(count, grid, image_grid):
+    """The grid of so many patches; None if there is no telling."""
+    if grid is not None:
+        return tuple(grid) if grid[0] * grid[1] == count else None
+    side = math.isqrt(max(count, 0))
+    square = (side, side) if side and side * side == count else None
+    fits = image_grid and None not in image_grid
+    if not fits or image_grid[0] * image_grid[1] != count:
+        return square
+    image_grid = tuple(image_grid)
+    if square not in (None, image_grid):
+        raise ValueError(
+            f"The {count} position embeddings can be those of a square, "
+            f"{side} x {side}, to be resampled, or of the image's own grid, "
+            f"{image_grid[0]} x {image_grid[1]}. Give "
+            f"`grid_size=({side}, {side})`, as released files have it, or "
+            f"`grid_size={image_grid}`."
+        )
+    return image_grid
 
 
 def _raise_if_ambiguous(facts, prefixes, counts, grids):
@@ -141,11 +164,6 @@ def _raise_if_ambiguous(facts, prefixes, counts, grids):
             f"`input_shape`); or `position_prefix={other!r}`, and a grid of "
             f"{grids[other][0]} x {grids[other][1]}."
         )
-
-
-def _square(count):
-    side = math.isqrt(max(count, 0))
-    return (side, side) if side and side * side == count else None
 
 
 def _block_numbers(shapes):

@@ -28,12 +28,19 @@ class Checkpoint:
         kernel = self.weights.get("patch_embedding/kernel")
         return None if kernel is None else kernel.shape[:2]
 
-    def arguments(self, grid=None, class_token=None, position_prefix=None):
+    def arguments(
+        self,
+        grid=None,
+        image_grid=None,
+        class_token=None,
+        position_prefix=None,
+    ):
         """Returns the arguments of `VisionTransformer` that the file tells.
 
         Args:
-            grid: `(rows, columns)` to take if it accounts for the position
-                embeddings; else they are taken for a square.
+            grid: `(rows, columns)` of its position embeddings, if known.
+            image_grid: `(rows, columns)` of the images that the model is for,
+                to take if the position embeddings are no square.
             class_token: Boolean. Whether the model wanted has a class token;
                 None if the file has one.
             position_prefix: As in `VisionTransformer`; None takes what fits.
@@ -46,6 +53,7 @@ class Checkpoint:
             facts = architecture(
                 shapes,
                 grid,
+                image_grid,
                 class_token,
                 (position_prefix,)
                 if position_prefix

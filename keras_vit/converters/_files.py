@@ -30,6 +30,10 @@ def read(path):
         ValueError: if it cannot be read, or holds what is not an array of
             finite floats.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ValueError(
+            f"A checkpoint is given by its path. Received: {path!r}"
+        )
     path = pathlib.Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(
@@ -66,9 +70,12 @@ def _reader(path):
         return _read_safetensors
     if path.suffix in _TORCH:
         return _read_torch
+    hint = ""
+    if path.suffix == ".keras":
+        hint = ". A .keras file is a whole model: keras.models.load_model"
     raise ValueError(
         f"The file's name must end in {', '.join(SUFFIXES)}. Received: "
-        f"{str(path)!r}"
+        f"{str(path)!r}{hint}"
     )
 
 

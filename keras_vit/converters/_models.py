@@ -42,13 +42,16 @@ def load(path, layout=None, num_heads=None, **overrides):
 
     known(layout)
     checkpoint = open_checkpoint(path, layout, num_heads)
-    defaults = {"include_top": "head/kernel" in checkpoint.weights}
-    representation = checkpoint.weights.get("pre_logits/bias")
-    if representation is not None:
-        defaults["representation_size"] = len(representation)
-    if not defaults["include_top"]:
+    has_head = "head/kernel" in checkpoint.weights
+    defaults = {"include_top": has_head}
+    if not has_head:
         defaults["pooling"] = _pooling(checkpoint.weights)
-    return VisionTransformer(**{**defaults, **overrides}, weights=checkpoint)
+    arguments = {**defaults, **overrides}
+    representation = checkpoint.weights.get("pre_logits/bias")
+    pools = arguments["include_top"] or arguments.get("pooling")
+    if representation is not None and pools:
+        arguments.setdefault("representation_size", len(representation))
+    return VisionTransformer(**arguments, weights=checkpoint)
 
 
 def save(model, path, layout="vit_jax", overwrite=False):
@@ -68,10 +71,12 @@ def save(model, path, layout="vit_jax", overwrite=False):
     """
     import keras
 
+    from keras_vit.weights import variables_of
+
     known(layout)
     weights = {
-        variable.path: keras.ops.convert_to_numpy(variable.value)
-        for variable in model.weights
+        path: keras.ops.convert_to_numpy(variable.value)
+        for path, variable in variables_of(model).items()
     }
     try:
         arrays = to_checkpoint(weights, _spelling(layout), _heads(weights))

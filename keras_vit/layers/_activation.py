@@ -37,9 +37,11 @@ def get(name):
         name: "gelu_tanh", "gelu" (exact), "quick_gelu", "swiglu" (which
             halves the width), or any activation that Keras knows.
     """
-    if name in _OURS:
+    if isinstance(name, str) and name in _OURS:
         return _OURS[name]
     try:
+        if not isinstance(name, str):
+            raise ValueError("only names can be saved")
         return keras.activations.get(name)
     except ValueError as error:
         raise ValueError(

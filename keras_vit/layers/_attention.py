@@ -53,7 +53,7 @@ class MultiHeadAttention(keras.Layer):
         self.num_heads = _checks.positive_int("num_heads", num_heads)
         self.qkv_bias = qkv_bias
         self.qk_norm = qk_norm
-        self.dropout = _checks.rate("dropout", dropout)
+        self.dropout = dropout = _checks.rate("dropout", dropout)
         self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
         self._dropout = keras.layers.Dropout(
             dropout, dtype=self.dtype_policy, name="dropout"

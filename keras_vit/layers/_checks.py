@@ -1,69 +1,61 @@
 """Argument checks shared by the layers: every message names the argument, the
-value that came and the values that would work."""
+value that came and the values that would work. NumPy's numbers count as
+Python's, and come back as them."""
+
+import numbers
 
 
 def positive_int(name, value):
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+    if not _is_int(value) or value <= 0:
         raise ValueError(
             f"`{name}` must be a positive integer. Received: {name}={value!r}"
         )
-    return value
+    return int(value)
 
 
 def natural_int(name, value):
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if not _is_int(value) or value < 0:
         raise ValueError(
             f"`{name}` must be an integer, 0 or more. "
             f"Received: {name}={value!r}"
         )
-    return value
+    return int(value)
 
 
 def positive_pair(name, value):
     """Returns `(rows, columns)` from an integer or a pair of integers."""
-    pair = (value, value) if isinstance(value, int) else value
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+    pair = (value, value) if _is_int(value) else value
+    if (
+        not isinstance(pair, (tuple, list))
+        or len(pair) != 2
+        or any(not _is_int(size) or size <= 0 for size in pair)
+    ):
         raise ValueError(
             f"`{name}` must be a positive integer or a pair of them, "
             f"(rows, columns). Received: {name}={value!r}"
         )
-    for size in pair:
-        if isinstance(size, bool) or not isinstance(size, int) or size <= 0:
-            raise ValueError(
-                f"`{name}` must be a positive integer or a pair of them, "
-                f"(rows, columns). Received: {name}={value!r}"
-            )
-    return tuple(pair)
+    return (int(pair[0]), int(pair[1]))
 
 
 def rate(name, value):
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not _is_real(value) or not 0 <= value < 1:
         raise ValueError(
             f"`{name}` must be a number from 0 up to, but not including, 1. "
             f"Received: {name}={value!r}"
         )
-    if not 0 <= value < 1:
-        raise ValueError(
-            f"`{name}` must be a number from 0 up to, but not including, 1. "
-            f"Received: {name}={value!r}"
-        )
-    return value
+    return float(value)
 
 
 def positive_float(name, value):
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not 0 < value < float("inf")
-    ):
+    if not _is_real(value) or not 0 < value < float("inf"):
         raise ValueError(
             f"`{name}` must be a number above 0. Received: {name}={value!r}"
         )
-    return value
+    return float(value)
 
 
 def one_of(name, value, choices):
-    if value not in choices:
+    if not isinstance(value, (str, type(None))) or value not in choices:
         raise ValueError(
             f"`{name}` must be one of {', '.join(map(repr, choices))}. "
             f"Received: {name}={value!r}"
@@ -77,3 +69,11 @@ def rank(layer, shape, expected, letters):
             f"{layer} takes a tensor of {expected} axes, {letters}. "
             f"Received: shape {tuple(shape)}"
         )
+
+
+def _is_int(value):
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_real(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

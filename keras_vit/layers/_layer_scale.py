@@ -1,5 +1,7 @@
 import keras
 
+from keras_vit.layers import _checks
+
 
 @keras.saving.register_keras_serializable("keras_vit")
 class LayerScale(keras.Layer):
@@ -22,7 +24,9 @@ class LayerScale(keras.Layer):
 
     def __init__(self, initial_value=1e-5, **kwargs):
         super().__init__(**kwargs)
-        self.initial_value = initial_value
+        self.initial_value = _checks.positive_float(
+            "initial_value", initial_value
+        )
 
     def build(self, input_shape):
         self.gamma = self.add_weight(

@@ -32,7 +32,7 @@ class MlpBlock(keras.Layer):
         super().__init__(**kwargs)
         self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
         self.activation = activation
-        self.dropout = _checks.rate("dropout", dropout)
+        self.dropout = dropout = _checks.rate("dropout", dropout)
         self._activation = _activation.get(activation)
         self._dropout_1 = keras.layers.Dropout(
             dropout, dtype=self.dtype_policy, name="dropout_1"

@@ -59,7 +59,9 @@ def fit(images, patch_size, pad_to_patch):
         return images
     rows, columns = height // patch_size[0], width // patch_size[1]
     size = (rows * patch_size[0], columns * patch_size[1])
-    return ops.reshape(images, (-1, *size, images.shape[-1]))
+    # With a free batch size the reshape could share out pixels anew.
+    shape = (ops.shape(images)[0], *size, images.shape[-1])
+    return ops.reshape(images, shape)
 
 
 def _raise_unless_divides(image_size, patch_size):

@@ -50,9 +50,10 @@ class Patches(keras.Layer):
         height, width = _patch_grid.size_of(images, 1, 2)
         p, q = self.patch_size
         rows, columns, channels = height // p, width // q, images.shape[-1]
-        x = ops.reshape(images, (-1, rows, p, columns, q, channels))
+        batch = ops.shape(images)[0]
+        x = ops.reshape(images, (batch, rows, p, columns, q, channels))
         x = ops.transpose(x, (0, 1, 3, 2, 4, 5))  # (B, rows, columns, p, q, C)
-        return ops.reshape(x, (-1, rows * columns, p * q * channels))
+        return ops.reshape(x, (batch, rows * columns, p * q * channels))
 
     def compute_output_shape(self, input_shape):
         _checks.rank(

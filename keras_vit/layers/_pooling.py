@@ -30,6 +30,9 @@ class Pooling(keras.Layer):
             "num_prefix_tokens", num_prefix_tokens
         )
 
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+
     def call(self, inputs):
         token = inputs[:, self.index]
         if self.mode == "token":
@@ -41,7 +44,13 @@ class Pooling(keras.Layer):
 
     def compute_output_shape(self, input_shape):
         _checks.rank("Pooling", input_shape, 3, "(batch, length, channels)")
-        batch, _, hidden_size = input_shape
+        batch, length, hidden_size = input_shape
+        needed = self.num_prefix_tokens if self.mode == "gap" else self.index
+        if length is not None and length <= needed:
+            raise ValueError(
+                f"Pooling({self.mode!r}) needs more than {needed} tokens. "
+                f"Received: shape {tuple(input_shape)}"
+            )
         both = self.mode == "token_gap"
         return (batch, 2 * hidden_size if both else hidden_size)
 

@@ -111,6 +111,12 @@ class AddPositionEmbs(keras.Layer):
         if self.kind == "none":
             return inputs
         size = self.built_grid if grid is None else size_of(grid, 1, 2)
+        if not size:
+            raise ValueError(
+                "AddPositionEmbs cannot tell the rows and columns of the "
+                "patches: call it with the `grid` they come from, or give "
+                "`grid_size`."
+            )
         self._raise_unless_fits(inputs.shape, size)
         if self.kind == "learned":
             positions = self._learned(size)
@@ -148,7 +154,7 @@ class AddPositionEmbs(keras.Layer):
         return xp.concatenate([prefix, positions], axis=1)
 
     def _raise_unless_fits(self, shape, size):
-        if not size or not _known(size):
+        if not _known(size):
             return
         expected = self.num_prefix_tokens + size[0] * size[1]
         if shape[1] is not None and shape[1] != expected:
@@ -171,6 +177,13 @@ class AddPositionEmbs(keras.Layer):
             store["grid_size"] = np.asarray(self.built_grid)
 
     def load_own_variables(self, store):
+        if ("embedding" in store) != (self.embedding is not None):
+            raise ValueError(
+                f"The layer {self.name!r} has kind={self.kind!r}, and the "
+                "file was saved with "
+                + ("learned" if "embedding" in store else "no learned")
+                + " position embeddings."
+            )
         if self.embedding is None:
             return
         embedding = np.asarray(store["embedding"])
@@ -215,6 +228,13 @@ def fit_embedding(embedding, old, new, method, num_prefix_tokens):
         The array for the grid `new`, of the same type; unchanged if the grid
         is.
     """
+    length = num_prefix_tokens + old[0] * old[1]
+    if embedding.shape[:2] != (1, length):
+        raise ValueError(
+            f"Position embeddings of {num_prefix_tokens} prefix tokens and a "
+            f"grid of {old[0]} x {old[1]} patches have the shape (1, {length}, "
+            f"hidden_size). Received: {embedding.shape}"
+        )
     if tuple(old) == tuple(new):
         return embedding
     prefix, patches = np.split(embedding[0], [num_prefix_tokens])

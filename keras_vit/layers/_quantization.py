@@ -9,7 +9,7 @@ second record of every layer, what it was built with; the modes go there.
 def add(build_config, layer):
     """Returns the record with the modes of the layer's quantised sublayers."""
     modes = {
-        sublayer.path: sublayer.quantization_mode
+        _inside(sublayer, layer): sublayer.quantization_mode
         for sublayer in layer._flatten_layers(include_self=False)
         if sublayer.quantization_mode is not None
     }
@@ -20,5 +20,11 @@ def restore(layer, build_config):
     """Quantises a newly built layer's sublayers as the record says."""
     modes = build_config.get("quantization", {})
     for sublayer in layer._flatten_layers(include_self=False):
-        if sublayer.path in modes:
-            sublayer.quantize(modes[sublayer.path])
+        mode = modes.get(_inside(sublayer, layer))
+        if mode is not None:
+            sublayer.quantize(mode)
+
+
+def _inside(sublayer, layer):
+    """A sublayer's path from the layer on: what is around it may change."""
+    return (sublayer.path or "").partition(f"{layer.name}/")[2]

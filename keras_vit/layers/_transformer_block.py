@@ -66,9 +66,9 @@ class TransformerBlock(keras.Layer):
         self.qkv_bias = qkv_bias
         self.qk_norm = qk_norm
         self.layer_scale = layer_scale
-        self.dropout = _checks.rate("dropout", dropout)
+        self.dropout = dropout = _checks.rate("dropout", dropout)
         self.attention_dropout = attention_dropout
-        self.drop_path = _checks.rate("drop_path", drop_path)
+        self.drop_path = drop_path = _checks.rate("drop_path", drop_path)
 
         own = {"dtype": self.dtype_policy}
         norm = {"epsilon": norm_epsilon, **own}

@@ -1,5 +1,6 @@
 """The arguments of `VisionTransformer`, checked and with nothing left open."""
 
+import numbers
 import types
 
 import keras
@@ -10,6 +11,7 @@ from keras_vit.layers import _checks
 from keras_vit.layers import _patch_grid
 
 DEFAULT_IMAGE_SIZE = 224
+KINDS = ("learned", "sincos2d", "none")
 POOLINGS = ("token", "gap", "token_gap", "map", None)
 FINAL_NORMS = ("before_pooling", "after_pooling", "none")
 SIZES = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim")
@@ -43,6 +45,13 @@ def resolve(said):
     s = types.SimpleNamespace(**said)
     s.input_shape = _input_shape(s.input_shape, s.input_tensor)
     s.checkpoint, told = _open(s)
+    # A head was trained on what its pooling gave. timm's files do not tell
+    # the pooling, so there naming it is no change.
+    s.keeps_head = (
+        s.pooling in (None, told.get("pooling"))
+        or s.checkpoint is None
+        or s.checkpoint.layout in ("timm", "mae")
+    )
     for name in SIZES:
         if getattr(s, name) is None:
             setattr(s, name, told.get(name))
@@ -73,17 +82,26 @@ def _open(s):
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(s.weights, num_heads=s.num_heads)
     grid = s.grid_size and _checks.positive_pair("grid_size", s.grid_size)
-    if grid is None and s.input_shape:
+    image_grid = None
+    if s.input_shape:
         patch = s.patch_size or checkpoint.patch_size or 1
         patch = _checks.positive_pair("patch_size", patch)
-        grid = _patch_grid.grid_size(s.input_shape[:2], patch, s.pad_to_patch)
-    told = checkpoint.arguments(grid, s.class_token, s.position_prefix)
+        image_grid = _patch_grid.grid_size(
+            s.input_shape[:2], patch, s.pad_to_patch
+        )
+    told = checkpoint.arguments(grid, image_grid, None, s.position_prefix)
+    if told["grid_size"] is None and s.class_token is not None:
+        # Its class token may be what is missing.
+        told = checkpoint.arguments(
+            grid, image_grid, s.class_token, s.position_prefix
+        )
     count = told["num_positions"]
     if count is not None and told["grid_size"] is None:
         raise ValueError(
             f"{checkpoint.path!r} has {count} positions, which are no square "
             "grid and not that of the image. Give `grid_size=(rows, columns)` "
-            f"of the file, with rows * columns = {count}."
+            f"of the file, with rows * columns = {count}. Received: "
+            f"grid_size={s.grid_size}, input_shape={s.input_shape}"
         )
     return checkpoint, told
 
@@ -95,14 +113,16 @@ def _check_sizes(s):
             f"{', '.join(absent)} must be given where there are no `weights` "
             "to tell."
         )
-    for name in ("hidden_size", "num_layers", "num_heads"):
-        _checks.positive_int(name, getattr(s, name))
+    s.hidden_size = _checks.positive_int("hidden_size", s.hidden_size)
     if s.mlp_dim is None:
         s.mlp_dim = 4 * s.hidden_size
-    _checks.positive_int("mlp_dim", s.mlp_dim)
-    _checks.natural_int("num_registers", s.num_registers)
-    _checks.rate("drop_path", s.drop_path)
-    _checks.rate("dropout", s.dropout)
+    for name in SIZES[1:]:
+        setattr(s, name, _checks.positive_int(name, getattr(s, name)))
+    s.num_registers = _checks.natural_int("num_registers", s.num_registers)
+    for name in ("dropout", "attention_dropout", "drop_path"):
+        setattr(s, name, _checks.rate(name, getattr(s, name)))
+    _checks.positive_float("norm_epsilon", s.norm_epsilon)
+    _checks.one_of("position_embedding", s.position_embedding, KINDS)
     _checks.one_of("pooling", s.pooling, POOLINGS)
     _checks.one_of("final_norm", s.final_norm, FINAL_NORMS)
     _checks.one_of(
@@ -110,7 +130,7 @@ def _check_sizes(s):
     )
     for name in ("classes", "representation_size"):
         if getattr(s, name) is not None:
-            _checks.positive_int(name, getattr(s, name))
+            setattr(s, name, _checks.positive_int(name, getattr(s, name)))
 
 
 def _resolve_grid(s, told):
@@ -161,12 +181,14 @@ def _resolve_pooling(s, told):
                     "Received: pooling=None with include_top=False."
                 )
             s.final_norm = "none"  # the file's norm comes after its pooling
-    if s.distillation and (not s.class_token or s.representation_size):
+    late = s.final_norm == "after_pooling"
+    if s.distillation and (not s.class_token or s.representation_size or late):
         raise ValueError(
-            "`distillation=True` needs a class token and no "
-            f"`representation_size`. Received: class_token={s.class_token}, "
-            f"pooling={s.pooling!r}, "
-            f"representation_size={s.representation_size}"
+            "`distillation=True` needs `class_token=True`, no "
+            "`representation_size` and no norm after the pooling. Received: "
+            f"class_token={s.class_token}, pooling={s.pooling!r}, "
+            f"representation_size={s.representation_size}, "
+            f"final_norm={s.final_norm!r}"
         )
 
 
@@ -195,20 +217,29 @@ def _input_shape(input_shape, input_tensor):
                 "`input_tensor` must be a Keras tensor, such as the output of "
                 f"`keras.Input`. Received: {type(input_tensor).__name__}"
             )
-        return _input_shape(tuple(input_tensor.shape[1:]), None)
-    if input_shape is None:
-        return None
-    shape = tuple(input_shape)
-    if (
-        len(shape) != 3
-        or shape[2] is None
-        or any(
-            n is not None and (not isinstance(n, int) or n <= 0) for n in shape
-        )
-    ):
-        raise ValueError(
-            "`input_shape` must be (height, width, channels), where height "
-            "and width may be None for any size; channels come last. "
-            f"Received: input_shape={input_shape!r}"
-        )
-    return shape
+        shape = _shape("input_tensor", input_tensor.shape[1:])
+        if input_shape is not None and tuple(input_shape) != shape:
+            raise ValueError(
+                f"`input_shape={input_shape}` contradicts `input_tensor`, "
+                f"whose shape is {shape}. Give one of them."
+            )
+        return shape
+    return None if input_shape is None else _shape("input_shape", input_shape)
+
+
+def _shape(name, shape):
+    wrong = ValueError(
+        f"`{name}` must have the shape (height, width, channels), where "
+        "height and width may be None for any size; channels come last. "
+        f"Received: {name}={shape!r}"
+    )
+    if not isinstance(shape, (tuple, list)) or len(shape) != 3:
+        raise wrong
+    if shape[2] is None:
+        raise wrong
+    for size in shape:
+        if size is not None and (
+            not isinstance(size, numbers.Integral) or size <= 0
+        ):
+            raise wrong
+    return tuple(size if size is None else int(size) for size in shape)

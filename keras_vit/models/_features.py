@@ -24,7 +24,7 @@ def feature_extractor(model, names):
     >>> extract = keras_vit.feature_extractor(model, ["block_3", "pre_logits"])
     >>> features = extract(images)["block_3"]
     """
-    wanted = [names] if isinstance(names, str) else list(names)
+    wanted = [names] if not isinstance(names, (list, tuple)) else list(names)
     layers = {layer.name: layer for layer in model.layers}
     unknown = [name for name in wanted if name not in layers]
     if unknown or not wanted:
@@ -36,4 +36,7 @@ def feature_extractor(model, names):
     outputs = {name: layers[name].output for name in wanted}
     if isinstance(names, str):
         outputs = outputs[names]
-    return keras.Model(model.inputs, outputs, name=f"{model.name}_features")
+    inputs = model.inputs
+    # A list of one input would make Keras warn at every call with a tensor.
+    inputs = inputs[0] if len(inputs) == 1 else inputs
+    return keras.Model(inputs, outputs, name=f"{model.name}_features")

@@ -190,11 +190,11 @@ def VisionTransformer(
         joined += count
     if positions is not None:
         x = positions(x, grid)  # (B, P + N, D)
-    x = keras.layers.Dropout(dropout, name="dropout")(x)
+    x = keras.layers.Dropout(s.dropout, name="dropout")(x)
     if s.pre_norm:
         x = norm("pre_norm")(x)
 
-    for i, rate in enumerate(np.linspace(0, drop_path, s.num_layers)):
+    for i, rate in enumerate(np.linspace(0, s.drop_path, s.num_layers)):
         x = TransformerBlock(
             s.num_heads,
             s.mlp_dim,
@@ -203,8 +203,8 @@ def VisionTransformer(
             qkv_bias=s.qkv_bias,
             qk_norm=s.qk_norm,
             layer_scale=s.layer_scale,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
+            dropout=s.dropout,
+            attention_dropout=s.attention_dropout,
             drop_path=float(rate),
             name=f"block_{i}",
         )(x)
@@ -240,25 +240,35 @@ def VisionTransformer(
             x = [head(token) for head, token in pairs]
         else:
             x = [x, distilled]
-        x = keras.layers.Average(name="distilled_mean")(x)
+        # In the heads' precision: under mixed precision the mean of float32
+        # logits would be rounded.
+        mean_dtype = x[0].dtype if include_top else None
+        x = keras.layers.Average(name="distilled_mean", dtype=mean_dtype)(x)
     elif s.pooling is not None:
-        x = _pre_logits(representation_size)(x)  # (B, representation size)
+        x = _pre_logits(s.representation_size)(x)  # (B, representation size)
         if include_top:
             x = _head(s.classes, classifier_activation, "head")(x)
 
-    inputs = images
-    if input_tensor is not None:
-        inputs = keras.utils.get_source_inputs(input_tensor)
-    model = keras.Model(inputs, x, name=name)
+    model = keras.Model(images, x, name=name)
     if s.checkpoint is not None:
-        load_into(model, s.checkpoint, s.checkpoint_grid)
+        load_into(model, s.checkpoint, s.checkpoint_grid, s.keeps_head)
+    if input_tensor is not None:
+        # Only now: layers before the tensor are none of the checkpoint's.
+        inputs = keras.utils.get_source_inputs(input_tensor)
+        inputs = inputs[0] if len(inputs) == 1 else inputs
+        model = keras.Model(inputs, x, name=name)
     return model
 
 
 def _pre_logits(size):
     if size is None:
         return keras.layers.Identity(name="pre_logits")
-    return keras.layers.Dense(size, activation="tanh", name="pre_logits")
+    return keras.layers.Dense(
+        size,
+        activation="tanh",
+        kernel_initializer="lecun_normal",  # Flax's default
+        name="pre_logits",
+    )
 
 
 def _head(classes, activation, name):

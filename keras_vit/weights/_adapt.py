@@ -8,15 +8,15 @@ import numpy as np
 
 from keras_vit.layers._position_embedding import fit_embedding
 
-_HEADS = ("head/", "distillation_head/")
+_HEADS = ("head", "distillation_head")
 
 
-def adapt(weights, shapes, positions=None, grid=None):
+def adapt(weights, shapes, positions=None, grid=None, keeps_head=True):
     """Returns weights fitted to a model's shapes, as far as that has meaning.
 
-    * The head is left out, so that the model keeps its own, if the model has
-      none, has another number of classes, or drops the `pre_logits` layer
-      that the head was trained on.
+    * A whole head is left out, so that the model keeps its own, if the model
+      has none, has another number of classes, drops the `pre_logits` layer
+      that the head was trained on, or `keeps_head` is False.
     * `pre_logits`, a pooling head and the norm behind it are left out if the
       model has none.
     * The patch kernel is fitted to the model's channels.
@@ -30,37 +30,56 @@ def adapt(weights, shapes, positions=None, grid=None):
         positions: The model's `AddPositionEmbs` layer, if it has one.
         grid: `(rows, columns)` of the weights' position embeddings, or None
             if unknown.
+        keeps_head: Boolean. Whether a head that fits is taken.
+
+    Returns:
+        `(weights, fresh)`; `fresh` are the paths of the model's heads that
+        have no weights to take, and stay new.
     """
-    weights = dict(weights)
-    drops_pre_logits = _has(weights, "pre_logits/") and not _has(
-        shapes, "pre_logits/"
-    )
+    weights, fresh = dict(weights), set()
+    whole = {"pre_logits/kernel", "pre_logits/bias"} <= weights.keys()
+    drops_pre_logits = whole and "pre_logits/kernel" not in shapes
     if drops_pre_logits:
         _leave_out(weights, "pre_logits/")
     for part in ("pooling/", "head_norm/", "mask_token/"):
-        if not _has(shapes, part):
+        if not any(path.startswith(part) for path in shapes):
             _leave_out(weights, part)
     for head in _HEADS:
-        path = f"{head}kernel"
-        differs = path in weights and weights[path].shape != shapes.get(path)
-        if differs or drops_pre_logits:
-            _leave_out(weights, head)
-    kernel, wanted = (
-        weights.get("patch_embedding/kernel"),
-        shapes.get("patch_embedding/kernel"),
-    )
+        absent = not any(path.startswith(f"{head}/") for path in weights)
+        unwanted = drops_pre_logits or not keeps_head
+        if absent or unwanted or _has_other_classes(head, weights, shapes):
+            _leave_out(weights, f"{head}/")
+            fresh |= {path for path in shapes if path.startswith(f"{head}/")}
+    kernel = weights.get("patch_embedding/kernel")
+    wanted = shapes.get("patch_embedding/kernel")
     if kernel is not None and wanted is not None and kernel.ndim == 4:
         weights["patch_embedding/kernel"] = adapt_channels(kernel, wanted[2])
     path = "position_embedding/embedding"
     if grid is not None and path in weights and path in shapes:
-        weights[path] = fit_embedding(
-            weights[path],
-            grid,
-            positions.built_grid,
-            positions.resampling,
-            positions.num_prefix_tokens,
-        )
-    return weights
+        prefix = positions.num_prefix_tokens
+        # Other prefix tokens than the model's are for the loader to name.
+        if weights[path].shape[:2] == (1, prefix + grid[0] * grid[1]):
+            weights[path] = fit_embedding(
+                weights[path],
+                grid,
+                positions.built_grid,
+                positions.resampling,
+                prefix,
+            )
+    return weights, fresh
+
+
+def _has_other_classes(head, weights, shapes):
+    """Whether a head is whole and only its number of classes is another; or
+    the model has no head at all."""
+    kernel, bias = weights.get(f"{head}/kernel"), weights.get(f"{head}/bias")
+    if f"{head}/kernel" not in shapes:
+        return True
+    if kernel is None or bias is None or kernel.ndim != 2:
+        return False
+    width, classes = shapes[f"{head}/kernel"]
+    whole = bias.shape == kernel.shape[1:]
+    return whole and kernel.shape[0] == width and kernel.shape[1] != classes
 
 
 def adapt_channels(kernel, channels):
@@ -77,10 +96,6 @@ def adapt_channels(kernel, channels):
         return kernel.sum(axis=2, keepdims=True)
     index = np.arange(channels) % old
     return kernel[:, :, index] * np.asarray(old / channels, kernel.dtype)
-
-
-def _has(names, start):
-    return any(name.startswith(start) for name in names)
 
 
 def _leave_out(weights, start):

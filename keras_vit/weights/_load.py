@@ -3,36 +3,34 @@
 from keras_vit.converters._convert import raise_if
 from keras_vit.weights._adapt import adapt
 
-_NEW_HEAD = ("head/", "distillation_head/")
 
-
-def load_into(model, checkpoint, grid=None):
+def load_into(model, checkpoint, grid=None, keeps_head=True):
     """Loads a checkpoint into a model that may differ from it in size.
 
     Args:
         model: A model made by `VisionTransformer`.
         checkpoint: A `Checkpoint`.
         grid: `(rows, columns)` of its position embeddings, or None.
+        keeps_head: Boolean. Whether a head that fits is taken.
 
     Raises:
-        ValueError: if anything but a head is missing, has no place or is of
-            another shape. One error lists everything; the model is then as it
-            was.
+        ValueError: if anything is missing, has no place or is of another
+            shape. One error lists everything; the model is then as it was.
     """
-    variables = {variable.path: variable for variable in model.weights}
+    variables = variables_of(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
     positions = next(
         (x for x in model.layers if x.name == "position_embedding"), None
     )
-    weights = adapt(checkpoint.weights, shapes, positions, grid)
+    weights, fresh = adapt(
+        checkpoint.weights, shapes, positions, grid, keeps_head
+    )
 
     key = checkpoint.format.key
     raise_if(
         {
             "Arrays that are missing from the file": [
-                key(path)
-                for path in shapes.keys() - weights.keys()
-                if not path.startswith(_NEW_HEAD)
+                key(path) for path in shapes.keys() - weights.keys() - fresh
             ],
             "Arrays that the model has no place for": [
                 key(path) for path in weights.keys() - shapes.keys()
@@ -48,3 +46,15 @@ def load_into(model, checkpoint, grid=None):
     )
     for path, array in weights.items():
         variables[path].assign(array)
+
+
+def variables_of(model):
+    """Returns the weights of a functional model by path, `{path: variable}`.
+
+    A path begins with its layer, whatever scope the model was built in.
+    """
+    return {
+        layer.name + variable.path.partition(layer.name)[2]: variable
+        for layer in model.layers
+        for variable in layer.weights
+    }

@@ -294,7 +294,7 @@ ERRORS = {
     ),
     "distillation": (
         {"distillation": True, "pooling": "gap"},
-        "needs a class token",
+        "needs `class_token=True`",
     ),
     "representation": (
         {"include_top": False, "representation_size": 8},
