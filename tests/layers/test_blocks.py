@@ -127,6 +127,17 @@ def test_half_precision_is_near_the_full(policy):
     np.testing.assert_allclose(found, numpy(block(x)), atol=0.1)
 
 
+def test_dropout_follows_both_dense_layers():
+    mlp = layers.MlpBlock(50, activation="linear", dropout=0.5)
+    mlp.build((None, 50))
+    eye, none = np.eye(50, dtype="float32"), np.zeros(50, "float32")
+    mlp.set_weights([eye, none, eye, none])
+    found = numpy(mlp(np.ones((100, 50), "float32"), training=True))
+    # A value survives both with probability 1/4, and is then 4 times as large.
+    assert set(np.unique(found)) == {0, 4}
+    assert 0.22 < (found == 4).mean() < 0.28
+
+
 def test_class_token_keeps_the_order():
     x = tokens(1, 3, 4).astype("float32")
     first = layers.ClassToken(2, index=1, initializer="ones")

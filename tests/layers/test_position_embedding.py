@@ -160,6 +160,37 @@ def test_any_grid_inside_a_compiled_model(kind):
         np.testing.assert_array_equal(found[0], found[1])
 
 
+def test_resampling_is_exact_under_half_precision():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    layer = AddPositionEmbs(grid_size=(4, 4))
+    x = ops.zeros((1, 49, 8), "bfloat16")
+    found = layer(x, ops.zeros((1, 7, 7, 8), "bfloat16"))
+    exact = fit_embedding(
+        numpy(layer.embedding), (4, 4), (7, 7), layer.resampling, 0
+    )
+    rounded = ops.cast(ops.convert_to_tensor(exact), "bfloat16")
+    difference = ops.cast(found, "float32") - ops.cast(rounded, "float32")
+    assert not numpy(difference).any()
+
+
+def test_kinds_do_not_load_into_each_other(tmp_path):
+    def model_of(kind):
+        tokens = keras.Input((6, 8))
+        layer = AddPositionEmbs(kind, grid_size=(3, 2), name="positions")
+        return keras.Model(tokens, layer(tokens))
+
+    path = str(tmp_path / "w.weights.h5")
+    for kind, other in (("learned", "sincos2d"), ("sincos2d", "learned")):
+        model_of(kind).save_weights(path)
+        with pytest.raises(ValueError, match="positions"):
+            model_of(other).load_weights(path)
+
+
+def test_positions_of_another_length_are_named():
+    with pytest.raises(ValueError, match=r"\(1, 17, .*Received: \(2, 17, 8\)"):
+        fit_embedding(np.zeros((2, 17, 8)), (4, 4), (2, 2), "bicubic", 1)
+
+
 def test_weights_load_at_another_grid(tmp_path):
     def model_of(rows, columns):
         grid = keras.Input((rows, columns, 8))

@@ -55,6 +55,15 @@ def test_int8(pooling, tmp_path):
     np.testing.assert_array_equal(quantised, again.predict(images(), verbose=0))
 
 
+def test_int8_in_a_name_scope(tmp_path):
+    with keras.name_scope("outer"):
+        model = tiny(hidden_size=48, num_layers=1)
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.get_layer("block_0").mlp.dense_1.quantization_mode == "int8"
+
+
 @pytest.mark.skipif(
     backend == "torch",
     reason="Keras 3.15 cannot export any model to SavedModel under torch",

@@ -155,6 +155,22 @@ def test_unknown_size_that_the_patch_does_not_divide_is_never_cut():
         model.predict(images(2, 18, 18, 3), verbose=0)
 
 
+@pytest.mark.skipif(
+    keras.config.backend() != "tensorflow", reason="sizes are always known"
+)
+@pytest.mark.parametrize("batch", [1, 7, 8, 9, 16])
+def test_unknown_size_never_changes_the_number_of_images(batch):
+    """18 x 16 x 8 pixels are also 16 x 16 x 9."""
+    import tensorflow
+
+    model = tiny(input_shape=(None, None, 3))
+    shape = tensorflow.TensorSpec((None, None, None, 3))
+    run = tensorflow.function(model, input_signature=[shape])
+    assert run(images(batch, 16, 16, 3)).shape == (batch, 5)
+    with pytest.raises(tensorflow.errors.InvalidArgumentError):
+        run(images(batch, 18, 16, 3))
+
+
 def test_pad_to_patch_takes_any_image():
     model = tiny(input_shape=(None, None, 3), pad_to_patch=True)
     randomise(model)
@@ -190,6 +206,25 @@ def test_classifier_activation():
     np.testing.assert_allclose(
         model.predict(images(), verbose=0).sum(-1), 1, atol=1e-6
     )
+
+
+def test_numpy_numbers_are_numbers():
+    model = tiny(
+        patch_size=np.int64(4),
+        hidden_size=np.int32(24),
+        classes=np.int64(5),
+        num_heads=np.int64(3),
+        dropout=np.float32(0.1),
+        input_shape=(np.int64(8), np.int64(12), np.int64(3)),
+    )
+    assert model.output_shape == (None, 5)
+    again = keras.Model.from_config(json.loads(json.dumps(model.get_config())))
+    assert again.count_params() == model.count_params()
+
+
+def test_distilled_logits_are_exact_under_half_precision():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    assert tiny(distillation=True).output.dtype == "float32"
 
 
 def test_input_tensor_and_nesting():
@@ -303,6 +338,23 @@ ERRORS = {
     "late norm": (
         {"include_top": False, "final_norm": "after_pooling"},
         "needs a `pooling`",
+    ),
+    "late distillation": (
+        {"distillation": True, "final_norm": "after_pooling"},
+        "no norm after the pooling",
+    ),
+    "no sizes": ({"patch_size": None}, "patch_size must be given"),
+    "activation layer": (
+        {"activation": keras.layers.ReLU()},
+        "name of a Keras",
+    ),
+    "shape": ({"input_shape": 16}, "height, width, channels.*input_shape=16"),
+    "layer scale": ({"layer_scale": "a"}, "initial_value='a'"),
+    "no dropout": ({"dropout": None}, "dropout=None"),
+    "attention dropout": ({"attention_dropout": 1}, "attention_dropout=1"),
+    "contradiction": (
+        {"input_tensor": keras.Input((8, 8, 3))},
+        "contradicts `input_tensor`",
     ),
     "dropout": ({"dropout": 1.5}, "dropout=1.5|Invalid value"),
     "grid": ({"grid_size": (0, 3)}, "grid_size"),

@@ -177,6 +177,79 @@ def test_a_grid_that_is_no_square_is_asked_for():
     assert model.predict(np.zeros((1, 32, 32, 3)), verbose=0).shape == (1, 7)
 
 
+@pytest.fixture
+def square(tmp_path):
+    """A file of 4 x 4 positions, which 2 x 8 patches would fit by number."""
+    path = tmp_path / "square.npz"
+    model = keras_vit.VisionTransformer(**SIZES, input_shape=(32, 32, 3))
+    keras_vit.converters.save(model, path)
+    return path
+
+
+def test_as_many_patches_in_another_shape_are_asked_for(square):
+    with pytest.raises(ValueError, match=r"4 x 4.*2 x 8.*grid_size=\(4, 4\)"):
+        build(square, input_shape=(16, 64, 3))
+    model = build(square, input_shape=(16, 64, 3), grid_size=(4, 4))
+    assert model.get_layer("position_embedding").built_grid == (4, 4)
+    model = build(square, input_shape=(16, 64, 3), grid_size=(2, 8))
+    assert model.get_layer("position_embedding").built_grid == (2, 8)
+    assert build(square, input_shape=(16, 80, 3)).count_params()
+
+
+def test_another_pooling_starts_a_zero_head():
+    """The head was trained on what the class token says."""
+    model = build(TOKEN, pooling="gap")
+    assert not weights_of(model)["head/kernel"].any()
+    assert weights_of(build(TOKEN, pooling="token"))["head/kernel"].any()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head__kernel": None},
+        {"head__bias": None},
+        {"head__bias": np.zeros(9, "float32")},
+        {"head__kernel": np.zeros((7, 48), "float32")},
+        {"head__kernel": np.zeros((24, 7), "float32")},
+    ],
+)
+@pytest.mark.parametrize("classes", [None, 5])
+def test_half_a_head_is_an_error(arrays, tmp_path, changes, classes):
+    path = edited(arrays, tmp_path, **changes)
+    classes = classes or 7
+    with pytest.raises(ValueError, match="head/(kernel|bias)"):
+        build(path, classes=classes)
+
+
+def test_half_a_pre_logits_is_an_error(tmp_path):
+    arrays = golden_data.arrays("vit_jax_token_prelogits")
+    for change in ("pre_logits__kernel", "pre_logits__bias"):
+        path = edited(arrays, tmp_path, **{change: None})
+        with pytest.raises(ValueError, match="pre_logits/"):
+            build(path, patch_size=16)
+
+
+def test_layers_before_the_tensor_are_none_of_the_files(arrays):
+    inputs = keras.Input((32, 32, 5))
+    x = keras.layers.Conv2D(3, 1)(inputs)
+    model = build(TOKEN, input_tensor=x)
+    assert model.input_shape == (None, 32, 32, 5)
+    np.testing.assert_array_equal(
+        numpy(model.get_layer("head").kernel), arrays["head/kernel"]
+    )
+
+
+def test_a_name_scope_around_changes_nothing(arrays, tmp_path):
+    with keras.name_scope("outer"):
+        model = build(TOKEN)
+    np.testing.assert_array_equal(
+        numpy(model.get_layer("head").kernel), arrays["head/kernel"]
+    )
+    keras_vit.converters.save(model, tmp_path / "copy.npz")
+    with np.load(tmp_path / "copy.npz") as copy:
+        assert set(copy.files) == set(arrays)
+
+
 def test_old_prefix(arrays, tmp_path):
     path = tmp_path / "prefixed.npz"
     np.savez(path, **{f"opt/target/{k}": v for k, v in arrays.items()})
@@ -314,6 +387,17 @@ class TestStrict:
     def test_values(self, arrays, tmp_path, bad, message):
         with pytest.raises(ValueError, match=f"cls: {message}"):
             build(edited(arrays, tmp_path, cls=bad))
+
+    def test_a_keras_file_is_no_checkpoint(self, tmp_path):
+        path = tmp_path / "model.keras"
+        path.write_bytes(b"")
+        with pytest.raises(ValueError, match="keras.models.load_model"):
+            build(path)
+
+    @pytest.mark.parametrize("weights", [5, {}, 1.5])
+    def test_no_path(self, weights):
+        with pytest.raises(ValueError, match="given by its path. Received"):
+            build(weights)
 
     def test_no_vision_transformer_at_all(self, tmp_path):
         path = tmp_path / "other.npz"
