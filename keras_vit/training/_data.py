@@ -23,6 +23,14 @@ class Data:
     # and augmented, test gives every image once, in order.
     batches: Callable = dataclasses.field(repr=False)
 
+    def facts(self):
+        """Returns what can be written down."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "batches"
+        }
+
 
 def find_data(name):
     """Finds a dataset by its name.

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import importlib
+import math
 import sys
 import types
 import typing
@@ -13,13 +14,18 @@ class UserError(ValueError):
     """A mistake found before training: it is shown without a traceback."""
 
 
+def flag(default, text, metavar="N"):
+    """A field of a recipe's dataclass, with its help text."""
+    metadata = {"help": text, "metavar": metavar}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
 def flags(config_class, description, argv=None):
     """Reads the command line into a dataclass.
 
-    Every field `like_this: type = default` becomes `--like-this VALUE`; its
-    metadata holds the `help` text and, optionally, a `metavar`. A field may
-    be an int, float, str, bool (a flag without a value) or one of them or
-    None.
+    Every field `like_this: type = flag(default, text)` becomes `--like-this
+    VALUE`. Its type is int, float, str, one of them or None, or bool (a flag
+    without a value, False by default).
 
     Args:
         config_class: A dataclass whose `__post_init__` may raise a
@@ -110,3 +116,28 @@ def _plain(hint):
     if isinstance(hint, types.UnionType):
         (hint,) = set(typing.get_args(hint)) - {types.NoneType}
     return hint
+
+
+def check_numbers(config, *names, minimum=None, above=None, below=None):
+    """Raises a `ValueError` if fields of a dataclass are out of a range.
+
+    None, which stands for a default that is found later, is always right.
+    """
+    limits = []
+    if minimum is not None:
+        limits.append((f"{minimum} or more", lambda value: value >= minimum))
+    if above is not None:
+        limits.append((f"above {above}", lambda value: value > above))
+    if below is not None:
+        limits.append((f"below {below}", lambda value: value < below))
+    for name in names:
+        value = getattr(config, name)
+        if value is None:
+            continue
+        # Comparisons with NaN are false, so it is in no range.
+        if not all(fits(value) for _, fits in limits) or math.isinf(value):
+            raise ValueError(
+                f"--{name.replace('_', '-')} must be "
+                f"{' and '.join(text for text, _ in limits)}. "
+                f"Received: {value}"
+            )

@@ -1,8 +1,15 @@
 """A run's output folder: nothing is lost by accident, no file is half."""
 
 import contextlib
+import importlib.metadata
+import json
 import os
 import pathlib
+import platform
+
+import keras
+
+from keras_vit._version import __version__
 
 
 def check_output(folder, overwrite):
@@ -56,3 +63,29 @@ def replacing(path):
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def save_json(facts, path):
+    """Writes a dict as JSON, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def versions():
+    """Returns what a run was made with: `{name: version}`."""
+    backend = keras.backend.backend()
+    return {
+        "backend": backend,
+        backend: _installed(backend),
+        "keras": keras.__version__,
+        "keras_vit": __version__,
+        "python": platform.python_version(),
+    }
+
+
+def _installed(backend):
+    # TensorFlow has several distributions, such as tensorflow-cpu.
+    for name in importlib.metadata.packages_distributions().get(backend, ()):
+        if name.startswith(backend):
+            return importlib.metadata.version(name)
+    return None

@@ -31,9 +31,8 @@ def from_tfds(name):
     try:
         builder.download_and_prepare()
     except Exception as error:  # whatever a server, proxy or disk comes up with
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"TFDS could not download or prepare {name!r}: {reason[:200]}"
+            f"TFDS could not download or prepare {name!r}: {_first_line(error)}"
         ) from error
     splits = builder.info.splits
     test = next((part for part in TEST_SPLITS if part in splits), None)
@@ -84,10 +83,9 @@ def _builder(tfds, name):
         raise not_found(name, tfds.list_builders()) from error
     except Exception as error:
         # A wrong configuration or version, or a name that is no name at all.
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(
             f"There is no folder {name!r}, and TFDS cannot open a dataset of "
-            f"that name: {reason[:200]}"
+            f"that name: {_first_line(error)}"
         ) from error
 
 
@@ -103,3 +101,11 @@ def _raise_unless_labelled_images(tfds, name, features):
             "features 'image' and 'label'. It has: "
             f"{', '.join(map(repr, kinds)) or 'none by name'}."
         )
+
+
+def _first_line(error):
+    line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    if isinstance(error, ModuleNotFoundError):
+        # TFDS imports more than it declares.
+        line += f" (pip install {error.name})"
+    return line

@@ -1,0 +1,261 @@
+import csv
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import training
+
+RECIPE = pathlib.Path(__file__).parents[2] / "recipes" / "finetune_cifar.py"
+
+
+def load_recipe():
+    spec = importlib.util.spec_from_file_location("finetune_cifar", RECIPE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+recipe = load_recipe()
+
+
+def run(**settings):
+    recipe.main(recipe.Config(**settings))
+
+
+def refused(match, **settings):
+    with pytest.raises(training.UserError, match=match) as error:
+        run(**settings)
+    assert "\n" not in str(error.value)
+
+
+def rows_of(folder):
+    with open(folder / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def facts_of(folder):
+    return json.loads((folder / "config.json").read_text())
+
+
+def first_batch():
+    _, test = training.find_data("digits").batches(8, 2000, 0, False)
+    return test[0]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """A short run from scratch; the other tests look at what it left."""
+    output = tmp_path_factory.mktemp("runs") / "digits"
+    run(steps=45, learning_rate=0.01, batch_size=32, output=str(output))
+    return output
+
+
+def accuracy_of(model, size=8):
+    _, test = training.find_data("digits").batches(size, 2000, 0, False)
+    images, labels = test[0]
+    assert len(images) == 359
+    return np.mean(model.predict(images, verbose=0).argmax(-1) == labels)
+
+
+def test_every_file_is_written(digits):
+    found = sorted(path.name for path in digits.iterdir())
+    assert found == sorted(recipe.FILES)
+    for name in ("curves.png", "predictions.png"):
+        assert (digits / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_metrics(digits):
+    rows = rows_of(digits)
+    assert ",".join(rows[0]) == (
+        "step,train_loss,train_accuracy,test_loss,test_accuracy,"
+        "learning_rate,images_per_second"
+    )
+    # Every 4 steps, and after the last.
+    assert [int(row["step"]) for row in rows] == [*range(4, 45, 4), 45]
+    assert float(rows[-1]["train_loss"]) < float(rows[0]["train_loss"])
+    # Chance is 0.1, and the zero head starts there.
+    assert float(rows[-1]["test_accuracy"]) > 0.2
+    # 359 images, each counted once.
+    right = float(rows[-1]["test_accuracy"]) * 359
+    assert right == pytest.approx(round(right), abs=1e-2)
+
+
+def test_config(digits):
+    facts = facts_of(digits)
+    config = facts["config"]
+    assert config["steps"] == 45 and config["learning_rate"] == 0.01
+    assert config["image_size"] == 8 and config["patch_size"] == 2
+    assert facts["data"]["num_test"] == 359
+    assert facts["data"]["class_names"] == list("0123456789")
+    assert facts["versions"]["backend"] == keras.config.backend()
+    assert facts["versions"]["keras"] == keras.__version__
+    assert facts["seconds"] > 0
+
+
+def test_both_models_give_the_accuracy_that_was_reported(digits):
+    expected = facts_of(digits)["test_accuracy"]
+    model = keras.models.load_model(digits / "model.keras")
+    assert accuracy_of(model) == pytest.approx(expected, abs=1e-6)
+    model = keras_vit.converters.load(digits / "model.npz")
+    assert accuracy_of(model) == pytest.approx(expected, abs=1e-6)
+
+
+def test_fine_tunes_at_twice_the_size(digits, tmp_path):
+    output = tmp_path / "digits-16"
+    run(
+        weights=str(digits / "model.npz"),
+        image_size=16,
+        steps=2,
+        batch_size=8,
+        output=str(output),
+    )
+    config = facts_of(output)["config"]
+    assert config["image_size"] == 16 and config["patch_size"] == 2
+    assert config["learning_rate"] == 0.03
+    model = keras.models.load_model(output / "model.keras")
+    assert model.input_shape == (None, 16, 16, 1)
+    assert accuracy_of(model, 16) == pytest.approx(
+        facts_of(output)["test_accuracy"], abs=1e-6
+    )
+    # The body came from the file: two small steps change it little.
+    old = keras.models.load_model(digits / "model.keras")
+    for name in ("patch_embedding", "block_3"):
+        for before, after in zip(
+            old.get_layer(name).get_weights(),
+            model.get_layer(name).get_weights(),
+            strict=True,
+        ):
+            assert np.abs(before - after).max() < 0.05
+
+
+def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
+    data = training.find_data("digits")
+    config = recipe.Config(weights=str(digits / "model.npz"))
+    config = recipe.complete(config, data)
+    assert config.image_size == 8  # that of the file
+    model = recipe.build(config, data)
+    old = keras.models.load_model(digits / "model.keras")
+    images = first_batch()[0][:4]
+    bodies = [
+        keras_vit.feature_extractor(m, "pre_logits").predict(images, verbose=0)
+        for m in (old, model)
+    ]
+    np.testing.assert_allclose(*bodies, atol=1e-5)
+    assert np.abs(model.predict(images, verbose=0)).max() == 0
+
+
+def test_steps_and_epochs():
+    data = training.find_data("digits")
+
+    def steps(**settings):
+        config = recipe.Config(**settings)
+        return recipe.count_steps(config, data)
+
+    assert steps(steps=7) == (7, 1)
+    assert steps(steps=1000) == (1000, 100)
+    assert steps(epochs=3, batch_size=100) == (45, 15)  # 1438 images
+    assert steps() == (1500, 150)
+    assert steps(weights="x.npz") == (500, 50)
+
+
+def test_a_folder(tmp_path):
+    pytest.importorskip("tensorflow")
+    rng = np.random.default_rng(0)
+    for name in ("dark", "bright"):
+        folder = tmp_path / "shades" / name
+        folder.mkdir(parents=True)
+        for i in range(5):
+            pixels = rng.uniform(0, 120, (10 + i, 12, 3))
+            pixels += 130 * (name == "bright")
+            keras.utils.array_to_img(
+                pixels, data_format="channels_last", scale=False
+            ).save(folder / f"{i}.{'png' if i % 2 else 'jpeg'}")
+    output = tmp_path / "out"
+    run(
+        dataset=str(tmp_path / "shades"),
+        image_size=8,
+        epochs=2,
+        batch_size=64,  # more than there are images
+        output=str(output),
+    )
+    facts = facts_of(output)
+    assert facts["data"]["class_names"] == ["bright", "dark"]
+    assert facts["data"]["num_test"] == 2
+    assert facts["config"]["batch_size"] == 8
+    assert [row["step"] for row in rows_of(output)] == ["1", "2"]
+    model = keras.models.load_model(output / "model.keras")
+    assert model.output_shape == (None, 2)
+
+
+def test_sizes_that_are_not_given():
+    data = training.find_data("digits")
+
+    def sizes(**settings):
+        config = recipe.complete(recipe.Config(**settings), data)
+        return config.image_size, config.patch_size
+
+    assert sizes() == (8, 2)
+    assert sizes(image_size=32) == (32, 4)
+    assert sizes(image_size=31, patch_size=31) == (31, 31)
+    assert sizes(model="ViTB32") == (224, 32)
+    assert sizes(model="ViTB32", image_size=8, patch_size=4) == (8, 4)
+
+
+def test_mistakes_are_one_line(tmp_path, digits):
+    output = {"output": str(tmp_path / "out")}
+    refused("There is no model 'ViTB61'", model="ViTB61", **output)
+    refused("--image-size 28 or 32", image_size=31, **output)
+    refused("do not divide", image_size=8, patch_size=3, **output)
+    refused("There is no file", weights=str(tmp_path / "x.npz"), **output)
+    refused("must be a checkpoint", weights="model.keras", **output)
+    refused("is not empty.*--overwrite", output=str(digits))
+    (tmp_path / "empty").mkdir()
+    refused("no class", dataset=str(tmp_path / "empty"), **output)
+    # Nothing was made before a mistake was found.
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="--steps or --epochs, not both"):
+        recipe.Config(steps=1, epochs=1)
+
+
+def command(*argv):
+    return subprocess.run(
+        [sys.executable, str(RECIPE), *argv],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        timeout=300,
+    )
+
+
+def test_help_teaches():
+    done = command("--help")
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "python recipes/finetune_cifar.py --weights runs/digits/model.npz",
+        "--dataset NAME|FOLDER",
+        "--image-size N",
+        "ViTB16",
+        "(default: 64)",
+    ):
+        assert words in done.stdout
+
+
+def test_a_wrong_command_is_one_line(tmp_path):
+    done = command("--steps", "5", "--epochs", "2")
+    assert done.returncode == 2
+    assert "error: Give --steps or --epochs, not both." in done.stderr
+    assert "Traceback" not in done.stderr
+    done = command("--dataset", str(tmp_path), "--output", str(tmp_path / "o"))
+    assert done.returncode == 2
+    lines = [x for x in done.stderr.splitlines() if x.startswith("error: ")]
+    assert len(lines) == 1 and "has no class sub-folder" in lines[0]
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,84 @@
+import dataclasses
+
+import pytest
+
+from keras_vit import training
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    steps: int = training.flag(5, "how many, 100% of them")
+    rate: float | None = training.flag(None, "how fast", "X")
+    long_name: str = training.flag("a", "what")
+    loud: bool = training.flag(False, "how")
+
+    def __post_init__(self):
+        training.check_numbers(self, "steps", minimum=1)
+        training.check_numbers(self, "rate", above=0, below=1)
+
+
+def test_fields_are_flags():
+    argv = ["--steps", "7", "--rate", "1e-2", "--long-name", "b c", "--loud"]
+    assert training.flags(Config, "", argv) == Config(7, 0.01, "b c", True)
+    assert training.flags(Config, "", []) == Config()
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        (["--stepz", "1"], "--stepz"),
+        (["--step", "1"], "--step"),  # no abbreviations
+        (["--steps", "x"], "invalid int value: 'x'"),
+        (["--steps", "0"], "--steps must be 1 or more. Received: 0"),
+        (["--rate", "1"], "--rate must be above 0 and below 1. Received: 1.0"),
+        (["--rate", "nan"], "Received: nan"),
+        (["--rate"], "expected one argument"),
+    ],
+)
+def test_wrong_flags_are_one_line(argv, words, capsys):
+    with pytest.raises(SystemExit) as error:
+        training.flags(Config, "", argv)
+    assert error.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ") and err.count("\n") == 1
+    assert words in err
+
+
+def test_infinity_is_in_no_range():
+    with pytest.raises(ValueError, match="--steps must be 1 or more"):
+        Config(steps=float("inf"))
+
+
+def test_help_shows_text_and_defaults(capsys):
+    with pytest.raises(SystemExit) as error:
+        training.flags(Config, "What it does.\n\n  an example", ["--help"])
+    assert error.value.code == 0
+    out = capsys.readouterr().out
+    assert "What it does.\n\n  an example" in out
+    assert "--rate X" in out and "how fast\n" in out
+    assert "how many, 100% of them (default: 5)" in out
+
+
+def test_run_shows_mistakes_and_not_bugs(capsys):
+    def mistaken(config):
+        with training.before_training():
+            raise FileNotFoundError("There is no file 'x'.")
+
+    with pytest.raises(SystemExit) as error:
+        training.run(mistaken, Config, "", [])
+    assert error.value.code == 2
+    assert capsys.readouterr().err == "error: There is no file 'x'.\n"
+
+    def broken(config):
+        raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        training.run(broken, Config, "", [])
+
+
+def test_require_says_what_to_install():
+    with pytest.raises(
+        ImportError, match=r'pip install "keras-vit-models\[rec'
+    ):
+        training.require("a_module_that_is_not_there")

@@ -1,0 +1,148 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import training
+
+tf = pytest.importorskip("tensorflow")
+
+
+def write(path, value, size=(9, 7)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.full((*size, 3), value, np.uint8)
+    image = keras.utils.array_to_img(
+        pixels, data_format="channels_last", scale=False
+    )
+    image.save(path)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """12 images a class, of sizes and formats that differ."""
+    for label, name in enumerate(("cat", "dog")):
+        for i in range(12):
+            ending = ("png", "JPG", "bmp", "gif")[i % 4]
+            size = (9 + i, 20 - i)
+            write(tmp_path / name / f"{i}.{ending}", 100 * label + 8 * i, size)
+    (tmp_path / "cat" / "notes.txt").write_text("not an image")
+    (tmp_path / "cat" / ".hidden.png").write_text("not an image")
+    (tmp_path / ".cache").mkdir()
+    return tmp_path
+
+
+def arrays(batches):
+    images, labels = zip(*batches, strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def test_classes_with_a_split(photos):
+    data = training.find_data(str(photos))
+    assert data.class_names == ("cat", "dog")
+    assert (data.num_train, data.num_test) == (20, 4)
+    assert data.image_size is None and data.channels == 3
+    train, test = data.batches(8, 3, 0, False)
+    images, labels = arrays(test)
+    assert images.shape == (4, 8, 8, 3) and labels.tolist() == [0, 0, 1, 1]
+    # Every picture has a colour of its own: which ones are they?
+    colours = np.round((images.mean((1, 2, 3)) + 1) * 127.5).astype(int)
+    assert len(set(colours)) == 4
+    assert np.abs(images).max() <= 1
+    for colour, label in zip(colours, labels, strict=True):
+        assert (colour - 100 * label) % 8 in (0, 1, 7)  # JPEG is not exact
+    images, labels = arrays(train.take(20))  # 60 images: 20, three times
+    assert np.bincount(labels).tolist() == [30, 30]
+    trained = np.round((images.mean((1, 2, 3)) + 1) * 127.5).astype(int)
+    assert not set(trained) & set(colours)
+
+
+def test_train_and_test_folders(tmp_path):
+    for part, count in (("train", 3), ("test", 2)):
+        for name in "ab":
+            for i in range(count):
+                write(tmp_path / part / name / "deep" / f"{i}.png", 10 * i)
+    data = training.find_data(str(tmp_path))
+    assert (data.num_train, data.num_test) == (6, 2 * 2)
+    assert data.name == tmp_path.name
+
+
+def test_training_batches_follow_from_the_seed(photos):
+    data = training.find_data(str(photos))
+    first, again, other = (
+        arrays(data.batches(16, 4, seed, True)[0].take(6)) for seed in (0, 0, 1)
+    )
+    assert np.array_equal(first[0], again[0])
+    assert np.array_equal(first[1], again[1])
+    assert not np.array_equal(first[0], other[0])
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_flip(tmp_path, flip):
+    left = np.zeros((8, 8, 3), np.uint8)
+    left[:, :4] = 255
+    for name in "ab":
+        for i in range(4):
+            path = tmp_path / name / f"{i}.png"
+            path.parent.mkdir(exist_ok=True)
+            keras.utils.array_to_img(left, data_format="channels_last").save(
+                path
+            )
+    train, _ = training.find_data(str(tmp_path)).batches(8, 4, 0, flip)
+    images, _ = arrays(train.take(10))
+    mirrored = images[:, :, 0].mean((1, 2)) < 0
+    assert mirrored.any() == flip and not mirrored.all()
+
+
+def broken(tmp_path, case):
+    if case == "empty":
+        return "has no class sub-folder.*Expected FOLDER/train/CLASS"
+    if case == "one class":
+        write(tmp_path / "a" / "0.png", 0)
+        return "has only one class, 'a'"
+    if case == "class without images":
+        write(tmp_path / "a" / "0.png", 0)
+        write(tmp_path / "a" / "1.png", 0)
+        (tmp_path / "b").mkdir()
+        return "b' has 0 images"
+    if case == "too few to split":
+        write(tmp_path / "a" / "0.png", 0)
+        write(tmp_path / "b" / "0.png", 0)
+        return "has 1 images .* needs 2"
+    if case == "other classes":
+        for name in ("train/a", "train/b", "test/a", "test/c"):
+            write(tmp_path / name / "0.png", 0)
+        return "Only in one of them: b, c"
+    if case == "no test":
+        write(tmp_path / "train" / "a" / "0.png", 0)
+        return "has no folder 'test'"
+    if case == "no image":
+        write(tmp_path / "a" / "0.png", 0)
+        write(tmp_path / "b" / "0.png", 0)
+        (tmp_path / "a" / "1.png").write_text("<html>404</html>")
+        write(tmp_path / "b" / "1.png", 0)
+        return "a/1.png' is not a JPEG"
+    raise AssertionError(case)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "empty",
+        "one class",
+        "class without images",
+        "too few to split",
+        "other classes",
+        "no test",
+        "no image",
+    ],
+)
+def test_mistakes_are_named(tmp_path, case):
+    words = broken(tmp_path, case)
+    with pytest.raises(ValueError, match=words) as error:
+        training.find_data(str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "x.zip").touch()
+    with pytest.raises(ValueError, match="is a file"):
+        training.find_data(str(tmp_path / "x.zip"))

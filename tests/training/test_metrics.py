@@ -1,0 +1,93 @@
+import csv
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import training
+
+
+@pytest.fixture
+def model():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return model, loss
+
+
+def batches():
+    rng = np.random.default_rng(0)
+    while True:
+        x = rng.normal(size=(4, 2)).astype("float32")
+        yield x, (x[:, 0] > 0).astype("int32")
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_one_row_an_evaluation(model, tmp_path):
+    model, loss = model
+    schedule = training.warmup_cosine(0.5, steps=7, warmup=0.3)
+    model.compile(keras.optimizers.SGD(schedule), loss, metrics=["accuracy"])
+    path = tmp_path / "metrics.csv"
+    metrics = training.MetricsFile(path, 4, schedule)
+    test = next(batches())
+    training.fit(
+        model, batches(), test, steps=7, interval=3, callbacks=[metrics]
+    )
+    rows = rows_of(path)
+    assert list(rows[0]) == [
+        "step",
+        "train_loss",
+        "train_accuracy",
+        "test_loss",
+        "test_accuracy",
+        "learning_rate",
+        "images_per_second",
+    ]
+    assert [row["step"] for row in rows] == ["3", "6", "7"]
+    assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 7
+    loss, accuracy = model.evaluate(*test, verbose=0)
+    assert float(rows[-1]["test_loss"]) == pytest.approx(loss, rel=1e-4)
+    assert float(rows[-1]["test_accuracy"]) == pytest.approx(accuracy)
+    for row in rows:
+        rate = float(schedule(int(row["step"]) - 1))
+        assert float(row["learning_rate"]) == pytest.approx(rate, rel=1e-4)
+        assert float(row["images_per_second"]) > 0
+
+
+def test_rows_are_on_disk_when_a_run_breaks(model, tmp_path):
+    model, loss = model
+    model.compile("sgd", loss, metrics=["accuracy"])
+    path = tmp_path / "metrics.csv"
+
+    class Break(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if len(rows_of(path)) == 2:
+                raise KeyboardInterrupt
+
+    metrics = training.MetricsFile(path, 4, lambda step: 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        training.fit(
+            model,
+            batches(),
+            next(batches()),
+            steps=8,
+            interval=2,
+            callbacks=[metrics, Break()],
+        )
+    assert [row["step"] for row in rows_of(path)] == ["2", "4"]
+
+
+def test_schedule_rises_to_the_peak_and_falls_to_zero():
+    rate = training.warmup_cosine(0.2, steps=100, warmup=0.1)
+    rates = [float(rate(step)) for step in (0, 5, 10, 55, 100)]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.1, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("steps, warmup", [(1, 0.0), (1, 0.9), (2, 0.5)])
+def test_schedule_of_very_few_steps(steps, warmup):
+    rate = training.warmup_cosine(0.2, steps, warmup)
+    rates = np.array([float(rate(step)) for step in range(steps + 1)])
+    assert np.isfinite(rates).all() and (rates >= 0).all()

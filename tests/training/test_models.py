@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import training
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny.npz"
+    model = keras_vit.VisionTransformer(
+        input_shape=(12, 12, 3),
+        patch_size=4,
+        hidden_size=8,
+        num_layers=1,
+        num_heads=2,
+        classes=3,
+    )
+    model.get_layer("head").bias.assign([1.0, 2.0, 3.0])
+    keras_vit.converters.save(model, path)
+    return str(path)
+
+
+def test_facts_of_nothing_a_model_and_a_file(weights):
+    def facts(*arguments):
+        found = training.model_facts(*arguments)
+        return found["patch_size"], found["image_size"]
+
+    assert facts(None, None) == (None, None)
+    assert facts(None, None, 3) == (3, None)
+    assert facts("ViTB32", None) == (32, 224)
+    assert facts("ViTB32", None, 8) == (8, 224)
+    assert facts(None, weights) == (4, 12)
+    assert facts(None, weights, 4) == (4, 12)
+
+
+def test_mistakes(weights, tmp_path):
+    with pytest.raises(ValueError, match="'ViTB61'.*Did you mean ViTB16"):
+        training.model_facts("ViTB61", None)
+    with pytest.raises(ValueError, match="does not hold a ViTB16: its hidden"):
+        training.model_facts("ViTB16", weights)
+    with pytest.raises(ValueError, match="leave out the patch size"):
+        training.model_facts(None, weights, 2)
+    with pytest.raises(ValueError, match="must be a checkpoint"):
+        training.model_facts(None, "model.keras")
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        training.model_facts(None, str(tmp_path / "none.npz"))
+
+
+def test_zero_head(weights):
+    model = keras_vit.converters.load(weights)
+    images = np.ones((1, 12, 12, 3), "float32")
+    assert np.abs(model.predict(images, verbose=0)).max() > 0
+    training.zero_head(model)
+    assert np.abs(model.predict(images, verbose=0)).max() == 0

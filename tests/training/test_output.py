@@ -1,0 +1,46 @@
+import json
+
+import pytest
+
+from keras_vit import training
+
+
+def test_check_output_refuses_what_would_be_lost(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="is not empty.*--overwrite"):
+        training.check_output(tmp_path, overwrite=False)
+    assert training.check_output(tmp_path, overwrite=True) == tmp_path
+    with pytest.raises(ValueError, match="is a file"):
+        training.check_output(tmp_path / "file", overwrite=True)
+    with pytest.raises(ValueError, match="cannot be written"):
+        training.check_output(tmp_path / "file" / "below", overwrite=True)
+
+
+def test_check_output_writes_nothing(tmp_path):
+    training.check_output(tmp_path / "a" / "b", overwrite=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_open_output_removes_only_its_own_files(tmp_path):
+    (tmp_path / "mine.csv").touch()
+    (tmp_path / "yours.txt").touch()
+    training.open_output(tmp_path, ["mine.csv", "absent.png"])
+    assert [p.name for p in tmp_path.iterdir()] == ["yours.txt"]
+
+
+def test_replacing_is_all_or_nothing(tmp_path):
+    path = tmp_path / "facts.json"
+    training.save_json({"a": 1}, path)
+    with pytest.raises(RuntimeError):
+        with training.replacing(path) as temporary:
+            assert temporary.suffix == ".json"
+            temporary.write_text("half")
+            raise RuntimeError
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_versions_are_all_known():
+    versions = training.versions()
+    assert versions["backend"] in versions
+    assert all(versions.values())
