@@ -107,18 +107,15 @@ def _positions(facts, shapes, grid, image_grid, prefixes):
             "grid_size": None,
             "position_embedding": "none",
         }
-    tokens = facts["class_token"] + facts["distillation"]
-    rows = {
-        "all": tokens + facts["num_registers"],
-        "class": tokens,
-        "none": 0,
+    counts = {
+        prefix: shape[1] - positioned(prefix, facts) for prefix in prefixes
     }
-    counts = {prefix: shape[1] - rows[prefix] for prefix in prefixes}
     grids = {
         prefix: _grid(count, grid, image_grid)
         for prefix, count in counts.items()
     }
-    _raise_if_ambiguous(facts, prefixes, counts, grids)
+    if grid is None:
+        _raise_if_ambiguous(facts, prefixes, counts, grids)
     chosen = next((p for p in prefixes if grids[p]), prefixes[0])
     return {
         "num_positions": counts[chosen],
@@ -147,6 +144,13 @@ def _grid(count, grid, image_grid):
             f"`grid_size={image_grid}`."
         )
     return image_grid
+
+
+def positioned(prefix, facts):
+    """How many tokens before the patches have a position."""
+    tokens = facts["class_token"] + facts["distillation"]
+    registers = facts["num_registers"]
+    return {"all": tokens + registers, "class": tokens, "none": 0}[prefix]
 
 
 def _raise_if_ambiguous(facts, prefixes, counts, grids):

@@ -1,5 +1,6 @@
 """Which layout a checkpoint has, and what only its layout tells."""
 
+from keras_vit.converters._architecture import positioned
 from keras_vit.converters._convert import raise_if
 from keras_vit.converters._formats import FORMATS
 
@@ -120,6 +121,72 @@ def detect(arrays, layout=None):
         {"Arrays that it has no place for": spelling.unknown(arrays)},
         f"The keys fit no layout. The nearest is {candidate!r}.",
     )
+
+
+def spelling_of(layout):
+    """Returns the `Format` of a layout's name, `layout` or `layout:spelling`.
+
+    Raises:
+        ValueError: if there is no such layout or spelling.
+    """
+    known(layout)
+    name, _, wanted = layout.partition(":")
+    for spelling in FORMATS[name]:
+        if spelling.name == wanted or not wanted:
+            return spelling
+    names = [spelling.name for spelling in FORMATS[name] if spelling.name]
+    raise ValueError(
+        f"The layout {name!r} has the spellings "
+        f"{', '.join(map(repr, names)) or 'none'}. Received: {layout!r}"
+    )
+
+
+# What each layout's code always does.
+_POOLINGS = {
+    "vit_jax": {"token": True, "gap": False},  # pooling: with class token?
+    "big_vision": {"token": True, "gap": False, "map": False},
+}
+_NEEDS_CLASS_TOKEN = ("huggingface", "torchvision", "dinov2", "mae")
+
+
+def raise_unless_held(told, layout):
+    """Raises a `ValueError` if a layout's code would run weights otherwise.
+
+    Weights without a row are found when they are moved; this is about what
+    arrays do not show.
+
+    Args:
+        told: Dict of arguments of `VisionTransformer`.
+        layout: Name of the layout to write.
+    """
+    name = layout.partition(":")[0]
+    reasons = []
+    positions = told["position_embedding"]
+    if positions == "learned":
+        prefix, possible = told["position_prefix"], POSITION_PREFIXES[name]
+        counts = [positioned(other, told) for other in possible]
+        if positioned(prefix, told) not in counts:
+            reasons.append(
+                f"positions for {prefix!r} of the tokens before the patches; "
+                f"it has them for {possible[0]!r}"
+            )
+    if positions == "sincos2d" and name != "big_vision":
+        reasons.append("fixed positions (sincos2d)")
+    if name in _NEEDS_CLASS_TOKEN and not told["class_token"]:
+        reasons.append("a model without a class token")
+    pools = _POOLINGS.get(name, {})
+    if pools and pools.get(told["pooling"]) != told["class_token"]:
+        reasons.append(
+            f"pooling {told['pooling']!r} "
+            f"{'with' if told['class_token'] else 'without'} a class token"
+        )
+    if name in ("huggingface", "torchvision") and told["classes"]:
+        if told["pooling"] not in ("token", "token_gap"):
+            reasons.append(f"pooling {told['pooling']!r}")
+    if reasons:
+        raise ValueError(
+            f"The layout {name!r} cannot hold the model: {'; '.join(reasons)}."
+        )
 
 
 def known(layout):

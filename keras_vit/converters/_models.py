@@ -1,11 +1,14 @@
 """Whole models from and to files. The models are imported when they are
 needed, so that the rest of this room stays plain NumPy."""
 
+from keras_vit.converters._architecture import architecture
+from keras_vit.converters._architecture import positioned
 from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._convert import to_checkpoint
 from keras_vit.converters._files import write
-from keras_vit.converters._formats import FORMATS
 from keras_vit.converters._layouts import known
+from keras_vit.converters._layouts import raise_unless_held
+from keras_vit.converters._layouts import spelling_of
 
 
 def load(path, layout=None, num_heads=None, **overrides):
@@ -69,17 +72,11 @@ def save(model, path, layout="vit_jax", overwrite=False):
         FileExistsError: if the file exists and `overwrite` is False.
         ValueError: if the layout has no place for one of the weights.
     """
-    import keras
-
-    from keras_vit.weights import variables_of
-
-    known(layout)
-    weights = {
-        path: keras.ops.convert_to_numpy(variable.value)
-        for path, variable in variables_of(model).items()
-    }
+    spelling = spelling_of(layout)
+    weights, told = describe(model)
+    raise_unless_held(told, layout)
     try:
-        arrays = to_checkpoint(weights, _spelling(layout), _heads(weights))
+        arrays = to_checkpoint(weights, spelling, told["num_heads"])
     except ValueError as error:
         hint = ""
         if any("lora_" in path for path in weights):
@@ -105,18 +102,47 @@ def _pooling(weights):
     return None
 
 
-def _spelling(layout):
-    name, _, wanted = layout.partition(":")
-    for spelling in FORMATS[name]:
-        if spelling.name == wanted or not wanted:
-            return spelling
-    names = [spelling.name for spelling in FORMATS[name] if spelling.name]
-    raise ValueError(
-        f"The layout {name!r} has the spellings "
-        f"{', '.join(map(repr, names)) or 'none'}. Received: {layout!r}"
+def describe(model):
+    """Returns `(weights, arguments)` of a model made by `VisionTransformer`.
+
+    Raises:
+        ValueError: if it is another model.
+    """
+    import keras
+
+    from keras_vit.weights import variables_of
+
+    weights = {
+        path: keras.ops.convert_to_numpy(variable.value)
+        for path, variable in variables_of(model).items()
+    }
+    layers = {layer.name: layer for layer in model.layers}
+    shapes = {path: array.shape for path, array in weights.items()}
+    positions = layers.get("position_embedding")
+    try:
+        told = architecture(shapes, getattr(positions, "built_grid", None))
+    except ValueError as error:
+        raise ValueError(
+            f"The model {model.name!r} was not made by keras_vit. {error}"
+        ) from None
+    block = layers["block_0"]
+    told["activation"] = block.activation
+    told["norm_epsilon"] = block.norm_epsilon
+    told["position_embedding"] = positions.kind
+    told["resampling"] = positions.resampling
+    if positions.kind == "learned":
+        told["position_prefix"] = _prefix(positions, told)
+        told["grid_size"] = positions.built_grid
+    pooling = layers.get("pooling")
+    told["pooling"] = getattr(pooling, "mode", "map" if pooling else None)
+    if pooling is None:
+        told["pooling"] = "token" if told["class_token"] else "gap"
+    return weights, told
+
+
+def _prefix(positions, told):
+    return next(
+        prefix
+        for prefix in ("all", "class", "none")
+        if positioned(prefix, told) == positions.num_prefix_tokens
     )
-
-
-def _heads(weights):
-    kernel = weights.get("block_0/attention/query/kernel")
-    return None if kernel is None else kernel.shape[1]

@@ -1,0 +1,220 @@
+"""tools/convert.py: files in, files out."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters import _cli
+from keras_vit.converters import open_checkpoint
+from keras_vit.converters._files import read
+from tests import golden_data
+
+TOOL = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
+
+
+def settings(case):
+    """`--set` for what files of 48 channels cannot tell."""
+    rows, columns, _ = golden_data.io(case)["image"].shape[1:]
+    patch = 16 if "prelogits" in case else 8
+    given = {}
+    if case.startswith(("timm", "torchvision", "facebook")):
+        given["num_heads"] = 3
+    if case in ("vit_jax_gap", "timm_base_pth", "timm_avg"):
+        given["grid_size"] = (rows // patch, columns // patch)
+    if case == "timm_avg":
+        given["class_token"] = True
+    return given
+
+
+def spelled(case):
+    checkpoint = open_checkpoint(golden_data.load_path(case), num_heads=3)
+    return f"{checkpoint.layout}:{checkpoint.format.name}"
+
+
+def assert_same(found, expected):
+    assert set(found) == set(expected)
+    for key, array in expected.items():
+        assert found[key].dtype == array.dtype, key
+        np.testing.assert_array_equal(found[key], array)
+
+
+@pytest.mark.parametrize("case", golden_data.LOADED)
+def test_there_and_back_through_keras_is_bit_exact(case, tmp_path):
+    """A to Keras to A: keys, shapes, types and values."""
+    if case in ("big_vision_siglip_img", "timm_avg"):
+        pytest.skip("has no square positions; see the test by arrays")
+    arrays = golden_data.arrays(case)
+    middle = tmp_path / "model.keras"
+    _cli.convert(golden_data.load_path(case), middle, settings=settings(case))
+    layout = spelled(case)
+    half = {str(a.dtype) for a in arrays.values()} == {"bfloat16"}
+    target = tmp_path / ("back" + golden_data.weights_path(case).suffix)
+    _cli.convert(middle, target, to=layout, dtype="bfloat16" if half else None)
+    assert_same(read(target), arrays)
+
+
+PAIRS = [
+    ("vit_jax_token", "timm"),
+    ("vit_jax_token", "huggingface"),
+    ("vit_jax_token_prelogits", "torchvision"),
+    ("timm_base", "vit_jax"),
+    ("timm_base", "torchvision"),
+    ("timm_base", "mae"),
+    ("hf_vit", "timm"),
+    ("hf_vit", "vit_jax:current"),
+    ("torchvision_vit", "huggingface"),
+    ("big_vision_map", "timm"),
+    ("facebook_dinov2_reg", "huggingface:dinov2-bare"),
+    ("hf_dinov2_reg", "dinov2"),
+    ("timm_deit_distilled", "huggingface:deit-teacher"),
+]
+
+
+@pytest.mark.parametrize("case,layout", PAIRS)
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pth"])
+def test_there_and_back_between_files(case, layout, suffix, tmp_path):
+    """A to B to A in NumPy, through every container."""
+    there = tmp_path / f"there{suffix}"
+    back = tmp_path / f"back{suffix}"
+    given = {"settings": {"num_heads": 3}}
+    _cli.convert(golden_data.load_path(case), there, to=layout, **given)
+    _cli.convert(there, back, layout=layout, to=spelled(case), **given)
+    assert_same(read(back), golden_data.arrays(case))
+
+
+@pytest.mark.parametrize(
+    "case,layout,reason",
+    [
+        ("vit_jax_gap", "huggingface", "without a class token"),
+        ("big_vision_tok", "vit_jax", "positions for 'none'"),
+        ("timm_reg_ls_qknorm", "vit_jax", "positions for 'none'"),
+        ("timm_map", "torchvision", "without a class token"),
+        ("facebook_mae_finetuned_gap", "vit_jax", "'gap' with a class token"),
+        ("timm_pre_norm", "vit_jax", "no place for:\n  pre_norm/beta"),
+    ],
+)
+def test_what_a_layout_cannot_hold_is_refused(case, layout, reason, tmp_path):
+    target = tmp_path / "out.npz"
+    given = {"num_heads": 3}
+    if case == "vit_jax_gap":
+        given["grid_size"] = (4, 6)
+    with pytest.raises(ValueError, match=reason):
+        _cli.convert(
+            golden_data.load_path(case), target, to=layout, settings=given
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_for_transformers(tmp_path):
+    case = "vit_jax_token"
+    folder = tmp_path / "hub"
+    _cli.convert(golden_data.weights_path(case), folder, to="huggingface")
+    assert {p.name for p in folder.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "preprocessor_config.json",
+    }
+    config = json.loads((folder / "config.json").read_text())
+    assert config["hidden_act"] == "gelu_pytorch_tanh"
+    assert config["layer_norm_eps"] == 1e-6
+    golden = golden_data.io(case)
+    model = keras_vit.converters.load(folder)
+    found = model.predict(golden["image"], verbose=0)
+    np.testing.assert_allclose(found, golden["logits"], atol=3e-5)
+    with pytest.raises(FileExistsError, match="already has model.safetensors"):
+        _cli.convert(golden_data.weights_path(case), folder, to="huggingface")
+
+
+def test_transformers_itself_reads_the_folder(tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    case = "vit_jax_token"
+    _cli.convert(golden_data.weights_path(case), tmp_path, to="huggingface")
+    model = transformers.ViTForImageClassification.from_pretrained(tmp_path)
+    golden = golden_data.io(case)
+    image = torch.tensor(golden["image"]).cpu().permute(0, 3, 1, 2)
+    with torch.no_grad():
+        logits = model.cpu().eval()(image).logits.numpy()
+    np.testing.assert_allclose(logits, golden["logits"], atol=3e-5)
+
+
+def test_shards(tmp_path):
+    from safetensors.numpy import save_file
+
+    arrays = golden_data.arrays("hf_vit")
+    keys = sorted(arrays)
+    index = {}
+    for i, part in enumerate((keys[::2], keys[1::2])):
+        name = f"model-{i}.safetensors"
+        save_file({k: arrays[k] for k in part}, tmp_path / name)
+        index.update(dict.fromkeys(part, name))
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": index}))
+    assert_same(read(tmp_path), arrays)
+    index[keys[0]] = "../outside.safetensors"
+    path.write_text(json.dumps({"weight_map": index}))
+    with pytest.raises(ValueError, match="names a shard elsewhere"):
+        read(path)
+
+
+def run(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, str(TOOL), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=300,
+    )
+
+
+def test_command_line_loads_no_backend(tmp_path):
+    source = golden_data.weights_path("vit_jax_token")
+    target = tmp_path / "out.safetensors"
+    # A backend that does not exist would stop Keras at its import.
+    done = run(source, target, "--to", "timm", KERAS_BACKEND="none")
+    assert done.returncode == 0, done.stderr
+    assert "wrote" in done.stdout
+    assert "blocks.0.attn.qkv.weight" in read(target)
+    again = run(source, target, "--to", "timm", KERAS_BACKEND="none")
+    assert again.returncode == 1
+    assert "Traceback" not in again.stderr and "exists" in again.stderr
+
+
+def test_command_line_makes_a_keras_model(tmp_path):
+    source = golden_data.weights_path("vit_jax_token")
+    target = tmp_path / "model.keras"
+    done = run(source, target)
+    assert done.returncode == 0, done.stderr
+    golden = golden_data.io("vit_jax_token")
+    model = keras.models.load_model(target, safe_mode=True)
+    found = model.predict(golden["image"], verbose=0)
+    np.testing.assert_allclose(found, golden["logits"], atol=3e-5)
+
+
+def test_inspect_and_mistakes(capsys, tmp_path):
+    source = str(golden_data.weights_path("timm_map"))
+    assert _cli.main([source, "--inspect"]) == 1
+    assert "Give `num_heads`. Possible: 1, 2, 3" in capsys.readouterr().err
+    source = str(golden_data.weights_path("vit_jax_token"))
+    assert _cli.main([source, "--inspect"]) == 0
+    out = capsys.readouterr().out
+    assert "layout      vit_jax\n" in out and "embedding/kernel" in out
+    for arguments, message in (
+        ([source], "TARGET is missing"),
+        ([source, str(tmp_path / "a.txt")], "TARGET must end in"),
+        ([source, str(tmp_path / "a.npz"), "--to", "onnx"], "must be one of"),
+        ([source, str(tmp_path / "a.npz"), "--set", "x"], "name=value"),
+        ([str(tmp_path / "no.npz"), str(tmp_path / "a.npz")], "no file"),
+        ([source, str(tmp_path / "no" / "a.npz")], "no folder"),
+        ([source, str(tmp_path / "a.npz"), "--to", "timm:x"], "spellings"),
+    ):
+        assert _cli.main(arguments) == 1
+        assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,33 @@
+"""Converts checkpoints between Keras, JAX and PyTorch; `--help` tells how.
+
+Importing keras_vit imports Keras and its backend, which converting between
+files does not need and which takes longer than the work. So the package is
+entered here beside its front door; a whole Keras model opens the door after
+all.
+"""
+
+import importlib.util
+import pathlib
+import sys
+import types
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def enter_beside_the_door():
+    spec = importlib.util.find_spec("keras_vit")
+    folders = spec.submodule_search_locations if spec else None
+    package = types.ModuleType("keras_vit")
+    package.__path__ = list(folders or [str(ROOT / "keras_vit")])
+    sys.modules["keras_vit"] = package
+
+
+if __name__ == "__main__":
+    if any(name.endswith(".keras") for name in sys.argv[1:]):
+        sys.path.insert(0, str(ROOT))
+        import keras_vit  # noqa: F401  (registers the layers)
+    else:
+        enter_beside_the_door()
+    from keras_vit.converters._cli import main
+
+    sys.exit(main())
