@@ -62,8 +62,12 @@ def run(backend, arguments):
             **os.environ,
             "KERAS_BACKEND": backend,
             "KERAS_VIT_ERRORS": path,
+            # Two workers with threads of their own would fight for two cores.
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "passive",
         }
-        command = [sys.executable, "-m", "pytest", *arguments]
+        workers = ["-n", "2"]
+        command = [sys.executable, "-m", "pytest", *workers, *arguments]
         code = subprocess.call(command, env=environment)
         if not os.path.exists(path):
             return code, {}
