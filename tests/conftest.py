@@ -16,6 +16,9 @@ with contextlib.suppress(ImportError):
 import keras
 import pytest
 
+from keras_vit.downloads import _http
+from tests import server as web
+
 
 @pytest.fixture(autouse=True)
 def _fresh_state():
@@ -25,6 +28,36 @@ def _fresh_state():
     yield
     keras.config.set_floatx(floatx)
     keras.config.set_dtype_policy(policy)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty folder for what is downloaded."""
+    monkeypatch.setenv("KERAS_VIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A web server, and no waiting between tries."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(_http, "WAITS", (0, 0))
+    with web.running() as running:
+        yield running
+
+
+@pytest.fixture
+def hub(server, home, monkeypatch):
+    """The same, for a hub of Hugging Face's; see `tests.server.publish`."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    url = server.url.rstrip("/")
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(
+        constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        url + "/{repo_id}/resolve/{revision}/{filename}",
+    )
+    return server
 
 
 @pytest.fixture

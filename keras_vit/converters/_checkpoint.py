@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from keras_vit import downloads
 from keras_vit.converters._architecture import architecture
 from keras_vit.converters._config import told_by
 from keras_vit.converters._convert import Format
@@ -73,15 +74,18 @@ def open_checkpoint(path, layout=None, num_heads=None):
     """Reads a file exactly, under the spelling that its keys are in.
 
     Args:
-        path: A file or folder that `converters._files.read` reads.
+        path: A file or folder that `converters._files.read` reads, or the
+            address of one (https://, gs://, hf://).
         layout: Name of the layout; None finds it by the keys.
         num_heads: Integer, for layouts that do not store it; None takes what
             the file or its size tells.
 
     Raises:
         FileNotFoundError: if there is no such file.
+        OSError: if it could not be downloaded.
         ValueError: if it cannot be read, or is not in that layout.
     """
+    path = downloads.local(path)
     arrays = read(path)
     config = {}
     try:

@@ -1,13 +1,16 @@
 from keras_vit.models._features import feature_extractor as feature_extractor
 from keras_vit.models._variants import VARIANTS as VARIANTS
 from keras_vit.models._variants import ViTB8 as ViTB8
+from keras_vit.models._variants import ViTB14 as ViTB14
 from keras_vit.models._variants import ViTB16 as ViTB16
 from keras_vit.models._variants import ViTB32 as ViTB32
 from keras_vit.models._variants import ViTG14 as ViTG14
 from keras_vit.models._variants import ViTg14 as ViTg14
 from keras_vit.models._variants import ViTH14 as ViTH14
+from keras_vit.models._variants import ViTL14 as ViTL14
 from keras_vit.models._variants import ViTL16 as ViTL16
 from keras_vit.models._variants import ViTL32 as ViTL32
+from keras_vit.models._variants import ViTS14 as ViTS14
 from keras_vit.models._variants import ViTS16 as ViTS16
 from keras_vit.models._variants import ViTS32 as ViTS32
 from keras_vit.models._variants import ViTTi16 as ViTTi16

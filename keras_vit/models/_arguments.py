@@ -2,6 +2,7 @@
 
 import numbers
 import types
+import warnings
 
 import keras
 
@@ -9,8 +10,10 @@ from keras_vit.converters import Checkpoint
 from keras_vit.converters import open_checkpoint
 from keras_vit.layers import _checks
 from keras_vit.layers import _patch_grid
+from keras_vit.weights import named
 
 DEFAULT_IMAGE_SIZE = 224
+CLASSES_21K = 21843
 KINDS = ("learned", "sincos2d", "none")
 POOLINGS = ("token", "gap", "token_gap", "map", None)
 FINAL_NORMS = ("before_pooling", "after_pooling", "none")
@@ -69,18 +72,36 @@ def resolve(said):
                 f"{s.checkpoint.path!r} has no classification head. Give "
                 "`classes` for a new one, or set `include_top=False`."
             )
+    _warn_of_zero_head(s)
     s.prefix_tokens, s.num_positioned = _prefix_tokens(s)
     s.num_prefix_tokens = sum(count for _, count, _ in s.prefix_tokens)
     return s
+
+
+def _warn_of_zero_head(s):
+    """The paper's ImageNet-21k files; those of AugReg have a true head."""
+    head = s.checkpoint and s.checkpoint.weights.get("head/kernel")
+    if head is None or not s.include_top or s.classes != head.shape[1]:
+        return
+    if s.classes == CLASSES_21K and not head.any():
+        warnings.warn(
+            f"{s.checkpoint.path!r} was released with a head of zeros: all "
+            f"{CLASSES_21K:,} logits of this model are 0 whatever the image. "
+            "Give `classes` for a new head to train, or `include_top=False` "
+            "for features; AugReg's weights ('augreg-imagenet21k') have a "
+            "trained head.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _open(s):
     """Returns the checkpoint and what it tells; None and {} without one."""
     if s.weights is None:
         return None, {}
-    checkpoint = s.weights
+    checkpoint = named(s.weights)
     if not isinstance(checkpoint, Checkpoint):
-        checkpoint = open_checkpoint(s.weights, num_heads=s.num_heads)
+        checkpoint = open_checkpoint(checkpoint, num_heads=s.num_heads)
     grid = s.grid_size and _checks.positive_pair("grid_size", s.grid_size)
     image_grid = None
     if s.input_shape:

@@ -2,6 +2,7 @@ from dataclasses import asdict
 from dataclasses import dataclass
 
 from keras_vit.models._vit import VisionTransformer
+from keras_vit.weights import named
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Variant:
 # Ti, S: https://arxiv.org/abs/2106.10270, Table 2.
 # B, L, H: https://arxiv.org/abs/2010.11929, Table 1.
 # g, G: https://arxiv.org/abs/2106.04560, Table 2 (which pools with "map").
+# S, B, L with patches of 14: https://arxiv.org/abs/2304.07193 (DINOv2).
 #                   hidden layers heads   mlp patch
 VARIANTS = {
     "ViTTi16": Variant(192, 12, 3, 768, 16),
@@ -27,6 +29,9 @@ VARIANTS = {
     "ViTL16": Variant(1024, 24, 16, 4096, 16),
     "ViTL32": Variant(1024, 24, 16, 4096, 32),
     "ViTH14": Variant(1280, 32, 16, 5120, 14),
+    "ViTS14": Variant(384, 12, 6, 1536, 14),
+    "ViTB14": Variant(768, 12, 12, 3072, 14),
+    "ViTL14": Variant(1024, 24, 16, 4096, 14),
     "ViTg14": Variant(1408, 40, 16, 6144, 14),
     "ViTG14": Variant(1664, 48, 16, 8192, 14),
 }
@@ -48,7 +53,7 @@ def _variant(variant):
     ):
         return VisionTransformer(
             include_top=include_top,
-            weights=weights,
+            weights=named(weights, variant, sizes),
             input_tensor=input_tensor,
             input_shape=input_shape,
             pooling=pooling,
@@ -68,8 +73,9 @@ def _variant(variant):
     Args:
         include_top: Boolean. Whether to end in a classification head, which
             is zero at first.
-        weights: None for random weights, or the path of a checkpoint; see
-            `VisionTransformer`.
+        weights: None for random weights; the name of released ones, such as
+            "imagenet21k" (`keras_vit.list_weights()` shows all), which are
+            downloaded once; or a path or an address, see `VisionTransformer`.
         input_tensor: Optional Keras tensor to build the model on.
         input_shape: `(height, width, channels)`; height and width may be None
             for images of any size. None takes what the weights were made for,
@@ -87,6 +93,7 @@ def _variant(variant):
     Raises:
         ValueError: if an argument is wrong or the weights do not fit.
         FileNotFoundError: if there is no file at `weights`.
+        OSError: if the weights could not be downloaded.
     """
     return model
 
@@ -100,5 +107,8 @@ ViTB32 = _variant("ViTB32")
 ViTL16 = _variant("ViTL16")
 ViTL32 = _variant("ViTL32")
 ViTH14 = _variant("ViTH14")
+ViTS14 = _variant("ViTS14")
+ViTB14 = _variant("ViTB14")
+ViTL14 = _variant("ViTL14")
 ViTg14 = _variant("ViTg14")
 ViTG14 = _variant("ViTG14")

@@ -1,12 +1,8 @@
 """ImageNet's labels, fetched once from where Google keeps them."""
 
-import os
-import pathlib
 import re
-import tempfile
 
-import keras
-
+from keras_vit import downloads
 from keras_vit.preprocessing import _label_files
 
 CLASSES_1K = 1000
@@ -16,22 +12,15 @@ INDEX_1K = "imagenet_class_index.json"
 IDS_21K = "imagenet21k_wordnet_ids.txt"
 NAMES_21K = "imagenet21k_wordnet_lemmas.txt"
 
-# Where each file comes from and its MD5, if whoever keeps it gives one.
+# Where each file comes from; whoever keeps the first gives its MD5.
+_BUCKETS = "https://storage.googleapis.com"
 SOURCES = {
-    INDEX_1K: (
-        "https://storage.googleapis.com/download.tensorflow.org/data/"
-        "imagenet_class_index.json",
-        "c2c37ea517e94d9795004a39431a14cb",
+    INDEX_1K: downloads.Source(
+        f"{_BUCKETS}/download.tensorflow.org/data/{INDEX_1K}",
+        "md5:c2c37ea517e94d9795004a39431a14cb",
     ),
-    IDS_21K: (
-        "https://storage.googleapis.com/bit_models/imagenet21k_wordnet_ids.txt",
-        None,
-    ),
-    NAMES_21K: (
-        "https://storage.googleapis.com/bit_models/"
-        "imagenet21k_wordnet_lemmas.txt",
-        None,
-    ),
+    IDS_21K: downloads.Source(f"{_BUCKETS}/bit_models/{IDS_21K}"),
+    NAMES_21K: downloads.Source(f"{_BUCKETS}/bit_models/{NAMES_21K}"),
 }
 
 WORDNET_ID = re.compile(r"n\d{8}")
@@ -47,19 +36,6 @@ def labels_21k():
     ids = _obtain(IDS_21K, _parse_ids)
     names = _obtain(NAMES_21K, _parse_names)
     return list(zip(ids, names, strict=True))
-
-
-def home():
-    """Returns the folder that fetched files are kept in.
-
-    It is `$KERAS_VIT_HOME` if that is set, otherwise the folder `keras_vit`
-    of Keras's own (`$KERAS_HOME`, or `~/.keras`).
-    """
-    own = os.environ.get("KERAS_VIT_HOME")
-    if own:
-        return pathlib.Path(own).expanduser()
-    keras_home = os.environ.get("KERAS_HOME") or "~/.keras"
-    return pathlib.Path(keras_home).expanduser() / "keras_vit"
 
 
 def _parse_1k(path):
@@ -101,48 +77,16 @@ def _check_ids(path, ids):
 
 def _obtain(name, parse):
     """Returns what `parse` makes of a file, fetching it if it is not there."""
-    path = home() / name
-    if not path.exists():
-        return _fetch(path, parse)
     try:
-        return parse(path)
-    except ValueError as error:
-        raise ValueError(
-            f"The labels kept at {str(path)!r} cannot be used: {error}\n"
-            "Delete the file to have it fetched again from "
-            f"{SOURCES[name][0]}, or pass `labels`."
-        ) from error
-
-
-def _fetch(path, parse):
-    """Downloads a file to `path`, whole and checked, or not at all."""
-    url, md5 = SOURCES[path.name]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # `get_file` writes straight to its target and leaves a file there
-        # whose digest is wrong; so the target is in a folder of its own. It
-        # also goes to /tmp, silently, if its folder cannot be written to;
-        # the line above and the next fail instead.
-        with tempfile.TemporaryDirectory(
-            dir=path.parent, prefix="download-"
-        ) as folder:
-            file = keras.utils.get_file(
-                path.name,
-                origin=url,
-                file_hash=md5,
-                hash_algorithm="md5",
-                cache_dir=folder,
-                cache_subdir="",
-            )
-            labels = parse(pathlib.Path(file))
-            os.replace(file, path)
-    # `get_file` raises bare `Exception`s.
-    except Exception as error:
+        path, _ = downloads.fetch(
+            downloads.home() / "labels",
+            (SOURCES[name],),
+            check=lambda path, source: parse(path),
+            what="ImageNet's labels",
+        )
+    except OSError as error:
         raise OSError(
-            f"ImageNet's labels could not be fetched from {url}\n"
-            f"  {type(error).__name__}: {error}\n"
-            f"Without a network, put this file at {str(path)!r} by hand (or "
-            "in the folder that KERAS_VIT_HOME names), or pass `labels`, the "
-            "path of a file of your own or a list of names."
-        ) from error
-    return labels
+            f"{error}\nOr pass `labels`, the path of a file of your own or a "
+            "list of names."
+        ) from None
+    return parse(path)

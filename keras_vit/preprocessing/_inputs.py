@@ -10,17 +10,30 @@ from keras_vit.preprocessing import _dtypes
 # A float resize of pixels in [0, 255] can end at 255.00003.
 ROUNDING = 1e-3
 
+# Images / scale - shift.
+_MEAN = np.array([0.485, 0.456, 0.406])
+_STD = np.array([0.229, 0.224, 0.225])
+_SCALES = {
+    "tf": (127.5, 1.0),
+    "torch": (
+        (255 * _STD).astype("float32"),
+        (_MEAN / _STD).astype("float32"),
+    ),
+}
 
-def preprocess_input(images):
-    """Scales images from [0, 255] to [-1, 1]: `images / 127.5 - 1`.
 
-    This is what the weights of "An Image is Worth 16x16 Words"
+def preprocess_input(images, mode="tf"):
+    """Scales images from [0, 255] to what pretrained models expect.
+
+    With `mode="tf"` that is [-1, 1]: `images / 127.5 - 1`. All of Google's
+    weights were trained so, those of "An Image is Worth 16x16 Words"
     (https://arxiv.org/abs/2010.11929) and of "How to train your ViT?"
-    (https://arxiv.org/abs/2106.10270) were trained with: mean 0.5 and
-    standard deviation 0.5 of images in [0, 1], in every channel. It is
-    **not** ImageNet's mean (0.485, 0.456, 0.406) and standard deviation
-    (0.229, 0.224, 0.225), and not [0, 1]: with either, the pretrained models
-    still run and are silently less accurate.
+    (https://arxiv.org/abs/2106.10270): mean 0.5 and standard deviation 0.5 of
+    images in [0, 1], in every channel. With `mode="torch"` it is ImageNet's
+    mean (0.485, 0.456, 0.406) and standard deviation (0.229, 0.224, 0.225):
+    Meta's weights, DeiT, DINOv2 and MAE. `keras_vit.list_weights()` tells
+    which. With the wrong one, or with [0, 1], a pretrained model still runs
+    and is silently less accurate.
 
     It also works inside `tf.data.Dataset.map` under every backend, and on
     the symbolic inputs of a functional model.
@@ -29,14 +42,17 @@ def preprocess_input(images):
         images: NumPy array, tensor of any of the backends or `KerasTensor`,
             of any shape, channels last, values in [0, 255]: integers or
             floats. It is left as it is.
+        mode: "tf" for [-1, 1] or, for images of three channels, "torch" for
+            ImageNet's mean and standard deviation.
 
     Returns:
         The images as float32, values in [-1, 1] (compiled, 255 may come out
-        as 1.0000001), in the same shape: a NumPy array for a NumPy array,
-        otherwise a tensor of the same library.
+        as 1.0000001), or within 3 of 0 for "torch", in the same shape: a
+        NumPy array for a NumPy array, otherwise a tensor of the same library.
 
     Raises:
-        ValueError: if `images` is not an array or tensor of real numbers.
+        ValueError: if `images` is not an array or tensor of real numbers, or
+            `mode` is another.
             For a NumPy array, also if a value is NaN, below 0 or above 255.
             The values of tensors are not looked at: they may not be known
             yet, or be on another device.
@@ -51,16 +67,30 @@ def preprocess_input(images):
     >>> keras_vit.preprocessing.preprocess_input(image)
     array([[[-1. , -0.6,  1. ]]], dtype=float32)
     """
+    if mode not in _SCALES:
+        raise ValueError(
+            f"`mode` must be 'tf' or 'torch'. Received: mode={mode!r}"
+        )
     if not _dtypes.is_numeric(images):
         raise _not_images(images)
+    if mode == "torch" and tuple(images.shape)[-1:] != (3,):
+        raise ValueError(
+            "`mode='torch'` is for images of three channels, channels last. "
+            f"Received: images of shape {tuple(images.shape)}"
+        )
+    scale, shift = _SCALES[mode]
     if isinstance(images, (np.ndarray, np.generic)):
         images = np.asarray(images)
         _check_values(images)
         scaled = images.astype("float32")
-        scaled /= 127.5
-        scaled -= 1.0
+        scaled /= scale
+        scaled -= shift
         return scaled
-    return _to_float32(images) / 127.5 - 1.0
+    images = _to_float32(images)
+    if mode == "torch" and hasattr(images, "new_tensor"):
+        # PyTorch takes no NumPy arrays into its arithmetic on other devices.
+        scale, shift = images.new_tensor(scale), images.new_tensor(shift)
+    return images / scale - shift
 
 
 def _to_float32(images):

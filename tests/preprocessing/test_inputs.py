@@ -55,6 +55,38 @@ def test_is_the_mean_and_deviation_of_the_weights():
     )
 
 
+def test_imagenets_mean_and_deviation():
+    images = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), "uint8")
+    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    expected = (images / 255 - mean) / std
+    scaled = preprocess_input(images, mode="torch")
+    assert scaled.dtype == "float32"
+    np.testing.assert_allclose(scaled, expected, atol=1e-6)
+    tensor = preprocess_input(ops.convert_to_tensor(images), mode="torch")
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(tensor), expected, atol=1e-6
+    )
+    inputs = keras.Input((None, None, 3))
+    model = keras.Model(inputs, preprocess_input(inputs, mode="torch"))
+    found = model.predict(images.astype("float32"), verbose=0)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    with pytest.raises(ValueError, match=r"three channels.*\(2, 4, 5, 1\)"):
+        preprocess_input(images[..., :1], mode="torch")
+    with pytest.raises(ValueError, match="'caffe'"):
+        preprocess_input(images, mode="caffe")
+
+
+@pytest.mark.parametrize("library", ["tensorflow", "torch"])
+def test_imagenets_mean_in_other_libraries(library):
+    images = np.full((1, 2, 2, 3), 128, "uint8")
+    other = pytest.importorskip(library)
+    make = other.constant if library == "tensorflow" else other.tensor
+    scaled = preprocess_input(make(images), mode="torch")
+    np.testing.assert_allclose(
+        np.asarray(scaled), preprocess_input(images, mode="torch"), atol=1e-6
+    )
+
+
 @pytest.mark.parametrize(
     "shape", [(), (3,), (2, 2), (5, 4, 3), (2, 1, 2, 2, 3)]
 )

@@ -334,10 +334,6 @@ class TestStrict:
         with pytest.raises(FileNotFoundError, match="no file.*none.npz"):
             build(tmp_path / "none.npz")
 
-    def test_unknown_name(self):
-        with pytest.raises(FileNotFoundError, match="imagenet21k"):
-            build("imagenet21k")
-
     @pytest.mark.parametrize(
         "content", [b"", b"<html>not found</html>", b"PK\x03\x04 cut"]
     )

@@ -1,0 +1,130 @@
+"""What Google released: names and addresses are those of the READMEs of
+google-research/vision_transformer and big_vision, of timm's tables, and of
+faustomorales/vit-keras, whose release holds eight of the originals unchanged.
+"""
+
+from keras_vit.downloads import Source
+from keras_vit.weights._row import Weights
+from keras_vit.weights._row import bucket
+from keras_vit.weights._row import hub
+
+_ARGUMENTS = {
+    "activation": "gelu_tanh",
+    "norm_epsilon": 1e-6,
+    "resampling": "bilinear_align_corners",
+}
+
+
+def _row(files, image_size, classes, zero_head=False, **arguments):
+    arguments = {**_ARGUMENTS, **arguments}
+    return Weights(
+        tuple(files), image_size, classes, "tf", arguments, zero_head
+    )
+
+
+# variant, name in the bucket, name on the hub, fine-tuned at these sizes
+_PAPER = (
+    ("ViTB8", "ViT-B_8", None, ()),
+    ("ViTB16", "ViT-B_16", "base-patch16", (384, 224)),
+    ("ViTB32", "ViT-B_32", "base-patch32", (384,)),
+    ("ViTL16", "ViT-L_16", "large-patch16", (384, 224)),
+    ("ViTL32", "ViT-L_32", "large-patch32", (384,)),
+    ("ViTH14", "ViT-H_14", "huge-patch14", ()),
+)
+_COPIED = ("ViT-B_16", "ViT-B_32", "ViT-L_16", "ViT-L_32")
+
+
+def paper():
+    """ "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929"""
+    for variant, name, on_hub, sizes in _PAPER:
+        yield (
+            (variant, "imagenet21k"),
+            _row(
+                _paper_files("imagenet21k", name, on_hub, 224, "-in21k"),
+                224,
+                21843,
+                zero_head=True,
+            ),
+        )
+        for size in sizes:
+            tag = "imagenet21k+imagenet2012"
+            suffix = "" if size == 384 else f"-{size}"
+            files = _paper_files(tag, name + suffix, on_hub, size, "")
+            yield (variant, tag + suffix), _row(files, size, 1000)
+
+
+def _paper_files(folder, name, on_hub, size, kind):
+    yield bucket(f"vit_models/{folder}/{name}")
+    if name in _COPIED:
+        url = "https://github.com/faustomorales/vit-keras/releases/download/dl"
+        file = f"{name}_{folder}.npz".replace("+", "%2B")
+        yield Source(f"{url}/{file}"), "vit_jax"
+    if on_hub:
+        yield hub(f"google/vit-{on_hub}-{size}{kind}", "huggingface")
+
+
+# Which of its files is the best differs between Google's README and timm.
+# These are timm's, which are on the hub too.
+# variant, timm's name, the bucket's, augmentation, weight decay, dropout and
+# stochastic depth, learning rate of fine-tuning, sizes (0: not fine-tuned)
+_ALL = (0, 224, 384)
+_AUGREG = (
+    ("ViTTi16", "tiny_patch16", "Ti_16", "none", 0.03, 0.0, 0.03, _ALL),
+    ("ViTS32", "small_patch32", "S_32", "light1", 0.03, 0.0, 0.03, _ALL),
+    ("ViTS16", "small_patch16", "S_16", "light1", 0.03, 0.0, 0.03, _ALL),
+    ("ViTB32", "base_patch32", "B_32", "medium1", 0.03, 0.0, 0.03, (0, 224)),
+    ("ViTB32", "base_patch32", "B_32", "light1", 0.1, 0.0, 0.03, (384,)),
+    ("ViTB16", "base_patch16", "B_16", "medium1", 0.1, 0.0, 0.01, _ALL),
+    ("ViTB8", "base_patch8", "B_8", "medium1", 0.1, 0.0, 0.01, (0, 224)),
+    ("ViTL16", "large_patch16", "L_16", "medium1", 0.1, 0.1, 0.01, _ALL),
+)
+
+
+def augreg():
+    """ "How to train your ViT?", https://arxiv.org/abs/2106.10270"""
+    for variant, timm, code, aug, decay, rate, lr, sizes in _AUGREG:
+        pretrained = (
+            f"vit_models/augreg/{code}-i21k-300ep-lr_0.001-aug_{aug}"
+            f"-wd_{decay}-do_{rate}-sd_{rate}"
+        )
+        for size in sizes:
+            name, kind = pretrained, "in21k"
+            tag = "augreg-imagenet21k"
+            if size:
+                name += f"--imagenet2012-steps_20k-lr_{lr}-res_{size}"
+                kind = "in21k_ft_in1k"
+                tag += "+imagenet2012" + ("" if size == 384 else f"-{size}")
+            repository = f"timm/vit_{timm}_{size or 224}.augreg_{kind}"
+            files = (bucket(name), hub(repository, "timm"))
+            yield (
+                (variant, tag),
+                _row(files, size or 224, 1000 if size else 21843),
+            )
+
+
+def imagenet():
+    """Trained on ImageNet alone: sharpness-aware, and with a good recipe.
+
+    https://arxiv.org/abs/2106.01548, https://arxiv.org/abs/2203.08065 and
+    https://arxiv.org/abs/2205.01580
+    """
+    for tag, name, timm in (
+        ("sam", "B_16", "base_patch16"),
+        ("sam", "B_32", "base_patch32"),
+        ("sam", "L_16", None),
+        ("sam", "L_32", None),
+        ("gsam", "S_16", None),
+        ("gsam", "S_32", None),
+        ("gsam", "B_16", None),
+        ("gsam", "B_32", None),
+    ):
+        files = [bucket(f"vit_models/{tag}/ViT-{name}")]
+        if timm:
+            files.append(hub(f"timm/vit_{timm}_224.sam_in1k", "timm"))
+        yield ("ViT" + name.replace("_", ""), tag), _row(files, 224, 1000)
+    for epochs in (90, 150, 300):
+        file = bucket(f"big_vision/vit_s16_i1k_{epochs}ep", "big_vision")
+        yield (
+            ("ViTS16", f"big_vision-imagenet2012-{epochs}ep"),
+            _row([file], 224, 1000, pooling="gap"),
+        )

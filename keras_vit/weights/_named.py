@@ -1,0 +1,136 @@
+"""Weights by name: from the table, downloaded once and checked."""
+
+import pathlib
+from dataclasses import replace
+
+import numpy as np
+
+from keras_vit import downloads
+from keras_vit.converters import open_checkpoint
+from keras_vit.weights._table import ALIASES
+from keras_vit.weights._table import TABLE
+from keras_vit.weights._table import tags_of
+
+
+def named(weights, variant=None, sizes=None):
+    """Returns the `Checkpoint` of weights in the table; what is not the name
+    of one (a path, an address, a `Checkpoint`, None) comes back as it is.
+
+    Args:
+        weights: String such as "imagenet21k", or anything else.
+        variant: String. Name of the model function; None if there is none.
+        sizes: Dict of arguments of the variant, that a file must agree with.
+
+    Raises:
+        ValueError: if there is no such variant, or it has no such weights.
+        FileNotFoundError: if it can be no path and no name either.
+        OSError: if no source gives the file.
+    """
+    if not isinstance(weights, str):
+        return weights
+    tag = ALIASES.get(weights, weights)
+    variants = [name for name, known in TABLE if known == tag]
+    if not variants:
+        _raise_if_misspelt(weights, variant)
+        return weights
+    if variant is None:
+        raise ValueError(
+            f"The weights {weights!r} are of one of: {', '.join(variants)}. "
+            f"Build it by name: keras_vit.{variants[0]}(weights={weights!r})"
+        )
+    if variant not in variants:
+        raise ValueError(
+            f"{variant} has no weights {weights!r}. It has: "
+            f"{', '.join(map(repr, tags_of(variant))) or 'none'}. See "
+            "keras_vit.list_weights()."
+        )
+    return _released(variant, tag, TABLE[variant, tag], sizes or {})
+
+
+def _raise_if_misspelt(weights, variant):
+    """A bare word that is no file was meant to be a name."""
+    path = pathlib.Path(weights)
+    if path.suffix or path.name != weights or path.exists():
+        return
+    tags = tags_of(variant) or dict.fromkeys(tag for _, tag in TABLE)
+    raise FileNotFoundError(
+        f"There is no file {weights!r}, and no weights have that name. Names: "
+        f"{', '.join(map(repr, tags))}; see keras_vit.list_weights()."
+    )
+
+
+def folder_of(variant, tag):
+    """Returns where the file of a row of the table is kept."""
+    return downloads.home() / "weights" / tag / variant
+
+
+def _released(variant, tag, row, sizes):
+    layouts = dict(row.files)
+
+    def read(path, source):
+        return open_checkpoint(path, layouts[source], sizes.get("num_heads"))
+
+    def check(path, source):
+        _raise_unless_whole(read(path, source), row, sizes)
+
+    path, source = downloads.fetch(
+        folder_of(variant, tag),
+        tuple(layouts),
+        check,
+        what=f"{variant}(weights={tag!r})",
+    )
+    checkpoint = read(path, source)
+    weights = dict(checkpoint.weights)
+    if row.zero_head and "head/kernel" not in weights:
+        width = len(
+            weights.get("pre_logits/bias", weights["encoder_norm/beta"])
+        )
+        weights["head/kernel"] = np.zeros((width, row.classes), np.float32)
+        weights["head/bias"] = np.zeros(row.classes, np.float32)
+    config = {**checkpoint.config, **row.arguments}
+    return replace(checkpoint, weights=weights, config=config)
+
+
+def _raise_unless_whole(checkpoint, row, sizes):
+    """Refuses a file that is not what the table says, or is not whole.
+
+    Where no digest is known, this is what can be held a download to: every
+    name and every shape. That all values are finite, reading has seen to.
+    """
+    told = checkpoint.arguments()
+    patch = checkpoint.patch_size
+    expected = {
+        **{name: value for name, value in sizes.items() if name in told},
+        "patch_size": told["patch_size"],
+        "grid_size": tuple(row.image_size // size for size in patch),
+        "classes": row.classes,
+    }
+    if "patch_size" in sizes:
+        expected["patch_size"] = (sizes["patch_size"],) * 2
+    if told["grid_size"] is None or told["num_positions"] is None:
+        del expected["grid_size"]  # fixed positions have none
+    if row.zero_head and told["classes"] is None:
+        del expected["classes"]  # its copies leave the zeros out
+    problems = [
+        f"{name} is {told[name]}, expected {value}"
+        for name, value in expected.items()
+        if told[name] != value
+    ]
+    shapes = {path: array.shape for path, array in checkpoint.weights.items()}
+    first = _block(shapes, 0)
+    problems += [
+        f"block {i} is not like block 0"
+        for i in range(1, told["num_layers"])
+        if _block(shapes, i) != first
+    ]
+    if problems:
+        raise ValueError(f"it is not the file expected: {'; '.join(problems)}")
+
+
+def _block(shapes, i):
+    start = f"block_{i}/"
+    return {
+        path.removeprefix(start): shape
+        for path, shape in shapes.items()
+        if path.startswith(start)
+    }

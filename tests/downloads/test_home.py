@@ -1,0 +1,13 @@
+import pathlib
+
+from keras_vit import downloads
+
+
+def test_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_VIT_HOME", "~/here")
+    assert downloads.home() == pathlib.Path.home() / "here"
+    monkeypatch.setenv("KERAS_VIT_HOME", "")
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    assert downloads.home() == tmp_path / "keras_vit"
+    monkeypatch.delenv("KERAS_HOME")
+    assert downloads.home() == pathlib.Path.home() / ".keras" / "keras_vit"

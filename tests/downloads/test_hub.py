@@ -1,0 +1,99 @@
+"""hf:// addresses, through huggingface_hub, against a hub of our own."""
+
+import sys
+
+import pytest
+
+from keras_vit import downloads
+from keras_vit.downloads import Source
+from tests.server import COMMIT
+from tests.server import publish
+
+
+def test_file(hub, tmp_path):
+    publish(hub, "o/n", {"sub/model.safetensors": b"abc" * 1000})
+    sources = (Source("hf://o/n/sub/model.safetensors"),)
+    for _ in range(2):
+        path, _ = downloads.fetch(tmp_path / "w", sources)
+        assert path.read_bytes() == b"abc" * 1000
+        hits = hub.paths().copy()
+    assert hub.paths() == hits  # the second time, nothing is asked for
+    assert path == tmp_path / "w" / "model.safetensors"
+
+
+def test_file_that_is_not_there(hub, tmp_path):
+    publish(hub, "o/n", {"other": b""})
+    sources = (Source("hf://o/n/model.safetensors"),)
+    with pytest.raises(OSError, match="hf://o/n/model.safetensors\n.*404"):
+        downloads.fetch(tmp_path / "w", sources)
+
+
+def test_unreachable(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # it tries again
+    constants = sys.modules["huggingface_hub.constants"]
+    monkeypatch.setattr(
+        constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        "http://127.0.0.1:9/{repo_id}/{revision}/{filename}",
+    )
+    with pytest.raises(OSError, match="hf://o/n/w.bin\n    .*rror"):
+        downloads.fetch(tmp_path / "w", (Source("hf://o/n/w.bin"),))
+
+
+FILES = {
+    "config.json": b"{}",
+    "model-00001-of-00002.safetensors": b"1",
+    "model-00002-of-00002.safetensors": b"2",
+    "model.safetensors.index.json": b"{}",
+    "pytorch_model.bin": b"older",
+    "flax_model.msgpack": b"not ours",
+    "README.md": b"",
+}
+
+
+def names(folder):
+    import pathlib
+
+    return sorted(path.name for path in pathlib.Path(folder).iterdir())
+
+
+@pytest.mark.parametrize("address", ["hf://o/n", f"hf://o/n@{COMMIT}"])
+def test_repository(hub, address):
+    publish(hub, "o/n", FILES)
+    assert names(downloads.local(address)) == [
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ]
+
+
+def test_repository_of_older_files(hub):
+    publish(hub, "o/n", {"config.json": b"{}", "pytorch_model.bin": b"x"})
+    assert names(downloads.local("hf://o/n")) == [
+        "config.json",
+        "pytorch_model.bin",
+    ]
+
+
+def test_repository_without_weights(hub):
+    publish(hub, "o/n", {"README.md": b""})
+    with pytest.raises(OSError, match="neither model.safetensors nor pytorch"):
+        downloads.local("hf://o/n")
+
+
+def test_repository_that_is_not_there(hub):
+    with pytest.raises(OSError, match="404"):
+        downloads.local("hf://o/n")
+
+
+def test_without_the_library(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(OSError, match="pip install huggingface_hub"):
+        downloads.fetch(tmp_path, (Source("hf://o/n/w.bin"),))
+
+
+@pytest.mark.parametrize("address", ["hf://", "hf://o", "hf:///n", "hf://o/"])
+def test_no_repository(address):
+    with pytest.raises(ValueError, match="hf://owner/name"):
+        downloads.local(address)

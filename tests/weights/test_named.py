@@ -1,0 +1,312 @@
+"""Weights by name, from servers of our own: small files in exact layouts."""
+
+import io
+import re
+import urllib.parse
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters._formats import FORMATS
+from keras_vit.models import _variants
+from keras_vit.weights import _named
+from keras_vit.weights._row import Weights
+from keras_vit.weights._table import ALIASES
+from keras_vit.weights._table import TABLE
+from tests import server as web
+from tests.server import publish
+
+SIZES = _variants.Variant(32, 2, 4, 64, 8)
+GOOGLE = TABLE["ViTB16", "imagenet21k"].arguments
+IMAGE = np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3))
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A model function like ViTB16, small."""
+    monkeypatch.setitem(_variants.VARIANTS, "Tiny", SIZES)
+    return _variants._variant("Tiny")
+
+
+def offer(monkeypatch, tag, *files, classes=7, **facts):
+    """Adds a row to the table."""
+    files = tuple(
+        (keras_vit.downloads.Source(address), layout)
+        for address, layout in files
+    )
+    row = Weights(files, 32, classes, "tf", GOOGLE, **facts)
+    monkeypatch.setitem(TABLE, ("Tiny", tag), row)
+
+
+def original(classes=7, zero_head=False, **arguments):
+    """A model of random weights."""
+    model = _variants.VisionTransformer(
+        **{**_variants.asdict(SIZES), **arguments},
+        input_shape=(32, 32, 3),
+        classes=classes,
+    )
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(weight + 0.1 * rng.normal(size=weight.shape))
+    if zero_head:
+        head = model.get_layer("head")
+        head.set_weights([np.zeros(w.shape) for w in head.weights])
+    return model
+
+
+def saved(model, tmp_path, suffix, layout, drop=(), **changed):
+    """Returns the bytes of a file, with some of its arrays changed."""
+    path = tmp_path / f"saved{suffix}"
+    keras_vit.converters.save(model, path, layout, overwrite=True)
+    if drop or changed:
+        arrays = keras_vit.converters._files.read(path)
+        for key in drop:
+            del arrays[key]
+        path.unlink()
+        arrays.update(changed)
+        keras_vit.converters._files.write(arrays, path)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def paper(server, home, tiny, tmp_path, monkeypatch):
+    """Weights as the paper's: `pre_logits`, and a head of zeros."""
+    model = original(21843, zero_head=True, representation_size=32)
+    server.files["21k/ViT.npz"] = saved(model, tmp_path, ".npz", "vit_jax")
+    files = [
+        (server.url + "21k/ViT.npz", "vit_jax"),
+        ("hf://google/vit/model.safetensors", "huggingface"),
+    ]
+    facts = {"classes": 21843, "zero_head": True}
+    offer(monkeypatch, "imagenet21k", *files, **facts)
+    return model
+
+
+def features(model):
+    return keras.Model(model.input, model.get_layer("pre_logits").output)
+
+
+def test_by_name(paper, tiny, server, home, capsys):
+    model = tiny(weights="imagenet21k", classes=3, representation_size=32)
+    expected = features(paper).predict(IMAGE, verbose=0)
+    found = features(model).predict(IMAGE, verbose=0)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert server.url in capsys.readouterr().err
+    tiny(weights="imagenet21k", classes=3)
+    assert server.paths() == ["21k/ViT.npz"]
+    assert (home / "weights/imagenet21k/Tiny/ViT.npz").is_file()
+
+
+def test_head_of_zeros(paper, tiny):
+    for arguments in ({}, {"representation_size": 32}):
+        with pytest.warns(UserWarning, match="head of zeros.*21,843") as caught:
+            model = tiny(weights="imagenet21k", **arguments)
+        assert len(caught) == 1
+        assert model.output_shape == (None, 21843)
+        assert not model.predict(IMAGE, verbose=0).any()
+    # Otherwise there is nothing to warn of; warnings are errors here.
+    tiny(weights="imagenet21k", include_top=False)
+    tiny(weights="imagenet21k", classes=5)
+
+
+def test_from_the_hub_it_is_the_same(
+    paper, tiny, server, hub, home, tmp_path, monkeypatch
+):
+    """transformers' layout implies another GELU and epsilon; the weights'
+    training is what counts."""
+    server.behave["21k/ViT.npz"] = web.status(403)
+    body = saved(
+        paper,
+        tmp_path,
+        ".safetensors",
+        "huggingface",
+        drop=("classifier.weight", "classifier.bias"),
+    )
+    publish(hub, "google/vit", {"model.safetensors": body})
+    with pytest.warns(UserWarning, match="head of zeros"):
+        model = tiny(weights="imagenet21k", representation_size=32)
+    expected = features(paper).predict(IMAGE, verbose=0)
+    found = features(model).predict(IMAGE, verbose=0)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    assert model.output_shape == (None, 21843)
+
+
+def test_alias_and_size(server, home, tiny, tmp_path, monkeypatch):
+    model = original()
+    server.files["1k/ViT.npz"] = saved(model, tmp_path, ".npz", "vit_jax")
+    file = (server.url + "1k/ViT.npz", "vit_jax")
+    offer(monkeypatch, ALIASES["imagenet"], file)
+    found = tiny(weights="imagenet")
+    np.testing.assert_allclose(
+        found.predict(IMAGE, verbose=0),
+        model.predict(IMAGE, verbose=0),
+        atol=1e-6,
+    )
+    assert tiny(weights="imagenet", input_shape=(48, 40, 1)).output_shape == (
+        None,
+        7,
+    )
+
+
+def test_unknown_names(tiny, monkeypatch):
+    with pytest.raises(ValueError, match="ViTH14 has no.*'imagenet21k', 'mae'"):
+        keras_vit.ViTH14(weights="sam")
+    with pytest.raises(ValueError, match=r"keras_vit.ViTB8\(weights='imag"):
+        keras_vit.VisionTransformer(weights="imagenet21k")
+    for build in (keras_vit.ViTB16, keras_vit.VisionTransformer):
+        with pytest.raises(
+            FileNotFoundError, match="no file 'imagnet'.*'sam'.*list_weights"
+        ):
+            build(weights="imagnet")
+
+
+def other(tmp_path, **arguments):
+    return saved(original(**arguments), tmp_path, ".npz", "vit_jax")
+
+
+def without_an_array(tmp_path):
+    drop = ("Transformer/encoderblock_1/MlpBlock_3/Dense_0/bias",)
+    return saved(original(), tmp_path, ".npz", "vit_jax", drop)
+
+
+def not_finite(tmp_path):
+    changed = {"head/bias": np.full(7, np.nan, np.float32)}
+    return saved(original(), tmp_path, ".npz", "vit_jax", **changed)
+
+
+def pickled(tmp_path):
+    file = io.BytesIO()
+    np.savez(file, cls=np.array([{"run": "me"}], dtype=object))
+    return file.getvalue()
+
+
+WRONG = {
+    "classes is 9, expected 7": lambda path: other(path, classes=9),
+    "num_layers is 3, expected 2": lambda path: other(path, num_layers=3),
+    "mlp_dim is 96, expected 64": lambda path: other(path, mlp_dim=96),
+    "block 1 is not like block 0": without_an_array,
+    "head/bias: not all values are finite": not_finite,
+    "Object arrays cannot be loaded": pickled,
+    "is not an .npz file": lambda path: b"<html>sign in</html>",
+    "may have been cut off": lambda path: other(path)[:-100],
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_file(words, server, home, tiny, tmp_path, monkeypatch):
+    server.files["bad/ViT.npz"] = WRONG[words](tmp_path)
+    bad = (server.url + "bad/ViT.npz", "vit_jax")
+    offer(monkeypatch, "only-bad", bad)
+    with pytest.raises(OSError, match=words) as error:
+        tiny(weights="only-bad")
+    for part in (
+        "Tiny(weights='only-bad') could not be downloaded",
+        server.url + "bad/ViT.npz",
+        str(home / "weights/only-bad/Tiny"),
+    ):
+        assert part in str(error.value)
+    assert not list(home.rglob("*.npz"))
+    # With a second source, the second it is.
+    server.files["good/ViT.npz"] = other(tmp_path)
+    good = (server.url + "good/ViT.npz", "vit_jax")
+    offer(monkeypatch, "bad-then-good", bad, good)
+    assert tiny(weights="bad-then-good").output_shape == (None, 7)
+
+
+def test_by_hand(home, tiny, tmp_path, monkeypatch):
+    offer(monkeypatch, "by-hand", ("http://127.0.0.1:9/ViT.npz", "vit_jax"))
+    with pytest.raises(OSError, match="put ViT.npz into the folder") as error:
+        tiny(weights="by-hand")
+    folder = re.search("the folder '(.*)' by hand", str(error.value))[1]
+    with open(f"{folder}/ViT.npz", "wb") as file:
+        file.write(other(tmp_path))
+    assert tiny(weights="by-hand").output_shape == (None, 7)
+
+
+def test_addresses(hub, tmp_path):
+    model = original()
+    body = saved(model, tmp_path, ".npz", "vit_jax")
+    hub.files["any/name.npz"] = body
+    timm = saved(model, tmp_path, ".safetensors", "timm")
+    publish(hub, "o/n", {"model.safetensors": timm})
+    expected = model.predict(IMAGE, verbose=0)
+    google = hub.url + "any/name.npz"
+    told = {"num_heads": 4, "activation": "gelu_tanh"}
+    for weights, arguments in (
+        (google, {}),
+        ("hf://o/n", told),
+        ("hf://o/n/model.safetensors", told),
+    ):
+        for make in (
+            lambda w, **a: keras_vit.VisionTransformer(weights=w, **a),
+            keras_vit.converters.load,
+        ):
+            found = make(weights, **arguments).predict(IMAGE, verbose=0)
+            np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_list(capsys, tiny, server, home, tmp_path, monkeypatch):
+    keras_vit.list_weights()
+    lines = capsys.readouterr().out.splitlines()
+    for variant, tag in TABLE:
+        (line,) = (x for x in lines if x.split()[:2] == [variant, tag])
+        assert not line.endswith("yes")
+    server.files["1k/ViT.npz"] = other(tmp_path)
+    offer(monkeypatch, "mine", (server.url + "1k/ViT.npz", "vit_jax"))
+    tiny(weights="mine")
+    rows = []
+    keras_vit.list_weights("Tiny", print_fn=rows.append)
+    assert len(rows) == 5
+    assert rows[1].split()[:2] == ["Tiny", "mine"]
+    assert rows[1].endswith("yes")
+    with pytest.raises(ValueError, match="model='ViTG14'"):
+        keras_vit.list_weights("ViTG14")
+
+
+@pytest.mark.parametrize("variant,tag", TABLE)
+def test_row(variant, tag):
+    """What can be known of a row without its files."""
+    row = TABLE[variant, tag]
+    assert hasattr(keras_vit, variant)
+    assert row.image_size % _variants.VARIANTS[variant].patch_size == 0
+    assert row.mode in ("tf", "torch")
+    assert row.arguments.keys() >= {"activation", "norm_epsilon", "resampling"}
+    assert tag not in ALIASES
+    for source, layout in row.files:
+        assert layout in FORMATS
+        assert re.fullmatch(r"|sha256:[0-9a-f]{8}", source.digest)
+        parts = urllib.parse.urlparse(source.address)
+        assert parts.scheme in ("https", "hf")
+        assert source.name.endswith((".npz", ".safetensors", ".pth"))
+
+
+def test_a_file_is_in_one_row_only():
+    addresses = [s.address for row in TABLE.values() for s, _ in row.files]
+    assert len(addresses) == len(set(addresses))
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("variant,tag", TABLE)
+def test_released_weights(variant, tag):
+    """Downloads and loads a row of the table, each of its files."""
+    row = TABLE[variant, tag]
+    build = getattr(keras_vit, variant)
+    outputs = []
+    for file in row.files:
+        one = Weights(
+            (file,), row.image_size, row.classes, row.mode, row.arguments
+        )
+        checkpoint = _named._released(
+            variant,
+            f"{tag}-by-{file[0].address.split('/')[2]}",
+            one,
+            _variants.asdict(_variants.VARIANTS[variant]),
+        )
+        model = build(weights=checkpoint, include_top=False, pooling=None)
+        shape = (1, row.image_size, row.image_size, 3)
+        image = np.random.default_rng(0).uniform(-1, 1, shape)
+        outputs.append(model.predict(image, verbose=0))
+    for output in outputs[1:]:
+        np.testing.assert_allclose(output, outputs[0], atol=1e-3, rtol=1e-3)
