@@ -12,6 +12,8 @@ from keras_vit.training._flags import run as run
 from keras_vit.training._metrics import MetricsFile as MetricsFile
 from keras_vit.training._models import model_facts as model_facts
 from keras_vit.training._models import zero_head as zero_head
+from keras_vit.training._optimizers import SGD as SGD
+from keras_vit.training._optimizers import AdamW as AdamW
 from keras_vit.training._output import check_output as check_output
 from keras_vit.training._output import open_output as open_output
 from keras_vit.training._output import replacing as replacing
