@@ -45,7 +45,7 @@ POSITION_PREFIXES = {
     "vit_jax": ("all",),
     "big_vision": ("none", "all"),  # old files have a row for the class token
     "timm": ("all", "class", "none"),
-    "huggingface": ("class",),
+    "huggingface": ("class", "all"),  # DeiT's second token has one
     "torchvision": ("all",),
     "dinov2": ("class",),
     "mae": ("all",),
@@ -123,16 +123,27 @@ def detect(arrays, layout=None):
     )
 
 
-def spelling_of(layout):
+def spelling_of(layout, told=None, paths=()):
     """Returns the `Format` of a layout's name, `layout` or `layout:spelling`.
+
+    Args:
+        layout: The name. Without a spelling, the first that holds the model
+            is taken; the first of all, if none does.
+        told: Dict of arguments of `VisionTransformer`: the model.
+        paths: Our paths of its weights.
 
     Raises:
         ValueError: if there is no such layout or spelling.
     """
     known(layout)
-    name, _, wanted = layout.partition(":")
+    name, colon, wanted = layout.partition(":")
+    if not colon:
+        holding = [s for s in FORMATS[name] if s.holds(paths)]
+        gated = bool(told) and told["activation"] == "swiglu"
+        like = (s for s in holding if ("swiglu" in s.name) == gated)
+        return next(like, (*holding, FORMATS[name][0])[0])
     for spelling in FORMATS[name]:
-        if spelling.name == wanted or not wanted:
+        if spelling.name == wanted:
             return spelling
     names = [spelling.name for spelling in FORMATS[name] if spelling.name]
     raise ValueError(
@@ -183,6 +194,9 @@ def raise_unless_held(told, layout):
     if name in ("huggingface", "torchvision") and told["classes"]:
         if told["pooling"] not in ("token", "token_gap"):
             reasons.append(f"pooling {told['pooling']!r}")
+    if name == "huggingface" and told["classes"]:
+        if told["representation_size"]:
+            reasons.append("`pre_logits` before a head")
     if reasons:
         raise ValueError(
             f"The layout {name!r} cannot hold the model: {'; '.join(reasons)}."

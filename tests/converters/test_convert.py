@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -63,22 +64,38 @@ def test_shuffling_any_array_changes_the_weights(case):
         assert moved, key
 
 
-def test_blocks_keep_their_numbers_beyond_ten():
-    model = keras_vit.VisionTransformer(
-        patch_size=4,
-        hidden_size=8,
-        num_layers=12,
-        num_heads=2,
-        input_shape=(8, 8, 3),
-        classes=2,
-    )
-    weights = {w.path: np.full(w.shape, i) for i, w in enumerate(model.weights)}
-    for layout, spelling in SPELLINGS:
-        arrays = _convert.to_checkpoint(weights, spelling, heads=2)
-        again = _convert.from_checkpoint(arrays, spelling, heads=2)
-        assert weights.keys() == again.keys(), layout
-        for path, array in weights.items():
-            np.testing.assert_array_equal(array, again[path])
+BLOCKS = 12  # as text, 10 and 11 come before 2
+
+
+def numbered(spelling):
+    """Weights of many blocks, each filled with its number."""
+    arrays = golden_data.arrays("vit_jax_token")
+    weights = _convert.from_checkpoint(arrays, FORMATS["vit_jax"][0])
+    for path in [path for path in weights if path.startswith("block_0/")]:
+        for i in range(BLOCKS):
+            weights[path.replace("block_0", f"block_{i}")] = np.full(
+                weights[path].shape, i, np.float32
+            )
+    if not spelling.holds(weights):
+        weights.pop("head/kernel")
+        weights.pop("head/bias")
+    return weights
+
+
+@pytest.mark.parametrize("layout,spelling", SPELLINGS)
+def test_blocks_keep_their_numbers_beyond_ten(layout, spelling):
+    weights = numbered(spelling)
+    arrays = _convert.to_checkpoint(weights, spelling, heads=3)
+    # Their numbers, not only there and back: a mistake could undo itself.
+    for key, array in arrays.items():
+        number = re.search(r"(?:encoderblock|blocks|layers?)\w*?[._](\d+)", key)
+        if number:
+            assert (array == int(number[1])).all(), key
+        elif "encoderblock/" in key:
+            assert array.shape[0] == BLOCKS
+            assert all((array[i] == i).all() for i in range(BLOCKS)), key
+    again = _convert.from_checkpoint(arrays, spelling, heads=3)
+    golden_data.assert_same(again, weights)
 
 
 def test_unlike_numbers_are_not_one_block():
