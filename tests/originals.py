@@ -77,6 +77,12 @@ TIMM = {
 }
 
 _HF = {"activation": "gelu", "norm_epsilon": 1e-12}
+_POOLER = {
+    **_HF,
+    "include_top": False,
+    "pooling": "token",
+    "representation_size": 32,
+}
 _DINOV2 = {
     "activation": "gelu",
     "pooling": "token_gap",
@@ -100,22 +106,15 @@ HUGGINGFACE = {
         {**_HF, "qkv_bias": False, "activation": "gelu_tanh"},
         {"qkv_bias": False, "hidden_act": "gelu_pytorch_tanh"},
     ),
-    "vit-pooler": Case(
-        "huggingface:vit",
-        {
-            **_HF,
-            "include_top": False,
-            "pooling": "token",
-            "representation_size": 32,
-        },
-        {},
-        "ViTModel",
+    "vit-pooler": Case("huggingface:vit", _POOLER, {}, "ViTModel"),
+    "deit": _huggingface(
+        "DeiTForImageClassification", {**_HF, "num_registers": 1}
     ),
-    "deit": Case(
-        "huggingface:deit",
-        {**_HF, "num_registers": 1},
+    "deit-pooler": Case(
+        "huggingface:deit-bare",
+        {**_POOLER, "num_registers": 1},
         {},
-        "DeiTForImageClassification",
+        "DeiTModel",
     ),
     "deit-teacher": _huggingface(
         "DeiTForImageClassificationWithTeacher", {**_HF, "distillation": True}

@@ -181,6 +181,15 @@ def raise_unless_held(told, layout):
                 f"positions for {prefix!r} of the tokens before the patches; "
                 f"it has them for {possible[0]!r}"
             )
+        registers, scale = told["num_registers"], told["layer_scale"]
+        if name == "huggingface" and registers:
+            # DINOv2's, or DeiT's token without a teacher.
+            held = ("all", 1) if scale is None else ("class", registers)
+            if (prefix, registers) != held:
+                reasons.append(
+                    f"{registers} registers, positions for {prefix!r} of the "
+                    f"tokens and layer_scale={scale}"
+                )
     if positions == "sincos2d" and name != "big_vision":
         reasons.append("fixed positions (sincos2d)")
     if name in _NEEDS_CLASS_TOKEN and not told["class_token"]:

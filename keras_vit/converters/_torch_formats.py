@@ -236,6 +236,7 @@ HUGGINGFACE = (
     _huggingface("", "vit.", _IN_FILES, _VIT),
     _huggingface("vit", "", _IN_FILES, _VIT),
     _huggingface("deit", "deit.", _IN_FILES, {**_VIT, **_DEIT}),
+    _huggingface("deit-bare", "", _IN_FILES, {**_VIT, **_DEIT}),
     _huggingface("deit-teacher", "deit.", _IN_FILES, {**_VIT, **_TEACHER}),
     *(
         _without(_huggingface(f"{name}{kind}", prefix, names, rest), *absent)

@@ -89,6 +89,14 @@ def test_a_model_made_there_runs_here(name, tmp_path):
     assert_alike(logits(model), originals.run(original, images()))
 
 
+def test_registers_of_timm_are_none_of_transformers(tmp_path):
+    model = made("timm-registers-positioned")
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(ValueError, match="cannot hold the model: 4 registers"):
+        keras_vit.converters.save(model, path, "huggingface")
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("name", ["timm-token", "timm-registers-scale-qknorm"])
 def test_images_of_any_size_as_timm_resamples_them(name, tmp_path):
     case = originals.CASES[name]
