@@ -95,45 +95,45 @@ _REGISTERS = {**_DINOV2, "num_registers": 4}
 _SWIGLU = {"activation": "swiglu", "mlp_dim": 88}
 
 
-def _huggingface(kind, ours, theirs=()):
-    return Case("huggingface", ours, dict(theirs), kind)
+def _huggingface(kind, spelling, ours, theirs=()):
+    return Case(f"huggingface:{spelling}", ours, dict(theirs), kind)
 
 
 HUGGINGFACE = {
-    "vit": _huggingface("ViTForImageClassification", _HF),
+    "vit": _huggingface("ViTForImageClassification", "", _HF),
     "vit-no-qkv-bias": _huggingface(
         "ViTForImageClassification",
+        "",
         {**_HF, "qkv_bias": False, "activation": "gelu_tanh"},
         {"qkv_bias": False, "hidden_act": "gelu_pytorch_tanh"},
     ),
-    "vit-pooler": Case("huggingface:vit", _POOLER, {}, "ViTModel"),
+    "vit-pooler": _huggingface("ViTModel", "vit", _POOLER),
     "deit": _huggingface(
-        "DeiTForImageClassification", {**_HF, "num_registers": 1}
-    ),
-    "deit-pooler": Case(
-        "huggingface:deit-bare",
-        {**_POOLER, "num_registers": 1},
-        {},
-        "DeiTModel",
+        "DeiTForImageClassification", "deit", {**_HF, "num_registers": 1}
     ),
     "deit-teacher": _huggingface(
-        "DeiTForImageClassificationWithTeacher", {**_HF, "distillation": True}
+        "DeiTForImageClassificationWithTeacher",
+        "deit-teacher",
+        {**_HF, "distillation": True},
     ),
     "dinov2": _huggingface(
-        "Dinov2ForImageClassification", _DINOV2, {"mlp_ratio": 2}
+        "Dinov2ForImageClassification", "dinov2", _DINOV2, {"mlp_ratio": 2}
     ),
     "dinov2-swiglu": _huggingface(
         "Dinov2ForImageClassification",
+        "dinov2-swiglu",
         {**_DINOV2, **_SWIGLU},
         {"use_swiglu_ffn": True},
     ),
     "dinov2-registers": _huggingface(
         "Dinov2WithRegistersForImageClassification",
+        "dinov2-reg",
         _REGISTERS,
         {"mlp_ratio": 2},
     ),
     "dinov2-registers-swiglu": _huggingface(
         "Dinov2WithRegistersForImageClassification",
+        "dinov2-reg-swiglu",
         {**_REGISTERS, **_SWIGLU},
         {"use_swiglu_ffn": True},
     ),

@@ -103,8 +103,7 @@ def convert(
     if to is None:
         raise ValueError("A .keras file has no layout: say which with --to.")
     raise_unless_held(told, to)
-    spelling = spelling_of(to, told, weights)
-    arrays = to_checkpoint(weights, spelling, told["num_heads"])
+    arrays = to_checkpoint(weights, spelling_of(to), told["num_heads"])
     if dtype is not None:
         arrays = {k: array.astype(DTYPES[dtype]) for k, array in arrays.items()}
     if target.suffix == "":

@@ -69,15 +69,6 @@ class Format:
             if not any(fnmatchcase(key, pattern) for pattern in self.ignore)
         )
 
-    def holds(self, paths):
-        """Whether every one of our paths has a row, and the arrays would be
-        taken for this spelling."""
-        moves = list(self.moves(paths))
-        placed = {path for ours, _, _ in moves for path in ours}
-        keys = {key for _, theirs, _ in moves for key in theirs}
-        signed = not self.signs or not keys.isdisjoint(self.signs)
-        return signed and placed == set(paths)
-
     def key(self, path):
         """Returns the name that the checkpoint has, or would have, for one of
         our paths; the path itself if no row has it."""

@@ -45,11 +45,19 @@ POSITION_PREFIXES = {
     "vit_jax": ("all",),
     "big_vision": ("none", "all"),  # old files have a row for the class token
     "timm": ("all", "class", "none"),
-    "huggingface": ("class", "all"),  # DeiT's second token has one
+    "huggingface": ("class",),
     "torchvision": ("all",),
     "dinov2": ("class",),
     "mae": ("all",),
 }
+
+
+def position_prefixes(layout, spelling):
+    """Returns the values of `position_prefix` that are possible, the likeliest
+    first, of a layout and the name of a spelling."""
+    if layout == "huggingface" and spelling in ("deit", "deit-v5"):
+        return ("all",)  # its distillation token, without a head of its own
+    return POSITION_PREFIXES.get(layout, ("all", "class", "none"))
 
 
 def meaning(layout, spelling, paths):
@@ -123,27 +131,16 @@ def detect(arrays, layout=None):
     )
 
 
-def spelling_of(layout, told=None, paths=()):
+def spelling_of(layout):
     """Returns the `Format` of a layout's name, `layout` or `layout:spelling`.
-
-    Args:
-        layout: The name. Without a spelling, the first that holds the model
-            is taken; the first of all, if none does.
-        told: Dict of arguments of `VisionTransformer`: the model.
-        paths: Our paths of its weights.
 
     Raises:
         ValueError: if there is no such layout or spelling.
     """
     known(layout)
-    name, colon, wanted = layout.partition(":")
-    if not colon:
-        holding = [s for s in FORMATS[name] if s.holds(paths)]
-        gated = bool(told) and told["activation"] == "swiglu"
-        like = (s for s in holding if ("swiglu" in s.name) == gated)
-        return next(like, (*holding, FORMATS[name][0])[0])
+    name, _, wanted = layout.partition(":")
     for spelling in FORMATS[name]:
-        if spelling.name == wanted:
+        if spelling.name == wanted or not wanted:
             return spelling
     names = [spelling.name for spelling in FORMATS[name] if spelling.name]
     raise ValueError(
@@ -170,26 +167,18 @@ def raise_unless_held(told, layout):
         told: Dict of arguments of `VisionTransformer`.
         layout: Name of the layout to write.
     """
-    name = layout.partition(":")[0]
+    name, _, spelling = layout.partition(":")
     reasons = []
     positions = told["position_embedding"]
     if positions == "learned":
-        prefix, possible = told["position_prefix"], POSITION_PREFIXES[name]
+        prefix = told["position_prefix"]
+        possible = position_prefixes(name, spelling)
         counts = [positioned(other, told) for other in possible]
         if positioned(prefix, told) not in counts:
             reasons.append(
                 f"positions for {prefix!r} of the tokens before the patches; "
                 f"it has them for {possible[0]!r}"
             )
-        registers, scale = told["num_registers"], told["layer_scale"]
-        if name == "huggingface" and registers:
-            # DINOv2's, or DeiT's token without a teacher.
-            held = ("all", 1) if scale is None else ("class", registers)
-            if (prefix, registers) != held:
-                reasons.append(
-                    f"{registers} registers, positions for {prefix!r} of the "
-                    f"tokens and layer_scale={scale}"
-                )
     if positions == "sincos2d" and name != "big_vision":
         reasons.append("fixed positions (sincos2d)")
     if name in _NEEDS_CLASS_TOKEN and not told["class_token"]:
@@ -206,6 +195,12 @@ def raise_unless_held(told, layout):
     if name == "huggingface" and told["classes"]:
         if told["representation_size"]:
             reasons.append("`pre_logits` before a head")
+    gated = told["activation"] == "swiglu"
+    if name == "dinov2" and gated != (spelling == "swiglu"):
+        reasons.append(
+            f"activation {told['activation']!r}; "
+            f"{'write' if gated else 'that is not'} 'dinov2:swiglu'"
+        )
     if reasons:
         raise ValueError(
             f"The layout {name!r} cannot hold the model: {'; '.join(reasons)}."

@@ -72,10 +72,9 @@ def save(model, path, layout="vit_jax", overwrite=False):
         FileExistsError: if the file exists and `overwrite` is False.
         ValueError: if the layout has no place for one of the weights.
     """
-    known(layout)
+    spelling = spelling_of(layout)
     weights, told = describe(model)
     raise_unless_held(told, layout)
-    spelling = spelling_of(layout, told, weights)
     try:
         arrays = to_checkpoint(weights, spelling, told["num_heads"])
     except ValueError as error:

@@ -90,13 +90,15 @@ def _without(table, *layers):
 TIMM = (_timm(), _timm("deit3", scales=("gamma_1", "gamma_2")))
 # Meta's MAE is timm's ViT; what tells its pre-training files is the decoder,
 # which is not read here.
-_TIMMS_OWN = ("distillation", "pooling/", "pre_norm")
-_QK_NORM = tuple(f"block_{{i}}/attention/{name}_norm" for name in _QKV[:2])
+_TIMMS_OWN = (
+    "distillation",
+    "pooling/",
+    "pre_norm",
+    *(f"block_{{i}}/attention/{name}_norm" for name in _QKV[:2]),
+)
 MAE = (
     replace(
-        _without(
-            _timm(), *_TIMMS_OWN, *_QK_NORM, "register", "block_{i}/scale"
-        ),
+        _without(_timm(), *_TIMMS_OWN, "register", "block_{i}/scale"),
         signs=("decoder_embed.weight",),
         ignore=("decoder_*", "mask_token"),
     ),
@@ -115,7 +117,7 @@ def _with_masks(table, **renamed):
 
 DINOV2 = tuple(
     _with_masks(
-        _without(_timm(*spelled), *_TIMMS_OWN, *_QK_NORM, "head"),
+        _without(_timm(*spelled), *_TIMMS_OWN, "head"),
         reg_token="register_tokens",
     )
     for spelled in ((), ("swiglu", ("w12", "w3")))
@@ -124,23 +126,22 @@ DINOV2 = tuple(
 
 def _huggingface(name, prefix, attention, rest):
     """transformers: `attention` and `rest` hold the names of a block's parts,
-    which differ between ViT and DINOv2 and between files and memory, and the
-    layers that its models do not have."""
+    which differ between ViT and DINOv2 and between files and memory."""
     layer = f"{prefix}{rest['layer']}"
     tokens = (
         ("class_token/tokens", "cls_token", "array"),
-        ("distillation_token/tokens", "distillation_token", "array"),
-        (
-            "register_tokens/tokens",
-            rest.get("registers", "register_tokens"),
-            "array",
+        *rest.get(
+            "tokens",
+            (
+                ("distillation_token/tokens", "distillation_token", "array"),
+                ("register_tokens/tokens", "register_tokens", "array"),
+            ),
         ),
         ("mask_token/tokens", "mask_token", rest["mask"]),
         ("position_embedding/embedding", "position_embeddings", "array"),
     )
     head = "cls_classifier" if rest.get("teacher") else "classifier"
-    scale = f"{layer}.layer_scale1.lambda1"
-    table = Format(
+    return Format(
         name,
         TORCH,
         (
@@ -164,7 +165,11 @@ def _huggingface(name, prefix, attention, rest):
                     (*_QKV, "attention_output"), attention, strict=True
                 )
             ),
-            ("block_{i}/scale_1/gamma", scale, "array"),
+            (
+                "block_{i}/scale_1/gamma",
+                f"{layer}.layer_scale1.lambda1",
+                "array",
+            ),
             ("block_{i}/norm_2/*", f"{layer}.{rest['norms'][1]}.*", "norm"),
             *(
                 ("block_{i}/mlp/dense_1/*", gates, "gated")
@@ -188,9 +193,6 @@ def _huggingface(name, prefix, attention, rest):
             ("distillation_head/*", "distillation_classifier.*", "linear"),
         ),
     )
-    table = _without(table, *rest["without"])
-    scaled = any(theirs == scale for _, theirs, _ in table.rows)
-    return replace(table, signs=(scale.format(i=0),) if scaled else ())
 
 
 def _under(layer, names):
@@ -210,20 +212,12 @@ _VIT = {
     "norms": ("layernorm_before", "layernorm_after"),
     "mlp": ("intermediate.dense", "output.dense"),
     "mask": "array",
-    "without": ("distillation", "register", "block_{i}/scale"),
 }
-# Without a teacher's head DeiT's second token is read by nobody: a register.
-_DEIT = {
-    "registers": "distillation_token",
-    "without": ("distillation", "block_{i}/scale"),
-}
-_TEACHER = {"teacher": True, "without": ("register", "block_{i}/scale")}
 _DINOV2 = {
     "layer": "encoder.layer.{i}",
     "norms": ("norm1", "norm2"),
     "mlp": ("mlp.fc1", "mlp.fc2"),
     "mask": "vector",
-    "without": ("distillation", "pre_logits"),
 }
 _NEW_VIT = {**_VIT, "layer": "layers.{i}", "mlp": ("mlp.fc1", "mlp.fc2")}
 _SWIGLU = {**_DINOV2, "mlp": ("mlp.weights_in", "mlp.weights_out")}
@@ -231,19 +225,24 @@ _NEW_SWIGLU = {
     **_DINOV2,
     "mlp": (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
 }
+_TEACHER = {**_VIT, "teacher": True}
+# DeiT with one head does not read its distillation token again, which is then
+# what a register is.
+_UNREAD = {
+    "tokens": (("register_tokens/tokens", "distillation_token", "array"),)
+}
 
 HUGGINGFACE = (
     _huggingface("", "vit.", _IN_FILES, _VIT),
     _huggingface("vit", "", _IN_FILES, _VIT),
-    _huggingface("deit", "deit.", _IN_FILES, {**_VIT, **_DEIT}),
-    _huggingface("deit-bare", "", _IN_FILES, {**_VIT, **_DEIT}),
-    _huggingface("deit-teacher", "deit.", _IN_FILES, {**_VIT, **_TEACHER}),
+    _huggingface("deit", "deit.", _IN_FILES, {**_VIT, **_UNREAD}),
+    _huggingface("deit-teacher", "deit.", _IN_FILES, _TEACHER),
     *(
-        _without(_huggingface(f"{name}{kind}", prefix, names, rest), *absent)
-        for name, prefix, absent in (
-            ("dinov2", "dinov2.", ("register",)),
-            ("dinov2-reg", "dinov2_with_registers.", ()),
-            ("dinov2-bare", "", ()),
+        _huggingface(f"{name}{kind}", prefix, names, rest)
+        for name, prefix in (
+            ("dinov2", "dinov2."),
+            ("dinov2-reg", "dinov2_with_registers."),
+            ("dinov2-bare", ""),
         )
         for kind, names, rest in (
             ("", _IN_FILES, _DINOV2),
@@ -254,9 +253,9 @@ HUGGINGFACE = (
     ),
     _huggingface("vit-v5", "vit.", _IN_MEMORY, _NEW_VIT),
     _huggingface("vit-bare-v5", "", _IN_MEMORY, _NEW_VIT),
-    _huggingface("deit-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, **_DEIT}),
+    _huggingface("deit-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, **_UNREAD}),
     _huggingface(
-        "deit-teacher-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, **_TEACHER}
+        "deit-teacher-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, "teacher": True}
     ),
 )
 
