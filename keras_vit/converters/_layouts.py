@@ -194,7 +194,7 @@ def raise_unless_held(told, layout):
             reasons.append(f"pooling {told['pooling']!r}")
     if name == "huggingface" and told["classes"]:
         if told["representation_size"]:
-            reasons.append("`pre_logits` before a head")
+            reasons.append("it has no layer `pre_logits` before a head")
     gated = told["activation"] == "swiglu"
     if name == "dinov2" and gated != (spelling == "swiglu"):
         reasons.append(
