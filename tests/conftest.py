@@ -20,6 +20,27 @@ from keras_vit.downloads import _http
 from tests import server as web
 
 
+def _import_torchvision():
+    """timm and transformers import torchvision, whose wheel in PyPI is built
+    for CUDA. Beside PyTorch for CPUs it misses two operators of its own,
+    which no classifier calls: declared, it imports."""
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise
+        for name in ("nms", "qnms"):
+            torch.library.define(
+                f"torchvision::{name}",
+                "(Tensor a, Tensor b, float c) -> Tensor",
+            )
+        import torchvision  # noqa: F401
+
+
+with contextlib.suppress(ImportError):
+    _import_torchvision()
+
+
 @pytest.fixture(autouse=True)
 def _fresh_state():
     keras.utils.set_random_seed(0)

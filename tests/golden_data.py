@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 
+from keras_vit.converters import open_checkpoint
 from keras_vit.converters._files import read
 
 FOLDER = pathlib.Path(__file__).parent / "golden"
@@ -151,6 +152,23 @@ def arrays(case):
     return read(weights_path(case))
 
 
+# Cases whose image is of another size than their file's positions.
+RESIZED = (
+    "facebook_dinov2",
+    "facebook_dinov2_reg",
+    "hf_dinov2_reg_cls",
+    "hf_vit_interpolate",
+    "timm_dynamic",
+    "vit_jax_load_resized",
+)
+# Cases of a part of a model.
+NO_MODEL = (
+    "posemb_resample",
+    "timm_posemb_resample",
+    "torchvision_posemb_resample",
+)
+
+
 def load_arguments(case):
     """What the files of 48 channels cannot tell: heads, and the image."""
     arguments = {"input_shape": io(case)["image"].shape[1:]}
@@ -167,3 +185,18 @@ def arguments(case):
         "input_shape": image.shape[1:],
         **MODELS[case][1],
     }
+
+
+def spelling(case):
+    """`layout:spelling` of the case's file, as `--to` takes it."""
+    checkpoint = open_checkpoint(load_path(case), num_heads=3)
+    return f"{checkpoint.layout}:{checkpoint.format.name}"
+
+
+def assert_same(found, expected):
+    """Checks keys, types, shapes and bits."""
+    assert set(found) == set(expected)
+    for key, array in expected.items():
+        assert found[key].dtype == array.dtype, key
+        assert found[key].shape == array.shape, key
+        assert found[key].tobytes() == array.tobytes(), key

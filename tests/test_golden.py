@@ -6,6 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit.converters import Checkpoint
+from keras_vit.converters import _cli
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters._convert import from_checkpoint
 from keras_vit.converters._formats import FORMATS
@@ -64,24 +65,6 @@ def test_every_named_array_is_the_originals(case, record_error):
 
 
 @pytest.mark.parametrize("case", golden_data.LOADED)
-def test_load_needs_nothing_but_the_file(case, record_error):
-    golden = golden_data.io(case)
-    model = keras_vit.converters.load(
-        golden_data.load_path(case), **golden_data.load_arguments(case)
-    )
-    found = model.predict(golden["image"], verbose=0)
-    expected = golden.get("logits", golden.get("pooler_output"))
-    if expected is None:  # Meta's DINOv2 gives tokens
-        expected = golden["x_norm_patchtokens"]
-        found = found[:, -expected.shape[1] :]
-    elif case == "hf_dinov2_reg":
-        found = found[:, 0]  # its pooler takes the class token as it is
-    assert found.shape == expected.shape
-    error = np.abs(found - expected).max()
-    record_error(case, "by load()", error, golden_data.TOLERANCE)
-
-
-@pytest.mark.parametrize("case", golden_data.LOADED)
 def test_layout_is_found(case):
     checkpoint = open_checkpoint(golden_data.load_path(case), num_heads=3)
     expected = golden_data.LOADED[case]
@@ -90,12 +73,15 @@ def test_layout_is_found(case):
     )
 
 
-def test_load_resized_as_vit_jax_does(record_error):
+def test_convert_resized_as_vit_jax_does(record_error, tmp_path):
     case = "vit_jax_load_resized"
     golden = golden_data.io(case)
-    model = keras_vit.converters.load(
-        golden_data.folder(case) / "weights.npz", input_shape=(48, 48, 3)
+    _cli.convert(
+        golden_data.weights_path(case),
+        tmp_path / "x.keras",
+        settings={"input_shape": (48, 48, 3)},
     )
+    model = keras.models.load_model(tmp_path / "x.keras", safe_mode=True)
     positions = model.get_layer("position_embedding").embedding
     record_error(
         case,

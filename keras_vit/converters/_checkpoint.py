@@ -10,9 +10,9 @@ from keras_vit.converters._convert import from_checkpoint
 from keras_vit.converters._files import read
 from keras_vit.converters._files import read_config
 from keras_vit.converters._heads import number_of_heads
-from keras_vit.converters._layouts import POSITION_PREFIXES
 from keras_vit.converters._layouts import detect
 from keras_vit.converters._layouts import meaning
+from keras_vit.converters._layouts import position_prefixes
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Checkpoint:
                 class_token,
                 (position_prefix,)
                 if position_prefix
-                else POSITION_PREFIXES[self.layout],
+                else position_prefixes(self.layout, self.format.name),
             )
         except ValueError as error:
             raise ValueError(f"{self.path!r} cannot be used. {error}") from None

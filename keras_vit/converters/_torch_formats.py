@@ -77,12 +77,28 @@ def _timm(name="", mlp=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma")):
     )
 
 
+def _without(table, *layers):
+    """A table for code that has no such layers."""
+    rows = tuple(
+        (ours, theirs, kind)
+        for ours, theirs, kind in table.rows
+        if not "".join(ours).startswith(layers)
+    )
+    return replace(table, rows=rows)
+
+
 TIMM = (_timm(), _timm("deit3", scales=("gamma_1", "gamma_2")))
 # Meta's MAE is timm's ViT; what tells its pre-training files is the decoder,
 # which is not read here.
+_TIMMS_OWN = (
+    "distillation",
+    "pooling/",
+    "pre_norm",
+    *(f"block_{{i}}/attention/{name}_norm" for name in _QKV[:2]),
+)
 MAE = (
     replace(
-        _timm(),
+        _without(_timm(), *_TIMMS_OWN, "register", "block_{i}/scale"),
         signs=("decoder_embed.weight",),
         ignore=("decoder_*", "mask_token"),
     ),
@@ -99,9 +115,12 @@ def _with_masks(table, **renamed):
     return replace(table, rows=(*rows, mask), signs=("mask_token",))
 
 
-DINOV2 = (
-    _with_masks(_timm(), reg_token="register_tokens"),
-    _with_masks(_timm("swiglu", ("w12", "w3")), reg_token="register_tokens"),
+DINOV2 = tuple(
+    _with_masks(
+        _without(_timm(*spelled), *_TIMMS_OWN, "head"),
+        reg_token="register_tokens",
+    )
+    for spelled in ((), ("swiglu", ("w12", "w3")))
 )
 
 
@@ -111,8 +130,13 @@ def _huggingface(name, prefix, attention, rest):
     layer = f"{prefix}{rest['layer']}"
     tokens = (
         ("class_token/tokens", "cls_token", "array"),
-        ("distillation_token/tokens", "distillation_token", "array"),
-        ("register_tokens/tokens", "register_tokens", "array"),
+        *rest.get(
+            "tokens",
+            (
+                ("distillation_token/tokens", "distillation_token", "array"),
+                ("register_tokens/tokens", "register_tokens", "array"),
+            ),
+        ),
         ("mask_token/tokens", "mask_token", rest["mask"]),
         ("position_embedding/embedding", "position_embeddings", "array"),
     )
@@ -202,11 +226,16 @@ _NEW_SWIGLU = {
     "mlp": (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
 }
 _TEACHER = {**_VIT, "teacher": True}
+# DeiT with one head does not read its distillation token again, which is then
+# what a register is.
+_UNREAD = {
+    "tokens": (("register_tokens/tokens", "distillation_token", "array"),)
+}
 
 HUGGINGFACE = (
     _huggingface("", "vit.", _IN_FILES, _VIT),
     _huggingface("vit", "", _IN_FILES, _VIT),
-    _huggingface("deit", "deit.", _IN_FILES, _VIT),
+    _huggingface("deit", "deit.", _IN_FILES, {**_VIT, **_UNREAD}),
     _huggingface("deit-teacher", "deit.", _IN_FILES, _TEACHER),
     *(
         _huggingface(f"{name}{kind}", prefix, names, rest)
@@ -224,7 +253,7 @@ HUGGINGFACE = (
     ),
     _huggingface("vit-v5", "vit.", _IN_MEMORY, _NEW_VIT),
     _huggingface("vit-bare-v5", "", _IN_MEMORY, _NEW_VIT),
-    _huggingface("deit-v5", "deit.", _IN_MEMORY, _NEW_VIT),
+    _huggingface("deit-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, **_UNREAD}),
     _huggingface(
         "deit-teacher-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, "teacher": True}
     ),

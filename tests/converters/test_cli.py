@@ -12,81 +12,10 @@ import pytest
 
 import keras_vit
 from keras_vit.converters import _cli
-from keras_vit.converters import open_checkpoint
 from keras_vit.converters._files import read
 from tests import golden_data
 
 TOOL = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
-
-
-def settings(case):
-    """`--set` for what files of 48 channels cannot tell."""
-    rows, columns, _ = golden_data.io(case)["image"].shape[1:]
-    patch = 16 if "prelogits" in case else 8
-    given = {}
-    if case.startswith(("timm", "torchvision", "facebook")):
-        given["num_heads"] = 3
-    if case in ("vit_jax_gap", "timm_base_pth", "timm_avg"):
-        given["grid_size"] = (rows // patch, columns // patch)
-    if case == "timm_avg":
-        given["class_token"] = True
-    return given
-
-
-def spelled(case):
-    checkpoint = open_checkpoint(golden_data.load_path(case), num_heads=3)
-    return f"{checkpoint.layout}:{checkpoint.format.name}"
-
-
-def assert_same(found, expected):
-    assert set(found) == set(expected)
-    for key, array in expected.items():
-        assert found[key].dtype == array.dtype, key
-        np.testing.assert_array_equal(found[key], array)
-
-
-@pytest.mark.parametrize("case", golden_data.LOADED)
-def test_there_and_back_through_keras_is_bit_exact(case, tmp_path):
-    """A to Keras to A: keys, shapes, types and values."""
-    if case in ("big_vision_siglip_img", "timm_avg"):
-        pytest.skip("has no square positions; see the test by arrays")
-    arrays = golden_data.arrays(case)
-    middle = tmp_path / "model.keras"
-    _cli.convert(golden_data.load_path(case), middle, settings=settings(case))
-    layout = spelled(case)
-    half = {str(a.dtype) for a in arrays.values()} == {"bfloat16"}
-    target = tmp_path / ("back" + golden_data.weights_path(case).suffix)
-    _cli.convert(middle, target, to=layout, dtype="bfloat16" if half else None)
-    assert_same(read(target), arrays)
-
-
-PAIRS = [
-    ("vit_jax_token", "timm"),
-    ("vit_jax_token", "huggingface"),
-    ("vit_jax_token_prelogits", "torchvision"),
-    ("timm_base", "vit_jax"),
-    ("timm_base", "torchvision"),
-    ("timm_base", "mae"),
-    ("hf_vit", "timm"),
-    ("hf_vit", "vit_jax:current"),
-    ("torchvision_vit", "huggingface"),
-    ("big_vision_map", "timm"),
-    ("facebook_dinov2_reg", "huggingface:dinov2-bare"),
-    ("hf_dinov2_reg", "dinov2"),
-    ("timm_deit_distilled", "huggingface:deit-teacher"),
-]
-
-
-@pytest.mark.parametrize("case,layout", PAIRS)
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pth"])
-def test_there_and_back_between_files(case, layout, suffix, tmp_path):
-    """A to B to A in NumPy, through every container."""
-    there = tmp_path / f"there{suffix}"
-    back = tmp_path / f"back{suffix}"
-    given = {"settings": {"num_heads": 3}}
-    _cli.convert(golden_data.load_path(case), there, to=layout, **given)
-    _cli.convert(there, back, layout=layout, to=spelled(case), **given)
-    assert_same(read(back), golden_data.arrays(case))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +86,7 @@ def test_shards(tmp_path):
         index.update(dict.fromkeys(part, name))
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(json.dumps({"weight_map": index}))
-    assert_same(read(tmp_path), arrays)
+    golden_data.assert_same(read(tmp_path), arrays)
     index[keys[0]] = "../outside.safetensors"
     path.write_text(json.dumps({"weight_map": index}))
     with pytest.raises(ValueError, match="names a shard elsewhere"):

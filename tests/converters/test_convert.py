@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -35,50 +36,37 @@ def test_tables_are_one_to_one(layout, spelling):
     assert len(theirs) == len(set(theirs))
 
 
-@pytest.mark.parametrize("case", golden_data.MODELS)
-def test_round_trip_is_bit_exact(case):
-    layout, _ = golden_data.MODELS[case]
-    arrays = golden_data.arrays(case)
-    spelling = spelling_of(layout, arrays)
-    assert not spelling.unknown(arrays)
-    weights = _convert.from_checkpoint(arrays, spelling, heads=3)
-    back = _convert.to_checkpoint(weights, spelling, heads=3)
-    assert set(back) == set(arrays)
+BLOCKS = 12  # as text, 10 and 11 come before 2
+
+
+def numbered(layout):
+    """Weights of many blocks, each filled with its number."""
+    arrays = golden_data.arrays("vit_jax_token")
+    weights = _convert.from_checkpoint(arrays, FORMATS["vit_jax"][0])
+    for path in [path for path in weights if path.startswith("block_0/")]:
+        for i in range(BLOCKS):
+            weights[path.replace("block_0", f"block_{i}")] = np.full(
+                weights[path].shape, i, np.float32
+            )
+    if layout == "dinov2":  # has no head
+        del weights["head/kernel"], weights["head/bias"]
+    return weights
+
+
+@pytest.mark.parametrize("layout,spelling", SPELLINGS)
+def test_blocks_keep_their_numbers_beyond_ten(layout, spelling):
+    weights = numbered(layout)
+    arrays = _convert.to_checkpoint(weights, spelling, heads=3)
+    # Their numbers, not only there and back: a mistake could undo itself.
     for key, array in arrays.items():
-        assert back[key].dtype == array.dtype
-        np.testing.assert_array_equal(back[key], array)
-
-
-@pytest.mark.parametrize("case", golden_data.MODELS)
-def test_shuffling_any_array_changes_the_weights(case):
-    """No array of a checkpoint is silently left out."""
-    layout, _ = golden_data.MODELS[case]
-    arrays = golden_data.arrays(case)
-    spelling = spelling_of(layout, arrays)
-    before = _convert.from_checkpoint(arrays, spelling, heads=3)
-    for key in arrays:
-        changed = {**arrays, key: arrays[key] + 1}
-        after = _convert.from_checkpoint(changed, spelling, heads=3)
-        moved = [p for p in before if not np.array_equal(before[p], after[p])]
-        assert moved, key
-
-
-def test_blocks_keep_their_numbers_beyond_ten():
-    model = keras_vit.VisionTransformer(
-        patch_size=4,
-        hidden_size=8,
-        num_layers=12,
-        num_heads=2,
-        input_shape=(8, 8, 3),
-        classes=2,
-    )
-    weights = {w.path: np.full(w.shape, i) for i, w in enumerate(model.weights)}
-    for layout, spelling in SPELLINGS:
-        arrays = _convert.to_checkpoint(weights, spelling, heads=2)
-        again = _convert.from_checkpoint(arrays, spelling, heads=2)
-        assert weights.keys() == again.keys(), layout
-        for path, array in weights.items():
-            np.testing.assert_array_equal(array, again[path])
+        number = re.search(r"(?:encoderblock|blocks|layers?)\w*?[._](\d+)", key)
+        if number:
+            assert (array == int(number[1])).all(), key
+        elif "encoderblock/" in key:
+            assert array.shape[0] == BLOCKS
+            assert all((array[i] == i).all() for i in range(BLOCKS)), key
+    again = _convert.from_checkpoint(arrays, spelling, heads=3)
+    golden_data.assert_same(again, weights)
 
 
 def test_unlike_numbers_are_not_one_block():

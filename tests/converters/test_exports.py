@@ -1,0 +1,136 @@
+"""Models trained here run in timm, transformers and torchvision, and theirs
+here: the libraries themselves are the judges."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from tests import originals
+
+# Rounding makes up to 3e-6 here, the other GELU 1.4e-5 and more.
+TOLERANCE = 1e-5
+SIZES = {
+    "hidden_size": 32,
+    "num_layers": 2,
+    "num_heads": 2,
+    "mlp_dim": 64,
+    "patch_size": 8,
+    "input_shape": (32, 32, 3),
+    "classes": 5,
+}
+
+
+def images(count=4, height=32, width=32):
+    draw = np.random.default_rng(0).normal
+    return draw(size=(count, height, width, 3)).astype("float32")
+
+
+# Compiling a training step takes seconds under JAX and TensorFlow: there
+# these are trained, and the others get random weights. PyTorch trains all.
+TRAINED = (
+    "timm-registers-scale-qknorm",
+    "transformers-dinov2-registers-swiglu",
+    "torchvision-pre-logits",
+)
+
+
+def made(name):
+    """A model after three steps of training, or with random weights."""
+    arguments = originals.CASES[name].arguments
+    model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
+    if name not in TRAINED and keras.backend.backend() != "torch":
+        draw = np.random.default_rng(1).normal
+        for weight in model.weights:
+            weight.assign(weight + draw(size=weight.shape, scale=0.1))
+        return model
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    x, y = images(12), np.arange(12) % 5
+    model.fit(x, y, batch_size=4, epochs=1, verbose=0, shuffle=False)
+    return model
+
+
+def logits(model, x=None):
+    x = images() if x is None else x
+    return keras.ops.convert_to_numpy(model(x, training=False))
+
+
+def assert_alike(found, expected):
+    assert np.ptp(expected, axis=0).max() > 0.01, (
+        "the images make no difference"
+    )
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", originals.CASES)
+def test_a_model_trained_here_runs_there(name, tmp_path):
+    case = originals.CASES[name]
+    original = originals.build(case)
+    model = made(name)
+    path = tmp_path / "model.safetensors"
+    keras_vit.converters.save(model, path, case.spelling)
+    original = originals.load(case, original, path)
+    assert_alike(originals.run(original, images()), logits(model))
+
+
+@pytest.mark.parametrize("name", originals.CASES)
+def test_a_model_made_there_runs_here(name, tmp_path):
+    case = originals.CASES[name]
+    original = originals.build(case)
+    originals.shake(original)
+    path = originals.save(case, original, tmp_path)
+    told = {"num_heads": 2, "input_shape": (32, 32, 3), **case.told}
+    model = keras_vit.converters.load(path, **told)
+    assert_alike(logits(model), originals.run(original, images()))
+
+
+def test_positioned_registers_are_none_of_transformers(tmp_path):
+    model = made("timm-registers-positioned")
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(ValueError, match="positions for 'all'"):
+        keras_vit.converters.save(model, path, "huggingface")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["timm-token", "timm-registers-scale-qknorm"])
+def test_images_of_any_size_as_timm_resamples_them(name, tmp_path):
+    case = originals.CASES[name]
+    options = {**case.options, "dynamic_img_size": True}
+    original = originals.build(dataclasses.replace(case, options=options))
+    originals.shake(original)
+    path = originals.save(case, original, tmp_path)
+    model = keras_vit.converters.load(
+        path, num_heads=2, input_shape=(None, None, 3)
+    )
+    back = tmp_path / "back.safetensors"
+    keras_vit.converters.save(model, back, "timm")
+    again = originals.build(dataclasses.replace(case, options=options))
+    again = originals.load(case, again, back)
+    for x in (images(2, 48, 40), images(2)):
+        expected = originals.run(original, x)
+        assert_alike(logits(model, x), expected)
+        np.testing.assert_array_equal(originals.run(again, x), expected)
+
+
+def test_names_of_the_first_deit3_files(tmp_path):
+    """Meta's own files say gamma_1; timm renames it where it reads them."""
+    case = originals.CASES["timm-deit3"]
+    original = originals.build(case)
+    model = made("timm-deit3")
+    path = tmp_path / "model.safetensors"
+    keras_vit.converters.save(model, path, "timm:deit3")
+    room = pytest.importorskip("timm").models.vision_transformer
+    arrays = originals.read(path)
+    assert "blocks.0.gamma_1" in arrays
+    renamed = room.checkpoint_filter_fn(
+        arrays, original, adapt_layer_scale=True
+    )
+    original.load_state_dict(renamed, strict=True)
+    assert_alike(originals.run(original, images()), logits(model))
+    model = keras_vit.converters.load(path, num_heads=2)
+    assert_alike(logits(model), originals.run(original, images()))

@@ -1,0 +1,63 @@
+"""No array of a checkpoint is silently ignored."""
+
+import dataclasses
+import fnmatch
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters import open_checkpoint
+from keras_vit.converters._convert import from_checkpoint
+from keras_vit.converters._convert import to_checkpoint
+from keras_vit.weights import load_into
+from tests import golden_data
+
+# What cannot change a result: a key's bias shifts all scores of a query
+# alike, and softmax does not see it; no patch is masked.
+_SILENT = {
+    False: ("*attention/key/bias", "mask_token/tokens"),
+    True: ("*attention/key_norm/beta", "mask_token/tokens"),  # with qk norm
+}
+
+
+@pytest.mark.parametrize("case", golden_data.LOADED)
+def test_shuffling_any_array_changes_the_result(case):
+    path = golden_data.load_path(case)
+    checkpoint = open_checkpoint(path, num_heads=3)
+    model = keras_vit.converters.load(path, **golden_data.load_arguments(case))
+    grid = None
+    if checkpoint.weights.get("position_embedding/embedding") is not None:
+        grid = model.get_layer("position_embedding").built_grid
+        if case in golden_data.RESIZED:
+            grid = checkpoint.arguments()["grid_size"]
+    silent = _SILENT[any("query_norm" in name for name in checkpoint.weights)]
+    image = golden_data.io(case)["image"][:1]
+    before = model.predict_on_batch(image)
+
+    for key, moved in shuffled(golden_data.arrays(case), checkpoint.format):
+        if all(_is_in(name, silent) for name in moved):
+            continue  # compared in `shuffled`
+        weights = {**checkpoint.weights, **moved}
+        load_into(model, dataclasses.replace(checkpoint, weights=weights), grid)
+        after = model.predict_on_batch(image)
+        change = np.abs(after - before).max() / np.abs(before).max()
+        assert change > 1e-6, f"{key}: {change}"
+
+
+def shuffled(arrays, spelling):
+    """Yields each key, and those of our weights that it moves when its values
+    are permuted. They are what was permuted: converted back it is the same,
+    so that also the parts of an array are there which change no result."""
+    random = np.random.default_rng(0)
+    for key, array in arrays.items():
+        other = random.permutation(array.reshape(-1)).reshape(array.shape)
+        assert other.tobytes() != array.tobytes(), f"{key} is constant"
+        moved = from_checkpoint({key: other}, spelling, heads=3)
+        back = to_checkpoint(moved, spelling, heads=3)
+        golden_data.assert_same(back, {key: other})
+        yield key, moved
+
+
+def _is_in(name, patterns):
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
