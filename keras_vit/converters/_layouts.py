@@ -52,6 +52,14 @@ POSITION_PREFIXES = {
 }
 
 
+def position_prefixes(layout, spelling):
+    """Returns the values of `position_prefix` that are possible, the likeliest
+    first, of a layout and the name of a spelling."""
+    if layout == "huggingface" and spelling in ("deit", "deit-v5"):
+        return ("all",)  # its distillation token, without a head of its own
+    return POSITION_PREFIXES.get(layout, ("all", "class", "none"))
+
+
 def meaning(layout, spelling, paths):
     """Returns the arguments of `VisionTransformer` that a layout implies.
 
@@ -159,11 +167,12 @@ def raise_unless_held(told, layout):
         told: Dict of arguments of `VisionTransformer`.
         layout: Name of the layout to write.
     """
-    name = layout.partition(":")[0]
+    name, _, spelling = layout.partition(":")
     reasons = []
     positions = told["position_embedding"]
     if positions == "learned":
-        prefix, possible = told["position_prefix"], POSITION_PREFIXES[name]
+        prefix = told["position_prefix"]
+        possible = position_prefixes(name, spelling)
         counts = [positioned(other, told) for other in possible]
         if positioned(prefix, told) not in counts:
             reasons.append(

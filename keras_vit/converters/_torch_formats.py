@@ -111,8 +111,13 @@ def _huggingface(name, prefix, attention, rest):
     layer = f"{prefix}{rest['layer']}"
     tokens = (
         ("class_token/tokens", "cls_token", "array"),
-        ("distillation_token/tokens", "distillation_token", "array"),
-        ("register_tokens/tokens", "register_tokens", "array"),
+        *rest.get(
+            "tokens",
+            (
+                ("distillation_token/tokens", "distillation_token", "array"),
+                ("register_tokens/tokens", "register_tokens", "array"),
+            ),
+        ),
         ("mask_token/tokens", "mask_token", rest["mask"]),
         ("position_embedding/embedding", "position_embeddings", "array"),
     )
@@ -202,11 +207,16 @@ _NEW_SWIGLU = {
     "mlp": (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
 }
 _TEACHER = {**_VIT, "teacher": True}
+# DeiT with one head does not read its distillation token again, which is then
+# what a register is.
+_UNREAD = {
+    "tokens": (("register_tokens/tokens", "distillation_token", "array"),)
+}
 
 HUGGINGFACE = (
     _huggingface("", "vit.", _IN_FILES, _VIT),
     _huggingface("vit", "", _IN_FILES, _VIT),
-    _huggingface("deit", "deit.", _IN_FILES, _VIT),
+    _huggingface("deit", "deit.", _IN_FILES, {**_VIT, **_UNREAD}),
     _huggingface("deit-teacher", "deit.", _IN_FILES, _TEACHER),
     *(
         _huggingface(f"{name}{kind}", prefix, names, rest)
@@ -224,7 +234,7 @@ HUGGINGFACE = (
     ),
     _huggingface("vit-v5", "vit.", _IN_MEMORY, _NEW_VIT),
     _huggingface("vit-bare-v5", "", _IN_MEMORY, _NEW_VIT),
-    _huggingface("deit-v5", "deit.", _IN_MEMORY, _NEW_VIT),
+    _huggingface("deit-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, **_UNREAD}),
     _huggingface(
         "deit-teacher-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, "teacher": True}
     ),
