@@ -19,7 +19,7 @@ class NotRunError(Exception):
     """Why an original is not run; that is no fault of a file."""
 
 
-def original(checkpoint, told, output):
+def original(checkpoint, told, output, image_size):
     """Returns `(name and version, function of images)`.
 
     Args:
@@ -27,6 +27,7 @@ def original(checkpoint, told, output):
         told: Dict of arguments of `VisionTransformer`.
         output: What the function is to return: "logits", "pooled" or
             "tokens".
+        image_size: `(height, width)`, which must be that of the positions.
 
     Raises:
         NotRunError: if there is no such library here, or it has no such
@@ -35,6 +36,8 @@ def original(checkpoint, told, output):
     library = ORIGINALS.get(checkpoint.layout)
     if not callable(library):
         raise NotRunError(library or "no library of its own")
+    if not told.get("grid_size") or _image_size(told) != image_size:
+        raise NotRunError("the images are not of the size of its positions")
     try:
         import torch
 
@@ -205,5 +208,4 @@ ORIGINALS = {  # layout: its library, or why there is none
     "vit_jax": _NOT_ON_PYPI,
     "big_vision": _NOT_ON_PYPI,
     "dinov2": _NOT_ON_PYPI,
-    "keras": "Keras's own file",
 }

@@ -77,8 +77,11 @@ def verify(source, target, layout=None, to=None, settings=None, dtype=None):
     tolerance = tolerance or TOLERANCE
     rows.append(_row(f"{target.name} in keras_vit", after, before, tolerance))
     output = _output(ours, told)
-    for checkpoint, found in ((old, before), (new, after)):
-        rows.append(_original(checkpoint, told, output, images, found, shape))
+    rows += [
+        _original(checkpoint, told, output, images, found)
+        for checkpoint, found in ((old, before), (new, after))
+        if checkpoint.layout != "keras"
+    ]
     size = " x ".join(map(str, shape))
     lines = [
         f"{BATCH} random images of {size} (seed {SEED}), {output}, "
@@ -131,14 +134,10 @@ def _row(name, found, expected, tolerance):
     return name, error, limit, "same" if error <= limit else "DIFFERS"
 
 
-def _original(checkpoint, told, output, images, found, shape):
+def _original(checkpoint, told, output, images, found):
     name = pathlib.Path(checkpoint.path).name
-    grid, patch = told.get("grid_size") or (0, 0), told["patch_size"]
-    told = {**told, "grid_size": grid}
     try:
-        if (grid[0] * patch[0], grid[1] * patch[1]) != shape[:2]:
-            raise NotRunError("the images are not of its own size")
-        library, run = original(checkpoint, told, output)
+        library, run = original(checkpoint, told, output, images.shape[1:3])
     except NotRunError as error:
         return f"{name} in {checkpoint.layout}", None, None, f"not run: {error}"
     except RuntimeError as error:  # PyTorch's, of a file it does not take

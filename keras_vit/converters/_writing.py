@@ -67,8 +67,9 @@ def raise_unless_writable(target, layout):
     """Raises a `ValueError` if the name of a target is of no container."""
     if target.suffix not in ("", *SUFFIXES):
         raise ValueError(
-            "TARGET must end in .keras, .weights.h5, "
-            f"{', '.join(SUFFIXES)}, or be a folder. Received: {str(target)!r}"
+            "TARGET must end in "
+            f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or be a folder. "
+            f"Received: {str(target)!r}"
         )
     if target.suffix == "" and layout.partition(":")[0] != "huggingface":
         raise ValueError(
