@@ -155,7 +155,7 @@ def _read_tree(file):
                 continue  # the state of a dropout, and no weight
             array = np.asarray(data)
             if data.attrs.get("dtype") == "bfloat16":  # HDF5 has no name
-                array = array.astype(ml_dtypes.bfloat16)
+                array = array.view(ml_dtypes.bfloat16)
             if keys[-1] == "grid_size":
                 grid = tuple(int(n) for n in array)
                 continue

@@ -55,15 +55,29 @@ def load(path, layout=None, num_heads=None, **overrides):
     checkpoint = open_checkpoint(path, layout, num_heads)
     raise_if_untold(checkpoint, overrides)
     if str(path).endswith(".keras") and not overrides:
-        import keras
-
-        return keras.models.load_model(path, safe_mode=True)
+        return _load_whole(checkpoint)
     arguments = {**defaults_of(checkpoint), **overrides}
     representation = checkpoint.weights.get("pre_logits/bias")
     pools = arguments["include_top"] or arguments.get("pooling")
     if representation is not None and pools:
         arguments.setdefault("representation_size", len(representation))
     return VisionTransformer(**arguments, weights=checkpoint)
+
+
+def _load_whole(checkpoint):
+    import keras
+
+    from keras_vit.weights import load_into
+
+    try:
+        model = keras.models.load_model(checkpoint.path, safe_mode=True)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{checkpoint.path!r} cannot be loaded. {error}"
+        ) from None
+    # Keras does not mind arrays that no layer asks for.
+    load_into(model, checkpoint, checkpoint.config.get("grid_size"))
+    return model
 
 
 def defaults_of(checkpoint):
