@@ -178,7 +178,7 @@ def _problems(told, name):
         )
     if dinov2 and _mlp_ratio(told) is None:
         problems.append(
-            f"a gated MLP is a multiple of 8 wide, not {told['mlp_dim']}"
+            f"an MLP of {told['mlp_dim']}, which no whole `mlp_ratio` gives"
         )
     if not dinov2 and told["activation"] == "swiglu":
         problems.append("activation 'swiglu'")
@@ -190,17 +190,15 @@ def _problems(told, name):
 
 
 def _mlp_ratio(told):
-    """The ratio that gives the MLP's width in DINOv2's code; None if there is
-    none. Its gated MLP has 2/3 of the width, rounded up to 8s."""
+    """The ratio, a whole number in its config, that gives the MLP's width in
+    DINOv2's code; None if none does. Its gated MLP has 2/3 of the width,
+    rounded up to 8s."""
     hidden_size, width = told["hidden_size"], told["mlp_dim"]
-    if told["activation"] != "swiglu":
-        return next(
-            r
-            for r in (width // hidden_size, (width + 0.5) / hidden_size)
-            if int(hidden_size * r) == width
-        )
-    for ratio in (4, width * 3 / 2 / hidden_size):
-        if (int(int(hidden_size * ratio) * 2 / 3) + 7) // 8 * 8 == width:
+    for ratio in range(1, 65):
+        total = hidden_size * ratio
+        if told["activation"] == "swiglu":
+            total = (int(total * 2 / 3) + 7) // 8 * 8
+        if total == width:
             return ratio
     return None
 
