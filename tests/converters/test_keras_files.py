@@ -1,5 +1,10 @@
 """`.keras` and `.weights.h5`, in and out."""
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -209,3 +214,18 @@ def test_a_model_of_another_package(tmp_path):
     for name in ("model.keras", "model.weights.h5"):
         with pytest.raises(ValueError, match="was not made by keras_vit"):
             load(tmp_path / name)
+
+
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+def test_the_command_reads_them_without_a_backend(ending, tmp_path):
+    save(build("plain"), tmp_path / f"model{ending}")
+    tool = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
+    done = subprocess.run(
+        [sys.executable, tool, f"model{ending}", "a.npz", "--to", "timm"],
+        cwd=tmp_path,
+        env={**os.environ, "KERAS_BACKEND": "none"},  # which stops Keras
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "blocks.1.attn.qkv.weight" in read(tmp_path / "a.npz")
