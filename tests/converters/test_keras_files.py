@@ -14,6 +14,7 @@ from keras_vit.converters import _cli
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
+from keras_vit.converters._files import read
 from keras_vit.weights import variables_of
 from tests import golden_data
 
@@ -180,8 +181,6 @@ def test_from_a_checkpoint_to_weights_and_back(case, tmp_path):
     layout = golden_data.MODELS[case][0]
     back = tmp_path / ("back" + golden_data.weights_path(case).suffix)
     _cli.convert(path, back, to=layout)
-    from keras_vit.converters._files import read
-
     found, expected = read(back), golden_data.arrays(case)
     assert found.keys() == expected.keys()
     for key, array in expected.items():
