@@ -145,7 +145,7 @@ def test_a_folder_comes_back_exactly(name, output, arguments, tmp_path):
         ({"input_shape": (12, 16, 3)}, "4 x 4 and 3 x 4"),
         ({"patch_size": (4, 3)}, "4 x 3 and 3 x 4"),
         ({"num_registers": 2, "position_prefix": "class"}, "are DINOv2's"),
-        ({"representation_size": 5}, "no layer `pre_logits` before a head"),
+        ({"representation_size": 5}, "`pre_logits` before a head"),
         ({"layer_scale": 0.1}, "reads 'token_gap' and not 'token'"),
         ({"activation": "swiglu"}, "activation 'swiglu'"),
         ({"pooling": "map"}, "pooling 'map'"),
