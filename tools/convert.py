@@ -2,8 +2,7 @@
 
 Importing keras_vit imports Keras and its backend, which converting between
 files does not need and which takes longer than the work. So the package is
-entered here beside its front door; a whole Keras model opens the door after
-all.
+entered here beside its front door; what needs Keras imports it.
 """
 
 import importlib.util
@@ -23,11 +22,7 @@ def enter_beside_the_door():
 
 
 if __name__ == "__main__":
-    if any(name.endswith(".keras") for name in sys.argv[1:]):
-        sys.path.insert(0, str(ROOT))
-        import keras_vit  # noqa: F401  (registers the layers)
-    else:
-        enter_beside_the_door()
+    enter_beside_the_door()
     from keras_vit.converters._cli import main
 
     sys.exit(main())

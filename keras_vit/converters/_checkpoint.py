@@ -1,27 +1,39 @@
 """A checkpoint opened: its weights under our names and what they tell."""
 
 from dataclasses import dataclass
+from dataclasses import field
 
 from keras_vit import downloads
 from keras_vit.converters._architecture import architecture
 from keras_vit.converters._config import told_by
 from keras_vit.converters._convert import Format
 from keras_vit.converters._convert import from_checkpoint
+from keras_vit.converters._files import existing
 from keras_vit.converters._files import read
 from keras_vit.converters._files import read_config
 from keras_vit.converters._heads import number_of_heads
+from keras_vit.converters._keras_files import UNTOLD
+from keras_vit.converters._keras_files import is_keras
+from keras_vit.converters._keras_files import read_keras
+from keras_vit.converters._layouts import MEANINGS
 from keras_vit.converters._layouts import detect
+from keras_vit.converters._layouts import known
 from keras_vit.converters._layouts import meaning
 from keras_vit.converters._layouts import position_prefixes
+
+# Keras's files have our own names: no rows, and a path is its own key.
+_OURS = Format("", {}, ())
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     path: str
-    layout: str
+    layout: str  # "keras" for Keras's own files
     format: Format
     weights: dict  # our paths to arrays
-    config: dict  # arguments that a config.json beside it tells
+    config: dict  # arguments that the file, or a config.json beside it, tells
+    # Arguments of the saved model that are not of its architecture.
+    built: dict = field(default_factory=dict)
 
     @property
     def patch_size(self):
@@ -62,6 +74,8 @@ class Checkpoint:
             )
         except ValueError as error:
             raise ValueError(f"{self.path!r} cannot be used. {error}") from None
+        if self.layout == "keras":
+            return {**facts, **config}
         if self.layout == "big_vision" and facts["position_embedding"] == (
             "none"
         ):
@@ -70,15 +84,17 @@ class Checkpoint:
         return {**implied, **facts, **config}
 
 
-def open_checkpoint(path, layout=None, num_heads=None):
+def open_checkpoint(path, layout=None, num_heads=None, finite=True):
     """Reads a file exactly, under the spelling that its keys are in.
 
     Args:
-        path: A file or folder that `converters._files.read` reads, or the
-            address of one (https://, gs://, hf://).
-        layout: Name of the layout; None finds it by the keys.
+        path: A file or folder that `converters._files.read` reads, one of
+            Keras's own files, or the address of one (https://, gs://, hf://).
+        layout: Name of the layout; None finds it by the keys. For a
+            .weights.h5 file, that whose code made the weights.
         num_heads: Integer, for layouts that do not store it; None takes what
             the file or its size tells.
+        finite: Boolean. Whether every value must be finite, as for a model.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -86,7 +102,9 @@ def open_checkpoint(path, layout=None, num_heads=None):
         ValueError: if it cannot be read, or is not in that layout.
     """
     path = downloads.local(path)
-    arrays = read(path)
+    if is_keras(path):
+        return _open_keras(path, layout, finite)
+    arrays = read(path, finite)
     config = {}
     try:
         name, spelling = detect(arrays, layout)
@@ -102,3 +120,42 @@ def open_checkpoint(path, layout=None, num_heads=None):
             f"{str(path)!r} cannot be read as{wanted}. {error}"
         ) from None
     return Checkpoint(str(path), name, spelling, weights, config)
+
+
+def _open_keras(path, layout, finite):
+    known(layout)
+    weights, told, built = read_keras(existing(path), finite)
+    silent = [name for name in UNTOLD if name not in told]
+    if layout is not None:
+        if not silent:
+            raise ValueError(
+                f"{str(path)!r} has no layout and tells itself what a layout "
+                f"would. Leave out layout={layout!r}."
+            )
+        told |= MEANINGS[layout.partition(":")[0]]
+    return Checkpoint(str(path), "keras", _OURS, weights, told, built)
+
+
+def untold(checkpoint, said):
+    """Lists what only a .weights.h5 file leaves open: how the model computes.
+
+    Args:
+        checkpoint: A `Checkpoint`.
+        said: Dict of arguments that are given.
+    """
+    if checkpoint.layout != "keras":
+        return []
+    known_ones = checkpoint.config.keys() | said.keys()
+    return [name for name in UNTOLD if name not in known_ones]
+
+
+def raise_if_untold(checkpoint, said):
+    """Raises a `ValueError` if `untold` lists anything."""
+    silent = untold(checkpoint, said)
+    if silent:
+        raise ValueError(
+            f"{checkpoint.path!r} holds weights only and does not tell "
+            f"{', '.join(silent)}. Give them, or as `layout` (--from) the code "
+            "that the weights were made for: 'vit_jax' for the defaults of "
+            "this package, 'timm', ..."
+        )

@@ -7,69 +7,91 @@
   convert.py vit_b16.keras hub/ --to huggingface
       a folder that transformers loads
   convert.py mystery.pth --inspect
-      what a file holds, without converting
+      what a file holds, and what it does not tell, without converting
+  convert.py ViT-B_16.npz model.pth --to timm --verify
+      and run both files, here and in timm, on the same images
 
-SOURCE is an .npz, .safetensors, .pth, .pt, .bin or .keras file, the
-.index.json of a sharded one, or a Hugging Face folder. TARGET's ending chooses
-the container. Layouts: vit_jax, big_vision, timm, huggingface, torchvision,
-dinov2, mae; a spelling other than the usual one follows a colon, such as
-vit_jax:current. Converting between files loads no backend.
+SOURCE is an .npz, .safetensors, .pth, .pt, .bin, .keras or .weights.h5 file,
+the .index.json of a sharded one, or a Hugging Face folder. TARGET's ending
+chooses the container; without one it is a folder. Layouts: vit_jax,
+big_vision, timm, huggingface, torchvision, dinov2, mae; a spelling other than
+the usual one follows a colon, such as vit_jax:current. --to huggingface finds
+the model of transformers that fits: ViT, DeiT or DINOv2. Converting between
+files loads no backend; writing .keras or .weights.h5, and --verify, do.
+
+Exit status: 0 done, 1 refused or --verify found a difference, 2 wrong usage.
 """
 
 import argparse
 import ast
 import pathlib
 import sys
+import warnings
 
-import ml_dtypes
 import numpy as np
 
-from keras_vit.converters import _huggingface
 from keras_vit.converters._checkpoint import open_checkpoint
-from keras_vit.converters._convert import to_checkpoint
-from keras_vit.converters._files import SUFFIXES
-from keras_vit.converters._files import replacing
-from keras_vit.converters._files import write
+from keras_vit.converters._checkpoint import raise_if_untold
+from keras_vit.converters._inspect import inspect
+from keras_vit.converters._keras_files import is_keras
 from keras_vit.converters._layouts import known
-from keras_vit.converters._layouts import raise_unless_held
-from keras_vit.converters._layouts import spelling_of
-
-DTYPES = {
-    "float32": np.float32,
-    "float16": np.float16,
-    "bfloat16": ml_dtypes.bfloat16,
-}
+from keras_vit.converters._writing import DTYPES
+from keras_vit.converters._writing import raise_unless_writable
+from keras_vit.converters._writing import write_checkpoint
 
 
 def main(argv=None):
     """Runs the command line and returns its exit status."""
     arguments = _parser().parse_args(argv)
+    warnings.showwarning = _show
     try:
-        if arguments.inspect:
-            print(inspect(arguments.source, arguments.layout))
-            return 0
-        if arguments.target is None:
-            raise ValueError("TARGET is missing (or use --inspect).")
-        convert(
-            arguments.source,
-            arguments.target,
-            layout=arguments.layout,
-            to=arguments.to,
-            settings=dict(map(_setting, arguments.set)),
-            dtype=arguments.dtype,
-            overwrite=arguments.overwrite,
-        )
+        return _run(arguments)
     except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _run(arguments):
+    settings = dict(map(_setting, arguments.set))
+    if arguments.inspect:
+        print(inspect(arguments.source, arguments.layout, settings))
+        return 0
+    if arguments.target is None:
+        raise ValueError("TARGET is missing (or use --inspect).")
+    options = {
+        "layout": arguments.layout,
+        "to": arguments.to,
+        "settings": settings,
+        "dtype": arguments.dtype,
+    }
+    convert(
+        arguments.source,
+        arguments.target,
+        overwrite=arguments.overwrite,
+        **options,
+    )
     print(f"wrote {arguments.target}")
-    return 0
+    if not arguments.verify:
+        return 0
+    from keras_vit.converters._verify import verify
+
+    text, same = verify(arguments.source, arguments.target, **options)
+    print(text)
+    return 0 if same else 1
 
 
 def convert(
-    source, target, layout=None, to=None, settings=None, dtype=None, **options
+    source,
+    target,
+    layout=None,
+    to=None,
+    settings=None,
+    dtype=None,
+    overwrite=False,
 ):
     """Converts one checkpoint.
+
+    Between files the bits of every array are kept, also those of NaNs.
 
     Args:
         source: Path of what to read.
@@ -80,88 +102,72 @@ def convert(
         settings: Dict of arguments of `VisionTransformer` that win over what
             the source tells.
         dtype: "float32", "float16", "bfloat16" or None to keep the source's.
-        **options: `overwrite`.
+        overwrite: Boolean. Whether what exists may be replaced.
 
     Raises:
         ValueError: if the source cannot be read, or the target's layout
             cannot hold it. Nothing is then written.
     """
-    source, target = pathlib.Path(source), pathlib.Path(target)
+    source = pathlib.Path(source).expanduser()
+    target = pathlib.Path(target).expanduser()
     known(layout)
     known(to)
     settings = settings or {}
-    if target.suffix == ".keras":
-        _to_keras(source, target, layout, settings, **options)
+    if is_keras(target):
+        _to_keras(source, target, layout, to, settings, dtype, overwrite)
         return
-    if target.suffix not in ("", *SUFFIXES):
+    checkpoint = open_checkpoint(
+        source, layout, settings.get("num_heads"), finite=False
+    )
+    to = to or checkpoint.layout
+    if to == "keras":
         raise ValueError(
-            f"TARGET must end in .keras, {', '.join(SUFFIXES)}, or be a "
-            f"folder. Received: {str(target)!r}"
+            f"A {source.suffix} file has no layout: say which with --to."
         )
-    name, weights, told = _read(source, layout, settings)
-    to = to or name
-    if to is None:
-        raise ValueError("A .keras file has no layout: say which with --to.")
-    raise_unless_held(told, to)
-    arrays = to_checkpoint(weights, spelling_of(to), told["num_heads"])
-    if dtype is not None:
-        arrays = {k: array.astype(DTYPES[dtype]) for k, array in arrays.items()}
-    if target.suffix == "":
-        if to.partition(":")[0] != "huggingface":
-            raise ValueError(
-                f"A folder is for --to huggingface. Received: --to {to}"
-            )
-        _huggingface.write_folder(target, arrays, told, **options)
-    else:
-        write(arrays, target, **options)
+    raise_unless_writable(target, to)
+    raise_if_untold(checkpoint, settings)
+    grid = settings.get("grid_size")
+    told = {**checkpoint.arguments(grid), **settings}
+    _warn_if_not_finite(checkpoint)
+    write_checkpoint(
+        checkpoint.weights, told, target, to, dtype, overwrite, checkpoint
+    )
 
 
-def _read(source, layout, settings):
-    """Returns `(layout, weights, arguments)` of a source."""
-    if source.suffix != ".keras":
-        checkpoint = open_checkpoint(source, layout, settings.get("num_heads"))
-        grid = settings.get("grid_size")
-        told = {**checkpoint.arguments(grid), **settings}
-        return checkpoint.layout, checkpoint.weights, told
-    import keras
-
-    from keras_vit.converters._models import describe
-
-    model = keras.models.load_model(source, safe_mode=True)
-    weights, told = describe(model)
-    return None, weights, {**told, **settings}
-
-
-def _to_keras(source, target, layout, settings, overwrite=False):
-    if source.suffix == ".keras":
-        raise ValueError("Both are .keras files: copy it.")
+def _to_keras(source, target, layout, to, settings, dtype, overwrite):
+    if to is not None or dtype is not None:
+        raise ValueError(
+            f"{target.name!r} has no layout and holds weights in float32: "
+            "leave out --to and --dtype. A model's precision is chosen where "
+            "it is built, with keras.config.set_dtype_policy."
+        )
+    if source.suffix == target.suffix and not settings:
+        raise ValueError(
+            f"Both are {source.suffix} files: copy it, or say with --set what "
+            "is to be another."
+        )
     from keras_vit.converters._models import load
+    from keras_vit.converters._models import save_keras
 
-    with replacing(target, overwrite) as temporary:
-        load(source, layout, **settings).save(temporary)
+    save_keras(load(source, layout, **settings), target, overwrite)
 
 
-def inspect(source, layout=None):
-    """Returns a description of a checkpoint, for reading."""
-    checkpoint = open_checkpoint(source, layout)
-    told = checkpoint.arguments()
-    spelling = checkpoint.format.name
-    weights = checkpoint.weights
-    count = sum(array.size for array in weights.values())
-    dtypes = sorted({str(array.dtype) for array in weights.values()})
-    lines = [
-        f"layout      {checkpoint.layout}"
-        + (f":{spelling}" if spelling else ""),
-        f"parameters  {count:,}",
-        f"dtype       {', '.join(dtypes)}",
-        *(f"{name:20} {value}" for name, value in sorted(told.items())),
-        "",
-        *(
-            f"{checkpoint.format.key(path):64} {array.shape} {array.dtype}"
-            for path, array in weights.items()
-        ),
+def _warn_if_not_finite(checkpoint):
+    names = [
+        checkpoint.format.key(path)
+        for path, array in checkpoint.weights.items()
+        if not np.isfinite(array).all()
     ]
-    return "\n".join(lines)
+    if names:
+        warnings.warn(
+            f"{checkpoint.path!r} holds values that are not finite, which are "
+            f"kept; no model will load them: {', '.join(sorted(names))}",
+            stacklevel=3,
+        )
+
+
+def _show(message, category, *where):
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _setting(text):
@@ -184,7 +190,9 @@ def _parser():
     parser.add_argument("source", metavar="SOURCE")
     parser.add_argument("target", metavar="TARGET", nargs="?")
     parser.add_argument(
-        "--from", dest="layout", help="layout of SOURCE, if several fit"
+        "--from",
+        dest="layout",
+        help="layout of SOURCE, if it cannot be told",
     )
     parser.add_argument("--to", help="layout of TARGET (default: SOURCE's)")
     parser.add_argument(
@@ -193,9 +201,22 @@ def _parser():
         nargs="+",
         default=[],
         help="arguments of VisionTransformer that SOURCE cannot tell, such as "
-        "num_heads=6",
+        "num_heads=6 or grid_size=(2,8)",
     )
     parser.add_argument("--dtype", choices=DTYPES, help="type of the arrays")
-    parser.add_argument("--inspect", action="store_true")
-    parser.add_argument("--overwrite", action="store_true")
+    parser.add_argument(
+        "--inspect",
+        action="store_true",
+        help="print layout, architecture, size and keys of SOURCE",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="then run SOURCE and TARGET on the same images, also in the "
+        "library of their layout (timm, transformers, torchvision) if it is "
+        "installed, and print the largest differences",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace an existing TARGET"
+    )
     return parser

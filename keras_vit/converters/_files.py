@@ -8,27 +8,56 @@ import json
 import os
 import pathlib
 import tempfile
-import zipfile
 
 import ml_dtypes
 import numpy as np
 
-_TORCH = (".pth", ".pt", ".bin")
-_NESTS = ("model", "state_dict", "teacher")
-SUFFIXES = (".npz", ".safetensors", *_TORCH)
+from keras_vit.converters import _containers
+
+_CONTAINERS = {  # ending: reader, writer
+    ".npz": (_containers.read_npz, _containers.write_npz),
+    ".safetensors": (
+        _containers.read_safetensors,
+        _containers.write_safetensors,
+    ),
+    **dict.fromkeys(
+        (".pth", ".pt", ".bin"),
+        (_containers.read_torch, _containers.write_torch),
+    ),
+}
+SUFFIXES = tuple(_CONTAINERS)
 
 
-def read(path):
+def read(path, finite=True):
     """Returns the arrays of a checkpoint, `{key: array}`.
 
     Args:
         path: A file that ends in .npz, .safetensors, .pth, .pt or .bin, the
             index of a sharded one (.index.json), or a Hugging Face folder.
+        finite: Boolean. Whether every value must be finite, as for a model.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if it cannot be read, or holds what is not an array of
-            finite floats.
+            (finite) floats.
+    """
+    path = existing(path)
+    if path.is_dir():
+        path = _weights_of_folder(path)
+    if path.name.endswith(".index.json"):
+        arrays, problems = _read_shards(path)
+    else:
+        arrays, problems = _reader(path)(path)
+    raise_unless_usable(path, arrays, problems, finite)
+    return arrays
+
+
+def existing(path):
+    """Returns a `pathlib.Path` to what is there.
+
+    Raises:
+        FileNotFoundError: if nothing is.
+        ValueError: if it is no path.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ValueError(
@@ -38,44 +67,37 @@ def read(path):
     if not path.exists():
         raise FileNotFoundError(
             f"There is no file {str(path)!r}. Give the path of a checkpoint: "
-            f"{', '.join(SUFFIXES)}, or a folder of Hugging Face's."
+            f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of "
+            "Hugging Face's."
         )
-    if path.is_dir():
-        path = _weights_of_folder(path)
-    if path.name.endswith(".index.json"):
-        arrays, problems = _read_shards(path)
-    else:
-        arrays, problems = _reader(path)(path)
-    _raise_unless_usable(path, arrays, problems)
-    return arrays
+    return path
 
 
-def read_config(path):
+def read_config(path, name="config.json"):
     """Returns the config.json in or beside a checkpoint; {} without one."""
     path = pathlib.Path(path).expanduser()
-    path = (path if path.is_dir() else path.parent) / "config.json"
+    path = (path if path.is_dir() else path.parent) / name
     try:
-        config = json.loads(path.read_text())
+        return read_json(path)
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+
+
+def read_json(path):
+    """Returns the dict in a JSON file; {} if it holds something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is not valid JSON: {error}") from None
-    return config if isinstance(config, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _reader(path):
-    if path.suffix == ".npz":
-        return _read_npz
-    if path.suffix == ".safetensors":
-        return _read_safetensors
-    if path.suffix in _TORCH:
-        return _read_torch
-    hint = ""
-    if path.suffix == ".keras":
-        hint = ". A .keras file is a whole model: keras.models.load_model"
+    if path.suffix in _CONTAINERS:
+        return _CONTAINERS[path.suffix][0]
     raise ValueError(
-        f"The file's name must end in {', '.join(SUFFIXES)}. Received: "
-        f"{str(path)!r}{hint}"
+        f"The file's name must end in {', '.join(SUFFIXES)}, .keras or "
+        f".weights.h5. Received: {str(path)!r}"
     )
 
 
@@ -94,104 +116,40 @@ def _weights_of_folder(folder):
     )
 
 
-def _read_npz(path):
-    if not zipfile.is_zipfile(path):
-        raise _not_a("n .npz file (a zip archive of arrays)", path)
-    arrays, problems = {}, []
-    with np.load(path, allow_pickle=False) as archive:
-        for key in archive.files:
-            try:
-                array = archive[key]
-            except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-                problems.append(f"{key}: {error}")
-                continue
-            # NumPy has no name for bfloat16 and reads two bytes (big_vision).
-            if array.dtype == np.dtype("V2"):
-                array = array.view(ml_dtypes.bfloat16)
-            arrays[key] = array
-    return arrays, problems
-
-
-def _read_safetensors(path):
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        return load_file(path), []
-    except (SafetensorError, ValueError) as error:
-        raise _not_a(f" .safetensors file ({error})", path) from None
-
-
-def _read_torch(path):
-    try:
-        import torch
-    except ImportError as error:
-        raise ImportError(
-            f"Reading {str(path)!r} needs PyTorch: pip install "
-            '"keras-vit-models[convert]"'
-        ) from error
-    try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds, by what is broken
-        reason = str(error).strip().split("\n")[0]
-        raise _not_a(f" PyTorch file of plain weights ({reason})", path) from (
-            None
-        )
-    for name in _NESTS:
-        nested = tensors.get(name) if isinstance(tensors, dict) else None
-        if isinstance(nested, dict):
-            tensors = nested
-            break
-    if not isinstance(tensors, dict):
-        raise _not_a(" PyTorch file of named weights", path)
-    arrays, problems = {}, []
-    for key, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            problems.append(f"{key}: {type(tensor).__name__}, not a tensor")
-        elif tensor.dtype == torch.bfloat16:
-            bits = tensor.detach().contiguous().view(torch.int16).numpy()
-            arrays[key] = bits.view(ml_dtypes.bfloat16)
-        else:
-            arrays[key] = tensor.detach().numpy()
-    return arrays, problems
-
-
 def _read_shards(path):
-    index = json.loads(path.read_text())
-    arrays, problems = {}, []
-    shards = sorted(set(index.get("weight_map", {}).values()))
-    if not shards:
+    index = read_json(path).get("weight_map")
+    if not isinstance(index, dict) or not index:
         raise ValueError(f"{str(path)!r} names no shards in 'weight_map'.")
-    for name in shards:
+    arrays, problems = {}, []
+    for name in sorted(set(map(str, index.values()))):
         # A shard lies beside its index: nothing else is ever opened.
-        if pathlib.Path(name).name != name:
+        if pathlib.PurePath(name).name != name or "\\" in name:
             raise ValueError(f"{str(path)!r} names a shard elsewhere: {name!r}")
-        if not (path.parent / name).is_file():
+        shard = path.parent / name
+        if not shard.is_file():
             raise FileNotFoundError(
                 f"{str(path)!r} names the shard {name!r}, which is not there."
             )
-        found, wrong = _reader(path.parent / name)(path.parent / name)
+        found, wrong = _reader(shard)(shard)
         arrays.update(found)
         problems += wrong
-    absent = index["weight_map"].keys() - arrays.keys()
-    return arrays, [*problems, *(f"{key}: in no shard" for key in absent)]
+    absent = index.keys() - arrays.keys()
+    return arrays, [
+        *problems,
+        *(f"{key}: in no shard" for key in sorted(absent)),
+    ]
 
 
-def _not_a(kind, path):
-    return ValueError(
-        f"{str(path)!r} is not a{kind}. It may have been cut off while "
-        "downloading, or be of another kind."
-    )
-
-
-def _raise_unless_usable(path, arrays, problems):
+def raise_unless_usable(path, arrays, problems=(), finite=True):
+    """Raises one ValueError that names every array that is none of floats."""
+    problems = list(problems)
     for key, array in arrays.items():
         if not (
             np.issubdtype(array.dtype, np.floating)
             or array.dtype == ml_dtypes.bfloat16
         ):
             problems.append(f"{key}: type {array.dtype}, expected floats")
-        elif not np.isfinite(array).all():
+        elif finite and not np.isfinite(array).all():
             problems.append(f"{key}: not all values are finite")
     if problems:
         raise ValueError(
@@ -219,30 +177,7 @@ def write(arrays, path, overwrite=False):
             f"{str(path)!r}"
         )
     with replacing(path, overwrite) as temporary:
-        if path.suffix == ".npz":
-            with open(temporary, "wb") as file:
-                np.savez(file, **arrays)
-        elif path.suffix == ".safetensors":
-            from safetensors.numpy import save_file
-
-            contiguous = {k: np.ascontiguousarray(a) for k, a in arrays.items()}
-            save_file(contiguous, temporary, metadata={"format": "pt"})
-        else:
-            _write_torch(arrays, temporary)
-
-
-def _write_torch(arrays, path):
-    import torch
-
-    tensors = {}
-    for key, array in arrays.items():
-        array = np.array(array)  # a copy that PyTorch may own
-        if array.dtype == ml_dtypes.bfloat16:
-            bits = torch.from_numpy(array.view(np.int16))
-            tensors[key] = bits.view(torch.bfloat16)
-        else:
-            tensors[key] = torch.from_numpy(array)
-    torch.save(tensors, path)
+        _CONTAINERS[path.suffix][1](dict(arrays), pathlib.Path(temporary))
 
 
 @contextlib.contextmanager
@@ -262,7 +197,7 @@ def replacing(path, overwrite=False):
             f"There is no folder {str(path.parent)!r} to write {path.name!r} "
             "in. Make it first."
         )
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=path.name)
     os.close(handle)
     try:
         yield temporary

@@ -1,8 +1,10 @@
-"""A folder that transformers loads: config.json beside the weights."""
+"""A folder that transformers loads: config.json and preprocessor_config.json
+beside the weights."""
 
 import json
 import pathlib
 
+from keras_vit.converters._files import read_config
 from keras_vit.converters._files import replacing
 from keras_vit.converters._files import write
 
@@ -10,87 +12,232 @@ _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_tanh": "gelu_pytorch_tanh",
     "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "swiglu": "gelu",  # a block of its own there, whose activation is fixed
 }
+_FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
+# spelling: (model type, class of the headless model, and with a head)
+_MODELS = {
+    "": ("vit", "ViTModel", "ViTForImageClassification"),
+    "deit": ("deit", "DeiTModel", "DeiTForImageClassification"),
+    "deit-teacher": (
+        "deit",
+        "DeiTModel",
+        "DeiTForImageClassificationWithTeacher",
+    ),
+    "dinov2": ("dinov2", "Dinov2Model", "Dinov2ForImageClassification"),
+    "dinov2-reg": (
+        "dinov2_with_registers",
+        "Dinov2WithRegistersModel",
+        "Dinov2WithRegistersForImageClassification",
+    ),
+}
+# ImageNet's mean and deviation; Google's models took [-1, 1].
+_IMAGENET = {"image_mean": [0.485, 0.456, 0.406]}
+_IMAGENET["image_std"] = [0.229, 0.224, 0.225]
+_GOOGLE = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
-def write_folder(folder, arrays, told, overwrite=False):
-    """Writes config.json, model.safetensors and preprocessor_config.json.
+def spelling(told):
+    """Returns the spelling of the nearest model of transformers.
+
+    A model without a head has no prefix before its keys there.
+    """
+    swiglu = "-swiglu" if told["activation"] == "swiglu" else ""
+    bare = told["classes"] is None
+    if told["layer_scale"] is not None:
+        if bare:
+            return f"dinov2-bare{swiglu}"
+        return f"dinov2{'-reg' if told['num_registers'] else ''}{swiglu}"
+    if bare:
+        return "vit"  # which DeiT's are as well
+    if told["distillation"]:
+        return "deit-teacher"
+    return "deit" if told["num_registers"] == 1 else ""
+
+
+def configs(told, layout, dtype, source=None):
+    """Returns the contents of the two JSON files, `{name: dict}`.
 
     Args:
-        folder: Path; it is made if it does not exist.
-        arrays: Dict of keys to arrays, in the layout of transformers' ViT.
         told: Dict of arguments of `VisionTransformer`.
-        overwrite: Boolean. Whether files that exist may be replaced.
+        layout: "huggingface:" and a spelling.
+        dtype: String. Type of the weights.
+        source: The `Checkpoint` that the weights came from, or None. If it
+            is another folder, its labels and its preprocessing are kept.
+
+    Raises:
+        ValueError: if transformers has no words for the architecture.
     """
-    folder = pathlib.Path(folder)
-    config = config_of(told)
-    if not any(key.startswith("vit.") for key in arrays):
-        raise ValueError(
-            "Only transformers' ViT can be written as a folder so far; these "
-            "weights are of another of its models. Write a .safetensors file."
-        )
-    files = ("model.safetensors", "config.json", "preprocessor_config.json")
-    there = [name for name in files if (folder / name).exists()]
+    theirs = {} if source is None else read_config(source.path)
+    config = {**_config(told, layout), "dtype": dtype}
+    if told["classes"] is not None:
+        config |= _labels(theirs, told["classes"])
+    preprocessor = _preprocessor(told, config, source, theirs)
+    return {_FILES[1]: config, _FILES[2]: preprocessor}
+
+
+def raise_if_there(folder, overwrite):
+    """Raises a `FileExistsError` if a file would be replaced unasked."""
+    there = [name for name in _FILES if (folder / name).exists()]
     if there and not overwrite:
         raise FileExistsError(
             f"{str(folder)!r} already has {', '.join(there)}. Choose another "
             "folder, or pass --overwrite."
         )
+
+
+def write_folder(folder, arrays, files, overwrite=False):
+    """Writes the weights and the JSON files beside them.
+
+    Args:
+        folder: Path; it is made if it does not exist.
+        arrays: Dict of keys to arrays.
+        files: What `configs` returned.
+        overwrite: Boolean. Whether files that exist may be replaced.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    write(arrays, folder / files[0], overwrite)
-    preprocessor = {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "do_rescale": True,
-        "do_normalize": True,
-        "image_mean": [0.5] * told["channels"],
-        "image_std": [0.5] * told["channels"],
-        "rescale_factor": 1 / 255,
-        "size": {
-            "height": config["image_size"],
-            "width": config["image_size"],
-        },
-    }
-    for name, content in ((files[1], config), (files[2], preprocessor)):
+    write(arrays, folder / _FILES[0], overwrite)
+    for name, content in files.items():
         with replacing(folder / name, overwrite) as temporary:
             pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
 
 
-def config_of(told):
-    """Returns transformers' config of a ViT.
-
-    Raises:
-        ValueError: if it has no words for the architecture.
-    """
-    rows, columns = told["patch_size"]
-    grid = told["grid_size"]
-    problems = []
-    if rows != columns or grid is None or grid[0] != grid[1]:
-        problems.append("patches and image must be square")
-    if told["activation"] not in _ACTIVATIONS:
-        problems.append(f"activation {told['activation']!r}")
+def _config(told, layout):
+    name = layout.partition(":")[2].removesuffix("-swiglu")
+    problems = _problems(told, name)
     if problems:
-        raise ValueError(
-            f"transformers' ViT cannot hold it: {'; '.join(problems)}."
-        )
-    classes = told["classes"]
+        raise ValueError(f"transformers cannot hold it: {'; '.join(problems)}.")
+    if name == "vit":
+        name = "deit" if _is_deit(told) else ""
+    elif name == "dinov2-bare":
+        name = "dinov2-reg" if told["num_registers"] else "dinov2"
+    model_type, headless, with_head = _MODELS[name]
+    rows = told["patch_size"][0]
     config = {
-        "model_type": "vit",
-        "architectures": ["ViTForImageClassification"],
+        "model_type": model_type,
+        "architectures": [with_head if told["classes"] else headless],
         "hidden_size": told["hidden_size"],
         "num_hidden_layers": told["num_layers"],
         "num_attention_heads": told["num_heads"],
-        "intermediate_size": told["mlp_dim"],
         "hidden_act": _ACTIVATIONS[told["activation"]],
         "layer_norm_eps": told["norm_epsilon"],
-        "image_size": grid[0] * rows,
+        "image_size": told["grid_size"][0] * rows,
         "patch_size": rows,
         "num_channels": told["channels"],
         "qkv_bias": told["qkv_bias"],
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     }
-    if classes is not None:
-        config["id2label"] = {str(i): f"LABEL_{i}" for i in range(classes)}
-        config["label2id"] = {f"LABEL_{i}": i for i in range(classes)}
+    if not name.startswith("dinov2"):
+        config["intermediate_size"] = told["mlp_dim"]
+        if told["representation_size"]:
+            config["pooler_output_size"] = told["representation_size"]
+            config["pooler_act"] = "tanh"
+        return config
+    config["mlp_ratio"] = _mlp_ratio(told)
+    config["use_swiglu_ffn"] = told["activation"] == "swiglu"
+    if told["num_registers"]:
+        config["num_register_tokens"] = told["num_registers"]
+    else:
+        config["use_mask_token"] = told["mask_token"]
     return config
+
+
+def _is_deit(told):
+    return told["distillation"] or told["num_registers"] == 1
+
+
+def _problems(told, name):
+    """Lists what transformers' model has no words for."""
+    grid, (rows, columns) = told["grid_size"], told["patch_size"]
+    problems = []
+    if name not in (*_MODELS, "vit", "dinov2-bare"):
+        problems.append(
+            f"its files are not spelled {name!r}; leave out the spelling"
+        )
+    if rows != columns or grid is None or grid[0] != grid[1]:
+        problems.append(
+            "patches and grid must be square; they are "
+            f"{rows} x {columns} and "
+            + (f"{grid[0]} x {grid[1]}" if grid else "unknown")
+        )
+    if told["channels"] != 3:
+        problems.append(
+            f"its image processor takes 3 channels, not {told['channels']}"
+        )
+    if told["activation"] not in _ACTIVATIONS:
+        problems.append(f"activation {told['activation']!r}")
+    dinov2 = name.startswith("dinov2")
+    if dinov2 != (told["layer_scale"] is not None):
+        problems.append("layer scale is DINOv2's, which always has it")
+    pooling = "token_gap" if dinov2 else "token"
+    if told["classes"] and told["pooling"] != pooling:
+        problems.append(
+            f"its head reads {pooling!r} and not {told['pooling']!r}"
+        )
+    if dinov2 and _mlp_ratio(told) is None:
+        problems.append(
+            f"an MLP of {told['mlp_dim']}, which no whole `mlp_ratio` gives"
+        )
+    if not dinov2 and told["activation"] == "swiglu":
+        problems.append("activation 'swiglu'")
+    if not dinov2 and told["num_registers"] > 1:
+        problems.append("register tokens are DINOv2's")
+    if told["classes"] and told["representation_size"]:
+        problems.append("no layer `pre_logits` before a head")
+    return problems
+
+
+def _mlp_ratio(told):
+    """The ratio, a whole number in its config, that gives the MLP's width in
+    DINOv2's code; None if none does. Its gated MLP has 2/3 of the width,
+    rounded up to 8s."""
+    hidden_size, width = told["hidden_size"], told["mlp_dim"]
+    for ratio in range(1, 65):
+        total = hidden_size * ratio
+        if told["activation"] == "swiglu":
+            total = (int(total * 2 / 3) + 7) // 8 * 8
+        if total == width:
+            return ratio
+    return None
+
+
+def _labels(theirs, classes):
+    """The source's own labels, if they are of as many classes."""
+    names = theirs.get("id2label")
+    if not isinstance(names, dict) or len(names) != classes:
+        names = {str(i): f"LABEL_{i}" for i in range(classes)}
+    return {
+        "id2label": names,
+        "label2id": {name: int(i) for i, name in names.items()},
+    }
+
+
+def _preprocessor(told, config, source, theirs):
+    """The source's own if it has one, else what its code base normalises by;
+    weights without a source take what `preprocess_input` gives."""
+    layout = source.layout if source else "keras"
+    if layout == "huggingface":
+        kept = read_config(source.path, _FILES[2])
+        if kept:
+            return kept
+    values = _GOOGLE
+    deit = told["layer_scale"] is not None or told["distillation"]
+    if layout in ("torchvision", "dinov2", "mae") or (
+        deit and layout in ("timm", "huggingface")
+    ):
+        values = _IMAGENET
+    timm = theirs.get("pretrained_cfg")
+    if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
+        values = {"image_mean": timm["mean"], "image_std": timm["std"]}
+    size = config["image_size"]
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        **values,
+        "rescale_factor": 1 / 255,
+        "size": {"height": size, "width": size},
+    }

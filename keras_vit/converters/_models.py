@@ -1,14 +1,18 @@
 """Whole models from and to files. The models are imported when they are
 needed, so that the rest of this room stays plain NumPy."""
 
-from keras_vit.converters._architecture import architecture
-from keras_vit.converters._architecture import positioned
+import pathlib
+
 from keras_vit.converters._checkpoint import open_checkpoint
-from keras_vit.converters._convert import to_checkpoint
-from keras_vit.converters._files import write
+from keras_vit.converters._checkpoint import raise_if_untold
+from keras_vit.converters._files import replacing
+from keras_vit.converters._keras_files import is_keras
+from keras_vit.converters._keras_files import told_by_layers
+from keras_vit.converters._keras_files import write_notes
 from keras_vit.converters._layouts import known
-from keras_vit.converters._layouts import raise_unless_held
 from keras_vit.converters._layouts import spelling_of
+from keras_vit.converters._writing import raise_unless_writable
+from keras_vit.converters._writing import write_checkpoint
 
 
 def load(path, layout=None, num_heads=None, **overrides):
@@ -20,10 +24,14 @@ def load(path, layout=None, num_heads=None, **overrides):
 
     Args:
         path: String or path: an .npz, .safetensors, .pth, .pt or .bin file,
-            the .index.json of a sharded one, or a Hugging Face folder.
+            the .index.json of a sharded one, a Hugging Face folder, or a
+            .keras or .weights.h5 file of a model of this package. A .keras
+            file without overrides is the model as it was saved.
         layout: "vit_jax", "big_vision", "timm", "huggingface",
             "torchvision", "dinov2" or "mae"; None finds it by the keys, if
-            only one fits.
+            only one fits. For a .weights.h5 file that another program
+            than `converters.save` wrote, the layout whose code the weights
+            were made for: the file does not tell.
         num_heads: Integer. Needed where the layout does not store it and the
             hidden size is unusual.
         **overrides: Arguments of `VisionTransformer` that win over what the
@@ -45,11 +53,10 @@ def load(path, layout=None, num_heads=None, **overrides):
 
     known(layout)
     checkpoint = open_checkpoint(path, layout, num_heads)
-    has_head = "head/kernel" in checkpoint.weights
-    defaults = {"include_top": has_head}
-    if not has_head:
-        defaults["pooling"] = _pooling(checkpoint.weights)
-    arguments = {**defaults, **overrides}
+    raise_if_untold(checkpoint, overrides)
+    if str(path).endswith(".keras") and not overrides:
+        return _load_whole(checkpoint)
+    arguments = {**defaults_of(checkpoint), **overrides}
     representation = checkpoint.weights.get("pre_logits/bias")
     pools = arguments["include_top"] or arguments.get("pooling")
     if representation is not None and pools:
@@ -57,29 +64,72 @@ def load(path, layout=None, num_heads=None, **overrides):
     return VisionTransformer(**arguments, weights=checkpoint)
 
 
-def save(model, path, layout="vit_jax", overwrite=False):
+def _load_whole(checkpoint):
+    import keras
+
+    from keras_vit.weights import load_into
+
+    try:
+        model = keras.models.load_model(checkpoint.path, safe_mode=True)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{checkpoint.path!r} cannot be loaded. {error}"
+        ) from None
+    # Keras does not mind arrays that no layer asks for.
+    load_into(model, checkpoint, checkpoint.config.get("grid_size"))
+    return model
+
+
+def defaults_of(checkpoint):
+    """Returns the arguments of `VisionTransformer` that build the model that
+    a checkpoint was written from."""
+    has_head = "head/kernel" in checkpoint.weights
+    defaults = {"include_top": has_head, **checkpoint.built}
+    if has_head:
+        defaults.pop("pooling", None)  # it is of the architecture
+    else:
+        defaults.setdefault("pooling", _pooling(checkpoint.weights))
+    return defaults
+
+
+def save(model, path, layout=None, overwrite=False):
     """Writes a model's weights as a checkpoint, exactly.
 
     Args:
         model: A model made by this package.
         path: String or path; its ending chooses the container: .npz,
-            .safetensors, .pth, .pt or .bin.
-        layout: Name of the layout to write. A spelling other than its usual
-            one follows a colon: "vit_jax:current", "big_vision:scan".
+            .safetensors, .pth, .pt, .bin, or no ending for a folder of
+            Hugging Face's. `.keras` is the whole model, `.weights.h5` its
+            weights and what `load` needs to build it again.
+        layout: Name of the layout to write; None for "vit_jax", and
+            "huggingface" in a folder. A spelling other than its usual one
+            follows a colon: "vit_jax:current", "big_vision:scan". Keras's own
+            files have none.
         overwrite: Boolean. Whether an existing file may be replaced.
 
     Raises:
         FileExistsError: if the file exists and `overwrite` is False.
         ValueError: if the layout has no place for one of the weights.
     """
-    spelling = spelling_of(layout)
-    weights, told = describe(model)
-    raise_unless_held(told, layout)
+    path = pathlib.Path(path).expanduser()
+    if is_keras(path):
+        if layout is not None:
+            raise ValueError(
+                f"{path.suffix} files have no layout. Received: "
+                f"layout={layout!r}"
+            )
+        save_keras(model, path, overwrite)
+        return
+    layout = layout or ("vit_jax" if path.suffix else "huggingface")
+    spelling_of(layout)
+    raise_unless_writable(path, layout)
+    weights, told, _ = describe(model)
+    lora = any("lora_" in path for path in weights)
     try:
-        arrays = to_checkpoint(weights, spelling, told["num_heads"])
+        write_checkpoint(weights, told, path, layout, overwrite=overwrite)
     except ValueError as error:
         hint = ""
-        if any("lora_" in path for path in weights):
+        if lora:
             hint = (
                 "\nKeras merges LoRA weights when it saves: write the model as "
                 "a .keras file, load that, and convert the result."
@@ -88,7 +138,18 @@ def save(model, path, layout="vit_jax", overwrite=False):
             f"The model {model.name!r} cannot be written in the layout "
             f"{layout!r}. {error}{hint}"
         ) from None
-    write(arrays, path, overwrite)
+
+
+def save_keras(model, path, overwrite=False):
+    """Writes a .keras file, or a .weights.h5 file with what it cannot tell."""
+    weights, told, built = describe(model)
+    del weights
+    with replacing(path, overwrite) as temporary:
+        if path.suffix == ".keras":
+            model.save(temporary)
+        else:
+            model.save_weights(temporary)
+            write_notes(temporary, told, built)
 
 
 def _pooling(weights):
@@ -103,7 +164,8 @@ def _pooling(weights):
 
 
 def describe(model):
-    """Returns `(weights, arguments)` of a model made by `VisionTransformer`.
+    """Returns `(weights, told, built)` of a model made by `VisionTransformer`,
+    as `read_keras` does of a file.
 
     Raises:
         ValueError: if it is another model.
@@ -116,33 +178,16 @@ def describe(model):
         path: keras.ops.convert_to_numpy(variable.value)
         for path, variable in variables_of(model).items()
     }
-    layers = {layer.name: layer for layer in model.layers}
+    configs = {layer.name: layer.get_config() for layer in model.layers}
+    positions = next(
+        (x for x in model.layers if x.name == "position_embedding"), None
+    )
     shapes = {path: array.shape for path, array in weights.items()}
-    positions = layers.get("position_embedding")
     try:
-        told = architecture(shapes, getattr(positions, "built_grid", None))
-    except ValueError as error:
+        grid = getattr(positions, "built_grid", None)
+        told, built = told_by_layers(configs, shapes, grid)
+    except (ValueError, KeyError) as error:
         raise ValueError(
             f"The model {model.name!r} was not made by keras_vit. {error}"
         ) from None
-    block = layers["block_0"]
-    told["activation"] = block.activation
-    told["norm_epsilon"] = block.norm_epsilon
-    told["position_embedding"] = positions.kind
-    told["resampling"] = positions.resampling
-    if positions.kind == "learned":
-        told["position_prefix"] = _prefix(positions, told)
-        told["grid_size"] = positions.built_grid
-    pooling = layers.get("pooling")
-    told["pooling"] = getattr(pooling, "mode", "map" if pooling else None)
-    if pooling is None:
-        told["pooling"] = "token" if told["class_token"] else "gap"
-    return weights, told
-
-
-def _prefix(positions, told):
-    return next(
-        prefix
-        for prefix in ("all", "class", "none")
-        if positioned(prefix, told) == positions.num_prefix_tokens
-    )
+    return weights, told, built

@@ -384,12 +384,6 @@ class TestStrict:
         with pytest.raises(ValueError, match=f"cls: {message}"):
             build(edited(arrays, tmp_path, cls=bad))
 
-    def test_a_keras_file_is_no_checkpoint(self, tmp_path):
-        path = tmp_path / "model.keras"
-        path.write_bytes(b"")
-        with pytest.raises(ValueError, match="keras.models.load_model"):
-            build(path)
-
     @pytest.mark.parametrize("weights", [5, {}, 1.5])
     def test_no_path(self, weights):
         with pytest.raises(ValueError, match="given by its path. Received"):

@@ -1,0 +1,212 @@
+"""Keras's own files, `.keras` and `.weights.h5`, read without Keras.
+
+Both hold the same HDF5 tree: a group a layer, named after its class, which
+tells the layer's own name and numbers its arrays. A .keras file is a zip
+archive of such a tree and of all layers' configs.
+"""
+
+import io
+import json
+import zipfile
+
+import ml_dtypes
+import numpy as np
+
+from keras_vit.converters._architecture import architecture
+from keras_vit.converters._architecture import positioned
+from keras_vit.converters._containers import not_a
+from keras_vit.converters._files import raise_unless_usable
+
+ENDINGS = (".keras", ".weights.h5")
+_NOTES = "keras_vit"  # the attribute that our .weights.h5 files tell more in
+# What no array tells; a file without notes needs it from elsewhere.
+UNTOLD = ("activation", "norm_epsilon", "resampling")
+# Layers that are neither dense nor a norm: the name of their array.
+_OWN = {
+    "class_token": "tokens",
+    "distillation_token": "tokens",
+    "register_tokens": "tokens",
+    "mask_token": "tokens",
+    "pooling": "probe",
+    "scale_1": "gamma",
+    "scale_2": "gamma",
+}
+_BROKEN = (  # what zipfile, json and h5py raise
+    OSError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    json.JSONDecodeError,
+    UnicodeDecodeError,
+    zipfile.BadZipFile,
+)
+
+
+def is_keras(path):
+    """Whether a path is that of one of Keras's files."""
+    return str(path).endswith(ENDINGS)
+
+
+def read_keras(path, finite=True):
+    """Returns `(weights, told, built)` of a .keras or .weights.h5 file.
+
+    Args:
+        path: A `pathlib.Path`.
+        finite: Boolean. Whether every value must be finite.
+
+    Returns:
+        Dict of our paths to arrays; dict of the arguments of
+        `VisionTransformer` that describe the architecture; dict of other
+        arguments that the saved model was built with. The latter two lack
+        what only a layer's config tells if a .weights.h5 file has no notes.
+
+    Raises:
+        ValueError: if it cannot be read, or is no model of this package.
+    """
+    try:
+        if path.suffix == ".keras":
+            configs, file = _open_archive(path)
+            weights, grid, _ = _read_tree(file)
+            told = built = None
+        else:
+            weights, grid, notes = _read_tree(path)
+            told, built = notes.get("told"), notes.get("built", {})
+    except _BROKEN as error:
+        raise not_a(f" {path.suffix} file of Keras's ({error})", path) from None
+    raise_unless_usable(path, weights, finite=finite)
+    weights = {_named(k, weights): array for k, array in weights.items()}
+    shapes = {name: array.shape for name, array in weights.items()}
+    try:
+        if path.suffix == ".keras":
+            told, built = told_by_layers(configs, shapes, grid)
+        elif told is None:
+            told = architecture(shapes, grid)
+    except (ValueError, *_BROKEN) as error:
+        raise ValueError(
+            f"{str(path)!r} was not made by keras_vit. {error}"
+        ) from None
+    return weights, _tuples(told), _tuples(built)
+
+
+def write_notes(path, told, built):
+    """Writes into a .weights.h5 file what its arrays do not tell."""
+    import h5py
+
+    with h5py.File(path, "r+") as file:
+        notes = {"told": told, "built": built}
+        file.attrs[_NOTES] = json.dumps(notes)
+
+
+def told_by_layers(configs, shapes, grid=None):
+    """Returns `(told, built)`, as `read_keras` does, from layers' configs.
+
+    Args:
+        configs: Dict of layers' names to their configs.
+        shapes: Dict of our paths to shapes.
+        grid: `(rows, columns)` of learned positions.
+    """
+    told = architecture(shapes, grid)
+    block = configs["block_0"]
+    positions = configs["position_embedding"]
+    told["activation"] = block["activation"]
+    told["norm_epsilon"] = block["norm_epsilon"]
+    told["position_embedding"] = positions["kind"]
+    told["resampling"] = positions["resampling"]
+    if positions["kind"] == "learned":
+        count = positions["num_prefix_tokens"]
+        told["grid_size"] = grid
+        told["position_prefix"] = next(
+            prefix
+            for prefix in ("all", "class", "none")
+            if positioned(prefix, told) == count
+        )
+    pooling = configs.get("pooling")
+    mode = pooling.get("mode", "map") if pooling else None
+    told["pooling"] = mode or ("token" if told["class_token"] else "gap")
+    built = {"pooling": mode}
+    if "batch_shape" in configs.get("images", {}):
+        built["input_shape"] = tuple(configs["images"]["batch_shape"][1:])
+    activation = configs.get("head", {}).get("activation")
+    if isinstance(activation, str) and activation != "linear":
+        built["classifier_activation"] = activation
+    return told, built
+
+
+def _open_archive(path):
+    """Returns the layers' configs and the tree's file; nothing is unpacked to
+    disk, and only these two members are looked at."""
+    with zipfile.ZipFile(path) as archive:
+        config = json.loads(archive.read("config.json"))
+        tree = io.BytesIO(archive.read("model.weights.h5"))
+    layers = config["config"].get("layers", ())
+    return {layer["config"]["name"]: layer["config"] for layer in layers}, tree
+
+
+def _read_tree(file):
+    """Returns `({(layer, ..., number): array}, grid, notes)`."""
+    import h5py
+
+    arrays, grid = {}, None
+    with h5py.File(file, "r") as root:
+        notes = json.loads(root.attrs.get(_NOTES, "{}"))
+        for keys, data, name in _datasets(root, root["layers"]):
+            if any(key.startswith("seed_generator") for key in keys):
+                continue  # the state of a dropout, and no weight
+            array = np.asarray(data)
+            if data.attrs.get("dtype") == "bfloat16":  # HDF5 has no name
+                array = array.view(ml_dtypes.bfloat16)
+            if keys[-1] == "grid_size":
+                grid = tuple(int(n) for n in array)
+                continue
+            arrays["/".join((name, *keys[1:]))] = array
+    return arrays, grid, notes
+
+
+def _datasets(root, group, keys=(), name=None):
+    """Yields `(keys, dataset, layer's name)` of a tree."""
+    import h5py
+
+    for key in group:
+        # A link or external storage would read another file.
+        link = group.get(key, getlink=True)
+        if not isinstance(link, h5py.HardLink):
+            raise ValueError(
+                f"{root.filename!r} holds a link, {group.name}/{key}, which "
+                "no file of Keras's does. It is not followed."
+            )
+        item = group[key]
+        if isinstance(item, h5py.Dataset):
+            if item.external or item.is_virtual:
+                raise ValueError(
+                    f"{root.filename!r} keeps {item.name} in another file, "
+                    "which no file of Keras's does. It is not read."
+                )
+            yield (*keys, key), item, name
+        elif key == "vars":
+            yield from _datasets(root, item, keys, name)
+        else:
+            own = item["vars"].attrs.get("name") if "vars" in item else None
+            inner = str(own or key) if not keys else name
+            yield from _datasets(root, item, (*keys, key), inner)
+
+
+def _named(key, arrays):
+    """Our path of an array: Keras numbers a layer's arrays."""
+    parent, _, number = key.rpartition("/")
+    if number not in ("0", "1"):
+        return key
+    own = _OWN.get(parent.rpartition("/")[2])
+    if own is not None:
+        return f"{parent}/{own}"
+    first = arrays.get(f"{parent}/0", np.zeros(1))
+    names = ("gamma", "beta") if first.ndim == 1 else ("kernel", "bias")
+    return f"{parent}/{names[int(number)]}"
+
+
+def _tuples(facts):
+    """JSON has no tuples."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in facts.items()
+    }

@@ -1,0 +1,92 @@
+"""Weights to a checkpoint in a layout: what the model's and the file's way
+out share."""
+
+import math
+import warnings
+
+import ml_dtypes
+import numpy as np
+
+from keras_vit.converters import _huggingface
+from keras_vit.converters._convert import to_checkpoint
+from keras_vit.converters._files import SUFFIXES
+from keras_vit.converters._files import write
+from keras_vit.converters._layouts import raise_unless_held
+from keras_vit.converters._layouts import spelling_of
+
+DTYPES = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+}
+
+
+def write_checkpoint(
+    weights, told, target, layout, dtype=None, overwrite=False, source=None
+):
+    """Writes weights in a layout to a file or a Hugging Face folder.
+
+    Args:
+        weights: Dict of our paths to arrays. It is empty afterwards, so that
+            memory does not hold them twice.
+        told: Dict of arguments of `VisionTransformer`.
+        target: A `pathlib.Path`; without an ending it is a folder.
+        layout: Name of the layout. "huggingface" alone takes the spelling
+            of the model in transformers that is nearest.
+        dtype: Key of `DTYPES`, or None to keep types.
+        overwrite: Boolean. Whether what exists may be replaced.
+        source: The `Checkpoint` that the weights came from, whose labels a
+            folder keeps; or None.
+
+    Raises:
+        ValueError: if the layout or the container cannot hold the weights.
+            Nothing is then written.
+    """
+    raise_unless_writable(target, layout)
+    if layout == "huggingface":
+        layout = f"huggingface:{_huggingface.spelling(told)}"
+    raise_unless_held(told, layout)
+    folder = target.suffix == ""
+    if folder:
+        kept = str(next(iter(weights.values())).dtype)
+        files = _huggingface.configs(told, layout, dtype or kept, source)
+        _huggingface.raise_if_there(target, overwrite)
+    elif told["position_embedding"] == "learned":
+        _warn_if_square(told["grid_size"], target)
+    arrays = to_checkpoint(weights, spelling_of(layout), told["num_heads"])
+    weights.clear()
+    if dtype is not None:
+        arrays = {k: array.astype(DTYPES[dtype]) for k, array in arrays.items()}
+    if folder:
+        _huggingface.write_folder(target, arrays, files, overwrite)
+    else:
+        write(arrays, target, overwrite)
+
+
+def raise_unless_writable(target, layout):
+    """Raises a `ValueError` if the name of a target is of no container."""
+    if target.suffix not in ("", *SUFFIXES):
+        raise ValueError(
+            "TARGET must end in "
+            f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or be a folder. "
+            f"Received: {str(target)!r}"
+        )
+    if target.suffix == "" and layout.partition(":")[0] != "huggingface":
+        raise ValueError(
+            "A folder is for the layout 'huggingface' (--to huggingface). "
+            f"Received: {layout!r}"
+        )
+
+
+def _warn_if_square(grid, target):
+    """A reader takes as many positions as a square has for a square."""
+    rows, columns = grid or (1, 1)
+    side = math.isqrt(rows * columns)
+    if rows != columns and side * side == rows * columns:
+        warnings.warn(
+            f"{str(target)!r} cannot say that its {rows * columns} positions "
+            f"are a grid of {rows} x {columns}: whoever reads it takes "
+            f"{side} x {side}. Give grid_size=({rows}, {columns}) "
+            "when it is read, or write a .keras file.",
+            stacklevel=4,
+        )

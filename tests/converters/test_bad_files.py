@@ -1,0 +1,269 @@
+"""Every container with every defect: one clear error, and nothing is run."""
+
+import io
+import json
+import os
+import pathlib
+import pickle
+import zipfile
+
+import h5py
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters import _cli
+from keras_vit.converters import load
+from keras_vit.converters import save
+from keras_vit.converters._files import read
+from tests.containers import FLAX
+from tests.containers import KEYS
+from tests.containers import arrays_of
+from tests.containers import put
+from tests.containers import rewrite
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """One small model in every container."""
+    folder = tmp_path_factory.mktemp("whole")
+    model = keras_vit.VisionTransformer(
+        patch_size=8,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        input_shape=(16, 16, 3),
+        classes=3,
+    )
+    for name in KEYS:
+        if not name.endswith(".json"):
+            save(model, folder / name)
+    return folder
+
+
+def shown(key):
+    """What an error calls a key: Keras's files have our paths."""
+    key = key.replace("layers/layer_normalization/vars", "encoder_norm")
+    return key.replace("layers/surprise/vars/0", "surprise/kernel")
+
+
+def number(key):
+    return shown(key).replace("encoder_norm/0", "encoder_norm/gamma")
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_what_is_whole_is_read(name, whole, tmp_path):
+    path = put(name, arrays_of(name, whole), whole, tmp_path)
+    assert load(path).name == "vision_transformer"
+
+
+DEFECTS = {
+    "missing": (None, "missing[^:]*:\n  KEY"),
+    "shape": (np.ones(5, "float32"), r"KEY: \(5,\) in the file, \(16,\)"),
+    "integers": (np.ones(16, "int32"), "KEY: type int32, expected floats"),
+    "nan": (np.full(16, np.nan, "float32"), "KEY: not all values are finite"),
+    "inf": (np.full(16, -np.inf, "float32"), "KEY: not all values are finite"),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+@pytest.mark.parametrize("name", KEYS)
+def test_one_wrong_array_is_named(name, defect, whole, tmp_path):
+    array, message = DEFECTS[defect]
+    arrays, key = arrays_of(name, whole), KEYS[name][0]
+    arrays[key] = array
+    if array is None:
+        del arrays[key]
+    path = put(name, arrays, whole, tmp_path)
+    if defect in ("missing", "shape"):
+        key = number(key)
+        if name == "a.keras":  # Keras itself finds these
+            message = "a.keras' cannot be loaded.* name=encoder_norm"
+    with pytest.raises(ValueError, match=message.replace("KEY", shown(key))):
+        load(path)
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_an_extra_array_is_named(name, whole, tmp_path):
+    extra = KEYS[name][1]
+    arrays = arrays_of(name, whole)
+    arrays[extra] = np.ones((2, 2), "float32")
+    path = put(name, arrays, whole, tmp_path)
+    with pytest.raises(ValueError, match=f"no place for:\n  {shown(extra)}"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_nan_is_converted_bit_for_bit_with_a_warning(name, whole, tmp_path):
+    """Files are copied as they are; a model is not made of them."""
+    arrays, key = arrays_of(name, whole), KEYS[name][0]
+    bits = np.arange(16, dtype="uint32") + 0x7FC00000  # NaNs with a payload
+    arrays[key] = bits.view("float32")
+    path = put(name, arrays, whole, tmp_path)
+    target = tmp_path / "target.npz"
+    with pytest.warns(UserWarning, match="not finite, which are kept"):
+        _cli.convert(path, target, to="vit_jax", layout=None)
+    found = read(target, finite=False)[FLAX[0]]
+    np.testing.assert_array_equal(found.view("uint32"), bits)
+
+
+def file_of(name, folder):
+    """The file to break: that with the arrays."""
+    inside = {"folder": "folder/model.safetensors"}
+    if name.endswith(".json"):
+        return folder / "shard.safetensors"
+    return folder / inside.get(name, name)
+
+
+@pytest.mark.parametrize(
+    "damage,message",
+    [
+        (
+            lambda data: data[: len(data) // 2],
+            "is not a.*may have been cut off",
+        ),
+        (lambda data: data[:10], "is not a.*may have been cut off"),
+        (lambda data: b"", "is not a.*may have been cut off"),
+        (lambda data: b"\n<!DOCTYPE html><p>404", "is not a.*It is a web page"),
+        (lambda data: b"<html>" + data, "is not a.*It is a web page"),
+    ],
+)
+@pytest.mark.parametrize("name", KEYS)
+def test_what_is_no_such_file(name, damage, message, whole, tmp_path, capsys):
+    path = put(name, arrays_of(name, whole), whole, tmp_path)
+    file = file_of(name, tmp_path)
+    if b"<html>" in damage(b"") and file.suffix in (".npz", ".keras"):
+        pytest.skip("zip archives may have something before them")
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ValueError, match=message):
+        load(path)
+    assert _cli.main([str(path), "--inspect"]) == 1
+    assert "error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["<html>", '{"weight_map": ', "\xff"])
+def test_an_index_or_config_that_is_no_json(text, whole, tmp_path):
+    path = tmp_path / "a.safetensors.index.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="index.json' is not valid JSON"):
+        load(path)
+    arrays = arrays_of("folder", whole)
+    path = put("folder", arrays, whole, tmp_path)
+    (path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match="config.json' is not valid JSON"):
+        load(path)
+
+
+@pytest.mark.parametrize("index", ["[]", "{}", '{"weight_map": []}', "3"])
+def test_an_index_without_shards(index, tmp_path):
+    path = tmp_path / "a.safetensors.index.json"
+    path.write_text(index)
+    with pytest.raises(ValueError, match="names no shards"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "shard", ["../b.npz", "/tmp/b.npz", "x/b.npz", "..\\b.npz"]
+)
+def test_a_shard_elsewhere_is_not_opened(shard, whole, tmp_path):
+    path = tmp_path / "a.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": {"cls": shard}}))
+    with pytest.raises(ValueError, match="names a shard elsewhere"):
+        load(path)
+
+
+class Evil:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("kind", ["npz", "pickle", "torch", "nested"])
+def test_pickled_code_is_refused_and_not_run(kind, tmp_path):
+    trap = tmp_path / "trap"
+    path = tmp_path / ("a.npz" if kind == "npz" else "a.pth")
+    message = "PyTorch file of plain weights"
+    if kind == "npz":
+        np.savez(path, cls=np.array([Evil(trap)], dtype=object))
+        message = "cls: Object arrays cannot be loaded"
+    elif kind == "pickle":
+        path.write_bytes(pickle.dumps({"cls": Evil(trap)}))
+    else:
+        torch = pytest.importorskip("torch")
+        evil = {"cls": Evil(trap)}
+        torch.save({"model": evil} if kind == "nested" else evil, path)
+    with pytest.raises(ValueError, match=message):
+        load(path)
+    assert not trap.exists()
+
+
+def test_text_is_named(tmp_path):
+    np.savez(tmp_path / "a.npz", cls=np.array(["a", "b"]))
+    with pytest.raises(ValueError, match="cls: type <U1, expected floats"):
+        load(tmp_path / "a.npz")
+    torch = pytest.importorskip("torch")
+    torch.save({"cls": "a", 3: torch.ones(2)}, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match="cls: str, not a tensor\n  3: a name"):
+        load(tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize("name", ["a.weights.h5", "a.keras"])
+@pytest.mark.parametrize("kind", ["link", "soft", "external", "text"])
+def test_a_tree_that_points_elsewhere(name, kind, whole, tmp_path):
+    """HDF5 can keep data in any file that the reader may open."""
+    (tmp_path / "secret").write_bytes(np.ones(16, "float32").tobytes())
+    key = KEYS[name][0]
+
+    def change(data):
+        buffer = io.BytesIO(data)
+        with h5py.File(buffer, "r+") as file:
+            del file[key]
+            if kind == "link":
+                file[key] = h5py.ExternalLink("other.h5", "/x")
+            elif kind == "soft":
+                file[key] = h5py.SoftLink("/layers")
+            elif kind == "text":
+                file[key] = "text"
+            else:
+                secret = [(str(tmp_path / "secret"), 0, 64)]
+                file.create_dataset(key, (16,), "float32", external=secret)
+        return buffer.getvalue()
+
+    path = tmp_path / name
+    if name == "a.keras":
+        rewrite(whole / name, path, change)
+    else:
+        path.write_bytes(change((whole / name).read_bytes()))
+    messages = {
+        "external": "in another file",
+        "text": "encoder_norm/0: type object",
+    }
+    with pytest.raises(ValueError, match=messages.get(kind, "holds a link")):
+        load(path)
+
+
+def test_a_member_with_a_path_is_not_unpacked(whole, tmp_path):
+    path = tmp_path / "inner" / "a.keras"
+    path.parent.mkdir()
+    rewrite(whole / "a.keras", path, lambda data: data)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("../evil", "x")
+    load(path, classes=5)
+    assert not (tmp_path / "evil").exists()
+    assert os.listdir(path.parent) == ["a.keras"]
+
+
+@pytest.mark.parametrize("config", ["{}", "[]", '{"config": 3}', "no JSON"])
+def test_a_keras_file_of_another_kind(config, whole, tmp_path):
+    with zipfile.ZipFile(whole / "a.keras") as archive:
+        weights = archive.read("model.weights.h5")
+    path = tmp_path / "a.keras"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", config)
+        archive.writestr("model.weights.h5", weights)
+    with pytest.raises(ValueError, match="keras' (is not a|was not made by)"):
+        load(path)

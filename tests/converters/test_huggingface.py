@@ -1,0 +1,212 @@
+"""Folders for transformers, read by transformers itself."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters import _cli
+from keras_vit.converters import load
+from keras_vit.converters import save
+from keras_vit.weights import variables_of
+from tests import golden_data
+
+SIZES = {
+    "patch_size": 4,
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "mlp_dim": 24,
+    "input_shape": (12, 12, 3),
+    "classes": 3,
+}
+NO_HEAD = {"include_top": False, "classes": None}
+DINOV2 = {
+    "layer_scale": 0.3,
+    "position_prefix": "class",
+    "activation": "gelu",
+    "mlp_dim": 32,
+}
+SWIGLU = {**DINOV2, "activation": "swiglu", "mlp_dim": 24}
+# class of transformers, output there, arguments of VisionTransformer
+MODELS = [
+    ("ViTForImageClassification", "logits", {"qkv_bias": False}),
+    ("ViTForImageClassification", "logits", {"activation": "gelu"}),
+    ("ViTModel", "last_hidden_state", NO_HEAD),
+    (
+        "ViTModel",
+        "pooler_output",
+        {**NO_HEAD, "pooling": "token", "representation_size": 10},
+    ),
+    (
+        "DeiTForImageClassificationWithTeacher",
+        "logits",
+        {"distillation": True, "norm_epsilon": 1e-12},
+    ),
+    ("DeiTForImageClassification", "logits", {"num_registers": 1}),
+    ("DeiTModel", "last_hidden_state", {**NO_HEAD, "distillation": True}),
+    ("Dinov2Model", "last_hidden_state", {**NO_HEAD, **DINOV2}),
+    (
+        "Dinov2Model",
+        "last_hidden_state",
+        {**NO_HEAD, **SWIGLU, "mask_token": True},
+    ),
+    (
+        "Dinov2ForImageClassification",
+        "logits",
+        {**DINOV2, "pooling": "token_gap"},
+    ),
+    (
+        "Dinov2WithRegistersModel",
+        "last_hidden_state",
+        {**NO_HEAD, **DINOV2, "num_registers": 3},
+    ),
+    (
+        "Dinov2WithRegistersForImageClassification",
+        "logits",
+        {
+            **SWIGLU,
+            "pooling": "token_gap",
+            "num_registers": 1,
+            "mlp_dim": 48,
+        },
+    ),
+]
+
+
+def build(**arguments):
+    model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
+    random = np.random.default_rng(0)
+    for variable in model.weights:
+        variable.assign(random.normal(0, 0.2, variable.shape))
+    return model
+
+
+@pytest.mark.parametrize("name,output,arguments", MODELS)
+def test_transformers_gives_the_same(
+    name, output, arguments, tmp_path, record_error
+):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = build(**arguments)
+    save(model, tmp_path / "folder")
+    config = json.loads((tmp_path / "folder" / "config.json").read_text())
+    assert config["architectures"] == [name]
+    auto = transformers.AutoModel
+    if output == "logits":
+        auto = transformers.AutoModelForImageClassification
+    theirs, info = auto.from_pretrained(
+        tmp_path / "folder", output_loading_info=True
+    )
+    assert type(theirs).__name__ == name
+    assert not info["unexpected_keys"]
+    # What a model without a head has beside: a pooler that nobody reads.
+    spare = ("pooler.dense.weight", "pooler.dense.bias")
+    spare += ("embeddings.mask_token",)
+    extra = {key for key in info["missing_keys"] if not key.endswith(spare)}
+    assert not extra
+    images = np.random.default_rng(1).uniform(-1, 1, (2, 12, 12, 3))
+    images = images.astype("float32")
+    batch = torch.tensor(images).cpu().permute(0, 3, 1, 2)
+    with torch.no_grad():
+        found = theirs.cpu().eval()(batch)[output].numpy()
+    expected = keras.ops.convert_to_numpy(model(images))
+    error = np.abs(found - expected).max()
+    case = f"{name} {output}"
+    record_error(f"transformers {name}", case, error, 1e-5)
+
+
+@pytest.mark.parametrize("name,output,arguments", MODELS)
+def test_a_folder_comes_back_exactly(name, output, arguments, tmp_path):
+    model = build(**arguments)
+    save(model, tmp_path / "folder")
+    again = load(tmp_path / "folder")
+    wanted, found = variables_of(model), variables_of(again)
+    if not arguments.get("mask_token"):
+        assert found.keys() == wanted.keys()
+    for key in wanted:
+        np.testing.assert_array_equal(
+            keras.ops.convert_to_numpy(found[key]),
+            keras.ops.convert_to_numpy(wanted[key]),
+        )
+    images = np.zeros((1, 12, 12, 3), "float32")
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(again(images)),
+        keras.ops.convert_to_numpy(model(images)),
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments,reason",
+    [
+        ({"input_shape": (12, 12, 1)}, "takes 3 channels, not 1"),
+        ({"input_shape": (12, 16, 3)}, "4 x 4 and 3 x 4"),
+        ({"patch_size": (4, 3)}, "4 x 3 and 3 x 4"),
+        ({"num_registers": 2, "position_prefix": "class"}, "are DINOv2's"),
+        ({"representation_size": 5}, "`pre_logits` before a head"),
+        ({"layer_scale": 0.1}, "reads 'token_gap' and not 'token'"),
+        ({"activation": "swiglu"}, "activation 'swiglu'"),
+        ({"pooling": "map"}, "pooling 'map'"),
+        ({"pre_norm": True}, "no place for:\n  pre_norm/beta"),
+        ({"qk_norm": True}, "no place for"),
+        ({"activation": "silu"}, "activation 'silu'"),
+        ({**SWIGLU, **NO_HEAD, "mlp_dim": 20}, "an MLP of 20"),
+        ({**DINOV2, **NO_HEAD, "mlp_dim": 20}, "an MLP of 20"),
+    ],
+)
+def test_what_transformers_cannot_hold_is_refused(arguments, reason, tmp_path):
+    model = build(**arguments)
+    with pytest.raises(ValueError, match=reason):
+        save(model, tmp_path / "folder")
+    assert not list(tmp_path.iterdir())
+
+
+def test_labels_and_preprocessing_of_a_folder_are_kept(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    save(build(), first)
+    path = first / "config.json"
+    config = json.loads(path.read_text())
+    config["id2label"] = {"0": "cat", "1": "dog", "2": "bird"}
+    path.write_text(json.dumps(config))
+    processor = {"image_processor_type": "ViTImageProcessor", "mark": 1}
+    (first / "preprocessor_config.json").write_text(json.dumps(processor))
+    _cli.convert(first, second, dtype="bfloat16")
+    config = json.loads((second / "config.json").read_text())
+    assert config["id2label"]["2"] == "bird"
+    assert config["label2id"] == {"cat": 0, "dog": 1, "bird": 2}
+    assert config["dtype"] == "bfloat16"
+    found = json.loads((second / "preprocessor_config.json").read_text())
+    assert found == processor
+
+
+@pytest.mark.parametrize(
+    "case,mean",
+    [
+        ("vit_jax_token", 0.5),
+        ("timm_base", 0.5),
+        ("timm_deit_distilled", 0.485),
+        ("torchvision_vit", 0.485),
+        ("facebook_dinov2_reg", 0.485),
+    ],
+)
+def test_preprocessing_is_that_of_the_code_base(case, mean, tmp_path):
+    given = {} if case.startswith("vit_jax") else {"num_heads": 3}
+    folder = tmp_path / "folder"
+    _cli.convert(
+        golden_data.load_path(case), folder, to="huggingface", settings=given
+    )
+    path = folder / "preprocessor_config.json"
+    found = json.loads(path.read_text())
+    assert found["image_mean"][0] == mean
+    size = json.loads((folder / "config.json").read_text())["image_size"]
+    assert found["size"] == {"height": size, "width": size}
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path):
+    save(build(), tmp_path / "folder")
+    with pytest.raises(FileExistsError, match="already has model.safetensors"):
+        save(build(), tmp_path / "folder")
+    save(build(classes=2), tmp_path / "folder", overwrite=True)
+    assert load(tmp_path / "folder").output_shape == (None, 2)

@@ -1,0 +1,154 @@
+"""`--inspect`: what a file holds, and what it leaves open."""
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters import _cli
+from keras_vit.converters import _progress
+from keras_vit.converters import save
+from keras_vit.converters._files import read
+from keras_vit.converters._files import write
+from tests import golden_data
+
+
+def inspected(capsys, *arguments):
+    assert _cli.main([*map(str, arguments), "--inspect"]) == 0
+    out, err = capsys.readouterr()
+    assert not err
+    facts = {}
+    for line in out.split("\n\n")[0].splitlines():
+        name, _, value = line.partition(" ")
+        facts[name] = value.strip()
+    return out, facts
+
+
+@pytest.mark.parametrize("case", golden_data.LOADED)
+def test_every_case(case, capsys):
+    path = golden_data.load_path(case)
+    out, facts = inspected(capsys, path)
+    arrays = golden_data.arrays(case)
+    layouts = {golden_data.LOADED[case]}
+    if layouts & golden_data.SAME:
+        layouts = golden_data.SAME
+    assert facts["layout"].partition(":")[0] in layouts
+    count = sum(array.size for array in arrays.values())
+    assert facts["parameters"] == f"{count:,}"
+    assert facts["hidden_size"] == "48" and facts["num_layers"] == "3"
+    rows = [line.split() for line in out.splitlines()]
+    for key, array in arrays.items():
+        shape = str(array.shape).split()
+        assert [key, *shape, str(array.dtype)] in rows
+
+
+@pytest.mark.parametrize(
+    "case,settings,question,name,value",
+    [
+        ("timm_base", "num_heads=3", "Give `num_heads`", "num_heads", "3"),
+        (
+            "vit_jax_gap",
+            "grid_size=(4,6)",
+            "Possible: (1, 24), (2, 12), (3, 8), (4, 6)",
+            "grid_size",
+            "(4, 6)",
+        ),
+    ],
+)
+def test_what_is_ambiguous_is_asked(
+    case, settings, question, name, value, capsys
+):
+    path = golden_data.load_path(case)
+    out, facts = inspected(capsys, path)
+    assert f"ambiguous:\n  {name}" in out and question in out
+    assert facts[name] != value
+    out, facts = inspected(capsys, path, "--set", settings)
+    assert "ambiguous" not in out and facts[name] == value
+
+
+def test_positions_that_read_in_two_ways(capsys, tmp_path):
+    """3 x 5 patches and a class token, or 4 x 4 patches and none."""
+    arrays = golden_data.arrays("timm_reg_ls_qknorm")
+    arrays = {
+        key: array
+        for key, array in arrays.items()
+        if "ls1" not in key and "ls2" not in key and key != "reg_token"
+    }
+    write(arrays, tmp_path / "a.npz")
+    out, _ = inspected(capsys, tmp_path / "a.npz")
+    assert "ambiguous:\n  grid_size, position_prefix: " in out
+    assert "can be read in two ways" in out
+    settings = ("--set", "position_prefix=none")
+    out, facts = inspected(capsys, tmp_path / "a.npz", *settings)
+    assert "ambiguous" not in out and facts["grid_size"] == "(4, 4)"
+
+
+def test_keras_files(capsys, tmp_path):
+    model = keras_vit.VisionTransformer(
+        patch_size=8,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        input_shape=(16, 32, 3),
+        activation="gelu",
+        classes=3,
+    )
+    for ending in (".keras", ".weights.h5"):
+        path = tmp_path / f"model{ending}"
+        save(model, path)
+        out, facts = inspected(capsys, path)
+        assert facts["activation"] == "gelu"
+        assert facts["grid_size"] == "(2, 4)"
+        assert facts["parameters"] == f"{model.count_params():,}"
+        assert "block_0/mlp/dense_1/kernel" in out and "(16, 64)" in out
+    bare = tmp_path / "bare.weights.h5"
+    model.save_weights(bare)
+    out, facts = inspected(capsys, bare)
+    assert "ambiguous:\n  activation, norm_epsilon, resampling" in out
+    out, facts = inspected(capsys, bare, "--from", "timm")
+    assert "ambiguous" not in out and facts["activation"] == "gelu"
+
+
+def test_an_unknown_layout_still_shows_its_keys(capsys, tmp_path):
+    np.savez(tmp_path / "a.npz", what=np.ones((2, 3), "float32"))
+    out, _ = inspected(capsys, tmp_path / "a.npz")
+    assert "The keys fit no layout" in out
+    assert ["what", "(2,", "3)", "float32"] in [
+        line.split() for line in out.splitlines()
+    ]
+    arguments = [str(tmp_path / "a.npz"), "--from", "timm", "--inspect"]
+    assert _cli.main(arguments) == 1
+
+
+def test_a_bar_is_drawn_on_terminals_only(monkeypatch, capsys):
+    pytest.importorskip("rich")
+    items = list(range(5))
+    assert list(_progress.track(items, "reading", 1e9)) == items
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert list(_progress.track(items, "reading", 1e3)) == items
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("TERM", "xterm")
+    assert list(_progress.track(items, "reading", 1e9)) == items
+    out, err = capsys.readouterr()
+    assert out == "" and "reading" in err
+    monkeypatch.setitem(__import__("sys").modules, "rich.console", None)
+    assert list(_progress.track(items, "reading", 1e9)) == items
+    assert capsys.readouterr() == ("", "")
+
+
+def test_long_reading_and_writing_is_tracked(monkeypatch, tmp_path):
+    """Every container that is written or read array by array."""
+    seen = []
+
+    def track(items, title, size=None):
+        seen.append((title, size))
+        return iter(items)
+
+    monkeypatch.setattr("keras_vit.converters._containers.track", track)
+    arrays = {"a": np.ones(4, "float32")}
+    for suffix in (".npz", ".safetensors"):
+        write(arrays, tmp_path / f"a{suffix}")
+        assert read(tmp_path / f"a{suffix}").keys() == {"a"}
+    titles = [title for title, _ in seen]
+    assert titles == ["writing npz", "reading a.npz", "writing safetensors"]
+    assert seen[0][1] == 16

@@ -1,0 +1,230 @@
+"""`.keras` and `.weights.h5`, in and out."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters import _cli
+from keras_vit.converters import load
+from keras_vit.converters import open_checkpoint
+from keras_vit.converters import save
+from keras_vit.converters._files import read
+from keras_vit.weights import variables_of
+from tests import golden_data
+
+SIZES = {
+    "patch_size": 8,
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "mlp_dim": 24,
+    "input_shape": (16, 32, 3),
+    "classes": 3,
+}
+MODELS = {
+    "plain": {"activation": "gelu", "norm_epsilon": 1e-12},
+    "all parts": {
+        "num_registers": 2,
+        "position_prefix": "class",
+        "mask_token": True,
+        "qk_norm": True,
+        "layer_scale": 0.1,
+        "pre_norm": True,
+        "patch_bias": False,
+        "resampling": "bicubic",
+        "representation_size": 12,
+        "classifier_activation": "softmax",
+    },
+    "map": {"pooling": "map", "qkv_bias": False},
+    "late": {"pooling": "gap", "final_norm": "after_pooling"},
+    "distilled": {"distillation": True, "dropout": 0.1},
+    "fixed": {"position_embedding": "sincos2d", "activation": "swiglu"},
+    "tokens": {"include_top": False, "classes": None},
+    "pooled": {"include_top": False, "classes": None, "pooling": "token"},
+    "any size": {"input_shape": (None, None, 3), "grid_size": (2, 8)},
+}
+
+
+def build(name):
+    model = keras_vit.VisionTransformer(**{**SIZES, **MODELS[name]})
+    random = np.random.default_rng(0)
+    for variable in model.weights:
+        variable.assign(random.normal(0, 0.3, variable.shape))
+    return model
+
+
+def assert_same(model, expected):
+    weights, wanted = variables_of(model), variables_of(expected)
+    assert weights.keys() == wanted.keys()
+    images = np.random.default_rng(1).uniform(-1, 1, (2, 16, 32, 3))
+    images = images.astype("float32")
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(model(images)),
+        keras.ops.convert_to_numpy(expected(images)),
+    )
+    assert model.input_shape == expected.input_shape
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+def test_saved_and_loaded_is_the_same_model(name, ending, tmp_path):
+    model, path = build(name), tmp_path / f"model{ending}"
+    save(model, path)
+    assert_same(load(path), model)
+    # The same, built anew and not by Keras.
+    assert_same(load(path, name="another"), model)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_keras_reads_our_file_and_we_read_its(name, tmp_path):
+    model = build(name)
+    path = tmp_path / "model.weights.h5"
+    save(model, path)
+    other = build(name)
+    for variable in other.weights:
+        variable.assign(np.zeros(variable.shape))
+    other.load_weights(path)
+    assert_same(other, model)
+    bare = tmp_path / "bare.weights.h5"
+    model.save_weights(bare)
+    found = open_checkpoint(bare).weights
+    wanted = variables_of(model)
+    assert found.keys() == wanted.keys()
+    for key, variable in wanted.items():
+        value = keras.ops.convert_to_numpy(variable)
+        np.testing.assert_array_equal(found[key], value, err_msg=key)
+
+
+def test_a_trained_model_with_its_optimizer(tmp_path):
+    model = build("distilled")
+    model.compile("adam", "mse")
+    model.fit(np.zeros((2, 16, 32, 3)), np.zeros((2, 3)), verbose=0)
+    model.save(tmp_path / "model.keras")
+    assert_same(load(tmp_path / "model.keras"), model)
+    _cli.convert(tmp_path / "model.keras", tmp_path / "m.pth", to="timm")
+
+
+def test_bfloat16_is_kept(tmp_path):
+    keras.config.set_dtype_policy("bfloat16")
+    model = build("plain")
+    for ending in (".keras", ".weights.h5"):
+        path = tmp_path / f"model{ending}"
+        save(model, path)
+        found = open_checkpoint(path).weights["block_0/mlp/dense_1/kernel"]
+        wanted = variables_of(model)["block_0/mlp/dense_1/kernel"]
+        assert str(found.dtype) == "bfloat16"
+        wanted = keras.ops.convert_to_numpy(wanted).astype("float32")
+        np.testing.assert_array_equal(found.astype("float32"), wanted)
+
+
+def test_weights_alone_are_asked_for_their_code(tmp_path):
+    model = keras_vit.VisionTransformer(**SIZES)
+    path = tmp_path / "model.weights.h5"
+    model.save_weights(path)
+    with pytest.raises(ValueError, match="does not tell activation, norm_ep"):
+        load(path)
+    with pytest.raises(ValueError, match="does not tell activation, norm_ep"):
+        _cli.convert(path, tmp_path / "a.npz", to="vit_jax")
+    assert_same(load(path, "vit_jax"), model)
+    told = {"activation": "gelu_tanh", "norm_epsilon": 1e-6}
+    told["resampling"] = "bilinear_align_corners"
+    assert_same(load(path, **told), model)
+    block = load(path, "timm").get_layer("block_0")
+    assert block.activation == "gelu"
+    # A variant has its own defaults, and its sizes are checked.
+    other = keras_vit.VisionTransformer(weights=path, input_shape=(16, 32, 3))
+    assert_same(other, model)
+    with pytest.raises(ValueError, match="does not fit the model"):
+        keras_vit.ViTTi16(weights=path, input_shape=(32, 32, 3))
+
+
+def test_overrides_act_on_keras_files(tmp_path):
+    path = tmp_path / "model.keras"
+    save(build("all parts"), path)
+    model = load(path, classes=5, input_shape=(32, 32, 3))
+    assert model.output_shape == (None, 5)
+    assert model.get_layer("head").activation.__name__ == "softmax"
+    target = tmp_path / "five.keras"
+    _cli.convert(path, target, settings={"classes": 5})
+    assert load(target).output_shape == (None, 5)
+    with pytest.raises(ValueError, match="copy it, or say with --set"):
+        _cli.convert(path, tmp_path / "b.keras")
+    with pytest.raises(ValueError, match="leave out --to and --dtype"):
+        _cli.convert(path, tmp_path / "b.weights.h5", dtype="float16")
+    with pytest.raises(ValueError, match="Leave out layout='timm'"):
+        load(path, "timm")
+    with pytest.raises(ValueError, match=".keras files have no layout"):
+        save(model, tmp_path / "c.keras", layout="timm")
+    with pytest.raises(ValueError, match="say which with --to"):
+        _cli.convert(path, tmp_path / "c.npz")
+
+
+@pytest.mark.parametrize("case", ["timm_map", "vit_jax_token", "hf_vit"])
+def test_from_a_checkpoint_to_weights_and_back(case, tmp_path):
+    given = {"num_heads": 3} if case == "timm_map" else {}
+    path = tmp_path / "model.weights.h5"
+    _cli.convert(golden_data.load_path(case), path, settings=given)
+    golden = golden_data.io(case)
+    model = load(golden_data.load_path(case), **given)
+    model.load_weights(path)  # of the model that `load` builds
+    for again in (model, load(path)):
+        found = again.predict(golden["image"], verbose=0)
+        np.testing.assert_allclose(
+            found, golden["logits"], atol=golden_data.TOLERANCE
+        )
+    layout = golden_data.MODELS[case][0]
+    back = tmp_path / ("back" + golden_data.weights_path(case).suffix)
+    _cli.convert(path, back, to=layout)
+    found, expected = read(back), golden_data.arrays(case)
+    assert found.keys() == expected.keys()
+    for key, array in expected.items():
+        np.testing.assert_array_equal(found[key], array)
+
+
+def test_a_square_that_is_none_is_warned_of(tmp_path):
+    model = build("any size")  # 2 x 8
+    path = tmp_path / "model.npz"
+    with pytest.warns(UserWarning, match=r"2 x 8: whoever reads it takes 4 x"):
+        save(model, path)
+    assert load(path).input_shape == (None, 32, 32, 3)
+    assert load(path, grid_size=(2, 8)).input_shape == (None, 16, 64, 3)
+    save(model, tmp_path / "model.keras")
+    with pytest.warns(UserWarning, match=r"grid_size=\(2, 8\)"):
+        _cli.convert(tmp_path / "model.keras", tmp_path / "a.pth", to="vit_jax")
+    with pytest.raises(ValueError, match="patches and grid must be square"):
+        save(model, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_a_model_of_another_package(tmp_path):
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+    for ending in (".keras", ".weights.h5"):
+        with pytest.raises(ValueError, match="was not made by keras_vit"):
+            save(model, tmp_path / f"a{ending}")
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    for name in ("model.keras", "model.weights.h5"):
+        with pytest.raises(ValueError, match="was not made by keras_vit"):
+            load(tmp_path / name)
+
+
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+def test_the_command_reads_them_without_a_backend(ending, tmp_path):
+    save(build("plain"), tmp_path / f"model{ending}")
+    tool = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
+    done = subprocess.run(
+        [sys.executable, tool, f"model{ending}", "a.npz", "--to", "timm"],
+        cwd=tmp_path,
+        env={**os.environ, "KERAS_BACKEND": "none"},  # which stops Keras
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "blocks.1.attn.qkv.weight" in read(tmp_path / "a.npz")

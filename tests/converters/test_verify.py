@@ -1,0 +1,113 @@
+"""`--verify`: both files on the same images, also in the original library."""
+
+import numpy as np
+import pytest
+
+from keras_vit.converters import _cli
+from keras_vit.converters._files import read
+from keras_vit.converters._files import write
+from keras_vit.converters._verify import verify
+from tests import golden_data
+
+# case, target, layout to write, --set, libraries that run
+CASES = [
+    ("timm_base", "a.npz", "vit_jax", {"num_heads": 3}, "timm"),
+    ("timm_map", "a.keras", None, {"num_heads": 3}, "timm"),
+    ("timm_pre_norm", "a.weights.h5", None, {"num_heads": 3}, "timm"),
+    ("timm_reg_ls_qknorm", "a.pth", "timm", {}, "timm timm"),
+    ("vit_jax_token", "a.safetensors", "timm", {}, "timm"),
+    (
+        "timm_deit_distilled",
+        "folder",
+        "huggingface",
+        {"num_heads": 3},
+        "timm transformers",
+    ),
+    (
+        "timm_avg",
+        "a.pth",
+        None,
+        {"num_heads": 3, "class_token": True, "grid_size": (4, 5)},
+        "timm timm",
+    ),
+    ("hf_vit", "a.safetensors", None, {}, "transformers transformers"),
+    ("hf_vit_model_pooler", "folder", None, {}, "transformers transformers"),
+    (
+        "torchvision_vit_old_names",
+        "a.pth",
+        None,
+        {"num_heads": 3},
+        "torchvision torchvision",
+    ),
+    (
+        "facebook_dinov2_reg",
+        "folder",
+        "huggingface",
+        {"num_heads": 3},
+        "transformers",
+    ),
+    ("big_vision_gap", "a.npz", None, {}, ""),
+]
+
+
+@pytest.mark.parametrize("case,target,to,settings,libraries", CASES)
+def test_every_library_agrees(case, target, to, settings, libraries, tmp_path):
+    for library in libraries.split():
+        pytest.importorskip(library)
+    source, target = golden_data.load_path(case), tmp_path / target
+    _cli.convert(source, target, to=to, settings=settings)
+    text, same = verify(source, target, to=to, settings=settings)
+    assert same, text
+    assert f"{target.name} in keras_vit" in text and "DIFFERS" not in text
+    ran = [
+        line.split(" in ")[1].split()[0]
+        for line in text.splitlines()
+        if line.endswith("same") and " in keras_vit" not in line
+    ]
+    assert ran == libraries.split(), text
+
+
+def test_a_difference_is_found(tmp_path):
+    source = golden_data.load_path("vit_jax_token")
+    target = tmp_path / "a.npz"
+    arrays = read(source)
+    arrays["head/bias"] = arrays["head/bias"] + np.float32(1e-3)
+    write(arrays, target)
+    text, same = verify(source, target)
+    assert not same and "DIFFERS" in text
+    assert "not run: the original code is not on PyPI" in text
+
+
+def test_half_precision_has_its_tolerance(tmp_path):
+    source = golden_data.load_path("vit_jax_token")
+    limits = {}
+    for dtype in (None, "float16", "bfloat16"):
+        target = tmp_path / f"{dtype}.npz"
+        _cli.convert(source, target, dtype=dtype)
+        text, same = verify(source, target, dtype=dtype)
+        assert same, text
+        line = next(x for x in text.splitlines() if "in keras_vit" in x)
+        limits[dtype] = float(line.split()[-2])
+    assert limits[None] < 1e-4 < limits["float16"] < limits["bfloat16"] < 0.2
+
+
+def test_the_command_line_says_so(tmp_path, capsys, monkeypatch):
+    source = str(golden_data.load_path("vit_jax_token"))
+    target = tmp_path / "a.safetensors"
+    options = ["--to", "timm", "--verify"]
+    assert _cli.main([source, str(target), *options]) == 0
+    out = capsys.readouterr().out
+    assert "difference  tolerance" in out
+    assert "note: timm has activation='gelu' unless told" in out
+    convert = _cli.convert
+
+    def damaged(*arguments, **keywords):
+        convert(*arguments, **keywords)
+        arrays = read(target)
+        arrays["head.weight"] = arrays["head.weight"][::-1]
+        write(arrays, target, overwrite=True)
+
+    monkeypatch.setattr(_cli, "convert", damaged)
+    options.append("--overwrite")
+    assert _cli.main([source, str(target), *options]) == 1
+    assert "DIFFERS" in capsys.readouterr().out
