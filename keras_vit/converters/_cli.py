@@ -12,12 +12,13 @@
       and run both files, here and in timm, on the same images
 
 SOURCE is an .npz, .safetensors, .pth, .pt, .bin, .keras or .weights.h5 file,
-the .index.json of a sharded one, or a Hugging Face folder. TARGET's ending
-chooses the container; without one it is a folder. Layouts: vit_jax,
-big_vision, timm, huggingface, torchvision, dinov2, mae; a spelling other than
-the usual one follows a colon, such as vit_jax:current. --to huggingface finds
-the model of transformers that fits: ViT, DeiT or DINOv2. Converting between
-files loads no backend; writing .keras or .weights.h5, and --verify, do.
+the .index.json of a sharded one, a Hugging Face folder, or the address of one:
+https://..., hf://owner/name, hf://owner/name/FILE. TARGET's ending chooses the
+container; without one it is a folder. Layouts: vit_jax, big_vision, timm,
+huggingface, torchvision, dinov2, mae; a spelling other than the usual one
+follows a colon, such as vit_jax:current. --to huggingface finds the model of
+transformers that fits: ViT, DeiT or DINOv2. Converting between files loads no
+backend; writing .keras or .weights.h5, and --verify, do.
 
 Exit status: 0 done, 1 refused or --verify found a difference, 2 wrong usage.
 """
@@ -30,6 +31,7 @@ import warnings
 
 import numpy as np
 
+from keras_vit import downloads
 from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._checkpoint import raise_if_untold
 from keras_vit.converters._inspect import inspect
@@ -53,8 +55,9 @@ def main(argv=None):
 
 def _run(arguments):
     settings = dict(map(_setting, arguments.set))
+    source = downloads.local(arguments.source)
     if arguments.inspect:
-        print(inspect(arguments.source, arguments.layout, settings))
+        print(inspect(source, arguments.layout, settings))
         return 0
     if arguments.target is None:
         raise ValueError("TARGET is missing (or use --inspect).")
@@ -65,7 +68,7 @@ def _run(arguments):
         "dtype": arguments.dtype,
     }
     convert(
-        arguments.source,
+        source,
         arguments.target,
         overwrite=arguments.overwrite,
         **options,
@@ -75,7 +78,7 @@ def _run(arguments):
         return 0
     from keras_vit.converters._verify import verify
 
-    text, same = verify(arguments.source, arguments.target, **options)
+    text, same = verify(source, arguments.target, **options)
     print(text)
     return 0 if same else 1
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.converters._cli import main
 from keras_vit.converters._formats import FORMATS
 from keras_vit.models import _variants
 from keras_vit.weights import _named
@@ -116,14 +117,13 @@ def test_from_the_hub_it_is_the_same(
 ):
     """transformers' layout implies another GELU and epsilon; the weights'
     training is what counts."""
+    path = tmp_path / "original.npz"
+    path.write_bytes(server.files["21k/ViT.npz"])
     server.behave["21k/ViT.npz"] = web.status(403)
-    body = saved(
-        paper,
-        tmp_path,
-        ".safetensors",
-        "huggingface",
-        drop=("classifier.weight", "classifier.bias"),
+    headless = keras_vit.VisionTransformer(
+        weights=path, include_top=False, pooling="token", representation_size=32
     )
+    body = saved(headless, tmp_path, ".safetensors", "huggingface:vit")
     publish(hub, "google/vit", {"model.safetensors": body})
     with pytest.warns(UserWarning, match="head of zeros"):
         model = tiny(weights="imagenet21k", representation_size=32)
@@ -245,6 +245,18 @@ def test_addresses(hub, tmp_path):
         ):
             found = make(weights, **arguments).predict(IMAGE, verbose=0)
             np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_convert_takes_addresses(hub, tmp_path, capsys):
+    body = saved(original(), tmp_path, ".safetensors", "timm")
+    publish(hub, "o/n", {"model.safetensors": body})
+    target = str(tmp_path / "out.npz")
+    arguments = ["hf://o/n", target, "--to", "vit_jax", "--set", "num_heads=4"]
+    assert main(arguments) == 0, capsys.readouterr().err
+    layout = keras_vit.converters.open_checkpoint(target).layout
+    assert layout == "vit_jax"
+    assert main(["hf://o/missing", "--inspect"]) == 1
+    assert "404" in capsys.readouterr().err
 
 
 def test_list(capsys, tiny, server, home, tmp_path, monkeypatch):
