@@ -37,6 +37,8 @@ from keras_vit.converters._checkpoint import raise_if_untold
 from keras_vit.converters._inspect import inspect
 from keras_vit.converters._keras_files import is_keras
 from keras_vit.converters._layouts import known
+from keras_vit.converters._layouts import meaning
+from keras_vit.converters._layouts import spelling_of
 from keras_vit.converters._writing import DTYPES
 from keras_vit.converters._writing import raise_unless_writable
 from keras_vit.converters._writing import write_checkpoint
@@ -67,13 +69,13 @@ def _run(arguments):
         "settings": settings,
         "dtype": arguments.dtype,
     }
-    convert(
+    notes = convert(
         source,
         arguments.target,
         overwrite=arguments.overwrite,
         **options,
     )
-    print(f"wrote {arguments.target}")
+    print(f"wrote {arguments.target}", *notes, sep="\n")
     if not arguments.verify:
         return 0
     from keras_vit.converters._verify import verify
@@ -107,6 +109,10 @@ def convert(
         dtype: "float32", "float16", "bfloat16" or None to keep the source's.
         overwrite: Boolean. Whether what exists may be replaced.
 
+    Returns:
+        List of strings: what those who read the target by its layout alone
+        would compute otherwise.
+
     Raises:
         ValueError: if the source cannot be read, or the target's layout
             cannot hold it. Nothing is then written.
@@ -118,7 +124,7 @@ def convert(
     settings = settings or {}
     if is_keras(target):
         _to_keras(source, target, layout, to, settings, dtype, overwrite)
-        return
+        return []
     checkpoint = open_checkpoint(
         source, layout, settings.get("num_heads"), finite=False
     )
@@ -132,9 +138,20 @@ def convert(
     grid = settings.get("grid_size")
     told = {**checkpoint.arguments(grid), **settings}
     _warn_if_not_finite(checkpoint)
+    paths = set(checkpoint.weights)
     write_checkpoint(
         checkpoint.weights, told, target, to, dtype, overwrite, checkpoint
     )
+    if not target.suffix:
+        return []  # a folder's config.json says it all
+    name = to.partition(":")[0]
+    usual = meaning(name, spelling_of(to), paths)
+    return [
+        f"note: {name} has {argument}={usual[argument]!r} unless told; these "
+        f"weights are for {told[argument]!r}."
+        for argument in ("activation", "norm_epsilon")
+        if usual.get(argument, told[argument]) != told[argument]
+    ]
 
 
 def _to_keras(source, target, layout, to, settings, dtype, overwrite):

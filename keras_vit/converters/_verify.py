@@ -7,7 +7,6 @@ import numpy as np
 
 from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._keras_files import is_keras
-from keras_vit.converters._layouts import MEANINGS
 from keras_vit.converters._originals import NotRunError
 from keras_vit.converters._originals import original
 
@@ -87,7 +86,6 @@ def verify(source, target, layout=None, to=None, settings=None, dtype=None):
         f"{BATCH} random images of {size} (seed {SEED}), {output}, "
         f"Keras on {keras.backend.backend()}",
         *_table(rows),
-        *_notes(told, to, target),
     ]
     return "\n".join(lines), all(row[3] != "DIFFERS" for row in rows)
 
@@ -155,17 +153,3 @@ def _table(rows):
         if error is not None:
             figures = f"{error:10.1e}  {limit:9.1e}"
         yield f"{name:{width}}  {figures}  {verdict}"
-
-
-def _notes(told, to, target):
-    """What who reads the file by its layout alone would compute otherwise."""
-    name = (to or "").partition(":")[0]
-    if not target.suffix or is_keras(target):
-        return  # a folder's config.json, and Keras's own files, say it
-    for argument in ("activation", "norm_epsilon"):
-        usual = MEANINGS.get(name, {}).get(argument, told[argument])
-        if usual != told[argument]:
-            yield (
-                f"note: {name} has {argument}={usual!r} unless told; these "
-                f"weights are for {told[argument]!r}. Above, it was told."
-            )

@@ -102,10 +102,11 @@ def test_the_command_line_says_so(tmp_path, capsys, monkeypatch):
     convert = _cli.convert
 
     def damaged(*arguments, **keywords):
-        convert(*arguments, **keywords)
+        notes = convert(*arguments, **keywords)
         arrays = read(target)
         arrays["head.weight"] = arrays["head.weight"][::-1]
         write(arrays, target, overwrite=True)
+        return notes
 
     monkeypatch.setattr(_cli, "convert", damaged)
     options.append("--overwrite")
