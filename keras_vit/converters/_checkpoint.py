@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from keras_vit.converters import _resnet
 from keras_vit.converters._architecture import architecture
 from keras_vit.converters._config import told_by
 from keras_vit.converters._convert import Format
@@ -12,6 +13,7 @@ from keras_vit.converters._heads import number_of_heads
 from keras_vit.converters._layouts import POSITION_PREFIXES
 from keras_vit.converters._layouts import detect
 from keras_vit.converters._layouts import meaning
+from keras_vit.converters._resnet_formats import without_counts
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,18 @@ class Checkpoint:
         kernel = self.weights.get("patch_embedding/kernel")
         return None if kernel is None else kernel.shape[:2]
 
+    @property
+    def family(self):
+        """ "vit", "hybrid" or "bit": which function builds its model."""
+        return _resnet.family(self.weights)
+
+    @property
+    def stride(self):
+        """How many pixels a side are one position of what patches cut."""
+        if self.family == "vit":
+            return 1
+        return _resnet.stride(_resnet.layers_of(self.weights))
+
     def arguments(
         self,
         grid=None,
@@ -35,7 +49,7 @@ class Checkpoint:
         class_token=None,
         position_prefix=None,
     ):
-        """Returns the arguments of `VisionTransformer` that the file tells.
+        """Returns the arguments of its model's function that the file tells.
 
         Args:
             grid: `(rows, columns)` of its position embeddings, if known.
@@ -46,6 +60,9 @@ class Checkpoint:
             position_prefix: As in `VisionTransformer`; None takes what fits.
         """
         shapes = {path: array.shape for path, array in self.weights.items()}
+        implied = meaning(self.layout, self.format, shapes)
+        if self.family == "bit":
+            return {**implied, **_resnet.bit_facts(shapes)}
         config = dict(self.config)
         stored = config.pop("grid_size", None)
         grid = grid or stored
@@ -65,7 +82,6 @@ class Checkpoint:
             "none"
         ):
             facts["position_embedding"] = "sincos2d"  # it is never stored
-        implied = meaning(self.layout, self.format, shapes)
         return {**implied, **facts, **config}
 
 
@@ -85,6 +101,7 @@ def open_checkpoint(path, layout=None, num_heads=None):
     arrays = read(path)
     config = {}
     try:
+        arrays = without_counts(arrays)
         name, spelling = detect(arrays, layout)
         if name in ("huggingface", "timm"):
             config = told_by(read_config(path), name)

@@ -12,7 +12,7 @@
 SOURCE is an .npz, .safetensors, .pth, .pt, .bin or .keras file, the
 .index.json of a sharded one, or a Hugging Face folder. TARGET's ending chooses
 the container. Layouts: vit_jax, big_vision, timm, huggingface, torchvision,
-dinov2, mae; a spelling other than the usual one follows a colon, such as
+dinov2, mae, bit; a spelling other than the usual one follows a colon, such as
 vit_jax:current. Converting between files loads no backend.
 """
 
@@ -77,8 +77,8 @@ def convert(
             a name without one is a Hugging Face folder.
         layout: Name of the source's layout; None finds it.
         to: Name of the target's layout; None keeps the source's.
-        settings: Dict of arguments of `VisionTransformer` that win over what
-            the source tells.
+        settings: Dict of arguments of the model's function that win over
+            what the source tells.
         dtype: "float32", "float16", "bfloat16" or None to keep the source's.
         **options: `overwrite`.
 
@@ -103,7 +103,7 @@ def convert(
     if to is None:
         raise ValueError("A .keras file has no layout: say which with --to.")
     raise_unless_held(told, to)
-    arrays = to_checkpoint(weights, spelling_of(to), told["num_heads"])
+    arrays = to_checkpoint(weights, spelling_of(to, weights), told["num_heads"])
     if dtype is not None:
         arrays = {k: array.astype(DTYPES[dtype]) for k, array in arrays.items()}
     if target.suffix == "":

@@ -1,5 +1,6 @@
 """Which layout a checkpoint has, and what only its layout tells."""
 
+from keras_vit.converters import _resnet
 from keras_vit.converters._architecture import positioned
 from keras_vit.converters._convert import raise_if
 from keras_vit.converters._formats import FORMATS
@@ -53,20 +54,33 @@ POSITION_PREFIXES = {
 
 
 def meaning(layout, spelling, paths):
-    """Returns the arguments of `VisionTransformer` that a layout implies.
+    """Returns the arguments of a model's function that a layout implies.
 
     Args:
         layout: A key of `FORMATS`.
         spelling: The `Format` that the file is in.
         paths: Our paths of its arrays.
     """
+    family = _resnet.family(paths)
+    if family == "bit":
+        return dict(_resnet.RULES[_bit_rules(layout, spelling)])
     arguments = dict(MEANINGS[layout])
+    if family == "hybrid":
+        arguments.update(_resnet.RULES[layout])
     if layout == "huggingface" and spelling.name.startswith("dinov2"):
         arguments["norm_epsilon"] = 1e-6
     with_registers = "register_tokens/tokens" in paths
     if layout in ("dinov2", "huggingface") and with_registers:
         arguments["resampling"] = "bicubic_antialias"
     return arguments
+
+
+def _bit_rules(layout, spelling):
+    """The code whose constants a file of a ResNet alone was made with."""
+    if layout == "timm":
+        return "timm_bit"
+    kind = spelling.name.partition(",")[0]
+    return {"": "bit", "v1": "vit_jax", "bit_paper": "bit_paper"}[kind]
 
 
 def detect(arrays, layout=None):
@@ -98,7 +112,13 @@ def detect(arrays, layout=None):
                 nearest, (left, candidate, spelling), key=lambda n: n[0]
             )
             if not left:
-                fits.setdefault(candidate, spelling)
+                # Spellings of like names can differ in their axes.
+                bad = len(spelling.misshaped(arrays))
+                best = fits.setdefault(candidate, (bad, spelling))
+                fits[candidate] = min(
+                    best, (bad, spelling), key=lambda fit: fit[0]
+                )
+    fits = {candidate: spelling for candidate, (_, spelling) in fits.items()}
     # Google's two mean the same where their keys are the same.
     if len(fits) == 1 or fits.keys() == {"vit_jax", "big_vision"}:
         return next(iter(fits.items()))
@@ -123,16 +143,25 @@ def detect(arrays, layout=None):
     )
 
 
-def spelling_of(layout):
+def spelling_of(layout, weights=()):
     """Returns the `Format` of a layout's name, `layout` or `layout:spelling`.
+
+    Args:
+        layout: The name; without a spelling the first is taken that has a
+            place for all weights, or the first.
+        weights: Our paths of what is to be written.
 
     Raises:
         ValueError: if there is no such layout or spelling.
     """
     known(layout)
     name, _, wanted = layout.partition(":")
+    if not wanted:
+        spellings = FORMATS[name]
+        whole = (f for f in spellings if not f.homeless(weights))
+        return next(whole, spellings[0])
     for spelling in FORMATS[name]:
-        if spelling.name == wanted or not wanted:
+        if spelling.name == wanted:
             return spelling
     names = [spelling.name for spelling in FORMATS[name] if spelling.name]
     raise ValueError(
@@ -161,6 +190,8 @@ def raise_unless_held(told, layout):
     """
     name = layout.partition(":")[0]
     reasons = []
+    if "hidden_size" not in told:  # a ResNet alone: its rows say it all
+        return
     positions = told["position_embedding"]
     if positions == "learned":
         prefix, possible = told["position_prefix"], POSITION_PREFIXES[name]

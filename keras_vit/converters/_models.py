@@ -1,6 +1,7 @@
 """Whole models from and to files. The models are imported when they are
 needed, so that the rest of this room stays plain NumPy."""
 
+from keras_vit.converters import _resnet
 from keras_vit.converters._architecture import architecture
 from keras_vit.converters._architecture import positioned
 from keras_vit.converters._checkpoint import open_checkpoint
@@ -22,12 +23,14 @@ def load(path, layout=None, num_heads=None, **overrides):
         path: String or path: an .npz, .safetensors, .pth, .pt or .bin file,
             the .index.json of a sharded one, or a Hugging Face folder.
         layout: "vit_jax", "big_vision", "timm", "huggingface",
-            "torchvision", "dinov2" or "mae"; None finds it by the keys, if
-            only one fits.
+            "torchvision", "dinov2", "mae" or "bit"; None finds it by the
+            keys, if only one fits.
         num_heads: Integer. Needed where the layout does not store it and the
             hidden size is unusual.
-        **overrides: Arguments of `VisionTransformer` that win over what the
-            file tells, such as `classes`, `input_shape` or `include_top`.
+        **overrides: Arguments that win over what the file tells, such as
+            `classes`, `input_shape` or `include_top`: those of
+            `VisionTransformer`, `HybridVisionTransformer` or `BiT`, by what
+            the file holds.
 
     Returns:
         A `keras.Model`.
@@ -41,10 +44,15 @@ def load(path, layout=None, num_heads=None, **overrides):
 
     >>> model = keras_vit.converters.load("ViT-B_16.npz", classes=10)
     """
-    from keras_vit.models import VisionTransformer
+    from keras_vit import models
 
     known(layout)
     checkpoint = open_checkpoint(path, layout, num_heads)
+    build = {
+        "vit": models.VisionTransformer,
+        "hybrid": models.HybridVisionTransformer,
+        "bit": models.BiT,
+    }[checkpoint.family]
     has_head = "head/kernel" in checkpoint.weights
     defaults = {"include_top": has_head}
     if not has_head:
@@ -54,7 +62,7 @@ def load(path, layout=None, num_heads=None, **overrides):
     pools = arguments["include_top"] or arguments.get("pooling")
     if representation is not None and pools:
         arguments.setdefault("representation_size", len(representation))
-    return VisionTransformer(**arguments, weights=checkpoint)
+    return build(**arguments, weights=checkpoint)
 
 
 def save(model, path, layout="vit_jax", overwrite=False):
@@ -72,8 +80,9 @@ def save(model, path, layout="vit_jax", overwrite=False):
         FileExistsError: if the file exists and `overwrite` is False.
         ValueError: if the layout has no place for one of the weights.
     """
-    spelling = spelling_of(layout)
+    known(layout)
     weights, told = describe(model)
+    spelling = spelling_of(layout, weights)
     raise_unless_held(told, layout)
     try:
         arrays = to_checkpoint(weights, spelling, told["num_heads"])
@@ -103,7 +112,7 @@ def _pooling(weights):
 
 
 def describe(model):
-    """Returns `(weights, arguments)` of a model made by `VisionTransformer`.
+    """Returns `(weights, arguments)` of a model made by this package.
 
     Raises:
         ValueError: if it is another model.
@@ -118,6 +127,12 @@ def describe(model):
     }
     layers = {layer.name: layer for layer in model.layers}
     shapes = {path: array.shape for path, array in weights.items()}
+    family = _resnet.family(shapes)
+    if family == "bit":
+        return weights, {
+            **_resnet.bit_facts(shapes),
+            **_resnet.rules_of(layers),
+        }
     positions = layers.get("position_embedding")
     try:
         told = architecture(shapes, getattr(positions, "built_grid", None))
@@ -125,6 +140,8 @@ def describe(model):
         raise ValueError(
             f"The model {model.name!r} was not made by keras_vit. {error}"
         ) from None
+    if family == "hybrid":
+        told.update(_resnet.rules_of(layers))
     block = layers["block_0"]
     told["activation"] = block.activation
     told["norm_epsilon"] = block.norm_epsilon
