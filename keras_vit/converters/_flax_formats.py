@@ -83,7 +83,7 @@ VIT_JAX = tuple(
         prefix,
         names,
         _INSIDE,
-        root=postactivation_rows("norm" if group else "group"),
+        root=postactivation_rows("flat_group" if group else "group"),
     )
     for prefix in ("", "opt/target/")
     for name, names in (("", _RELEASED), ("current", _CURRENT))

@@ -13,10 +13,14 @@ SAME = "... -> ..."
 FLAX = {
     "array": {"": ("", SAME)},
     "norm": {"gamma": ("scale", SAME), "beta": ("bias", SAME)},
-    # Google's old files have a group norm's arrays with all four axes.
+    # A group norm; Google's released files have its arrays with four axes.
     "group": {
         "gamma": ("scale", "1 1 1 c -> c"),
         "beta": ("bias", "1 1 1 c -> c"),
+    },
+    "flat_group": {
+        "gamma": ("scale", "c -> c"),
+        "beta": ("bias", "c -> c"),
     },
     **dict.fromkeys(
         ("linear", "conv", "heads", "merge"),

@@ -12,7 +12,7 @@ _OURS = "stage_{s}_unit_{u}"
 
 def postactivation_rows(group="group"):
     """vit_jax's hybrids and big_vision's bit.py; `group` is the kind that the
-    group norms are stored as."""
+    group norms are."""
     unit = "block{s}/unit{u}"
     return (
         ("root_conv/*", "conv_root/*", "conv"),
@@ -121,8 +121,8 @@ def _bit_v1(name, prefix, group):
 # The released one is written for ResNet v2, big_vision's bit.py for v1.
 BIT = (
     _big_transfer(),
-    _bit_v1("v1", "params/", "norm"),
-    _bit_v1("v1,bare", "", "norm"),
+    _bit_v1("v1", "params/", "flat_group"),
+    _bit_v1("v1,bare", "", "flat_group"),
     _bit_v1("v1,old", "params/", "group"),
     _bit_v1("v1,bare,old", "", "group"),
     _bit_paper("bit_paper", "params/", "group"),

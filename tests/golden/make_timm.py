@@ -66,7 +66,7 @@ def draw(model, rng):
         if len(shape) == 1 and name.endswith("weight"):
             value = 1 + 0.2 * value
         elif len(shape) == 4:
-            value *= 2.0 ** -np.arange(shape[0])[:, None, None, None] ** 0.5
+            value *= 2.0 ** -(np.arange(shape[0])[:, None, None, None] ** 0.5)
             if "conv3" in name or "downsample" in name:
                 scale = np.exp2(-12 * np.arange(shape[0]) / (shape[0] - 1))
                 value *= scale[:, None, None, None]
