@@ -190,7 +190,8 @@ def raise_unless_held(told, layout):
     """
     name = layout.partition(":")[0]
     reasons = []
-    if "hidden_size" not in told:  # a ResNet alone: its rows say it all
+    if "hidden_size" not in told:
+        _raise_unless_resnet(name, told)
         return
     positions = told["position_embedding"]
     if positions == "learned":
@@ -217,6 +218,17 @@ def raise_unless_held(told, layout):
     if reasons:
         raise ValueError(
             f"The layout {name!r} cannot hold the model: {'; '.join(reasons)}."
+        )
+
+
+def _raise_unless_resnet(name, told):
+    """What `raise_unless_held` says of a ResNet alone."""
+    kinds = {"bit": (True, False), "timm": (True,)}
+    if told["preactivation"] not in kinds.get(name, ()):
+        kind = "v2" if told["preactivation"] else "v1"
+        raise ValueError(
+            f"The layout {name!r} cannot hold the model: a ResNet {kind} "
+            "without a Vision Transformer. The layout 'bit' can."
         )
 
 

@@ -85,7 +85,11 @@ HOLD = {
     "root": {"vit_jax": None, "timm": ("root", "hybrid")},
     "hybrid": {"vit_jax": None, "timm": ("hybrid",)},
     "bit": {"bit": ("", "bit_paper", "bit_paper,bare"), "timm": ("bit",)},
-    "v1": {"bit": ("v1", "v1,bare", "v1,old", "v1,bare,old")},
+    "v1": {
+        "vit_jax": None,  # by its rows; saving it is refused
+        "timm": ("hybrid", "bit"),
+        "bit": ("v1", "v1,bare", "v1,old", "v1,bare,old"),
+    },
 }
 
 
