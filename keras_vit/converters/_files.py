@@ -5,16 +5,26 @@ Nothing in a file is ever run: pickled objects are refused.
 
 import contextlib
 import json
+import lzma
 import os
 import pathlib
 import tempfile
 import zipfile
+import zlib
 
 import ml_dtypes
 import numpy as np
 
 _TORCH = (".pth", ".pt", ".bin")
 _NESTS = ("model", "state_dict", "teacher")
+_BROKEN = (  # what a damaged archive raises, by how it is compressed
+    ValueError,
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
 SUFFIXES = (".npz", ".safetensors", *_TORCH)
 
 
@@ -102,7 +112,7 @@ def _read_npz(path):
         for key in archive.files:
             try:
                 array = archive[key]
-            except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            except _BROKEN as error:
                 problems.append(f"{key}: {error}")
                 continue
             # NumPy has no name for bfloat16 and reads two bytes (big_vision).

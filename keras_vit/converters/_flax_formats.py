@@ -6,8 +6,6 @@ from keras_vit.converters._convert import Format
 from keras_vit.converters._kinds import FLAX
 from keras_vit.converters._resnet_formats import postactivation_rows
 
-_ENCODER = "Transformer/encoder_norm"
-
 
 def _attention(ours, theirs):
     """Separate projections, as ours."""
@@ -60,13 +58,12 @@ def _google(name, prefix, names, positions, pooling=None, scan=False, root=()):
             *_attention("block_{i}/attention", f"{block}/{attention}"),
             ("block_{i}/norm_2/*", f"{block}/{norm_2}/*", "norm"),
             *_mlp("block_{i}/mlp", f"{block}/{mlp}"),
-            ("encoder_norm/*", f"{_ENCODER}/*", "norm"),
+            ("encoder_norm/*", "Transformer/encoder_norm/*", "norm"),
             *pool,
             ("pre_logits/*", "pre_logits/*", "linear"),
             ("head/*", "head/*", "linear"),
         ),
         prefix,
-        signs=(f"{prefix}embedding/kernel", f"{prefix}{_ENCODER}/scale"),
     )
 
 

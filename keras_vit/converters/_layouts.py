@@ -119,6 +119,8 @@ def detect(arrays, layout=None):
                     best, (bad, spelling), key=lambda fit: fit[0]
                 )
     fits = {candidate: spelling for candidate, (_, spelling) in fits.items()}
+    if "bit" in fits:
+        fits.pop("vit_jax", None)  # the ResNet of a hybrid, without the rest
     # Google's two mean the same where their keys are the same.
     if len(fits) == 1 or fits.keys() == {"vit_jax", "big_vision"}:
         return next(iter(fits.items()))

@@ -110,12 +110,19 @@ def _bit_paper(name, prefix, group):
             ("head/*", "head/*", "linear"),
         ),
         prefix,
+        signs=(f"{prefix}root_block/conv_root/kernel",),
     )
 
 
 def _bit_v1(name, prefix, group):
     rows = postactivation_rows(group)
-    return Format(name, FLAX, (*rows, ("head/*", "head/*", "linear")), prefix)
+    return Format(
+        name,
+        FLAX,
+        (*rows, ("head/*", "head/*", "linear")),
+        prefix,
+        signs=(f"{prefix}conv_root/kernel",),
+    )
 
 
 # The released one is written for ResNet v2, big_vision's bit.py for v1.
