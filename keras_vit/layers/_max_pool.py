@@ -39,17 +39,20 @@ class MaxPool2D(keras.Layer):
         self.compute_output_shape(input_shape)
 
     def call(self, inputs):
-        padding = "same"
-        if self.padding != "same":
-            value = 0.0 if self.padding == "zeros" else -float("inf")
-            inputs = _padding.pad(inputs, self.pool_size, value)
-            padding = "valid"
-        return ops.max_pool(
+        zeros = self.padding == "zeros"
+        inputs, padding = _padding.pad(
+            inputs,
+            self.pool_size,
+            self.strides,
+            "symmetric" if zeros else self.padding,
+            0.0 if zeros else -float("inf"),
+        )
+        return _padding.channels_last(
+            ops.max_pool,
             inputs,
             self.pool_size,
             self.strides,
             padding=padding,
-            data_format="channels_last",
         )
 
     def compute_output_shape(self, input_shape):
