@@ -107,8 +107,46 @@ LOADED = {
 # vit_jax's current names with their class row are old big_vision names too.
 SAME = {"vit_jax", "big_vision"}
 
+# Those with a ResNet: (layout, spelling, arguments that the file cannot tell).
+_NO_HEADS = {"num_heads": 3}
+RESNETS = {
+    "vit_jax_hybrid_stem": ("vit_jax", "", {}),
+    "vit_jax_hybrid_3stage": ("vit_jax", "", {}),
+    "vit_jax_hybrid_4stage": ("vit_jax", "", {"grid_size": (2, 3)}),
+    "bit_paper": ("bit", "", {}),
+    "bit_v1_groupnorm": ("bit", "v1", {}),
+    "timm_hybrid": ("timm", "hybrid", _NO_HEADS),
+    "timm_hybrid_root": ("timm", "root", _NO_HEADS),
+    "timm_hybrid_symmetric": (
+        "timm",
+        "hybrid",
+        {
+            **_NO_HEADS,
+            "conv_padding": "symmetric",
+            "pool_padding": "symmetric",
+        },
+    ),
+    "timm_bit": ("timm", "bit", {}),
+}
+# Too large to be kept here; README.md says how to add them.
+LARGE = ("vit_jax_hybrid_3stage", "vit_jax_hybrid_4stage", "timm_hybrid")
+for _case in LARGE:
+    if not (FOLDER / _case).exists():
+        del RESNETS[_case]
+
+# The golden data's README: float32 noise of the originals is larger with a
+# ResNet. Theirs grows with the values, which no norm bounds inside BiT.
+RESNET_TOLERANCE = 1.5e-4
+
+
+def resnet_tolerance(golden):
+    return max(RESNET_TOLERANCE, 1e-5 * np.abs(golden).max())
+
+
 # golden array: our layer, where the names differ
 LAYERS = {
+    "root_gn": "root_norm",
+    "stem": "root",
     "embedding": "patch_embedding",
     "patch_embed": "patch_embedding",
     "with_posemb": "position_embedding",

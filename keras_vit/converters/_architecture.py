@@ -2,6 +2,8 @@
 
 import math
 
+from keras_vit.converters import _resnet
+
 _NEEDED = {  # path: number of axes
     "patch_embedding/kernel": 4,
     "block_0/attention/query/kernel": 3,
@@ -17,7 +19,8 @@ def architecture(
     class_token=None,
     prefixes=("all", "class", "none"),
 ):
-    """Returns the arguments of `VisionTransformer` that weights tell.
+    """Returns the arguments of `VisionTransformer` that weights tell, and of
+    the ResNet before it.
 
     Args:
         shapes: Dict of our paths to shapes.
@@ -69,6 +72,10 @@ def architecture(
         if any(path.startswith(f"{name}_norm/") for path in shapes):
             facts["final_norm"] = f"{place}_pooling"
     facts["pooling"] = _pooling(facts, shapes)
+    if _resnet.family(shapes) == "hybrid":
+        root = _resnet.facts(shapes)
+        root.pop("preactivation")  # a hybrid's never is
+        facts.update(root)
     return {**facts, **_positions(facts, shapes, grid, image_grid, prefixes)}
 
 

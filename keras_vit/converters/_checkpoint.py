@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from dataclasses import field
 
 from keras_vit import downloads
+from keras_vit.converters import _resnet
 from keras_vit.converters._architecture import architecture
 from keras_vit.converters._config import told_by
 from keras_vit.converters._convert import Format
@@ -15,11 +16,12 @@ from keras_vit.converters._heads import number_of_heads
 from keras_vit.converters._keras_files import UNTOLD
 from keras_vit.converters._keras_files import is_keras
 from keras_vit.converters._keras_files import read_keras
-from keras_vit.converters._layouts import MEANINGS
 from keras_vit.converters._layouts import detect
 from keras_vit.converters._layouts import known
 from keras_vit.converters._layouts import meaning
 from keras_vit.converters._layouts import position_prefixes
+from keras_vit.converters._layouts import spelling_of
+from keras_vit.converters._resnet_formats import without_counts
 
 # Keras's files have our own names: no rows, and a path is its own key.
 _OURS = Format("", {}, ())
@@ -41,6 +43,18 @@ class Checkpoint:
         kernel = self.weights.get("patch_embedding/kernel")
         return None if kernel is None else kernel.shape[:2]
 
+    @property
+    def family(self):
+        """ "vit", "hybrid" or "bit": which function builds its model."""
+        return _resnet.family(self.weights)
+
+    @property
+    def stride(self):
+        """How many pixels a side are one position of what patches cut."""
+        if self.family == "vit":
+            return 1
+        return _resnet.stride(_resnet.layers_of(self.weights))
+
     def arguments(
         self,
         grid=None,
@@ -48,7 +62,7 @@ class Checkpoint:
         class_token=None,
         position_prefix=None,
     ):
-        """Returns the arguments of `VisionTransformer` that the file tells.
+        """Returns the arguments of its model's function that the file tells.
 
         Args:
             grid: `(rows, columns)` of its position embeddings, if known.
@@ -60,6 +74,11 @@ class Checkpoint:
         """
         shapes = {path: array.shape for path, array in self.weights.items()}
         config = dict(self.config)
+        implied = {}
+        if self.layout != "keras":
+            implied = meaning(self.layout, self.format, shapes)
+        if self.family == "bit":
+            return {**implied, **_resnet.bit_facts(shapes), **config}
         stored = config.pop("grid_size", None)
         grid = grid or stored
         try:
@@ -74,13 +93,10 @@ class Checkpoint:
             )
         except ValueError as error:
             raise ValueError(f"{self.path!r} cannot be used. {error}") from None
-        if self.layout == "keras":
-            return {**facts, **config}
         if self.layout == "big_vision" and facts["position_embedding"] == (
             "none"
         ):
             facts["position_embedding"] = "sincos2d"  # it is never stored
-        implied = meaning(self.layout, self.format, shapes)
         return {**implied, **facts, **config}
 
 
@@ -107,6 +123,7 @@ def open_checkpoint(path, layout=None, num_heads=None, finite=True):
     arrays = read(path, finite)
     config = {}
     try:
+        arrays = without_counts(arrays)
         name, spelling = detect(arrays, layout)
         if name in ("huggingface", "timm"):
             config = told_by(read_config(path), name)
@@ -125,15 +142,17 @@ def open_checkpoint(path, layout=None, num_heads=None, finite=True):
 def _open_keras(path, layout, finite):
     known(layout)
     weights, told, built = read_keras(existing(path), finite)
-    silent = [name for name in UNTOLD if name not in told]
+    checkpoint = Checkpoint(str(path), "keras", _OURS, weights, told, built)
+    silent = untold(checkpoint, {})
     if layout is not None:
         if not silent:
             raise ValueError(
                 f"{str(path)!r} has no layout and tells itself what a layout "
                 f"would. Leave out layout={layout!r}."
             )
-        told |= MEANINGS[layout.partition(":")[0]]
-    return Checkpoint(str(path), "keras", _OURS, weights, told, built)
+        name, spelling = layout.partition(":")[0], spelling_of(layout, weights)
+        told.update(meaning(name, spelling, weights))
+    return checkpoint
 
 
 def untold(checkpoint, said):
@@ -146,7 +165,8 @@ def untold(checkpoint, said):
     if checkpoint.layout != "keras":
         return []
     known_ones = checkpoint.config.keys() | said.keys()
-    return [name for name in UNTOLD if name not in known_ones]
+    names = UNTOLD[checkpoint.family]
+    return [name for name in names if name not in known_ones]
 
 
 def raise_if_untold(checkpoint, said):

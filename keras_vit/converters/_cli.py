@@ -15,7 +15,7 @@ SOURCE is an .npz, .safetensors, .pth, .pt, .bin, .keras or .weights.h5 file,
 the .index.json of a sharded one, a Hugging Face folder, or the address of one:
 https://..., hf://owner/name, hf://owner/name/FILE. TARGET's ending chooses the
 container; without one it is a folder. Layouts: vit_jax, big_vision, timm,
-huggingface, torchvision, dinov2, mae; a spelling other than the usual one
+huggingface, torchvision, dinov2, mae, bit; a spelling other than the usual one
 follows a colon, such as vit_jax:current. --to huggingface finds the model of
 transformers that fits: ViT, DeiT or DINOv2. Converting between files loads no
 backend; writing .keras or .weights.h5, and --verify, do.
@@ -39,6 +39,7 @@ from keras_vit.converters._keras_files import is_keras
 from keras_vit.converters._layouts import known
 from keras_vit.converters._layouts import meaning
 from keras_vit.converters._layouts import spelling_of
+from keras_vit.converters._resnet import RULES
 from keras_vit.converters._writing import DTYPES
 from keras_vit.converters._writing import raise_unless_writable
 from keras_vit.converters._writing import write_checkpoint
@@ -104,8 +105,8 @@ def convert(
             a name without one is a Hugging Face folder.
         layout: Name of the source's layout; None finds it.
         to: Name of the target's layout; None keeps the source's.
-        settings: Dict of arguments of `VisionTransformer` that win over what
-            the source tells.
+        settings: Dict of arguments of the model's function that win over
+            what the source tells.
         dtype: "float32", "float16", "bfloat16" or None to keep the source's.
         overwrite: Boolean. Whether what exists may be replaced.
 
@@ -145,12 +146,12 @@ def convert(
     if not target.suffix:
         return []  # a folder's config.json says it all
     name = to.partition(":")[0]
-    usual = meaning(name, spelling_of(to), paths)
+    usual = meaning(name, spelling_of(to, paths), paths)
     return [
         f"note: {name} has {argument}={usual[argument]!r} unless told; these "
         f"weights are for {told[argument]!r}."
-        for argument in ("activation", "norm_epsilon")
-        if usual.get(argument, told[argument]) != told[argument]
+        for argument in ("activation", "norm_epsilon", *RULES["bit"])
+        if argument in usual and usual[argument] != told[argument]
     ]
 
 

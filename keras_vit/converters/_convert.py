@@ -1,5 +1,6 @@
 """The engine: reads a table of `_formats.py` in either direction."""
 
+import functools
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -39,9 +40,9 @@ class Format:
         for ours, theirs, pattern in self.pairs():
             groups = {}  # blocks that share a key are stacked in it, in order
             for index in _indices(ours[0], paths):
-                keys = tuple(name.format(**index) for name in theirs)
+                keys = tuple(_fill(name, index) for name in theirs)
                 group = groups.setdefault(keys, [])
-                group += [name.format(**index) for name in ours]
+                group += [_fill(name, index) for name in ours]
             for keys, group in groups.items():
                 yield group, keys, pattern
 
@@ -52,11 +53,23 @@ class Format:
             indices = _indices(theirs[0], arrays)
             if indices and "{i}" in ours[0] and "{i}" not in theirs[0]:
                 shape = np.shape(arrays[theirs[0]])
-                indices = [{"i": str(i)} for i in range((*shape, 0)[0])]
-            paths += [
-                name.format(**index) for index in indices for name in ours
-            ]
+                indices = [{"i": i} for i in range((*shape, 0)[0])]
+            paths += [_fill(name, index) for index in indices for name in ours]
         return paths
+
+    def homeless(self, weights):
+        """Lists our paths that no row has a place for."""
+        moved = {path for paths, _, _ in self.moves(weights) for path in paths}
+        return sorted(set(weights) - moved)
+
+    def misshaped(self, arrays):
+        """Lists the keys whose arrays have other axes than their kind's."""
+        return sorted(
+            key
+            for _, keys, pattern in self.moves(self.paths(arrays))
+            for key in keys
+            if key in arrays and not _has_axes(arrays[key], pattern)
+        )
 
     def unknown(self, arrays):
         """Lists the keys that no row has a place for."""
@@ -130,15 +143,14 @@ def to_checkpoint(weights, format, heads=None):
     Raises:
         ValueError: if the format has no place for a weight.
     """
-    arrays, moved = {}, set()
+    raise_if(
+        {"Weights that this layout has no place for": format.homeless(weights)}
+    )
+    arrays = {}
     for paths, keys, pattern in format.moves(weights):
         back = " -> ".join(reversed(pattern.split(" -> ")))
         found = _move([weights[p] for p in paths], back, len(keys), heads)
         arrays.update(zip(keys, found, strict=True))
-        moved.update(paths)
-    raise_if(
-        {"Weights that this layout has no place for": weights.keys() - moved}
-    )
     return arrays
 
 
@@ -173,17 +185,57 @@ def _move(arrays, pattern, count, heads):
     return list(array) if count > 1 else [array]
 
 
+# A number in a name: its letter, whether theirs is one less than ours, and
+# whether it has two digits at least.
+_NUMBER = re.compile(r"\{(\w)(-1)?(:02)?\}")
+
+
+def _fill(template, index):
+    """Returns the name with its numbers in it."""
+
+    def text(match):
+        letter, less, wide = match.groups()
+        number = index[letter] - bool(less)
+        return f"{number:02}" if wide else f"{number}"
+
+    return _NUMBER.sub(text, template)
+
+
+@functools.cache
+def _matcher(template):
+    """Returns what the template begins with, a regular expression, and the
+    letters of its numbers with what to add to each."""
+    start = template.partition("{")[0]
+    pattern, end, letters = "", 0, []
+    for match in _NUMBER.finditer(template):
+        letter, less, wide = match.groups()
+        digits = r"\d\d|[1-9]\d\d+" if wide else r"0|[1-9]\d*"
+        pattern += re.escape(template[end : match.start()]) + f"({digits})"
+        end = match.end()
+        letters.append((letter, bool(less)))
+    return start, re.compile(pattern + re.escape(template[end:])), letters
+
+
 def _indices(template, names):
-    """Lists the values of `{i}` for which the template is one of the names,
-    in the order of their numbers."""
-    pattern = re.sub(
-        r"\\{(\w+)\\}", r"(?P<\1>0|[1-9]\\d*)", re.escape(template)
+    """Lists the numbers for which the template is one of the names, in their
+    order."""
+    start, pattern, letters = _matcher(template)
+    found = (pattern.fullmatch(n) for n in names if n.startswith(start))
+    numbers = sorted(
+        [int(number) for number in match.groups()] for match in found if match
     )
-    found = (re.fullmatch(pattern, name) for name in names)
-    return sorted(
-        (match.groupdict() for match in found if match),
-        key=lambda index: [int(i) for i in index.values()],
-    )
+    return [
+        {
+            letter: number + more
+            for number, (letter, more) in zip(row, letters, strict=True)
+        }
+        for row in numbers
+    ]
+
+
+def _has_axes(array, pattern):
+    axes = re.sub(r"\(.*?\)", "x", pattern.split(" -> ")[0]).split()
+    return "..." in axes or len(axes) == np.ndim(array)
 
 
 def _names(names):

@@ -4,6 +4,7 @@ import itertools
 
 from keras_vit.converters._convert import Format
 from keras_vit.converters._kinds import FLAX
+from keras_vit.converters._resnet_formats import postactivation_rows
 
 
 def _attention(ours, theirs):
@@ -26,7 +27,7 @@ def _mlp(ours, theirs):
     )
 
 
-def _google(name, prefix, names, positions, pooling=None, scan=False):
+def _google(name, prefix, names, positions, pooling=None, scan=False, root=()):
     """One spelling: the names that differ are arguments.
 
     Without `{i}` on their side, a key holds the arrays of all blocks on a
@@ -49,6 +50,7 @@ def _google(name, prefix, names, positions, pooling=None, scan=False):
         name,
         FLAX,
         (
+            *root,
             ("patch_embedding/*", "embedding/*", "conv"),
             ("class_token/tokens", "cls", "array"),
             ("position_embedding/embedding", positions, "array"),
@@ -71,10 +73,18 @@ _RELEASED = ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
 _CURRENT = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 _INSIDE = "Transformer/posembed_input/pos_embedding"
 
+# A hybrid's group norms have one axis in files of today's code.
 VIT_JAX = tuple(
-    _google(",".join(filter(None, (prefix, name))), prefix, names, _INSIDE)
+    _google(
+        ",".join(filter(None, (prefix, name, group))),
+        prefix,
+        names,
+        _INSIDE,
+        root=postactivation_rows("flat_group" if group else "group"),
+    )
     for prefix in ("", "opt/target/")
     for name, names in (("", _RELEASED), ("current", _CURRENT))
+    for group in ("", "flat")
 )
 
 # Options of big_vision files; the first of each is what it writes today. Old

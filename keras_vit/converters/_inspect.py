@@ -5,6 +5,7 @@ from keras_vit.converters._checkpoint import untold
 from keras_vit.converters._files import read
 from keras_vit.converters._keras_files import is_keras
 from keras_vit.converters._layouts import detect
+from keras_vit.converters._resnet_formats import without_counts
 
 
 def inspect(path, layout=None, settings=None):
@@ -35,7 +36,7 @@ def inspect(path, layout=None, settings=None):
     else:
         arrays = read(path, finite=False)
         try:
-            found, spelling = detect(arrays, layout)
+            found, spelling = detect(without_counts(arrays), layout)
         except ValueError as error:
             if layout is not None:
                 raise

@@ -12,6 +12,7 @@ import zipfile
 import ml_dtypes
 import numpy as np
 
+from keras_vit.converters import _resnet
 from keras_vit.converters._architecture import architecture
 from keras_vit.converters._architecture import positioned
 from keras_vit.converters._containers import not_a
@@ -20,7 +21,13 @@ from keras_vit.converters._files import raise_unless_usable
 ENDINGS = (".keras", ".weights.h5")
 _NOTES = "keras_vit"  # the attribute that our .weights.h5 files tell more in
 # What no array tells; a file without notes needs it from elsewhere.
-UNTOLD = ("activation", "norm_epsilon", "resampling")
+_OF_VIT = ("activation", "norm_epsilon", "resampling")
+_OF_RESNET = tuple(_resnet.RULES["bit"])
+UNTOLD = {
+    "vit": _OF_VIT,
+    "hybrid": (*_OF_VIT, *_OF_RESNET),
+    "bit": _OF_RESNET,
+}
 # Layers that are neither dense nor a norm: the name of their array.
 _OWN = {
     "class_token": "tokens",
@@ -81,7 +88,10 @@ def read_keras(path, finite=True):
         if path.suffix == ".keras":
             told, built = told_by_layers(configs, shapes, grid)
         elif told is None:
-            told = architecture(shapes, grid)
+            bit = _resnet.family(shapes) == "bit"
+            told = (
+                _resnet.bit_facts(shapes) if bit else architecture(shapes, grid)
+            )
     except (ValueError, *_BROKEN) as error:
         raise ValueError(
             f"{str(path)!r} was not made by keras_vit. {error}"
@@ -106,7 +116,14 @@ def told_by_layers(configs, shapes, grid=None):
         shapes: Dict of our paths to shapes.
         grid: `(rows, columns)` of learned positions.
     """
+    family = _resnet.family(shapes)
+    if family == "bit":
+        told = {**_resnet.bit_facts(shapes), **_resnet.rules_of(configs)}
+        pooling = "gap" if "pooling" in configs else None
+        return told, _built(configs, pooling)
     told = architecture(shapes, grid)
+    if family == "hybrid":
+        told.update(_resnet.rules_of(configs))
     block = configs["block_0"]
     positions = configs["position_embedding"]
     told["activation"] = block["activation"]
@@ -124,13 +141,18 @@ def told_by_layers(configs, shapes, grid=None):
     pooling = configs.get("pooling")
     mode = pooling.get("mode", "map") if pooling else None
     told["pooling"] = mode or ("token" if told["class_token"] else "gap")
-    built = {"pooling": mode}
+    return told, _built(configs, mode)
+
+
+def _built(configs, pooling):
+    """Arguments of a saved model that are not of its architecture."""
+    built = {"pooling": pooling}
     if "batch_shape" in configs.get("images", {}):
         built["input_shape"] = tuple(configs["images"]["batch_shape"][1:])
     activation = configs.get("head", {}).get("activation")
     if isinstance(activation, str) and activation != "linear":
         built["classifier_activation"] = activation
-    return told, built
+    return built
 
 
 def _open_archive(path):

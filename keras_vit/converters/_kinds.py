@@ -13,10 +13,29 @@ SAME = "... -> ..."
 FLAX = {
     "array": {"": ("", SAME)},
     "norm": {"gamma": ("scale", SAME), "beta": ("bias", SAME)},
+    # A group norm; Google's released files have its arrays with four axes.
+    "group": {
+        "gamma": ("scale", "1 1 1 c -> c"),
+        "beta": ("bias", "1 1 1 c -> c"),
+    },
+    "flat_group": {
+        "gamma": ("scale", "c -> c"),
+        "beta": ("bias", "c -> c"),
+    },
     **dict.fromkeys(
         ("linear", "conv", "heads", "merge"),
         {"kernel": ("kernel", SAME), "bias": ("bias", SAME)},
     ),
+}
+
+TENSORFLOW = {
+    "norm": {"gamma": ("gamma", SAME), "beta": ("beta", SAME)},
+    "conv": {"kernel": ("kernel", SAME)},
+    "pointwise": {
+        "kernel": ("kernel", "1 1 i o -> i o"),
+        "bias": ("bias", SAME),
+    },
+    "heads": {"kernel": ("kernel", SAME)},
 }
 
 TORCH = {
@@ -33,6 +52,10 @@ TORCH = {
     },
     "conv": {
         "kernel": ("weight", "o i y x -> y x i o"),
+        "bias": ("bias", "o -> o"),
+    },
+    "pointwise": {
+        "kernel": ("weight", "o i 1 1 -> i o"),
         "bias": ("bias", "o -> o"),
     },
     "heads": {

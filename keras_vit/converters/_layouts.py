@@ -1,5 +1,6 @@
 """Which layout a checkpoint has, and what only its layout tells."""
 
+from keras_vit.converters import _resnet
 from keras_vit.converters._architecture import positioned
 from keras_vit.converters._convert import raise_if
 from keras_vit.converters._formats import FORMATS
@@ -61,20 +62,33 @@ def position_prefixes(layout, spelling):
 
 
 def meaning(layout, spelling, paths):
-    """Returns the arguments of `VisionTransformer` that a layout implies.
+    """Returns the arguments of a model's function that a layout implies.
 
     Args:
         layout: A key of `FORMATS`.
         spelling: The `Format` that the file is in.
         paths: Our paths of its arrays.
     """
+    family = _resnet.family(paths)
+    if family == "bit":
+        return dict(_resnet.RULES[_bit_rules(layout, spelling)])
     arguments = dict(MEANINGS[layout])
+    if family == "hybrid":
+        arguments.update(_resnet.RULES[layout])
     if layout == "huggingface" and spelling.name.startswith("dinov2"):
         arguments["norm_epsilon"] = 1e-6
     with_registers = "register_tokens/tokens" in paths
     if layout in ("dinov2", "huggingface") and with_registers:
         arguments["resampling"] = "bicubic_antialias"
     return arguments
+
+
+def _bit_rules(layout, spelling):
+    """The code whose constants a file of a ResNet alone was made with."""
+    if layout == "timm":
+        return "timm_bit"
+    kind = spelling.name.partition(",")[0]
+    return {"": "bit", "v1": "vit_jax", "bit_paper": "bit_paper"}[kind]
 
 
 def detect(arrays, layout=None):
@@ -106,7 +120,15 @@ def detect(arrays, layout=None):
                 nearest, (left, candidate, spelling), key=lambda n: n[0]
             )
             if not left:
-                fits.setdefault(candidate, spelling)
+                # Spellings of like names can differ in their axes.
+                bad = len(spelling.misshaped(arrays))
+                best = fits.setdefault(candidate, (bad, spelling))
+                fits[candidate] = min(
+                    best, (bad, spelling), key=lambda fit: fit[0]
+                )
+    fits = {candidate: spelling for candidate, (_, spelling) in fits.items()}
+    if "bit" in fits:
+        fits.pop("vit_jax", None)  # the ResNet of a hybrid, without the rest
     # Google's two mean the same where their keys are the same.
     if len(fits) == 1 or fits.keys() == {"vit_jax", "big_vision"}:
         return next(iter(fits.items()))
@@ -131,16 +153,25 @@ def detect(arrays, layout=None):
     )
 
 
-def spelling_of(layout):
+def spelling_of(layout, weights=()):
     """Returns the `Format` of a layout's name, `layout` or `layout:spelling`.
+
+    Args:
+        layout: The name; without a spelling the first is taken that has a
+            place for all weights, or the first.
+        weights: Our paths of what is to be written.
 
     Raises:
         ValueError: if there is no such layout or spelling.
     """
     known(layout)
     name, _, wanted = layout.partition(":")
+    if not wanted:
+        spellings = FORMATS[name]
+        whole = (f for f in spellings if not f.homeless(weights))
+        return next(whole, spellings[0])
     for spelling in FORMATS[name]:
-        if spelling.name == wanted or not wanted:
+        if spelling.name == wanted:
             return spelling
     names = [spelling.name for spelling in FORMATS[name] if spelling.name]
     raise ValueError(
@@ -169,6 +200,9 @@ def raise_unless_held(told, layout):
     """
     name, _, spelling = layout.partition(":")
     reasons = []
+    if "hidden_size" not in told:
+        _raise_unless_resnet(name, told)
+        return
     positions = told["position_embedding"]
     if positions == "learned":
         prefix = told["position_prefix"]
@@ -204,6 +238,17 @@ def raise_unless_held(told, layout):
     if reasons:
         raise ValueError(
             f"The layout {name!r} cannot hold the model: {'; '.join(reasons)}."
+        )
+
+
+def _raise_unless_resnet(name, told):
+    """What `raise_unless_held` says of a ResNet alone."""
+    kinds = {"bit": (True, False), "timm": (True,)}
+    if told["preactivation"] not in kinds.get(name, ()):
+        kind = "v2" if told["preactivation"] else "v1"
+        raise ValueError(
+            f"The layout {name!r} cannot hold the model: a ResNet {kind} "
+            "without a Vision Transformer. The layout 'bit' can."
         )
 
 

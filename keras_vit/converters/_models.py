@@ -28,14 +28,16 @@ def load(path, layout=None, num_heads=None, **overrides):
             .keras or .weights.h5 file of a model of this package. A .keras
             file without overrides is the model as it was saved.
         layout: "vit_jax", "big_vision", "timm", "huggingface",
-            "torchvision", "dinov2" or "mae"; None finds it by the keys, if
-            only one fits. For a .weights.h5 file that another program
-            than `converters.save` wrote, the layout whose code the weights
-            were made for: the file does not tell.
+            "torchvision", "dinov2", "mae" or "bit"; None finds it by the
+            keys, if only one fits. For a .weights.h5 file that another
+            program than `converters.save` wrote, the layout whose code the
+            weights were made for: the file does not tell.
         num_heads: Integer. Needed where the layout does not store it and the
             hidden size is unusual.
-        **overrides: Arguments of `VisionTransformer` that win over what the
-            file tells, such as `classes`, `input_shape` or `include_top`.
+        **overrides: Arguments that win over what the file tells, such as
+            `classes`, `input_shape` or `include_top`: those of
+            `VisionTransformer`, `HybridVisionTransformer` or `BiT`, by what
+            the file holds.
 
     Returns:
         A `keras.Model`.
@@ -49,19 +51,24 @@ def load(path, layout=None, num_heads=None, **overrides):
 
     >>> model = keras_vit.converters.load("ViT-B_16.npz", classes=10)
     """
-    from keras_vit.models import VisionTransformer
+    from keras_vit import models
 
     known(layout)
     checkpoint = open_checkpoint(path, layout, num_heads)
     raise_if_untold(checkpoint, overrides)
     if str(path).endswith(".keras") and not overrides:
         return _load_whole(checkpoint)
+    build = {
+        "vit": models.VisionTransformer,
+        "hybrid": models.HybridVisionTransformer,
+        "bit": models.BiT,
+    }[checkpoint.family]
     arguments = {**defaults_of(checkpoint), **overrides}
     representation = checkpoint.weights.get("pre_logits/bias")
     pools = arguments["include_top"] or arguments.get("pooling")
     if representation is not None and pools:
         arguments.setdefault("representation_size", len(representation))
-    return VisionTransformer(**arguments, weights=checkpoint)
+    return build(**arguments, weights=checkpoint)
 
 
 def _load_whole(checkpoint):
@@ -164,8 +171,8 @@ def _pooling(weights):
 
 
 def describe(model):
-    """Returns `(weights, told, built)` of a model made by `VisionTransformer`,
-    as `read_keras` does of a file.
+    """Returns `(weights, told, built)` of a model made by this package, as
+    `read_keras` does of a file.
 
     Raises:
         ValueError: if it is another model.

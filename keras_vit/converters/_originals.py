@@ -36,6 +36,8 @@ def original(checkpoint, told, output, image_size):
     library = ORIGINALS.get(checkpoint.layout)
     if not callable(library):
         raise NotRunError(library or "no library of its own")
+    if "resnet_layers" in told:
+        raise NotRunError("ResNets and hybrids are not built there from a file")
     if not told.get("grid_size") or _image_size(told) != image_size:
         raise NotRunError("the images are not of the size of its positions")
     try:

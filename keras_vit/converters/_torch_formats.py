@@ -4,6 +4,8 @@ from dataclasses import replace
 
 from keras_vit.converters._convert import Format
 from keras_vit.converters._kinds import TORCH
+from keras_vit.converters._resnet_formats import TIMM_BIT
+from keras_vit.converters._resnet_formats import timm_rows
 
 _QKV = ("query", "key", "value")
 
@@ -17,13 +19,16 @@ def _mlp(ours, theirs, names=("fc1", "fc2")):
     )
 
 
-def _timm(name="", mlp=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma")):
+def _timm(
+    name="", mlp=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma"), root=()
+):
     """timm, and what took over its names: DeiT, MAE, DINOv2."""
     block = "blocks.{i}"
     return Format(
         name,
         TORCH,
         (
+            *root,
             ("patch_embedding/*", "patch_embed.proj.*", "conv"),
             ("class_token/tokens", "cls_token", "array"),
             ("distillation_token/tokens", "dist_token", "array"),
@@ -87,7 +92,15 @@ def _without(table, *layers):
     return replace(table, rows=rows)
 
 
-TIMM = (_timm(), _timm("deit3", scales=("gamma_1", "gamma_2")))
+# A hybrid whose ResNet is the root alone has one level less in its names.
+_BACKBONE = "patch_embed.backbone."
+TIMM = (
+    _timm(),
+    _timm("deit3", scales=("gamma_1", "gamma_2")),
+    _timm("root", root=timm_rows(_BACKBONE, root="", stages=False)),
+    _timm("hybrid", root=timm_rows(_BACKBONE)),
+    TIMM_BIT,
+)
 # Meta's MAE is timm's ViT; what tells its pre-training files is the decoder,
 # which is not read here.
 _TIMMS_OWN = (

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 
+from keras_vit.converters import _resnet
 from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._keras_files import is_keras
 from keras_vit.converters._originals import NotRunError
@@ -26,6 +27,7 @@ _SAID = (
     "activation",
     "norm_epsilon",
     "resampling",
+    *_resnet.RULES["bit"],
 )
 
 
@@ -65,7 +67,7 @@ def verify(source, target, layout=None, to=None, settings=None, dtype=None):
         new = open_checkpoint(target)
     else:
         said = {name: told[name] for name in _SAID if told.get(name)}
-        if told["classes"] is not None:
+        if told["classes"] is not None and "pooling" in told:
             said["pooling"] = told["pooling"]
         said |= {"input_shape": shape, **settings}
         theirs = load(target, to, **said)
@@ -102,6 +104,9 @@ def _image_shape(model, told):
     height, width, channels = model.input_shape[1:]
     if told.get("grid_size"):
         grid, patch = told["grid_size"], told["patch_size"]
+        if "resnet_layers" in told:
+            stride = _resnet.stride(told["resnet_layers"])
+            patch = tuple(stride * size for size in patch)
     else:
         grid, patch = (224, 224), (1, 1)
     return (

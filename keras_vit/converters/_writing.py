@@ -43,7 +43,7 @@ def write_checkpoint(
             Nothing is then written.
     """
     raise_unless_writable(target, layout)
-    if layout == "huggingface":
+    if layout == "huggingface" and "resnet_layers" not in told:
         layout = f"huggingface:{_huggingface.spelling(told)}"
     raise_unless_held(told, layout)
     folder = target.suffix == ""
@@ -51,9 +51,11 @@ def write_checkpoint(
         kept = str(next(iter(weights.values())).dtype)
         files = _huggingface.configs(told, layout, dtype or kept, source)
         _huggingface.raise_if_there(target, overwrite)
-    elif told["position_embedding"] == "learned":
+    elif told.get("position_embedding") == "learned":
         _warn_if_square(told["grid_size"], target)
-    arrays = to_checkpoint(weights, spelling_of(layout), told["num_heads"])
+    arrays = to_checkpoint(
+        weights, spelling_of(layout, weights), told["num_heads"]
+    )
     weights.clear()
     if dtype is not None:
         arrays = {k: array.astype(DTYPES[dtype]) for k, array in arrays.items()}

@@ -1,4 +1,5 @@
-"""The arguments of `VisionTransformer`, checked and with nothing left open."""
+"""The arguments of `VisionTransformer` and `HybridVisionTransformer`, checked
+and with nothing left open."""
 
 import numbers
 import types
@@ -8,8 +9,10 @@ import keras
 
 from keras_vit.converters import Checkpoint
 from keras_vit.converters import open_checkpoint
+from keras_vit.converters._resnet import RULES
 from keras_vit.layers import _checks
 from keras_vit.layers import _patch_grid
+from keras_vit.models import _resnet
 from keras_vit.weights import named
 
 DEFAULT_IMAGE_SIZE = 224
@@ -42,11 +45,13 @@ def resolve(said):
     """Returns a namespace of settings with nothing left open.
 
     Args:
-        said: Dict of all arguments of `VisionTransformer`; None stands for
-            what is not said.
+        said: Dict of all arguments of `VisionTransformer`, and for a hybrid
+            those of its ResNet; None stands for what is not said.
     """
-    s = types.SimpleNamespace(**said)
-    s.input_shape = _input_shape(s.input_shape, s.input_tensor)
+    hybrid = "resnet_layers" in said
+    s = types.SimpleNamespace(**{"resnet_layers": None, "stride": 1, **said})
+    s.family = "hybrid" if hybrid else "vit"
+    s.input_shape = shape_of(s.input_shape, s.input_tensor)
     s.checkpoint, told = _open(s)
     # A head was trained on what its pooling gave. timm's files do not tell
     # the pooling, so there naming it is no change.
@@ -61,17 +66,13 @@ def resolve(said):
     for name, value in PAPER.items():
         if getattr(s, name) is None:
             setattr(s, name, told.get(name, value))
+    if hybrid:
+        _resnet.resolve(s, told, RULES["vit_jax"])
     _check_sizes(s)
     s.patch_size = _checks.positive_pair("patch_size", s.patch_size)
     _resolve_grid(s, told)
     _resolve_pooling(s, told)
-    if s.include_top and s.classes is None:
-        s.classes = told.get("classes", 1000)
-        if s.classes is None:
-            raise ValueError(
-                f"{s.checkpoint.path!r} has no classification head. Give "
-                "`classes` for a new one, or set `include_top=False`."
-            )
+    resolve_classes(s, told)
     _warn_of_zero_head(s)
     s.prefix_tokens, s.num_positioned = _prefix_tokens(s)
     s.num_prefix_tokens = sum(count for _, count, _ in s.prefix_tokens)
@@ -99,17 +100,14 @@ def _open(s):
     """Returns the checkpoint and what it tells; None and {} without one."""
     if s.weights is None:
         return None, {}
-    checkpoint = named(s.weights)
-    if not isinstance(checkpoint, Checkpoint):
-        checkpoint = open_checkpoint(checkpoint, num_heads=s.num_heads)
+    checkpoint = opened(s.weights, s.family, s.num_heads)
+    s.stride = checkpoint.stride
     grid = s.grid_size and _checks.positive_pair("grid_size", s.grid_size)
     image_grid = None
     if s.input_shape:
         patch = s.patch_size or checkpoint.patch_size or 1
         patch = _checks.positive_pair("patch_size", patch)
-        image_grid = _patch_grid.grid_size(
-            s.input_shape[:2], patch, s.pad_to_patch
-        )
+        image_grid = _grid(s, s.input_shape[:2], patch)
     told = checkpoint.arguments(grid, image_grid, None, s.position_prefix)
     if told["grid_size"] is None and s.class_token is not None:
         # Its class token may be what is missing.
@@ -125,6 +123,43 @@ def _open(s):
             f"grid_size={s.grid_size}, input_shape={s.input_shape}"
         )
     return checkpoint, told
+
+
+_BUILDERS = {
+    "vit": "VisionTransformer",
+    "hybrid": "HybridVisionTransformer",
+    "bit": "BiT",
+}
+
+
+def opened(weights, family, num_heads=None):
+    """Returns the checkpoint at a path, if it holds a model of the family."""
+    checkpoint = named(weights)
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = open_checkpoint(checkpoint, num_heads=num_heads)
+    if checkpoint.family != family:
+        raise ValueError(
+            f"{checkpoint.path!r} holds a model that "
+            f"`{_BUILDERS[checkpoint.family]}` builds, not "
+            f"`{_BUILDERS[family]}`. Call that one, or "
+            "`converters.load`, which finds it."
+        )
+    return checkpoint
+
+
+def _grid(s, image_size, patch_size):
+    """Patches of an image, or of the feature map that a ResNet makes of it."""
+    size = tuple(n if n is None else -(-n // s.stride) for n in image_size)
+    try:
+        return _patch_grid.grid_size(size, patch_size, s.pad_to_patch)
+    except ValueError as error:
+        if s.stride == 1:
+            raise
+        raise ValueError(
+            f"The ResNet makes a feature map of {size[0]} x {size[1]} of an "
+            f"image of {image_size[0]} x {image_size[1]}; it is cut into "
+            f"patches as an image is. {error}"
+        ) from None
 
 
 def _check_sizes(s):
@@ -149,9 +184,10 @@ def _check_sizes(s):
     _checks.one_of(
         "position_prefix", s.position_prefix, ("all", "class", "none")
     )
-    for name in ("classes", "representation_size"):
-        if getattr(s, name) is not None:
-            setattr(s, name, _checks.positive_int(name, getattr(s, name)))
+    if s.representation_size is not None:
+        s.representation_size = _checks.positive_int(
+            "representation_size", s.representation_size
+        )
 
 
 def _resolve_grid(s, told):
@@ -159,21 +195,31 @@ def _resolve_grid(s, told):
         size = (DEFAULT_IMAGE_SIZE,) * 2
         if told.get("grid_size"):
             pairs = zip(told["grid_size"], s.patch_size, strict=True)
-            size = tuple(count * patch for count, patch in pairs)
+            size = tuple(count * patch * s.stride for count, patch in pairs)
         s.input_shape = (*size, told.get("channels", 3))
-    grid = _patch_grid.grid_size(
-        s.input_shape[:2], s.patch_size, s.pad_to_patch
-    )
+    grid = _grid(s, s.input_shape[:2], s.patch_size)
     s.checkpoint_grid = told.get("grid_size")
     if s.grid_size is not None:
         s.grid_size = _checks.positive_pair("grid_size", s.grid_size)
     elif None not in grid:
         s.grid_size = grid
     else:
-        size = (DEFAULT_IMAGE_SIZE,) * 2
+        size = -(-DEFAULT_IMAGE_SIZE // s.stride)
         s.grid_size = s.checkpoint_grid or _patch_grid.grid_size(
-            size, s.patch_size, pad_to_patch=True
+            (size, size), s.patch_size, pad_to_patch=True
         )
+
+
+def resolve_classes(s, told):
+    if s.include_top and s.classes is None:
+        s.classes = told.get("classes", 1000)
+        if s.classes is None:
+            raise ValueError(
+                f"{s.checkpoint.path!r} has no classification head. Give "
+                "`classes` for a new one, or set `include_top=False`."
+            )
+    if s.classes is not None:
+        s.classes = _checks.positive_int("classes", s.classes)
 
 
 def _resolve_pooling(s, told):
@@ -231,7 +277,7 @@ def _prefix_tokens(s):
     return tuple(tokens), positioned
 
 
-def _input_shape(input_shape, input_tensor):
+def shape_of(input_shape, input_tensor):
     if input_tensor is not None:
         if not keras.utils.is_keras_tensor(input_tensor):
             raise ValueError(

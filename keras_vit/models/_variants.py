@@ -1,6 +1,7 @@
 from dataclasses import asdict
 from dataclasses import dataclass
 
+from keras_vit.models._hybrid import HybridVisionTransformer
 from keras_vit.models._vit import VisionTransformer
 from keras_vit.weights import named
 
@@ -12,6 +13,11 @@ class Variant:
     num_heads: int
     mlp_dim: int
     patch_size: int
+    resnet_layers: tuple | None = None  # of a hybrid
+
+    def sizes(self):
+        """Returns the arguments of its model's function."""
+        return {k: v for k, v in asdict(self).items() if v is not None}
 
 
 # Ti, S: https://arxiv.org/abs/2106.10270, Table 2.
@@ -34,11 +40,20 @@ VARIANTS = {
     "ViTL14": Variant(1024, 24, 16, 4096, 14),
     "ViTg14": Variant(1408, 40, 16, 6144, 14),
     "ViTG14": Variant(1664, 48, 16, 8192, 14),
+    # google-research/vision_transformer, configs/models.py. The patch is one
+    # of the feature map; the root alone makes 1 position of 4 x 4 pixels.
+    "R_ViTTi16": Variant(192, 12, 3, 768, 8, ()),
+    "R26ViTS32": Variant(384, 12, 6, 1536, 1, (2, 2, 2, 2)),
+    "R26ViTB32": Variant(768, 12, 12, 3072, 1, (2, 2, 2, 2)),
+    "R50ViTB16": Variant(768, 12, 12, 3072, 1, (3, 4, 9)),
+    "R50ViTL32": Variant(1024, 24, 16, 4096, 1, (3, 4, 6, 3)),
 }
 
 
 def _variant(variant):
-    sizes = asdict(VARIANTS[variant])
+    sizes = VARIANTS[variant].sizes()
+    hybrid = "resnet_layers" in sizes
+    build = HybridVisionTransformer if hybrid else VisionTransformer
 
     def model(
         include_top=True,
@@ -51,7 +66,7 @@ def _variant(variant):
         name=variant,
         **architecture,
     ):
-        return VisionTransformer(
+        return build(
             include_top=include_top,
             weights=named(weights, variant, sizes),
             input_tensor=input_tensor,
@@ -84,7 +99,7 @@ def _variant(variant):
         classes: Integer. None takes the number in `weights`, else 1000.
         classifier_activation: Activation of the head; None for logits.
         name: String. Name of the model.
-        **architecture: Any other argument of `VisionTransformer`, such as
+        **architecture: Any other argument of `{build.__name__}`, such as
             `representation_size`, `dropout` or `num_layers`.
 
     Returns:
@@ -112,3 +127,8 @@ ViTB14 = _variant("ViTB14")
 ViTL14 = _variant("ViTL14")
 ViTg14 = _variant("ViTg14")
 ViTG14 = _variant("ViTG14")
+R_ViTTi16 = _variant("R_ViTTi16")
+R26ViTS32 = _variant("R26ViTS32")
+R26ViTB32 = _variant("R26ViTB32")
+R50ViTB16 = _variant("R50ViTB16")
+R50ViTL32 = _variant("R50ViTL32")

@@ -9,6 +9,7 @@ import numpy as np
 from keras_vit.layers._position_embedding import fit_embedding
 
 _HEADS = ("head", "distillation_head")
+_FIRST = ("root_conv/kernel", "patch_embedding/kernel")
 
 
 def adapt(weights, shapes, positions=None, grid=None, keeps_head=True):
@@ -19,7 +20,8 @@ def adapt(weights, shapes, positions=None, grid=None, keeps_head=True):
       that the head was trained on, or `keeps_head` is False.
     * `pre_logits`, a pooling head and the norm behind it are left out if the
       model has none.
-    * The patch kernel is fitted to the model's channels.
+    * The first kernel, of the patches or of a ResNet, is fitted to the model's
+      channels.
     * Position embeddings are resampled to the model's grid.
 
     Everything else stays as it is: a strict loader then finds what is wrong.
@@ -50,10 +52,10 @@ def adapt(weights, shapes, positions=None, grid=None, keeps_head=True):
         if absent or unwanted or _has_other_classes(head, weights, shapes):
             _leave_out(weights, f"{head}/")
             fresh |= {path for path in shapes if path.startswith(f"{head}/")}
-    kernel = weights.get("patch_embedding/kernel")
-    wanted = shapes.get("patch_embedding/kernel")
-    if kernel is not None and wanted is not None and kernel.ndim == 4:
-        weights["patch_embedding/kernel"] = adapt_channels(kernel, wanted[2])
+    # Where the image comes in: a ResNet's root if there is one.
+    path = next((p for p in _FIRST if p in weights), None)
+    if path in shapes and weights[path].ndim == 4:
+        weights[path] = adapt_channels(weights[path], shapes[path][2])
     path = "position_embedding/embedding"
     if grid is not None and path in weights and path in shapes:
         prefix = positions.num_prefix_tokens
@@ -83,7 +85,7 @@ def _has_other_classes(head, weights, shapes):
 
 
 def adapt_channels(kernel, channels):
-    """Fits a patch kernel (rows, columns, channels, out) to other channels.
+    """Fits a first kernel (rows, columns, channels, out) to other channels.
 
     One channel gets the sum of all, so a grey image gives exactly what it
     gave as an image of equal channels. More (or fewer) repeat the kernel's

@@ -22,10 +22,10 @@ CASES = (*golden_data.LOADED, "vit_jax_load_resized")
 
 
 def test_every_golden_case_is_converted():
-    folders = {path.name for path in golden_data.FOLDER.iterdir()}
-    folders -= {"README.md", *golden_data.NO_MODEL}
-    # What has no head for the image's classes has a test of its own.
-    assert folders == {*CASES}
+    folders = {p.name for p in golden_data.FOLDER.iterdir() if p.is_dir()}
+    folders -= {*golden_data.NO_MODEL}
+    # Those with a ResNet have a file of their own.
+    assert folders == {*CASES, *golden_data.RESNETS}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -180,6 +180,9 @@ def test_every_spelling_comes_back(case):
     checkpoint, told = opened(case)
     for layout in HELD[case].split():
         for spelling in FORMATS[layout]:
+            if spelling.homeless(checkpoint.weights):
+                assert spelling.name in ("bit", "root", "hybrid")
+                continue
             arrays = to_checkpoint(checkpoint.weights, spelling, heads=3)
             found = detect(arrays, f"{layout}:{spelling.name}")[1]
             again = from_checkpoint(arrays, found, heads=3)

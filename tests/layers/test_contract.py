@@ -100,6 +100,26 @@ CASES = {
         lambda: layers.AttentionPooling(3, 24, num_prefix_tokens=1),
         TOKENS,
     ),
+    "StdConv2D": (lambda: layers.StdConv2D(6, 3, 2), IMAGES),
+    "StdConv2D symmetric": (
+        lambda: layers.StdConv2D(6, (7, 3), 2, "symmetric", 1e-10, "variance"),
+        IMAGES,
+    ),
+    "StdConv2D valid": (
+        lambda: layers.StdConv2D(6, 4, (1, 2), "valid"),
+        IMAGES,
+    ),
+    "GroupNorm": (lambda: layers.GroupNorm(3, epsilon=1e-6), IMAGES),
+    "GroupNorm of several channels": (
+        lambda: layers.GroupNorm(4, epsilon=1e-5, gamma_initializer="zeros"),
+        GRID,
+    ),
+    "MaxPool2D": (layers.MaxPool2D, IMAGES),
+    "MaxPool2D symmetric": (
+        lambda: layers.MaxPool2D((3, 5), (2, 1), "symmetric"),
+        IMAGES,
+    ),
+    "MaxPool2D zeros": (lambda: layers.MaxPool2D(3, 2, "zeros"), IMAGES),
 }
 
 
@@ -188,6 +208,34 @@ ERRORS = {
     "TransformerBlock drop_path": (
         lambda: layers.TransformerBlock(3, 24, drop_path=-0.1),
         "drop_path=-0.1",
+    ),
+    "StdConv2D padding": (
+        lambda: layers.StdConv2D(8, 3, padding="SAME"),
+        "'same', 'symmetric', 'valid'.*padding='SAME'",
+    ),
+    "StdConv2D place": (
+        lambda: layers.StdConv2D(8, 3, epsilon_place="var"),
+        "'std', 'variance'.*epsilon_place='var'",
+    ),
+    "StdConv2D epsilon": (
+        lambda: layers.StdConv2D(8, 3, epsilon=0),
+        "epsilon=0",
+    ),
+    "StdConv2D without channels": (
+        lambda: layers.StdConv2D(8, 3)(keras.Input((8, 8, None))),
+        "number of channels",
+    ),
+    "StdConv2D of tokens": (
+        lambda: layers.StdConv2D(8, 3)(TOKENS),
+        r"4 axes.*Received: shape \(2, 7, 12\)",
+    ),
+    "GroupNorm groups": (
+        lambda: layers.GroupNorm(epsilon=1e-6)(IMAGES),
+        r"32 groups divide. Received: shape \(2, 12, 8, 3\)",
+    ),
+    "MaxPool2D padding": (
+        lambda: layers.MaxPool2D(padding="valid"),
+        "'same', 'symmetric', 'zeros'.*padding='valid'",
     ),
     "Pooling mode": (lambda: layers.Pooling("max"), "'token', 'gap'"),
 }

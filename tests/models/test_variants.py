@@ -6,6 +6,7 @@ import keras
 import pytest
 
 import keras_vit
+from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 
 # 1000 classes at 224 pixels: vit_jax/models_test.py; g and G are those of
@@ -20,21 +21,45 @@ PARAMETERS = {
     "ViTL16": 304_326_632,
     "ViTL32": 306_535_400,
     "ViTH14": 632_045_800,
+    "R_ViTTi16": 6_337_704,
+    "R26ViTS32": 36_431_912,
+    "R26ViTB32": 101_383_976,
+    "R50ViTB16": 98_659_112,
+    "R50ViTL32": 328_994_856,
+}
+
+
+# timm 1.0.31's models of these names, resnetv2_50x1_bit and so on.
+BIT_PARAMETERS = {
+    "BiT_R50x1": 25_549_352,
+    "BiT_R50x3": 217_319_080,
+    "BiT_R101x1": 44_541_480,
+    "BiT_R101x3": 387_934_888,
+    "BiT_R152x2": 236_335_208,
+    "BiT_R152x4": 936_533_224,
 }
 
 
 def counted(variant, **arguments):
-    """Parameters of a variant, without the memory for them: as many layers
-    as it takes to know what one block adds."""
-    build = getattr(keras_vit, variant)
-    one = build(num_layers=1, **arguments).count_params()
-    two = build(num_layers=2, **arguments).count_params()
-    return one + (VARIANTS[variant].num_layers - 1) * (two - one)
+    """Parameters of a variant, without the memory for them."""
+    with keras.StatelessScope(initialize_variables=False):
+        model = getattr(keras_vit, variant)(**arguments)
+    keras.utils.clear_session()  # it would initialise them later
+    return model.count_params()
 
 
 @pytest.mark.parametrize("variant", PARAMETERS)
 def test_parameter_counts(variant):
     assert counted(variant) == PARAMETERS[variant]
+
+
+@pytest.mark.parametrize("variant", BIT_PARAMETERS)
+def test_parameter_counts_of_bit(variant):
+    assert counted(variant) == BIT_PARAMETERS[variant]
+
+
+def test_parameter_count_of_bit_on_imagenet_21k():
+    assert counted("BiT_R50x1", classes=21843) == 68_256_659
 
 
 @pytest.mark.parametrize(
@@ -44,7 +69,7 @@ def test_parameter_counts_of_scaling(variant, millions):
     assert round(counted(variant, include_top=False) / 1e6) == millions
 
 
-def test_counting_by_blocks_is_counting():
+def test_counting_without_memory_is_counting():
     assert keras_vit.ViTTi16().count_params() == PARAMETERS["ViTTi16"]
 
 
@@ -57,16 +82,18 @@ def test_huge_builds():
 
 
 def test_table_and_public_names_agree():
-    public = {name for name in dir(keras_vit) if name.startswith("ViT")}
-    assert public == set(VARIANTS)
+    starts = ("ViT", "R_", "R26", "R50", "BiT_")
+    public = {name for name in dir(keras_vit) if name.startswith(starts)}
+    assert public == {*VARIANTS, *BIT_VARIANTS}
     for name in public:
         model = getattr(keras_vit, name)
         assert model.__name__ == name
         assert "Args:" in model.__doc__
 
 
-def test_signature_is_that_of_keras_applications():
-    names = list(inspect.signature(keras_vit.ViTB16).parameters)
+@pytest.mark.parametrize("variant", ["ViTB16", "R50ViTB16", "BiT_R50x1"])
+def test_signature_is_that_of_keras_applications(variant):
+    names = list(inspect.signature(getattr(keras_vit, variant)).parameters)
     assert names == [
         "include_top",
         "weights",

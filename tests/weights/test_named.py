@@ -44,7 +44,7 @@ def offer(monkeypatch, tag, *files, classes=7, **facts):
 def original(classes=7, zero_head=False, **arguments):
     """A model of random weights."""
     model = _variants.VisionTransformer(
-        **{**_variants.asdict(SIZES), **arguments},
+        **{**SIZES.sizes(), **arguments},
         input_shape=(32, 32, 3),
         classes=classes,
     )
@@ -314,7 +314,7 @@ def test_released_weights(variant, tag):
             variant,
             f"{tag}-by-{file[0].address.split('/')[2]}",
             one,
-            _variants.asdict(_variants.VARIANTS[variant]),
+            _variants.VARIANTS[variant].sizes(),
         )
         model = build(weights=checkpoint, include_top=False, pooling=None)
         shape = (1, row.image_size, row.image_size, 3)

@@ -1,0 +1,148 @@
+"""The ResNets of the hybrids (post-activation) and of BiT (pre-activation).
+
+Functions over tensors: layers are `root_conv`, `root_norm`, `root` (after the
+pooling), `stage_1_unit_1_conv_1` ..., with the output of each unit in
+`stage_1_unit_1` and that of each stage in `stage_1`.
+"""
+
+import types
+
+import keras
+
+from keras_vit.converters import _resnet
+from keras_vit.layers import GroupNorm
+from keras_vit.layers import MaxPool2D
+from keras_vit.layers import StdConv2D
+from keras_vit.layers import _checks
+
+GROUPS = 32
+
+
+def resolve(s, told, rules):
+    """Settles the arguments of a ResNet in a namespace, and its stride.
+
+    Args:
+        s: Namespace of arguments; None stands for what is not said.
+        told: Dict of arguments that the weights tell.
+        rules: Dict of a code's constants, for what is neither.
+
+    Raises:
+        ValueError: if an argument is wrong.
+    """
+    if s.resnet_layers is None:
+        s.resnet_layers = told.get("resnet_layers")
+    for name, value in {"width_factor": 1, **rules}.items():
+        if getattr(s, name) is None:
+            setattr(s, name, told.get(name, value))
+    s.resnet_layers = _layers(s.resnet_layers)
+    width = int(64 * _checks.positive_float("width_factor", s.width_factor))
+    if not width or width % GROUPS:
+        raise ValueError(
+            "`width_factor` must make the root's 64 channels a multiple of "
+            f"the {GROUPS} groups of its norms: 0.5, 1, 1.5, 2 ... "
+            f"Received: width_factor={s.width_factor!r}"
+        )
+    s.resnet_width = width
+    s.stride = _resnet.stride(s.resnet_layers)
+
+
+def _layers(layers):
+    if isinstance(layers, list):
+        layers = tuple(layers)
+    if not isinstance(layers, tuple):
+        raise ValueError(
+            "`resnet_layers` must be a tuple of the number of units of each "
+            "stage, such as (3, 4, 9), or () for the root alone. "
+            f"Received: resnet_layers={layers!r}"
+        )
+    return tuple(_checks.positive_int("resnet_layers", n) for n in layers)
+
+
+def resnet(x, s, preactivation=False):
+    """Returns the feature map (B, h, w, C) of images (B, H, W, 3).
+
+    Args:
+        x: Keras tensor.
+        s: Namespace that `resolve` has settled.
+        preactivation: Boolean. Whether units are those of BiT.
+    """
+    make = _layer_makers(s)
+    unit = _preactivation_unit if preactivation else _postactivation_unit
+    # B batch, H W image, C width of the root
+    x = make.conv(s.resnet_width, 7, "root_conv", strides=2)(x)
+    if not preactivation:
+        x = make.norm("root_norm")(x)
+        x = keras.layers.ReLU(name="root_relu")(x)
+    x = MaxPool2D(3, 2, s.pool_padding, name="root")(x)  # (B, H/4, W/4, C)
+    for stage, units in enumerate(s.resnet_layers, start=1):
+        width = s.resnet_width * 2 ** (stage - 1)
+        for number in range(1, units + 1):
+            first = number == 1
+            x = unit(
+                x,
+                width,
+                strides=2 if first and stage > 1 else 1,
+                projects=first,
+                name=f"stage_{stage}_unit_{number}",
+                make=make,
+            )
+        x = keras.layers.Identity(name=f"stage_{stage}")(x)
+    return x
+
+
+def _layer_makers(s):
+    def conv(filters, kernel_size, name, strides=1):
+        return StdConv2D(
+            filters,
+            kernel_size,
+            strides,
+            s.conv_padding,
+            s.std_epsilon,
+            s.std_epsilon_place,
+            name=name,
+        )
+
+    def norm(name, gamma="ones"):
+        return GroupNorm(
+            GROUPS,
+            epsilon=s.group_norm_epsilon,
+            gamma_initializer=gamma,
+            name=name,
+        )
+
+    return types.SimpleNamespace(conv=conv, norm=norm)
+
+
+def _postactivation_unit(x, width, strides, projects, name, make):
+    """vit_jax/models_resnet.py; a unit starts as its shortcut."""
+    shortcut = x
+    if projects:
+        shortcut = make.conv(4 * width, 1, f"{name}_conv_proj", strides)(x)
+        shortcut = make.norm(f"{name}_norm_proj")(shortcut)
+    x = make.conv(width, 1, f"{name}_conv_1")(x)
+    x = make.norm(f"{name}_norm_1")(x)
+    x = keras.layers.ReLU(name=f"{name}_relu_1")(x)
+    x = make.conv(width, 3, f"{name}_conv_2", strides)(x)
+    x = make.norm(f"{name}_norm_2")(x)
+    x = keras.layers.ReLU(name=f"{name}_relu_2")(x)
+    x = make.conv(4 * width, 1, f"{name}_conv_3")(x)
+    x = make.norm(f"{name}_norm_3", gamma="zeros")(x)
+    x = keras.layers.Add(name=f"{name}_add")([shortcut, x])
+    return keras.layers.ReLU(name=name)(x)
+
+
+def _preactivation_unit(x, width, strides, projects, name, make):
+    """BiT's: the projection reads what is normalised, and has no norm."""
+    shortcut = x
+    x = make.norm(f"{name}_norm_1")(x)
+    x = keras.layers.ReLU(name=f"{name}_relu_1")(x)
+    if projects:
+        shortcut = make.conv(4 * width, 1, f"{name}_conv_proj", strides)(x)
+    x = make.conv(width, 1, f"{name}_conv_1")(x)
+    x = make.norm(f"{name}_norm_2")(x)
+    x = keras.layers.ReLU(name=f"{name}_relu_2")(x)
+    x = make.conv(width, 3, f"{name}_conv_2", strides)(x)
+    x = make.norm(f"{name}_norm_3")(x)
+    x = keras.layers.ReLU(name=f"{name}_relu_3")(x)
+    x = make.conv(4 * width, 1, f"{name}_conv_3")(x)
+    return keras.layers.Add(name=name)([shortcut, x])

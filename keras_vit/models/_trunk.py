@@ -1,0 +1,177 @@
+"""The one body of `VisionTransformer` and `HybridVisionTransformer`."""
+
+import keras
+import numpy as np
+
+from keras_vit.layers import AddPositionEmbs
+from keras_vit.layers import AttentionPooling
+from keras_vit.layers import ClassToken
+from keras_vit.layers import MaskToken
+from keras_vit.layers import PatchEmbedding
+from keras_vit.layers import Pooling
+from keras_vit.layers import TransformerBlock
+from keras_vit.models._resnet import resnet
+from keras_vit.weights import load_into
+
+
+def build(s):
+    """Returns the model of settings that `_arguments.resolve` has settled."""
+    # B batch, h w grid of patches, N = h w, D hidden size, P prefix tokens
+    images = images_of(s)
+    x = images
+    if s.resnet_layers is not None:
+        x = resnet(x, s)  # a feature map, of which the patches are cut
+    x = _encoder(_tokens(x, s), s)  # (B, P + N, D)
+    if s.pooling is not None:
+        x = _head(x, s)
+    return model_of(images, x, s)
+
+
+def images_of(s):
+    if s.input_tensor is not None:
+        return s.input_tensor
+    return keras.Input(s.input_shape, name="images")
+
+
+def _tokens(x, s):
+    """Images, or a feature map, to tokens with positions (B, P + N, D)."""
+    grid = PatchEmbedding(
+        s.hidden_size,
+        s.patch_size,
+        use_bias=s.patch_bias,
+        pad_to_patch=s.pad_to_patch,
+        name="patch_embedding",
+    )(x)  # (B, h, w, D)
+    x = keras.layers.Reshape((-1, s.hidden_size), name="tokens")(grid)
+    if s.mask_token:
+        x = MaskToken(name="mask_token", trainable=False)(x)
+
+    # Tokens join from the front; those that have a position join before it.
+    positions = AddPositionEmbs(
+        s.position_embedding,
+        grid_size=s.grid_size,
+        num_prefix_tokens=s.num_positioned,
+        resampling=s.resampling,
+        name="position_embedding",
+    )
+    joined = 0
+    for layer_name, count, initializer in s.prefix_tokens:
+        if joined == s.num_positioned and positions is not None:
+            x, positions = positions(x, grid), None
+        x = ClassToken(
+            count, index=joined, initializer=initializer, name=layer_name
+        )(x)
+        joined += count
+    if positions is not None:
+        x = positions(x, grid)  # (B, P + N, D)
+    return x
+
+
+def _encoder(x, s):
+    x = keras.layers.Dropout(s.dropout, name="dropout")(x)
+    if s.pre_norm:
+        x = _norm(s, "pre_norm")(x)
+
+    for i, rate in enumerate(np.linspace(0, s.drop_path, s.num_layers)):
+        x = TransformerBlock(
+            s.num_heads,
+            s.mlp_dim,
+            activation=s.activation,
+            norm_epsilon=s.norm_epsilon,
+            qkv_bias=s.qkv_bias,
+            qk_norm=s.qk_norm,
+            layer_scale=s.layer_scale,
+            dropout=s.dropout,
+            attention_dropout=s.attention_dropout,
+            drop_path=float(rate),
+            name=f"block_{i}",
+        )(x)
+    if s.final_norm == "before_pooling":
+        x = _norm(s, "encoder_norm")(x)
+    return x
+
+
+def _head(x, s):
+    """Tokens to logits; to a vector without a top."""
+    distilled = None
+    if s.pooling == "map":
+        x = AttentionPooling(
+            s.num_heads,
+            s.mlp_dim,
+            activation=s.activation,
+            norm_epsilon=s.norm_epsilon,
+            num_prefix_tokens=s.num_prefix_tokens,
+            name="pooling",
+        )(x)
+    else:
+        if s.distillation and s.pooling == "token":
+            distilled = Pooling("token", index=1, name="distillation")(x)
+        x = Pooling(
+            s.pooling, num_prefix_tokens=s.num_prefix_tokens, name="pooling"
+        )(x)
+    if s.final_norm == "after_pooling":
+        x = _norm(s, "head_norm")(x)
+
+    if distilled is not None:
+        return _distilled_heads(x, distilled, s)
+    x = _pre_logits(s.representation_size)(x)  # (B, representation size)
+    if s.include_top:
+        x = head_layer(s.classes, s.classifier_activation, "head")(x)
+    return x
+
+
+def _distilled_heads(x, distilled, s):
+    if s.include_top:
+        heads = [
+            head_layer(s.classes, s.classifier_activation, layer_name)
+            for layer_name in ("head", "distillation_head")
+        ]
+        pairs = zip(heads, (x, distilled), strict=True)
+        x = [head(token) for head, token in pairs]
+    else:
+        x = [x, distilled]
+    # In the heads' precision: under mixed precision the mean of float32
+    # logits would be rounded.
+    mean_dtype = x[0].dtype if s.include_top else None
+    return keras.layers.Average(name="distilled_mean", dtype=mean_dtype)(x)
+
+
+def model_of(images, x, s):
+    """Returns the model from images to `x`, with the weights in it."""
+    model = keras.Model(images, x, name=s.name)
+    if s.checkpoint is not None:
+        load_into(model, s.checkpoint, s.checkpoint_grid, s.keeps_head)
+    if s.input_tensor is not None:
+        # Only now: layers before the tensor are none of the checkpoint's.
+        inputs = keras.utils.get_source_inputs(s.input_tensor)
+        inputs = inputs[0] if len(inputs) == 1 else inputs
+        model = keras.Model(inputs, x, name=s.name)
+    return model
+
+
+def _norm(s, name):
+    return keras.layers.LayerNormalization(epsilon=s.norm_epsilon, name=name)
+
+
+def _pre_logits(size):
+    if size is None:
+        return keras.layers.Identity(name="pre_logits")
+    return keras.layers.Dense(
+        size,
+        activation="tanh",
+        kernel_initializer="lecun_normal",  # Flax's default
+        name="pre_logits",
+    )
+
+
+def head_layer(classes, activation, name):
+    # Outputs are float32 under mixed precision, as losses and softmax want.
+    policy = keras.config.dtype_policy()
+    half = policy.compute_dtype in ("float16", "bfloat16")
+    return keras.layers.Dense(
+        classes,
+        activation=activation,
+        kernel_initializer="zeros",
+        dtype="float32" if half else policy,
+        name=name,
+    )

@@ -1,0 +1,131 @@
+"""The layers of the ResNets against NumPy."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import layers
+from tests.harness import numpy
+
+RNG = np.random.default_rng(0)
+
+
+def windows(x, kernel, strides, sides, value=0.0):
+    """Cuts (B, rows, columns, kernel rows, kernel columns, C) of images."""
+    x = np.pad(
+        x.astype("float64"),
+        [(0, 0), *sides, (0, 0)],
+        constant_values=value,
+    )
+    cut = np.lib.stride_tricks.sliding_window_view(x, kernel, axis=(1, 2))
+    cut = cut[:, :: strides[0], :: strides[1]]
+    return cut.transpose(0, 1, 2, 4, 5, 3)
+
+
+def sides_of(padding, size, kernel, strides):
+    """(before, after) of rows and of columns."""
+    if padding == "valid":
+        return [(0, 0), (0, 0)]
+    if padding != "same":
+        return [((k - 1) // 2, k // 2) for k in kernel]
+    sides = []
+    for n, k, s in zip(size, kernel, strides, strict=True):
+        total = max((-(-n // s) - 1) * s + k - n, 0)
+        sides.append((total // 2, total - total // 2))
+    return sides
+
+
+def standardised(kernel, epsilon, place):
+    kernel = kernel.astype("float64")
+    axes = (0, 1, 2)
+    centred = kernel - kernel.mean(axes, keepdims=True)
+    if place == "std":
+        return centred / (kernel.std(axes, keepdims=True) + epsilon)
+    return centred / np.sqrt(kernel.var(axes, keepdims=True) + epsilon)
+
+
+@pytest.mark.parametrize("place,epsilon", [("std", 0.3), ("variance", 0.2)])
+@pytest.mark.parametrize("padding", ["same", "symmetric", "valid"])
+@pytest.mark.parametrize(
+    "size,kernel,strides",
+    [
+        ((8, 6), (3, 3), (1, 1)),
+        ((8, 6), (3, 3), (2, 2)),
+        ((9, 7), (3, 3), (2, 2)),
+        ((12, 9), (7, 7), (2, 2)),
+        ((8, 5), (1, 1), (2, 2)),
+        ((8, 5), (4, 2), (1, 3)),
+    ],
+)
+def test_std_conv(size, kernel, strides, padding, place, epsilon):
+    layer = layers.StdConv2D(5, kernel, strides, padding, epsilon, place)
+    x = RNG.normal(size=(2, *size, 3)).astype("float32")
+    found = numpy(layer(x))
+    raw = (0.5 + RNG.normal(size=(*kernel, 3, 5))).astype("float32")
+    layer.kernel.assign(raw)
+    found = numpy(layer(x))
+    cut = windows(x, kernel, strides, sides_of(padding, size, kernel, strides))
+    expected = np.einsum(
+        "bhwyxi,yxio->bhwo", cut, standardised(raw, epsilon, place)
+    )
+    assert found.shape == expected.shape
+    assert layer.compute_output_shape((2, *size, 3)) == expected.shape
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("padding", ["same", "symmetric", "zeros"])
+@pytest.mark.parametrize("size", [(8, 6), (9, 7), (1, 2)])
+def test_max_pool(size, padding):
+    x = RNG.normal(size=(2, *size, 3)).astype("float32") - 3
+    value = 0.0 if padding == "zeros" else -np.inf
+    kernel, strides = (3, 3), (2, 2)
+    sides = sides_of(padding, size, kernel, strides)
+    expected = windows(x, kernel, strides, sides, value).max((3, 4))
+    found = numpy(layers.MaxPool2D(padding=padding)(x))
+    np.testing.assert_array_equal(found, expected.astype("float32"))
+
+
+def test_group_norm_is_that_of_keras():
+    x = (RNG.normal(size=(2, 5, 4, 12)) * 3 + 7).astype("float32")
+    ours = layers.GroupNorm(4, epsilon=0.1)
+    keras_own = keras.layers.GroupNormalization(4, epsilon=0.1)
+    for layer in (ours, keras_own):
+        layer(x)
+        for weight, value in zip(
+            layer.weights, (np.arange(12), -np.arange(12)), strict=True
+        ):
+            weight.assign(value)
+    np.testing.assert_allclose(
+        numpy(ours(x)), numpy(keras_own(x)), rtol=1e-5, atol=2e-5
+    )
+
+
+def test_group_norm_far_from_zero():
+    """The mean of squares less the square of the mean would lose it all."""
+    x = (100 + 0.01 * RNG.normal(size=(1, 8, 8, 32))).astype("float32")
+    exact = x.astype("float64")
+    exact -= exact.mean((1, 2), keepdims=True)
+    exact /= np.sqrt(exact.var((1, 2), keepdims=True) + 1e-6)
+    found = numpy(layers.GroupNorm(epsilon=1e-6)(x))
+    np.testing.assert_allclose(found, exact, atol=0.01)
+
+
+def test_a_filter_of_one_weight_has_finite_gradients():
+    """Its variance is 0, where the square root has no finite slope."""
+    model = keras.Sequential([keras.Input((4, 4, 1)), layers.StdConv2D(2, 1)])
+    model.compile("sgd", "mse")
+    x = RNG.normal(size=(1, 4, 4, 1)).astype("float32")
+    model.fit(x, np.ones((1, 4, 4, 2)), verbose=0)
+    assert np.isfinite(numpy(model.layers[0].kernel)).all()
+
+
+def test_statistics_stay_in_float32_under_mixed_precision():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    layer = layers.StdConv2D(4, 3)
+    layer(np.zeros((1, 4, 4, 8)))
+    raw = 1 + 1e-3 * RNG.normal(size=(3, 3, 8, 4))  # equal in bfloat16
+    layer.kernel.assign(raw)
+    found = numpy(layer.standardised_kernel())
+    assert found.dtype == "float32"
+    expected = standardised(raw.astype("float32"), 1e-5, "std")
+    np.testing.assert_allclose(found, expected, atol=1e-3)

@@ -1,0 +1,266 @@
+"""Hybrids and BiT: what may vary, and what is refused."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters import load
+from keras_vit.converters import open_checkpoint
+from keras_vit.converters import save
+from tests import golden_data
+from tests.harness import numpy
+
+RNG = np.random.default_rng(0)
+TINY = {
+    "resnet_layers": (1, 1),
+    "width_factor": 0.5,
+    "hidden_size": 12,
+    "num_layers": 1,
+    "num_heads": 3,
+    "mlp_dim": 24,
+    "patch_size": 1,
+    "classes": 4,
+}
+TINY_BIT = {"resnet_layers": (1, 1), "width_factor": 0.5, "classes": 4}
+
+
+def hybrid(**changes):
+    return keras_vit.HybridVisionTransformer(
+        **{"input_shape": (16, 24, 3), **TINY, **changes}
+    )
+
+
+def bit(**changes):
+    return keras_vit.BiT(**{"input_shape": (16, 24, 3), **TINY_BIT, **changes})
+
+
+def randomise(model):
+    for weight in model.weights:
+        if "seed" not in weight.path:
+            weight.assign(weight + 0.1 * RNG.normal(size=weight.shape))
+    return model
+
+
+def grid_of(model):
+    return model.get_layer("patch_embedding").output.shape[1:3]
+
+
+def test_options_of_the_paper():
+    """Section 3.1: moving stage 4 gives four times the tokens."""
+    sizes = {"resnet_layers": (3, 4, 6, 3), "input_shape": (64, 64, 3)}
+    first = hybrid(**sizes)
+    second = hybrid(**sizes, move_stage_4=True)
+    assert (grid_of(first), grid_of(second)) == ((2, 2), (4, 4))
+    names = {layer.name for layer in second.layers}
+    assert "stage_3_unit_9" in names and "stage_4" not in names
+    assert "stage_4_unit_3" in {layer.name for layer in first.layers}
+    with pytest.raises(ValueError, match=r"Received: resnet_layers=\(3, 4\)"):
+        hybrid(resnet_layers=(3, 4), move_stage_4=True)
+
+
+@pytest.mark.parametrize(
+    "layers,patch,size,grid",
+    [
+        ((), 2, (16, 24), (2, 3)),
+        ((1,), 2, (13, 5), (2, 1)),  # feature maps are rounded up
+        ((1, 1), 1, (17, 9), (3, 2)),
+        ((1, 1, 1), (1, 2), (16, 32), (1, 1)),
+    ],
+)
+def test_any_size_whose_feature_map_the_patch_divides(
+    layers, patch, size, grid
+):
+    model = hybrid(
+        resnet_layers=layers, patch_size=patch, input_shape=(*size, 3)
+    )
+    assert grid_of(model) == grid
+    assert model.get_layer("position_embedding").built_grid == grid
+    x = RNG.normal(size=(1, *size, 3))
+    free = hybrid(
+        resnet_layers=layers,
+        patch_size=patch,
+        input_shape=(None, None, 3),
+        grid_size=grid,
+    )
+    randomise(model)
+    free.set_weights(model.get_weights())
+    np.testing.assert_allclose(
+        free.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-5
+    )
+
+
+def test_a_patch_that_does_not_divide_the_feature_map():
+    with pytest.raises(
+        ValueError, match="feature map of 2 x 3 of an image of 16 x 24.*2 or 4"
+    ):
+        hybrid(patch_size=2)
+    model = hybrid(patch_size=2, pad_to_patch=True)
+    assert grid_of(model) == (1, 2)
+
+
+@pytest.mark.parametrize("make", [hybrid, bit])
+def test_sizes_unknown_to_the_model(make):
+    fixed = randomise(make())
+    free = make(
+        input_shape=(None, None, 3),
+        **({"grid_size": (2, 3)} if make is hybrid else {}),
+    )
+    free.set_weights(fixed.get_weights())
+    x = RNG.normal(size=(2, 16, 24, 3))
+    np.testing.assert_allclose(
+        free.predict(x, verbose=0), fixed.predict(x, verbose=0), atol=1e-5
+    )
+    other = free.predict(RNG.normal(size=(1, 40, 8, 3)), verbose=0)
+    assert other.shape == (1, 4)
+
+
+def test_features_of_every_stage_and_unit():
+    names = ["root_conv", "root", "stage_1_unit_1", "stage_2", "block_0"]
+    found = keras_vit.feature_extractor(hybrid(), names).output
+    shapes = {name: value.shape for name, value in found.items()}
+    assert shapes == {
+        "root_conv": (None, 8, 12, 32),
+        "root": (None, 4, 6, 32),
+        "stage_1_unit_1": (None, 4, 6, 128),
+        "stage_2": (None, 2, 3, 256),
+        "block_0": (None, 7, 12),
+    }
+    model = bit(include_top=False)
+    assert model.output_shape == (None, 2, 3, 256)
+    assert bit(include_top=False, pooling="gap").output_shape == (None, 256)
+    assert "pre_logits" in {layer.name for layer in bit().layers}
+
+
+def test_positions_resample_over_the_feature_map():
+    path = golden_data.weights_path("vit_jax_hybrid_stem")
+    same = load(path)
+    assert same.input_shape == (None, 64, 64, 3)
+    larger = load(path, input_shape=(96, 128, 3))
+    assert larger.get_layer("position_embedding").built_grid == (3, 4)
+    before = same.get_layer("position_embedding").embedding
+    after = larger.get_layer("position_embedding").embedding
+    assert tuple(after.shape) == (1, 13, 48)
+    corners = [1, 4, 9, 12]  # align_corners keeps them
+    np.testing.assert_allclose(
+        numpy(after)[:, corners], numpy(before)[:, 1:], atol=1e-7
+    )
+
+
+def test_other_classes_and_channels():
+    path = golden_data.weights_path("bit_paper")
+    model = load(path, classes=3, input_shape=(32, 32, 1))
+    assert not numpy(model.get_layer("head").kernel).any()
+    kernel = open_checkpoint(path).weights["root_conv/kernel"]
+    np.testing.assert_allclose(
+        numpy(model.get_layer("root_conv").kernel),
+        kernel.sum(2, keepdims=True),
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("make", [hybrid, bit])
+def test_mixed_precision_has_finite_gradients(make):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = randomise(make())
+    before = [numpy(w) for w in model.trainable_weights]
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    x = RNG.uniform(-1, 1, size=(2, 16, 24, 3)).astype("float32")
+    model.fit(x, np.ones((2, 4), "float32"), verbose=0)
+    still = []
+    for weight, old in zip(model.trainable_weights, before, strict=True):
+        assert weight.dtype == "float32"
+        assert np.isfinite(numpy(weight)).all(), weight.path
+        if np.array_equal(numpy(weight), old):
+            still.append(weight.path)
+    assert all(path.endswith("key/bias") for path in still), still
+
+
+@pytest.mark.parametrize("preactivation", [True, False])
+def test_bit_comes_back_from_files(preactivation, tmp_path):
+    model = randomise(bit(preactivation=preactivation, std_epsilon=0.01))
+    save(model, tmp_path / "model.npz", "bit")
+    again = load(tmp_path / "model.npz", input_shape=(16, 24, 3))
+    for old, new in zip(model.weights, again.weights, strict=True):
+        assert old.path == new.path
+        np.testing.assert_array_equal(numpy(old), numpy(new))
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.get_layer("root_conv").epsilon == 0.01
+    with pytest.raises(ValueError, match="The layout 'bit' can"):
+        save(model, tmp_path / "vit.npz", "vit_jax")
+    assert not (tmp_path / "vit.npz").exists()
+
+
+def test_hybrid_is_described_by_its_layers():
+    from keras_vit.converters._models import describe
+
+    rules = {
+        "group_norm_epsilon": 0.1,
+        "std_epsilon": 0.2,
+        "std_epsilon_place": "variance",
+        "conv_padding": "symmetric",
+        "pool_padding": "zeros",
+    }
+    _, told, _ = describe(hybrid(**rules))
+    expected = {**rules, "resnet_layers": (1, 1), "width_factor": 0.5}
+    assert expected.items() <= told.items()
+    assert told["patch_size"] == (1, 1) and told["grid_size"] == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "build,case,message",
+    [
+        ("VisionTransformer", "vit_jax_hybrid_stem", "HybridVisionTransformer"),
+        ("HybridVisionTransformer", "vit_jax_token", "`VisionTransformer`"),
+        ("HybridVisionTransformer", "bit_paper", "`BiT` builds"),
+        ("BiT_R50x1", "vit_jax_token", "`VisionTransformer` builds"),
+    ],
+)
+def test_another_family_is_named(build, case, message):
+    path = golden_data.weights_path(case)
+    with pytest.raises(ValueError, match=message):
+        getattr(keras_vit, build)(weights=path)
+
+
+def test_what_is_missing_from_a_file_is_listed(tmp_path):
+    arrays = golden_data.arrays("bit_paper")
+    gone = [key for key in arrays if "block2/unit01/b" in key]
+    path = tmp_path / "part.npz"
+    np.savez(path, **{k: v for k, v in arrays.items() if k not in gone})
+    with pytest.raises(ValueError, match="missing from the file") as error:
+        load(path)
+    assert all(key in str(error.value) for key in gone)
+
+
+@pytest.mark.parametrize(
+    "make,change,message",
+    [
+        (hybrid, {"resnet_layers": 50}, "resnet_layers=50"),
+        (hybrid, {"resnet_layers": None}, "resnet_layers=None"),
+        (hybrid, {"resnet_layers": (1, 0)}, "resnet_layers=0"),
+        (hybrid, {"width_factor": 0.7}, "width_factor=0.7"),
+        (hybrid, {"conv_padding": "SAME"}, "padding='SAME'"),
+        (hybrid, {"std_epsilon": 0}, "epsilon=0"),
+        (bit, {"resnet_layers": None}, "no `weights`"),
+        (bit, {"pooling": "token"}, "pooling='token'"),
+        (bit, {"classes": 0}, "classes=0"),
+        (bit, {"input_shape": (8, 8)}, "input_shape"),
+    ],
+)
+def test_bad_arguments_are_named(make, change, message):
+    with pytest.raises(ValueError, match=message):
+        make(**change)
+
+
+def test_unknown_arguments_are_named():
+    with pytest.raises(TypeError, match="no argument 'depth'"):
+        hybrid(depth=3)
+
+
+@pytest.mark.parametrize("make", [hybrid, bit])
+def test_on_an_input_tensor(make):
+    images = keras.Input((16, 24, 3))
+    model = make(input_tensor=images * 2)
+    assert model.output_shape == (None, 4)
+    assert model(np.zeros((1, 16, 24, 3))).shape == (1, 4)
