@@ -54,9 +54,7 @@ def channels_last(operation, x, *arguments, **options):
     convolution back: turned here, they stay where they are.
     """
     if keras.config.backend() != "torch":
-        return operation(
-            x, *arguments, data_format="channels_last", **options
-        )
+        return operation(x, *arguments, data_format="channels_last", **options)
     x = ops.transpose(x, (0, 3, 1, 2))
     x = operation(x, *arguments, data_format="channels_first", **options)
     return ops.transpose(x, (0, 2, 3, 1))
