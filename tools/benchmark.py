@@ -1,12 +1,16 @@
-"""Measures keras_vit: what importing it, or converting a checkpoint, costs.
+"""Measures keras_vit: importing it, converting, inference against timm.
 
     KERAS_BACKEND=jax python tools/benchmark.py
     python tools/benchmark.py --convert
+    KERAS_BACKEND=torch python tools/benchmark.py \\
+        --model R50ViTB16 --timm vit_base_r50_s16_224 --batch 8
 
-Each figure is the best and the median of fresh processes, run alternately.
+Each figure is the best and the median of runs that alternate: of fresh
+processes for the import and for conversions, of one process for inference.
 `--convert` writes random checkpoints of the sizes of B/16 and L/16 and
 converts them: seconds beyond a Python that only imports NumPy, and the peak of
-memory as a multiple of the file's size.
+memory as a multiple of the file's size. For inference both models have random
+weights, and the exact GELU that timm's have.
 """
 
 import argparse
@@ -121,6 +125,43 @@ def convert(rounds):
                 )
 
 
+def against_timm(name, timm_name, batch, rounds):
+    import numpy as np
+    import timm
+    import torch
+
+    import keras_vit
+
+    ours = getattr(keras_vit, name)(activation="gelu")
+    theirs = timm.create_model(timm_name).eval()
+    height, width, channels = ours.input_shape[1:]
+    images = np.random.default_rng(0).uniform(
+        -1, 1, (batch, height, width, channels)
+    )
+    images = torch.tensor(images, dtype=torch.float32)
+    turned = images.permute(0, 3, 1, 2).contiguous()
+    calls = {
+        name: lambda: ours(images, training=False),
+        timm_name: lambda: theirs(turned),
+    }
+    times = {model: [] for model in calls}
+    with torch.no_grad():
+        for _ in range(rounds + 1):
+            for model, call in calls.items():
+                start = time.perf_counter()
+                call()
+                times[model].append(time.perf_counter() - start)
+    best = {}
+    for model, measured in times.items():
+        measured = measured[1:]  # the first warms up
+        best[model] = min(measured)
+        print(
+            f"{model:24} best {1e3 * min(measured):.0f} ms, "
+            f"median {1e3 * statistics.median(measured):.0f} ms"
+        )
+    print(f"keras_vit takes {best[name] / best[timm_name]:.2f} of timm (best)")
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -128,14 +169,24 @@ def main():
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--rounds", type=int, default=7, help="processes a module (default 7)"
+        "--rounds", type=int, default=7, help="runs of each (default 7)"
     )
     parser.add_argument(
         "--convert", action="store_true", help="measure tools/convert.py"
     )
+    parser.add_argument("--model", help="a model of keras_vit, to time")
+    parser.add_argument("--timm", help="timm's model of the same architecture")
+    parser.add_argument("--batch", type=int, default=8, help="(default 8)")
     arguments = parser.parse_args()
     if arguments.convert:
         convert(arguments.rounds)
+        return
+    if arguments.model:
+        if not arguments.timm:
+            parser.error("--model needs --timm, the model to compare with")
+        against_timm(
+            arguments.model, arguments.timm, arguments.batch, arguments.rounds
+        )
         return
     rounds = range(arguments.rounds)
     times = {"keras": [], "keras_vit": []}

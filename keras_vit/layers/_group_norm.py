@@ -63,10 +63,12 @@ class GroupNorm(keras.Layer):
     def call(self, inputs):
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         x = ops.cast(inputs, dtype)
-        x = x - self._grouped(ops.mean(x, axis=(1, 2)))
-        variance = self._grouped(ops.mean(ops.square(x), axis=(1, 2)))
+        # As Flax and PyTorch do, in one pass less than from centred values.
+        mean = self._grouped(ops.mean(x, axis=(1, 2)))
+        square = self._grouped(ops.mean(ops.square(x), axis=(1, 2)))
+        variance = ops.maximum(square - ops.square(mean), 0.0)
         scale = ops.rsqrt(variance + self.epsilon) * ops.cast(self.gamma, dtype)
-        x = x * scale + ops.cast(self.beta, dtype)
+        x = x * scale + (ops.cast(self.beta, dtype) - mean * scale)
         return ops.cast(x, inputs.dtype)
 
     def _grouped(self, means):

@@ -261,6 +261,6 @@ def test_unknown_arguments_are_named():
 @pytest.mark.parametrize("make", [hybrid, bit])
 def test_on_an_input_tensor(make):
     images = keras.Input((16, 24, 3))
-    model = make(input_tensor=images * 2)
+    model = make(input_tensor=keras.layers.Rescaling(2.0)(images))
     assert model.output_shape == (None, 4)
     assert model(np.zeros((1, 16, 24, 3))).shape == (1, 4)
