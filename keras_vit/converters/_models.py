@@ -127,12 +127,12 @@ def describe(model):
     }
     layers = {layer.name: layer for layer in model.layers}
     shapes = {path: array.shape for path, array in weights.items()}
-    family = _resnet.family(shapes)
+    family, rules = _resnet.family(shapes), {}
+    if family != "vit":
+        configs = {name: layer.get_config() for name, layer in layers.items()}
+        rules = _resnet.rules_of(configs)
     if family == "bit":
-        return weights, {
-            **_resnet.bit_facts(shapes),
-            **_resnet.rules_of(layers),
-        }
+        return weights, {**_resnet.bit_facts(shapes), **rules}
     positions = layers.get("position_embedding")
     try:
         told = architecture(shapes, getattr(positions, "built_grid", None))
@@ -140,8 +140,7 @@ def describe(model):
         raise ValueError(
             f"The model {model.name!r} was not made by keras_vit. {error}"
         ) from None
-    if family == "hybrid":
-        told.update(_resnet.rules_of(layers))
+    told.update(rules)
     block = layers["block_0"]
     told["activation"] = block.activation
     told["norm_epsilon"] = block.norm_epsilon

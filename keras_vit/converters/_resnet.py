@@ -111,18 +111,18 @@ def bit_facts(shapes):
     }
 
 
-def rules_of(layers):
+def rules_of(configs):
     """Returns the rules that a model's layers follow.
 
     Args:
-        layers: Dict of names to layers.
+        configs: Dict of the layers' names to their configs.
     """
-    root = layers["root_conv"]
-    norm = layers.get("root_norm", layers.get("stage_1_unit_1_norm_1"))
+    root = configs["root_conv"]
+    norm = configs.get("root_norm", configs.get("final_norm"))
     return {
-        "group_norm_epsilon": norm.epsilon,
-        "std_epsilon": root.epsilon,
-        "std_epsilon_place": root.epsilon_place,
-        "conv_padding": root.padding,
-        "pool_padding": layers["root"].padding,
+        "group_norm_epsilon": norm["epsilon"],
+        "std_epsilon": root["epsilon"],
+        "std_epsilon_place": root["epsilon_place"],
+        "conv_padding": root["padding"],
+        "pool_padding": configs["root"]["padding"],
     }
