@@ -86,7 +86,8 @@ def record_error(record_property):
     """Records a largest error, which the run lists in a table at its end."""
 
     def record(case, name, error, tolerance):
-        record_property("error", (case, name, float(error), tolerance))
+        error, tolerance = float(error), float(tolerance)
+        record_property("error", (case, name, error, tolerance))
         assert error <= tolerance, f"{case} {name}: {error} > {tolerance}"
 
     return record
