@@ -71,15 +71,18 @@ def own_part(total, rules):
     """This host's part of a test set, and how many batches every host gives.
 
     Hosts give as many batches as each other, as they evaluate in step; the
-    images that some of them lack are padding.
+    images that some of them lack are padding of weight 0. Keras divides a
+    loss by the number of rows, padding included, so the weights of the images
+    are a little over 1: all weights together have a mean of 1.
 
     Returns:
-        A range of the images, and the number of batches.
+        A range of the images, the number of batches, and an image's weight.
     """
     index, count = rules.shard
     most = -(-total // count)
     part = range(min(index * most, total), min((index + 1) * most, total))
-    return part, -(-most // len(rules.own))
+    batches = -(-most // len(rules.own))
+    return part, batches, batches * rules.batch_size / total
 
 
 def _raise_unless_in(name, value, known):

@@ -81,7 +81,8 @@ class Data:
         """Returns batches of the test images, each once and in order.
 
         All batches are full: the last one is filled up with images of weight
-        0, which Keras leaves out of losses and metrics.
+        0, which Keras leaves out of `weighted_metrics`. The weights' mean is
+        1, padding included, so that the loss is right as well.
 
         Args:
             image_size, batch_size, protocol, mode, one_hot: As in `train`.

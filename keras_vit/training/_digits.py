@@ -151,7 +151,7 @@ class OrderedBatches(keras.utils.PyDataset):
 
     def __init__(self, images, labels, rules):
         super().__init__()
-        part, self.count = own_part(len(images), rules)
+        part, self.count, self.weight = own_part(len(images), rules)
         part = slice(part.start, part.stop)
         self.images, self.labels = images[part], labels[part]
         self.batch_size = len(rules.own)
@@ -162,7 +162,7 @@ class OrderedBatches(keras.utils.PyDataset):
     def __getitem__(self, index):
         part = slice(index * self.batch_size, (index + 1) * self.batch_size)
         images, labels = self.images[part], self.labels[part]
-        weights = np.ones(len(images), "float32")
+        weights = np.full(len(images), self.weight, "float32")
         missing = self.batch_size - len(images)
         return tuple(
             np.pad(x, ((0, missing), *((0, 0),) * (x.ndim - 1)))

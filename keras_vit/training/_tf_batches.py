@@ -31,7 +31,7 @@ class Source:
     # ("dev" or "test", range) -> images of this part, in order, once.
     once: Callable
     read: Callable  # content -> encoded image
-    # label -> label, weight
+    # label -> label, weight of 0 or 1
     label: Callable = lambda label: (label, 1.0)
 
     def train(self, data, rules):
@@ -86,8 +86,7 @@ def train_batches(data, rules):
 def ordered_batches(data, part, total, rules):
     """Returns batches `(images, labels, weights)`, every image once.
 
-    All batches are full: padding has weight 0. They are as many on every
-    host.
+    All batches are full, with padding; see `own_part`.
 
     Args:
         data: `Data` whose `source` is a `Source`.
@@ -98,12 +97,14 @@ def ordered_batches(data, part, total, rules):
     tf = tensorflow()
     cut = PROTOCOLS[rules.protocol].test(rules.image_size, data.channels)
 
-    def prepare(position, name, content, label):
-        label, weight = data.source.label(label)
-        image = cut(data.source.read(content), tf.zeros(2, tf.int64))
-        return *finish(image, label, data, rules), weight
+    own, count, weight = own_part(total, rules)
 
-    own, count = own_part(total, rules)
+    def prepare(position, name, content, label):
+        label, counts = data.source.label(label)
+        image = cut(data.source.read(content), tf.zeros(2, tf.int64))
+        image, label = finish(image, label, data, rules)
+        return image, label, weight * counts
+
     images = named_errors(data.source.once(part, own), prepare)
     nothing = tf.nest.map_structure(
         lambda spec: tf.zeros(spec.shape, spec.dtype), images.element_spec

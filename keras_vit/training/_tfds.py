@@ -102,7 +102,7 @@ def _label_of(tfds, name, features):
             "features 'image' and 'label'. It has: "
             f"{', '.join(map(repr, kinds)) or 'none by name'}."
         )
-    if image.shape[-1] not in (1, 3, None) or image.np_dtype != "uint8":
+    if image.shape[-1] not in (1, 3, None) or image.np_dtype != np.uint8:
         raise ValueError(
             f"{name!r} has images of shape {image.shape} and dtype "
             f"{np.dtype(image.np_dtype).name}. Expected 1 or 3 channels, uint8."

@@ -83,6 +83,9 @@ def _passes(images, count, buffer, key, first):
     fold = tf.random.experimental.stateless_fold_in
 
     def one_pass(number):
+        # Of this small graph alone: shuffling takes no tensor beside a seed
+        # that the program has set.
+        tf.random.set_seed(None)
         key = fold(tf.stack([tf.constant(seed, tf.int64), number]), lane)
         # Encoded, a full buffer is small.
         order = images.shuffle(
