@@ -12,7 +12,9 @@ from keras_vit.training._tf_batches import own_rows
 from keras_vit.training._tf_images import tensorflow
 
 SHUFFLE_BUFFER = 50_000  # encoded images, as in the paper's code
-LANES = 16  # parts of a large training set that are read side by side
+# Parts of a training set of many files that are read side by side.
+LANES = 16
+MANY_FILES = 16
 
 
 def tfds_source(builder, label_name, parts):
@@ -45,7 +47,7 @@ def _endless(builder, read, split, part, rules):
     """
     tf = tensorflow()
     files = builder.info.splits[split].num_shards
-    many = files >= LANES and len(part) >= max(rules.batch_size, LANES)
+    many = files >= MANY_FILES and len(part) >= max(rules.batch_size, LANES)
     lanes = math.gcd(rules.batch_size, LANES) if many else 1
     width = rules.batch_size // lanes
     datasets = []
@@ -114,7 +116,11 @@ def _read(builder, label_name, split, part):
         split=tfds.core.ReadInstruction(
             split, from_=part.start, to=part.stop, unit="abs"
         ),
-        decoders={"image": tfds.decode.SkipDecoding()},
+        # Nothing else is decoded: Pets have masks and boxes.
+        decoders=tfds.decode.PartialDecoding(
+            {"image": True, label_name: True},
+            decoders={"image": tfds.decode.SkipDecoding()},
+        ),
         read_config=tfds.ReadConfig(
             interleave_cycle_length=1,  # in order
             try_autocache=False,
