@@ -80,11 +80,11 @@ def warn_of_same_names(files, root, depth):
         named[path.stem.lower()].append(path)
     same = []
     for stem, paths in named.items():
-        places = {path.relative_to(root).parts[:depth] for path in paths}
-        if len(paths) > 1 and len(places) > 1:
-            if not _COUNTED.fullmatch(stem) or _any_equal(paths):
-                shown = (str(path.relative_to(root)) for path in paths[:2])
-                same.append(" and ".join(shown))
+        groups = _copies(paths) if _COUNTED.fullmatch(stem) else [paths]
+        for group in groups:
+            shown = [path.relative_to(root) for path in group]
+            if len({path.parts[:depth] for path in shown}) > 1:
+                same.append(" and ".join(map(str, shown[:2])))
     if same:
         warnings.warn(
             f"{len(same)} image names occur in two classes, or in train and "
@@ -94,15 +94,17 @@ def warn_of_same_names(files, root, depth):
         )
 
 
-def _any_equal(paths):
-    sizes = collections.defaultdict(list)
-    for path in paths:
-        sizes[path.stat().st_size].append(path)
+def _copies(paths):
+    """The files among them that are equal, in groups."""
+    sizes, contents = (collections.defaultdict(list) for _ in range(2))
+    if len(paths) > 1:
+        for path in paths:
+            sizes[path.stat().st_size].append(path)
     for group in sizes.values():
         if len(group) > 1:
-            if len({path.read_bytes() for path in group}) < len(group):
-                return True
-    return False
+            for path in group:
+                contents[path.read_bytes()].append(path)
+    return contents.values()
 
 
 def _some(names):
