@@ -1,14 +1,21 @@
-"""Measures keras_vit: for now, what importing it costs.
+"""Measures keras_vit.
 
     KERAS_BACKEND=jax python tools/benchmark.py
+        what importing it costs
+    KERAS_BACKEND=jax python tools/benchmark.py --what pipeline
+        images a second at 224 px from JPEG, with and without RandAugment, and
+        RandAugment alone against keras-cv's and Keras core's
 
-Each figure is the best and the median of fresh processes, run alternately.
+Each figure is of fresh processes, run alternately: the best, or the best and
+the median.
 """
 
 import argparse
 import statistics
 import subprocess
 import sys
+
+import pipeline_benchmark
 
 
 def seconds_to_import(module):
@@ -31,7 +38,20 @@ def main():
     parser.add_argument(
         "--rounds", type=int, default=7, help="processes a module (default 7)"
     )
-    rounds = range(parser.parse_args().rounds)
+    parser.add_argument(
+        "--what",
+        choices=("import", "pipeline"),
+        default="import",
+        help="what to measure (default import)",
+    )
+    arguments = parser.parse_args()
+    if arguments.what == "pipeline":
+        pipeline_benchmark.main(arguments.rounds)
+    else:
+        measure_import(range(arguments.rounds))
+
+
+def measure_import(rounds):
     times = {"keras": [], "keras_vit": []}
     for _ in rounds:
         for module, measured in times.items():
