@@ -114,15 +114,14 @@ class Config:
     )
     protocol: str = training.flag(
         "simple",
-        "how images are cut and resized: 'simple' moves whole images a "
-        "little; as published, 'vit_jax' (the paper's code), 'big_vision' or "
-        "'bit-hyperrule'",
+        f"how images are cut and resized: {', '.join(training.PROTOCOLS)}; "
+        "simple moves whole images a little, vit_jax is the paper's code",
         "NAME",
     )
     augment: str = training.flag(
         "none",
-        "RandAugment as in 'How to train your ViT?': none, light1, light2, "
-        "medium1, medium2, strong1 or strong2",
+        "RandAugment as in 'How to train your ViT?': "
+        f"{', '.join(training.AUGREG)}",
         "LEVEL",
     )
     mixup: float = training.flag(
@@ -130,6 +129,11 @@ class Config:
     )
     no_flip: bool = training.flag(
         False, "do not mirror images (text, left and right hands)"
+    )
+    skip_bad_images: bool = training.flag(
+        False,
+        "read every image of a folder first, and leave out with a warning "
+        "what cannot be read; otherwise that is an error",
     )
     seed: int = training.flag(
         0, "of weights, order and augmentation, not of the split"
@@ -157,7 +161,9 @@ def main(config):
     started = time.perf_counter()
     with training.before_training():
         training.require("matplotlib")
-        data = training.find_data(config.dataset)
+        data = training.find_data(
+            config.dataset, skip_bad_images=config.skip_bad_images
+        )
         output = training.check_output(
             config.output or pathlib.Path("runs") / data.name, config.overwrite
         )

@@ -112,7 +112,8 @@ def ordered_batches(data, part, total, rules):
     padding = tf.data.Dataset.from_tensors(nothing).repeat()
     images = images.concatenate(padding).take(count * len(rules.own))
     batches = images.batch(len(rules.own), drop_remainder=True)
-    return batches.apply(tf.data.experimental.assert_cardinality(count))
+    batches = batches.apply(tf.data.experimental.assert_cardinality(count))
+    return batches.prefetch(2)
 
 
 def finish(image, label, data, rules):
@@ -205,8 +206,8 @@ def shuffled(count, rules):
         order = tf.random.experimental.stateless_shuffle(
             tf.range(count, dtype=tf.int64), seed
         )
-        order = tf.data.Dataset.from_tensor_slices(order)
-        return order.skip(tf.where(number == epoch, np.int64(done), 0))
+        rest = order[tf.where(number == epoch, np.int64(done), 0) :]
+        return tf.data.Dataset.from_tensor_slices(rest)
 
     passes = tf.data.Dataset.range(epoch, FOREVER).flat_map(one_pass)
     return own_rows(passes.enumerate(first), rules)

@@ -1,5 +1,6 @@
 """What every set of encoded images has in common, on a folder of them."""
 
+import dataclasses
 import itertools
 
 import keras
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import training
-from keras_vit.training import _tf_batches
+from keras_vit.training._batches import Batches
 from tests.training.pictures import encode
 from tests.training.pictures import noise
 from tests.training.pictures import one_backend
@@ -61,8 +62,8 @@ def test_nothing_is_decoded_before_the_start(data, monkeypatch):
         tf.py_function(lambda p: files.append(p.numpy()), [path], [])
         return tf.io.read_file(path)
 
-    source = _tf_batches.dataclasses.replace(data.source, read=read)
-    data = _tf_batches.dataclasses.replace(data, source=source)
+    source = dataclasses.replace(data.source, read=read)
+    data = dataclasses.replace(data, source=source)
     list(data.train(image_size=8, batch_size=4, start=10**12).take(1))
     assert 0 < len(files) < 100
 
@@ -90,13 +91,10 @@ def test_every_image_is_used_before_any_is_used_again(data):
     assert len({tuple(row) for row in means}) == 4
     files = [
         sorted(name for _, name, *_ in itertools.islice(rows, 19))
-        for rows in [data.source.endless(_rules(19)).as_numpy_iterator()] * 3
+        for rows in [data.source.endless(Batches(8, 19)).as_numpy_iterator()]
+        * 3
     ]
     assert files[0] == files[1] == files[2] and len(set(files[0])) == 19
-
-
-def _rules(batch_size):
-    return training._batches.Batches(8, batch_size)
 
 
 def test_evaluation_counts_every_image_once(data):
@@ -174,3 +172,9 @@ def test_mistakes(data, options, words):
         data.train(image_size=8, batch_size=4, **options)
     with pytest.raises(ValueError, match="held out"):
         data.dev(image_size=8, batch_size=4)
+
+
+def test_randaugment_needs_colours(data):
+    grey = dataclasses.replace(data, channels=1)
+    with pytest.raises(ValueError, match="3 channels.* has 1: use --augment"):
+        grey.train(image_size=8, batch_size=4, augment="light1")

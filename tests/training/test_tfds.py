@@ -8,6 +8,7 @@ import pytest
 
 from keras_vit import training
 from keras_vit.training import _tfds_reading
+from tests.training.pictures import one_backend
 
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -115,6 +116,7 @@ def test_wrong_names_are_one_line(name):
     assert "\n" not in str(error.value)
 
 
+@one_backend
 def test_starts_at_any_batch_of_any_host(monkeypatch):
     """Also where the split is read side by side, in lanes."""
     options = dict(image_size=4, batch_size=8, protocol="vit_jax")
@@ -139,6 +141,7 @@ def shades_of(images):
     return np.round((images[:, 0, 0, 0] + 1) * 12.75).astype(int)
 
 
+@one_backend
 def test_holding_out():
     """The last ones, as in `train[:80%]`, and always the same."""
     data = training.find_data("kv_local_shades", holdout=0.2)
@@ -221,6 +224,7 @@ def published(tmp_path):
         yield
 
 
+@one_backend
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_sets(name, published):
     splits, classes = PUBLISHED[name]
@@ -247,6 +251,7 @@ def test_published_sets(name, published):
     assert 0 <= np.min(labels) and np.max(labels) < classes
 
 
+@one_backend
 def test_real_labels_are_sets():
     rows, weights = zip(
         *(
@@ -257,3 +262,16 @@ def test_real_labels_are_sets():
     )
     assert np.array_equal(rows, [[0, 1, 0, 1, 0], [0] * 5])
     assert [float(w) for w in weights] == [1, 0]
+
+
+class KvLocalDeep(_Local):
+    FEATURES = {
+        "image": tfds.features.Image(shape=(12, 12, 3), dtype=np.uint16),
+        "label": LABEL,
+    }
+
+
+@one_backend
+def test_images_that_cannot_be_used():
+    with pytest.raises(ValueError, match="dtype uint16. Expected .*uint8"):
+        training.find_data("kv_local_deep")
