@@ -4,12 +4,11 @@ The definition is that of the TPU code of RandAugment
 (https://arxiv.org/abs/1909.13719), which big_vision took over: 16 operations
 on uint8 images, each with one magnitude of 0 to 10 (or more), signs drawn at
 random, grey where nothing comes from. Three of them are keras-cv's, exactly:
-`AutoContrast`, `Posterization` and `Solarization`. Its other layers are not
-the same: `Equalization` leaves out the rarest value where the definition
-leaves out the highest, `RandomSharpness`, `RandomColorDegeneration`,
-`RandomContrast` and `RandomBrightness` do not round on the way or know no
-factor above 1, rotation, shear and translation interpolate or know no
-constant grey, `RandomCutout` is never cut off at the edge.
+`AutoContrast`, `Posterization` and `Solarization`. The others differ:
+`Equalization` leaves out the rarest value where the definition leaves out the
+highest, those for colour and sharpness do not round on the way and take no
+factor above 1, and those that move or cut draw from a generator of their own,
+so that an image's augmentation would not follow from its position in the run.
 
 keras-cv is imported here and nowhere else, when it is needed.
 """
