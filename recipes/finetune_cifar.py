@@ -112,8 +112,28 @@ class Config:
     warmup: float = training.flag(
         0.1, "share of the steps with a rising rate", "X"
     )
+    protocol: str = training.flag(
+        "simple",
+        f"how images are cut and resized: {', '.join(training.PROTOCOLS)}; "
+        "simple moves whole images a little, vit_jax is the paper's code",
+        "NAME",
+    )
+    augment: str = training.flag(
+        "none",
+        "RandAugment as in 'How to train your ViT?': "
+        f"{', '.join(training.AUGREG)}",
+        "LEVEL",
+    )
+    mixup: float = training.flag(
+        0.0, "p of mixup's Beta(p, p), such as 0.2; 0 for none", "P"
+    )
     no_flip: bool = training.flag(
         False, "do not mirror images (text, left and right hands)"
+    )
+    skip_bad_images: bool = training.flag(
+        False,
+        "read every image of a folder first, and leave out with a warning "
+        "what cannot be read; otherwise that is an error",
     )
     seed: int = training.flag(
         0, "of weights, order and augmentation, not of the split"
@@ -131,6 +151,7 @@ class Config:
         training.check_numbers(self, "learning_rate", above=0)
         training.check_numbers(self, "weight_decay", minimum=0)
         training.check_numbers(self, "warmup", minimum=0, below=1)
+        training.check_numbers(self, "mixup", minimum=0)
         training.check_numbers(self, "seed", minimum=0, below=2**32)
         if self.steps and self.epochs:
             raise ValueError("Give --steps or --epochs, not both.")
@@ -140,7 +161,9 @@ def main(config):
     started = time.perf_counter()
     with training.before_training():
         training.require("matplotlib")
-        data = training.find_data(config.dataset)
+        data = training.find_data(
+            config.dataset, skip_bad_images=config.skip_bad_images
+        )
         output = training.check_output(
             config.output or pathlib.Path("runs") / data.name, config.overwrite
         )
@@ -150,9 +173,21 @@ def main(config):
         model = build(config, data)
         # Grey images are mostly signs, whose mirror images mean nothing.
         flip = data.channels == 3 and not config.no_flip
-        train, test = data.batches(
-            config.image_size, config.batch_size, config.seed, flip
+        options = dict(
+            image_size=config.image_size,
+            batch_size=config.batch_size,
+            protocol=config.protocol,
+            # Mixed labels are no integers.
+            one_hot=config.mixup > 0,
         )
+        train = data.train(
+            seed=config.seed,
+            augment=config.augment,
+            mixup=config.mixup,
+            flip=flip,
+            **options,
+        )
+        test = data.test(**options)
         training.open_output(output, FILES)
     print(
         f"data      {data.name}: {data.num_train} training and "
@@ -176,10 +211,16 @@ def main(config):
         optimizer = keras.optimizers.AdamW(
             rate, weight_decay=config.weight_decay, global_clipnorm=1.0
         )
+    loss = (
+        keras.losses.CategoricalCrossentropy
+        if config.mixup
+        else keras.losses.SparseCategoricalCrossentropy
+    )
     model.compile(
         optimizer=optimizer,
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
+        loss=loss(from_logits=True),
+        # Weighted: the padding of the last test batch has weight 0.
+        weighted_metrics=["accuracy"],
     )
     metrics = training.MetricsFile(
         output / "metrics.csv", config.batch_size, rate

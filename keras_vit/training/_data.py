@@ -3,9 +3,20 @@
 import dataclasses
 import difflib
 import pathlib
-from collections.abc import Callable
+from typing import Any
+
+from keras_vit.training._batches import Batches
 
 TEST_SHARE = 0.2
+# Shares of the training set that were held out to choose the learning rate:
+# vit_jax/configs and the paper, Section 4.1. Of others, a tenth.
+HOLDOUT = {
+    "cifar10": 0.02,
+    "cifar100": 0.02,
+    "imagenet2012": 0.01,
+    "oxford_flowers102": 0.1,
+    "oxford_iiit_pet": 0.1,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,28 +27,120 @@ class Data:
     class_names: tuple
     channels: int
     image_size: int | None  # None where images differ in size or are no square
-    num_train: int
+    num_train: int  # without those held out
     num_test: int
-    # (image_size, batch_size, seed, flip) -> train, test. Both give batches of
-    # images in [-1, 1] and integer labels; train never ends and is shuffled
-    # and augmented, test gives every image once, in order.
-    batches: Callable = dataclasses.field(repr=False)
+    num_dev: int = 0
+    num_skipped: int = 0  # unreadable files
+    # What has `train(data, rules)` and `ordered(data, part, total, rules)`.
+    source: Any = dataclasses.field(default=None, repr=False)
+
+    def train(self, *, image_size, batch_size, seed=0, **options):
+        """Returns endless batches of augmented training images.
+
+        Batch k follows from `seed`, k and `shard` alone, so that a run which
+        starts again at batch k sees what it would have seen. Every image is
+        used once before any is used again.
+
+        Args:
+            image_size: Integer. Height and width.
+            batch_size: Integer. Images in a batch, of all hosts together.
+            seed: Integer. Decides the order and every augmentation.
+            protocol: "simple" (the whole image, moved a little), "vit_jax",
+                "big_vision" or "bit-hyperrule": how the published code cuts.
+            augment: Level of RandAugment in "How to train your ViT?": "none",
+                "light1", "light2", "medium1", "medium2", "strong1" or
+                "strong2". Mixup is not implied.
+            mixup: Float in [0, 1], the p of Beta(p, p); 0 for none.
+            cutmix: The same; with both, each batch gets one of them.
+            flip: Boolean. Whether to mirror half of the images.
+            start: Integer. The first batch to give.
+            shard: `(index, count)` of this host: it gets its rows of each
+                batch. What all hosts get does not depend on `count`, except
+                that partners in mixup and cutmix come from the same host.
+            mode: "tf" for values in [-1, 1] or "torch" for ImageNet's mean
+                and standard deviation; see `preprocess_input`.
+            one_hot: Boolean. Labels as floats of shape `(batch, classes)`;
+                always so with mixup or cutmix.
+
+        Returns:
+            An iterable of `(images, labels)` for `model.fit`.
+
+        Raises:
+            ValueError: if there is no such option, or these do not go with
+                the data.
+        """
+        rules = Batches(image_size, batch_size, seed=seed, **options)
+        if not self.num_train:
+            raise ValueError(
+                f"{self.name!r} has no training images: it can only be "
+                "evaluated on."
+            )
+        return self.source.train(self, rules)
+
+    def test(self, **options):
+        """Returns batches of the test images, each once and in order.
+
+        All batches are full: the last one is filled up with images of weight
+        0, which Keras leaves out of `weighted_metrics`. The weights' mean is
+        1, padding included, so that the loss is right as well.
+
+        Args:
+            image_size, batch_size, protocol, mode, one_hot: As in `train`.
+            shard: `(index, count)` of this host, which gets one of `count`
+                successive parts of the images. Every host gives the same
+                number of batches.
+
+        Returns:
+            An iterable of `(images, labels, weights)` for `model.evaluate`.
+        """
+        return self._ordered("test", self.num_test, **options)
+
+    def dev(self, **options):
+        """Like `test`, with the training images that were held out."""
+        if not self.num_dev:
+            raise ValueError(
+                f"Nothing of {self.name!r} was held out: give find_data a "
+                "`holdout`."
+            )
+        return self._ordered("dev", self.num_dev, **options)
+
+    def _ordered(
+        self,
+        part,
+        total,
+        *,
+        image_size,
+        batch_size,
+        protocol="simple",
+        mode="tf",
+        one_hot=False,
+        shard=(0, 1),
+    ):
+        rules = Batches(image_size, batch_size, protocol, mode, one_hot, shard)
+        return self.source.ordered(self, part, total, rules)
 
     def facts(self):
         """Returns what can be written down."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name != "batches"
+            if field.name != "source"
         }
 
 
-def find_data(name):
+def find_data(name, holdout=0.0, skip_bad_images=False):
     """Finds a dataset by its name.
 
     Args:
         name: "digits"; a folder, with `train/CLASS/*` and `test/CLASS/*` or
             only `CLASS/*`; or a name in TFDS, which may be downloaded.
+        holdout: Float in [0, 1). Share of the training images to hold out for
+            `Data.dev`, always the same ones; or "paper" for that of the
+            paper: 1% of ImageNet, 2% of CIFAR, 10% of others.
+        skip_bad_images: Boolean. For a folder, whether to read every image
+            now and to leave out, with a warning that names them, those that
+            cannot be read. Otherwise they are errors: now if their first
+            bytes tell, else when their batch is made.
 
     Returns:
         A `Data`. What has no test set of its own is split 80 to 20, class by
@@ -48,18 +151,25 @@ def find_data(name):
         ValueError: if there is no such dataset, or it cannot be used.
         ImportError: if a package is missing; the message says how to get it.
     """
+    if holdout == "paper":
+        holdout = HOLDOUT.get(name.split(":")[0], 0.1)
+    if isinstance(holdout, str) or not 0 <= holdout < 1:
+        raise ValueError(
+            "--holdout must be a share of the training images from 0 to below "
+            f"1, or 'paper'. Received: {holdout!r}"
+        )
     # Each source is imported when it is asked for: digits need no TensorFlow.
     if name == "digits":
         from keras_vit.training._digits import digits
 
-        return digits()
+        return digits(holdout)
     if pathlib.Path(name).expanduser().exists():
         from keras_vit.training._folders import folder
 
-        return folder(name)
+        return folder(name, holdout, skip_bad_images)
     from keras_vit.training._tfds import from_tfds
 
-    return from_tfds(name)
+    return from_tfds(name, holdout)
 
 
 def not_found(name, known=()):

@@ -1,10 +1,16 @@
 """Digits, in NumPy alone: no backend has to bring TensorFlow along."""
 
+import dataclasses
+import itertools
+
 import keras
 import numpy as np
 
+from keras_vit.training import _mixing
+from keras_vit.training._batches import own_part
 from keras_vit.training._data import Data
 from keras_vit.training._flags import require
+from keras_vit.training._splits import hold_out
 from keras_vit.training._splits import split
 
 BACKGROUND = -1.0
@@ -15,21 +21,13 @@ STRETCH = 0.15  # in logarithm
 MOVE = 1 / 10  # of the image
 
 
-def digits():
+def digits(holdout=0.0):
     """Returns scikit-learn's 1,797 handwritten digits of 8 x 8 pixels."""
     images, labels = require("sklearn.datasets").load_digits(return_X_y=True)
     images = images.reshape(-1, 8, 8, 1).astype("float32") / 8 - 1  # 0 .. 16
     labels = labels.astype("int32")
     train, test = split(labels)
-
-    def batches(image_size, batch_size, seed, flip):
-        # A mirrored digit is not a digit, so `flip` is not for them.
-        resized = resize(images, image_size)
-        return (
-            train_batches(resized[train], labels[train], batch_size, seed),
-            OrderedBatches(resized[test], labels[test], batch_size),
-        )
-
+    train, dev = hold_out(train, labels, holdout)
     return Data(
         name="digits",
         class_names=tuple("0123456789"),
@@ -37,22 +35,84 @@ def digits():
         image_size=8,
         num_train=len(train),
         num_test=len(test),
-        batches=batches,
+        num_dev=len(dev),
+        source=Digits(
+            images, labels, {"train": train, "dev": dev, "test": test}
+        ),
     )
 
 
-def train_batches(images, labels, batch_size, seed):
+@dataclasses.dataclass(frozen=True)
+class Digits:
+    """The source of a `Data`: all images, and the indices of the parts."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    parts: dict
+
+    def train(self, data, rules):
+        if rules.augment != "none":
+            raise ValueError(
+                "Digits are turned, stretched and moved in a way of their own: "
+                f"use --augment none. Received: {rules.augment!r}"
+            )
+        images, labels = self._part("train", rules)
+        return train_batches(images, labels, rules)
+
+    def ordered(self, data, part, total, rules):
+        return OrderedBatches(*self._part(part, rules), rules)
+
+    def _part(self, part, rules):
+        if rules.protocol != "simple" or rules.mode != "tf":
+            raise ValueError(
+                "Digits are drawn in grey and used whole: use --protocol "
+                f"simple and mode 'tf'. Received: {rules.protocol!r} and "
+                f"{rules.mode!r}"
+            )
+        index = self.parts[part]
+        images = resize(self.images[index], rules.image_size)
+        return images, labels_for(self.labels[index], rules)
+
+
+def labels_for(labels, rules):
+    one_hot = rules.one_hot or rules.mixed
+    return np.eye(10, dtype="float32")[labels] if one_hot else labels
+
+
+def train_batches(images, labels, rules):
     """Gives shuffled batches of slightly distorted images, forever.
 
-    Batches are full: one goes on in the next pass over the images.
+    Batches are full: one goes on in the next pass over the images. A mirrored
+    digit is not a digit, so `flip` is not for them.
     """
-    rng = np.random.default_rng(seed)
-    order = np.empty(0, int)
-    while True:
-        while len(order) < batch_size:
-            order = np.concatenate([order, rng.permutation(len(images))])
-        chosen, order = np.split(order, [batch_size])
-        yield distort(images[chosen], rng), labels[chosen]
+    for number in itertools.count(rules.start):
+        chosen = order(len(images), number * rules.batch_size, rules)
+        # Of the whole batch, so that it does not depend on who asks.
+        rng = np.random.default_rng((rules.seed, 1, number))
+        batch = distort(images[chosen], rng)
+        own = slice(rules.own.start, rules.own.stop)
+        batch = batch[own], labels[chosen][own]
+        if rules.mixed:
+
+            def draws(name, p, rng=rng):
+                drawn = rng.beta(p, p) if p else rng.uniform()
+                return np.float32(drawn)
+
+            batch = _mixing.mix(np, *batch, rules, draws)
+        yield batch
+
+
+def order(count, first, rules):
+    """The images of one batch, whose first is number `first` of the run."""
+    positions = np.arange(first, first + rules.batch_size)
+    epochs = positions // count
+    orders = {
+        epoch: np.random.default_rng((rules.seed, 0, epoch)).permutation(count)
+        for epoch in np.unique(epochs)
+    }
+    return np.array(
+        [orders[e][p % count] for e, p in zip(epochs, positions, strict=True)]
+    )
 
 
 def distort(images, rng):
@@ -87,19 +147,27 @@ def distort(images, rng):
 
 
 class OrderedBatches(keras.utils.PyDataset):
-    """Every image once, in order; the last batch may be smaller."""
+    """This host's images once, in order; padding has weight 0."""
 
-    def __init__(self, images, labels, batch_size):
+    def __init__(self, images, labels, rules):
         super().__init__()
-        self.images, self.labels = images, labels
-        self.batch_size = batch_size
+        part, self.count, self.weight = own_part(len(images), rules)
+        part = slice(part.start, part.stop)
+        self.images, self.labels = images[part], labels[part]
+        self.batch_size = len(rules.own)
 
     def __len__(self):
-        return -(-len(self.images) // self.batch_size)
+        return self.count
 
     def __getitem__(self, index):
         part = slice(index * self.batch_size, (index + 1) * self.batch_size)
-        return self.images[part], self.labels[part]
+        images, labels = self.images[part], self.labels[part]
+        weights = np.full(len(images), self.weight, "float32")
+        missing = self.batch_size - len(images)
+        return tuple(
+            np.pad(x, ((0, missing), *((0, 0),) * (x.ndim - 1)))
+            for x in (images, labels, weights)
+        )
 
 
 def resize(images, size):

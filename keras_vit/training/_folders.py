@@ -6,83 +6,94 @@ import pathlib
 import numpy as np
 
 from keras_vit.training._data import Data
+from keras_vit.training._files import good_images
+from keras_vit.training._files import image_files
+from keras_vit.training._files import warn_of_same_names
+from keras_vit.training._splits import hold_out
 from keras_vit.training._splits import split
-from keras_vit.training._tf_batches import tensorflow
-from keras_vit.training._tf_batches import tf_batches
+from keras_vit.training._tf_batches import Source
+from keras_vit.training._tf_batches import shuffled
+from keras_vit.training._tf_images import tensorflow
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
-_STARTS = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
 _LAYOUTS = (
     "Expected FOLDER/train/CLASS/* with FOLDER/test/CLASS/*, or FOLDER/CLASS/*."
 )
 
 
-def folder(name):
+def folder(name, holdout=0.0, skip_bad_images=False):
     """Returns the `Data` of a folder of images.
 
     Raises:
         ValueError: if the folder has another layout, a class without images
-            or a file that is no image.
+            or, unless they are skipped, a file that is no image.
     """
     root = pathlib.Path(name).expanduser()
     if not root.is_dir():
         raise ValueError(f"--dataset {name!r} is a file. {_LAYOUTS}")
     names = {path.name for path in _folders(root)}
-    if "train" in names and "test" in names:
-        train, classes = _images(root / "train")
-        test, test_classes = _images(root / "test")
-        if classes != test_classes:
-            differing = sorted(set(classes) ^ set(test_classes))
-            raise ValueError(
-                f"{name!r}: train/ and test/ must have the same class "
-                f"folders. Only in one of them: {', '.join(differing)}."
-            )
-    elif names and names <= {"train", "test"}:
+    whole = not ("train" in names and "test" in names)
+    if whole and names and names <= {"train", "test"}:
         (missing,) = {"train", "test"} - names
         raise ValueError(f"{name!r} has no folder {missing!r}. {_LAYOUTS}")
+    least = 2 if whole or holdout else 1
+    roots = [(root, least)] if whole else [(root / "train", least)]
+    roots += [] if whole else [(root / "test", 1)]
+    parts, skipped = [], []
+    for place, at_least in roots:
+        files, classes, bad = _images(place, at_least, skip_bad_images)
+        parts.append((files, classes))
+        skipped += bad
+    _raise_unless_same(name, parts)
+    files = [file for part, _ in parts for file in part]
+    warn_of_same_names(files, root, depth=1 if whole else 2)
+    labels = np.array([label for _, label in files], "int32")
+    if whole:
+        train, test = split(labels)
     else:
-        files, classes = _images(root, at_least=2)
-        parts = split([label for _, label in files])
-        train, test = ([files[i] for i in part] for part in parts)
+        train, test = np.split(np.arange(len(files)), [len(parts[0][0])])
+    train, dev = hold_out(train, labels, holdout)
+    paths = np.array([str(path) for path, _ in files])
+    index = {"train": train, "dev": dev, "test": test}
+    lists = {part: (paths[i], labels[i]) for part, i in index.items()}
     return Data(
         name=root.resolve().name,
-        class_names=tuple(classes),
+        class_names=tuple(parts[0][1]),
         channels=3,
         image_size=None,
         num_train=len(train),
         num_test=len(test),
-        batches=functools.partial(_batches, train, test),
+        num_dev=len(dev),
+        num_skipped=len(skipped),
+        source=Source(
+            endless=functools.partial(_endless, *lists["train"]),
+            once=functools.partial(_once, lists),
+            read=lambda path: tensorflow().io.read_file(path),
+        ),
     )
 
 
-def _batches(train, test, image_size, batch_size, seed, flip):
+def _endless(paths, labels, rules):
     tf = tensorflow()
+    paths, labels = tf.constant(paths), tf.constant(labels)
 
-    def decode(encoded):
-        # Of an animation, the first picture.
-        return tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    def look_up(position, index):
+        path = paths[index]
+        return position, path, path, labels[index]
 
-    def dataset(files):
-        paths, labels = zip(*files, strict=True)
-        return tf.data.Dataset.from_tensor_slices(
-            ([str(path) for path in paths], np.array(labels, "int32"))
-        )
-
-    return tf_batches(
-        # Shuffled as paths: the buffer holds a whole folder.
-        dataset(train),
-        dataset(test),
-        lambda path: decode(tf.io.read_file(path)),
-        image_size=image_size,
-        batch_size=batch_size,
-        seed=seed,
-        flip=flip,
-        channels=3,
-    )
+    return shuffled(len(paths), rules).map(look_up)
 
 
-def _images(root, at_least=1):
-    """Returns sorted `(path, label)` and the names of the classes."""
+def _once(lists, part, own):
+    tf = tensorflow()
+    paths, labels = (column[own.start : own.stop] for column in lists[part])
+    # A host may have none: then the dtype is not to be guessed.
+    paths = tf.constant(paths.tolist(), tf.string)
+    columns = (np.arange(len(own)), paths, paths, labels)
+    return tf.data.Dataset.from_tensor_slices(columns)
+
+
+def _images(root, at_least, skip_bad_images):
+    """Returns sorted `(path, label)`, the names of classes, and bad files."""
     classes = sorted(path.name for path in _folders(root))
     if not classes:
         raise ValueError(f"{str(root)!r} has no class sub-folder. {_LAYOUTS}")
@@ -91,32 +102,32 @@ def _images(root, at_least=1):
             f"{str(root)!r} has only one class, {classes[0]!r}: there is "
             f"nothing to tell apart. {_LAYOUTS}"
         )
+    found = {name: image_files(root / name) for name in classes}
+    good, bad = good_images(
+        [path for paths in found.values() for path in paths], skip_bad_images
+    )
     files = []
-    for label, name in enumerate(classes):
-        members = sorted(
-            path
-            for path in (root / name).rglob("*")
-            if path.suffix.lower() in ENDINGS and not path.name.startswith(".")
-        )
+    for label, (name, paths) in enumerate(found.items()):
+        members = [path for path in paths if path in good]
         if len(members) < at_least:
+            unread = len(paths) - len(members)
             raise ValueError(
                 f"The class folder {str(root / name)!r} has {len(members)} "
-                f"images ({', '.join(ENDINGS)}), and needs {at_least} or more."
+                "images (.jpg, .jpeg, .png, .bmp, .gif), and needs "
+                f"{at_least} or more."
+                + (f" {unread} more cannot be read." if unread else "")
             )
-        for path in members:
-            _raise_unless_image(path)
         files += [(path, label) for path in members]
-    return files, classes
+    return files, classes, bad
 
 
-def _raise_unless_image(path):
-    # One wrong file would otherwise end a run hours later.
-    with open(path, "rb") as file:
-        start = file.read(4)
-    if not start.startswith(_STARTS):
+def _raise_unless_same(name, parts):
+    first, last = parts[0][1], parts[-1][1]
+    if first != last:
+        differing = ", ".join(sorted(set(first) ^ set(last)))
         raise ValueError(
-            f"{str(path)!r} is not a JPEG, PNG, BMP or GIF image, whatever "
-            "its name says. Remove it or convert it."
+            f"{name!r}: train/ and test/ must have the same class folders. "
+            f"Only in one of them: {differing}."
         )
 
 

@@ -41,7 +41,8 @@ def spread_out(batches, total, count=25):
     """Picks images at even distances, as test sets are often sorted by class.
 
     Args:
-        batches: Batches of `(images, labels)`.
+        batches: Batches of `(images, labels, weights)`, integer labels or
+            rows; images of weight 0 are padding at the end.
         total: Integer. Number of images in them.
         count: Integer. How many to pick, at most.
 
@@ -50,7 +51,7 @@ def spread_out(batches, total, count=25):
     """
     wanted = set(np.linspace(0, total - 1, min(count, total)).astype(int))
     images, labels, index = [], [], 0
-    for batch_images, batch_labels in batches:
+    for batch_images, batch_labels, *_ in batches:
         for image, label in zip(
             np.asarray(batch_images), np.asarray(batch_labels), strict=True
         ):
@@ -58,7 +59,8 @@ def spread_out(batches, total, count=25):
                 images.append(image)
                 labels.append(label)
             index += 1
-    return np.stack(images), np.stack(labels)
+    labels = np.stack(labels)
+    return np.stack(images), labels.argmax(-1) if labels.ndim > 1 else labels
 
 
 def save_predictions(model, images, labels, class_names, path, title=""):

@@ -1,69 +1,225 @@
 """tf.data batches of encoded images, for any backend."""
 
-import keras
+import dataclasses
+import os
+from collections.abc import Callable
 
-from keras_vit.training._flags import require
+import numpy as np
 
-SHUFFLE_BUFFER = 50_000  # encoded images, as in the paper's code
+from keras_vit.preprocessing import preprocess_input
+from keras_vit.training import _mixing
+from keras_vit.training._batches import own_part
+from keras_vit.training._protocols import PROTOCOLS
+from keras_vit.training._randaugment import AUGREG
+from keras_vit.training._randaugment import randaugment
+from keras_vit.training._tf_images import tensorflow
 
-
-def tensorflow():
-    """Imports TensorFlow, which leaves the GPU to the backend."""
-    tf = require("tensorflow")
-    if keras.backend.backend() != "tensorflow":
-        try:
-            tf.config.set_visible_devices([], "GPU")
-        except RuntimeError:
-            pass  # somebody used TensorFlow's devices before us
-    return tf
+FOREVER = np.iinfo(np.int64).max
 
 
-def tf_batches(
-    train, test, decode, *, image_size, batch_size, seed, flip, channels
-):
-    """Returns endless augmented training batches and the test batches.
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where encoded images come from.
+
+    Its first two functions return a `tf.data.Dataset` of `(position, name,
+    content, label)`: an int64, two strings and an int32.
+    """
+
+    # (rules) -> the training images of this host from batch `rules.start` on,
+    # forever. `position` counts the images of all hosts since the first batch.
+    endless: Callable
+    # ("dev" or "test", range) -> images of this part, in order, once.
+    once: Callable
+    read: Callable  # content -> encoded image
+    # label -> label, weight of 0 or 1
+    label: Callable = lambda label: (label, 1.0)
+
+    def train(self, data, rules):
+        return train_batches(data, rules)
+
+    def ordered(self, data, part, total, rules):
+        return ordered_batches(data, part, total, rules)
+
+
+def train_batches(data, rules):
+    """Returns endless batches `(images, labels)` of a `Data`.
 
     Args:
-        train: `tf.data.Dataset` of `(encoded image, label)`.
-        test: The same, for the test images.
-        decode: Function of an encoded image that returns pixels in 0..255.
-        image_size: Integer.
-        batch_size: Integer.
-        seed: Integer. Decides the order and every augmentation.
-        flip: Boolean. Whether to mirror half of the training images.
-        channels: Integer.
+        data: `Data` whose `source` is a `Source`.
+        rules: `Batches`.
     """
     tf = tensorflow()
-    most = image_size // 8
-
-    def prepare(encoded, label):
-        image = tf.image.resize(
-            decode(encoded), (image_size, image_size), antialias=True
-        )
-        image = tf.clip_by_value(image / 127.5 - 1, -1, 1)
-        return tf.ensure_shape(image, (image_size, image_size, channels)), label
-
-    def augment(index, example):
-        image, label = example
-        seeds = tf.stack([tf.constant(seed, tf.int64), index])
-        padding = ((most, most), (most, most), (0, 0))
-        image = tf.pad(image, padding, mode="REFLECT")
-        size = (image_size, image_size, channels)
-        image = tf.image.stateless_random_crop(image, size, seeds)
-        if flip:
-            # Another seed, or the flip would follow from the crop.
-            image = tf.image.stateless_random_flip_left_right(
-                image, seeds + tf.constant([1, 0], tf.int64)
-            )
-        return image, label
-
-    def mapped(dataset, function):
-        return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
-
-    train = train.shuffle(SHUFFLE_BUFFER, seed=seed).repeat()
-    train = mapped(mapped(train, prepare).enumerate(), augment)
-    test = mapped(test, prepare).batch(batch_size)
-    return (
-        train.batch(batch_size, drop_remainder=True).prefetch(2),
-        test.prefetch(2),
+    size, channels = rules.image_size, data.channels
+    cut = PROTOCOLS[rules.protocol].for_training(data.image_size)(
+        size, channels
     )
+    augment = None
+    if AUGREG[rules.augment][0]:
+        if channels != 3:
+            raise ValueError(
+                f"--augment {rules.augment} is for images of 3 channels. "
+                f"{data.name!r} has {channels}: use --augment none."
+            )
+        augment = randaugment(rules.augment, size)
+
+    def prepare(position, name, content, label):
+        seed = tf.stack([tf.constant(rules.seed, tf.int64), position])
+        seeds = tf.random.experimental.stateless_split(seed, 3)
+        image = cut(data.source.read(content), seeds[0])
+        if rules.flip:
+            image = tf.image.stateless_random_flip_left_right(image, seeds[1])
+        if augment:
+            image = tf.cast(tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8)
+            image = tf.cast(augment(image, seeds[2]), tf.float32)
+        return finish(image, label, data, rules)
+
+    images = named_errors(data.source.endless(rules), prepare)
+    batches = images.batch(len(rules.own), drop_remainder=True)
+    if rules.mixed:
+        numbers = tf.data.Dataset.range(rules.start, FOREVER)
+        batches = tf.data.Dataset.zip(numbers, batches).map(
+            lambda number, batch: mixed(number, *batch, rules)
+        )
+    return batches.prefetch(2)
+
+
+def ordered_batches(data, part, total, rules):
+    """Returns batches `(images, labels, weights)`, every image once.
+
+    All batches are full, with padding; see `own_part`.
+
+    Args:
+        data: `Data` whose `source` is a `Source`.
+        part: "dev" or "test".
+        total: Integer. Number of images in it.
+        rules: `Batches`.
+    """
+    tf = tensorflow()
+    cut = PROTOCOLS[rules.protocol].test(rules.image_size, data.channels)
+
+    own, count, weight = own_part(total, rules)
+
+    def prepare(position, name, content, label):
+        label, counts = data.source.label(label)
+        image = cut(data.source.read(content), tf.zeros(2, tf.int64))
+        image, label = finish(image, label, data, rules)
+        return image, label, weight * counts
+
+    images = named_errors(data.source.once(part, own), prepare)
+    nothing = tf.nest.map_structure(
+        lambda spec: tf.zeros(spec.shape, spec.dtype), images.element_spec
+    )
+    padding = tf.data.Dataset.from_tensors(nothing).repeat()
+    images = images.concatenate(padding).take(count * len(rules.own))
+    batches = images.batch(len(rules.own), drop_remainder=True)
+    batches = batches.apply(tf.data.experimental.assert_cardinality(count))
+    return batches.prefetch(2)
+
+
+def finish(image, label, data, rules):
+    """Scales pixels in [0, 255], and makes the label what is asked for."""
+    tf = tensorflow()
+    size = rules.image_size
+    image = tf.ensure_shape(image, (size, size, data.channels))
+    image = preprocess_input(tf.clip_by_value(image, 0, 255), mode=rules.mode)
+    if (rules.one_hot or rules.mixed) and label.shape.rank == 0:
+        label = tf.one_hot(label, len(data.class_names))
+    return image, label
+
+
+def named_errors(examples, prepare):
+    """Maps `prepare`, and names the image where it fails.
+
+    An error in a tf.data graph does not say which element it met, and cannot
+    be caught but as the end of a dataset. So every image is a dataset of one,
+    and where that comes out empty the next one raises. It costs about a tenth
+    of a millisecond an image.
+    """
+    tf = tensorflow()
+
+    def one(*example):
+        whole = tf.data.Dataset.from_tensors(example).map(prepare)
+
+        def complain(name):
+            is_wrong = tf.debugging.Assert(
+                tf.strings.length(name) < 0,
+                [
+                    "This image cannot be read, remove it or convert it (a "
+                    "folder is searched for such files with "
+                    "--skip-bad-images):",
+                    name,
+                ],
+            )
+            with tf.control_dependencies([is_wrong]):
+                return tf.nest.map_structure(
+                    lambda spec: tf.zeros(spec.shape, spec.dtype),
+                    whole.element_spec,
+                )
+
+        wrong = tf.data.Dataset.from_tensors(example[1]).map(complain)
+        return whole.ignore_errors().concatenate(wrong).take(1)
+
+    return examples.interleave(
+        one,
+        cycle_length=max(4, os.cpu_count() or 1),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+
+
+def mixed(number, images, labels, rules):
+    """Mixup or cutmix of batch `number`."""
+    tf = tensorflow()
+    names = ("mixup", "cutmix", "which", "top", "left")
+
+    def draws(name, p):
+        # Images have positions 0 and up as their seeds.
+        seed = tf.stack([tf.constant(rules.seed, tf.int64), -1 - number])
+        seeds = tf.random.experimental.stateless_split(seed, 2 * len(names))
+        first = seeds[names.index(name)]
+        second = seeds[names.index(name) + len(names)]
+        if p is None:
+            return tf.random.stateless_uniform((), first)
+        # Beta(p, p) is the share of one of two Gammas. With a small p both
+        # may be 0 in float32.
+        one, other = (
+            tf.random.stateless_gamma((), seed, p, dtype=tf.float64)
+            for seed in (first, second)
+        )
+        return tf.cast(tf.math.divide_no_nan(one, one + other), tf.float32)
+
+    return _mixing.mix(tf, images, labels, rules, draws)
+
+
+def shuffled(count, rules):
+    """Endless permutations of `range(count)`, from batch `rules.start` on.
+
+    Returns:
+        A dataset of `(position, index)`, of this host's rows of each batch.
+    """
+    tf = tensorflow()
+    first = rules.start * rules.batch_size
+    epoch, done = divmod(first, count)
+
+    def one_pass(number):
+        seed = tf.stack([tf.constant(rules.seed, tf.int64), number])
+        order = tf.random.experimental.stateless_shuffle(
+            tf.range(count, dtype=tf.int64), seed
+        )
+        rest = order[tf.where(number == epoch, np.int64(done), 0) :]
+        return tf.data.Dataset.from_tensor_slices(rest)
+
+    passes = tf.data.Dataset.range(epoch, FOREVER).flat_map(one_pass)
+    return own_rows(passes.enumerate(first), rules)
+
+
+def own_rows(images, rules):
+    """Leaves out the rows of other hosts, before anything is decoded."""
+    if rules.shard[1] == 1:
+        return images
+
+    def own(position, *example):
+        row = position % rules.batch_size
+        return (row >= rules.own.start) & (row < rules.own.stop)
+
+    return images.filter(own)

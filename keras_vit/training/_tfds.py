@@ -1,17 +1,17 @@
 """Datasets of TensorFlow Datasets, by name."""
 
-import functools
+import numpy as np
 
 from keras_vit.training._data import Data
 from keras_vit.training._data import not_found
 from keras_vit.training._flags import require
-from keras_vit.training._tf_batches import tensorflow
-from keras_vit.training._tf_batches import tf_batches
+from keras_vit.training._tf_images import tensorflow
+from keras_vit.training._tfds_reading import tfds_source
 
 TEST_SPLITS = ("test", "validation")
 
 
-def from_tfds(name):
+def from_tfds(name, holdout=0.0):
     """Returns the `Data` of a TFDS name, which is downloaded if need be.
 
     Raises:
@@ -27,52 +27,50 @@ def from_tfds(name):
         ) from error
     builder = _builder(tfds, name)
     features = builder.info.features
-    _raise_unless_labelled_images(tfds, name, features)
+    label = _label_of(tfds, name, features)
     try:
         builder.download_and_prepare()
     except Exception as error:  # whatever a server, proxy or disk comes up with
         raise ValueError(
             f"TFDS could not download or prepare {name!r}: {_first_line(error)}"
         ) from error
-    splits = builder.info.splits
+    return _data(builder, name, label, holdout)
+
+
+def _data(builder, name, label, holdout):
+    splits, features = builder.info.splits, builder.info.features
     test = next((part for part in TEST_SPLITS if part in splits), None)
-    if "train" not in splits or test is None:
+    # ReaL has labels for ImageNet's validation images, and for no others.
+    trains = label == "label"
+    if test is None or (trains and "train" not in splits):
         raise ValueError(
             f"{name!r} must have a split 'train' and one of "
             f"{', '.join(map(repr, TEST_SPLITS))}. It has: "
             f"{', '.join(splits) or 'none'}."
         )
+    count = splits["train"].num_examples if trains else 0
+    num_dev = round(holdout * count)
+    num_test = splits[test].num_examples
     height, width, channels = features["image"].shape
+    classes = features[label]
     return Data(
         name=name.replace("/", "-").replace(":", "-"),
-        class_names=tuple(features["label"].names),
+        class_names=tuple(getattr(classes, "feature", classes).names),
         channels=channels or 3,
         image_size=height if height == width else None,
-        num_train=splits["train"].num_examples,
-        num_test=splits[test].num_examples,
-        batches=functools.partial(_batches, builder, test),
-    )
-
-
-def _batches(builder, test, image_size, batch_size, seed, flip):
-    tfds = require("tensorflow_datasets")
-    image = builder.info.features["image"]
-    # Encoded, a full shuffle buffer is small.
-    decoders = {"image": tfds.decode.SkipDecoding()}
-
-    def dataset(part):
-        examples = builder.as_dataset(split=part, decoders=decoders)
-        return examples.map(lambda x: (x["image"], x["label"]))
-
-    return tf_batches(
-        dataset("train"),
-        dataset(test),
-        image.decode_example,
-        image_size=image_size,
-        batch_size=batch_size,
-        seed=seed,
-        flip=flip,
-        channels=image.shape[-1] or 3,
+        num_train=count - num_dev,
+        num_test=num_test,
+        num_dev=num_dev,
+        source=tfds_source(
+            builder,
+            label,
+            {
+                # The last ones, as vit_jax trains on `train[:98%]`.
+                "train": ("train", range(count - num_dev)),
+                "dev": ("train", range(count - num_dev, count)),
+                "test": (test, range(num_test)),
+            },
+        ),
     )
 
 
@@ -89,18 +87,27 @@ def _builder(tfds, name):
         ) from error
 
 
-def _raise_unless_labelled_images(tfds, name, features):
+def _label_of(tfds, name, features):
+    """The name of the feature to learn: 'label', or ReaL's 'real_label'."""
     kinds = {}
     if isinstance(features, tfds.features.FeaturesDict):
         kinds = dict(features.items())
-    if not isinstance(
-        kinds.get("image"), tfds.features.Image
-    ) or not isinstance(kinds.get("label"), tfds.features.ClassLabel):
+    image, label = kinds.get("image"), kinds.get("label")
+    real = getattr(kinds.get("real_label"), "feature", None)
+    if not isinstance(image, tfds.features.Image) or not any(
+        isinstance(kind, tfds.features.ClassLabel) for kind in (label, real)
+    ):
         raise ValueError(
             f"{name!r} is not a classification of images: it needs the "
             "features 'image' and 'label'. It has: "
             f"{', '.join(map(repr, kinds)) or 'none by name'}."
         )
+    if image.shape[-1] not in (1, 3, None) or image.np_dtype != np.uint8:
+        raise ValueError(
+            f"{name!r} has images of shape {image.shape} and dtype "
+            f"{np.dtype(image.np_dtype).name}. Expected 1 or 3 channels, uint8."
+        )
+    return "label" if label else "real_label"
 
 
 def _first_line(error):

@@ -47,8 +47,8 @@ def facts_of(folder):
 
 
 def first_batch():
-    _, test = training.find_data("digits").batches(8, 2000, 0, False)
-    return test[0]
+    data = training.find_data("digits")
+    return data.test(image_size=8, batch_size=data.num_test)[0]
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,9 @@ def digits(tmp_path_factory):
 
 
 def accuracy_of(model, size=8):
-    _, test = training.find_data("digits").batches(size, 2000, 0, False)
-    images, labels = test[0]
-    assert len(images) == 359
+    data = training.find_data("digits")
+    images, labels, weights = data.test(image_size=size, batch_size=359)[0]
+    assert len(images) == 359 and (weights == 1).all()
     return np.mean(model.predict(images, verbose=0).argmax(-1) == labels)
 
 
@@ -112,6 +112,7 @@ def test_both_models_give_the_accuracy_that_was_reported(digits):
 def test_fine_tunes_at_twice_the_size(digits, tmp_path):
     output = tmp_path / "digits-16"
     run(
+        mixup=0.2,
         weights=str(digits / "model.npz"),
         image_size=16,
         steps=2,

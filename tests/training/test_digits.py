@@ -18,8 +18,8 @@ def data():
 
 
 def take(batches, count):
-    images, labels = zip(*itertools.islice(batches, count), strict=True)
-    return np.concatenate(images), np.concatenate(labels)
+    columns = zip(*itertools.islice(batches, count), strict=True)
+    return tuple(np.concatenate(column) for column in columns)
 
 
 def test_facts(data):
@@ -29,8 +29,10 @@ def test_facts(data):
 
 
 def test_every_test_image_is_there_once(data):
-    _, test = data.batches(8, 100, 0, True)
-    images, labels = take((test[i] for i in range(len(test))), None)
+    test = data.test(image_size=8, batch_size=100)
+    images, labels, weights = take((test[i] for i in range(len(test))), None)
+    assert len(images) == 400 and weights.mean() == pytest.approx(1)
+    images, labels = images[weights > 0], labels[weights > 0]
     assert images.shape == (data.num_test, 8, 8, 1)
     assert images.min() == -1 and images.max() == 1
     # A fifth of every class.
@@ -46,25 +48,86 @@ def test_every_test_image_is_there_once(data):
 
 
 def test_training_images_are_seen_equally_often(data):
-    train, _ = data.batches(8, 2, 0, True)
+    train = data.train(image_size=8, batch_size=2)
     _, labels = take(train, data.num_train // 2)
-    _, test = data.batches(8, 2000, 0, True)
+    test = data.test(image_size=8, batch_size=data.num_test)
     counts = np.bincount(labels)
     share = data.num_train / data.num_test
     assert np.allclose(counts, np.bincount(test[0][1]) * share, atol=3)
 
 
 def test_batches_follow_from_the_seed(data):
+    options = dict(image_size=8, batch_size=16)
     first, again, other = (
-        take(data.batches(8, 16, seed, True)[0], 3) for seed in (0, 0, 1)
+        take(data.train(seed=seed, **options), 3) for seed in (0, 0, 1)
     )
     assert np.array_equal(first[0], again[0])
     assert not np.array_equal(first[0], other[0])
 
 
-def test_seeds_share_the_split(data):
-    one, two = (data.batches(8, 2000, seed, True)[1][0] for seed in (0, 1))
-    assert np.array_equal(one[0], two[0])
+@pytest.mark.parametrize("mixed", [{}, {"mixup": 0.5, "cutmix": 0.5}])
+def test_starts_at_any_batch(data, mixed):
+    options = dict(image_size=8, batch_size=500, **mixed)
+    batches = list(itertools.islice(data.train(**options), 8))
+    for start in (1, 5):  # in the first pass, and in the second
+        rest = itertools.islice(data.train(start=start, **options), 3)
+        for whole, again in zip(batches[start:], rest, strict=False):
+            for x, y in zip(whole, again, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+def test_starts_without_what_came_before(data):
+    batches = data.train(image_size=8, batch_size=4, start=10**12)
+    assert next(batches)[0].shape == (4, 8, 8, 1)
+
+
+def test_hosts_share_the_batches_of_one(data):
+    options = dict(image_size=8, batch_size=6)
+    whole = take(data.train(**options), 1)
+    hosts = [take(data.train(shard=(i, 3), **options), 1) for i in range(3)]
+    for x, *parts in zip(whole, *hosts, strict=True):
+        np.testing.assert_array_equal(x, np.concatenate(parts))
+    seen = []
+    for i in range(2):
+        test = data.test(image_size=8, batch_size=100, shard=(i, 2))
+        assert len(test) == 4
+        x, _, weights = take((test[k] for k in range(4)), None)
+        seen.append(x[weights > 0])
+    everything = data.test(image_size=8, batch_size=data.num_test)[0][0]
+    np.testing.assert_array_equal(np.concatenate(seen), everything)
+
+
+def test_mixup_mixes_labels(data):
+    images, labels = next(data.train(image_size=8, batch_size=8, mixup=0.8))
+    assert images.dtype == labels.dtype == np.float32
+    assert labels.shape == (8, 10) and ((0 < labels) & (labels < 1)).any()
+    np.testing.assert_allclose(labels.sum(1), 1, atol=1e-6)
+
+
+def test_holding_out():
+    data = training.find_data("digits", holdout=0.1)
+    assert data.num_dev == pytest.approx(144, abs=3)
+    assert data.num_train + data.num_dev + data.num_test == 1797
+    parts = [
+        data.dev(image_size=8, batch_size=data.num_dev)[0],
+        data.test(image_size=8, batch_size=data.num_test)[0],
+    ]
+    found = {image.tobytes() for images, *_ in parts for image in images}
+    assert len(found) == data.num_dev + data.num_test
+    assert min(np.bincount(parts[0][1])) >= 13
+    with pytest.raises(ValueError, match="--holdout must be a share"):
+        training.find_data("digits", holdout=1.0)
+    whole = training.find_data("digits")
+    with pytest.raises(ValueError, match="Nothing of 'digits' was held out"):
+        whole.dev(image_size=8, batch_size=8)
+
+
+def test_what_digits_do_not_have(data):
+    options = dict(image_size=8, batch_size=8)
+    with pytest.raises(ValueError, match="use --augment none. .*'medium1'"):
+        data.train(augment="medium1", **options)
+    with pytest.raises(ValueError, match="--protocol simple .*'vit_jax'"):
+        data.test(protocol="vit_jax", **options)
 
 
 def test_split_keeps_classes_and_loses_nothing():
@@ -108,7 +171,7 @@ def test_needs_no_tensorflow():
 import sys
 sys.modules["tensorflow"] = None  # importing it now fails
 from keras_vit import training
-train, test = training.find_data("digits").batches(8, 4, 0, False)
+train = training.find_data("digits").train(image_size=8, batch_size=4)
 assert next(train)[0].shape == (4, 8, 8, 1)
 """
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)

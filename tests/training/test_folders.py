@@ -31,8 +31,10 @@ def photos(tmp_path):
 
 
 def arrays(batches):
-    images, labels = zip(*batches, strict=True)
-    return np.concatenate(images), np.concatenate(labels)
+    images, labels, *weights = (
+        np.concatenate(column) for column in zip(*batches, strict=True)
+    )
+    return tuple(x[weights[0] > 0] if weights else x for x in (images, labels))
 
 
 def test_classes_with_a_split(photos):
@@ -40,8 +42,9 @@ def test_classes_with_a_split(photos):
     assert data.class_names == ("cat", "dog")
     assert (data.num_train, data.num_test) == (20, 4)
     assert data.image_size is None and data.channels == 3
-    train, test = data.batches(8, 3, 0, False)
-    images, labels = arrays(test)
+    options = dict(image_size=8, batch_size=3)
+    train = data.train(flip=False, **options)
+    images, labels = arrays(data.test(**options))
     assert images.shape == (4, 8, 8, 3) and labels.tolist() == [0, 0, 1, 1]
     # Every picture has a colour of its own: which ones are they?
     colours = np.round((images.mean((1, 2, 3)) + 1) * 127.5).astype(int)
@@ -57,9 +60,10 @@ def test_classes_with_a_split(photos):
 
 def test_train_and_test_folders(tmp_path):
     for part, count in (("train", 3), ("test", 2)):
-        for name in "ab":
+        for label, name in enumerate("ab"):
             for i in range(count):
-                write(tmp_path / part / name / "deep" / f"{i}.png", 10 * i)
+                path = tmp_path / part / name / "deep" / f"{i}.png"
+                write(path, 10 * i + label + 2 * count)
     data = training.find_data(str(tmp_path))
     assert (data.num_train, data.num_test) == (6, 2 * 2)
     assert data.name == tmp_path.name
@@ -68,7 +72,8 @@ def test_train_and_test_folders(tmp_path):
 def test_training_batches_follow_from_the_seed(photos):
     data = training.find_data(str(photos))
     first, again, other = (
-        arrays(data.batches(16, 4, seed, True)[0].take(6)) for seed in (0, 0, 1)
+        arrays(data.train(image_size=16, batch_size=4, seed=seed).take(6))
+        for seed in (0, 0, 1)
     )
     assert np.array_equal(first[0], again[0])
     assert np.array_equal(first[1], again[1])
@@ -79,14 +84,15 @@ def test_training_batches_follow_from_the_seed(photos):
 def test_flip(tmp_path, flip):
     left = np.zeros((8, 8, 3), np.uint8)
     left[:, :4] = 255
-    for name in "ab":
+    for label, name in enumerate("ab"):
         for i in range(4):
-            path = tmp_path / name / f"{i}.png"
+            path = tmp_path / name / f"{4 * label + i}.png"
             path.parent.mkdir(exist_ok=True)
             keras.utils.array_to_img(left, data_format="channels_last").save(
                 path
             )
-    train, _ = training.find_data(str(tmp_path)).batches(8, 4, 0, flip)
+    data = training.find_data(str(tmp_path))
+    train = data.train(image_size=8, batch_size=4, flip=flip)
     images, _ = arrays(train.take(10))
     mirrored = images[:, :, 0].mean((1, 2)) < 0
     assert mirrored.any() == flip and not mirrored.all()

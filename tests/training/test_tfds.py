@@ -1,3 +1,4 @@
+import collections
 import importlib.resources
 import importlib.util
 import os
@@ -7,6 +8,9 @@ import numpy as np
 import pytest
 
 from keras_vit import training
+from keras_vit.training import _tfds_reading
+from keras_vit.training._batches import Batches
+from tests.training.pictures import one_backend
 
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -66,8 +70,10 @@ def data_dir(tmp_path_factory, monkeypatch):
 
 
 def arrays(batches):
-    images, labels = zip(*batches, strict=True)
-    return np.concatenate(images), np.concatenate(labels)
+    images, labels, *weights = (
+        np.concatenate(column) for column in zip(*batches, strict=True)
+    )
+    return tuple(x[weights[0] > 0] if weights else x for x in (images, labels))
 
 
 def test_a_name_gives_batches():
@@ -75,13 +81,13 @@ def test_a_name_gives_batches():
     assert (data.num_train, data.num_test) == (20, 7)
     assert data.class_names == ("dark", "bright")
     assert data.image_size == 12 and data.channels == 3
-    train, test = data.batches(8, 4, 0, True)
-    images, labels = arrays(test)
+    options = dict(image_size=8, batch_size=4)
+    images, labels = arrays(data.test(**options))
     assert images.shape == (7, 8, 8, 3)
     shades = np.round((images[:, 0, 0, 0] + 1) * 12.75).astype(int)
     assert sorted(shades) == list(range(7))
     assert np.array_equal(shades % 2, labels)
-    images, labels = arrays(train.take(5))
+    images, labels = arrays(data.train(**options).take(5))
     shades = np.round((images[:, 0, 0, 0] + 1) * 12.75).astype(int)
     assert sorted(shades) == list(range(20))
     assert np.array_equal(shades % 2, labels)
@@ -110,3 +116,167 @@ def test_wrong_names_are_one_line(name):
     with pytest.raises(ValueError, match=name) as error:
         training.find_data(name)
     assert "\n" not in str(error.value)
+
+
+@one_backend
+def test_starts_at_any_batch_of_any_host(monkeypatch):
+    """Also where the split is read side by side, in lanes."""
+
+    def names(count, **options):
+        rules = Batches(4, 8, **options)
+        stream = data.source.endless(rules).take(count)
+        return [(int(p), name) for p, name, *_ in stream.as_numpy_iterator()]
+
+    data = training.find_data("kv_local_shades")
+    for lanes, many_files in ((4, 2), (2, 1), (4, 1)):
+        monkeypatch.setattr(_tfds_reading, "LANES", lanes)
+        monkeypatch.setattr(_tfds_reading, "MANY_FILES", many_files)
+        whole = names(56)
+        assert [position for position, _ in whole] == list(range(56))
+        counts = collections.Counter(name for _, name in whole)
+        # Of 20 images. A lane is in its third pass, others may be too.
+        assert len(counts) == 20 and set(counts.values()) <= {2, 3, 4}
+        assert names(24, start=4) == whole[32:]
+        hosts = [names(6, start=4, shard=(i, 4)) for i in range(4)]
+        assert sorted(sum(hosts, [])) == whole[32:]
+        assert names(56, seed=1) != whole
+
+
+def shades_of(images):
+    return np.round((images[:, 0, 0, 0] + 1) * 12.75).astype(int)
+
+
+@one_backend
+def test_holding_out():
+    """The last ones, as in `train[:80%]`, and always the same."""
+    data = training.find_data("kv_local_shades", holdout=0.2)
+    assert (data.num_train, data.num_dev, data.num_test) == (16, 4, 7)
+    options = dict(image_size=4, batch_size=4)
+    dev, _ = arrays(data.dev(**options))
+    train, _ = arrays(data.train(**options).take(8))
+    assert len(dev) == 4 and len(set(shades_of(train))) == 16
+    assert not set(shades_of(dev)) & set(shades_of(train))
+    parts = [arrays(data.test(shard=(i, 4), **options))[0] for i in range(4)]
+    assert sorted(shades_of(np.concatenate(parts))) == list(range(7))
+
+
+# What the published metadata says: splits, and the number of classes.
+PUBLISHED = {
+    "cifar10": ({"train": 50_000, "test": 10_000}, 10),
+    "cifar100": ({"train": 50_000, "test": 10_000}, 100),
+    "oxford_iiit_pet": ({"train": 3_680, "test": 3_669}, 37),
+    "oxford_flowers102": (
+        {"train": 1_020, "test": 6_149, "validation": 1_020},
+        102,
+    ),
+    "imagenet2012": ({"train": 1_281_167, "validation": 50_000}, 1000),
+    "imagenet2012_real": ({"validation": 50_000}, 1000),
+}
+NAMES = {
+    "cifar10": ("airplane", "truck"),
+    "cifar100": ("apple", "worm"),
+    "oxford_iiit_pet": ("Abyssinian", "yorkshire_terrier"),
+    "oxford_flowers102": ("pink primrose", "blackberry lily"),
+    "imagenet2012": ("n01440764", "n15075141"),
+    "imagenet2012_real": ("n01440764", "n15075141"),
+}
+
+
+# Those of CIFAR are not in TFDS, but come with the data.
+CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck".split()
+CIFAR100 = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy
+bridge bus butterfly camel can castle caterpillar cattle chair chimpanzee clock
+cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion
+lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange
+orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper
+snail snake spider squirrel streetcar sunflower sweet_pepper table tank
+telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow_tree wolf woman worm
+""".split()
+
+
+@pytest.fixture
+def published(tmp_path):
+    """Mocked data with the metadata that a prepared set would have."""
+    for name, (splits, _) in PUBLISHED.items():
+        builder = tfds.builder(name, data_dir=tmp_path)
+        folder = tmp_path / name / str(builder.version)
+        folder.mkdir(parents=True)
+        template = tfds.core.ShardedFileTemplate(
+            dataset_name=name, data_dir=folder, filetype_suffix="tfrecord"
+        )
+        builder.info.set_splits(
+            tfds.core.splits.SplitDict(
+                [
+                    tfds.core.SplitInfo(
+                        name=split,
+                        shard_lengths=[count],
+                        num_bytes=0,
+                        filename_template=template.replace(split=split),
+                    )
+                    for split, count in splits.items()
+                ]
+            )
+        )
+        names = {"cifar10": CIFAR10, "cifar100": CIFAR100}.get(name)
+        if names:
+            builder.info.features["label"].names = names
+        builder.info.write_to_directory(folder)
+    with tfds.testing.mock_data(num_examples=3, data_dir=str(tmp_path)):
+        yield
+
+
+@one_backend
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sets(name, published):
+    splits, classes = PUBLISHED[name]
+    data = training.find_data(name, holdout="paper")
+    assert len(data.class_names) == classes and data.channels == 3
+    assert (data.class_names[0], data.class_names[-1]) == NAMES[name]
+    assert data.image_size == (32 if "cifar" in name else None)
+    assert data.num_test == splits.get("test", splits.get("validation"))
+    total = splits.get("train", 0)
+    share = {"cifar": 0.02, "oxfor": 0.1, "image": 0.01}[name[:5]]
+    assert data.num_dev == round(share * total)
+    assert data.num_train == total - data.num_dev
+    options = dict(image_size=24, batch_size=3, protocol="big_vision")
+    images, labels, weights = next(iter(data.test(**options)))
+    assert images.shape == (3, 24, 24, 3) and np.abs(images).max() <= 1
+    if name == "imagenet2012_real":
+        assert labels.shape == (3, 1000)
+        with pytest.raises(ValueError, match="no training images"):
+            data.train(**options)
+        return
+    assert labels.shape == (3,)
+    images, labels = next(iter(data.train(**options)))
+    assert images.shape == (3, 24, 24, 3)
+    assert 0 <= np.min(labels) and np.max(labels) < classes
+
+
+@one_backend
+def test_real_labels_are_sets():
+    rows, weights = zip(
+        *(
+            _tfds_reading._set(5, tf.constant(s, tf.int32))
+            for s in ([1, 3], [])
+        ),
+        strict=True,
+    )
+    assert np.array_equal(rows, [[0, 1, 0, 1, 0], [0] * 5])
+    assert [float(w) for w in weights] == [1, 0]
+
+
+class KvLocalDeep(_Local):
+    FEATURES = {
+        "image": tfds.features.Image(shape=(12, 12, 3), dtype=np.uint16),
+        "label": LABEL,
+    }
+
+
+@one_backend
+def test_images_that_cannot_be_used():
+    with pytest.raises(ValueError, match="dtype uint16. Expected .*uint8"):
+        training.find_data("kv_local_deep")

@@ -1,0 +1,143 @@
+"""Image files of a folder: which there are, and which are good."""
+
+import collections
+import concurrent.futures
+import os
+import re
+import warnings
+
+from keras_vit.training._tf_images import decode
+from keras_vit.training._tf_images import tensorflow
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+_STARTS = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
+_SHOWN = 3
+# 0001, img_12, DSC00034: cameras and people count from 1 in every folder.
+_COUNTED = re.compile(r"[^\W\d_]*[\W_]*\d+")
+
+
+def image_files(root):
+    """Returns the sorted paths of what is named like an image."""
+    return sorted(
+        path
+        for path in root.rglob("*")
+        if path.suffix.lower() in ENDINGS
+        and not path.name.startswith(".")
+        and path.is_file()
+    )
+
+
+def good_images(paths, skip):
+    """Separates what can be read from what cannot.
+
+    Args:
+        paths: List of paths.
+        skip: Boolean. Whether to decode every image, and to warn of the bad
+            ones. Otherwise the first bytes are looked at, and the first bad
+            file is an error.
+
+    Returns:
+        A set of good paths and a list of bad ones.
+    """
+    if not skip:
+        for path in paths:
+            if fault := _fault_of_start(path):
+                raise ValueError(
+                    f"{str(path)!r} {fault} Remove it or convert it, or use "
+                    "--skip-bad-images."
+                )
+        return set(paths), []
+    # Decoding leaves Python's lock alone.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        faults = list(pool.map(_fault, paths))
+    bad = [
+        f"{path} {fault}"
+        for path, fault in zip(paths, faults, strict=True)
+        if fault
+    ]
+    if bad:
+        warnings.warn(
+            f"{len(bad)} of {len(paths)} images cannot be used and are "
+            f"skipped: {_some(bad)}",
+            stacklevel=2,
+        )
+    good = {p for p, fault in zip(paths, faults, strict=True) if not fault}
+    return good, bad
+
+
+def warn_of_same_names(files, root, depth):
+    """Warns of files that may be one picture in two classes or parts.
+
+    Names that only count are no sign of it: then the contents must be equal.
+
+    Args:
+        files: List of `(path, label)`.
+        root: Path that their names are shown from.
+        depth: Integer. How many folders below it tell part and class.
+    """
+    named = collections.defaultdict(list)
+    for path, _ in files:
+        named[path.stem.lower()].append(path)
+    same = []
+    for stem, paths in named.items():
+        groups = _copies(paths) if _COUNTED.fullmatch(stem) else [paths]
+        for group in groups:
+            shown = [path.relative_to(root) for path in group]
+            if len({path.parts[:depth] for path in shown}) > 1:
+                same.append(" and ".join(map(str, shown[:2])))
+    if same:
+        warnings.warn(
+            f"{len(same)} image names occur in two classes, or in train and "
+            f"test: {_some(same)}. If they are the same picture, remove one: "
+            "accuracy would be wrong.",
+            stacklevel=2,
+        )
+
+
+def _copies(paths):
+    """The files among them that are equal, in groups."""
+    sizes, contents = (collections.defaultdict(list) for _ in range(2))
+    if len(paths) > 1:
+        for path in paths:
+            sizes[path.stat().st_size].append(path)
+    for group in sizes.values():
+        if len(group) > 1:
+            for path in group:
+                contents[path.read_bytes()].append(path)
+    return contents.values()
+
+
+def _some(names):
+    more = len(names) - _SHOWN
+    return "; ".join(names[:_SHOWN]) + (
+        f"; and {more} more" if more > 0 else ""
+    )
+
+
+def _fault_of_start(path):
+    """What is wrong with a file, as far as its first bytes tell, or None."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(34)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}."
+    if not start:
+        return "is empty."
+    if not start.startswith(_STARTS):
+        return "is not a JPEG, PNG, BMP or GIF image, whatever its name says."
+    bits = int.from_bytes(start[28:30], "little")
+    if start.startswith(b"BM") and bits not in (24, 32):
+        # TensorFlow would take the numbers of colours for grey.
+        return f"is a BMP of {bits} bits, and only 24 and 32 can be read."
+    return None
+
+
+def _fault(path):
+    if fault := _fault_of_start(path):
+        return fault
+    tf = tensorflow()
+    try:
+        decode(tf.io.read_file(os.fspath(path)), 3)
+    except tf.errors.OpError as error:
+        return f"cannot be decoded: {str(error.message)[:80]}"
+    return None

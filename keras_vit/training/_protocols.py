@@ -1,0 +1,139 @@
+"""How the published code turns a picture into a square of pixels.
+
+Each function here takes the final size and the number of channels and returns
+a function of an encoded image and a seed (two integers, unused where nothing
+is random), which gives float pixels in [0, 255] of shape `(size, size,
+channels)`. Mirroring and scaling are the pipeline's (`_tf_batches.py`).
+TensorFlow is imported when a function is made.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+from keras_vit.training._tf_images import decode
+from keras_vit.training._tf_images import decode_random_area
+from keras_vit.training._tf_images import tensorflow
+
+# Data sets of images smaller than this are treated like CIFAR: the rule is
+# BiT-HyperRule's, 96 x 96.
+SMALL = 96
+
+
+def inception(size, channels):
+    """A random part of 5% to 100% of the area, resized without antialiasing."""
+    tf = tensorflow()
+
+    def train(encoded, seed):
+        part = decode_random_area(encoded, channels, seed)
+        return tf.image.resize(part, (size, size))
+
+    return train
+
+
+def resize_and_crop(size, channels, *, ratio):
+    """Resized to a larger square, of which a random part is taken."""
+    tf = tensorflow()
+    larger = round(size * ratio)
+
+    def train(encoded, seed):
+        pixels = tf.image.resize(decode(encoded, channels), (larger, larger))
+        return tf.image.stateless_random_crop(
+            pixels, (size, size, channels), seed
+        )
+
+    return train
+
+
+def small_side_and_crop(size, channels, *, ratio):
+    """The same, where only the smaller side gets that size."""
+    tf = tensorflow()
+
+    def train(encoded, seed):
+        pixels = resize_small(decode(encoded, channels), round(size * ratio))
+        return tf.image.stateless_random_crop(
+            pixels, (size, size, channels), seed
+        )
+
+    return train
+
+
+def small_side_and_centre(size, channels, *, ratio):
+    """The middle of what `small_side_and_crop` takes a random part of."""
+
+    def test(encoded, seed=None):
+        pixels = resize_small(decode(encoded, channels), round(size * ratio))
+        shape = tensorflow().shape(pixels)
+        top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
+        return pixels[top : top + size, left : left + size]
+
+    return test
+
+
+def resize_small(pixels, size):
+    """Resizes the smaller side to `size`, by area, and keeps the aspect."""
+    tf = tensorflow()
+    sides = tf.cast(tf.shape(pixels)[:2], tf.float32)
+    sides = tf.round(sides * (size / tf.reduce_min(sides)))
+    return tf.image.resize(pixels, tf.cast(sides, tf.int32), method="area")
+
+
+def resize(size, channels, *, antialias=False):
+    """The whole image, whatever its aspect."""
+    tf = tensorflow()
+
+    def test(encoded, seed=None):
+        pixels = decode(encoded, channels)
+        return tf.image.resize(pixels, (size, size), antialias=antialias)
+
+    return test
+
+
+def shift(size, channels):
+    """The whole image, moved by up to an eighth; its edges are mirrored."""
+    tf = tensorflow()
+    most = size // 8
+    padding = ((most, most), (most, most), (0, 0))
+    whole = resize(size, channels, antialias=True)
+
+    def train(encoded, seed):
+        pixels = tf.pad(whole(encoded), padding, mode="REFLECT")
+        return tf.image.stateless_random_crop(
+            pixels, (size, size, channels), seed
+        )
+
+    return train
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    train: Callable
+    test: Callable
+    train_small: Callable | None = None  # where it differs for small images
+
+    def for_training(self, image_size):
+        """What to train with, by the data set's image size (None: differs)."""
+        small = image_size is not None and image_size < SMALL
+        return self.train_small if small and self.train_small else self.train
+
+
+_part = functools.partial
+
+PROTOCOLS = {
+    # What recipes did before they could choose: gentle, for small sets.
+    "simple": Protocol(train=shift, test=_part(resize, antialias=True)),
+    # vit_jax/input_pipeline.py, the released code of the paper
+    "vit_jax": Protocol(train=inception, test=resize),
+    # big_vision/configs/transfer.py: 448 and 384 pixels
+    "big_vision": Protocol(
+        train=inception,
+        train_small=_part(small_side_and_crop, ratio=448 / 384),
+        test=_part(small_side_and_centre, ratio=448 / 384),
+    ),
+    # BiT-HyperRule, "Big Transfer" Section 3.3: (512, 480) or (160, 128)
+    "bit-hyperrule": Protocol(
+        train=_part(resize_and_crop, ratio=512 / 480),
+        train_small=_part(resize_and_crop, ratio=160 / 128),
+        test=resize,
+    ),
+}

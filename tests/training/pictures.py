@@ -1,0 +1,57 @@
+"""Encoded pictures for tests of the input pipeline."""
+
+import io
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+one_backend = pytest.mark.skipif(
+    keras.config.backend() != "tensorflow",
+    reason="tf.data alone: the same under every backend, so run once",
+)
+
+
+def noise(height, width, channels=3, seed=0):
+    """Smooth noise: what JPEG keeps, unlike noise of single pixels."""
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 256, (height // 8 + 2, width // 8 + 2, channels))
+    planes = [
+        Image.fromarray(small[..., i].astype(np.uint8)).resize(
+            (width, height), Image.Resampling.BICUBIC
+        )
+        for i in range(channels)
+    ]
+    return np.stack([np.asarray(plane) for plane in planes], -1)
+
+
+def encode(pixels, kind="PNG", **options):
+    if isinstance(pixels, np.ndarray):
+        pixels = Image.fromarray(pixels.squeeze())
+    file = io.BytesIO()
+    pixels.save(file, kind, **options)
+    return file.getvalue()
+
+
+def bilinear(image, size):
+    """Resizes without antialiasing; pixels are where their middles are."""
+    for axis in (0, 1):
+        old = image.shape[axis]
+        at = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)
+        weights = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(old)))
+        image = np.moveaxis(np.tensordot(weights, image, (1, axis)), 0, axis)
+    return image
+
+
+def by_area(image, height, width):
+    """Resizes by the mean of what each new pixel covers."""
+    for axis, size in enumerate((height, width)):
+        old = image.shape[axis]
+        edges = np.arange(size + 1) * old / size
+        pixel = np.arange(old)
+        upper = np.minimum(edges[1:, None], pixel + 1)
+        covered = np.maximum(0, upper - np.maximum(edges[:-1, None], pixel))
+        weights = covered / covered.sum(1, keepdims=True)
+        image = np.moveaxis(np.tensordot(weights, image, (1, axis)), 0, axis)
+    return image

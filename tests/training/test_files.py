@@ -1,0 +1,164 @@
+"""Folders as people have them: odd files, odd names, odd places."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit import training
+from tests.training.pictures import encode
+from tests.training.pictures import noise
+from tests.training.pictures import one_backend
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = one_backend
+
+
+def put(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    for label, name in enumerate(("cat", "dog")):
+        for i in range(6):
+            pixels = noise(16 + i, 20, seed=6 * label + i)
+            put(tmp_path / name / f"{i}.jpg", encode(pixels, "JPEG"))
+    return tmp_path
+
+
+def broken(photos, kind):
+    if kind == "truncated":
+        whole = encode(noise(64, 64), "JPEG")
+        put(photos / "cat" / "half.jpg", whole[: len(whole) // 2])
+    if kind == "truncated PNG":
+        whole = encode(noise(64, 64))
+        put(photos / "cat" / "half.png", whole[: len(whole) // 2])
+
+
+@pytest.mark.parametrize("protocol", ["simple", "vit_jax"])
+@pytest.mark.parametrize("kind", ["truncated", "truncated PNG"])
+def test_a_broken_image_is_named_at_its_batch(photos, kind, protocol):
+    broken(photos, kind)
+    data = training.find_data(str(photos))
+    assert data.num_train + data.num_test == 13
+    both = (
+        data.train(image_size=8, batch_size=4, protocol=protocol).take(9),
+        data.test(image_size=8, batch_size=4),
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        for batches in both:
+            list(batches)
+    assert re.search(r"cannot be read.*cat/half\.(jpg|png)", str(error.value))
+    assert "--skip-bad-images" in str(error.value)
+
+
+def test_bad_images_are_skipped_and_reported(photos):
+    broken(photos, "truncated")
+    put(photos / "cat" / "page.jpg", b"<html>404</html>")
+    put(photos / "dog" / "none.png", b"")
+    put(photos / "dog" / "old.bmp", encode(noise(9, 9, 1), "BMP"))
+    with pytest.warns(UserWarning) as caught:
+        data = training.find_data(str(photos), skip_bad_images=True)
+    text = str(caught[0].message)
+    assert "4 of 16 images cannot be used" in text and "and 1 more" in text
+    assert "half.jpg cannot be decoded" in text and "page.jpg is not" in text
+    assert data.num_skipped == 4 and data.facts()["num_skipped"] == 4
+    assert data.num_train + data.num_test == 12
+    assert len(list(data.train(image_size=8, batch_size=4).take(9))) == 9
+    assert len(list(data.test(image_size=8, batch_size=4))) == 1
+
+
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("page.jpg", b"<html>404</html>", "cat/page.jpg' is not a JPEG"),
+        ("none.png", b"", "cat/none.png' is empty"),
+        ("old.bmp", None, "cat/old.bmp' is a BMP of 8 bits"),
+    ],
+)
+def test_bad_starts_are_found_at_once(photos, name, content, words):
+    if content is None:
+        content = encode(noise(9, 9, 1), "BMP")
+    put(photos / "cat" / name, content)
+    with pytest.raises(ValueError, match=words) as error:
+        training.find_data(str(photos))
+    assert "--skip-bad-images" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unreadable_file(photos):
+    (photos / "cat" / "gone.jpg").symlink_to(photos / "nowhere.jpg")
+    data = training.find_data(str(photos))  # it is no file: left out
+    assert data.num_train + data.num_test == 12
+
+
+def test_a_class_of_bad_images_alone(photos):
+    for i in range(3):
+        put(photos / "emu" / f"{i}.jpg", b"nothing")
+    with pytest.warns(UserWarning, match="3 of 15 images"):
+        with pytest.raises(ValueError, match="emu' has 0 images") as error:
+            training.find_data(str(photos), skip_bad_images=True)
+    assert "3 more cannot be read" in str(error.value)
+
+
+def test_same_names_are_named(photos):
+    put(photos / "cat" / "rex.jpg", encode(noise(9, 9), "JPEG"))
+    put(photos / "dog" / "Rex.png", encode(noise(9, 8)))
+    with pytest.warns(UserWarning, match="1 image names") as caught:
+        training.find_data(str(photos))
+    assert "cat/rex.jpg and dog/Rex.png" in str(caught[0].message)
+
+
+def test_counted_names_must_be_equal_pictures(photos):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        training.find_data(str(photos))
+    copied = (photos / "cat" / "3.jpg").read_bytes()
+    put(photos / "dog" / "3.jpg", copied)
+    with pytest.warns(UserWarning, match="cat/3.jpg and dog/3.jpg"):
+        training.find_data(str(photos))
+
+
+def test_train_and_test_must_not_share(tmp_path):
+    for part in ("train", "test"):
+        for name in "ab":
+            picture = encode(noise(9, 9, seed=ord(name)))
+            put(tmp_path / part / name / "IMG_0001.png", picture)
+    with pytest.warns(UserWarning, match="2 image names") as caught:
+        training.find_data(str(tmp_path))
+    assert "train/a/IMG_0001.png and test/a/IMG_0001.png" in str(
+        caught[0].message
+    )
+
+
+def test_three_hundred_mixed_files(tmp_path):
+    rng = np.random.default_rng(0)
+    kinds = [
+        ("jpg", lambda x: encode(x, "JPEG")),
+        ("PNG", encode),
+        ("jpeg", lambda x: encode(Image.fromarray(x).convert("CMYK"), "JPEG")),
+        ("png", lambda x: encode(x[..., :1])),
+        ("Png", lambda x: encode(Image.fromarray(x).convert("RGBA"))),
+        ("JPEG", lambda x: encode(x[..., :1], "JPEG")),
+    ]
+    places = ("blå bär", "a 'quoted' [class]", "日本/deep/er")
+    for i in range(300):
+        height, width = rng.integers(1, 70, 2)
+        ending, write = kinds[i % len(kinds)]
+        name = f"ü %s # {i}.{i}.{ending}"
+        pixels = noise(height, width, seed=i)
+        put(tmp_path / places[i % 3] / name, write(pixels))
+    data = training.find_data(str(tmp_path), holdout=0.1)
+    assert data.num_train + data.num_dev + data.num_test == 300
+    assert (data.num_dev, data.num_test) == (24, 60)
+    for protocol in ("simple", "vit_jax", "big_vision", "bit-hyperrule"):
+        options = dict(image_size=12, batch_size=27, protocol=protocol)
+        images, labels = zip(*data.train(**options).take(8), strict=True)
+        assert np.bincount(np.concatenate(labels)).tolist() == [72] * 3
+        assert np.isfinite(np.stack(images)).all()
+        assert len(list(data.test(**options))) == 3
+        assert len(list(data.dev(**options))) == 1

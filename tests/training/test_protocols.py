@@ -1,0 +1,190 @@
+"""Each protocol against a definition in NumPy."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit.training import _protocols
+from keras_vit.training import _tf_images
+from keras_vit.training._protocols import PROTOCOLS
+from tests.training.pictures import bilinear
+from tests.training.pictures import by_area
+from tests.training.pictures import encode
+from tests.training.pictures import noise
+from tests.training.pictures import one_backend
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = one_backend
+SEED = (3, 5)
+
+
+def is_a_part_of(small, large, atol=1e-2):
+    size = small.shape[0]
+    windows = np.lib.stride_tricks.sliding_window_view(large, small.shape)
+    errors = np.abs(windows[:, :, 0] - small).max((2, 3, 4))
+    assert windows.shape[:2] == tuple(n - size + 1 for n in large.shape[:2])
+    return np.argwhere(errors < atol)
+
+
+def window(image, seed):
+    """The published call, on the whole decoded image."""
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        image.shape,
+        tf.zeros([1, 0, 4]),
+        seed,
+        min_object_covered=0,
+        area_range=(0.05, 1.0),
+        use_image_if_no_bounding_boxes=True,
+    )
+    (y, x, _), (height, width, _) = begin.numpy(), size.numpy()
+    return slice(y, y + height), slice(x, x + width)
+
+
+@pytest.mark.parametrize("name", ["vit_jax", "big_vision"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_inception_crop(name, kind):
+    encoded = encode(noise(61, 83), kind)
+    pixels = tf.io.decode_image(encoded).numpy()
+    train = PROTOCOLS[name].for_training(None)(24, 3)
+    for seed in (SEED, (0, 1), (0, 2)):
+        rows, columns = window(pixels, seed)
+        expected = bilinear(pixels[rows, columns].astype(float), 24)
+        found = train(encoded, seed).numpy()
+        error = np.abs(found - expected)
+        # libjpeg upsamples colours in another way at a window's edge.
+        inside = error[1:-1, 1:-1] if kind == "JPEG" else error
+        assert inside.max() < (1.1 if kind == "JPEG" else 1e-3)
+        assert error.mean() < 0.3
+
+
+def test_inception_windows_are_of_the_published_kind():
+    shape = (200, 300, 3)
+    windows = np.array(
+        [_tf_images.random_window(shape, (0, i)) for i in range(400)]
+    )
+    area = windows[:, 2] * windows[:, 3] / (200 * 300)
+    aspect = windows[:, 3] / windows[:, 2]
+    assert area.min() > 0.045 and area.max() <= 1
+    assert area.min() < 0.08 and area.max() > 0.75
+    assert 0.73 < aspect.min() < 0.8 and 1.28 < aspect.max() < 1.36
+    ends = windows[:, :2] + windows[:, 2:]
+    assert (windows >= 0).all() and (ends <= shape[:2]).all()
+
+
+def test_a_part_of_a_jpeg_is_the_part_of_the_whole():
+    encoded = encode(noise(96, 128), "JPEG", subsampling=0)
+    whole = _tf_images.decode(encoded, 3).numpy().astype(int)
+    for seed in range(5):
+        top, left, height, width = _tf_images.random_window(
+            (96, 128, 3), (0, seed)
+        ).numpy()
+        part = _tf_images.decode_random_area(encoded, 3, (0, seed)).numpy()
+        expected = whole[top : top + height, left : left + width]
+        assert np.abs(part - expected).max() <= 1
+
+
+@pytest.mark.parametrize("name", ["vit_jax", "bit-hyperrule"])
+def test_evaluation_resizes_the_whole_image(name):
+    pixels = noise(50, 70)
+    found = PROTOCOLS[name].test(24, 3)(encode(pixels)).numpy()
+    expected = bilinear(pixels.astype(float), 24)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(90, 150), (150, 90), (40, 51)])
+def test_big_vision_evaluates_the_middle(shape):
+    pixels = noise(*shape)
+    found = PROTOCOLS["big_vision"].test(48, 3)(encode(pixels)).numpy()
+    small = 56  # 48 * 448 / 384
+    sides = [round(n * small / min(shape)) for n in shape]
+    larger = by_area(pixels.astype(float), *sides)
+    top, left = ((n - 48) // 2 for n in sides)
+    expected = larger[top : top + 48, left : left + 48]
+    np.testing.assert_allclose(found, expected, atol=1e-2)
+
+
+def test_big_vision_trains_on_small_images():
+    pixels = noise(32, 32)
+    train = PROTOCOLS["big_vision"].for_training(32)(48, 3)
+    larger = by_area(pixels.astype(float), 56, 56)
+    places = [
+        tuple(is_a_part_of(train(encode(pixels), (0, i)).numpy(), larger)[0])
+        for i in range(20)
+    ]
+    assert len(set(places)) > 10
+
+
+@pytest.mark.parametrize("image_size, larger", [(32, 40), (95, 40), (96, 34)])
+def test_bit_hyperrule_by_the_area_of_the_images(image_size, larger):
+    """160 and 128, or 512 and 480: here of 32."""
+    pixels = noise(50, 60)
+    train = PROTOCOLS["bit-hyperrule"].for_training(image_size)(32, 3)
+    whole = bilinear(pixels.astype(float), larger)
+    for i in range(5):
+        found = train(encode(pixels), (0, i)).numpy()
+        assert len(is_a_part_of(found, whole)) == 1
+
+
+def test_simple_is_the_whole_image_moved():
+    pixels = noise(16, 16)
+    train = PROTOCOLS["simple"].for_training(None)(16, 3)
+    padded = np.pad(
+        pixels.astype(float), ((2, 2), (2, 2), (0, 0)), mode="reflect"
+    )
+    for i in range(5):
+        found = train(encode(pixels), (0, i)).numpy()
+        assert len(is_a_part_of(found, padded)) == 1
+    whole = PROTOCOLS["simple"].test(16, 3)(encode(pixels)).numpy()
+    np.testing.assert_array_equal(whole, pixels)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_one_channel(name):
+    encoded = encode(noise(40, 40, 1))
+    for make in (PROTOCOLS[name].for_training(40), PROTOCOLS[name].test):
+        assert make(16, 1)(encoded, SEED).shape == (16, 16, 1)
+
+
+def test_only_small_images_have_rules_of_their_own():
+    protocol = PROTOCOLS["big_vision"]
+    assert protocol.for_training(None) is _protocols.inception
+    assert protocol.for_training(224) is _protocols.inception
+    assert protocol.for_training(32) is not _protocols.inception
+
+
+def formats():
+    """Names, pictures as files, and what should come out."""
+    rgb, grey = noise(20, 30), noise(20, 30, 1)
+    alpha = np.concatenate([rgb, noise(20, 30, 1, seed=1)], -1)
+    deep = grey.astype(np.uint16)[..., 0] * 256 + 77
+    frames = [Image.fromarray(noise(20, 30, seed=i)) for i in (0, 1)]
+    cmyk = Image.fromarray(rgb).convert("CMYK")
+    yield "grey", encode(grey), np.repeat(grey, 3, -1)
+    yield "grey JPEG", encode(grey, "JPEG"), np.repeat(grey, 3, -1)
+    yield "RGBA", encode(alpha), rgb
+    two = Image.fromarray(alpha[..., 2:], "LA")
+    yield "grey and alpha", encode(two), np.repeat(alpha[..., 2:3], 3, -1)
+    yield "16 bits", encode(Image.fromarray(deep)), np.repeat(grey, 3, -1)
+    yield "CMYK JPEG", encode(cmyk, "JPEG", quality=95), rgb
+    yield "BMP", encode(rgb, "BMP"), rgb
+    yield "BMP of 32 bits", encode(Image.fromarray(alpha), "BMP"), rgb
+    few = Image.fromarray(rgb).quantize(16)
+    yield "palette", encode(few), np.asarray(few.convert("RGB"))
+    moving = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    first = np.asarray(frames[0].quantize(256).convert("RGB"))
+    yield "animated GIF", moving, first
+
+
+@pytest.mark.parametrize("kind, encoded, expected", list(formats()))
+def test_formats(kind, encoded, expected):
+    found = _tf_images.decode(encoded, 3).numpy()
+    assert found.shape == expected.shape and found.dtype == np.uint8
+    error = np.abs(found.astype(int) - expected)
+    exact = not ("JPEG" in kind or "GIF" in kind)
+    assert error.max() == 0 if exact else error.mean() < 6
+    part = _tf_images.decode_random_area(encoded, 3, SEED).numpy()
+    top, left, height, width = _tf_images.random_window(
+        found.shape, SEED
+    ).numpy()
+    whole = found[top : top + height, left : left + width].astype(int)
+    assert np.abs(part - whole).mean() < (0.01 if exact else 1)

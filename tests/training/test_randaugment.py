@@ -1,0 +1,215 @@
+"""The 16 operations against Pillow, or NumPy where Pillow differs."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+from PIL import ImageEnhance
+from PIL import ImageOps
+
+from keras_vit.training import _randaugment
+from keras_vit.training._randaugment import AUGREG
+from keras_vit.training._randaugment import operations
+from keras_vit.training._randaugment import randaugment
+from tests.training.pictures import noise
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("keras_cv")
+SIZE = 224
+one_backend = pytest.mark.skipif(
+    keras.config.backend() != "tensorflow", reason="no Keras in these"
+)
+
+
+@pytest.fixture(scope="module")
+def image():
+    pixels = noise(SIZE, SIZE).astype(float)
+    # Not every value is there, and the corners are no grey.
+    return (30 + pixels * 0.7).astype(np.uint8)
+
+
+def pillow(function):
+    return lambda x, level: np.asarray(function(Image.fromarray(x), level))
+
+
+def enhanced(kind):
+    return pillow(lambda x, level: kind(x).enhance(level * 1.8 + 0.1))
+
+
+def contrast(x, level):
+    grey, factor = SIZE * SIZE / 256, level * 1.8 + 0.1
+    return np.clip(grey + factor * (x - grey), 0, 255).astype(np.uint8)
+
+
+def solarize_add(x, level):
+    added = np.clip(x.astype(int) + int(level * 110), 0, 255)
+    return np.where(x < 128, added, x).astype(np.uint8)
+
+
+# What keras-cv computes is the same under every backend: that is looked at.
+OF_KERAS_CV = {
+    "AutoContrast": pillow(lambda x, _: ImageOps.autocontrast(x)),
+    "Posterize": pillow(
+        lambda x, level: ImageOps.posterize(x, min(8, max(1, int(level * 4))))
+    ),
+    "Solarize": pillow(lambda x, level: ImageOps.solarize(x, int(level * 256))),
+}
+OF_POINTS = {
+    "Equalize": pillow(lambda x, _: ImageOps.equalize(x)),
+    "Invert": pillow(lambda x, _: ImageOps.invert(x)),
+    "SolarizeAdd": solarize_add,
+    "Color": enhanced(ImageEnhance.Color),
+    "Contrast": contrast,
+    "Brightness": enhanced(ImageEnhance.Brightness),
+    "Sharpness": enhanced(ImageEnhance.Sharpness),
+}
+# Pillow rounds on its way, where the definition cuts off, or the reverse.
+ROUNDING = {
+    "AutoContrast": 1,
+    "Brightness": 1,
+    "Color": 3,
+    "Contrast": 1,  # float32 and float64, where a product is nearly whole
+    "Sharpness": 3,
+}
+
+
+def compare(name, expected, image, magnitude):
+    found = operations(magnitude, SIZE)[name](tf.constant(image), (0, 0))
+    assert found.dtype == tf.uint8
+    error = np.abs(found.numpy().astype(int) - expected(image, magnitude / 10))
+    assert error.max() <= ROUNDING.get(name, 0)
+    return found.numpy()
+
+
+@pytest.mark.parametrize("magnitude", [0, 4, 10, 15, 20])
+@pytest.mark.parametrize("name", OF_KERAS_CV)
+def test_operations_of_keras_cv(name, magnitude, image):
+    found = compare(name, OF_KERAS_CV[name], image, magnitude)
+    if magnitude == 4:
+        assert (found != image).any()
+
+
+@one_backend
+@pytest.mark.parametrize("magnitude", [0, 4, 10, 15, 20])
+@pytest.mark.parametrize("name", OF_POINTS)
+def test_operations_on_values(name, magnitude, image):
+    found = compare(name, OF_POINTS[name], image, magnitude)
+    assert (found != image).any() or (name, magnitude) == ("SolarizeAdd", 0)
+
+
+@one_backend
+@pytest.mark.parametrize("name", ["AutoContrast", "Equalize"])
+def test_one_colour_stays(name):
+    flat = np.full((SIZE, SIZE, 3), 77, np.uint8)
+    found = operations(10, SIZE)[name](tf.constant(flat), (0, 0))
+    np.testing.assert_array_equal(found, flat)
+
+
+def moved(image, matrix):
+    """Pixel (x, y) is that at `matrix @ (x, y, 1)`, or grey."""
+    y, x = np.indices((SIZE, SIZE))
+    at = np.einsum("ij,jyx->iyx", matrix, np.stack([x, y, np.ones_like(x)]))
+    at_x, at_y = np.rint(at).astype(int)
+    inside = (0 <= at_x) & (at_x < SIZE) & (0 <= at_y) & (at_y < SIZE)
+    found = image[at_y.clip(0, SIZE - 1), at_x.clip(0, SIZE - 1)]
+    return np.where(inside[..., None], found, 128)
+
+
+def rotation(level):
+    turn, middle = math.radians(30 * level), (SIZE - 1) / 2
+    rotate = np.array(
+        [[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]]
+    )
+    centre = np.array([middle, middle])
+    return np.column_stack([rotate, centre - rotate @ centre])
+
+
+OF_PLACES = {
+    "Rotate": rotation,
+    "ShearX": lambda level: np.array([[1, 0.3 * level, 0], [0, 1, 0]]),
+    "ShearY": lambda level: np.array([[1, 0, 0], [0.3 * level, 1, 0]]),
+    "TranslateX": lambda level: np.array([[1, 0, 100 * level], [0, 1, 0]]),
+    "TranslateY": lambda level: np.array([[1, 0, 0], [0, 1, 100 * level]]),
+}
+
+
+@one_backend
+@pytest.mark.parametrize("level", [0.0, 0.7, 1.47])  # few places are halves
+@pytest.mark.parametrize("name", OF_PLACES)
+def test_operations_on_places(name, level, image):
+    operation = operations(level * 10, SIZE)[name]
+    ways = [moved(image, OF_PLACES[name](sign * level)) for sign in (1, -1)]
+    seen = set()
+    for seed in range(8):
+        found = operation(tf.constant(image), (0, seed)).numpy()
+        # Where a place is half between two pixels, either is right.
+        wrong = [(found != way).any(-1).mean() for way in ways]
+        assert min(wrong) < 0.005
+        seen.add(int(np.argmin(wrong)))
+    assert level == 0 or seen == {0, 1}
+
+
+@one_backend
+def test_cutout(image):
+    assert not (image == 128).all(-1).any()
+    operation = operations(15, SIZE)["Cutout"]
+    tops = []
+    for seed in range(10):
+        found = operation(tf.constant(image), (0, seed)).numpy()
+        cut = (found == 128).all(-1)
+        rows, columns = np.flatnonzero(cut.any(1)), np.flatnonzero(cut.any(0))
+        # One rectangle, of 120 by 120 or cut off at an edge.
+        assert cut.sum() == len(rows) * len(columns)
+        for where in (rows, columns):
+            at_edge = where[0] == 0 or where[-1] == SIZE - 1
+            assert len(where) == 120 or (at_edge and 60 <= len(where) < 120)
+        np.testing.assert_array_equal(found[~cut], image[~cut])
+        tops.append(rows[0])
+    assert len(set(tops)) > 3
+
+
+@one_backend
+def test_there_are_16_and_each_is_drawn(monkeypatch):
+    names = set(operations(10, 8))
+    assert len(names) == 16
+
+    def numbered(magnitude, size):
+        return {
+            str(i): lambda x, seed, i=i: x + tf.cast(i, tf.uint8)
+            for i in range(16)
+        }
+
+    monkeypatch.setattr(_randaugment, "operations", numbered)
+    augment = tf.function(randaugment("medium1", 2))
+    zeros = tf.zeros((2, 2, 3), tf.uint8)
+    sums = [
+        int(augment(zeros, tf.constant([0, i]))[0, 0, 0]) for i in range(800)
+    ]
+    # Two draws of 0 to 15, independent of each other: a triangle.
+    counts = np.bincount(sums, minlength=31)
+    expected = (16 - np.abs(np.arange(31) - 15)) * 800 / 256
+    assert counts.min() > 0 or (counts == 0).sum() < 4
+    assert ((counts - expected) ** 2 / expected).sum() < 70  # 30 on average
+
+
+@one_backend
+def test_levels_are_the_published_ones():
+    assert AUGREG == {
+        "none": (0, 0, 0),
+        "light1": (2, 0, 0),
+        "light2": (2, 10, 0.2),
+        "medium1": (2, 15, 0.2),
+        "medium2": (2, 15, 0.5),
+        "strong1": (2, 20, 0.5),
+        "strong2": (2, 20, 0.8),
+    }
+
+
+@one_backend
+def test_pixels_scale_with_the_image():
+    """A third of an image of 32 pixels, as it would be of 224."""
+    ramp = np.tile(np.arange(32, dtype=np.uint8)[None, :, None], (32, 1, 3))
+    found = operations(10, 32)["TranslateX"](tf.constant(ramp), (0, 1)).numpy()
+    assert (found == 128).any(-1).sum(1).tolist() == [14] * 32

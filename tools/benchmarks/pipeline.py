@@ -1,0 +1,123 @@
+"""Images a second through the 224 px pipeline, and through RandAugment.
+
+Figures are per core: images by seconds of processor time of the whole process,
+with every kind in a process of its own.
+"""
+
+import io
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+SIZE = 224
+LEVEL = "medium1"
+# Name, kind, and how many images to time: Keras core's takes long.
+KINDS = {
+    "JPEG, inception crop, flip": ("none", 2048),
+    f"the same with RandAugment {LEVEL}": (LEVEL, 2048),
+    f"RandAugment {LEVEL} alone, ours": ("ours", 2048),
+    "RandAugment alone, keras-cv": ("keras_cv", 1024),
+    "RandAugment alone, Keras core": ("keras", 48),
+}
+
+
+def main(rounds):
+    figures = {}
+    with tempfile.TemporaryDirectory() as folder:
+        _write(pathlib.Path(folder))
+        for _ in range(rounds):
+            for name, (kind, images) in KINDS.items():
+                argv = [sys.executable, __file__, kind, str(images), folder]
+                done = subprocess.run(
+                    argv, capture_output=True, text=True, check=True
+                )
+                figures.setdefault(name, []).append(
+                    tuple(map(float, done.stdout.split()[-2:]))
+                )
+    for name, pairs in figures.items():
+        core, wall = (max(column) for column in zip(*pairs, strict=True))
+        print(f"{name:38} {core:8.0f} images/s a core, {wall:8.0f} in all")
+    ours, theirs = (
+        max(core for core, _ in figures[name]) for name in list(KINDS)[2:4]
+    )
+    print(f"ours is {ours / theirs:.1f} times keras-cv's")
+
+
+def _write(folder, count=64):
+    """JPEG files of ImageNet's usual size, 500 by 375."""
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        small = rng.integers(0, 256, (47, 63, 3)).astype(np.uint8)
+        picture = Image.fromarray(small).resize((500, 375), 3)
+        noise = rng.normal(0, 6, (375, 500, 3))
+        pixels = np.clip(np.asarray(picture) + noise, 0, 255)
+        path = folder / "ab"[i % 2] / f"{i}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        file = io.BytesIO()
+        Image.fromarray(pixels.astype(np.uint8)).save(file, "JPEG", quality=90)
+        path.write_bytes(file.getvalue())
+
+
+def _measure(kind, images, folder):
+    import keras
+
+    keras.utils.set_random_seed(0)
+    if kind in ("ours", "keras_cv", "keras"):
+        batches = _alone(kind)
+    else:
+        from keras_vit import training
+
+        data = training.find_data(folder)
+        batches = data.train(
+            image_size=SIZE, batch_size=16, protocol="vit_jax", augment=kind
+        )
+    iterator = iter(batches)
+    for _ in range(4):  # tracing, and what is read ahead
+        next(iterator)
+    wall, core = time.perf_counter(), time.process_time()
+    for _ in range(images // 16):
+        next(iterator)
+    done = images // 16 * 16
+    print(done / (time.process_time() - core))
+    print(done / (time.perf_counter() - wall))
+
+
+def _alone(kind):
+    """Batches of 16 augmented uint8 images that are there already."""
+    import numpy as np
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (64, SIZE, SIZE, 3)).astype(np.uint8)
+    images = tf.data.Dataset.from_tensor_slices(pixels).repeat()
+    if kind == "ours":
+        from keras_vit.training._randaugment import randaugment
+
+        augment = randaugment(LEVEL, SIZE)
+        images = images.enumerate().map(
+            lambda i, x: augment(x, tf.stack([0, i])),
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
+        return images.batch(16)
+    if kind == "keras_cv":
+        import keras_cv
+
+        # Its strongest setting is 1, and half of it is its default.
+        layer = keras_cv.layers.RandAugment(
+            (0, 255), augmentations_per_image=2, magnitude=0.5
+        )
+    else:
+        import keras
+
+        layer = keras.layers.RandAugment((0, 255), num_ops=2, factor=0.5)
+    images = images.map(lambda x: tf.cast(x, tf.float32)).batch(16)
+    return images.map(layer, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+if __name__ == "__main__":
+    _measure(sys.argv[1], int(sys.argv[2]), sys.argv[3])
