@@ -11,7 +11,7 @@ import keras_vit
 
 PUBLIC = """
 VisionTransformer ViTB14 ViTB16 ViTB32 ViTB8 ViTG14 ViTH14 ViTL14 ViTL16 ViTL32
-ViTS14 ViTS16 ViTS32 ViTTi16 ViTg14 converters decode_predictions
+ViTS14 ViTS16 ViTS32 ViTTi16 ViTg14 converters decode_predictions distribution
 feature_extractor layers list_weights preprocess_input
 """.split()
 

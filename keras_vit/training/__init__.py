@@ -24,3 +24,5 @@ from keras_vit.training._patches import choose_patch_size as choose_patch_size
 from keras_vit.training._pictures import save_curves as save_curves
 from keras_vit.training._pictures import save_predictions as save_predictions
 from keras_vit.training._pictures import spread_out as spread_out
+from keras_vit.training._strategy import Strategy as Strategy
+from keras_vit.training._strategy import strategy as strategy

@@ -1,0 +1,158 @@
+"""A program for the tests: trains a tiny model on some of this machine's
+logical devices and writes losses and weights.
+
+    python -m tests.distribution.small_run OUTPUT.npz RUN ...
+
+A run is `strategy:devices:model_devices:optimizer`; 0 stands for None.
+"""
+
+import os
+import sys
+
+LOGICAL = int(os.environ.get("LOGICAL_DEVICES", 8))
+if os.environ["KERAS_BACKEND"] == "jax":
+    os.environ["XLA_FLAGS"] = (
+        f"--xla_force_host_platform_device_count={LOGICAL}"
+    )
+    os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit import training
+
+STEPS, BATCH, CLASSES = 5, 16, 8
+
+
+def optimizer(kind):
+    rate = training.warmup_cosine(0.05, STEPS, warmup=0.4)
+    if kind == "keras-sgd":  # clips what each device has
+        return keras.optimizers.SGD(rate, 0.9, global_clipnorm=1.0)
+    if kind == "adamw":
+        rate = training.warmup_cosine(0.003, STEPS, warmup=0.4)
+        return training.AdamW(
+            rate, 1e-3, 0.003, epsilon=1e-4, global_clipnorm=1.0
+        )
+    accumulate = {"sgd": None, "sgd-accumulate": 2}[kind]
+    return training.SGD(
+        rate, global_clipnorm=1.0, gradient_accumulation_steps=accumulate
+    )
+
+
+def batches(host, count, accumulate=1):
+    """This host's share of the same batches for everybody, forever."""
+    rng = np.random.default_rng(0)
+    part = BATCH // accumulate // count
+    while True:
+        images = rng.normal(size=(BATCH, 8, 8, 3)).astype("float32")
+        labels = rng.integers(0, CLASSES, BATCH)
+        # Devices whose gradients differ in size, so that it matters where
+        # they are clipped.
+        images *= np.linspace(0.1, 3, BATCH, dtype="float32").reshape(
+            BATCH, 1, 1, 1
+        )
+        for i in range(accumulate):
+            start = (i * count + host) * part
+            yield images[start : start + part], labels[start : start + part]
+
+
+class Test(keras.utils.PyDataset):
+    """11 images, in batches of 8: the second one is padded."""
+
+    def __init__(self, host, count):
+        super().__init__()
+        self.host, self.count = host, count
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        rng = np.random.default_rng(index)
+        images = rng.normal(size=(8, 8, 8, 3)).astype("float32")
+        labels = rng.integers(0, CLASSES, 8)
+        weights = np.ones(8, "float32")
+        weights[8 - 5 * index :] = 0
+        if index and self.count == 1:
+            # Three images and no padding: `distribute` fills them up.
+            return images[:3], labels[:3], weights[:3]
+        part = slice(self.host * 8 // self.count, None)
+        part = slice(part.start, part.start + 8 // self.count)
+        return images[part], labels[part], weights[part]
+
+
+def train(run):
+    name, devices, model_devices, kind = run.split(":")
+    names = None
+    if int(devices):
+        names = [f"cpu:{i}" for i in range(int(devices))]
+    chosen = training.strategy(
+        name, devices=names, model_devices=int(model_devices) or None
+    )
+    print(chosen.describe(), flush=True)
+    accumulate = 2 if kind.endswith("accumulate") else 1
+    keras.utils.set_random_seed(1)
+    with chosen.scope():
+        model = keras_vit.VisionTransformer(
+            input_shape=(8, 8, 3),
+            patch_size=4,
+            hidden_size=16,
+            num_layers=1,
+            num_heads=4,
+            classes=CLASSES,
+        )
+        head = model.get_layer("head").kernel
+        head.assign(keras.random.normal(head.shape, seed=1))
+        model.compile(
+            optimizer(kind),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            # Not the loss: Keras divides it by the images of weight 0 too.
+            weighted_metrics=[
+                "accuracy",
+                keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
+            ],
+        )
+        chosen.host_batch_size(BATCH)
+        history = model.fit(
+            chosen.distribute(batches(*chosen.host, accumulate)),
+            epochs=STEPS,
+            steps_per_epoch=accumulate,
+            verbose=0,
+        ).history["loss"]
+        tested = model.evaluate(
+            chosen.distribute(Test(*chosen.host)), verbose=0
+        )
+        shards = [
+            len({str(shard.index) for shard in v.value.addressable_shards})
+            for v in model.variables
+            if keras.backend.backend() == "jax"
+        ]
+        weights = np.concatenate(
+            [keras.ops.convert_to_numpy(w).ravel() for w in model.weights]
+        )
+    return {
+        "losses": np.array(history),
+        "tested": np.array(tested[1:]),
+        "weights": weights,
+        "shards": np.array(shards),
+    }
+
+
+def main(output, *runs):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        if LOGICAL > 1:
+            tf.config.set_logical_device_configuration(
+                tf.config.list_physical_devices("CPU")[0],
+                [tf.config.LogicalDeviceConfiguration()] * LOGICAL,
+            )
+    found = {}
+    for run in runs:
+        results = train(run)
+        found.update({f"{run}/{key}": v for key, v in results.items()})
+    np.savez(output, **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
