@@ -87,10 +87,10 @@ def _divisible_dataset(batches, parts):
     return batches.map(filled)
 
 
-def per_worker(batches, strategy, parts):
-    """Returns a host's batches for MultiWorkerMirroredStrategy.
+def per_replica(batches, strategy, parts):
+    """Returns a host's batches for a `tf.distribute.Strategy`.
 
-    `model.fit` would take them for everybody's, and split them once more.
+    `model.fit` would take them for all hosts', and split them once more.
 
     Args:
         batches: As for `divisible`; of equal size but the last.
@@ -101,9 +101,29 @@ def per_worker(batches, strategy, parts):
     if count % parts:
         raise ValueError(_uneven(count, parts))
     # The context would tell what `parts` is already made of.
-    return strategy.distribute_datasets_from_function(
+    shared = strategy.distribute_datasets_from_function(
         lambda _: dataset.rebatch(count // parts).prefetch(2)
     )
+    endless = not (_is_dataset(batches) or hasattr(batches, "__len__"))
+    return _read_once(shared) if endless else shared
+
+
+def _read_once(shared):
+    """Has one iterator for all calls of `model.fit`.
+
+    Each new one would lose the batches that the one before had fetched ahead.
+    """
+    kind = type(shared)
+
+    class ReadOnce(kind):
+        def __iter__(self):
+            if not hasattr(self, "_only"):
+                self._only = super().__iter__()
+            return self._only
+
+    # Keras asks for TensorFlow's own class, which nobody else can construct.
+    shared.__class__ = ReadOnce
+    return shared
 
 
 def as_dataset(batches):

@@ -48,7 +48,8 @@ class Strategy:
             and evaluate the model inside.
         distribute: Function of batches, of this host's images alone, that
             returns what `model.fit` and `model.evaluate` take for them. Give
-            `batch_size / host[1]` images a batch.
+            `host_batch_size(batch_size)` images a batch. Of a generator,
+            Keras may lose the first batch under `tf.distribute`.
     """
 
     name: str
@@ -272,14 +273,10 @@ def _tensorflow(name, reason, devices):
     count = tf_own.num_replicas_in_sync
     resolver = tf_own.cluster_resolver if name == "multiworker" else None
     host = (resolver.task_id or 0, _tf_hosts()) if resolver else (0, 1)
-    distribute = _same
-    if host[1] > 1:
 
-        def distribute(batches):
-            return _shares.per_worker(batches, tf_own, count // host[1])
+    def distribute(batches):
+        return _shares.per_replica(batches, tf_own, count // host[1])
 
-    elif name == "tpu":
-        distribute = _shares.as_dataset  # not through Python's generators
     return Strategy(name, reason, count, count, host, tf_own.scope, distribute)
 
 

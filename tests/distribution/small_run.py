@@ -40,21 +40,29 @@ def optimizer(kind):
     )
 
 
-def batches(host, count, accumulate=1):
-    """This host's share of the same batches for everybody, forever."""
-    rng = np.random.default_rng(0)
-    part = BATCH // accumulate // count
-    while True:
+class Train(keras.utils.PyDataset):
+    """This host's share of the same batches for everybody."""
+
+    def __init__(self, host, count, accumulate):
+        super().__init__()
+        self.host, self.count, self.accumulate = host, count, accumulate
+
+    def __len__(self):
+        return 2 * STEPS * self.accumulate
+
+    def __getitem__(self, index):
+        step, part = divmod(index, self.accumulate)
+        rng = np.random.default_rng(step)
         images = rng.normal(size=(BATCH, 8, 8, 3)).astype("float32")
         labels = rng.integers(0, CLASSES, BATCH)
         # Devices whose gradients differ in size, so that it matters where
         # they are clipped.
-        images *= np.linspace(0.1, 3, BATCH, dtype="float32").reshape(
-            BATCH, 1, 1, 1
-        )
-        for i in range(accumulate):
-            start = (i * count + host) * part
-            yield images[start : start + part], labels[start : start + part]
+        sizes = np.linspace(0.1, 3, BATCH, dtype="float32")
+        images *= sizes.reshape(BATCH, 1, 1, 1)
+        length = BATCH // self.accumulate // self.count
+        start = (part * self.count + self.host) * length
+        chosen = slice(start, start + length)
+        return images[chosen], labels[chosen]
 
 
 class Test(keras.utils.PyDataset):
@@ -114,9 +122,10 @@ def train(run):
         )
         chosen.host_batch_size(BATCH)
         history = model.fit(
-            chosen.distribute(batches(*chosen.host, accumulate)),
+            chosen.distribute(Train(*chosen.host, accumulate)),
             epochs=STEPS,
             steps_per_epoch=accumulate,
+            shuffle=False,
             verbose=0,
         ).history["loss"]
         tested = model.evaluate(
