@@ -100,35 +100,40 @@ def per_replica(batches, strategy, parts):
     dataset, count = _as_dataset(batches)
     if count % parts:
         raise ValueError(_uneven(count, parts))
+    dataset = dataset.rebatch(count // parts).prefetch(2)
     # The context would tell what `parts` is already made of.
-    shared = strategy.distribute_datasets_from_function(
-        lambda _: dataset.rebatch(count // parts).prefetch(2)
-    )
+    shared = strategy.distribute_datasets_from_function(lambda _: dataset)
     endless = not (_is_dataset(batches) or hasattr(batches, "__len__"))
-    return _read_once(shared) if endless else shared
+    return _for_fit(shared, dataset.element_spec, endless)
 
 
-def _read_once(shared):
-    """Has one iterator for all calls of `model.fit`.
+def _for_fit(shared, spec, endless):
+    """Makes a distributed dataset one that `model.fit` reads rightly.
 
-    Each new one would lose the batches that the one before had fetched ahead.
+    Keras takes a first batch for its shapes and throws it away; with several
+    hosts it fails at that. It gets the shapes instead. What cannot be read
+    twice has one iterator for all calls of `fit`: each new one would lose the
+    batches that the one before had fetched ahead.
     """
-    kind = type(shared)
 
-    class ReadOnce(kind):
+    class Shared(type(shared)):
         def __iter__(self):
-            if not hasattr(self, "_only"):
-                self._only = super().__iter__()
+            if not (endless and hasattr(self, "_only")):
+                self._only = _peeked(super().__iter__(), spec)
             return self._only
 
     # Keras asks for TensorFlow's own class, which nobody else can construct.
-    shared.__class__ = ReadOnce
+    shared.__class__ = Shared
     return shared
 
 
-def as_dataset(batches):
-    """Returns batches as a `tf.data.Dataset`."""
-    return _as_dataset(batches)[0]
+def _peeked(iterator, spec):
+    class Peeked(type(iterator)):
+        def __next__(self):  # training has `get_next`
+            return spec
+
+    iterator.__class__ = Peeked
+    return iterator
 
 
 def _as_dataset(batches):

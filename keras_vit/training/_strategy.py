@@ -48,8 +48,7 @@ class Strategy:
             and evaluate the model inside.
         distribute: Function of batches, of this host's images alone, that
             returns what `model.fit` and `model.evaluate` take for them. Give
-            `host_batch_size(batch_size)` images a batch. Of a generator,
-            Keras may lose the first batch under `tf.distribute`.
+            `host_batch_size(batch_size)` images a batch.
     """
 
     name: str
