@@ -1,20 +1,15 @@
-"""A program for the tests: trains a tiny model on some of this machine's
+r"""A program for the tests: trains a tiny model on some of this machine's
 logical devices and writes losses and weights.
 
-    python -m tests.distribution.small_run OUTPUT.npz RUN ...
+    LOGICAL_DEVICES=8 KERAS_BACKEND=tensorflow python -m \
+        tests.distribution.small_run OUTPUT.npz RUN ...
 
-A run is `strategy:devices:model_devices:optimizer`; 0 stands for None.
+A run is `strategy:devices:model_devices:optimizer`; 0 stands for None. JAX's
+devices are made by XLA_FLAGS=--xla_force_host_platform_device_count=8.
 """
 
 import os
 import sys
-
-LOGICAL = int(os.environ.get("LOGICAL_DEVICES", 8))
-if os.environ["KERAS_BACKEND"] == "jax":
-    os.environ["XLA_FLAGS"] = (
-        f"--xla_force_host_platform_device_count={LOGICAL}"
-    )
-    os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
 
 import keras
 import numpy as np
@@ -151,10 +146,11 @@ def main(output, *runs):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        if LOGICAL > 1:
+        count = int(os.environ["LOGICAL_DEVICES"])
+        if count > 1:
             tf.config.set_logical_device_configuration(
                 tf.config.list_physical_devices("CPU")[0],
-                [tf.config.LogicalDeviceConfiguration()] * LOGICAL,
+                [tf.config.LogicalDeviceConfiguration()] * count,
             )
     found = {}
     for run in runs:

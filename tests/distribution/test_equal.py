@@ -39,12 +39,15 @@ ONE_HOST = {
 HOSTS = {"tensorflow": "multiworker:0:0:", "jax": "data-parallel:0:0:"}
 
 
-def start(output, runs, **environment):
+def start(output, runs, logical=8, **environment):
+    devices = f"--xla_force_host_platform_device_count={logical}"
     environment = {
         **os.environ,
         "KERAS_BACKEND": BACKEND,
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
+        "LOGICAL_DEVICES": str(logical),
+        "XLA_FLAGS": devices,
         **environment,
     }
     command = [sys.executable, "-m", "tests.distribution.small_run"]
@@ -136,7 +139,7 @@ def test_two_hosts_train_the_same(tmp_path, record_error):
             start(
                 paths[index + 1],
                 [HOSTS[BACKEND] + kind for kind in kinds],
-                LOGICAL_DEVICES="1",
+                logical=1,
                 TF_CONFIG=json.dumps(cluster),
                 KERAS_DISTRIBUTION_JOB_ADDRESSES=addresses[0],
                 KERAS_DISTRIBUTION_NUM_PROCESSES="2",
