@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 
@@ -276,7 +277,30 @@ def _tensorflow(name, reason, devices):
     def distribute(batches):
         return _shares.per_replica(batches, tf_own, count // host[1])
 
-    return Strategy(name, reason, count, count, host, tf_own.scope, distribute)
+    scope = tf_own.scope
+    if name == "multiworker":
+        scope = functools.partial(_multiworker_scope, tf_own)
+    return Strategy(name, reason, count, count, host, scope, distribute)
+
+
+@contextlib.contextmanager
+def _multiworker_scope(tf_own):
+    """As `tf_own.scope`, where `model.fit` works.
+
+    Keras 3.15 takes the mean of a step's logs over hosts along axis 0, which
+    they, being scalars, do not have: with several hosts it cannot take a step.
+    As on one host, each then takes its own devices' mean.
+    """
+    from keras.src.backend.tensorflow import trainer
+
+    name = "_collective_all_reduce_multi_worker"
+    keras_own = getattr(trainer, name, None)
+    setattr(trainer, name, lambda strategy: False)
+    try:
+        with tf_own.scope():
+            yield
+    finally:
+        setattr(trainer, name, keras_own)
 
 
 def _tf_hosts():

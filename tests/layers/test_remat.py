@@ -23,7 +23,7 @@ def model_of(remat, layers=2, size=16, **kwargs):
         **kwargs,
     )
     head = model.get_layer("head").kernel
-    head.assign(keras.random.normal(head.shape, seed=1))
+    head.assign(keras.random.normal(head.shape, 0, 0.1, seed=1))
     return model
 
 
@@ -34,9 +34,9 @@ def batch(size=16):
 
 
 def steps(model):
-    """Weights after two steps at rate 1: their gradients, in effect."""
+    """Weights after two steps: their gradients, in effect."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(1.0), loss)
+    model.compile(keras.optimizers.SGD(0.1), loss)
     model.fit(*batch(), batch_size=4, epochs=2, shuffle=False, verbose=0)
     return np.concatenate([w.ravel() for w in model.get_weights()])
 
@@ -50,7 +50,7 @@ def test_gradients_are_the_same(options, tmp_path, record_error):
     kept = steps(model_of(False, **options))
     model = model_of(True, **options)
     start = np.concatenate([w.ravel() for w in model.get_weights()])
-    assert np.abs(kept - start).max() > 0.1
+    assert np.abs(kept - start).max() > 0.01
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert again.get_layer("block_1").remat
