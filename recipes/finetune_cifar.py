@@ -25,6 +25,7 @@ test accuracy 0.9805 in 130 s on JAX, 0.9861 in 161 s on TensorFlow, 0.9805 in
 README).
 """
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -135,6 +136,19 @@ class Config:
         "read every image of a folder first, and leave out with a warning "
         "what cannot be read; otherwise that is an error",
     )
+    strategy: str = training.flag(
+        "auto",
+        "how several devices share a batch: mirrored or tpu (TensorFlow), "
+        "data-parallel or model-parallel (JAX), none, or auto, which says "
+        "what it takes",
+        "NAME",
+    )
+    remat: bool = training.flag(
+        False, "compute blocks twice instead of keeping them: less memory"
+    )
+    mixed_precision: bool = training.flag(
+        False, "compute in bfloat16 (TPUs and newer GPUs)"
+    )
     seed: int = training.flag(
         0, "of weights, order and augmentation, not of the split"
     )
@@ -159,7 +173,13 @@ class Config:
 
 def main(config):
     started = time.perf_counter()
+    scope = contextlib.ExitStack()
     with training.before_training():
+        chosen = training.strategy(config.strategy)
+        if chosen.host[1] > 1:
+            raise ValueError("This recipe reads its images on one host.")
+        if config.mixed_precision:
+            keras.config.set_dtype_policy("mixed_bfloat16")
         training.require("matplotlib")
         data = training.find_data(
             config.dataset, skip_bad_images=config.skip_bad_images
@@ -168,8 +188,10 @@ def main(config):
             config.output or pathlib.Path("runs") / data.name, config.overwrite
         )
         config = complete(config, data)
+        chosen.host_batch_size(config.batch_size)
         steps, interval = count_steps(config, data)
         keras.utils.set_random_seed(config.seed)
+        scope.enter_context(chosen.scope())
         model = build(config, data)
         # Grey images are mostly signs, whose mirror images mean nothing.
         flip = data.channels == 3 and not config.no_flip
@@ -198,6 +220,7 @@ def main(config):
         f"training  {steps} steps of {config.batch_size} images, "
         f"{'fine-tuning' if config.weights else 'from scratch'}, on "
         f"{keras.backend.backend()}\n"
+        f"strategy  {chosen.describe()}\n"
         f"output    {output}",
         flush=True,
     )
@@ -226,8 +249,14 @@ def main(config):
         output / "metrics.csv", config.batch_size, rate
     )
     training.fit(
-        model, train, test, steps=steps, interval=interval, callbacks=[metrics]
+        model,
+        chosen.distribute(train),
+        chosen.distribute(test),
+        steps=steps,
+        interval=interval,
+        callbacks=[metrics],
     )
+    scope.close()
 
     with training.replacing(output / "model.keras") as temporary:
         model.save(temporary)
@@ -305,6 +334,7 @@ def build(config, data):
         classes=len(data.class_names),
         # The paper takes the whole pre-training head away, both layers of it.
         representation_size=None,
+        remat=config.remat,
     )
     if config.model:
         model = getattr(keras_vit, config.model)(

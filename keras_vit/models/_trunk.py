@@ -84,6 +84,7 @@ def _encoder(x, s):
             dropout=s.dropout,
             attention_dropout=s.attention_dropout,
             drop_path=float(rate),
+            remat=s.remat,
             name=f"block_{i}",
         )(x)
     if s.final_norm == "before_pooling":

@@ -36,6 +36,7 @@ def VisionTransformer(
     dropout=0.0,
     attention_dropout=0.0,
     drop_path=0.0,
+    remat=False,
     pad_to_patch=False,
     name="vision_transformer",
 ):
@@ -114,6 +115,8 @@ def VisionTransformer(
         attention_dropout: Float in [0, 1). On attention probabilities.
         drop_path: Float in [0, 1). Rate of stochastic depth in the last
             block; it grows linearly from 0 in the first.
+        remat: Boolean. Whether training computes the blocks a second time
+            for the gradients instead of keeping their values.
         pad_to_patch: Boolean. Whether to accept images that the patch does
             not divide, adding zeros at the bottom and at the right.
         name: String. Name of the model.

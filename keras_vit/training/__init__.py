@@ -26,3 +26,5 @@ from keras_vit.training._pictures import save_predictions as save_predictions
 from keras_vit.training._pictures import spread_out as spread_out
 from keras_vit.training._protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.training._randaugment import AUGREG as AUGREG
+from keras_vit.training._strategy import Strategy as Strategy
+from keras_vit.training._strategy import strategy as strategy

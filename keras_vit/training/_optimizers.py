@@ -47,14 +47,24 @@ class _WholeBatch(keras.optimizers.Optimizer):
             momentum = ops.cast(momentum, variable.dtype)
             average.assign(momentum * average + (1 - momentum) * variable)
 
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        if self.gradient_accumulation_steps and _num_tf_replicas() > 1:
+            # Keras would end in TensorFlow's words about `merge_call`.
+            raise ValueError(
+                "Keras accumulates gradients on one device of TensorFlow. "
+                "Leave out `gradient_accumulation_steps`, or use "
+                "KERAS_BACKEND=jax. Received: gradient_accumulation_steps="
+                f"{self.gradient_accumulation_steps} on "
+                f"{_num_tf_replicas()} devices"
+            )
+        super()._backend_apply_gradients(grads, trainable_variables)
+
     def _clip_gradients(self, grads):
-        if not self.global_clipnorm or keras.backend.backend() != "tensorflow":
+        if not self.global_clipnorm or _num_tf_replicas() == 1:
             return super()._clip_gradients(grads)
         import tensorflow as tf
 
         context = tf.distribute.get_replica_context()
-        if context is None or context.num_replicas_in_sync == 1:
-            return super()._clip_gradients(grads)
         # Keras would clip what each device has of the gradient. Summing here
         # and once more when the step is applied: hence the division.
         whole = context.all_reduce(tf.distribute.ReduceOp.SUM, list(grads))
@@ -206,6 +216,16 @@ class AdamW(_WholeBatch):
             momentum_dtype=self.momentum_dtype,
         )
         return config
+
+
+def _num_tf_replicas():
+    """Among how many devices `tf.distribute` splits the step at hand."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    return 1 if context is None else context.num_replicas_in_sync
 
 
 def is_kernel(variable):

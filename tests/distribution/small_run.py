@@ -1,0 +1,163 @@
+r"""A program for the tests: trains a tiny model on some of this machine's
+logical devices and writes losses and weights.
+
+    LOGICAL_DEVICES=8 KERAS_BACKEND=tensorflow python -m \
+        tests.distribution.small_run OUTPUT.npz RUN ...
+
+A run is `strategy:devices:model_devices:optimizer`; 0 stands for None. JAX's
+devices are made by XLA_FLAGS=--xla_force_host_platform_device_count=8.
+"""
+
+import os
+import sys
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit import training
+
+STEPS, BATCH, CLASSES = 5, 16, 8
+
+
+def optimizer(kind):
+    rate = training.warmup_cosine(0.05, STEPS, warmup=0.4)
+    if kind == "keras-sgd":  # clips what each device has
+        return keras.optimizers.SGD(rate, 0.9, global_clipnorm=1.0)
+    if kind == "adamw":
+        rate = training.warmup_cosine(0.003, STEPS, warmup=0.4)
+        return training.AdamW(
+            rate, 1e-3, 0.003, epsilon=1e-4, global_clipnorm=1.0
+        )
+    accumulate = {"sgd": None, "sgd-accumulate": 2}[kind]
+    return training.SGD(
+        rate, global_clipnorm=1.0, gradient_accumulation_steps=accumulate
+    )
+
+
+class Train(keras.utils.PyDataset):
+    """This host's share of the same batches for everybody."""
+
+    def __init__(self, host, count, accumulate):
+        super().__init__()
+        self.host, self.count, self.accumulate = host, count, accumulate
+
+    def __len__(self):
+        return 2 * STEPS * self.accumulate
+
+    def __getitem__(self, index):
+        step, part = divmod(index, self.accumulate)
+        rng = np.random.default_rng(step)
+        images = rng.normal(size=(BATCH, 8, 8, 3)).astype("float32")
+        labels = rng.integers(0, CLASSES, BATCH)
+        # Devices whose gradients differ in size, so that it matters where
+        # they are clipped.
+        sizes = np.linspace(0.1, 3, BATCH, dtype="float32")
+        images *= sizes.reshape(BATCH, 1, 1, 1)
+        length = BATCH // self.accumulate // self.count
+        start = (part * self.count + self.host) * length
+        chosen = slice(start, start + length)
+        return images[chosen], labels[chosen]
+
+
+class Test(keras.utils.PyDataset):
+    """11 images, in batches of 8: the second one is padded."""
+
+    def __init__(self, host, count):
+        super().__init__()
+        self.host, self.count = host, count
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        rng = np.random.default_rng(index)
+        images = rng.normal(size=(8, 8, 8, 3)).astype("float32")
+        labels = rng.integers(0, CLASSES, 8)
+        weights = np.ones(8, "float32")
+        weights[8 - 5 * index :] = 0
+        if index and self.count == 1:
+            # Three images and no padding: `distribute` fills them up.
+            return images[:3], labels[:3], weights[:3]
+        part = slice(self.host * 8 // self.count, None)
+        part = slice(part.start, part.start + 8 // self.count)
+        return images[part], labels[part], weights[part]
+
+
+def train(run):
+    name, devices, model_devices, kind = run.split(":")
+    names = None
+    if int(devices):
+        names = [f"cpu:{i}" for i in range(int(devices))]
+    chosen = training.strategy(
+        name, devices=names, model_devices=int(model_devices) or None
+    )
+    print(chosen.describe(), flush=True)
+    accumulate = 2 if kind.endswith("accumulate") else 1
+    keras.utils.set_random_seed(1)
+    with chosen.scope():
+        model = keras_vit.VisionTransformer(
+            input_shape=(8, 8, 3),
+            patch_size=4,
+            hidden_size=16,
+            num_layers=1,
+            num_heads=4,
+            classes=CLASSES,
+        )
+        head = model.get_layer("head").kernel
+        head.assign(keras.random.normal(head.shape, seed=1))
+        model.compile(
+            optimizer(kind),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            # Not the loss: Keras divides it by the images of weight 0 too.
+            weighted_metrics=[
+                "accuracy",
+                keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
+            ],
+        )
+        chosen.host_batch_size(BATCH)
+        history = model.fit(
+            chosen.distribute(Train(*chosen.host, accumulate)),
+            epochs=STEPS,
+            steps_per_epoch=accumulate,
+            shuffle=False,
+            verbose=0,
+        ).history["loss"]
+        tested = model.evaluate(
+            chosen.distribute(Test(*chosen.host)), verbose=0
+        )
+        shards = [
+            len({str(shard.index) for shard in v.value.addressable_shards})
+            for v in model.variables
+            if keras.backend.backend() == "jax"
+        ]
+        weights = np.concatenate(
+            [keras.ops.convert_to_numpy(w).ravel() for w in model.weights]
+        )
+    return {
+        "losses": np.array(history),
+        "tested": np.array(tested[1:]),
+        "weights": weights,
+        "shards": np.array(shards),
+    }
+
+
+def main(output, *runs):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        count = int(os.environ["LOGICAL_DEVICES"])
+        if count > 1:
+            tf.config.set_logical_device_configuration(
+                tf.config.list_physical_devices("CPU")[0],
+                [tf.config.LogicalDeviceConfiguration()] * count,
+            )
+    found = {}
+    for run in runs:
+        results = train(run)
+        found.update({f"{run}/{key}": v for key, v in results.items()})
+    np.savez(output, **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,130 @@
+"""The layout map, on every backend: it looks at paths and shapes alone."""
+
+import re
+
+import keras
+import pytest
+
+import keras_vit
+from keras_vit import distribution
+
+SIZES = dict(
+    input_shape=(16, 16, 3),
+    patch_size=8,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=4,
+    classes=8,
+)
+MODELS = {
+    "paper": dict(representation_size=16),
+    "all options": dict(
+        dropout=0.1,
+        attention_dropout=0.1,
+        drop_path=0.1,
+        num_registers=2,
+        mask_token=True,
+        pre_norm=True,
+        qk_norm=True,
+        layer_scale=0.1,
+        activation="swiglu",
+        pooling="map",
+        class_token=True,
+        representation_size=16,
+    ),
+    "distilled": dict(distillation=True),
+    "late norm": dict(pooling="gap", final_norm="after_pooling"),
+    "no biases": dict(qkv_bias=False, patch_bias=False),
+    "features": dict(include_top=False, position_embedding="sincos2d"),
+    "many options": dict(
+        pooling="token_gap", position_prefix="class", num_registers=1
+    ),
+}
+DEVICES = 4
+
+
+def mesh(shape=(1, DEVICES), names=("batch", "model")):
+    count = shape[0] * shape[-1] if len(shape) > 1 else shape[0]
+    return keras.distribution.DeviceMesh(
+        shape, names, [f"cpu:{i}" for i in range(count)]
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_variable_has_one_rule(name):
+    model = keras_vit.VisionTransformer(**{**SIZES, **MODELS[name]})
+    layouts = distribution.layout_map(mesh())
+    used = set()
+    for variable in model.variables:
+        rules = [
+            rule
+            for rule in distribution.RULES
+            if re.fullmatch(rf"(?:.*/)?{rule}", variable.path)
+        ]
+        assert len(rules) == 1, (variable.path, rules)
+        used.update(rules)
+        axes = layouts[variable.path].axes
+        assert len(axes) == len(variable.shape), variable.path
+        # Also in a model of models.
+        assert layouts[f"outer/inner/{variable.path}"].axes == axes
+    if name == "all options":
+        never = {rule for rule in distribution.RULES if rule not in used}
+        assert not never, "rules that no variable has"
+
+
+def split(model, layouts):
+    """The length of what is split, by the path's end."""
+    found = {}
+    for variable in model.variables:
+        for axis, length in zip(
+            layouts[variable.path].axes, variable.shape, strict=True
+        ):
+            if axis is not None:
+                found.setdefault(variable.path, []).append(length)
+    return found
+
+
+def test_heads_hidden_units_and_classes_are_split():
+    model = keras_vit.VisionTransformer(
+        **{**SIZES, "mlp_dim": 96, "num_heads": 16, "classes": 24}
+    )
+    found = split(model, distribution.layout_map(mesh()))
+    block = {
+        f"block_1/attention/{name}": [16]
+        for name in (
+            "query/kernel",
+            "query/bias",
+            "key/kernel",
+            "key/bias",
+            "value/kernel",
+            "value/bias",
+            "attention_output/kernel",
+        )
+    }
+    block.update(
+        (f"block_1/mlp/{name}", [96])
+        for name in ("dense_1/kernel", "dense_1/bias", "dense_2/kernel")
+    )
+    rest = {"head/kernel": [24], "head/bias": [24]}
+    of_block = {p: v for p, v in found.items() if p.startswith("block_1")}
+    assert of_block == block
+    others = {p: v for p, v in found.items() if not p.startswith("block_")}
+    assert others == rest
+
+
+def test_what_does_not_divide_stays_whole():
+    model = keras_vit.VisionTransformer(
+        **{**SIZES, "num_heads": 2, "classes": 10}
+    )
+    parallel = distribution.ModelParallel(mesh())
+    axes = {
+        v.path: parallel.get_variable_layout(v).axes for v in model.variables
+    }
+    assert axes["block_0/attention/query/kernel"] == (None, None, None)
+    assert axes["head/kernel"] == (None, None)
+    assert axes["block_0/mlp/dense_1/kernel"] == (None, "model")
+
+
+def test_a_mesh_must_have_a_model_axis():
+    with pytest.raises(ValueError, match=r"axis 'model'.*\['batch'\]"):
+        distribution.layout_map(mesh((4,), ("batch",)))

@@ -1,0 +1,59 @@
+"""How much of a model a device holds."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import distribution
+
+
+def huge(**kwargs):
+    """True sizes, and no memory: variables have shapes alone."""
+    with keras.StatelessScope(initialize_variables=False):
+        return keras_vit.ViTH14(input_shape=(224, 224, 3), **kwargs)
+
+
+def eighths():
+    return distribution.ModelParallel(
+        keras.distribution.DeviceMesh(
+            (1, 8), ("batch", "model"), [f"cpu:{i}" for i in range(8)]
+        )
+    )
+
+
+def test_a_device_holds_an_eighth_of_the_huge_model(record_property):
+    model = huge()
+    alone = distribution.bytes_per_device(model)
+    assert alone == 4 * model.count_params() > 2.5e9
+    shared = distribution.bytes_per_device(model, eighths())
+    record_property("ViT-H/14, bytes a device: 1, 8", (alone, shared))
+    print(f"ViT-H/14: {alone / 1e6:.0f} MB, {shared / 1e6:.0f} MB on each of 8")
+    assert alone / shared >= 6
+
+
+@pytest.mark.skipif(
+    keras.config.backend() != "jax", reason="only JAX splits models"
+)
+def test_it_is_what_jax_holds():
+    import jax
+
+    mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), ["cpu:0"])
+    parallel = distribution.ModelParallel(mesh)
+    with parallel.scope():
+        model = keras_vit.VisionTransformer(
+            input_shape=(16, 16, 3),
+            patch_size=8,
+            hidden_size=16,
+            num_layers=1,
+            num_heads=2,
+            classes=4,
+            dropout=0.1,
+        )
+    held = sum(
+        np.prod(v.value.sharding.shard_shape(v.value.shape))
+        * v.value.dtype.itemsize
+        for v in model.variables
+    )
+    assert isinstance(model.variables[0].value, jax.Array)
+    assert distribution.bytes_per_device(model, parallel) == held

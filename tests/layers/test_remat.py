@@ -1,0 +1,111 @@
+"""Gradient checkpointing: the same gradients, and less kept for them."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_vit
+
+BACKEND = keras.config.backend()
+
+
+def model_of(remat, layers=2, size=16, **kwargs):
+    keras.utils.set_random_seed(0)
+    model = keras_vit.VisionTransformer(
+        input_shape=(size, size, 3),
+        patch_size=4,
+        hidden_size=16,
+        num_layers=layers,
+        num_heads=2,
+        classes=3,
+        remat=remat,
+        **kwargs,
+    )
+    head = model.get_layer("head").kernel
+    head.assign(keras.random.normal(head.shape, 0, 0.1, seed=1))
+    return model
+
+
+def batch(size=16):
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(4, size, size, 3)).astype("float32")
+    return images, np.arange(4) % 3
+
+
+def steps(model):
+    """Weights after two steps: their gradients, in effect."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    model.fit(*batch(), batch_size=4, epochs=2, shuffle=False, verbose=0)
+    return np.concatenate([w.ravel() for w in model.get_weights()])
+
+
+RANDOM = {"dropout": 0.2, "attention_dropout": 0.2, "drop_path": 0.2}
+
+
+@pytest.mark.parametrize("options", [{}, RANDOM], ids=["still", "random"])
+def test_gradients_are_the_same(options, tmp_path, record_error):
+    """Also of dropout, whose second drawing must be the first one's."""
+    kept = steps(model_of(False, **options))
+    model = model_of(True, **options)
+    start = np.concatenate([w.ravel() for w in model.get_weights()])
+    assert np.abs(kept - start).max() > 0.01
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.get_layer("block_1").remat
+    error = np.abs(steps(model) - kept).max()
+    record_error("gradient checkpointing", str(options), error, 1e-6)
+
+
+def test_half_precision_trains():
+    """PyTorch wants the second computation in the first one's precision."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    weights = steps(model_of(True, **RANDOM))
+    assert np.isfinite(weights).all()
+
+
+def kept_bytes(model, images):
+    """What the forward pass keeps for the gradients."""
+    if BACKEND == "torch":
+        import torch
+
+        kept = {}
+
+        def keep(tensor):
+            kept[tensor.data_ptr()] = tensor.nbytes
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+            model(images, training=True)
+        return sum(kept.values())
+    import jax
+
+    def loss(trainable, rest, images):
+        logits, _ = model.stateless_call(trainable, rest, images, training=True)
+        return ops.sum(logits)
+
+    trainable = [v.value for v in model.trainable_variables]
+    rest = [v.value for v in model.non_trainable_variables]
+    # Not the compiled step's memory: XLA's CPU compiler computes nothing
+    # twice, whatever it is told.
+    backward = jax.eval_shape(
+        lambda trainable: jax.vjp(lambda t: loss(t, rest, images), trainable)[
+            1
+        ],
+        trainable,
+    )
+    return sum(
+        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(backward)
+    )
+
+
+@pytest.mark.skipif(
+    BACKEND == "tensorflow", reason="tools/benchmark.py --memory measures it"
+)
+def test_less_is_kept(record_property):
+    images = ops.convert_to_tensor(batch(32)[0])
+    kept = kept_bytes(model_of(False, layers=6, size=32), images)
+    again = kept_bytes(model_of(True, layers=6, size=32), images)
+    record_property("kept bytes", (kept, again))
+    assert again < kept / 2, (again, kept)
