@@ -6,6 +6,8 @@ gradients are accumulated or devices share a batch, schedules, averages and
 clipping that count something else than steps of the whole batch.
 """
 
+import contextlib
+
 import keras
 from keras import ops
 
@@ -46,6 +48,11 @@ class _WholeBatch(keras.optimizers.Optimizer):
             momentum = ops.where(is_step, momentum, 1.0)
             momentum = ops.cast(momentum, variable.dtype)
             average.assign(momentum * average + (1 - momentum) * variable)
+
+    def finalize_variable_values(self, var_list):
+        """Keras puts the averages in the weights' place at the end of every
+        `fit`, and training that goes on would start from them. Here that is
+        for `averaged` to do."""
 
     def _clip_gradients(self, grads):
         if not self.global_clipnorm or keras.backend.backend() != "tensorflow":
@@ -206,6 +213,35 @@ class AdamW(_WholeBatch):
             momentum_dtype=self.momentum_dtype,
         )
         return config
+
+
+@contextlib.contextmanager
+def averaged(model):
+    """Lends a model the averages of its weights (`use_ema=True`).
+
+    In its body the model has the averages, and afterwards its own weights
+    again. Without averages nothing happens.
+    """
+    optimizer = model.optimizer
+    averages = getattr(optimizer, "_model_variables_moving_average", None)
+    if not getattr(optimizer, "use_ema", False) or not averages:
+        yield model
+        return
+    pairs = [
+        (variable, average)
+        for variable, average in zip(
+            model.trainable_variables, averages, strict=True
+        )
+        if average is not None
+    ]
+    own = [ops.convert_to_numpy(variable) for variable, _ in pairs]
+    for variable, average in pairs:
+        variable.assign(average)
+    try:
+        yield model
+    finally:
+        for (variable, _), value in zip(pairs, own, strict=True):
+            variable.assign(value)
 
 
 def is_kernel(variable):
