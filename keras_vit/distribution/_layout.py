@@ -29,10 +29,12 @@ RULES = {
         None,
         None,
     ),
+    # A ResNet before it, or alone, is small beside the encoder.
+    r"(root|stage_\d+_unit_\d+)_conv(_\w+)?/kernel": (None,) * 4,
     r"position_embedding/embedding": (None, None, None),
     r"pooling/probe": (None, None, None),
     # All norms, of queries and keys too, and `LayerScale`.
-    r"(\w*norm(_\d)?|scale_\d)/(gamma|beta)": (None,),
+    r"(\w*norm(_\w+)?|scale_\d)/(gamma|beta)": (None,),
     # The state of dropout.
     r"seed_generator(_\d+)?/seed_generator_state": (None,),
 }

@@ -1,3 +1,6 @@
+from keras_vit.training._checkpoints import Checkpoints as Checkpoints
+from keras_vit.training._checkpoints import Diverged as Diverged
+from keras_vit.training._checkpoints import Preempted as Preempted
 from keras_vit.training._data import Data as Data
 from keras_vit.training._data import find_data as find_data
 from keras_vit.training._fit import fit as fit
@@ -14,6 +17,7 @@ from keras_vit.training._models import model_facts as model_facts
 from keras_vit.training._models import zero_head as zero_head
 from keras_vit.training._optimizers import SGD as SGD
 from keras_vit.training._optimizers import AdamW as AdamW
+from keras_vit.training._optimizers import averaged as averaged
 from keras_vit.training._output import check_output as check_output
 from keras_vit.training._output import open_output as open_output
 from keras_vit.training._output import replacing as replacing

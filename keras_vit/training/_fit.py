@@ -20,28 +20,49 @@ def warmup_cosine(peak, steps, warmup):
     )
 
 
-def fit(model, train, test, *, steps, interval, callbacks):
-    """Calls `model.fit` for exactly `steps` steps.
+def fit(model, train, test, *, steps, interval, callbacks, checkpoints, done=0):
+    """Calls `model.fit` until `steps` steps are done.
 
     Args:
         model: A compiled model.
-        train: Endless batches.
-        test: Batches that end; evaluated after every `interval` steps and
-            after the last one.
+        train: Function of a step that returns the endless batches from there.
+        test: Batches that end; evaluated at every multiple of `interval`
+            steps and after the last one.
         steps: Integer.
         interval: Integer.
         callbacks: List of Keras callbacks, shared by the calls of `fit`.
+        checkpoints: `Checkpoints`, which see the others' work.
+        done: Integer. Steps that an earlier run has done.
+
+    Raises:
+        Preempted: after SIGTERM, when everything is saved.
+        Diverged: if the loss is no number any more.
     """
-    rounds, rest = divmod(steps, interval)
-    for epochs, length in ((rounds, interval), (1, rest)):
-        if epochs and length:
+    if done % interval:
+        # The metrics go on from where they were, and exist only after use.
+        model.evaluate(test, steps=1, verbose=0)
+    with checkpoints.watching():
+        for start, length, rounds in parts(done, steps, interval):
             model.fit(
-                train,
-                epochs=epochs,
+                train(start),
+                epochs=rounds,
                 steps_per_epoch=length,
                 validation_data=test,
-                callbacks=callbacks,
+                callbacks=[*callbacks, checkpoints],
                 shuffle=False,  # the batches are shuffled already
                 # A bar in a log file would be hundreds of lines.
                 verbose=1 if sys.stdout.isatty() else 2,
             )
+
+
+def parts(done, steps, interval):
+    """Lists calls of `model.fit`, as `(first step, length, rounds)`: up to
+    the next evaluation, whole intervals, and what remains."""
+    calls = []
+    for length in (interval - done % interval, interval, steps % interval):
+        length = min(length, steps - done)
+        rounds = (steps - done) // interval if length == interval else 1
+        if length and rounds:
+            calls.append((done, length, rounds))
+            done += length * rounds
+    return calls

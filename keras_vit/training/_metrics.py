@@ -25,33 +25,37 @@ class MetricsFile(keras.callbacks.Callback):
         path: Path of the file, which is replaced.
         batch_size: Integer. Images a step.
         learning_rate: Function of the step, such as a Keras schedule.
+        rows: List of the rows of an earlier run, which goes on here.
+        step: Integer. The step it goes on from.
     """
 
-    def __init__(self, path, batch_size, learning_rate):
+    def __init__(self, path, batch_size, learning_rate, rows=None, step=0):
         super().__init__()
-        self.rows = []
+        self.rows = [] if rows is None else rows
         self._path = path
         self._batch_size = batch_size
         self._learning_rate = learning_rate
-        self._step = 0
+        self._step = self._first_step = step
         self._seconds = 0.0
         with open(path, "w", newline="") as file:
             csv.writer(file).writerow(COLUMNS)
+            csv.writer(file).writerows(map(_cells, self.rows))
 
     def on_epoch_begin(self, epoch, logs=None):
         self._timed_from, self._started = self._step, time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
         self._step += 1
-        if self._step == 1:
+        if self._step == self._first_step + 1:
             # Compiling is no training: the clock starts behind it, unless
             # there is nothing else to time.
             self._first = time.perf_counter()
 
     def on_test_begin(self, logs=None):
         now = time.perf_counter()
-        if self._timed_from == 0 and self._step > 1:
-            self._timed_from, self._started = 1, self._first
+        first = self._first_step
+        if self._timed_from == first and self._step > first + 1:
+            self._timed_from, self._started = first + 1, self._first
         self._seconds = now - self._started
 
     def on_epoch_end(self, epoch, logs=None):
@@ -71,7 +75,11 @@ class MetricsFile(keras.callbacks.Callback):
         row["step"] = self._step
         self.rows.append(row)
         with open(self._path, "a", newline="") as file:
-            csv.writer(file).writerow(
-                f"{row[name]:.6g}" if name != "step" else self._step
-                for name in COLUMNS
-            )
+            csv.writer(file).writerow(_cells(row))
+
+
+def _cells(row):
+    return [
+        f"{row[name]:.6g}" if name != "step" else row["step"]
+        for name in COLUMNS
+    ]

@@ -6,6 +6,8 @@ gradients are accumulated or devices share a batch, schedules, averages and
 clipping that count something else than steps of the whole batch.
 """
 
+import contextlib
+
 import keras
 from keras import ops
 
@@ -58,6 +60,11 @@ class _WholeBatch(keras.optimizers.Optimizer):
                 f"{_num_tf_replicas()} devices"
             )
         super()._backend_apply_gradients(grads, trainable_variables)
+
+    def finalize_variable_values(self, var_list):
+        """Keras puts the averages in the weights' place at the end of every
+        `fit`, and training that goes on would start from them. Here that is
+        for `averaged` to do."""
 
     def _clip_gradients(self, grads):
         if not self.global_clipnorm or _num_tf_replicas() == 1:
@@ -226,6 +233,35 @@ def _num_tf_replicas():
 
     context = tf.distribute.get_replica_context()
     return 1 if context is None else context.num_replicas_in_sync
+
+
+@contextlib.contextmanager
+def averaged(model):
+    """Lends a model the averages of its weights (`use_ema=True`).
+
+    In its body the model has the averages, and afterwards its own weights
+    again. Without averages nothing happens.
+    """
+    optimizer = model.optimizer
+    averages = getattr(optimizer, "_model_variables_moving_average", None)
+    if not getattr(optimizer, "use_ema", False) or not averages:
+        yield model
+        return
+    pairs = [
+        (variable, average)
+        for variable, average in zip(
+            model.trainable_variables, averages, strict=True
+        )
+        if average is not None
+    ]
+    own = [ops.convert_to_numpy(variable) for variable, _ in pairs]
+    for variable, average in pairs:
+        variable.assign(average)
+    try:
+        yield model
+    finally:
+        for (variable, _), value in zip(pairs, own, strict=True):
+            variable.assign(value)
 
 
 def is_kernel(variable):

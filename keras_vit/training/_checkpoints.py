@@ -1,0 +1,327 @@
+"""Nothing of a run is lost: checkpoints that go on bit for bit."""
+
+import contextlib
+import json
+import pathlib
+import re
+import shutil
+import signal
+import sys
+import threading
+import zipfile
+
+import keras
+import numpy as np
+
+from keras_vit.training._output import replacing
+
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile)
+_NAME = re.compile(r"step-(\d{8})\.npz")
+
+
+class Diverged(ArithmeticError):
+    """The loss is no number any more."""
+
+
+class Preempted(Exception):
+    """The machine is wanted back; everything is saved."""
+
+
+class Checkpoints(keras.callbacks.Callback):
+    """Saves what a run needs to go on as if nothing had happened.
+
+    Weights, the optimizer with its averages, the state of every random
+    generator, metrics in the middle of an interval, and the rows written so
+    far. Batches are not saved: batch number k follows from the seed and k. A
+    file comes to its place whole; the newest `keep` stay, and the best one by
+    test accuracy.
+
+    Within `watching()`, SIGTERM (which machines get that are wanted back)
+    saves after the step at hand and raises `Preempted`. A loss that is not
+    finite raises `Diverged` and is never saved.
+
+    Args:
+        folder: Path; it is made if it does not exist.
+        every: Integer. Steps between two checkpoints.
+        facts: Dict of what must be the same for a run to go on, such as
+            its config: numbers, strings, None, lists.
+        keep: Integer. How many to keep, besides the best.
+        seed: Integer. Of PyTorch's dropout.
+        rows: List of dicts, which the run fills at evaluations and which is
+            filled with the earlier ones at `restore`.
+    """
+
+    CHECK = 10  # steps between two looks at the loss, which wait for a device
+
+    def __init__(self, folder, every, facts=None, keep=3, seed=0, rows=None):
+        super().__init__()
+        self.folder = pathlib.Path(folder)
+        self.every, self.keep, self.seed = every, keep, seed
+        self.facts = json.loads(json.dumps(facts or {}))
+        self.rows = [] if rows is None else rows
+        self.step = 0
+        self._terminated = False
+        self._metrics = None  # to put back when an interval goes on
+        self._saved = None
+        self._random = None  # likewise
+
+    def restore(self, model):
+        """Puts the newest good checkpoint into a compiled model.
+
+        Returns:
+            Integer. The step to go on from; 0 if there is no checkpoint.
+
+        Raises:
+            ValueError: if the checkpoints are of another run.
+        """
+        for path in sorted(self._files(), reverse=True):
+            try:
+                arrays, note = _read(path)
+            except _UNREADABLE as error:
+                print(
+                    f"checkpoint {path.name} cannot be used ({error}); "
+                    "trying the one before",
+                    file=sys.stderr,
+                )
+                continue
+            self._raise_if_another(path, note["facts"])
+            self._assign(model, arrays, path)
+            self.rows[:] = note["rows"]
+            self.step = self._saved = note["step"]
+            return self.step
+        return 0
+
+    def _raise_if_another(self, path, facts):
+        names = sorted(facts.keys() | self.facts.keys())
+        differing = [
+            f"{name} was {facts.get(name)!r} and is {self.facts.get(name)!r}"
+            for name in names
+            if facts.get(name) != self.facts.get(name)
+        ]
+        if differing:
+            raise ValueError(
+                f"{str(path)!r} is of another run: {'; '.join(differing)}. "
+                "Run the same command to go on, or start anew in another "
+                "folder."
+            )
+
+    def _assign(self, model, arrays, path):
+        model.optimizer.build(model.trainable_variables)
+        variables = _state(model)
+        shapes = {name: tuple(v.shape) for name, v in variables.items()}
+        found = {
+            name: array.shape
+            for name, array in arrays.items()
+            if not name.startswith("metrics/")
+        }
+        if found != shapes:
+            raise ValueError(f"{str(path)!r} is of another model.")
+        for name, variable in variables.items():
+            if not name.startswith("random/"):
+                variable.assign(arrays[name])
+        self._metrics = [
+            array
+            for name, array in arrays.items()
+            if name.startswith("metrics/")
+        ]
+        if self._metrics:
+            self._random = arrays.get("random/0")
+
+    @contextlib.contextmanager
+    def watching(self):
+        """Listens for SIGTERM in its body."""
+
+        def terminate(number, frame):
+            self._terminated = True
+
+        if threading.current_thread() is not threading.main_thread():
+            yield  # signals are the main thread's
+            return
+        before = signal.signal(signal.SIGTERM, terminate)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    # In `model.fit`
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 0:
+            for state in _random_states():
+                if self._random is None:
+                    state.seed([self.seed, self.step])
+                else:
+                    state.assign(self._random)
+            self._random = None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        # Keras has just emptied the metrics; this interval had begun before.
+        if self._metrics:
+            variables = self.model.metrics_variables
+            for variable, value in zip(variables, self._metrics, strict=True):
+                variable.assign(value)
+        self._metrics = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        due = self._due()
+        if due or self.step % self.CHECK == 0:
+            self._raise_if_diverged(logs)
+        # The last step of an interval is saved with its evaluation.
+        if due and batch + 1 < self.params["steps"]:
+            self.save(self.model.metrics_variables)
+            self._raise_if_terminated()
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._due():
+            self.save()
+        accuracies = [row.get("test_accuracy", 0) for row in self.rows]
+        if accuracies and accuracies[-1] >= max(accuracies):
+            self._keep_best()
+        self._raise_if_terminated()
+
+    def _due(self):
+        return self.step % self.every == 0 or self._terminated
+
+    def _raise_if_terminated(self):
+        if self._terminated:
+            raise Preempted(
+                f"Saved step {self.step} in {str(self.folder)!r}; the same "
+                "command goes on from there."
+            )
+
+    def _raise_if_diverged(self, logs):
+        loss = float(logs["loss"])
+        if np.isfinite(loss):
+            return
+        rate = float(
+            keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)
+        )
+        last = (
+            f"The last good checkpoint is {self._path(self._saved)}."
+            if self._saved
+            else "There is no checkpoint yet."
+        )
+        raise Diverged(
+            f"The loss is {loss} at step {self.step}, with a learning rate of "
+            f"{rate:.3g}. {last} Lower the learning rate, or lengthen the "
+            "warm-up."
+        )
+
+    def save(self, metrics=()):
+        """Writes a checkpoint of this step. A full disk is no reason to stop:
+        it is said, and the earlier ones stay."""
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
+        state = _state(self.model)
+        for i, variable in enumerate(metrics):
+            state[f"metrics/{i}"] = variable
+        note = {"step": self.step, "facts": self.facts, "rows": self.rows}
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _write(self._path(self.step), state, note)
+        except OSError as error:
+            print(
+                f"checkpoint of step {self.step} could not be written: {error}",
+                file=sys.stderr,
+            )
+            return
+        self._saved = self.step
+        for path in sorted(self._files())[: -self.keep]:
+            path.unlink(missing_ok=True)
+
+    def _keep_best(self):
+        newest = self._path(self.step)
+        if newest.is_file():
+            with (
+                contextlib.suppress(OSError),
+                replacing(self.folder / "best.npz") as temporary,
+            ):
+                shutil.copyfile(newest, temporary)
+
+    def _files(self):
+        if not self.folder.is_dir():
+            return []
+        return [p for p in self.folder.iterdir() if _NAME.fullmatch(p.name)]
+
+    def _path(self, step):
+        return self.folder / f"step-{step:08d}.npz"
+
+
+class _TorchRandom:
+    """PyTorch's random state, looking like a variable.
+
+    Unseeded dropout draws from it, and so do data loaders and evaluations. So
+    it begins anew with every interval, from the seed and the step, and is
+    saved in the midst of one.
+    """
+
+    dtype = "uint8"
+
+    def __init__(self, device):
+        self.device = device
+
+    @property
+    def shape(self):
+        return tuple(self.device.get_rng_state().shape)
+
+    def seed(self, entropy):
+        import torch
+
+        (seed,) = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
+        torch.manual_seed(int(seed >> np.uint64(1)))
+
+    def assign(self, array):
+        import torch
+
+        self.device.set_rng_state(torch.from_numpy(array.copy()))
+
+    def __array__(self, dtype=None, copy=None):
+        return self.device.get_rng_state().numpy().copy()
+
+
+def _random_states():
+    if keras.backend.backend() != "torch":
+        return []
+    import torch
+
+    # Dropout draws on the device that it runs on.
+    return [_TorchRandom(torch.cuda if torch.cuda.is_available() else torch)]
+
+
+def _state(model):
+    """Returns all that changes while a model is trained, by name."""
+    groups = {
+        "model": model.variables,
+        "optimizer": model.optimizer.variables,
+        "random": _random_states(),
+    }
+    return {
+        f"{group}/{i}": variable
+        for group, variables in groups.items()
+        for i, variable in enumerate(variables)
+    }
+
+
+def _write(path, state, note):
+    arrays, dtypes = {}, {}
+    for name, variable in state.items():
+        dtype = keras.backend.standardize_dtype(variable.dtype)
+        if not isinstance(variable, _TorchRandom):
+            variable = keras.ops.convert_to_numpy(variable)
+        array = np.asarray(variable)
+        if dtype == "bfloat16":  # which .npz has no name for
+            array, dtypes[name] = array.astype("float32"), dtype
+        arrays[name] = array
+    note = {**note, "dtypes": dtypes}
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        text = np.frombuffer(json.dumps(note).encode(), np.uint8)
+        np.savez(file, note=text, **arrays)
+
+
+def _read(path):
+    """Returns `(arrays, note)`; checksums are compared while reading."""
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    note = json.loads(arrays.pop("note").tobytes())
+    return arrays, note

@@ -1,0 +1,103 @@
+"""A small run to interrupt."""
+
+import json
+import os
+import pathlib
+import time
+
+import keras
+import numpy as np
+
+from keras_vit import training
+
+STEPS, INTERVAL, EVERY, BATCH = 24, 8, 5, 4
+
+
+class Stream(keras.utils.PyDataset):
+    """Batch k follows from k."""
+
+    def __init__(self, start, count=10**6):
+        super().__init__()
+        self.start, self.count = start, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        rng = np.random.default_rng(self.start + index)
+        labels = rng.integers(0, 3, BATCH)
+        images = rng.normal(labels[:, None, None, None], 1, (BATCH, 8, 8, 1))
+        return images.astype("float32"), labels
+
+
+def build():
+    rate = 0.05
+    keras.utils.set_random_seed(0)
+    layers = [
+        keras.layers.Flatten(),
+        keras.layers.Dense(8, activation="gelu"),
+        keras.layers.Dropout(0.1),  # whose random state must go on too
+        keras.layers.Dense(3),
+    ]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
+    schedule = training.warmup_cosine(rate, STEPS, 0.2)
+    optimizer = training.AdamW(
+        schedule, 0.01, rate, use_ema=True, momentum_dtype="bfloat16"
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    return model, schedule
+
+
+def main(folder, callbacks=(), stream=Stream):
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    model, schedule = build()
+    checkpoints = training.Checkpoints(
+        folder / "checkpoints", EVERY, {"seed": 0}
+    )
+    done = checkpoints.restore(model)
+    print(f"from {done}", flush=True)
+    rows = checkpoints.rows
+    metrics = training.MetricsFile(
+        folder / "metrics.csv", BATCH, schedule, rows, done
+    )
+    training.fit(
+        model,
+        stream,
+        Stream(10**7, count=3),
+        steps=STEPS,
+        interval=INTERVAL,
+        callbacks=[metrics, *callbacks],
+        checkpoints=checkpoints,
+        done=done,
+    )
+    for row in rows:
+        del row["images_per_second"]
+    arrays = {
+        str(i): keras.ops.convert_to_numpy(v).astype("float32")
+        for i, v in enumerate([*model.variables, *model.optimizer.variables])
+    }
+    np.savez(folder / "end.npz", **arrays)
+    (folder / "rows.json").write_text(json.dumps(rows))
+
+
+class Tell(keras.callbacks.Callback):
+    """Writes the step where another process sees it, and takes its time."""
+
+    def __init__(self, counter):
+        super().__init__()
+        self.counter = counter
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.counter.value += 1
+        time.sleep(0.1)
+
+
+def in_process(folder, counter):
+    """What a process of its own does; SIGTERM ends it with status 0."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        main(folder, [Tell(counter)])
+    except training.Preempted:
+        pass

@@ -1,0 +1,195 @@
+"""Runs that are killed, and go on bit for bit."""
+
+import errno
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import training
+from keras_vit.training import _checkpoints
+from tests.training import run_small
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """The end of a run that nothing happens to."""
+    folder = tmp_path_factory.mktemp("straight")
+    run_small.main(folder)
+    return folder
+
+
+def assert_same_end(folder, straight):
+    assert json.loads((folder / "rows.json").read_text()) == json.loads(
+        (straight / "rows.json").read_text()
+    )
+    with (
+        np.load(folder / "end.npz") as found,
+        np.load(straight / "end.npz") as expected,
+    ):
+        assert found.files == expected.files
+        for name in expected.files:
+            np.testing.assert_array_equal(found[name], expected[name])
+
+
+class Crash(keras.callbacks.Callback):
+    """Stands for the end of the world after some step."""
+
+    def __init__(self, after):
+        super().__init__()
+        self.left = after
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", [1, 5, 6, 8, 13, 23])
+def test_crashed_runs_go_on(after, straight, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run_small.main(tmp_path, callbacks=[Crash(after)])
+    run_small.main(tmp_path)
+    assert_same_end(tmp_path, straight)
+
+
+# A process that has imported what it needs and started nothing yet: its
+# forks begin at once.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.training.run_small"])
+
+
+def run_until(folder, steps, number):
+    """Runs in a process of its own, and sends it a signal after so many steps.
+
+    Returns its exit status.
+    """
+    counter = PROCESSES.Value("i", 0)
+    process = PROCESSES.Process(
+        target=run_small.in_process, args=(folder, counter)
+    )
+    process.start()
+    while process.is_alive() and counter.value < steps:
+        time.sleep(0.01)
+    assert counter.value >= steps, "it ended before"
+    os.kill(process.pid, number)
+    process.join()
+    return process.exitcode
+
+
+@pytest.mark.slow
+def test_killed_ten_times(straight, tmp_path):
+    """`kill -9`, each time some steps after going on."""
+    rng = random.Random(0)
+    for _ in range(10):
+        # It goes on from a multiple of 5: below 5 steps it gets nowhere.
+        steps = rng.randint(1, 6)
+        assert run_until(tmp_path, steps, signal.SIGKILL) == -signal.SIGKILL
+    run_small.main(tmp_path)
+    assert_same_end(tmp_path, straight)
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_ends_well(straight, tmp_path):
+    assert run_until(tmp_path, 7, signal.SIGTERM) == 0
+    steps = sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*"))
+    assert steps[-1] > "step-00000006.npz"
+    run_small.main(tmp_path)
+    assert_same_end(tmp_path, straight)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "page"])
+def test_damaged_newest_falls_back(damage, straight, tmp_path, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        run_small.main(tmp_path, callbacks=[Crash(17)])
+    newest = tmp_path / "checkpoints" / "step-00000015.npz"
+    body = bytearray(newest.read_bytes())
+    if damage == "truncated":
+        body = body[: len(body) // 2]
+    elif damage == "flipped":
+        body[len(body) // 2] ^= 1
+    else:
+        body = b"" if damage == "empty" else b"<html>"
+    newest.write_bytes(body)
+    run_small.main(tmp_path)
+    said = capsys.readouterr()
+    assert "step-00000015.npz cannot be used" in said.err
+    assert "from 10\n" in said.out
+    assert_same_end(tmp_path, straight)
+
+
+def test_a_full_disk_is_said_and_survived(
+    straight, tmp_path, capsys, monkeypatch
+):
+    write = _checkpoints._write
+
+    def full(path, state, note):
+        if note["step"] == 15:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, state, note)
+
+    monkeypatch.setattr(_checkpoints, "_write", full)
+    with pytest.raises(KeyboardInterrupt):
+        run_small.main(tmp_path, callbacks=[Crash(17)])
+    assert "step 15 could not be written" in capsys.readouterr().err
+    run_small.main(tmp_path)
+    assert "from 10\n" in capsys.readouterr().out
+    assert_same_end(tmp_path, straight)
+
+
+def test_newest_and_best_are_kept(straight):
+    names = sorted(p.name for p in (straight / "checkpoints").iterdir())
+    steps = [f"step-{step:08d}.npz" for step in (10, 15, 20)]
+    assert set(names) - {"best.npz"} == set(steps)
+
+
+class Poisoned(run_small.Stream):
+    def __getitem__(self, index):
+        images, labels = super().__getitem__(index)
+        return images * (np.nan if self.start + index >= 12 else 1), labels
+
+
+def test_diverged(tmp_path):
+    with pytest.raises(training.Diverged) as error:
+        run_small.main(tmp_path, stream=Poisoned)
+    text = str(error.value)
+    assert "The loss is nan at step 15, with a learning rate of 0.0" in text
+    assert "step-00000010.npz" in text
+    for path in (tmp_path / "checkpoints").iterdir():
+        with np.load(path) as good:
+            for name in good.files:
+                assert np.isfinite(good[name]).all(), name
+
+
+def test_another_run(straight, tmp_path):
+    model, _ = run_small.build()
+    other = training.Checkpoints(straight / "checkpoints", 5, {"seed": 1})
+    with pytest.raises(ValueError, match="seed was 0 and is 1"):
+        other.restore(model)
+
+
+def test_averages_are_lent():
+    model, _ = run_small.build()
+    x, y = run_small.Stream(0)[0]
+    model.fit(x, y, epochs=3, verbose=0)
+    own = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
+    averages = [
+        keras.ops.convert_to_numpy(v)
+        for v in model.optimizer._model_variables_moving_average
+    ]
+    with training.averaged(model):
+        lent = [
+            keras.ops.convert_to_numpy(v) for v in model.trainable_variables
+        ]
+    for a, b in zip(lent, averages, strict=True):
+        np.testing.assert_array_equal(a, b)
+    after = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
+    for a, b in zip(after, own, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any((a != b).any() for a, b in zip(lent, own, strict=True))
