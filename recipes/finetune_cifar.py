@@ -8,11 +8,18 @@
   python recipes/finetune_cifar.py --weights runs/digits/model.npz \\
       --image-size 16 --output runs/digits-16
       fine-tunes the result at twice the size
-  python recipes/finetune_cifar.py --dataset cifar10 --weights ViT-B_16.npz \\
-      --image-size 384 --batch-size 512 --learning-rate 0.01
-      the paper's fine-tuning: for a GPU, or several
+  python recipes/finetune_cifar.py --dataset cifar10 --model ViTB16 \\
+      --weights imagenet21k --image-size 384 --batch-size 512 \\
+      --learning-rate 0.01 --protocol vit_jax
+      the paper's fine-tuning, weights downloaded: for a GPU, or several
   python recipes/finetune_cifar.py --dataset photos --weights ViT-B_16.npz
       your own images, in photos/CLASS/* or photos/{train,test}/CLASS/*
+  python recipes/finetune_cifar.py --dataset cifar10 --model BiT_R50x1 \\
+      --weights BiT-M-R50x1.npz --batch-size 512 --protocol bit-hyperrule
+      BiT's fine-tuning: its rule chooses sizes, steps, rate and mixup
+
+A run that was interrupted goes on where it was, bit for bit, with the same
+command.
 
 The output folder gets model.keras, model.npz (for the next --weights),
 metrics.csv, curves.png, predictions.png and config.json. KERAS_BACKEND
@@ -31,6 +38,7 @@ import math
 import os
 import pathlib
 import shlex
+import shutil
 import sys
 import time
 
@@ -44,7 +52,6 @@ import keras
 
 import keras_vit
 from keras_vit import training
-from keras_vit.models import VARIANTS
 
 FILES = (
     "model.keras",
@@ -67,15 +74,16 @@ class Config:
     )
     model: str | None = training.flag(
         None,
-        f"one of {', '.join(VARIANTS)}; without it, what --weights holds, "
-        "else a compact ViT of 4 layers of width 64",
+        f"one of {', '.join(training.MODEL_NAMES)}; without it, what "
+        "--weights holds, else compact-vit, of 4 layers of width 64",
         "NAME",
     )
     weights: str | None = training.flag(
         None,
-        "checkpoint to fine-tune, in the layout of "
-        "google-research/vision_transformer; its head is replaced",
-        "FILE.npz",
+        "what to fine-tune: a checkpoint of Google's, timm's, ..., its "
+        "address, or with --model a name such as imagenet21k (see "
+        "keras_vit.list_weights()); its head is replaced",
+        "FILE|NAME",
     )
     image_size: int | None = training.flag(
         None,
@@ -105,6 +113,15 @@ class Config:
         "peak; without it, 0.003 from scratch and 0.03 with --weights",
         "X",
     )
+    accumulate: int = training.flag(
+        1, "parts in which a batch is computed, for less memory"
+    )
+    average: float = training.flag(
+        0.0,
+        "decay of an average of the weights, which is then evaluated and "
+        "saved: 0.9999 in the paper's Table 2",
+        "X",
+    )
     # Decay as for the paper's ImageNet models is for runs of 300 epochs.
     weight_decay: float = training.flag(
         0.05, "of AdamW; there is none with --weights", "X"
@@ -125,8 +142,11 @@ class Config:
         f"{', '.join(training.AUGREG)}",
         "LEVEL",
     )
-    mixup: float = training.flag(
-        0.0, "p of mixup's Beta(p, p), such as 0.2; 0 for none", "P"
+    mixup: float | None = training.flag(
+        None,
+        "p of mixup's Beta(p, p), such as 0.2; none without it, and 0.1 from "
+        "20000 images on with --protocol bit-hyperrule",
+        "P",
     )
     no_flip: bool = training.flag(
         False, "do not mirror images (text, left and right hands)"
@@ -152,6 +172,9 @@ class Config:
     seed: int = training.flag(
         0, "of weights, order and augmentation, not of the split"
     )
+    checkpoint_every: int | None = training.flag(
+        None, "steps between two checkpoints; default: between evaluations"
+    )
     output: str | None = training.flag(
         None, "default: runs/ and the dataset's name", "DIR"
     )
@@ -161,7 +184,9 @@ class Config:
 
     def __post_init__(self):
         sizes = ("image_size", "patch_size", "batch_size", "steps", "epochs")
-        training.check_numbers(self, *sizes, minimum=1)
+        counts = (*sizes, "accumulate", "checkpoint_every")
+        training.check_numbers(self, *counts, minimum=1)
+        training.check_numbers(self, "average", minimum=0, below=1)
         training.check_numbers(self, "learning_rate", above=0)
         training.check_numbers(self, "weight_decay", minimum=0)
         training.check_numbers(self, "warmup", minimum=0, below=1)
@@ -169,6 +194,11 @@ class Config:
         training.check_numbers(self, "seed", minimum=0, below=2**32)
         if self.steps and self.epochs:
             raise ValueError("Give --steps or --epochs, not both.")
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"--accumulate {self.accumulate} must divide --batch-size "
+                f"{self.batch_size}."
+            )
 
 
 def main(config):
@@ -188,29 +218,66 @@ def main(config):
             config.output or pathlib.Path("runs") / data.name, config.overwrite
         )
         config = complete(config, data)
-        chosen.host_batch_size(config.batch_size)
+        parts = config.accumulate
+        part_size = config.batch_size // parts
+        chosen.host_batch_size(part_size)
         steps, interval = count_steps(config, data)
         keras.utils.set_random_seed(config.seed)
         scope.enter_context(chosen.scope())
-        model = build(config, data)
+        model = training.build_model(
+            config.model,
+            config.weights,
+            config.patch_size,
+            config.seed,
+            input_shape=(config.image_size, config.image_size, data.channels),
+            classes=len(data.class_names),
+            remat=config.remat,
+        )
         # Grey images are mostly signs, whose mirror images mean nothing.
         flip = data.channels == 3 and not config.no_flip
         options = dict(
             image_size=config.image_size,
-            batch_size=config.batch_size,
+            batch_size=part_size,
             protocol=config.protocol,
             # Mixed labels are no integers.
             one_hot=config.mixup > 0,
         )
-        train = data.train(
-            seed=config.seed,
-            augment=config.augment,
-            mixup=config.mixup,
-            flip=flip,
-            **options,
-        )
+
+        def train(start):
+            batches = data.train(
+                seed=config.seed,
+                augment=config.augment,
+                mixup=config.mixup,
+                flip=flip,
+                start=start,
+                **options,
+            )
+            return chosen.distribute(batches)
+
+        train(0)  # what is wrong with it is said now
         test = data.test(**options)
-        training.open_output(output, FILES)
+        optimizer, rate = optimizer_of(config, steps)
+        loss = (
+            keras.losses.CategoricalCrossentropy
+            if config.mixup
+            else keras.losses.SparseCategoricalCrossentropy
+        )
+        model.compile(
+            optimizer=optimizer,
+            loss=loss(from_logits=True),
+            # Weighted: the padding of the last test batch has weight 0.
+            weighted_metrics=["accuracy"],
+        )
+        folder = training.open_output(output, FILES, config.overwrite)
+        # What may differ when a run goes on.
+        facts = dataclasses.asdict(config) | {"steps": steps}
+        for name in ("output", "overwrite", "checkpoint_every"):
+            del facts[name]
+        every = parts * (config.checkpoint_every or interval)
+        checkpoints = training.Checkpoints(
+            folder, every, facts, seed=config.seed
+        )
+        done = checkpoints.restore(model)
     print(
         f"data      {data.name}: {data.num_train} training and "
         f"{data.num_test} test images, {len(data.class_names)} classes\n"
@@ -221,47 +288,43 @@ def main(config):
         f"{'fine-tuning' if config.weights else 'from scratch'}, on "
         f"{keras.backend.backend()}\n"
         f"strategy  {chosen.describe()}\n"
-        f"output    {output}",
+        f"output    {output}"
+        + (f"\ngoing on  from step {done // parts}" if done else ""),
         flush=True,
     )
 
-    rate = training.warmup_cosine(config.learning_rate, steps, config.warmup)
-    if config.weights:  # Table 4
-        optimizer = keras.optimizers.SGD(
-            rate, momentum=0.9, global_clipnorm=1.0
-        )
-    else:
-        optimizer = keras.optimizers.AdamW(
-            rate, weight_decay=config.weight_decay, global_clipnorm=1.0
-        )
-    loss = (
-        keras.losses.CategoricalCrossentropy
-        if config.mixup
-        else keras.losses.SparseCategoricalCrossentropy
-    )
-    model.compile(
-        optimizer=optimizer,
-        loss=loss(from_logits=True),
-        # Weighted: the padding of the last test batch has weight 0.
-        weighted_metrics=["accuracy"],
-    )
     metrics = training.MetricsFile(
-        output / "metrics.csv", config.batch_size, rate
+        output / "metrics.csv",
+        config.batch_size,
+        rate,
+        checkpoints.rows,
+        done,
+        parts,
     )
     training.fit(
         model,
-        chosen.distribute(train),
+        train,
         chosen.distribute(test),
-        steps=steps,
-        interval=interval,
+        steps=steps * parts,
+        interval=interval * parts,
         callbacks=[metrics],
+        checkpoints=checkpoints,
+        done=done,
     )
-    scope.close()
+    accuracy = metrics.rows[-1]["test_accuracy"]
+    if config.average:
+        scope.enter_context(training.averaged(model))
+        results = model.evaluate(
+            chosen.distribute(test), return_dict=True, verbose=0
+        )
+        accuracy = float(results["accuracy"])
+        print(f"with averaged weights: {accuracy:.4f}")
 
     with training.replacing(output / "model.keras") as temporary:
         model.save(temporary)
-    keras_vit.converters.save(model, output / "model.npz", overwrite=True)
-    accuracy = metrics.rows[-1]["test_accuracy"]
+    keras_vit.converters.save(
+        model, output / "model.npz", training.layout_of(model), overwrite=True
+    )
     title = f"{model.name} on {data.name}: test accuracy {accuracy:.2%}"
     training.save_curves(metrics.rows, output / "curves.png", title)
     images, labels = training.spread_out(test, data.num_test)
@@ -273,6 +336,8 @@ def main(config):
         output / "predictions.png",
         f"{title}, {len(images)} of {data.num_test} images",
     )
+    scope.close()
+    shutil.rmtree(folder)  # of no use to a run that is done
     seconds = round(time.perf_counter() - started, 1)
     facts = {
         "config": {**dataclasses.asdict(config), "steps": steps},
@@ -299,20 +364,57 @@ def complete(config, data):
     facts = training.model_facts(
         config.model, config.weights, config.patch_size
     )
-    sizes = (config.image_size, facts["image_size"], data.image_size, 64)
+    bit = config.protocol == "bit-hyperrule"
+    small = data.image_size is not None and data.image_size < 96
+    sizes = (
+        config.image_size,
+        (128 if small else 480) if bit else facts["image_size"],
+        data.image_size,
+        64,
+    )
     image_size = next(size for size in sizes if size)
     patch_size = facts["patch_size"]
-    if patch_size is None:
-        patch_size = training.choose_patch_size(image_size)
-    training.check_patch_size(image_size, patch_size)
+    if facts["stride"]:
+        if patch_size is None:
+            patch_size = training.choose_patch_size(image_size)
+        training.check_patch_size(image_size, patch_size * facts["stride"])
+    mixup = config.mixup
+    if mixup is None:
+        mixup = 0.1 if bit and data.num_train >= 20_000 else 0.0
+    rate = 0.03 if config.weights and not bit else 0.003
     return dataclasses.replace(
         config,
         image_size=image_size,
         patch_size=patch_size,
-        batch_size=min(config.batch_size, data.num_train),
-        learning_rate=config.learning_rate
-        or (0.03 if config.weights else 0.003),
+        # Few images are one batch, of whole parts.
+        batch_size=min(
+            config.batch_size,
+            data.num_train // config.accumulate * config.accumulate,
+        ),
+        learning_rate=config.learning_rate or rate,
+        mixup=mixup,
     )
+
+
+def optimizer_of(config, steps):
+    """Returns the optimizer and its schedule, a function of the step."""
+    common = {
+        "gradient_accumulation_steps": (
+            config.accumulate if config.accumulate > 1 else None
+        ),
+        "use_ema": config.average > 0,
+        "ema_momentum": config.average or 0.99,
+    }
+    peak = config.learning_rate
+    if config.protocol == "bit-hyperrule":
+        rate = training.HyperRule(peak, steps)
+        return training.SGD(rate, momentum=0.9, **common), rate
+    rate = training.warmup_cosine(peak, steps, config.warmup)
+    common["global_clipnorm"] = 1.0
+    if config.weights:  # Table 4
+        return training.SGD(rate, momentum=0.9, **common), rate
+    decay = config.weight_decay * peak
+    return training.AdamW(rate, decay, peak, **common), rate
 
 
 def count_steps(config, data):
@@ -321,57 +423,14 @@ def count_steps(config, data):
     if config.epochs:
         return config.epochs * steps_per_epoch, steps_per_epoch
     steps = config.steps
-    if steps is None and config.weights:
+    if steps is None and config.protocol == "bit-hyperrule":
+        limits = ((20_000, 500), (500_000, 10_000), (math.inf, 20_000))
+        steps = next(n for limit, n in limits if data.num_train < limit)
+    elif steps is None and config.weights:
         steps = 500 if data.num_train < 20_000 else 10_000
     elif steps is None:
         steps = max(1500, 30 * steps_per_epoch)
     return steps, max(1, steps // 10)
-
-
-def build(config, data):
-    arguments = dict(
-        input_shape=(config.image_size, config.image_size, data.channels),
-        classes=len(data.class_names),
-        # The paper takes the whole pre-training head away, both layers of it.
-        representation_size=None,
-        remat=config.remat,
-    )
-    if config.model:
-        model = getattr(keras_vit, config.model)(
-            weights=config.weights, patch_size=config.patch_size, **arguments
-        )
-    elif config.weights:
-        model = keras_vit.converters.load(
-            config.weights, include_top=True, **arguments
-        )
-    else:
-        return compact_vit(config, **arguments)
-    if config.weights:
-        # Table 4; also where the number of classes stays the same.
-        training.zero_head(model)
-    return model
-
-
-def compact_vit(config, **arguments):
-    model = keras_vit.VisionTransformer(
-        patch_size=config.patch_size,
-        hidden_size=64,
-        num_layers=4,
-        num_heads=4,
-        # The mean of the patches is steadier than a class token on so few
-        # images: 0.986 on digits where the token gave 0.978 (one seed).
-        pooling="gap",
-        name="compact_vit",
-        **arguments,
-    )
-    # Positions that start at the usual 0.02 are lost beside the content of
-    # small patches: digits then learn far slower (0.91 after 800 steps, and
-    # 0.97 after 600 with 0.5).
-    positions = model.get_layer("position_embedding").embedding
-    positions.assign(
-        keras.random.normal(positions.shape, stddev=0.5, seed=config.seed)
-    )
-    return model
 
 
 if __name__ == "__main__":

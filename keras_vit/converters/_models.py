@@ -3,6 +3,7 @@ needed, so that the rest of this room stays plain NumPy."""
 
 import pathlib
 
+from keras_vit.converters._checkpoint import Checkpoint
 from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._checkpoint import raise_if_untold
 from keras_vit.converters._files import replacing
@@ -26,7 +27,8 @@ def load(path, layout=None, num_heads=None, **overrides):
         path: String or path: an .npz, .safetensors, .pth, .pt or .bin file,
             the .index.json of a sharded one, a Hugging Face folder, or a
             .keras or .weights.h5 file of a model of this package. A .keras
-            file without overrides is the model as it was saved.
+            file without overrides is the model as it was saved. Also an
+            address (https://, hf://), or what `open_checkpoint` returned.
         layout: "vit_jax", "big_vision", "timm", "huggingface",
             "torchvision", "dinov2", "mae" or "bit"; None finds it by the
             keys, if only one fits. For a .weights.h5 file that another
@@ -54,9 +56,11 @@ def load(path, layout=None, num_heads=None, **overrides):
     from keras_vit import models
 
     known(layout)
-    checkpoint = open_checkpoint(path, layout, num_heads)
+    checkpoint = path
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = open_checkpoint(path, layout, num_heads)
     raise_if_untold(checkpoint, overrides)
-    if str(path).endswith(".keras") and not overrides:
+    if checkpoint.path.endswith(".keras") and not overrides:
         return _load_whole(checkpoint)
     build = {
         "vit": models.VisionTransformer,

@@ -3,6 +3,7 @@ from keras_vit.training._checkpoints import Diverged as Diverged
 from keras_vit.training._checkpoints import Preempted as Preempted
 from keras_vit.training._data import Data as Data
 from keras_vit.training._data import find_data as find_data
+from keras_vit.training._fit import HyperRule as HyperRule
 from keras_vit.training._fit import fit as fit
 from keras_vit.training._fit import warmup_cosine as warmup_cosine
 from keras_vit.training._flags import UserError as UserError
@@ -13,6 +14,9 @@ from keras_vit.training._flags import flags as flags
 from keras_vit.training._flags import require as require
 from keras_vit.training._flags import run as run
 from keras_vit.training._metrics import MetricsFile as MetricsFile
+from keras_vit.training._models import MODEL_NAMES as MODEL_NAMES
+from keras_vit.training._models import build_model as build_model
+from keras_vit.training._models import layout_of as layout_of
 from keras_vit.training._models import model_facts as model_facts
 from keras_vit.training._models import zero_head as zero_head
 from keras_vit.training._optimizers import SGD as SGD

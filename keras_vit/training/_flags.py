@@ -9,6 +9,9 @@ import sys
 import types
 import typing
 
+from keras_vit.training._checkpoints import Diverged
+from keras_vit.training._checkpoints import Preempted
+
 
 class UserError(ValueError):
     """A mistake found before training: it is shown without a traceback."""
@@ -70,6 +73,11 @@ def run(main, config_class, description, argv=None):
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except Preempted as preempted:
+        print(f"\n{preempted}")  # and status 0: this is how it should be
+    except Diverged as error:
+        print(f"\nerror: {error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("\nerror: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -27,10 +27,15 @@ class MetricsFile(keras.callbacks.Callback):
         learning_rate: Function of the step, such as a Keras schedule.
         rows: List of the rows of an earlier run, which goes on here.
         step: Integer. The step it goes on from.
+        parts: Integer. Calls of Keras's a step: the parts in which a batch
+            comes where gradients are accumulated.
     """
 
-    def __init__(self, path, batch_size, learning_rate, rows=None, step=0):
+    def __init__(
+        self, path, batch_size, learning_rate, rows=None, step=0, parts=1
+    ):
         super().__init__()
+        self._parts = parts
         self.rows = [] if rows is None else rows
         self._path = path
         self._batch_size = batch_size
@@ -59,11 +64,13 @@ class MetricsFile(keras.callbacks.Callback):
         self._seconds = now - self._started
 
     def on_epoch_end(self, epoch, logs=None):
-        images = (self._step - self._timed_from) * self._batch_size
+        parts = self._step - self._timed_from
+        images = parts * self._batch_size // self._parts
+        step = self._step // self._parts
         # The rate of the last update made: the schedule is read before it.
-        rate = keras.ops.convert_to_numpy(self._learning_rate(self._step - 1))
+        rate = keras.ops.convert_to_numpy(self._learning_rate(step - 1))
         values = (
-            self._step,
+            step,
             logs["loss"],
             logs["accuracy"],
             logs["val_loss"],
@@ -72,7 +79,7 @@ class MetricsFile(keras.callbacks.Callback):
             images / self._seconds,
         )
         row = dict(zip(COLUMNS, map(float, values), strict=True))
-        row["step"] = self._step
+        row["step"] = step
         self.rows.append(row)
         with open(self._path, "a", newline="") as file:
             csv.writer(file).writerow(_cells(row))

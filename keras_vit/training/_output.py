@@ -6,23 +6,30 @@ import json
 import os
 import pathlib
 import platform
+import shutil
 
 import keras
 
 from keras_vit._version import __version__
 
+CHECKPOINTS = "checkpoints"
+
 
 def check_output(folder, overwrite):
     """Returns the folder as a path; writes nothing.
 
+    A folder that a run was interrupted in may be gone on with.
+
     Raises:
-        ValueError: if it is a file, holds something and `overwrite` is False,
-            or cannot be written.
+        ValueError: if it is a file, holds something else and `overwrite` is
+            False, or cannot be written.
     """
     folder = pathlib.Path(folder).expanduser()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output {str(folder)!r} is a file, not a folder.")
-    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+    unfinished = (folder / CHECKPOINTS).is_dir()
+    used = folder.is_dir() and any(folder.iterdir()) and not unfinished
+    if used and not overwrite:
         raise ValueError(
             f"The output folder {str(folder)!r} is not empty. Choose another "
             "--output, or replace what an earlier run wrote with --overwrite."
@@ -38,15 +45,21 @@ def check_output(folder, overwrite):
     return folder
 
 
-def open_output(folder, names):
+def open_output(folder, names, overwrite=False):
     """Makes the folder and removes files of an earlier run.
 
     An interrupted run then never leaves its first rows beside the model of
-    the run before.
+    the run before. Its checkpoints stay, unless they are to be overwritten.
+
+    Returns:
+        The folder of the checkpoints.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if overwrite:
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     for name in names:
         (folder / name).unlink(missing_ok=True)
+    return folder / CHECKPOINTS
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import importlib.util
 import json
 import os
@@ -143,7 +144,13 @@ def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
     config = recipe.Config(weights=str(digits / "model.npz"))
     config = recipe.complete(config, data)
     assert config.image_size == 8  # that of the file
-    model = recipe.build(config, data)
+    model = training.build_model(
+        config.model,
+        config.weights,
+        config.patch_size,
+        input_shape=(8, 8, 1),
+        classes=10,
+    )
     old = keras.models.load_model(digits / "model.keras")
     images = first_batch()[0][:4]
     bodies = [
@@ -195,6 +202,80 @@ def test_a_folder(tmp_path):
     assert [row["step"] for row in rows_of(output)] == ["1", "2"]
     model = keras.models.load_model(output / "model.keras")
     assert model.output_shape == (None, 2)
+
+
+class Crash(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if self.model.optimizer.iterations == 3:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    """Also in parts of a batch, and with averaged weights."""
+    settings = {
+        "steps": 5,
+        "batch_size": 8,
+        "accumulate": 2,
+        "average": 0.5,
+        "checkpoint_every": 1,
+    }
+    run(**settings, output=str(tmp_path / "straight"))
+    fit = training.fit
+
+    def crashing(*arguments, callbacks, **keywords):
+        fit(*arguments, callbacks=[*callbacks, Crash()], **keywords)
+
+    monkeypatch.setattr(training, "fit", crashing)
+    with pytest.raises(KeyboardInterrupt):
+        run(**settings, output=str(tmp_path / "crashed"))
+    monkeypatch.setattr(training, "fit", fit)
+    refused(
+        "is of another run: batch_size was 8 and is 4",
+        **{**settings, "batch_size": 4, "output": str(tmp_path / "crashed")},
+    )
+    run(**settings, output=str(tmp_path / "crashed"))
+    found, expected = (
+        keras.models.load_model(tmp_path / name / "model.keras").get_weights()
+        for name in ("crashed", "straight")
+    )
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    rows = [rows_of(tmp_path / name) for name in ("crashed", "straight")]
+    for row in (row for part in rows for row in part):
+        del row["images_per_second"]
+    assert rows[0] == rows[1]
+    assert [row["step"] for row in rows[0]] == ["1", "2", "3", "4", "5"]
+    assert not (tmp_path / "crashed" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("model", ["compact-hybrid", "compact-bit"])
+def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path):
+    data = {"batch_size": 8, "steps": 1}
+    run(model=model, output=str(tmp_path / "a"), **data)
+    run(
+        weights=str(tmp_path / "a" / "model.npz"),
+        image_size=40,
+        protocol="simple",
+        output=str(tmp_path / "b"),
+        **data,
+    )
+    found = keras.models.load_model(tmp_path / "b" / "model.keras")
+    assert found.input_shape == (None, 40, 40, 1)
+
+
+def test_bits_rule_chooses():
+    data = training.find_data("digits")
+
+    def chosen(**settings):
+        config = recipe.Config(protocol="bit-hyperrule", **settings)
+        config = recipe.complete(config, data)
+        steps, _ = recipe.count_steps(config, data)
+        return config.image_size, config.mixup, config.learning_rate, steps
+
+    assert chosen(model="compact-bit") == (128, 0.0, 0.003, 500)
+    big = dataclasses.replace(data, num_train=50_000, image_size=None)
+    data = big
+    assert chosen(model="BiT_R50x1") == (480, 0.1, 0.003, 10_000)
 
 
 def test_sizes_that_are_not_given():

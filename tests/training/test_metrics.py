@@ -34,7 +34,13 @@ def test_one_row_an_evaluation(model, tmp_path):
     metrics = training.MetricsFile(path, 4, schedule)
     test = next(batches())
     training.fit(
-        model, batches(), test, steps=7, interval=3, callbacks=[metrics]
+        model,
+        lambda start: batches(),
+        test,
+        steps=7,
+        interval=3,
+        callbacks=[metrics],
+        checkpoints=training.Checkpoints(tmp_path / "checkpoints", 100),
     )
     rows = rows_of(path)
     assert list(rows[0]) == [
@@ -71,13 +77,33 @@ def test_rows_are_on_disk_when_a_run_breaks(model, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         training.fit(
             model,
-            batches(),
+            lambda start: batches(),
             next(batches()),
             steps=8,
             interval=2,
             callbacks=[metrics, Break()],
+            checkpoints=training.Checkpoints(tmp_path / "checkpoints", 100),
         )
     assert [row["step"] for row in rows_of(path)] == ["2", "4"]
+
+
+@pytest.mark.parametrize("steps", [500, 10_000])
+def test_bits_schedule(steps):
+    """Against bit_hyperrule.py's own steps: rise, three falls to a tenth."""
+    rise, *falls = {500: (100, 200, 300, 400), 10_000: (500, 3000, 6000, 9000)}[
+        steps
+    ]
+    rate = training.HyperRule(0.003, steps)
+
+    def at(step):
+        return float(keras.ops.convert_to_numpy(rate(step)))
+
+    assert at(0) == 0
+    assert at(rise // 2) == pytest.approx(0.0015)
+    assert at(rise) == pytest.approx(0.003)
+    for i, fall in enumerate(falls):
+        assert at(fall) == pytest.approx(0.003 / 10**i)
+        assert at(fall + 1) == pytest.approx(0.003 / 10 ** (i + 1))
 
 
 def test_schedule_rises_to_the_peak_and_falls_to_zero():

@@ -30,6 +30,9 @@ def test_facts_of_nothing_a_model_and_a_file(weights):
     assert facts(None, None, 3) == (3, None)
     assert facts("ViTB32", None) == (32, 224)
     assert facts("ViTB32", None, 8) == (8, 224)
+    assert facts("compact-hybrid", None) == (1, 32)
+    assert facts("compact-bit", None) == (None, 32)
+    assert facts("R50ViTB16", None) == (1, 224)
     assert facts(None, weights) == (4, 12)
     assert facts(None, weights, 4) == (4, 12)
 
@@ -37,6 +40,8 @@ def test_facts_of_nothing_a_model_and_a_file(weights):
 def test_mistakes(weights, tmp_path):
     with pytest.raises(ValueError, match="'ViTB61'.*Did you mean ViTB16"):
         training.model_facts("ViTB61", None)
+    with pytest.raises(ValueError, match="leave out the patch size"):
+        training.model_facts("R50ViTB16", None, 16)
     with pytest.raises(ValueError, match="does not hold a ViTB16: its hidden"):
         training.model_facts("ViTB16", weights)
     with pytest.raises(ValueError, match="leave out the patch size"):

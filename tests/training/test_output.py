@@ -16,6 +16,18 @@ def test_check_output_refuses_what_would_be_lost(tmp_path):
         training.check_output(tmp_path / "file" / "below", overwrite=True)
 
 
+def test_an_interrupted_run_may_go_on(tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    (checkpoints / "step-00000005.npz").touch()
+    (tmp_path / "metrics.csv").touch()
+    assert training.check_output(tmp_path, overwrite=False) == tmp_path
+    assert training.open_output(tmp_path, ["metrics.csv"]) == checkpoints
+    assert list(checkpoints.iterdir())
+    training.open_output(tmp_path, [], overwrite=True)
+    assert not checkpoints.exists()
+
+
 def test_check_output_writes_nothing(tmp_path):
     training.check_output(tmp_path / "a" / "b", overwrite=False)
     assert not list(tmp_path.iterdir())
