@@ -1,4 +1,5 @@
 from keras_vit.models._bit import BiT
+from keras_vit.weights import named
 
 # https://arxiv.org/abs/1912.11370: units of each stage, and the width factor.
 BIT_VARIANTS = {
@@ -28,7 +29,7 @@ def _variant(variant):
     ):
         return BiT(
             include_top=include_top,
-            weights=weights,
+            weights=named(weights, variant, sizes),
             input_tensor=input_tensor,
             input_shape=input_shape,
             pooling=pooling,
@@ -48,8 +49,9 @@ def _variant(variant):
     Args:
         include_top: Boolean. Whether to end in a classification head, which
             is zero at first.
-        weights: None for random weights, or the path of a checkpoint; see
-            `BiT`.
+        weights: None for random weights; the name of released ones, such as
+            "imagenet21k" (`keras_vit.list_weights()` shows all), which are
+            downloaded once; or a path or an address, see `BiT`.
         input_tensor: Optional Keras tensor to build the model on.
         input_shape: `(height, width, channels)`; height and width may be None
             for images of any size. None is `(224, 224, 3)`.
@@ -65,6 +67,7 @@ def _variant(variant):
     Raises:
         ValueError: if an argument is wrong or the weights do not fit.
         FileNotFoundError: if there is no file at `weights`.
+        OSError: if the weights could not be downloaded.
     """
     return model
 

@@ -3,6 +3,7 @@ google-research/vision_transformer and big_vision, of timm's tables, and of
 faustomorales/vit-keras, whose release holds eight of the originals unchanged.
 """
 
+from keras_vit.converters._resnet import RULES
 from keras_vit.downloads import Source
 from keras_vit.weights._row import Weights
 from keras_vit.weights._row import bucket
@@ -16,7 +17,8 @@ _ARGUMENTS = {
 
 
 def _row(files, image_size, classes, zero_head=False, **arguments):
-    arguments = {**_ARGUMENTS, **arguments}
+    # The last are a ResNet's, and mean nothing without one.
+    arguments = {**_ARGUMENTS, **RULES["vit_jax"], **arguments}
     return Weights(
         tuple(files), image_size, classes, "tf", arguments, zero_head
     )
@@ -30,6 +32,8 @@ _PAPER = (
     ("ViTL16", "ViT-L_16", "large-patch16", (384, 224)),
     ("ViTL32", "ViT-L_32", "large-patch32", (384,)),
     ("ViTH14", "ViT-H_14", "huge-patch14", ()),
+    ("R50ViTB16", "R50+ViT-B_16", None, (384,)),
+    ("R50ViTL32", "R50+ViT-L_32", None, ()),
 )
 _COPIED = ("ViT-B_16", "ViT-B_32", "ViT-L_16", "ViT-L_32")
 
@@ -61,13 +65,16 @@ def _paper_files(folder, name, on_hub, size, kind):
         yield Source(f"{url}/{file}"), "vit_jax"
     if on_hub:
         yield hub(f"google/vit-{on_hub}-{size}{kind}", "huggingface")
+    if name == "R50+ViT-B_16":  # as timm has it, without `pre_logits`
+        kind = "orig_in21k" + ("" if kind else "_ft_in1k")
+        yield hub(f"timm/vit_base_r50_s16_{size}.{kind}", "timm")
 
 
 # Which of its files is the best differs between Google's README and timm.
 # These are timm's, which are on the hub too.
 # variant, timm's name, the bucket's, augmentation, weight decay, dropout and
 # stochastic depth, learning rate of fine-tuning, sizes (0: not fine-tuned)
-_ALL = (0, 224, 384)
+_ALL, _MOST, _SMALL = (0, 224, 384), (0, 384), (224,)
 _AUGREG = (
     ("ViTTi16", "tiny_patch16", "Ti_16", "none", 0.03, 0.0, 0.03, _ALL),
     ("ViTS32", "small_patch32", "S_32", "light1", 0.03, 0.0, 0.03, _ALL),
@@ -77,6 +84,47 @@ _AUGREG = (
     ("ViTB16", "base_patch16", "B_16", "medium1", 0.1, 0.0, 0.01, _ALL),
     ("ViTB8", "base_patch8", "B_8", "medium1", 0.1, 0.0, 0.01, (0, 224)),
     ("ViTL16", "large_patch16", "L_16", "medium1", 0.1, 0.1, 0.01, _ALL),
+    ("R_ViTTi16", "tiny_r_s16_p8", "R_Ti_16", "none", 0.03, 0.0, 0.03, _ALL),
+    (
+        "R26ViTS32",
+        "small_r26_s32",
+        "R26_S_32",
+        "medium2",
+        0.03,
+        0.0,
+        0.03,
+        _MOST,
+    ),
+    (
+        "R26ViTS32",
+        "small_r26_s32",
+        "R26_S_32",
+        "light0",
+        0.03,
+        0.1,
+        0.03,
+        _SMALL,
+    ),
+    (
+        "R50ViTL32",
+        "large_r50_s32",
+        "R50_L_32",
+        "medium2",
+        0.1,
+        0.0,
+        0.01,
+        _MOST,
+    ),
+    (
+        "R50ViTL32",
+        "large_r50_s32",
+        "R50_L_32",
+        "medium1",
+        0.1,
+        0.1,
+        0.01,
+        _SMALL,
+    ),
 )
 
 
@@ -128,3 +176,28 @@ def imagenet():
             ("ViTS16", f"big_vision-imagenet2012-{epochs}ep"),
             _row([file], 224, 1000, pooling="gap"),
         )
+
+
+def bit():
+    """https://arxiv.org/abs/1912.11370: BiT-S, BiT-M, and BiT-M fine-tuned."""
+    for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4"):
+        timm = f"timm/resnetv2_{size}_bit.goog_in21k"
+        for tag, name, pixels, classes, others in (
+            ("imagenet2012", f"S-R{size}", 224, 1000, ()),
+            ("imagenet21k", f"M-R{size}", 224, 21843, (timm,)),
+            (
+                "imagenet21k+imagenet2012",
+                f"M-R{size}-ILSVRC2012",
+                480,
+                1000,
+                (f"{timm}_ft_in1k",),
+            ),
+        ):
+            files = (
+                bucket(f"bit_models/BiT-{name}", "bit"),
+                *(hub(other, "timm") for other in others),
+            )
+            yield (
+                (f"BiT_R{size}", tag),
+                Weights(files, pixels, classes, "tf", RULES["bit"]),
+            )

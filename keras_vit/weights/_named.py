@@ -98,17 +98,14 @@ def _raise_unless_whole(checkpoint, row, sizes):
     name and every shape. That all values are finite, reading has seen to.
     """
     told = checkpoint.arguments()
-    patch = checkpoint.patch_size
-    expected = {
-        **{name: value for name, value in sizes.items() if name in told},
-        "patch_size": told["patch_size"],
-        "grid_size": tuple(row.image_size // size for size in patch),
-        "classes": row.classes,
-    }
+    expected = {name: sizes[name] for name in sizes if name in told}
+    expected["classes"] = row.classes
     if "patch_size" in sizes:
         expected["patch_size"] = (sizes["patch_size"],) * 2
-    if told["grid_size"] is None or told["num_positions"] is None:
-        del expected["grid_size"]  # fixed positions have none
+    if told.get("num_positions"):  # fixed ones are not in a file
+        pixels = [size * checkpoint.stride for size in told["patch_size"]]
+        grid = tuple(row.image_size // size for size in pixels)
+        expected["grid_size"] = grid
     if row.zero_head and told["classes"] is None:
         del expected["classes"]  # its copies leave the zeros out
     problems = [
@@ -120,7 +117,7 @@ def _raise_unless_whole(checkpoint, row, sizes):
     first = _block(shapes, 0)
     problems += [
         f"block {i} is not like block 0"
-        for i in range(1, told["num_layers"])
+        for i in range(1, told.get("num_layers", 1))
         if _block(shapes, i) != first
     ]
     if problems:

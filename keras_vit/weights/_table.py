@@ -10,6 +10,7 @@ TABLE = dict(
         _google_files.paper(),
         _google_files.augreg(),
         _google_files.imagenet(),
+        _google_files.bit(),
         _meta_files.deit(),
         _meta_files.dinov2(),
         _meta_files.mae(),

@@ -11,6 +11,10 @@ import pytest
 import keras_vit
 from keras_vit.converters._cli import main
 from keras_vit.converters._formats import FORMATS
+from keras_vit.converters._resnet import RULES
+from keras_vit.converters._resnet import stride
+from keras_vit.models import BIT_VARIANTS
+from keras_vit.models import _bit_variants
 from keras_vit.models import _variants
 from keras_vit.weights import _named
 from keras_vit.weights._row import Weights
@@ -131,6 +135,48 @@ def test_from_the_hub_it_is_the_same(
     found = features(model).predict(IMAGE, verbose=0)
     np.testing.assert_allclose(found, expected, atol=2e-6)
     assert model.output_shape == (None, 21843)
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "bit"])
+def test_resnets(kind, server, hub, tmp_path, monkeypatch):
+    """From Google's file and from timm's: the same function, also with images
+    of hardly any contrast, where epsilons show."""
+    if kind == "hybrid":
+        tag, layout, timm = "imagenet21k", "vit_jax", "timm/r/m.safetensors"
+        variant = _variants.Variant(32, 2, 4, 64, 1, (1, 1))
+        monkeypatch.setitem(_variants.VARIANTS, "Tiny", variant)
+        build = _variants._variant("Tiny")
+        arguments = TABLE["R50ViTB16", tag].arguments
+        model = keras_vit.HybridVisionTransformer(
+            **variant.sizes(), input_shape=(32, 32, 3), classes=7
+        )
+    else:
+        tag, layout, timm = "imagenet21k", "bit", "timm/b/m.safetensors"
+        monkeypatch.setitem(BIT_VARIANTS, "Tiny", ((1, 1), 1))
+        build = _bit_variants._variant("Tiny")
+        arguments = TABLE["BiT_R50x1", tag].arguments
+        model = keras_vit.BiT(
+            resnet_layers=(1, 1), input_shape=(32, 32, 3), classes=7
+        )
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(weight + 0.1 * rng.normal(size=weight.shape))
+    server.files["google.npz"] = saved(model, tmp_path, ".npz", layout)
+    body = saved(model, tmp_path, ".safetensors", "timm")
+    publish(hub, "timm/r", {"m.safetensors": body})
+    publish(hub, "timm/b", {"m.safetensors": body})
+    images = IMAGE / 512
+    expected = model.predict(images, verbose=0)
+    for name, file in (
+        ("a", (server.url + "google.npz", layout)),
+        ("b", (f"hf://{timm}", "timm")),
+    ):
+        source = keras_vit.downloads.Source(file[0])
+        row = Weights(((source, file[1]),), 32, 7, "tf", arguments)
+        monkeypatch.setitem(TABLE, ("Tiny", name), row)
+        found = build(weights=name, input_shape=(32, 32, 3))
+        found = found.predict(images, verbose=0)
+        np.testing.assert_allclose(found, expected, atol=3e-5)
 
 
 def test_alias_and_size(server, home, tiny, tmp_path, monkeypatch):
@@ -282,9 +328,18 @@ def test_row(variant, tag):
     """What can be known of a row without its files."""
     row = TABLE[variant, tag]
     assert hasattr(keras_vit, variant)
-    assert row.image_size % _variants.VARIANTS[variant].patch_size == 0
     assert row.mode in ("tf", "torch")
-    assert row.arguments.keys() >= {"activation", "norm_epsilon", "resampling"}
+    if variant in BIT_VARIANTS:
+        assert row.arguments == RULES["bit"]
+    else:
+        sizes = _variants.VARIANTS[variant]
+        patch = sizes.patch_size
+        if sizes.resnet_layers is not None:
+            patch *= stride(sizes.resnet_layers)
+            assert RULES["vit_jax"].items() <= row.arguments.items()
+        assert row.image_size % patch == 0
+        keys = {"activation", "norm_epsilon", "resampling"}
+        assert row.arguments.keys() >= keys
     assert tag not in ALIASES
     for source, layout in row.files:
         assert layout in FORMATS
@@ -314,7 +369,7 @@ def test_released_weights(variant, tag):
             variant,
             f"{tag}-by-{file[0].address.split('/')[2]}",
             one,
-            _variants.VARIANTS[variant].sizes(),
+            {},
         )
         model = build(weights=checkpoint, include_top=False, pooling=None)
         shape = (1, row.image_size, row.image_size, 3)
