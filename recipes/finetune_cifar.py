@@ -101,7 +101,7 @@ class Config:
     batch_size: int = training.flag(64, "images a step")
     steps: int | None = training.flag(
         None,
-        "training steps; without it and --epochs, 1500 or 30 epochs from "
+        "training steps; without it and --epochs, 2400 or 30 epochs from "
         "scratch, whichever is more; with --weights 500, or 10000 from 20000 "
         "images on, as the paper for Pets and for CIFAR",
     )
@@ -429,7 +429,7 @@ def count_steps(config, data):
     elif steps is None and config.weights:
         steps = 500 if data.num_train < 20_000 else 10_000
     elif steps is None:
-        steps = max(1500, 30 * steps_per_epoch)
+        steps = max(2400, 30 * steps_per_epoch)
     return steps, max(1, steps // 10)
 
 

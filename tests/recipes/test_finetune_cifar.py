@@ -171,7 +171,7 @@ def test_steps_and_epochs():
     assert steps(steps=7) == (7, 1)
     assert steps(steps=1000) == (1000, 100)
     assert steps(epochs=3, batch_size=100) == (45, 15)  # 1438 images
-    assert steps() == (1500, 150)
+    assert steps() == (2400, 240)
     assert steps(weights="x.npz") == (500, 50)
 
 
