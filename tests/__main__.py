@@ -43,7 +43,9 @@ def main():
     for backend in arguments.backends:
         print(f"\n===== {backend} =====", flush=True)
         start = time.monotonic()
-        code, errors[backend] = run(backend, arguments.pytest)
+        code, errors[backend] = run(
+            backend, arguments.backends, arguments.pytest
+        )
         seconds[backend] = time.monotonic() - start
         if code:
             failed.append(backend)
@@ -54,7 +56,7 @@ def main():
     return 1 if failed else 0
 
 
-def run(backend, arguments):
+def run(backend, together, arguments):
     """Returns pytest's exit status and the largest errors it recorded."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "errors.json")
@@ -62,6 +64,7 @@ def run(backend, arguments):
             **os.environ,
             "KERAS_BACKEND": backend,
             "KERAS_VIT_ERRORS": path,
+            "KERAS_VIT_BACKENDS": " ".join(together),
             # Two workers with threads of their own would fight for two cores.
             "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "passive",

@@ -41,6 +41,29 @@ with contextlib.suppress(ImportError):
     _import_torchvision()
 
 
+# What runs no model, or one only to see that a file was read: the backend that
+# starts fastest is enough, where all three are run.
+_ONE_BACKEND = (
+    "tests/converters/test_bad_files.py",
+    "tests/converters/test_huggingface.py",
+    "tests/converters/test_inspect.py",
+    "tests/downloads/",
+    "tests/preprocessing/test_imagenet.py",
+    "tests/preprocessing/test_labels.py",
+)
+
+
+def pytest_collection_modifyitems(config, items):
+    if (
+        keras.config.backend() == "torch"
+        or "KERAS_VIT_ERRORS" not in os.environ
+    ):
+        return
+    left_out = [x for x in items if x.nodeid.startswith(_ONE_BACKEND)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [x for x in items if x not in left_out]
+
+
 @pytest.fixture(autouse=True)
 def _fresh_state():
     keras.utils.set_random_seed(0)

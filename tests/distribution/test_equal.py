@@ -64,7 +64,7 @@ def start(output, runs, logical=8, **environment):
 def finish(processes):
     try:
         for process in processes:
-            said, _ = process.communicate(timeout=300)
+            said, _ = process.communicate(timeout=900)
             assert process.returncode == 0, said
     finally:
         for process in processes:
