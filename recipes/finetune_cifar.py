@@ -130,6 +130,12 @@ class Config:
     warmup: float = training.flag(
         0.1, "share of the steps with a rising rate", "X"
     )
+    mode: str | None = training.flag(
+        None,
+        "pixels: tf for [-1, 1], torch for ImageNet's mean and deviation; "
+        "without it, what weights by name were trained with, else tf",
+        "NAME",
+    )
     protocol: str = training.flag(
         "simple",
         f"how images are cut and resized: {', '.join(training.PROTOCOLS)}; "
@@ -239,6 +245,7 @@ def main(config):
             image_size=config.image_size,
             batch_size=part_size,
             protocol=config.protocol,
+            mode=config.mode,
             # Mixed labels are no integers.
             one_hot=config.mixup > 0,
         )
@@ -268,9 +275,12 @@ def main(config):
             # Weighted: the padding of the last test batch has weight 0.
             weighted_metrics=["accuracy"],
         )
-        folder = training.open_output(output, FILES, config.overwrite)
-        # What may differ when a run goes on.
+        folder = output / training.CHECKPOINTS
+        if config.overwrite:
+            shutil.rmtree(folder, ignore_errors=True)
         facts = dataclasses.asdict(config) | {"steps": steps}
+        facts["backend"] = keras.backend.backend()
+        # What may differ when a run goes on.
         for name in ("output", "overwrite", "checkpoint_every"):
             del facts[name]
         every = parts * (config.checkpoint_every or interval)
@@ -278,6 +288,8 @@ def main(config):
             folder, every, facts, seed=config.seed
         )
         done = checkpoints.restore(model)
+        # Only now: before, an error could still have left all as it was.
+        training.open_output(output, FILES)
     print(
         f"data      {data.name}: {data.num_train} training and "
         f"{data.num_test} test images, {len(data.class_names)} classes\n"
@@ -322,9 +334,10 @@ def main(config):
 
     with training.replacing(output / "model.keras") as temporary:
         model.save(temporary)
-    keras_vit.converters.save(
-        model, output / "model.npz", training.layout_of(model), overwrite=True
-    )
+    # What Google's layouts do not tell is in Keras's file: another GELU, ...
+    layout = training.layout_of(model)
+    weights = output / ("model.npz" if layout else "model.weights.h5")
+    keras_vit.converters.save(model, weights, layout, overwrite=True)
     title = f"{model.name} on {data.name}: test accuracy {accuracy:.2%}"
     training.save_curves(metrics.rows, output / "curves.png", title)
     images, labels = training.spread_out(test, data.num_test)
@@ -350,10 +363,12 @@ def main(config):
     }
     training.save_json(facts, output / "config.json")
     print(f"\ntest accuracy {accuracy:.4f} after {seconds:.0f} seconds")
-    for name in FILES:
-        print(f"  {output / name}")
+    for name in (*FILES, "model.weights.h5"):
+        if (output / name).exists():
+            print(f"  {output / name}")
     print(
-        "To use it in Python, on images in [-1, 1], for logits:\n"
+        "To use it in Python, for logits, on images after "
+        f"keras_vit.preprocess_input(images, mode={config.mode!r}):\n"
         "  import keras, keras_vit\n"
         f"  model = keras.models.load_model({str(output / 'model.keras')!r})"
     )
@@ -361,6 +376,11 @@ def main(config):
 
 def complete(config, data):
     """Returns the config with its sizes and its learning rate filled in."""
+    if data.num_train < config.accumulate:
+        raise ValueError(
+            f"--accumulate {config.accumulate} is more than the "
+            f"{data.num_train} training images."
+        )
     facts = training.model_facts(
         config.model, config.weights, config.patch_size
     )
@@ -393,6 +413,7 @@ def complete(config, data):
         ),
         learning_rate=config.learning_rate or rate,
         mixup=mixup,
+        mode=config.mode or facts["mode"],
     )
 
 

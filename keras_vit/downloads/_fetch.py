@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import errno
 import hashlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -13,6 +14,14 @@ from dataclasses import dataclass
 
 from keras_vit.downloads import _http
 from keras_vit.downloads import _hub
+
+_NO_PLACE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EEXIST,
+    errno.ENOTDIR,
+)
 
 
 @dataclass(frozen=True)
@@ -30,8 +39,15 @@ class Source:
 
     @property
     def name(self):
-        path = self.address.partition("?")[0]
-        return urllib.parse.unquote(path.rpartition("/")[2])
+        # First all escapes, then the last part: it names no other folder.
+        path = urllib.parse.unquote(self.address.partition("?")[0])
+        name = path.replace("\\", "/").rpartition("/")[2]
+        if name in ("", ".", "..") or "\0" in name:
+            raise ValueError(
+                "The address of a file must end in its name. Received: "
+                f"{self.address!r}"
+            )
+        return name
 
 
 def fetch(folder, sources, check=None, what="The file"):
@@ -62,7 +78,9 @@ def fetch(folder, sources, check=None, what="The file"):
         with _one_at_a_time(folder):
             found = _kept(folder, sources, check)  # by the one we waited for
             return found or _download(folder, sources, check, what)
-    except (PermissionError, FileExistsError, NotADirectoryError) as error:
+    except OSError as error:
+        if error.errno not in _NO_PLACE:
+            raise
         raise OSError(
             f"{what} cannot be kept: the folder {str(folder)!r} cannot be "
             f"written to ({error.strerror}). Set KERAS_VIT_HOME to one that "
@@ -86,14 +104,24 @@ def _kept(folder, sources, check):
             raise OSError(
                 f"{str(path)!r} is not what it was when it was downloaded: its "
                 f"sha256 is {digest}, expected {recorded['sha256']}. Delete it "
-                "to have it downloaded again."
+                f"and {_record_path(path).name} to have it downloaded again, "
+                "or to put another in its place."
             )
         for source in sources:
             if recorded["source"] in (source.address, None):
+                _hold_to(path, source)
                 return path, source
         # Kept from an address that has since gone from the table.
         return path, _source_of(path, sources, check)
     return None
+
+
+def _hold_to(path, source):
+    """A digest can be known later than the file."""
+    try:
+        _check(path, source, None)
+    except ValueError as error:
+        raise OSError(f"{str(path)!r} cannot be used: {error}.") from None
 
 
 def _source_of(path, sources, check):
@@ -117,6 +145,12 @@ def _download(folder, sources, check, what):
     refusals = []
     parts = folder / "parts"  # where a file can be moved from at once
     for i, source in enumerate(sources):
+        if _needs_torch(source.name):
+            refusals.append(
+                f"  {source.address}\n    reading it needs PyTorch: pip "
+                "install torch"
+            )
+            continue
         _http.say(f"{what}: downloading {source.address}")
         part = parts / str(i) / source.name
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -153,6 +187,12 @@ def _download(folder, sources, check, what):
             ]
         )
     )
+
+
+def _needs_torch(name):
+    """Whether a file could not be read, once it is here."""
+    torch = importlib.util.find_spec("torch")
+    return name.endswith((".pth", ".pt", ".bin")) and torch is None
 
 
 def _check(path, source, check):

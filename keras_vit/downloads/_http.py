@@ -43,7 +43,9 @@ def download(url, path):
         try:
             with _told_plainly(url):
                 return _once(url, path)
-        except Broken:
+        except Broken as error:
+            if "answered 416" in str(error):
+                remove(path)  # there is more than the server has
             if wait is None:
                 raise
             time.sleep(wait)

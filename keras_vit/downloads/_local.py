@@ -1,4 +1,5 @@
 import hashlib
+import re
 
 from keras_vit.downloads import _hub
 from keras_vit.downloads._fetch import Source
@@ -27,9 +28,20 @@ def local(path):
     if not is_address(path):
         return path
     address, _, digest = path.partition("#")
+    digest = digest.lower()
+    if digest and not re.fullmatch(r"(sha256|md5):[0-9a-f]{8,}", digest):
+        raise ValueError(
+            "A digest behind an address is #sha256:... or #md5:..., with 8 hex "
+            f"digits or more. Received: {path!r}"
+        )
     if address.startswith("gs://"):
         address = "https://storage.googleapis.com/" + address[5:]
     if address.startswith("hf://") and _hub.parse(address)[2] is None:
+        if digest:
+            raise ValueError(
+                "A digest is for one file: name it behind the repository. "
+                f"Received: {path!r}"
+            )
         return _hub.download_repository(address, home() / "hub")
     # Two addresses can end in the same name.
     unique = hashlib.sha256(address.encode()).hexdigest()[:16]

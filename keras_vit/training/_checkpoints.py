@@ -4,7 +4,6 @@ import contextlib
 import json
 import pathlib
 import re
-import shutil
 import signal
 import sys
 import threading
@@ -173,11 +172,12 @@ class Checkpoints(keras.callbacks.Callback):
             self._raise_if_terminated()
 
     def on_epoch_end(self, epoch, logs=None):
+        self._raise_if_diverged(logs)
         if self._due():
             self.save()
         accuracies = [row.get("test_accuracy", 0) for row in self.rows]
         if accuracies and accuracies[-1] >= max(accuracies):
-            self._keep_best()
+            self.save(path=self.folder / "best.npz")
         self._raise_if_terminated()
 
     def _due(self):
@@ -208,7 +208,7 @@ class Checkpoints(keras.callbacks.Callback):
             "warm-up."
         )
 
-    def save(self, metrics=()):
+    def save(self, metrics=(), path=None):
         """Writes a checkpoint of this step. A full disk is no reason to stop:
         it is said, and the earlier ones stay."""
         if hasattr(self.model, "jax_state_sync"):
@@ -219,25 +219,18 @@ class Checkpoints(keras.callbacks.Callback):
         note = {"step": self.step, "facts": self.facts, "rows": self.rows}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _write(self._path(self.step), state, note)
+            _write(path or self._path(self.step), state, note)
         except OSError as error:
             print(
                 f"checkpoint of step {self.step} could not be written: {error}",
                 file=sys.stderr,
             )
             return
+        if path is not None:
+            return
         self._saved = self.step
         for path in sorted(self._files())[: -self.keep]:
             path.unlink(missing_ok=True)
-
-    def _keep_best(self):
-        newest = self._path(self.step)
-        if newest.is_file():
-            with (
-                contextlib.suppress(OSError),
-                replacing(self.folder / "best.npz") as temporary,
-            ):
-                shutil.copyfile(newest, temporary)
 
     def _files(self):
         if not self.folder.is_dir():
@@ -303,6 +296,19 @@ def _state(model):
     }
 
 
+def _raise_unless_finite(name, array):
+    """A step can blow up the weights before any loss shows it."""
+    if (
+        array.dtype.kind in "fV"
+        and not np.isfinite(array.astype("float32")).all()
+    ):
+        raise Diverged(
+            f"A value of {name} is not finite any more. Nothing was saved over "
+            "the last good checkpoint. Lower the learning rate, or lengthen "
+            "the warm-up."
+        )
+
+
 def _write(path, state, note):
     arrays, dtypes = {}, {}
     for name, variable in state.items():
@@ -310,6 +316,7 @@ def _write(path, state, note):
         if not isinstance(variable, _TorchRandom):
             variable = keras.ops.convert_to_numpy(variable)
         array = np.asarray(variable)
+        _raise_unless_finite(name, array)
         if dtype == "bfloat16":  # which .npz has no name for
             array, dtypes[name] = array.astype("float32"), dtype
         arrays[name] = array

@@ -7,11 +7,16 @@ import keras
 import keras_vit
 from keras_vit.converters import Checkpoint
 from keras_vit.converters import open_checkpoint
-from keras_vit.converters._resnet import family
+from keras_vit.converters._layouts import meaning
+from keras_vit.converters._layouts import raise_unless_held
+from keras_vit.converters._layouts import spelling_of
+from keras_vit.converters._models import describe
 from keras_vit.converters._resnet import stride
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 from keras_vit.weights import named
+from keras_vit.weights._table import ALIASES
+from keras_vit.weights._table import TABLE
 
 # For minutes on two CPU cores: the function, its arguments, pixels.
 _RESNET = {"resnet_layers": (1, 1), "width_factor": 0.5}
@@ -49,8 +54,9 @@ def model_facts(model, weights, patch_size=None):
         patch_size: The patch that is wanted, or None.
 
     Returns:
-        Dict of `patch_size` and `image_size`, None where nothing tells, and
-        `stride`: how many pixels a side a patch counts, 0 without patches.
+        Dict of `patch_size` and `image_size`, None where nothing tells;
+        `stride`: how many pixels a side a patch counts, 0 without patches;
+        and `mode`, that of `preprocess_input`.
 
     Raises:
         ValueError: if there is no such model, or the three do not go
@@ -80,6 +86,7 @@ def model_facts(model, weights, patch_size=None):
         "patch_size": patch_size or sizes.get("patch_size"),
         "image_size": image_size,
         "stride": _stride(model, sizes),
+        "mode": "tf",
     }
 
 
@@ -131,13 +138,17 @@ def _checkpoint_facts(model, weights, patch_size):
                     f"{found} and not {size}. Leave out the model's name to "
                     "get the model that the file holds."
                 )
+    row = TABLE.get((model, ALIASES.get(weights, weights)))
+    by_layout = "torch" if checkpoint.layout in ("dinov2", "mae") else "tf"
+    mode = {"mode": row.mode if row else by_layout}
     grid = facts.get("grid_size")
     if checkpoint.family == "bit":
-        return {"patch_size": None, "image_size": 224, "stride": 0}
+        return {"patch_size": None, "image_size": 224, "stride": 0, **mode}
     return {
         "patch_size": rows,
         "image_size": grid and grid[0] * rows * checkpoint.stride,
         "stride": checkpoint.stride,
+        **mode,
     }
 
 
@@ -195,11 +206,24 @@ def _spread_positions(model, seed):
 
 def zero_head(model):
     """Makes the classification head zero, as at the start of fine-tuning."""
-    head = model.get_layer("head")
-    head.set_weights([array * 0 for array in head.get_weights()])
+    for layer in model.layers:
+        if layer.name in ("head", "distillation_head"):
+            layer.set_weights([array * 0 for array in layer.get_weights()])
 
 
 def layout_of(model):
-    """Returns the layout that a model can be written in for the next run."""
-    paths = [variable.path for variable in model.weights]
-    return "bit" if family(paths) == "bit" else "vit_jax"
+    """Returns a layout of Google's whose reader gets the same model again;
+    None if there is none, such as for weights of DeiT."""
+    weights, told, _ = describe(model)
+    for layout in ("vit_jax", "bit"):
+        spelling = spelling_of(layout, weights)
+        if spelling.homeless(weights):
+            continue
+        try:
+            raise_unless_held(told, layout)
+        except ValueError:
+            continue
+        implied = meaning(layout, spelling, weights)
+        if all(told.get(name) == value for name, value in implied.items()):
+            return layout
+    return None

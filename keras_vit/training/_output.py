@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import platform
-import shutil
 
 import keras
 
@@ -27,7 +26,7 @@ def check_output(folder, overwrite):
     folder = pathlib.Path(folder).expanduser()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output {str(folder)!r} is a file, not a folder.")
-    unfinished = (folder / CHECKPOINTS).is_dir()
+    unfinished = any((folder / CHECKPOINTS).glob("step-*.npz"))
     used = folder.is_dir() and any(folder.iterdir()) and not unfinished
     if used and not overwrite:
         raise ValueError(
@@ -45,21 +44,15 @@ def check_output(folder, overwrite):
     return folder
 
 
-def open_output(folder, names, overwrite=False):
+def open_output(folder, names):
     """Makes the folder and removes files of an earlier run.
 
     An interrupted run then never leaves its first rows beside the model of
-    the run before. Its checkpoints stay, unless they are to be overwritten.
-
-    Returns:
-        The folder of the checkpoints.
+    the run before.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if overwrite:
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     for name in names:
         (folder / name).unlink(missing_ok=True)
-    return folder / CHECKPOINTS
 
 
 @contextlib.contextmanager

@@ -2,12 +2,14 @@
 
 import errno
 import hashlib
+import importlib.util
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import time
+import urllib.parse
 
 import numpy as np
 import pytest
@@ -233,7 +235,9 @@ def test_wrong_digest(server, folder):
 def test_changed_after_the_download(server, folder):
     path, _ = get(server, folder)
     path.write_bytes(BODY[:-1] + b"x")
-    with pytest.raises(OSError, match=f"expected {DIGEST}. Delete it"):
+    with pytest.raises(
+        OSError, match=f"expected {DIGEST}. Delete it and w.bin.json"
+    ):
         get(server, folder)
     path.unlink()
     assert_got(server, folder)
@@ -302,6 +306,44 @@ def test_processes_at_once_download_once(server, folder):
     found = [process.communicate(timeout=120)[0] for process in processes]
     assert found == [f"{len(BODY)}\n"] * 3
     assert server.paths() == ["a/w.bin"]
+
+
+@pytest.mark.parametrize(
+    "end", ["..%2F..%2F..%2Fout%2Fw.bin", "..%5C..%5Cw.bin", "x%2Fw.bin"]
+)
+def test_an_address_names_no_other_folder(end, server, folder):
+    server.files[urllib.parse.unquote(f"a/{end}")] = BODY
+    path, _ = get(server, folder, f"a/{end}")
+    assert path == folder / "w.bin"
+
+
+@pytest.mark.parametrize("end", ["a/", "a/..", "a/%2E%2E", ""])
+def test_an_address_without_a_name(end, server, home):
+    with pytest.raises(ValueError, match="must end in its name"):
+        downloads.local(server.url + end)
+    assert not home.exists()
+
+
+def test_digests_behind_an_address_are_held_to(server, home):
+    address = server.url + "a/w.bin"
+    downloads.local(address)
+    with pytest.raises(OSError, match="expected 00000000"):
+        downloads.local(address + "#sha256:00000000")
+    downloads.local(f"{address}#sha256:{DIGEST[:8].upper()}")
+    for wrong in ("#deadbeef", "#sha257:00000000", "#sha256:", "#sha256:xyz"):
+        with pytest.raises(ValueError, match="#sha256:... or #md5"):
+            downloads.local(address + wrong)
+    with pytest.raises(ValueError, match="for one file"):
+        downloads.local("hf://o/n#sha256:00000000")
+
+
+def test_a_file_that_could_not_be_read_is_not_fetched(
+    server, folder, monkeypatch
+):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(OSError, match="reading it needs PyTorch"):
+        get(server, folder, "a/w.pth")
+    assert server.hits == []
 
 
 def test_address(server, home):

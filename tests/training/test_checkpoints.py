@@ -146,7 +146,11 @@ def test_a_full_disk_is_said_and_survived(
 def test_newest_and_best_are_kept(straight):
     names = sorted(p.name for p in (straight / "checkpoints").iterdir())
     steps = [f"step-{step:08d}.npz" for step in (10, 15, 20)]
-    assert set(names) - {"best.npz"} == set(steps)
+    assert names == ["best.npz", *steps]
+    rows = json.loads((straight / "rows.json").read_text())
+    best = max(rows, key=lambda row: (row["test_accuracy"], row["step"]))
+    _, note = _checkpoints._read(straight / "checkpoints" / "best.npz")
+    assert note["step"] == best["step"]
 
 
 class Poisoned(run_small.Stream):
@@ -165,6 +169,21 @@ def test_diverged(tmp_path):
         with np.load(path) as good:
             for name in good.files:
                 assert np.isfinite(good[name]).all(), name
+
+
+def test_weights_that_blew_up_are_not_saved(tmp_path):
+    model, _ = run_small.build()
+    model.optimizer.build(model.trainable_variables)
+    checkpoints = training.Checkpoints(tmp_path, 5)
+    checkpoints.set_model(model)
+    checkpoints.save()
+    (good,) = tmp_path.iterdir()
+    before = good.read_bytes()
+    kernel = model.trainable_variables[0]
+    kernel.assign(kernel * np.nan)
+    with pytest.raises(training.Diverged, match="model/0 is not finite"):
+        checkpoints.save()
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [before]
 
 
 def test_another_run(straight, tmp_path):

@@ -22,10 +22,11 @@ def test_an_interrupted_run_may_go_on(tmp_path):
     (checkpoints / "step-00000005.npz").touch()
     (tmp_path / "metrics.csv").touch()
     assert training.check_output(tmp_path, overwrite=False) == tmp_path
-    assert training.open_output(tmp_path, ["metrics.csv"]) == checkpoints
+    training.open_output(tmp_path, ["metrics.csv"])
     assert list(checkpoints.iterdir())
-    training.open_output(tmp_path, [], overwrite=True)
-    assert not checkpoints.exists()
+    (checkpoints / "step-00000005.npz").unlink()
+    with pytest.raises(ValueError, match="is not empty"):
+        training.check_output(tmp_path, overwrite=False)
 
 
 def test_check_output_writes_nothing(tmp_path):
