@@ -256,7 +256,8 @@ def averaged(model):
     ]
     own = [ops.convert_to_numpy(variable) for variable, _ in pairs]
     for variable, average in pairs:
-        variable.assign(average)
+        # A copy: JAX gives a model's own arrays away when it runs.
+        variable.assign(ops.convert_to_numpy(average))
     try:
         yield model
     finally:
