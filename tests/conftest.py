@@ -21,20 +21,20 @@ from tests import server as web
 
 
 def _import_torchvision():
-    """timm and transformers import torchvision, whose wheel in PyPI is built
-    for CUDA. Beside PyTorch for CPUs it misses two operators of its own,
-    which no classifier calls: declared, it imports."""
+    """timm and transformers import torchvision. Its wheel in PyPI and a build
+    of PyTorch for CPUs do not fit: two operators of detectors, which no
+    classifier calls, are missing. Declared, they let it be imported."""
     try:
         import torchvision  # noqa: F401
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
+        operators = torch.library.Library("torchvision", "FRAGMENT")
         for name in ("nms", "qnms"):
-            torch.library.define(
-                f"torchvision::{name}",
-                "(Tensor a, Tensor b, float c) -> Tensor",
-            )
+            operators.define(f"{name}(Tensor a, Tensor b, float c) -> Tensor")
         import torchvision  # noqa: F401
+
+        torchvision.declared = operators  # they go when this goes
 
 
 with contextlib.suppress(ImportError):

@@ -1,5 +1,4 @@
 from keras_vit.training._checkpoints import Checkpoints as Checkpoints
-from keras_vit.training._checkpoints import Diverged as Diverged
 from keras_vit.training._checkpoints import Preempted as Preempted
 from keras_vit.training._data import Data as Data
 from keras_vit.training._data import find_data as find_data
@@ -35,5 +34,6 @@ from keras_vit.training._pictures import save_predictions as save_predictions
 from keras_vit.training._pictures import spread_out as spread_out
 from keras_vit.training._protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.training._randaugment import AUGREG as AUGREG
+from keras_vit.training._run_state import Diverged as Diverged
 from keras_vit.training._strategy import Strategy as Strategy
 from keras_vit.training._strategy import strategy as strategy

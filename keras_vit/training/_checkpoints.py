@@ -12,14 +12,14 @@ import zipfile
 import keras
 import numpy as np
 
-from keras_vit.training._output import replacing
+from keras_vit.training._run_state import Diverged
+from keras_vit.training._run_state import random_states
+from keras_vit.training._run_state import read_state
+from keras_vit.training._run_state import state_of
+from keras_vit.training._run_state import write_state
 
 _UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile)
 _NAME = re.compile(r"step-(\d{8})\.npz")
-
-
-class Diverged(ArithmeticError):
-    """The loss is no number any more."""
 
 
 class Preempted(Exception):
@@ -46,18 +46,20 @@ class Checkpoints(keras.callbacks.Callback):
             its config: numbers, strings, None, lists.
         keep: Integer. How many to keep, besides the best.
         seed: Integer. Of PyTorch's dropout.
-        rows: List of dicts, which the run fills at evaluations and which is
-            filled with the earlier ones at `restore`.
+
+    Attributes:
+        rows: List of dicts, which the run fills at evaluations; `restore`
+            fills it with the earlier ones.
     """
 
     CHECK = 10  # steps between two looks at the loss, which wait for a device
 
-    def __init__(self, folder, every, facts=None, keep=3, seed=0, rows=None):
+    def __init__(self, folder, every, facts=None, keep=3, seed=0):
         super().__init__()
         self.folder = pathlib.Path(folder)
         self.every, self.keep, self.seed = every, keep, seed
         self.facts = json.loads(json.dumps(facts or {}))
-        self.rows = [] if rows is None else rows
+        self.rows = []
         self.step = 0
         self._terminated = False
         self._metrics = None  # to put back when an interval goes on
@@ -75,7 +77,7 @@ class Checkpoints(keras.callbacks.Callback):
         """
         for path in sorted(self._files(), reverse=True):
             try:
-                arrays, note = _read(path)
+                arrays, note = read_state(path)
             except _UNREADABLE as error:
                 print(
                     f"checkpoint {path.name} cannot be used ({error}); "
@@ -106,7 +108,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def _assign(self, model, arrays, path):
         model.optimizer.build(model.trainable_variables)
-        variables = _state(model)
+        variables = state_of(model)
         shapes = {name: tuple(v.shape) for name, v in variables.items()}
         found = {
             name: array.shape
@@ -146,7 +148,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         if batch == 0:
-            for state in _random_states():
+            for state in random_states():
                 if self._random is None:
                     state.seed([self.seed, self.step])
                 else:
@@ -213,13 +215,13 @@ class Checkpoints(keras.callbacks.Callback):
         it is said, and the earlier ones stay."""
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
-        state = _state(self.model)
+        state = state_of(self.model)
         for i, variable in enumerate(metrics):
             state[f"metrics/{i}"] = variable
         note = {"step": self.step, "facts": self.facts, "rows": self.rows}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _write(path or self._path(self.step), state, note)
+            write_state(path or self._path(self.step), state, note)
         except OSError as error:
             print(
                 f"checkpoint of step {self.step} could not be written: {error}",
@@ -239,96 +241,3 @@ class Checkpoints(keras.callbacks.Callback):
 
     def _path(self, step):
         return self.folder / f"step-{step:08d}.npz"
-
-
-class _TorchRandom:
-    """PyTorch's random state, looking like a variable.
-
-    Unseeded dropout draws from it, and so do data loaders and evaluations. So
-    it begins anew with every interval, from the seed and the step, and is
-    saved in the midst of one.
-    """
-
-    dtype = "uint8"
-
-    def __init__(self, device):
-        self.device = device
-
-    @property
-    def shape(self):
-        return tuple(self.device.get_rng_state().shape)
-
-    def seed(self, entropy):
-        import torch
-
-        (seed,) = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
-        torch.manual_seed(int(seed >> np.uint64(1)))
-
-    def assign(self, array):
-        import torch
-
-        self.device.set_rng_state(torch.from_numpy(array.copy()))
-
-    def __array__(self, dtype=None, copy=None):
-        return self.device.get_rng_state().numpy().copy()
-
-
-def _random_states():
-    if keras.backend.backend() != "torch":
-        return []
-    import torch
-
-    # Dropout draws on the device that it runs on.
-    return [_TorchRandom(torch.cuda if torch.cuda.is_available() else torch)]
-
-
-def _state(model):
-    """Returns all that changes while a model is trained, by name."""
-    groups = {
-        "model": model.variables,
-        "optimizer": model.optimizer.variables,
-        "random": _random_states(),
-    }
-    return {
-        f"{group}/{i}": variable
-        for group, variables in groups.items()
-        for i, variable in enumerate(variables)
-    }
-
-
-def _raise_unless_finite(name, array):
-    """A step can blow up the weights before any loss shows it."""
-    if (
-        array.dtype.kind in "fV"
-        and not np.isfinite(array.astype("float32")).all()
-    ):
-        raise Diverged(
-            f"A value of {name} is not finite any more. Nothing was saved over "
-            "the last good checkpoint. Lower the learning rate, or lengthen "
-            "the warm-up."
-        )
-
-
-def _write(path, state, note):
-    arrays, dtypes = {}, {}
-    for name, variable in state.items():
-        dtype = keras.backend.standardize_dtype(variable.dtype)
-        if not isinstance(variable, _TorchRandom):
-            variable = keras.ops.convert_to_numpy(variable)
-        array = np.asarray(variable)
-        _raise_unless_finite(name, array)
-        if dtype == "bfloat16":  # which .npz has no name for
-            array, dtypes[name] = array.astype("float32"), dtype
-        arrays[name] = array
-    note = {**note, "dtypes": dtypes}
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        text = np.frombuffer(json.dumps(note).encode(), np.uint8)
-        np.savez(file, note=text, **arrays)
-
-
-def _read(path):
-    """Returns `(arrays, note)`; checksums are compared while reading."""
-    with np.load(path, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    note = json.loads(arrays.pop("note").tobytes())
-    return arrays, note

@@ -9,8 +9,8 @@ import sys
 import types
 import typing
 
-from keras_vit.training._checkpoints import Diverged
 from keras_vit.training._checkpoints import Preempted
+from keras_vit.training._run_state import Diverged
 
 
 class UserError(ValueError):

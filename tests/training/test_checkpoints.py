@@ -127,14 +127,14 @@ def test_damaged_newest_falls_back(damage, straight, tmp_path, capsys):
 def test_a_full_disk_is_said_and_survived(
     straight, tmp_path, capsys, monkeypatch
 ):
-    write = _checkpoints._write
+    write = _checkpoints.write_state
 
     def full(path, state, note):
         if note["step"] == 15:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(path, state, note)
 
-    monkeypatch.setattr(_checkpoints, "_write", full)
+    monkeypatch.setattr(_checkpoints, "write_state", full)
     with pytest.raises(KeyboardInterrupt):
         run_small.main(tmp_path, callbacks=[Crash(17)])
     assert "step 15 could not be written" in capsys.readouterr().err
@@ -149,7 +149,7 @@ def test_newest_and_best_are_kept(straight):
     assert names == ["best.npz", *steps]
     rows = json.loads((straight / "rows.json").read_text())
     best = max(rows, key=lambda row: (row["test_accuracy"], row["step"]))
-    _, note = _checkpoints._read(straight / "checkpoints" / "best.npz")
+    _, note = _checkpoints.read_state(straight / "checkpoints" / "best.npz")
     assert note["step"] == best["step"]
 
 
