@@ -32,15 +32,9 @@ test accuracy 0.9861 in 92 s on JAX, 0.9833 in 105 s on TensorFlow, 0.9833 in
 README).
 """
 
-import contextlib
 import dataclasses
 import math
 import os
-import pathlib
-import shlex
-import shutil
-import sys
-import time
 
 # TensorFlow's greetings would hide what this program says.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -48,30 +42,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # then takes ten times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-import keras
-
-import keras_vit
 from keras_vit import training
-
-FILES = (
-    "model.keras",
-    "model.npz",
-    "metrics.csv",
-    "curves.png",
-    "predictions.png",
-    "config.json",
-)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    dataset: str = training.flag(
-        "digits",
-        "'digits' (in scikit-learn), a name in TFDS such as cifar10 or "
-        "cifar100, or a folder: FOLDER/train/CLASS/* with "
-        "FOLDER/test/CLASS/*, or FOLDER/CLASS/*, of which 20% is the test set",
-        "NAME|FOLDER",
-    )
+class Config(training.TrainingFlags):
     model: str | None = training.flag(
         None,
         f"one of {', '.join(training.MODEL_NAMES)}; without it, what "
@@ -105,30 +80,14 @@ class Config:
         "scratch, whichever is more; with --weights 500, or 10000 from 20000 "
         "images on, as the paper for Pets and for CIFAR",
     )
-    epochs: int | None = training.flag(
-        None, "passes over the images, instead of --steps"
-    )
     learning_rate: float | None = training.flag(
         None,
         "peak; without it, 0.003 from scratch and 0.03 with --weights",
         "X",
     )
-    accumulate: int = training.flag(
-        1, "parts in which a batch is computed, for less memory"
-    )
-    average: float = training.flag(
-        0.0,
-        "decay of an average of the weights, which is then evaluated and "
-        "saved: 0.9999 in the paper's Table 2",
-        "X",
-    )
     # Decay as for the paper's ImageNet models is for runs of 300 epochs.
     weight_decay: float = training.flag(
         0.05, "of AdamW; there is none with --weights", "X"
-    )
-    # The paper: 10,000 of its longest and 500 of 10,000 fine-tuning steps.
-    warmup: float = training.flag(
-        0.1, "share of the steps with a rising rate", "X"
     )
     mode: str | None = training.flag(
         None,
@@ -136,101 +95,25 @@ class Config:
         "without it, what weights by name were trained with, else tf",
         "NAME",
     )
-    protocol: str = training.flag(
-        "simple",
-        f"how images are cut and resized: {', '.join(training.PROTOCOLS)}; "
-        "simple moves whole images a little, vit_jax is the paper's code",
-        "NAME",
-    )
-    augment: str = training.flag(
-        "none",
-        "RandAugment as in 'How to train your ViT?': "
-        f"{', '.join(training.AUGREG)}",
-        "LEVEL",
-    )
     mixup: float | None = training.flag(
         None,
         "p of mixup's Beta(p, p), such as 0.2; none without it, and 0.1 from "
         "20000 images on with --protocol bit-hyperrule",
         "P",
     )
-    no_flip: bool = training.flag(
-        False, "do not mirror images (text, left and right hands)"
-    )
-    skip_bad_images: bool = training.flag(
-        False,
-        "read every image of a folder first, and leave out with a warning "
-        "what cannot be read; otherwise that is an error",
-    )
-    strategy: str = training.flag(
-        "auto",
-        "how several devices share a batch: mirrored or tpu (TensorFlow), "
-        "data-parallel or model-parallel (JAX), none, or auto, which says "
-        "what it takes",
-        "NAME",
-    )
-    remat: bool = training.flag(
-        False, "compute blocks twice instead of keeping them: less memory"
-    )
-    mixed_precision: bool = training.flag(
-        False, "compute in bfloat16 (TPUs and newer GPUs)"
-    )
-    seed: int = training.flag(
-        0, "of weights, order and augmentation, not of the split"
-    )
-    checkpoint_every: int | None = training.flag(
-        None, "steps between two checkpoints; default: between evaluations"
-    )
-    output: str | None = training.flag(
-        None, "default: runs/ and the dataset's name", "DIR"
-    )
-    overwrite: bool = training.flag(
-        False, "replace an earlier run's files in --output"
-    )
 
     def __post_init__(self):
-        sizes = ("image_size", "patch_size", "batch_size", "steps", "epochs")
-        counts = (*sizes, "accumulate", "checkpoint_every")
-        training.check_numbers(self, *counts, minimum=1)
-        training.check_numbers(self, "average", minimum=0, below=1)
-        training.check_numbers(self, "learning_rate", above=0)
+        super().__post_init__()
         training.check_numbers(self, "weight_decay", minimum=0)
-        training.check_numbers(self, "warmup", minimum=0, below=1)
-        training.check_numbers(self, "mixup", minimum=0)
-        training.check_numbers(self, "seed", minimum=0, below=2**32)
-        if self.steps and self.epochs:
-            raise ValueError("Give --steps or --epochs, not both.")
-        if self.batch_size % self.accumulate:
-            raise ValueError(
-                f"--accumulate {self.accumulate} must divide --batch-size "
-                f"{self.batch_size}."
-            )
 
 
-def main(config):
-    started = time.perf_counter()
-    scope = contextlib.ExitStack()
-    with training.before_training():
-        chosen = training.strategy(config.strategy)
-        if chosen.host[1] > 1:
-            raise ValueError("This recipe reads its images on one host.")
-        if config.mixed_precision:
-            keras.config.set_dtype_policy("mixed_bfloat16")
-        training.require("matplotlib")
-        data = training.find_data(
-            config.dataset, skip_bad_images=config.skip_bad_images
-        )
-        output = training.check_output(
-            config.output or pathlib.Path("runs") / data.name, config.overwrite
-        )
-        config = complete(config, data)
-        parts = config.accumulate
-        part_size = config.batch_size // parts
-        chosen.host_batch_size(part_size)
-        steps, interval = count_steps(config, data)
-        keras.utils.set_random_seed(config.seed)
-        scope.enter_context(chosen.scope())
-        model = training.build_model(
+def plan(config, data):
+    """Returns the job: what is trained, on what, how long and how fast."""
+    config = complete(config, data)
+    steps, interval = count_steps(config, data)
+
+    def build():
+        return training.build_model(
             config.model,
             config.weights,
             config.patch_size,
@@ -239,138 +122,28 @@ def main(config):
             classes=len(data.class_names),
             remat=config.remat,
         )
-        # Grey images are mostly signs, whose mirror images mean nothing.
-        flip = data.channels == 3 and not config.no_flip
-        options = dict(
+
+    return training.Job(
+        config=config,
+        data=data,
+        steps=steps,
+        interval=interval,
+        build=build,
+        optimizer=lambda: optimizer_of(config, steps),
+        batches=dict(
             image_size=config.image_size,
-            batch_size=part_size,
             protocol=config.protocol,
             mode=config.mode,
             # Mixed labels are no integers.
             one_hot=config.mixup > 0,
-        )
-
-        def train(start):
-            batches = data.train(
-                seed=config.seed,
-                augment=config.augment,
-                mixup=config.mixup,
-                flip=flip,
-                start=start,
-                **options,
-            )
-            return chosen.distribute(batches)
-
-        train(0)  # what is wrong with it is said now
-        test = data.test(**options)
-        optimizer, rate = optimizer_of(config, steps)
-        loss = (
-            keras.losses.CategoricalCrossentropy
-            if config.mixup
-            else keras.losses.SparseCategoricalCrossentropy
-        )
-        model.compile(
-            optimizer=optimizer,
-            loss=loss(from_logits=True),
-            # Weighted: the padding of the last test batch has weight 0.
-            weighted_metrics=["accuracy"],
-        )
-        folder = output / training.CHECKPOINTS
-        if config.overwrite:
-            shutil.rmtree(folder, ignore_errors=True)
-        facts = dataclasses.asdict(config) | {"steps": steps}
-        facts["backend"] = keras.backend.backend()
-        # What may differ when a run goes on.
-        for name in ("output", "overwrite", "checkpoint_every"):
-            del facts[name]
-        every = parts * (config.checkpoint_every or interval)
-        checkpoints = training.Checkpoints(
-            folder, every, facts, seed=config.seed
-        )
-        done = checkpoints.restore(model)
-        # Only now: before, an error could still have left all as it was.
-        training.open_output(output, FILES)
-    print(
-        f"data      {data.name}: {data.num_train} training and "
-        f"{data.num_test} test images, {len(data.class_names)} classes\n"
-        f"model     {model.name}: {model.count_params():,} weights, images "
-        f"{config.image_size} x {config.image_size} x {data.channels}, "
-        f"patches {config.patch_size} x {config.patch_size}\n"
-        f"training  {steps} steps of {config.batch_size} images, "
-        f"{'fine-tuning' if config.weights else 'from scratch'}, on "
-        f"{keras.backend.backend()}\n"
-        f"strategy  {chosen.describe()}\n"
-        f"output    {output}"
-        + (f"\ngoing on  from step {done // parts}" if done else ""),
-        flush=True,
-    )
-
-    metrics = training.MetricsFile(
-        output / "metrics.csv",
-        config.batch_size,
-        rate,
-        checkpoints.rows,
-        done,
-        parts,
-    )
-    training.fit(
-        model,
-        train,
-        chosen.distribute(test),
-        steps=steps * parts,
-        interval=interval * parts,
-        callbacks=[metrics],
-        checkpoints=checkpoints,
-        done=done,
-    )
-    accuracy = metrics.rows[-1]["test_accuracy"]
-    if config.average:
-        scope.enter_context(training.averaged(model))
-        results = model.evaluate(
-            chosen.distribute(test), return_dict=True, verbose=0
-        )
-        accuracy = float(results["accuracy"])
-        print(f"with averaged weights: {accuracy:.4f}")
-
-    with training.replacing(output / "model.keras") as temporary:
-        model.save(temporary)
-    # What Google's layouts do not tell is in Keras's file: another GELU, ...
-    layout = training.layout_of(model)
-    weights = output / ("model.npz" if layout else "model.weights.h5")
-    keras_vit.converters.save(model, weights, layout, overwrite=True)
-    title = f"{model.name} on {data.name}: test accuracy {accuracy:.2%}"
-    training.save_curves(metrics.rows, output / "curves.png", title)
-    images, labels = training.spread_out(test, data.num_test)
-    training.save_predictions(
-        model,
-        images,
-        labels,
-        data.class_names,
-        output / "predictions.png",
-        f"{title}, {len(images)} of {data.num_test} images",
-    )
-    scope.close()
-    shutil.rmtree(folder)  # of no use to a run that is done
-    seconds = round(time.perf_counter() - started, 1)
-    facts = {
-        "config": {**dataclasses.asdict(config), "steps": steps},
-        "data": data.facts(),
-        "model": {"name": model.name, "weights": model.count_params()},
-        "test_accuracy": accuracy,
-        "seconds": seconds,
-        "command": shlex.join(sys.argv),
-        "versions": training.versions(),
-    }
-    training.save_json(facts, output / "config.json")
-    print(f"\ntest accuracy {accuracy:.4f} after {seconds:.0f} seconds")
-    for name in (*FILES, "model.weights.h5"):
-        if (output / name).exists():
-            print(f"  {output / name}")
-    print(
-        "To use it in Python, for logits, on images after "
-        f"keras_vit.preprocess_input(images, mode={config.mode!r}):\n"
-        "  import keras, keras_vit\n"
-        f"  model = keras.models.load_model({str(output / 'model.keras')!r})"
+        ),
+        augment=dict(
+            augment=config.augment,
+            mixup=config.mixup,
+            # Grey images are mostly signs, whose mirror images mean nothing.
+            flip=data.channels == 3 and not config.no_flip,
+        ),
+        summary="fine-tuning" if config.weights else "from scratch",
     )
 
 
@@ -455,4 +228,4 @@ def count_steps(config, data):
 
 
 if __name__ == "__main__":
-    training.run(main, Config, __doc__)
+    training.run(training.main_of(plan), Config, __doc__)

@@ -1,5 +1,6 @@
 from keras_vit.training._checkpoints import Checkpoints as Checkpoints
 from keras_vit.training._checkpoints import Preempted as Preempted
+from keras_vit.training._common_flags import TrainingFlags as TrainingFlags
 from keras_vit.training._data import Data as Data
 from keras_vit.training._data import find_data as find_data
 from keras_vit.training._fit import HyperRule as HyperRule
@@ -12,6 +13,9 @@ from keras_vit.training._flags import flag as flag
 from keras_vit.training._flags import flags as flags
 from keras_vit.training._flags import require as require
 from keras_vit.training._flags import run as run
+from keras_vit.training._job import Job as Job
+from keras_vit.training._job import main_of as main_of
+from keras_vit.training._job import train as train
 from keras_vit.training._metrics import MetricsFile as MetricsFile
 from keras_vit.training._models import MODEL_NAMES as MODEL_NAMES
 from keras_vit.training._models import build_model as build_model
@@ -34,6 +38,7 @@ from keras_vit.training._pictures import save_predictions as save_predictions
 from keras_vit.training._pictures import spread_out as spread_out
 from keras_vit.training._protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.training._randaugment import AUGREG as AUGREG
+from keras_vit.training._results import FILES as FILES
 from keras_vit.training._run_state import Diverged as Diverged
 from keras_vit.training._strategy import Strategy as Strategy
 from keras_vit.training._strategy import strategy as strategy

@@ -46,7 +46,12 @@ def flags(config_class, description, argv=None):
         allow_abbrev=False,
     )
     hints = typing.get_type_hints(config_class)
-    for field in dataclasses.fields(config_class):
+    # A class's own flags come before those it shares with other recipes.
+    own = config_class.__annotations__
+    fields = sorted(
+        dataclasses.fields(config_class), key=lambda f: f.name not in own
+    )
+    for field in fields:
         kind = _plain(hints[field.name])
         text = field.metadata.get("help", "").replace("%", "%%")
         if field.default not in (None, False):

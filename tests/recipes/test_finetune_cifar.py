@@ -13,6 +13,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
+from keras_vit.training import _job
 
 RECIPE = pathlib.Path(__file__).parents[2] / "recipes" / "finetune_cifar.py"
 
@@ -28,8 +29,11 @@ def load_recipe():
 recipe = load_recipe()
 
 
+main = training.main_of(recipe.plan)
+
+
 def run(**settings):
-    recipe.main(recipe.Config(**settings))
+    main(recipe.Config(**settings))
 
 
 def refused(match, **settings):
@@ -69,7 +73,7 @@ def accuracy_of(model, size=8):
 
 def test_every_file_is_written(digits):
     found = sorted(path.name for path in digits.iterdir())
-    assert found == sorted(recipe.FILES)
+    assert found == sorted(training.FILES)
     for name in ("curves.png", "predictions.png"):
         assert (digits / name).read_bytes().startswith(b"\x89PNG")
 
@@ -220,15 +224,15 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
         "checkpoint_every": 1,
     }
     run(**settings, output=str(tmp_path / "straight"))
-    fit = training.fit
+    fit = _job.fit
 
     def crashing(*arguments, callbacks, **keywords):
         fit(*arguments, callbacks=[*callbacks, Crash()], **keywords)
 
-    monkeypatch.setattr(training, "fit", crashing)
+    monkeypatch.setattr(_job, "fit", crashing)
     with pytest.raises(KeyboardInterrupt):
         run(**settings, output=str(tmp_path / "crashed"))
-    monkeypatch.setattr(training, "fit", fit)
+    monkeypatch.setattr(_job, "fit", fit)
     refused(
         "is of another run: batch_size was 8 and is 4",
         **{**settings, "batch_size": 4, "output": str(tmp_path / "crashed")},

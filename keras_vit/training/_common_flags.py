@@ -1,0 +1,109 @@
+"""The flags that every training recipe has."""
+
+import dataclasses
+
+from keras_vit.training._flags import check_numbers
+from keras_vit.training._flags import flag
+from keras_vit.training._protocols import PROTOCOLS
+from keras_vit.training._randaugment import AUGREG
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingFlags:
+    """What recipes that train share; theirs are fields of a subclass.
+
+    A field that the subclass has too takes its default and its text. None
+    stands for what the recipe decides when it has seen the data.
+    """
+
+    dataset: str = flag(
+        "digits",
+        "'digits' (in scikit-learn), a name in TFDS such as cifar10 or "
+        "cifar100, or a folder: FOLDER/train/CLASS/* with "
+        "FOLDER/test/CLASS/*, or FOLDER/CLASS/*, of which 20% is the test set",
+        "NAME|FOLDER",
+    )
+    image_size: int | None = flag(None, "images are resized to N x N")
+    patch_size: int | None = flag(None, "pixels a side of a patch")
+    batch_size: int = flag(64, "images a step")
+    steps: int | None = flag(None, "training steps")
+    epochs: int | None = flag(
+        None, "passes over the images, instead of --steps"
+    )
+    learning_rate: float | None = flag(None, "peak", "X")
+    # The paper: 10,000 of its longest and 500 of 10,000 fine-tuning steps.
+    warmup: float = flag(0.1, "share of the steps with a rising rate", "X")
+    accumulate: int = flag(
+        1, "parts in which a batch is computed, for less memory"
+    )
+    average: float = flag(
+        0.0,
+        "decay of an average of the weights, which is then evaluated and "
+        "saved: 0.9999 in the paper's Table 2",
+        "X",
+    )
+    mode: str | None = flag(
+        None,
+        "pixels: tf for [-1, 1], torch for ImageNet's mean and deviation",
+        "NAME",
+    )
+    protocol: str = flag(
+        "simple",
+        f"how images are cut and resized: {', '.join(PROTOCOLS)}; "
+        "simple moves whole images a little, vit_jax is the paper's code",
+        "NAME",
+    )
+    augment: str = flag(
+        "none",
+        f"RandAugment as in 'How to train your ViT?': {', '.join(AUGREG)}",
+        "LEVEL",
+    )
+    mixup: float | None = flag(
+        None, "p of mixup's Beta(p, p), such as 0.2; none without it", "P"
+    )
+    no_flip: bool = flag(
+        False, "do not mirror images (text, left and right hands)"
+    )
+    skip_bad_images: bool = flag(
+        False,
+        "read every image of a folder first, and leave out with a warning "
+        "what cannot be read; otherwise that is an error",
+    )
+    strategy: str = flag(
+        "auto",
+        "how several devices share a batch: mirrored or tpu (TensorFlow), "
+        "data-parallel or model-parallel (JAX), none, or auto, which says "
+        "what it takes",
+        "NAME",
+    )
+    remat: bool = flag(
+        False, "compute blocks twice instead of keeping them: less memory"
+    )
+    mixed_precision: bool = flag(
+        False, "compute in bfloat16 (TPUs and newer GPUs)"
+    )
+    seed: int = flag(0, "of weights, order and augmentation, not of the split")
+    checkpoint_every: int | None = flag(
+        None, "steps between two checkpoints; default: between evaluations"
+    )
+    output: str | None = flag(
+        None, "default: runs/ and the dataset's name", "DIR"
+    )
+    overwrite: bool = flag(False, "replace an earlier run's files in --output")
+
+    def __post_init__(self):
+        sizes = ("image_size", "patch_size", "batch_size", "steps", "epochs")
+        counts = (*sizes, "accumulate", "checkpoint_every")
+        check_numbers(self, *counts, minimum=1)
+        check_numbers(self, "average", minimum=0, below=1)
+        check_numbers(self, "learning_rate", above=0)
+        check_numbers(self, "warmup", minimum=0, below=1)
+        check_numbers(self, "mixup", minimum=0)
+        check_numbers(self, "seed", minimum=0, below=2**32)
+        if self.steps and self.epochs:
+            raise ValueError("Give --steps or --epochs, not both.")
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"--accumulate {self.accumulate} must divide --batch-size "
+                f"{self.batch_size}."
+            )

@@ -1,0 +1,60 @@
+"""What a training leaves in its output folder."""
+
+import keras_vit
+from keras_vit.training._models import layout_of
+from keras_vit.training._output import replacing
+from keras_vit.training._pictures import save_curves
+from keras_vit.training._pictures import save_predictions
+from keras_vit.training._pictures import spread_out
+
+FILES = (
+    "model.keras",
+    "model.npz",
+    "metrics.csv",
+    "curves.png",
+    "predictions.png",
+    "config.json",
+)
+
+
+def save_model(model, output):
+    """Writes `model.keras`, and its weights for the next `--weights`."""
+    with replacing(output / "model.keras") as temporary:
+        model.save(temporary)
+    # What Google's layouts do not tell is in Keras's file: another GELU, ...
+    layout = layout_of(model)
+    weights = output / ("model.npz" if layout else "model.weights.h5")
+    keras_vit.converters.save(model, weights, layout, overwrite=True)
+
+
+def save_pictures(job, model, test, rows, accuracy, output):
+    """Draws the curves, and predictions for some test images."""
+    data = job.data
+    title = f"{model.name} on {data.name}: test accuracy {accuracy:.2%}"
+    save_curves(rows, output / "curves.png", title)
+    images, labels = spread_out(test, data.num_test)
+    save_predictions(
+        model,
+        images,
+        labels,
+        data.class_names,
+        output / "predictions.png",
+        f"{title}, {len(images)} of {data.num_test} images",
+    )
+
+
+def print_results(facts, output):
+    """Says how well it went, where the files are, and how to use them."""
+    print(
+        f"\ntest accuracy {facts['test_accuracy']:.4f} after "
+        f"{facts['seconds']:.0f} seconds"
+    )
+    for name in (*FILES, "model.weights.h5"):
+        if (output / name).exists():
+            print(f"  {output / name}")
+    print(
+        "To use it in Python, for logits, on images after "
+        f"keras_vit.preprocess_input(images, mode={facts['config']['mode']!r})"
+        ":\n  import keras, keras_vit\n"
+        f"  model = keras.models.load_model({str(output / 'model.keras')!r})"
+    )
