@@ -237,6 +237,5 @@ def _headline(job, chosen, output, ready):
         f"training  {job.steps} steps of {config.batch_size} images, "
         f"{job.summary}, on {keras.backend.backend()}\n"
         f"strategy  {chosen.describe()}\n"
-        f"output    {output}"
-        + (f"\ngoing on  from step {step}" if step else "")
+        f"output    {output}{going_on}"
     )
