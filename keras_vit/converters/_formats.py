@@ -12,9 +12,9 @@ weights is the one that is written.
 
 from keras_vit.converters._flax_formats import BIG_VISION
 from keras_vit.converters._flax_formats import VIT_JAX
+from keras_vit.converters._huggingface_formats import HUGGINGFACE
 from keras_vit.converters._resnet_formats import BIT
 from keras_vit.converters._torch_formats import DINOV2
-from keras_vit.converters._torch_formats import HUGGINGFACE
 from keras_vit.converters._torch_formats import MAE
 from keras_vit.converters._torch_formats import TIMM
 from keras_vit.converters._torch_formats import TORCHVISION

@@ -7,7 +7,7 @@ from keras_vit.converters._kinds import TORCH
 from keras_vit.converters._resnet_formats import TIMM_BIT
 from keras_vit.converters._resnet_formats import timm_rows
 
-_QKV = ("query", "key", "value")
+QKV = ("query", "key", "value")
 
 
 def _mlp(ours, theirs, names=("fc1", "fc2")):
@@ -37,7 +37,7 @@ def _timm(
             ("pre_norm/*", "norm_pre.*", "norm"),
             ("block_{i}/norm_1/*", f"{block}.norm1.*", "norm"),
             (
-                tuple(f"block_{{i}}/attention/{name}/*" for name in _QKV),
+                tuple(f"block_{{i}}/attention/{name}/*" for name in QKV),
                 f"{block}.attn.qkv.*",
                 "fused",
             ),
@@ -64,7 +64,7 @@ def _timm(
             ("pooling/probe", "attn_pool.latent", "array"),
             ("pooling/attention/query/*", "attn_pool.q.*", "heads"),
             (
-                tuple(f"pooling/attention/{name}/*" for name in _QKV[1:]),
+                tuple(f"pooling/attention/{name}/*" for name in QKV[1:]),
                 "attn_pool.kv.*",
                 "fused",
             ),
@@ -107,7 +107,7 @@ _TIMMS_OWN = (
     "distillation",
     "pooling/",
     "pre_norm",
-    *(f"block_{{i}}/attention/{name}_norm" for name in _QKV[:2]),
+    *(f"block_{{i}}/attention/{name}_norm" for name in QKV[:2]),
 )
 MAE = (
     replace(
@@ -137,142 +137,6 @@ DINOV2 = tuple(
 )
 
 
-def _huggingface(name, prefix, attention, rest):
-    """transformers: `attention` and `rest` hold the names of a block's parts,
-    which differ between ViT and DINOv2 and between files and memory."""
-    layer = f"{prefix}{rest['layer']}"
-    tokens = (
-        ("class_token/tokens", "cls_token", "array"),
-        *rest.get(
-            "tokens",
-            (
-                ("distillation_token/tokens", "distillation_token", "array"),
-                ("register_tokens/tokens", "register_tokens", "array"),
-            ),
-        ),
-        ("mask_token/tokens", "mask_token", rest["mask"]),
-        ("position_embedding/embedding", "position_embeddings", "array"),
-    )
-    head = "cls_classifier" if rest.get("teacher") else "classifier"
-    return Format(
-        name,
-        TORCH,
-        (
-            (
-                "patch_embedding/*",
-                f"{prefix}embeddings.patch_embeddings.projection.*",
-                "conv",
-            ),
-            *(
-                (ours, f"{prefix}embeddings.{theirs}", kind)
-                for ours, theirs, kind in tokens
-            ),
-            ("block_{i}/norm_1/*", f"{layer}.{rest['norms'][0]}.*", "norm"),
-            *(
-                (
-                    f"block_{{i}}/attention/{ours}/*",
-                    f"{layer}.{theirs}.*",
-                    "merge" if ours == "attention_output" else "heads",
-                )
-                for ours, theirs in zip(
-                    (*_QKV, "attention_output"), attention, strict=True
-                )
-            ),
-            (
-                "block_{i}/scale_1/gamma",
-                f"{layer}.layer_scale1.lambda1",
-                "array",
-            ),
-            ("block_{i}/norm_2/*", f"{layer}.{rest['norms'][1]}.*", "norm"),
-            *(
-                ("block_{i}/mlp/dense_1/*", gates, "gated")
-                if isinstance(gates, tuple)
-                else ("block_{i}/mlp/dense_1/*", gates, "linear")
-                for gates in (_under(layer, rest["mlp"][0]),)
-            ),
-            (
-                "block_{i}/mlp/dense_2/*",
-                _under(layer, rest["mlp"][1]),
-                "linear",
-            ),
-            (
-                "block_{i}/scale_2/gamma",
-                f"{layer}.layer_scale2.lambda1",
-                "array",
-            ),
-            ("encoder_norm/*", f"{prefix}layernorm.*", "norm"),
-            ("pre_logits/*", f"{prefix}pooler.dense.*", "linear"),
-            ("head/*", f"{head}.*", "linear"),
-            ("distillation_head/*", "distillation_classifier.*", "linear"),
-        ),
-    )
-
-
-def _under(layer, names):
-    if isinstance(names, tuple):
-        return tuple(f"{layer}.{name}.*" for name in names)
-    return f"{layer}.{names}.*"
-
-
-# transformers 5 renames modules in memory, and keeps these names in files.
-_IN_FILES = (
-    *(f"attention.attention.{name}" for name in _QKV),
-    "attention.output.dense",
-)
-_IN_MEMORY = tuple(f"attention.{letter}_proj" for letter in "qkvo")
-_VIT = {
-    "layer": "encoder.layer.{i}",
-    "norms": ("layernorm_before", "layernorm_after"),
-    "mlp": ("intermediate.dense", "output.dense"),
-    "mask": "array",
-}
-_DINOV2 = {
-    "layer": "encoder.layer.{i}",
-    "norms": ("norm1", "norm2"),
-    "mlp": ("mlp.fc1", "mlp.fc2"),
-    "mask": "vector",
-}
-_NEW_VIT = {**_VIT, "layer": "layers.{i}", "mlp": ("mlp.fc1", "mlp.fc2")}
-_SWIGLU = {**_DINOV2, "mlp": ("mlp.weights_in", "mlp.weights_out")}
-_NEW_SWIGLU = {
-    **_DINOV2,
-    "mlp": (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
-}
-_TEACHER = {**_VIT, "teacher": True}
-# DeiT with one head does not read its distillation token again, which is then
-# what a register is.
-_UNREAD = {
-    "tokens": (("register_tokens/tokens", "distillation_token", "array"),)
-}
-
-HUGGINGFACE = (
-    _huggingface("", "vit.", _IN_FILES, _VIT),
-    _huggingface("vit", "", _IN_FILES, _VIT),
-    _huggingface("deit", "deit.", _IN_FILES, {**_VIT, **_UNREAD}),
-    _huggingface("deit-teacher", "deit.", _IN_FILES, _TEACHER),
-    *(
-        _huggingface(f"{name}{kind}", prefix, names, rest)
-        for name, prefix in (
-            ("dinov2", "dinov2."),
-            ("dinov2-reg", "dinov2_with_registers."),
-            ("dinov2-bare", ""),
-        )
-        for kind, names, rest in (
-            ("", _IN_FILES, _DINOV2),
-            ("-swiglu", _IN_FILES, _SWIGLU),
-            ("-v5", _IN_MEMORY, _DINOV2),
-            ("-swiglu-v5", _IN_MEMORY, _NEW_SWIGLU),
-        )
-    ),
-    _huggingface("vit-v5", "vit.", _IN_MEMORY, _NEW_VIT),
-    _huggingface("vit-bare-v5", "", _IN_MEMORY, _NEW_VIT),
-    _huggingface("deit-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, **_UNREAD}),
-    _huggingface(
-        "deit-teacher-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, "teacher": True}
-    ),
-)
-
-
 def _torchvision(name, mlp):
     layer = "encoder.layers.encoder_layer_{i}"
     return Format(
@@ -284,7 +148,7 @@ def _torchvision(name, mlp):
             ("position_embedding/embedding", "encoder.pos_embedding", "array"),
             ("block_{i}/norm_1/*", f"{layer}.ln_1.*", "norm"),
             (
-                tuple(f"block_{{i}}/attention/{name}/*" for name in _QKV),
+                tuple(f"block_{{i}}/attention/{name}/*" for name in QKV),
                 f"{layer}.self_attention.in_proj_*",
                 "fused",
             ),

@@ -1,7 +1,6 @@
 """The arguments of `VisionTransformer` and `HybridVisionTransformer`, checked
 and with nothing left open."""
 
-import numbers
 import types
 import warnings
 
@@ -13,6 +12,7 @@ from keras_vit.converters._resnet import RULES
 from keras_vit.layers import _checks
 from keras_vit.layers import _patch_grid
 from keras_vit.models import _resnet
+from keras_vit.models._input_shape import shape_of
 from keras_vit.weights import named
 
 DEFAULT_IMAGE_SIZE = 224
@@ -275,38 +275,3 @@ def _prefix_tokens(s):
     if s.position_prefix == "all":
         positioned = sum(count for _, count, _ in tokens)
     return tuple(tokens), positioned
-
-
-def shape_of(input_shape, input_tensor):
-    if input_tensor is not None:
-        if not keras.utils.is_keras_tensor(input_tensor):
-            raise ValueError(
-                "`input_tensor` must be a Keras tensor, such as the output of "
-                f"`keras.Input`. Received: {type(input_tensor).__name__}"
-            )
-        shape = _shape("input_tensor", input_tensor.shape[1:])
-        if input_shape is not None and tuple(input_shape) != shape:
-            raise ValueError(
-                f"`input_shape={input_shape}` contradicts `input_tensor`, "
-                f"whose shape is {shape}. Give one of them."
-            )
-        return shape
-    return None if input_shape is None else _shape("input_shape", input_shape)
-
-
-def _shape(name, shape):
-    wrong = ValueError(
-        f"`{name}` must have the shape (height, width, channels), where "
-        "height and width may be None for any size; channels come last. "
-        f"Received: {name}={shape!r}"
-    )
-    if not isinstance(shape, (tuple, list)) or len(shape) != 3:
-        raise wrong
-    if shape[2] is None:
-        raise wrong
-    for size in shape:
-        if size is not None and (
-            not isinstance(size, numbers.Integral) or size <= 0
-        ):
-            raise wrong
-    return tuple(size if size is None else int(size) for size in shape)

@@ -8,6 +8,7 @@ from keras_vit.layers import _checks
 from keras_vit.models import _arguments
 from keras_vit.models import _resnet
 from keras_vit.models import _trunk
+from keras_vit.models._input_shape import shape_of
 
 
 def BiT(
@@ -105,7 +106,7 @@ def BiT(
 def _resolve(s):
     """Returns the namespace of arguments with nothing left open."""
     _checks.one_of("pooling", s.pooling, ("gap", None))
-    s.input_shape = _arguments.shape_of(s.input_shape, s.input_tensor)
+    s.input_shape = shape_of(s.input_shape, s.input_tensor)
     s.checkpoint, told = None, {}
     if s.weights is not None:
         s.checkpoint = _arguments.opened(s.weights, "bit")

@@ -2,8 +2,8 @@ from dataclasses import asdict
 from dataclasses import dataclass
 
 from keras_vit.models._hybrid import HybridVisionTransformer
+from keras_vit.models._named_model import named_model
 from keras_vit.models._vit import VisionTransformer
-from keras_vit.weights import named
 
 
 @dataclass(frozen=True)
@@ -53,64 +53,17 @@ VARIANTS = {
 def _variant(variant):
     sizes = VARIANTS[variant].sizes()
     hybrid = "resnet_layers" in sizes
-    build = HybridVisionTransformer if hybrid else VisionTransformer
+    listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    return named_model(
+        variant,
+        HybridVisionTransformer if hybrid else VisionTransformer,
+        sizes,
+        f"""a Vision Transformer for images.
 
-    def model(
-        include_top=True,
-        weights=None,
-        input_tensor=None,
-        input_shape=None,
-        pooling=None,
-        classes=None,
-        classifier_activation=None,
-        name=variant,
-        **architecture,
-    ):
-        return build(
-            include_top=include_top,
-            weights=named(weights, variant, sizes),
-            input_tensor=input_tensor,
-            input_shape=input_shape,
-            pooling=pooling,
-            classes=classes,
-            classifier_activation=classifier_activation,
-            name=name,
-            **{**sizes, **architecture},
-        )
-
-    model.__name__ = model.__qualname__ = variant
-    model.__doc__ = f"""Builds {variant}, a Vision Transformer for images.
-
-    {", ".join(f"{name} {size}" for name, size in sizes.items())}. From "An
+    {listed}. From "An
     Image is Worth 16x16 Words" (https://arxiv.org/abs/2010.11929), and what
-    built on it (see `VARIANTS`).
-
-    Args:
-        include_top: Boolean. Whether to end in a classification head, which
-            is zero at first.
-        weights: None for random weights; the name of released ones, such as
-            "imagenet21k" (`keras_vit.list_weights()` shows all), which are
-            downloaded once; or a path or an address, see `VisionTransformer`.
-        input_tensor: Optional Keras tensor to build the model on.
-        input_shape: `(height, width, channels)`; height and width may be None
-            for images of any size. None takes what the weights were made for,
-            else `(224, 224, 3)`.
-        pooling: "token", "gap", "map" or None; see `VisionTransformer`.
-        classes: Integer. None takes the number in `weights`, else 1000.
-        classifier_activation: Activation of the head; None for logits.
-        name: String. Name of the model.
-        **architecture: Any other argument of `{build.__name__}`, such as
-            `representation_size`, `dropout` or `num_layers`.
-
-    Returns:
-        A `keras.Model` that takes images in [-1, 1] (`preprocess_input`).
-
-    Raises:
-        ValueError: if an argument is wrong or the weights do not fit.
-        FileNotFoundError: if there is no file at `weights`.
-        OSError: if the weights could not be downloaded.
-    """
-    return model
+    built on it (see `VARIANTS`).""",
+    )
 
 
 ViTTi16 = _variant("ViTTi16")

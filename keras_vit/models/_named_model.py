@@ -1,0 +1,69 @@
+from keras_vit.weights import named
+
+_DOC = """Builds {name}, {what}
+
+    Args:
+        include_top: Boolean. Whether to end in a classification head, which
+            is zero at first.
+        weights: None for random weights; the name of released ones, such as
+            "imagenet21k" (`keras_vit.list_weights()` shows all), which are
+            downloaded once; or a path or an address, see `{function}`.
+        input_tensor: Optional Keras tensor to build the model on.
+        input_shape: `(height, width, channels)`; height and width may be None
+            for images of any size. None takes what the weights were made for,
+            else `(224, 224, 3)`.
+        pooling: One of `{function}`'s, or None for its own choice.
+        classes: Integer. None takes the number in `weights`, else 1000.
+        classifier_activation: Activation of the head; None for logits.
+        name: String. Name of the model.
+        **architecture: Any other argument of `{function}`.
+
+    Returns:
+        A `keras.Model` that takes images in [-1, 1] (`preprocess_input`).
+
+    Raises:
+        ValueError: if an argument is wrong or the weights do not fit.
+        FileNotFoundError: if there is no file at `weights`.
+        OSError: if the weights could not be downloaded.
+    """
+
+
+def named_model(variant, build, sizes, what):
+    """Returns the function `variant`, which is `build` with some arguments.
+
+    Args:
+        variant: String. Its name, also the default of the model's.
+        build: Function that returns a model.
+        sizes: Dict of arguments of `build`.
+        what: String. What it builds and where that is from: the docstring
+            goes on with it after the name.
+    """
+
+    def model(
+        include_top=True,
+        weights=None,
+        input_tensor=None,
+        input_shape=None,
+        pooling=None,
+        classes=None,
+        classifier_activation=None,
+        name=variant,
+        **architecture,
+    ):
+        return build(
+            include_top=include_top,
+            weights=named(weights, variant, sizes),
+            input_tensor=input_tensor,
+            input_shape=input_shape,
+            pooling=pooling,
+            classes=classes,
+            classifier_activation=classifier_activation,
+            name=name,
+            **{**sizes, **architecture},
+        )
+
+    model.__name__ = model.__qualname__ = variant
+    model.__doc__ = _DOC.format(
+        name=variant, what=what, function=build.__name__
+    )
+    return model
