@@ -42,20 +42,18 @@ def mosaic(tiles, background=np.nan):
         The picture, and the places of the rows' and columns' middles. One
         picture draws in a fraction of the time of hundreds.
     """
+    times = max(1, 16 // max(tiles.shape[2:4]))  # for gaps of an eighth
+    tiles = tiles.repeat(times, axis=2).repeat(times, axis=3)
     rows, columns, height, width = tiles.shape[:4]
-    gap = max(1, round(max(height, width) / 8))
-    down, right = height + gap, width + gap
-    shape = (rows * down - gap, columns * right - gap, *tiles.shape[4:])
+    gap = max(height, width) // 8
+    top = gap + np.arange(rows) * (height + gap)
+    left = gap + np.arange(columns) * (width + gap)
+    shape = (top[-1] + height + gap, left[-1] + width + gap, *tiles.shape[4:])
     picture = np.full(shape, background, dtype="float64")
-    for i in range(rows):
-        for j in range(columns):
-            part = np.s_[i * down :, j * right :]
-            picture[part][:height, :width] = tiles[i, j]
-    middles = [
-        np.arange(count) * step + (size - 1) / 2
-        for count, step, size in ((rows, down, height), (columns, right, width))
-    ]
-    return picture, *middles
+    for i, j in np.ndindex(rows, columns):
+        area = picture[top[i] : top[i] + height, left[j] : left[j] + width]
+        area[:] = tiles[i, j]
+    return picture, top + (height - 1) / 2, left + (width - 1) / 2
 
 
 def spread(count):

@@ -93,7 +93,7 @@ class Report:
     def _draw(self, name, figure, alt, caption=""):
         self.say(f"  {name}")
         buffer = io.BytesIO()
-        figure.savefig(buffer)
+        figure.savefig(buffer, bbox_inches="tight", pad_inches=0.05)
         self.pictures[name] = buffer.getvalue()
         return _html.figure(buffer.getvalue(), alt, caption)
 

@@ -50,9 +50,10 @@ def test_maps():
     found = maps(8)
     figure = inspection.plot_attention_maps(found, LAYOUT, image=1)
     picture = figure.axes[0].images[0].get_array()
-    assert picture.shape == (3 * 3 - 1, 4 * 4 - 1)  # a gap of one
+    # Five times as large, and gaps of one: an eighth.
+    assert picture.shape == (3 * 11 + 1, 4 * 16 + 1)
     tile = found[1, 1, 2, 0, 2:].reshape(2, 3)
-    np.testing.assert_allclose(picture[3:5, 8:11], tile / tile.max())
+    np.testing.assert_allclose(picture[12:22:5, 33:48:5], tile / tile.max())
     figure = inspection.plot_attention_maps(maps(6), BARE)
     assert len(np.unique(pixels(figure))) > 50
 
@@ -73,13 +74,13 @@ def test_filters(channels):
     filters = RNG.uniform(size=(9, 8, 8, channels))
     figure = inspection.plot_embedding_filters(filters)
     picture = figure.axes[0].images[0].get_array()
-    assert picture.shape == (2 * 9 - 1, 7 * 9 - 1, 3)
+    # Twice as large, and gaps of two.
+    assert picture.shape == (2 * 18 + 2, 7 * 18 + 2, 3)
     if channels == 3:
-        np.testing.assert_allclose(picture[9:, 9:17], filters[8], atol=1e-6)
-    np.testing.assert_allclose(
-        picture[9:, 18:26],
-        _drawing.PALE_RGB[None, None].repeat(8, 0).repeat(8, 1),
-    )
+        found = picture[20:36:2, 20:36:2]
+        np.testing.assert_allclose(found, filters[8], atol=1e-6)
+    empty = picture[20:, 38:].reshape(-1, 3)
+    np.testing.assert_allclose(empty, len(empty) * [_drawing.PALE_RGB])
     assert len(np.unique(pixels(figure))) > 50
 
 
@@ -87,8 +88,8 @@ def test_similarity():
     similarity = RNG.uniform(-1, 1, (2, 40, 2, 40))
     figure = inspection.plot_position_similarity(similarity)
     picture = figure.axes[0].images[0].get_array()
-    assert picture.shape == (2 * 7 - 5, 16 * 45 - 5)  # 16 of 40 columns
-    np.testing.assert_allclose(picture[7:, -40:], similarity[1, -1])
+    assert picture.shape == (2 * 7 + 5, 16 * 45 + 5)  # 16 of 40 columns
+    np.testing.assert_allclose(picture[12:14, -45:-5], similarity[1, -1])
     assert len(np.unique(pixels(figure))) > 50
 
 

@@ -31,7 +31,7 @@ class Page(html.parser.HTMLParser):
     def __init__(self, path):
         super().__init__()
         self.pictures, self.tags, self.text, self.sources = {}, [], "", []
-        self.feed(path.read_text())
+        self.feed(re.sub("<style>(?s:.*)</style>", "", path.read_text()))
 
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
@@ -46,7 +46,7 @@ class Page(html.parser.HTMLParser):
             self.pictures[attributes["alt"]] = base64.b64decode(data)
 
     def handle_data(self, data):
-        self.text += data
+        self.text += f" {data}"
 
 
 @pytest.fixture
