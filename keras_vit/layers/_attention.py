@@ -119,23 +119,42 @@ class MultiHeadAttention(keras.Layer):
 
     def call(self, inputs, context=None, training=False):
         context = inputs if context is None else context
-        query, key, value = (
-            self.query(inputs),
-            self.key(context),
-            self.value(context),
-        )
-        if self.qk_norm:
-            query, key = self.query_norm(query), self.key_norm(key)
+        query, key = self._query_and_key(inputs, context)
+        value = self.value(context)
         if training and self.dropout > 0:
             x = self._attend_with_dropout(query, key, value)
         else:
             x = ops.dot_product_attention(query, key, value)  # (B, T, H, d)
         return self.attention_output(x)
 
+    def probabilities(self, inputs, context=None):
+        """Returns how much each token takes of each, which a call does not.
+
+        A second path beside the fused one, for looking inside. Queries and
+        keys are the call's own, in the layer's precision, quantised or not;
+        scores and softmax are computed in float32 at least.
+
+        Args:
+            inputs: As in a call.
+            context: As in a call.
+
+        Returns:
+            Tensor of shape `(batch, num_heads, length, context_length)`,
+            whose rows sum to 1.
+        """
+        context = inputs if context is None else context
+        query, key = self._query_and_key(inputs, context)
+        dtype = keras.backend.result_type(query.dtype, "float32")
+        return _softmax(ops.cast(query, dtype), ops.cast(key, dtype))
+
+    def _query_and_key(self, inputs, context):
+        query, key = self.query(inputs), self.key(context)
+        if self.qk_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        return query, key
+
     def _attend_with_dropout(self, query, key, value):
-        query = query / math.sqrt(query.shape[-1])
-        scores = ops.einsum("BTHd,BSHd->BHTS", query, key)
-        probabilities = self._dropout(ops.softmax(scores), training=True)
+        probabilities = self._dropout(_softmax(query, key), training=True)
         return ops.einsum("BHTS,BSHd->BTHd", probabilities, value)
 
     def compute_output_shape(self, inputs_shape, context_shape=None):
@@ -157,3 +176,8 @@ class MultiHeadAttention(keras.Layer):
             "dropout": self.dropout,
             "norm_epsilon": self.norm_epsilon,
         }
+
+
+def _softmax(query, key):
+    query = query / math.sqrt(query.shape[-1])
+    return ops.softmax(ops.einsum("BTHd,BSHd->BHTS", query, key))

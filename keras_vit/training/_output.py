@@ -14,7 +14,7 @@ from keras_vit._version import __version__
 CHECKPOINTS = "checkpoints"
 
 
-def check_output(folder, overwrite):
+def check_output(folder, overwrite, flag="--output"):
     """Returns the folder as a path; writes nothing.
 
     A folder that a run was interrupted in may be gone on with.
@@ -25,13 +25,13 @@ def check_output(folder, overwrite):
     """
     folder = pathlib.Path(folder).expanduser()
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--output {str(folder)!r} is a file, not a folder.")
+        raise ValueError(f"{flag} {str(folder)!r} is a file, not a folder.")
     unfinished = any((folder / CHECKPOINTS).glob("step-*.npz"))
     used = folder.is_dir() and any(folder.iterdir()) and not unfinished
     if used and not overwrite:
         raise ValueError(
             f"The output folder {str(folder)!r} is not empty. Choose another "
-            "--output, or replace what an earlier run wrote with --overwrite."
+            f"{flag}, or replace what an earlier run wrote with --overwrite."
         )
     existing = next(
         p for p in (folder, *folder.absolute().parents) if p.exists()
@@ -39,7 +39,7 @@ def check_output(folder, overwrite):
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise ValueError(
             f"The output folder {str(folder)!r} cannot be written: "
-            f"no permission in {str(existing)!r}. Choose another --output."
+            f"no permission in {str(existing)!r}. Choose another {flag}."
         )
     return folder
 
