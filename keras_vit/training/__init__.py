@@ -2,6 +2,7 @@ from keras_vit.training._checkpoints import Checkpoints as Checkpoints
 from keras_vit.training._checkpoints import Preempted as Preempted
 from keras_vit.training._data import Data as Data
 from keras_vit.training._data import find_data as find_data
+from keras_vit.training._files import picture as picture
 from keras_vit.training._fit import HyperRule as HyperRule
 from keras_vit.training._fit import fit as fit
 from keras_vit.training._fit import warmup_cosine as warmup_cosine
@@ -12,6 +13,7 @@ from keras_vit.training._flags import flag as flag
 from keras_vit.training._flags import flags as flags
 from keras_vit.training._flags import require as require
 from keras_vit.training._flags import run as run
+from keras_vit.training._folders import loose_files as loose_files
 from keras_vit.training._metrics import MetricsFile as MetricsFile
 from keras_vit.training._models import MODEL_NAMES as MODEL_NAMES
 from keras_vit.training._models import build_model as build_model
@@ -27,6 +29,7 @@ from keras_vit.training._output import open_output as open_output
 from keras_vit.training._output import replacing as replacing
 from keras_vit.training._output import save_json as save_json
 from keras_vit.training._output import versions as versions
+from keras_vit.training._outputs import outputs as outputs
 from keras_vit.training._patches import check_patch_size as check_patch_size
 from keras_vit.training._patches import choose_patch_size as choose_patch_size
 from keras_vit.training._pictures import save_curves as save_curves
@@ -37,3 +40,10 @@ from keras_vit.training._randaugment import AUGREG as AUGREG
 from keras_vit.training._run_state import Diverged as Diverged
 from keras_vit.training._strategy import Strategy as Strategy
 from keras_vit.training._strategy import strategy as strategy
+from keras_vit.training._trained import Trained as Trained
+from keras_vit.training._trained import classes_of as classes_of
+from keras_vit.training._trained import features_of as features_of
+from keras_vit.training._trained import fitted as fitted
+from keras_vit.training._trained import places_of as places_of
+from keras_vit.training._trained import probabilities as probabilities
+from keras_vit.training._trained import trained as trained
