@@ -47,3 +47,6 @@ from keras_vit.training._trained import fitted as fitted
 from keras_vit.training._trained import places_of as places_of
 from keras_vit.training._trained import probabilities as probabilities
 from keras_vit.training._trained import trained as trained
+from keras_vit.training._vtab import vtab_data as vtab_data
+from keras_vit.training._vtab_tasks import VTAB_GROUPS as VTAB_GROUPS
+from keras_vit.training._vtab_tasks import VTAB_TASKS as VTAB_TASKS
