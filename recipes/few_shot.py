@@ -18,7 +18,10 @@ Features are what goes into the head. The output folder gets results.json and
 features.npz. Sizes and pixels are taken from the run's config.json, where there
 is one. KERAS_BACKEND chooses jax, tensorflow or torch.
 
-MEASURED
+Measured 2026-11-21 on 2 busy CPU cores, digits, the model of `finetune_cifar.py
+--steps 500`, which has seen these classes: 1 shot 0.9480, 5 shots 0.9582, 10
+shots 0.9582, 25 shots 0.9610, linear probe 0.9721, nearest neighbours 0.9666;
+13 s on JAX. Expected of the paper's models, and not run here: Figure 4.
 """
 
 import dataclasses

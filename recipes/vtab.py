@@ -116,6 +116,7 @@ def main(config):
                 config.image_size, facts["patch_size"] * facts["stride"]
             )
         output, done = opened(config)
+    versions = training.versions()
     names = config.tasks or tuple(training.VTAB_TASKS)
     missing = {}
     for number, name in enumerate(names, start=1):
@@ -131,8 +132,8 @@ def main(config):
             continue
         done[name] = fine_tune(config, name, data)
         print(f"{name}: {done[name]['accuracy']:.4f}", flush=True)
-        save(config, output, done)
-    save(config, output, done)
+        save(config, output, done, versions)
+    save(config, output, done, versions)
     show(done)
     print(f"  {output / RESULTS}")
     if missing:
@@ -200,6 +201,7 @@ def fine_tune(config, name, data):
     history = model.fit(
         batches,
         steps_per_epoch=config.steps,
+        shuffle=False,  # the batches are shuffled already
         verbose=1 if sys.stdout.isatty() else 2,
     )
     loss = history.history["loss"][-1]
@@ -233,14 +235,14 @@ def means_of(done):
     }
 
 
-def save(config, output, done):
+def save(config, output, done, versions):
     training.save_json(
         {
             "tasks": done,
             "means": means_of(done),
             "config": dataclasses.asdict(config),
             "command": shlex.join(sys.argv),
-            "versions": training.versions(),
+            "versions": versions,
         },
         output / RESULTS,
     )

@@ -28,7 +28,7 @@ def prepared(tmp_path, monkeypatch):
         monkeypatch.setitem(
             sys.modules, "importlib_resources", importlib.resources
         )
-    counts = {"train": 2000, "validation": 250, "test": 8}
+    counts = {"train": 100, "validation": 8, "test": 8}
     sets = {task.tfds: counts for task in TASKS.values()}
     model = keras_vit.VisionTransformer(
         patch_size=4,
@@ -42,7 +42,7 @@ def prepared(tmp_path, monkeypatch):
     keras_vit.converters.save(model, weights)
     with mocked(tmp_path / "tfds", sets):
         yield (
-            *("--weights", weights, "--image-size", 12, "--batch-size", 128),
+            *("--weights", weights, "--image-size", 12, "--batch-size", 8),
             *("--steps", 2, "--output", tmp_path / "out"),
         )
 
