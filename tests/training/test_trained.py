@@ -178,6 +178,23 @@ def test_outputs_of_every_image_once():
     assert len(labels) == 130
 
 
+def test_images_of_weight_0_are_left_out():
+    """Also among others: ImageNet's that have no ReaL label."""
+    model = vit(include_top=False, pooling="gap")
+    images = np.random.default_rng(0).uniform(-1, 1, (4, 8, 8, 3))
+    batches = [
+        (images[:2], np.array([7, 8]), np.array([0.0, 1.5])),
+        (images[2:], np.array([9, 0]), np.array([1.5, 0.0])),
+    ]
+    found, labels = training.outputs(model, batches, 4)
+    assert labels.tolist() == [8, 9]
+    np.testing.assert_allclose(
+        found, model.predict(images[1:3], verbose=0), atol=1e-5
+    )
+    with pytest.raises(ValueError, match="no image to look at"):
+        training.outputs(model, [], 0)
+
+
 def test_parts_in_order():
     data = training.find_data("digits", holdout=0.1)
     options = {"image_size": 8, "batch_size": 64}
@@ -197,7 +214,7 @@ def test_the_path_of_a_bad_image():
     images = tf.data.Dataset.from_tensors((0, "bad/one.png", b"no image", 0))
     batches = named_errors(
         images,
-        lambda _, name, content, label: tf.io.decode_png(content)[0, 0, 0],
+        lambda _, name, content, y: tf.io.decode_png(content)[0, 0, 0],
     )
     with pytest.raises(ValueError, match="cannot be read: bad/one.png. Rem"):
         list(_outputs._named(batches))
