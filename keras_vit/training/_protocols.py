@@ -122,6 +122,8 @@ _part = functools.partial
 PROTOCOLS = {
     # What recipes did before they could choose: gentle, for small sets.
     "simple": Protocol(train=shift, test=_part(resize, antialias=True)),
+    # Where a label would not outlive cropping: VTAB's structured tasks.
+    "whole": Protocol(train=resize, test=resize),
     # vit_jax/input_pipeline.py, the released code of the paper
     "vit_jax": Protocol(train=inception, test=resize),
     # big_vision/configs/transfer.py: 448 and 384 pixels

@@ -25,29 +25,24 @@ def from_tfds(name, holdout=0.0):
         raise ImportError(
             f"There is no folder {name!r}, and to look it up in TFDS: {error}"
         ) from error
-    builder = _builder(tfds, name)
+    builder = open_builder(tfds, name)
     features = builder.info.features
     label = _label_of(tfds, name, features)
-    try:
-        builder.download_and_prepare()
-    except Exception as error:  # whatever a server, proxy or disk comes up with
-        raise ValueError(
-            f"TFDS could not download or prepare {name!r}: {_first_line(error)}"
-        ) from error
+    prepare(builder, name)
     return _data(builder, name, label, holdout)
 
 
 def _data(builder, name, label, holdout):
     splits, features = builder.info.splits, builder.info.features
     test = next((part for part in TEST_SPLITS if part in splits), None)
-    # ReaL has labels for ImageNet's validation images, and for no others.
-    trains = label == "label"
-    if test is None or (trains and "train" not in splits):
+    if test is None:
         raise ValueError(
             f"{name!r} must have a split 'train' and one of "
             f"{', '.join(map(repr, TEST_SPLITS))}. It has: "
             f"{', '.join(splits) or 'none'}."
         )
+    # Some have none: ReaL, imagenet_v2.
+    trains = label == "label" and "train" in splits
     count = splits["train"].num_examples if trains else 0
     num_dev = round(holdout * count)
     num_test = splits[test].num_examples
@@ -74,7 +69,28 @@ def _data(builder, name, label, holdout):
     )
 
 
-def _builder(tfds, name):
+def prepare(builder, name):
+    """Downloads what is not there yet.
+
+    Raises:
+        ValueError: if that fails; if there are files to be downloaded by hand,
+            the message says which and where they belong.
+    """
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # whatever a server, proxy or disk comes up with
+        by_hand = ""
+        if text := builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
+            text = " ".join(text.split())
+            folder = builder.data_dir_root / "downloads" / "manual"
+            by_hand = f" It is downloaded by hand, into {folder}: {text}"
+        raise ValueError(
+            f"TFDS could not download or prepare {name!r}: "
+            f"{_first_line(error)}{by_hand}"
+        ) from error
+
+
+def open_builder(tfds, name):
     try:
         return tfds.builder(name)
     except tfds.core.DatasetNotFoundError as error:

@@ -14,6 +14,7 @@ import pytest
 import keras_vit
 from keras_vit import training
 from keras_vit.training import _job
+from tests.recipes import programs
 
 RECIPE = pathlib.Path(__file__).parents[2] / "recipes" / "finetune_cifar.py"
 
@@ -345,3 +346,10 @@ def test_a_wrong_command_is_one_line(tmp_path):
     lines = [x for x in done.stderr.splitlines() if x.startswith("error: ")]
     assert len(lines) == 1 and "has no class sub-folder" in lines[0]
     assert "Traceback" not in done.stderr
+
+
+def test_evaluate_finds_the_accuracy_that_was_reported(digits, tmp_path):
+    programs.run("evaluate", "--weights", digits, "--output", tmp_path / "out")
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    expected = facts_of(digits)["test_accuracy"]
+    assert results["accuracy"] == pytest.approx(expected, abs=1e-6)
