@@ -3,9 +3,7 @@ from keras_vit.training._checkpoints import Preempted as Preempted
 from keras_vit.training._common_flags import TrainingFlags as TrainingFlags
 from keras_vit.training._data import Data as Data
 from keras_vit.training._data import find_data as find_data
-from keras_vit.training._fit import HyperRule as HyperRule
 from keras_vit.training._fit import fit as fit
-from keras_vit.training._fit import warmup_cosine as warmup_cosine
 from keras_vit.training._flags import UserError as UserError
 from keras_vit.training._flags import before_training as before_training
 from keras_vit.training._flags import check_numbers as check_numbers
@@ -40,5 +38,9 @@ from keras_vit.training._protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.training._randaugment import AUGREG as AUGREG
 from keras_vit.training._results import FILES as FILES
 from keras_vit.training._run_state import Diverged as Diverged
+from keras_vit.training._schedules import DECAYS as DECAYS
+from keras_vit.training._schedules import HyperRule as HyperRule
+from keras_vit.training._schedules import WarmupDecay as WarmupDecay
+from keras_vit.training._schedules import warmup_cosine as warmup_cosine
 from keras_vit.training._strategy import Strategy as Strategy
 from keras_vit.training._strategy import strategy as strategy
