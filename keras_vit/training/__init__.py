@@ -14,8 +14,14 @@ from keras_vit.training._flags import run as run
 from keras_vit.training._job import Job as Job
 from keras_vit.training._job import main_of as main_of
 from keras_vit.training._job import train as train
+from keras_vit.training._losses import LOSSES as LOSSES
+from keras_vit.training._losses import (
+    SigmoidCrossentropy as SigmoidCrossentropy,
+)
+from keras_vit.training._losses import loss_of as loss_of
 from keras_vit.training._metrics import MetricsFile as MetricsFile
 from keras_vit.training._models import MODEL_NAMES as MODEL_NAMES
+from keras_vit.training._models import bias_head as bias_head
 from keras_vit.training._models import build_model as build_model
 from keras_vit.training._models import layout_of as layout_of
 from keras_vit.training._models import model_facts as model_facts
@@ -31,9 +37,11 @@ from keras_vit.training._output import save_json as save_json
 from keras_vit.training._output import versions as versions
 from keras_vit.training._patches import check_patch_size as check_patch_size
 from keras_vit.training._patches import choose_patch_size as choose_patch_size
+from keras_vit.training._patches import choose_sizes as choose_sizes
 from keras_vit.training._pictures import save_curves as save_curves
 from keras_vit.training._pictures import save_predictions as save_predictions
 from keras_vit.training._pictures import spread_out as spread_out
+from keras_vit.training._presets import PRESETS as PRESETS
 from keras_vit.training._protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.training._randaugment import AUGREG as AUGREG
 from keras_vit.training._results import FILES as FILES

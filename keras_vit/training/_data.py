@@ -46,7 +46,8 @@ class Data:
             batch_size: Integer. Images in a batch, of all hosts together.
             seed: Integer. Decides the order and every augmentation.
             protocol: "simple" (the whole image, moved a little), "vit_jax",
-                "big_vision" or "bit-hyperrule": how the published code cuts.
+                "big_vision", "pretrain" or "bit-hyperrule": how the published
+                code cuts.
             augment: Level of RandAugment in "How to train your ViT?": "none",
                 "light1", "light2", "medium1", "medium2", "strong1" or
                 "strong2". Mixup is not implied.
