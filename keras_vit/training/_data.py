@@ -175,6 +175,13 @@ def find_data(name, holdout=0.0, skip_bad_images=False):
 
 def not_found(name, known=()):
     """The error for a name that is neither a folder nor in TFDS."""
+    if name.split(":")[0] == "imagenet21k":
+        return ValueError(
+            "ImageNet-21k is not in TFDS: give a folder of it, "
+            "FOLDER/train/CLASS/* and FOLDER/test/CLASS/*, or prepare a TFDS "
+            f"set named {name!r} with splits 'train' and 'test' in the folder "
+            "that TFDS_DATA_DIR names."
+        )
     path = pathlib.Path(name).expanduser()
     beside = []
     if path.parent.is_dir():
