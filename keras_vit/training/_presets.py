@@ -44,6 +44,9 @@ class Preset:
         }
         if config.steps:
             values.pop("epochs", None)
+        if "batch_size" in values:  # of whole parts
+            parts = max(1, values["batch_size"] // config.accumulate)
+            values["batch_size"] = parts * config.accumulate
         levels, model = values.get("augment"), config.model or self.model
         if isinstance(levels, dict):
             if model not in levels:
