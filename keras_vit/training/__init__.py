@@ -6,6 +6,7 @@ from keras_vit.training._data import find_data as find_data
 from keras_vit.training._fit import fit as fit
 from keras_vit.training._flags import UserError as UserError
 from keras_vit.training._flags import before_training as before_training
+from keras_vit.training._flags import check_names as check_names
 from keras_vit.training._flags import check_numbers as check_numbers
 from keras_vit.training._flags import flag as flag
 from keras_vit.training._flags import flags as flags

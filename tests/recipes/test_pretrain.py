@@ -170,7 +170,7 @@ def test_a_small_set_gets_small_batches_and_a_short_run_a_short_rise():
     # 1438 / 20 is 71, of which 64 is the power of two below.
     assert job.config.batch_size == 64 and job.steps == 2247
     assert job.config.warmup_steps == 449
-    assert "batch 64 for 4096, warm-up 449 for 10000" in job.summary
+    assert "batch size 64 for 4096, warmup steps 449 for 10000" in job.summary
     given = recipe.Config(batch_size=1000, warmup_steps=3)
     assert recipe.plan(given, digits_data()).summary == "from scratch"
     tiny = dataclasses.replace(digits_data(), num_train=7)
@@ -318,7 +318,7 @@ class Crash(keras.callbacks.Callback):
 
 
 @pytest.mark.skipif(
-    keras.config.backend() != "jax",
+    keras.config.backend() != "tensorflow",
     reason="test_finetune_cifar.py does so on each backend",
 )
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
