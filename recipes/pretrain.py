@@ -1,8 +1,8 @@
 """Pre-trains a Vision Transformer, a hybrid or a BiT from scratch.
 
 "An Image is Worth 16x16 Words", Section 4.1 and Table 3
-(https://arxiv.org/abs/2010.11929). Where each preset is from stands with its
-numbers in keras_vit/training/_presets.py.
+(https://arxiv.org/abs/2010.11929). The presets' numbers and sources are in
+keras_vit/training/_presets.py.
 
   python recipes/pretrain.py --output runs/pretrained
       handwritten digits: no download, minutes on 2 CPU cores
@@ -23,11 +23,8 @@ and imagenet21k/test/n00004475/*), or prepare a TFDS set of that name with
 splits train and test, in the folder that TFDS_DATA_DIR names.
 
 A flag that is given beats its preset. A set of less than 20 batches gets
-smaller ones, and a short run a shorter warm-up; the run says so.
-
-A run that was interrupted goes on where it was, bit for bit, with the same
-command. The output folder gets what finetune_cifar.py writes. KERAS_BACKEND
-chooses jax, tensorflow or torch.
+smaller ones, and a short run a shorter warm-up; the run says so. What is
+written, going on after an interruption and KERAS_BACKEND: as finetune_cifar.py.
 
 Measured 2026-11-21 on 2 CPU cores that ran other programs and tests too (load
 5 to 15), on JAX: digits with the defaults 0.9916 in 233 s, and fine-tuned from
@@ -79,8 +76,7 @@ class Config(training.TrainingFlags):
     )
     learning_rate: float | None = training.flag(
         None,
-        "peak; 0.003. That of a preset with SGD is for its batch, and follows "
-        "yours",
+        "peak; 0.003. That of a preset with SGD follows the batch's size",
         "X",
     )
     optimizer: str | None = training.flag(
@@ -183,13 +179,11 @@ def plan(given, data):
             image_size=config.image_size,
             protocol=config.protocol,
             mode=config.mode,
-            # Mixed labels, and those of many questions, are no integers.
             one_hot=config.mixup > 0 or config.loss == "sigmoid",
         ),
         augment=dict(
             augment=config.augment,
             mixup=config.mixup,
-            # Grey images are mostly signs, whose mirror images mean nothing.
             flip=data.channels == 3 and not config.no_flip,
         ),
         summary=summary(given, config),
@@ -247,7 +241,6 @@ def encoder_flags(given, preset, hidden_size):
 
 
 def build(config, data):
-    encoder = {name: getattr(config, name) for name in ENCODER}
     model = training.build_model(
         config.model,
         None,
@@ -257,14 +250,14 @@ def build(config, data):
         classes=len(data.class_names),
         remat=config.remat,
         # What is 0 or None is the functions' own default.
-        **{name: value for name, value in encoder.items() if value},
+        **{n: getattr(config, n) for n in ENCODER if getattr(config, n)},
     )
     training.bias_head(model, config.head_bias)
     return model
 
 
 def optimizer_of(config, steps):
-    """Returns the optimizer and its schedule, a function of the step."""
+    """Returns the optimizer and its rate, a function of the step."""
     peak = config.learning_rate
     rate = training.WarmupDecay(peak, steps, config.warmup_steps, config.decay)
     options = {
