@@ -85,6 +85,10 @@ class Config(training.TrainingFlags):
         "peak; without it, 0.003 from scratch and 0.03 with --weights",
         "X",
     )
+    # The paper: 10,000 of its longest and 500 of 10,000 fine-tuning steps.
+    warmup: float = training.flag(
+        0.1, "share of the steps with a rising rate", "X"
+    )
     # Decay as for the paper's ImageNet models is for runs of 300 epochs.
     weight_decay: float = training.flag(
         0.05, "of AdamW; there is none with --weights", "X"
@@ -105,6 +109,7 @@ class Config(training.TrainingFlags):
     def __post_init__(self):
         super().__post_init__()
         training.check_numbers(self, "weight_decay", minimum=0)
+        training.check_numbers(self, "warmup", minimum=0, below=1)
 
 
 def plan(config, data):
@@ -149,11 +154,6 @@ def plan(config, data):
 
 def complete(config, data):
     """Returns the config with its sizes and its learning rate filled in."""
-    if data.num_train < config.accumulate:
-        raise ValueError(
-            f"--accumulate {config.accumulate} is more than the "
-            f"{data.num_train} training images."
-        )
     facts = training.model_facts(
         config.model, config.weights, config.patch_size
     )
@@ -165,12 +165,9 @@ def complete(config, data):
         data.image_size,
         64,
     )
-    image_size = next(size for size in sizes if size)
-    patch_size = facts["patch_size"]
-    if facts["stride"]:
-        if patch_size is None:
-            patch_size = training.choose_patch_size(image_size)
-        training.check_patch_size(image_size, patch_size * facts["stride"])
+    image_size, patch_size = training.choose_sizes(
+        sizes, facts["patch_size"], facts["stride"]
+    )
     mixup = config.mixup
     if mixup is None:
         mixup = 0.1 if bit and data.num_train >= 20_000 else 0.0
@@ -179,11 +176,8 @@ def complete(config, data):
         config,
         image_size=image_size,
         patch_size=patch_size,
-        # Few images are one batch, of whole parts.
-        batch_size=min(
-            config.batch_size,
-            data.num_train // config.accumulate * config.accumulate,
-        ),
+        # Few images are one batch.
+        batch_size=config.whole_batch(config.batch_size, data.num_train),
         learning_rate=config.learning_rate or rate,
         mixup=mixup,
         mode=config.mode or facts["mode"],
@@ -192,13 +186,7 @@ def complete(config, data):
 
 def optimizer_of(config, steps):
     """Returns the optimizer and its schedule, a function of the step."""
-    common = {
-        "gradient_accumulation_steps": (
-            config.accumulate if config.accumulate > 1 else None
-        ),
-        "use_ema": config.average > 0,
-        "ema_momentum": config.average or 0.99,
-    }
+    common = config.optimizer_options()
     peak = config.learning_rate
     if config.protocol == "bit-hyperrule":
         rate = training.HyperRule(peak, steps)

@@ -31,8 +31,6 @@ class TrainingFlags:
         None, "passes over the images, instead of --steps"
     )
     learning_rate: float | None = flag(None, "peak", "X")
-    # The paper: 10,000 of its longest and 500 of 10,000 fine-tuning steps.
-    warmup: float = flag(0.1, "share of the steps with a rising rate", "X")
     accumulate: int = flag(
         1, "parts in which a batch is computed, for less memory"
     )
@@ -97,13 +95,36 @@ class TrainingFlags:
         check_numbers(self, *counts, minimum=1)
         check_numbers(self, "average", minimum=0, below=1)
         check_numbers(self, "learning_rate", above=0)
-        check_numbers(self, "warmup", minimum=0, below=1)
         check_numbers(self, "mixup", minimum=0)
         check_numbers(self, "seed", minimum=0, below=2**32)
         if self.steps and self.epochs:
             raise ValueError("Give --steps or --epochs, not both.")
-        if self.batch_size % self.accumulate:
+        # None is a size that the recipe chooses when it has seen the data.
+        if self.batch_size and self.batch_size % self.accumulate:
             raise ValueError(
                 f"--accumulate {self.accumulate} must divide --batch-size "
                 f"{self.batch_size}."
             )
+
+    def optimizer_options(self):
+        """Returns the arguments of optimizers that these flags decide."""
+        return {
+            "gradient_accumulation_steps": (
+                self.accumulate if self.accumulate > 1 else None
+            ),
+            "use_ema": self.average > 0,
+            "ema_momentum": self.average or 0.99,
+        }
+
+    def whole_batch(self, wanted, count):
+        """Returns the batch of whole parts that `count` images allow.
+
+        Raises:
+            ValueError: if there are fewer images than parts.
+        """
+        if count < self.accumulate:
+            raise ValueError(
+                f"--accumulate {self.accumulate} is more than the {count} "
+                "training images."
+            )
+        return min(wanted, count) // self.accumulate * self.accumulate

@@ -46,7 +46,8 @@ class Data:
             batch_size: Integer. Images in a batch, of all hosts together.
             seed: Integer. Decides the order and every augmentation.
             protocol: "simple" (the whole image, moved a little), "vit_jax",
-                "big_vision" or "bit-hyperrule": how the published code cuts.
+                "big_vision", "pretrain" or "bit-hyperrule": how the published
+                code cuts.
             augment: Level of RandAugment in "How to train your ViT?": "none",
                 "light1", "light2", "medium1", "medium2", "strong1" or
                 "strong2". Mixup is not implied.
@@ -191,6 +192,13 @@ def find_data(name, holdout=0.0, skip_bad_images=False):
 
 def not_found(name, known=()):
     """The error for a name that is neither a folder nor in TFDS."""
+    if name.split(":")[0] == "imagenet21k":
+        return ValueError(
+            "ImageNet-21k is not in TFDS: give a folder of it, "
+            "FOLDER/train/CLASS/* and FOLDER/test/CLASS/*, or prepare a TFDS "
+            f"set named {name!r} with splits 'train' and 'test' in the folder "
+            "that TFDS_DATA_DIR names."
+        )
     path = pathlib.Path(name).expanduser()
     beside = []
     if path.parent.is_dir():

@@ -18,6 +18,7 @@ from keras_vit.training._data import find_data
 from keras_vit.training._fit import fit
 from keras_vit.training._flags import before_training
 from keras_vit.training._flags import require
+from keras_vit.training._losses import loss_of
 from keras_vit.training._metrics import MetricsFile
 from keras_vit.training._optimizers import averaged
 from keras_vit.training._output import CHECKPOINTS
@@ -51,6 +52,7 @@ class Job:
             batch's size.
         augment: Dict. Further arguments of `Data.train`.
         summary: String. How it is trained, in a few words.
+        loss: "softmax" or "sigmoid", which needs one-hot labels.
     """
 
     config: Any
@@ -62,6 +64,7 @@ class Job:
     batches: dict
     augment: dict
     summary: str = ""
+    loss: str = "softmax"
 
     def facts(self):
         """Returns what makes a run this run, and no other."""
@@ -201,7 +204,7 @@ def _prepare(job, chosen, output, scope):
     optimizer, rate = job.optimizer()
     model.compile(
         optimizer=optimizer,
-        loss=_loss(job),
+        loss=loss_of(job.loss, job.batches.get("one_hot")),
         # Weighted: the padding of the last test batch has weight 0.
         weighted_metrics=["accuracy"],
     )
@@ -214,12 +217,6 @@ def _prepare(job, chosen, output, scope):
     # Only now: before, an error could still have left all as it was.
     open_output(output, FILES)
     return _Ready(model, batches_from, test, rate, checkpoints, done)
-
-
-def _loss(job):
-    if job.batches.get("one_hot"):  # mixed labels are no integers
-        return keras.losses.CategoricalCrossentropy(from_logits=True)
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def _headline(job, chosen, output, ready):

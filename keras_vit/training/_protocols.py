@@ -132,6 +132,11 @@ PROTOCOLS = {
         train_small=_part(small_side_and_crop, ratio=448 / 384),
         test=_part(small_side_and_centre, ratio=448 / 384),
     ),
+    # big_vision/configs/vit_i21k.py, vit_i1k.py, bit_i1k.py: 256 and 224 pixels
+    "pretrain": Protocol(
+        train=inception,
+        test=_part(small_side_and_centre, ratio=256 / 224),
+    ),
     # BiT-HyperRule, "Big Transfer" Section 3.3: (512, 480) or (160, 128)
     "bit-hyperrule": Protocol(
         train=_part(resize_and_crop, ratio=512 / 480),

@@ -6,7 +6,7 @@ from unittest import mock
 
 
 @contextlib.contextmanager
-def mocked(folder, sets, num_examples=3, class_names=None):
+def mocked(folder, sets, num_examples=3, class_names=None, builder_of=None):
     """Within it, the named sets can be read.
 
     Args:
@@ -14,12 +14,14 @@ def mocked(folder, sets, num_examples=3, class_names=None):
         sets: Dict of names in TFDS to their splits, `{split: examples}`.
         num_examples: Integer. Images that any reading gives.
         class_names: Dict of sets to names that come with their data.
+        builder_of: Function of a set's name and the folder that returns its
+            builder; None for those of TFDS.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.testing import mocking
 
     for name, splits in sets.items():
-        builder = tfds.builder(name, data_dir=folder)
+        builder = (builder_of or _builder)(name, folder)
         place = folder / builder.info.full_name
         place.mkdir(parents=True)
         template = tfds.core.ShardedFileTemplate(
@@ -51,3 +53,9 @@ def mocked(folder, sets, num_examples=3, class_names=None):
         tfds.testing.mock_data(num_examples, data_dir=str(folder)),
     ):
         yield
+
+
+def _builder(name, folder):
+    import tensorflow_datasets as tfds
+
+    return tfds.builder(name, data_dir=folder)
