@@ -14,8 +14,8 @@ from keras_vit.training._flags import flags as flags
 from keras_vit.training._flags import require as require
 from keras_vit.training._flags import run as run
 from keras_vit.training._job import Job as Job
-from keras_vit.training._job import main_of as main_of
 from keras_vit.training._job import train as train
+from keras_vit.training._main import main_of as main_of
 from keras_vit.training._metrics import MetricsFile as MetricsFile
 from keras_vit.training._models import MODEL_NAMES as MODEL_NAMES
 from keras_vit.training._models import build_model as build_model
@@ -42,3 +42,5 @@ from keras_vit.training._results import FILES as FILES
 from keras_vit.training._run_state import Diverged as Diverged
 from keras_vit.training._strategy import Strategy as Strategy
 from keras_vit.training._strategy import strategy as strategy
+from keras_vit.training._sweep import rates_of as rates_of
+from keras_vit.training._sweep import sweeping as sweeping

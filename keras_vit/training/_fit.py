@@ -1,5 +1,3 @@
-import sys
-
 import keras
 
 
@@ -82,8 +80,7 @@ def fit(model, train, test, *, steps, interval, callbacks, checkpoints, done=0):
                 validation_data=test,
                 callbacks=[*callbacks, checkpoints],
                 shuffle=False,  # the batches are shuffled already
-                # A bar in a log file would be hundreds of lines.
-                verbose=1 if sys.stdout.isatty() else 2,
+                verbose=0,  # `Progress` says more
             )
 
 

@@ -3,7 +3,6 @@
 import keras_vit
 from keras_vit.training._models import layout_of
 from keras_vit.training._output import replacing
-from keras_vit.training._pictures import save_curves
 from keras_vit.training._pictures import save_predictions
 from keras_vit.training._pictures import spread_out
 
@@ -27,26 +26,32 @@ def save_model(model, output):
     keras_vit.converters.save(model, weights, layout, overwrite=True)
 
 
-def save_pictures(job, model, test, rows, accuracy, output):
-    """Draws the curves, and predictions for some test images."""
-    data = job.data
-    title = f"{model.name} on {data.name}: test accuracy {accuracy:.2%}"
-    save_curves(rows, output / "curves.png", title)
-    images, labels = spread_out(test, data.num_test)
+def title_of(job, facts):
+    """Returns what the pictures of a run are headed with."""
+    accuracy = facts[f"{job.part}_accuracy"]
+    name = facts["model"]["name"]
+    return f"{name} on {job.data.name}: {job.part} accuracy {accuracy:.2%}"
+
+
+def save_predictions_of(job, model, facts, output):
+    """Draws predictions for some of the images that were evaluated on."""
+    batches = job.evaluation(batch_size=min(job.config.batch_size, job.total))
+    images, labels = spread_out(batches, job.total)
     save_predictions(
         model,
         images,
         labels,
-        data.class_names,
+        job.data.class_names,
         output / "predictions.png",
-        f"{title}, {len(images)} of {data.num_test} images",
+        f"{title_of(job, facts)}, {len(images)} of {job.total} images",
     )
 
 
 def print_results(facts, output):
     """Says how well it went, where the files are, and how to use them."""
+    part = "dev" if "dev_accuracy" in facts else "test"
     print(
-        f"\ntest accuracy {facts['test_accuracy']:.4f} after "
+        f"\n{part} accuracy {facts[f'{part}_accuracy']:.4f} after "
         f"{facts['seconds']:.0f} seconds"
     )
     for name in (*FILES, "model.weights.h5"):
