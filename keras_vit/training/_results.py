@@ -1,5 +1,7 @@
 """What a training leaves in its output folder."""
 
+import keras
+
 import keras_vit
 from keras_vit.training._models import layout_of
 from keras_vit.training._output import replacing
@@ -19,7 +21,8 @@ FILES = (
 def save_model(model, output):
     """Writes `model.keras`, and its weights for the next `--weights`."""
     with replacing(output / "model.keras") as temporary:
-        model.save(temporary)
+        # Without its optimizer, `import keras_vit` is enough to read it.
+        keras.Model(model.input, model.output, name=model.name).save(temporary)
     # What Google's layouts do not tell is in Keras's file: another GELU, ...
     layout = layout_of(model)
     weights = output / ("model.npz" if layout else "model.weights.h5")
