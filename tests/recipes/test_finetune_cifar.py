@@ -29,7 +29,7 @@ def load_recipe():
 recipe = load_recipe()
 
 
-main = training.main_of(recipe.plan)
+main = recipe.main
 
 
 def run(**settings):
@@ -104,6 +104,9 @@ def test_config(digits):
     assert facts["versions"]["backend"] == keras.config.backend()
     assert facts["versions"]["keras"] == keras.__version__
     assert facts["seconds"] > 0
+    assert facts["environment"].get("KERAS_BACKEND") == os.environ.get(
+        "KERAS_BACKEND"
+    )
 
 
 def test_both_models_give_the_accuracy_that_was_reported(digits):
@@ -112,6 +115,27 @@ def test_both_models_give_the_accuracy_that_was_reported(digits):
     assert accuracy_of(model) == pytest.approx(expected, abs=1e-6)
     model = keras_vit.converters.load(digits / "model.npz")
     assert accuracy_of(model) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_command_that_is_printed_reads_the_model(digits):
+    """In a process that has imported no optimizer of ours."""
+    path = str(digits / "model.keras")
+    code = (
+        "import keras, keras_vit\n"
+        f"model = keras.models.load_model({path!r})\n"
+        "print(model.output_shape)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert done.stdout == "(None, 10)\n", done.stderr
+
+
+def test_an_average_of_too_few_steps_is_warned_of(tmp_path):
+    data = training.find_data("digits")
+    config = recipe.Config(average=0.9999, steps=500)
+    with pytest.warns(UserWarning, match="95% the weights.*0.9954 fits"):
+        _job._warn_of_average(recipe.plan(config, data))
 
 
 def test_fine_tunes_at_twice_the_size(digits, tmp_path):
@@ -177,6 +201,9 @@ def test_steps_and_epochs():
     assert steps(epochs=3, batch_size=100) == (45, 15)  # 1438 images
     assert steps() == (2400, 240)
     assert steps(weights="x.npz") == (500, 50)
+    for images, count in ((49_000, 10_000), (1_281_167, 20_000)):
+        data = dataclasses.replace(data, num_train=images)
+        assert steps(weights="x.npz")[0] == count
 
 
 def test_a_folder(tmp_path):
