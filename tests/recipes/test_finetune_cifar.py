@@ -10,6 +10,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit import training
@@ -206,18 +207,31 @@ def test_steps_and_epochs():
         assert steps(weights="x.npz")[0] == count
 
 
+KINDS = (
+    ("RGB", "jpeg"),
+    ("L", "png"),
+    ("RGBA", "png"),
+    ("I;16", "png"),
+    ("CMYK", "JPG"),
+)
+
+
 def test_a_folder(tmp_path):
     pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
     for name in ("dark", "bright"):
         folder = tmp_path / "shades" / name
         folder.mkdir(parents=True)
-        for i in range(5):
-            pixels = rng.uniform(0, 120, (10 + i, 12, 3))
-            pixels += 130 * (name == "bright")
-            keras.utils.array_to_img(
-                pixels, data_format="channels_last", scale=False
-            ).save(folder / f"{i}.{'png' if i % 2 else 'jpeg'}")
+        for i, (mode, ending) in enumerate(KINDS):
+            pixels = rng.integers(0, 120, (10 + i, 12 - i, 3), np.uint8)
+            pixels += np.uint8(130 * (name == "bright"))
+            image = Image.fromarray(pixels)
+            if mode == "I;16":
+                grey = np.asarray(image.convert("L")).astype(np.uint16)
+                image = Image.fromarray(grey * 257)
+            else:
+                image = image.convert(mode)
+            image.save(folder / f"{i}.{ending}")
     output = tmp_path / "out"
     run(
         dataset=str(tmp_path / "shades"),

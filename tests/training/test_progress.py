@@ -124,3 +124,23 @@ def test_steps_are_whole_where_a_batch_has_parts(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002.npz"]
     again = training.Checkpoints(tmp_path, 100, parts=4)
     assert again.restore(model) == 8
+
+
+def test_hosts_stop_together(tmp_path):
+    """Another host got the signal; this one, not the first, writes nothing."""
+    model, _ = run_small.build()
+    hosts = training.Strategy(
+        "two", "for a test", host=(1, 2), gather=lambda number: [number, 1]
+    )
+    checkpoints = training.Checkpoints(tmp_path, 4, hosts=hosts)
+    with pytest.raises(training.Preempted, match="Saved step 10 in"):
+        training.fit(
+            model,
+            run_small.Stream,
+            run_small.Stream(100, count=2),
+            steps=40,
+            interval=40,
+            callbacks=[],
+            checkpoints=checkpoints,
+        )
+    assert not list(tmp_path.iterdir())
