@@ -179,11 +179,14 @@ def plan(given, data):
             image_size=config.image_size,
             protocol=config.protocol,
             mode=config.mode,
-            one_hot=config.mixup > 0 or config.loss == "sigmoid",
+            one_hot=config.mixup > 0
+            or config.cutmix > 0
+            or config.loss == "sigmoid",
         ),
         augment=dict(
             augment=config.augment,
             mixup=config.mixup,
+            cutmix=config.cutmix,
             flip=data.channels == 3 and not config.no_flip,
         ),
         summary=summary(given, config),
@@ -219,6 +222,7 @@ def complete(given, data):
         batch_size=batch,
         learning_rate=rate,
         mixup=mixup or 0.0,
+        cutmix=config.cutmix or 0.0,
         mode=config.mode or "tf",
         protocol=config.protocol or ("simple" if small else "pretrain"),
         **encoder_flags(given, preset, facts["hidden_size"]),

@@ -15,13 +15,13 @@ from keras_vit.training._flags import require as require
 from keras_vit.training._flags import run as run
 from keras_vit.training._folders import loose_files as loose_files
 from keras_vit.training._job import Job as Job
-from keras_vit.training._job import main_of as main_of
 from keras_vit.training._job import train as train
 from keras_vit.training._losses import LOSSES as LOSSES
 from keras_vit.training._losses import (
     SigmoidCrossentropy as SigmoidCrossentropy,
 )
 from keras_vit.training._losses import loss_of as loss_of
+from keras_vit.training._main import main_of as main_of
 from keras_vit.training._metrics import MetricsFile as MetricsFile
 from keras_vit.training._models import MODEL_NAMES as MODEL_NAMES
 from keras_vit.training._models import bias_head as bias_head
@@ -56,6 +56,8 @@ from keras_vit.training._schedules import WarmupDecay as WarmupDecay
 from keras_vit.training._schedules import warmup_cosine as warmup_cosine
 from keras_vit.training._strategy import Strategy as Strategy
 from keras_vit.training._strategy import strategy as strategy
+from keras_vit.training._sweep import rates_of as rates_of
+from keras_vit.training._sweep import sweeping as sweeping
 from keras_vit.training._trained import Trained as Trained
 from keras_vit.training._trained import classes_of as classes_of
 from keras_vit.training._trained import features_of as features_of

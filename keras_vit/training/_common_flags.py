@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from keras_vit.training._data import share_of
 from keras_vit.training._flags import check_numbers
 from keras_vit.training._flags import flag
 from keras_vit.training._protocols import PROTOCOLS
@@ -59,6 +60,19 @@ class TrainingFlags:
     mixup: float | None = flag(
         None, "p of mixup's Beta(p, p), such as 0.2; none without it", "P"
     )
+    cutmix: float | None = flag(
+        None,
+        "p of cutmix's Beta(p, p), such as 1; with --mixup, each batch gets "
+        "one of them",
+        "P",
+    )
+    holdout: str | None = flag(
+        None,
+        "evaluate on a share of the training images, such as 0.1, which are "
+        "then not trained on, and not on the test set; 'paper' for 1% of "
+        "ImageNet, 2% of CIFAR and 10% of others",
+        "X|paper",
+    )
     no_flip: bool = flag(
         False, "do not mirror images (text, left and right hands)"
     )
@@ -70,8 +84,9 @@ class TrainingFlags:
     strategy: str = flag(
         "auto",
         "how several devices share a batch: mirrored or tpu (TensorFlow), "
-        "data-parallel or model-parallel (JAX), none, or auto, which says "
-        "what it takes",
+        "data-parallel or model-parallel (JAX), multiworker (TensorFlow on "
+        "several hosts, named by TF_CONFIG), none, or auto, which says what "
+        "it takes",
         "NAME",
     )
     remat: bool = flag(
@@ -85,7 +100,12 @@ class TrainingFlags:
         None, "steps between two checkpoints; default: between evaluations"
     )
     output: str | None = flag(
-        None, "default: runs/ and the dataset's name", "DIR"
+        None,
+        "default: runs/ and the dataset's name; several hosts must share it",
+        "DIR",
+    )
+    tensorboard: bool = flag(
+        False, "write event files for TensorBoard into --output"
     )
     overwrite: bool = flag(False, "replace an earlier run's files in --output")
 
@@ -95,7 +115,9 @@ class TrainingFlags:
         check_numbers(self, *counts, minimum=1)
         check_numbers(self, "average", minimum=0, below=1)
         check_numbers(self, "learning_rate", above=0)
-        check_numbers(self, "mixup", minimum=0)
+        for name in ("mixup", "cutmix"):
+            check_numbers(self, name, minimum=0)
+        share_of("", self.holdout)
         check_numbers(self, "seed", minimum=0, below=2**32)
         if self.steps and self.epochs:
             raise ValueError("Give --steps or --epochs, not both.")

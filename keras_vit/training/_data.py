@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import pathlib
 from typing import Any
 
@@ -169,13 +170,7 @@ def find_data(name, holdout=0.0, skip_bad_images=False):
         ValueError: if there is no such dataset, or it cannot be used.
         ImportError: if a package is missing; the message says how to get it.
     """
-    if holdout == "paper":
-        holdout = HOLDOUT.get(name.split(":")[0], 0.1)
-    if isinstance(holdout, str) or not 0 <= holdout < 1:
-        raise ValueError(
-            "--holdout must be a share of the training images from 0 to below "
-            f"1, or 'paper'. Received: {holdout!r}"
-        )
+    holdout = share_of(name, holdout)
     # Each source is imported when it is asked for: digits need no TensorFlow.
     if name == "digits":
         from keras_vit.training._digits import digits
@@ -188,6 +183,27 @@ def find_data(name, holdout=0.0, skip_bad_images=False):
     from keras_vit.training._tfds import from_tfds
 
     return from_tfds(name, holdout)
+
+
+def share_of(name, holdout):
+    """Returns the share of a dataset's training images to hold out.
+
+    Args:
+        name: String.
+        holdout: A share, also as text; "paper"; None for nothing.
+    """
+    if holdout == "paper":
+        return HOLDOUT.get(name.split(":")[0], 0.1)
+    try:
+        share = float(holdout or 0)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share < 1:
+        raise ValueError(
+            "--holdout must be a share of the training images from 0 to below "
+            f"1, or 'paper'. Received: {holdout!r}"
+        )
+    return share
 
 
 def not_found(name, known=()):

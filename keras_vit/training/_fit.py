@@ -1,6 +1,3 @@
-import sys
-
-
 def fit(model, train, test, *, steps, interval, callbacks, checkpoints, done=0):
     """Calls `model.fit` until `steps` steps are done.
 
@@ -31,8 +28,7 @@ def fit(model, train, test, *, steps, interval, callbacks, checkpoints, done=0):
                 validation_data=test,
                 callbacks=[*callbacks, checkpoints],
                 shuffle=False,  # the batches are shuffled already
-                # A bar in a log file would be hundreds of lines.
-                verbose=1 if sys.stdout.isatty() else 2,
+                verbose=0,  # `Progress` says more
             )
 
 
