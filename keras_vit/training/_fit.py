@@ -1,3 +1,6 @@
+from keras_vit.training._tf_batches import reading
+
+
 def fit(model, train, test, *, steps, interval, callbacks, checkpoints, done=0):
     """Calls `model.fit` until `steps` steps are done.
 
@@ -15,11 +18,12 @@ def fit(model, train, test, *, steps, interval, callbacks, checkpoints, done=0):
     Raises:
         Preempted: after SIGTERM, when everything is saved.
         Diverged: if the loss is no number any more.
+        UserError: if an image cannot be read.
     """
     if done % interval:
         # The metrics go on from where they were, and exist only after use.
         model.evaluate(test, steps=1, verbose=0)
-    with checkpoints.watching():
+    with checkpoints.watching(), reading():
         for start, length, rounds in parts(done, steps, interval):
             model.fit(
                 train(start),

@@ -147,11 +147,12 @@ def train(job, chosen, output, keep=True):
         facts = _facts(job, ready, accuracy, started)
         if chosen.first and keep:
             save_model(ready.model, output)
-            if chosen.host[1] == 1:
+            if chosen.num_devices == 1:
                 save_predictions_of(job, ready.model, facts, output)
     if chosen.first:
-        if keep and chosen.host[1] > 1:
-            # The trained one predicts with all hosts, and these wait.
+        if keep and chosen.num_devices > 1:
+            # The trained one takes only what its devices can share, and asks
+            # all hosts, which wait.
             model = keras.saving.load_model(output / "model.keras")
             save_predictions_of(job, model, facts, output)
         save_curves(rows, output / "curves.png", title_of(job, facts))

@@ -29,7 +29,8 @@ def raise_if_another(path, found, expected):
     if differing:
         raise ValueError(
             f"{str(path)!r} is of another run: {'; '.join(differing)}. Run "
-            "the same command to go on, or start anew in another folder."
+            "the same command to go on, or start anew in another folder or "
+            "with --overwrite."
         )
 
 

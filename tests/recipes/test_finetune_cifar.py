@@ -250,6 +250,26 @@ def test_a_folder(tmp_path):
     assert model.output_shape == (None, 2)
 
 
+def test_a_broken_image_is_named(tmp_path):
+    """Its first bytes are right: it is found when its batch is made."""
+    pytest.importorskip("tensorflow")
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(3):
+            pixels = rng.integers(0, 256, (20, 20, 3), np.uint8)
+            path = tmp_path / "data" / name / f"{name}{i}.jpg"
+            Image.fromarray(pixels).save(path)
+            path.write_bytes(path.read_bytes()[:300])
+    refused(
+        r"[ab]\d.jpg' cannot be read. Remove it or convert it, or use --skip",
+        dataset=str(tmp_path / "data"),
+        image_size=8,
+        steps=1,
+        output=str(tmp_path / "out"),
+    )
+
+
 class Crash(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if self.model.optimizer.iterations == 3:
