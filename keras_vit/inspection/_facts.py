@@ -5,6 +5,7 @@ import numpy as np
 
 from keras_vit.converters._files import read_config
 from keras_vit.inspection import _parts
+from keras_vit.layers import AddPositionEmbs
 from keras_vit.preprocessing import decode_predictions
 
 
@@ -26,7 +27,13 @@ def table(model, checkpoint, settings, size, mode):
         mode: As in `preprocess_input`.
     """
     # Not from the layers' configs: asked for one, Keras imports TensorFlow.
-    told = checkpoint.arguments(settings.get("grid_size"))
+    positions = _parts.part(model, AddPositionEmbs)
+    told = checkpoint.arguments(
+        settings.get("grid_size"),
+        getattr(positions, "built_grid", None),
+        settings.get("class_token"),
+        settings.get("position_prefix"),
+    )
     told = {**told, **settings}
     pixels, channels = f"{size[0]} × {size[1]}", model.inputs[0].shape[-1]
     rows = [
@@ -67,10 +74,11 @@ def _encoder(model, told, size):
     tokens = [f"{names.count(name)} {name}" for name in dict.fromkeys(names)]
     tokens.append(f"{rows * columns} patches")
     patch = " × ".join(map(str, layout.patch_size))
-    positions = told["position_embedding"]
-    if positions == "learned":
-        grid = " × ".join(map(str, told["grid_size"]))
-        positions += f", for {grid} patches; fitted: {told['resampling']}"
+    layer = _parts.part(model, AddPositionEmbs)
+    positions = layer.kind
+    if layer.kind == "learned":
+        grid = " × ".join(map(str, layer.built_grid))
+        positions += f", for {grid} patches; fitted: {layer.resampling}"
     return [
         ("Patches", f"{patch} pixels, a grid of {rows} × {columns}"),
         ("Tokens", " + ".join(tokens)),

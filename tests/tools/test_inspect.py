@@ -193,6 +193,15 @@ def test_a_model_without_attention(photos, tmp_path):
     assert not (tmp_path / "report" / "attention.png").exists()
 
 
+@pytest.mark.parametrize("given", ["grid_size=(4,6)", "input_shape=(32,48,3)"])
+def test_what_a_file_cannot_tell(given, photos, tmp_path):
+    path = golden_data.weights_path("vit_jax_gap")
+    assert run(path, "--set", given, "--out", tmp_path / "report") == 0
+    told = Page(tmp_path / "report" / "report.html").text
+    assert "learned, for 4 × 6 patches" in told
+    assert "the mean of the patches" in told
+
+
 @pytest.mark.parametrize(
     "arguments,reason",
     [
