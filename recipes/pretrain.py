@@ -87,8 +87,8 @@ class Config(training.TrainingFlags):
     )
     weight_decay: float | None = training.flag(
         None,
-        "kernels lose this times the rate a step, as the paper writes it "
-        "(AugReg's code multiplies by the peak first); 0.05",
+        "kernels lose this times the rate a step, that of the preset or 0.003 "
+        "whatever --learning-rate is; 0.05",
         "X",
     )
     decay: str | None = training.flag(
@@ -103,7 +103,7 @@ class Config(training.TrainingFlags):
         None, "largest norm of all gradients, 0 for any; 1", "X"
     )
     loss: str | None = training.flag(
-        None, "cross-entropy: softmax, or sigmoid summed over classes", "NAME"
+        None, "cross-entropy: softmax, or sigmoid over classes; softmax", "NAME"
     )
     head_bias: float | None = training.flag(
         None, "first bias of the head; -10 goes with sigmoid; 0", "X"
@@ -208,9 +208,6 @@ def complete(given, data):
         power_of_two = 2 ** max(0, (data.num_train // 20).bit_length() - 1)
         batch = max(min(batch, power_of_two), config.accumulate)
     batch = config.whole_batch(batch, data.num_train)
-    rate = config.learning_rate
-    if given.learning_rate is None and preset.optimizer == "sgd":
-        rate *= batch / preset.batch_size  # BiT's, of Goyal et al.
     small = data.image_size is not None and data.image_size < 96
     mixup = config.mixup
     if mixup is None and config.augment in training.AUGREG:
@@ -220,7 +217,7 @@ def complete(given, data):
         image_size=image_size,
         patch_size=patch_size,
         batch_size=batch,
-        learning_rate=rate,
+        learning_rate=given.learning_rate or preset.rate(batch),
         mixup=mixup or 0.0,
         cutmix=config.cutmix or 0.0,
         mode=config.mode or "tf",
@@ -264,8 +261,10 @@ def optimizer_of(config, steps):
     """Returns the optimizer and its rate, a function of the step."""
     peak = config.learning_rate
     rate = training.WarmupDecay(peak, steps, config.warmup_steps, config.decay)
+    published = training.PRESETS[config.preset].rate(config.batch_size)
     options = {
-        "weight_decay": config.weight_decay * peak,
+        # As in AugReg's code, it does not depend on the rate that is given.
+        "weight_decay": config.weight_decay * published,
         "peak_rate": peak,
         "global_clipnorm": config.clip or None,
         **config.optimizer_options(),

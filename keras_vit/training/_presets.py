@@ -12,7 +12,8 @@ class Preset:
 
     source: str
     learning_rate: float
-    weight_decay: float  # a kernel loses this times the rate a step
+    # A kernel loses this times `learning_rate` a step, at the peak.
+    weight_decay: float
     epochs: int
     decay: str
     model: str | None = None
@@ -30,6 +31,11 @@ class Preset:
     pooling: str | None = None
     position_embedding: str | None = None
     representation: bool = False  # tanh layer of the hidden size at the top
+
+    def rate(self, batch_size):
+        """Returns the peak rate for a batch; BiT's is proportional to it."""
+        share = batch_size / self.batch_size if self.optimizer == "sgd" else 1
+        return self.learning_rate * share
 
     def fill(self, config):
         """Returns a config with the preset's values where it has None.

@@ -155,6 +155,19 @@ def test_what_is_given_beats_the_preset():
     assert recipe.plan(config, imagenet()).steps == 9
 
 
+def test_decay_does_not_depend_on_the_rate():
+    """AugReg trained with 1e-3 and 3e-4, and 1e-4 of decay with both."""
+
+    def decay(**settings):
+        job = recipe.plan(recipe.Config(**settings), imagenet())
+        return job.optimizer()[0].decay
+
+    published = {"preset": "augreg-imagenet"}
+    assert decay(**published, learning_rate=3e-4) == pytest.approx(1e-4)
+    # big_vision: 3e-5 for 256 images.
+    assert decay(preset="bit-s", batch_size=256) == pytest.approx(3e-5)
+
+
 def test_rates_of_sgd_follow_the_batch():
     def rate(**settings):
         config = recipe.Config(**settings)
