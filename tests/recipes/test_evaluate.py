@@ -1,5 +1,8 @@
 import csv
+import importlib.resources
+import importlib.util
 import json
+import sys
 
 import keras
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 import keras_vit
 from keras_vit import training
 from tests.recipes import programs
+from tests.training.mocked import mocked
 
 
 def results_of(folder):
@@ -165,6 +169,43 @@ def test_names_that_are_no_numbers_of_imagenet(shades, tmp_path, capsys):
         "--real", tmp_path / "real.json", "--output", tmp_path / "out",
     )  # fmt: skip
     assert "ILSVRC2012_val_00000001.JPEG to 00000002. Received" in line
+
+
+def test_real_labels_of_tfds(tmp_path, monkeypatch):
+    pytest.importorskip("tensorflow_datasets")
+    # TFDS 4.9.10 imports this package without declaring it.
+    if importlib.util.find_spec("importlib_resources") is None:
+        monkeypatch.setitem(
+            sys.modules, "importlib_resources", importlib.resources
+        )
+    model = keras_vit.VisionTransformer(
+        patch_size=4,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        input_shape=(8, 8, 3),
+    )
+    head = model.get_layer("head")
+    # The class of the highest bias is predicted, whatever the image.
+    weights, name = tmp_path / "model.npz", "imagenet2012_real"
+    with mocked(tmp_path / "tfds", {name: {"validation": 8}}, 5):
+        data = training.find_data(name)
+        options = {"image_size": 8, "batch_size": 5}
+        _, labels, _ = next(iter(data.test(**options)))
+        labels = np.asarray(labels)
+        usual = int(labels.sum(axis=0).argmax())
+        head.set_weights([np.zeros((16, 1000)), np.eye(1000)[usual]])
+        keras_vit.converters.save(model, weights)
+        programs.run(
+            "evaluate", "--weights", weights, "--dataset", name,
+            "--output", tmp_path / "out",
+        )  # fmt: skip
+    results = results_of(tmp_path / "out")
+    assert results["images"] == 5 and "accuracy" not in results
+    expected = labels[:, usual].mean()
+    assert results["real_accuracy"] == pytest.approx(expected) and expected > 0
+    found = {path.name for path in (tmp_path / "out").iterdir()}
+    assert found == {"results.json"}
 
 
 def test_mistakes(trained_run, capsys, tmp_path):
