@@ -143,7 +143,7 @@ class ResidualUnit(keras.Layer):
         x = _relu(self.norm_1(self.conv_1(x)))
         x = _relu(self.norm_2(self.conv_2(x)))
         x = self.norm_3(self.conv_3(x))
-        return _relu(ops.add(shortcut, x))
+        return _relu(_add(x, shortcut))
 
     def _norm_first(self, x):
         """BiT's: the projection reads what is normalised, and has no norm."""
@@ -153,7 +153,7 @@ class ResidualUnit(keras.Layer):
             shortcut = self.conv_proj(x)
         x = _relu(self.norm_2(self.conv_1(x)))
         x = _relu(self.norm_3(self.conv_2(x)))
-        return ops.add(shortcut, self.conv_3(x))
+        return _add(self.conv_3(x), shortcut)
 
     def compute_output_shape(self, input_shape):
         shape = _padding.output_shape(
@@ -179,3 +179,8 @@ class ResidualUnit(keras.Layer):
 def _relu(x):
     """Of what nobody else reads: in its memory, where that is allowed."""
     return _torch_fast.relu(x) if _torch_fast.is_on() else ops.relu(x)
+
+
+def _add(x, y):
+    """Likewise, of `x`."""
+    return _torch_fast.add(x, y) if _torch_fast.is_on() else ops.add(x, y)

@@ -56,6 +56,13 @@ def relu(x):
     return torch.nn.functional.relu(x, inplace=not torch.is_grad_enabled())
 
 
+def add(x, y):
+    """Sum of two tensors, in the memory of `x`, likewise."""
+    import torch
+
+    return x + y if torch.is_grad_enabled() else x.add_(y)
+
+
 def attend(query, key, value):
     """Attention of (B, T, H, d), which Keras would copy into (B, H, T, d)."""
     import torch

@@ -130,10 +130,14 @@ def test_dense_layers_remain_keras_own():
     assert layer(tokens).shape == tokens.shape
 
 
-def test_relu_is_in_place_only_without_gradients():
+def test_memory_is_reused_only_without_gradients():
     import torch
 
-    x = ops.convert_to_tensor([-1.0, 2.0])
-    assert _torch_fast.relu(x) is not x and x[0] == -1
+    x, y = ops.convert_to_tensor([-1.0, 2.0]), ops.convert_to_tensor([1.0, 3.0])
+    assert _torch_fast.relu(x).tolist() == [0, 2]
+    assert _torch_fast.add(x, y).tolist() == [0, 5]
+    assert x.tolist() == [-1, 2]
     with torch.no_grad():
-        assert _torch_fast.relu(x).data_ptr() == x.data_ptr() and x[0] == 0
+        assert _torch_fast.relu(x).data_ptr() == x.data_ptr()
+        assert _torch_fast.add(x, y).data_ptr() == x.data_ptr()
+    assert x.tolist() == [1, 5] and y.tolist() == [1, 3]
