@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers import _checks
 from keras_vit.layers import _quantization
+from keras_vit.layers import _torch_fast
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -101,7 +102,7 @@ class MultiHeadAttention(keras.Layer):
         # 3-D kernel, Keras's GlorotUniform would take the first axis for a
         # convolution's window and start far too small.
         bound = math.sqrt(6 / (2 * hidden_size))
-        return keras.layers.EinsumDense(
+        layer = keras.layers.EinsumDense(
             equation,
             output_shape=(None, *output_shape),
             bias_axes=("D" if len(output_shape) == 1 else "Hd")
@@ -111,6 +112,7 @@ class MultiHeadAttention(keras.Layer):
             dtype=self.dtype_policy,
             name=name,
         )
+        return _torch_fast.dense(layer, axes=3 - len(output_shape))
 
     def _norm(self, name):
         return keras.layers.LayerNormalization(
@@ -123,8 +125,10 @@ class MultiHeadAttention(keras.Layer):
         value = self.value(context)
         if training and self.dropout > 0:
             x = self._attend_with_dropout(query, key, value)
+        elif _torch_fast.fits(query):
+            x = _torch_fast.attend(query, key, value)  # (B, T, H, d)
         else:
-            x = ops.dot_product_attention(query, key, value)  # (B, T, H, d)
+            x = ops.dot_product_attention(query, key, value)
         return self.attention_output(x)
 
     def probabilities(self, inputs, context=None):
