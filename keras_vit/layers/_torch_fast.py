@@ -56,6 +56,15 @@ def relu(x):
     return torch.nn.functional.relu(x, inplace=not torch.is_grad_enabled())
 
 
+def gelu(x, approximate):
+    """GELU, likewise: an MLP's hidden layer is the largest tensor of all."""
+    import torch
+
+    if torch.is_grad_enabled():
+        return torch.nn.functional.gelu(x, approximate=approximate)
+    return torch.ops.aten.gelu_(x, approximate=approximate)
+
+
 def add(x, y):
     """Sum of two tensors, in the memory of `x`, likewise."""
     import torch

@@ -225,6 +225,7 @@ def _open(job, chosen, output, checkpoints, model):
     # Only now: before, an error could still have left all as it was.
     if chosen.first:
         open_output(output, FILES)
+        (output / CHECKPOINTS).mkdir(exist_ok=True)
         if not done:
             shutil.rmtree(output / TENSORBOARD, ignore_errors=True)
     return done

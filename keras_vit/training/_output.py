@@ -66,7 +66,7 @@ def open_output(folder, names):
     An interrupted run then never leaves its first rows beside the model of
     the run before.
     """
-    (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).unlink(missing_ok=True)
 

@@ -141,3 +141,15 @@ def test_memory_is_reused_only_without_gradients():
         assert _torch_fast.relu(x).data_ptr() == x.data_ptr()
         assert _torch_fast.add(x, y).data_ptr() == x.data_ptr()
     assert x.tolist() == [1, 5] and y.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("form", ["none", "tanh"])
+def test_gelu(form):
+    import torch
+
+    x = ops.convert_to_tensor(RNG.normal(size=(3, 5)).astype("float32"))
+    expected = ops.gelu(x, approximate=form == "tanh")
+    assert torch.equal(_torch_fast.gelu(x, form), expected)
+    with torch.no_grad():
+        found = _torch_fast.gelu(x, form)
+    assert torch.equal(found, expected) and found.data_ptr() == x.data_ptr()
