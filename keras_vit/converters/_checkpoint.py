@@ -10,6 +10,7 @@ from keras_vit.converters._config import told_by
 from keras_vit.converters._convert import Format
 from keras_vit.converters._convert import from_checkpoint
 from keras_vit.converters._files import existing
+from keras_vit.converters._files import of_run
 from keras_vit.converters._files import read
 from keras_vit.converters._files import read_config
 from keras_vit.converters._heads import number_of_heads
@@ -105,7 +106,8 @@ def open_checkpoint(path, layout=None, num_heads=None, finite=True):
 
     Args:
         path: A file or folder that `converters._files.read` reads, one of
-            Keras's own files, or the address of one (https://, gs://, hf://).
+            Keras's own files, the folder of a recipe's run, or the address of
+            a file (https://, gs://, hf://).
         layout: Name of the layout; None finds it by the keys. For a
             .weights.h5 file, that whose code made the weights.
         num_heads: Integer, for layouts that do not store it; None takes what
@@ -117,7 +119,7 @@ def open_checkpoint(path, layout=None, num_heads=None, finite=True):
         OSError: if it could not be downloaded.
         ValueError: if it cannot be read, or is not in that layout.
     """
-    path = downloads.local(path)
+    path = of_run(downloads.local(path))
     if is_keras(path):
         return _open_keras(path, layout, finite)
     arrays = read(path, finite)

@@ -132,7 +132,8 @@ def convert(
     to = to or checkpoint.layout
     if to == "keras":
         raise ValueError(
-            f"A {source.suffix} file has no layout: say which with --to."
+            f"{str(source)!r} is Keras's own and has no layout: say which "
+            f"{str(target)!r} shall have with --to."
         )
     raise_unless_writable(target, to)
     raise_if_untold(checkpoint, settings)

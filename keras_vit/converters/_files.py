@@ -73,6 +73,15 @@ def existing(path):
     return path
 
 
+def of_run(path):
+    """Returns the model in the folder of a recipe's run, or what is given."""
+    if isinstance(path, (str, os.PathLike)):
+        model = pathlib.Path(path).expanduser() / "model.keras"
+        if model.is_file():
+            return str(model)
+    return path
+
+
 def read_config(path, name="config.json"):
     """Returns the config.json in or beside a checkpoint; {} without one."""
     path = pathlib.Path(path).expanduser()

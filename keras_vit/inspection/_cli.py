@@ -1,6 +1,6 @@
 """Looks inside a model and writes a report, with its pictures.
 
-  inspect.py runs/digits/model.keras photos/
+  inspect.py runs/digits photos/
       what a model of a recipe looks at
   inspect.py model.safetensors cat.jpg dog.png --out report/
       a checkpoint of timm's, or of whoever tools/convert.py reads
@@ -129,8 +129,9 @@ def _parser():
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a checkpoint, a .keras file, a Hugging Face folder, or the "
-        "address of one: all that tools/convert.py reads",
+        help="a checkpoint, a .keras file, the folder of a recipe's run or "
+        "of Hugging Face's, or the address of one: all that tools/convert.py "
+        "reads",
     )
     parser.add_argument(
         "images",

@@ -41,6 +41,20 @@ def test_what_a_layout_cannot_hold_is_refused(case, layout, reason, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_folder_of_a_run(tmp_path):
+    run, weights = tmp_path / "run", tmp_path / "weights.npz"
+    run.mkdir()
+    model = keras_vit.converters.load(golden_data.weights_path("vit_jax_token"))
+    model.save(run / "model.keras")
+    (run / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="run' is Keras's own .* with --to"):
+        _cli.convert(run, weights)
+    _cli.convert(run, weights, to="vit_jax")
+    assert keras_vit.converters.load(weights).count_params() == (
+        model.count_params()
+    )
+
+
 def test_a_folder_for_transformers(tmp_path):
     case = "vit_jax_token"
     folder = tmp_path / "hub"
