@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import _checks
+from keras_vit.layers import _jax_fast
 from keras_vit.layers import _quantization
 from keras_vit.layers import _torch_fast
 
@@ -115,7 +116,7 @@ class MultiHeadAttention(keras.Layer):
         return _torch_fast.dense(layer, axes=3 - len(output_shape))
 
     def _norm(self, name):
-        return keras.layers.LayerNormalization(
+        return _jax_fast.layer_norm(
             epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
         )
 

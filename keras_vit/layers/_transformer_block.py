@@ -1,6 +1,7 @@
 import keras
 
 from keras_vit.layers import _checks
+from keras_vit.layers import _jax_fast
 from keras_vit.layers import _quantization
 from keras_vit.layers import _remat
 from keras_vit.layers._attention import MultiHeadAttention
@@ -78,7 +79,7 @@ class TransformerBlock(keras.Layer):
 
         own = {"dtype": self.dtype_policy}
         norm = {"epsilon": norm_epsilon, **own}
-        self.norm_1 = keras.layers.LayerNormalization(name="norm_1", **norm)
+        self.norm_1 = _jax_fast.layer_norm(name="norm_1", **norm)
         self.attention = MultiHeadAttention(
             num_heads,
             qkv_bias=qkv_bias,
@@ -89,7 +90,7 @@ class TransformerBlock(keras.Layer):
             **own,
         )
         self._dropout = keras.layers.Dropout(dropout, name="dropout", **own)
-        self.norm_2 = keras.layers.LayerNormalization(name="norm_2", **norm)
+        self.norm_2 = _jax_fast.layer_norm(name="norm_2", **norm)
         self.mlp = MlpBlock(
             mlp_dim, activation=activation, dropout=dropout, name="mlp", **own
         )
