@@ -19,7 +19,7 @@ CASES = {
     "timm_map": (),
     "timm_reg_ls_qknorm": REGISTERS,
     "vit_jax_gap": (),
-    "vit_jax_hybrid_stem": ("class_token",),
+    "vit_jax_hybrid_small_stem": ("class_token",),
 }
 SMALL = {
     "input_shape": (16, 24, 3),
