@@ -19,7 +19,7 @@ CASES = {
     "timm_map": (),
     "timm_reg_ls_qknorm": REGISTERS,
     "vit_jax_gap": (),
-    "vit_jax_hybrid_stem": ("class_token",),
+    "vit_jax_hybrid_small_stem": ("class_token",),
 }
 SMALL = {
     "input_shape": (16, 24, 3),
@@ -79,13 +79,15 @@ def test_the_fused_path_uses_these_probabilities(case):
     assert maps.shape == (len(blocks), len(images), heads, length, length)
     assert maps.dtype == "float32"
     np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-6)
-    # Of the second block, whose input is the first one's output.
-    attention = blocks[1].attention
-    tokens = keras_vit.feature_extractor(model, blocks[0].name)(images)
-    normed = blocks[1].norm_1(tokens)
+    # Of the last block, whose input is the output of the layer before it.
+    block = blocks[-1]
+    attention = block.attention
+    before_it = model.layers[model.layers.index(block) - 1]
+    tokens = keras_vit.feature_extractor(model, before_it.name)(images)
+    normed = block.norm_1(tokens)
     fused = keras.ops.convert_to_numpy(attention(normed))
     value = keras.ops.convert_to_numpy(attention.value(normed))
-    mixed = np.einsum("bhqk,bkhd->bqhd", maps[1], value)
+    mixed = np.einsum("bhqk,bkhd->bqhd", maps[-1], value)
     found = keras.ops.convert_to_numpy(attention.attention_output(mixed))
     np.testing.assert_allclose(found, fused, atol=1e-5)
     after = keras.ops.convert_to_numpy(model(images))

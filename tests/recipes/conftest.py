@@ -6,6 +6,15 @@ import pytest
 import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
+from keras_vit.training import _models
+from tests.recipes import programs
+
+
+@pytest.fixture(scope="module")
+def small_model():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(_models.COMPACT, "compact-vit", programs.SMALL)
+        yield
 
 
 @pytest.fixture(scope="session")

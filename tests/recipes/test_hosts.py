@@ -27,9 +27,10 @@ def start(output, *flags, **environment):
         **environment,
     }
     settings = ["--steps", "3", "--batch-size", "16", "--average", "0.4"]
-    recipe = str(ROOT / "recipes" / "finetune_cifar.py")
+    recipe = ["-m", "tests.recipes.programs", "finetune_cifar"]
     return subprocess.Popen(
-        [sys.executable, recipe, *settings, "--output", str(output), *flags],
+        [sys.executable, *recipe, *settings, "--output", str(output), *flags],
+        cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

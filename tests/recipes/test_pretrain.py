@@ -7,7 +7,6 @@ import pytest
 import keras_vit
 from keras_vit import training
 from keras_vit.training import _job
-from keras_vit.training import _models
 from keras_vit.training import _results
 from tests.recipes import programs
 from tests.recipes.programs import facts_of
@@ -18,14 +17,7 @@ finetune = programs.load("finetune_cifar")
 main = training.main_of(recipe.plan)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def small_model():
-    """Of compact-vit two narrow blocks: most of the time is compiling."""
-    sizes = {"hidden_size": 16, "num_layers": 2, "num_heads": 2}
-    small = ("VisionTransformer", {**sizes, "pooling": "gap"}, None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(_models.COMPACT, "compact-vit", small)
-        yield
+pytestmark = pytest.mark.usefixtures("small_model")
 
 
 def run(**settings):
@@ -227,7 +219,7 @@ SMALL = {"steps": 6, "batch_size": 16, "learning_rate": 0.01}
 
 
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory):
+def pretrained(small_model, tmp_path_factory):
     """The paper's ImageNet-21k settings, on digits."""
     output = tmp_path_factory.mktemp("runs") / "digits"
     run(

@@ -12,6 +12,8 @@ from tests.recipes.test_finetune_cifar import refused
 from tests.recipes.test_finetune_cifar import rows_of
 from tests.recipes.test_finetune_cifar import run
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 
 def test_grids():
     assert training.rates_of("0.1,0.01,0.1") == (0.01, 0.1)

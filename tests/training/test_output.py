@@ -45,7 +45,7 @@ def test_open_output_removes_only_its_own_files(tmp_path):
     (tmp_path / "yours.txt").touch()
     training.open_output(tmp_path, ["mine.csv", "absent.png"])
     left = sorted(p.name for p in tmp_path.iterdir())
-    assert left == ["checkpoints", "yours.txt"]
+    assert left == ["yours.txt"]
 
 
 def test_replacing_is_all_or_nothing(tmp_path):
