@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers import _checks
 from keras_vit.layers import _quantization
+from keras_vit.layers._relative_position import relative_logits
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -31,13 +32,16 @@ class MultiHeadAttention(keras.Layer):
     Call arguments:
         inputs: Tokens that ask, of shape `(batch, length, hidden_size)`.
         context: Tokens that are asked; None for `inputs` (self-attention).
+        relative: Output of `RelativePositionEmbs` for the patches, which are
+            the last of the tokens, or None.
         training: Boolean. Whether dropout is on.
 
     Output shape:
         That of `inputs`.
 
     Raises:
-        ValueError: if `num_heads` does not divide the hidden size.
+        ValueError: if `num_heads` does not divide the hidden size, or
+            `relative` does not fit the tokens.
     """
 
     def __init__(
@@ -59,7 +63,7 @@ class MultiHeadAttention(keras.Layer):
             dropout, dtype=self.dtype_policy, name="dropout"
         )
 
-    def build(self, inputs_shape, context_shape=None):
+    def build(self, inputs_shape, context_shape=None, relative_shape=None):
         _checks.rank(
             "MultiHeadAttention", inputs_shape, 3, "(batch, length, channels)"
         )
@@ -76,6 +80,8 @@ class MultiHeadAttention(keras.Layer):
             )
         # B batch, T S tokens, D hidden size, H heads, d head size
         heads = (self.num_heads, hidden_size // self.num_heads)
+        if relative_shape is not None:
+            _raise_unless_fits(relative_shape, inputs_shape[1], heads[1])
         context_shape = context_shape or inputs_shape
         for name, shape in (
             ("query", inputs_shape),
@@ -117,7 +123,7 @@ class MultiHeadAttention(keras.Layer):
             epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
         )
 
-    def call(self, inputs, context=None, training=False):
+    def call(self, inputs, context=None, relative=None, training=False):
         context = inputs if context is None else context
         query, key, value = (
             self.query(inputs),
@@ -126,19 +132,26 @@ class MultiHeadAttention(keras.Layer):
         )
         if self.qk_norm:
             query, key = self.query_norm(query), self.key_norm(key)
+        bias = None
+        if relative is not None:
+            bias = relative_logits(query, relative)  # (B, H, T, T)
         if training and self.dropout > 0:
-            x = self._attend_with_dropout(query, key, value)
-        else:
-            x = ops.dot_product_attention(query, key, value)  # (B, T, H, d)
+            x = self._attend_with_dropout(query, key, value, bias)
+        else:  # (B, T, H, d)
+            x = ops.dot_product_attention(query, key, value, bias=bias)
         return self.attention_output(x)
 
-    def _attend_with_dropout(self, query, key, value):
+    def _attend_with_dropout(self, query, key, value, bias):
         query = query / math.sqrt(query.shape[-1])
         scores = ops.einsum("BTHd,BSHd->BHTS", query, key)
+        if bias is not None:
+            scores = scores + bias
         probabilities = self._dropout(ops.softmax(scores), training=True)
         return ops.einsum("BHTS,BSHd->BTHd", probabilities, value)
 
-    def compute_output_shape(self, inputs_shape, context_shape=None):
+    def compute_output_shape(
+        self, inputs_shape, context_shape=None, relative_shape=None
+    ):
         return inputs_shape
 
     def get_build_config(self):
@@ -157,3 +170,15 @@ class MultiHeadAttention(keras.Layer):
             "dropout": self.dropout,
             "norm_epsilon": self.norm_epsilon,
         }
+
+
+def _raise_unless_fits(relative_shape, length, head_size):
+    """Whether offsets can be those of the last tokens."""
+    _, count, channels = relative_shape
+    fits = None in (count, length) or (count % 2 and count < 2 * length)
+    if channels != head_size or not fits:
+        raise ValueError(
+            "`relative` must be of shape (batch, 2 * patches - 1, "
+            f"{head_size}), with no more patches than the {length} tokens. "
+            f"Received: shape {tuple(relative_shape)}"
+        )
