@@ -75,7 +75,16 @@ def fit_offsets(offsets, old, new, method, xp):
         new: The wanted `(rows, columns)`: integers, or scalar tensors.
         method: A key of `RESAMPLINGS`.
         xp: `keras.ops` or `numpy`.
+
+    Raises:
+        ValueError: if the array is not for that grid.
     """
+    if offsets.shape[0] != 2 * old[0] * old[1] - 1:
+        raise ValueError(
+            f"A grid of {old[0]} x {old[1]} patches has "
+            f"{2 * old[0] * old[1] - 1} offsets. Received: "
+            f"{tuple(offsets.shape)}"
+        )
     if known(new) and tuple(new) == tuple(old):
         return offsets
     dtype, channels = offsets.dtype, offsets.shape[-1]

@@ -11,14 +11,13 @@ from keras_vit.converters import open_checkpoint
 from keras_vit.converters._resnet import RULES
 from keras_vit.layers import _checks
 from keras_vit.layers import _patch_grid
+from keras_vit.models import _positions
 from keras_vit.models import _resnet
 from keras_vit.models._input_shape import shape_of
 from keras_vit.weights import named
 
 DEFAULT_IMAGE_SIZE = 224
 CLASSES_21K = 21843
-KINDS = ("learned", "learned_1d", "learned_2d", "relative", "sincos2d", "none")
-PLACEMENTS = ("stem", "every_layer", "every_layer_shared")
 POOLINGS = ("token", "gap", "token_gap", "map", None)
 FINAL_NORMS = ("before_pooling", "after_pooling", "none")
 SIZES = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim")
@@ -60,7 +59,9 @@ def resolve(said):
         or s.checkpoint is None
         or s.checkpoint.layout in ("timm", "mae")
     )
-    _name_positions(s, told)
+    s.position_embedding, s.position_placement = _positions.settle(
+        s.position_embedding, s.position_placement, told
+    )
     for name in SIZES:
         if getattr(s, name) is None:
             setattr(s, name, told.get(name))
@@ -78,31 +79,6 @@ def resolve(said):
     s.prefix_tokens, s.num_positioned = _prefix_tokens(s)
     s.num_prefix_tokens = sum(count for _, count, _ in s.prefix_tokens)
     return s
-
-
-def _name_positions(s, told):
-    """Settles which positions and where: what is said must go together, what
-    the weights tell gives way."""
-    kind = s.position_embedding
-    if kind is None:
-        kind = told.get("position_embedding", "learned")
-    _checks.one_of("position_embedding", kind, KINDS)
-    kind = "learned" if kind == "learned_1d" else kind
-    relative = kind == "relative"
-    place = s.position_placement
-    if place is None and kind == told.get("position_embedding"):
-        place = told.get("position_placement")
-    if place is None:
-        place = "every_layer" if relative else "stem"
-    _checks.one_of("position_placement", place, PLACEMENTS)
-    if relative and place == "stem":
-        raise ValueError(
-            "Relative positions are part of every block's attention: they can "
-            "be `position_placement='every_layer'` or 'every_layer_shared'. "
-            "Received: position_placement='stem'"
-        )
-    s.position_embedding = kind
-    s.position_placement = "stem" if kind == "none" else place
 
 
 def _warn_of_zero_head(s):

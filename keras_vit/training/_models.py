@@ -11,6 +11,7 @@ from keras_vit.converters._layouts import meaning
 from keras_vit.converters._layouts import raise_unless_held
 from keras_vit.converters._layouts import spelling_of
 from keras_vit.converters._models import describe
+from keras_vit.converters._positions import is_positions
 from keras_vit.converters._resnet import stride
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
@@ -163,7 +164,7 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
         patch_size: Integer, or None.
         seed: Integer.
         **arguments: `input_shape`, `classes` and, for a Vision Transformer,
-            `remat`.
+            `remat` and any other.
     """
     if weights is None:
         built = _build_new(model or "compact-vit", patch_size, arguments)
@@ -191,17 +192,19 @@ def _build_new(model, patch_size, arguments):
         arguments = {k: v for k, v in arguments.items() if k != "remat"}
     if model in COMPACT:
         arguments = {**arguments, "name": model.replace("-", "_")}
-    return getattr(keras_vit, name)(**sizes, **arguments)
+    return getattr(keras_vit, name)(**{**sizes, **arguments})
 
 
 def _spread_positions(model, seed):
     # Positions that start at the usual 0.02 are lost beside the content of
     # small patches: digits then learn far slower (0.91 after 800 steps, and
-    # 0.97 after 600 with 0.5).
-    positions = model.get_layer("position_embedding").embedding
-    positions.assign(
-        keras.random.normal(positions.shape, stddev=0.5, seed=seed)
-    )
+    # 0.97 after 600 with 0.5). All kinds start alike, wherever they are added.
+    layers = [x for x in model.layers if is_positions(x.name)]
+    tables = [table for x in layers for table in x.stored().values()]
+    for i, table in enumerate(tables):
+        table.assign(
+            keras.random.normal(table.shape, stddev=0.5, seed=seed + i)
+        )
 
 
 def zero_head(model):
