@@ -3,6 +3,7 @@ from keras_vit.training._checkpoints import Preempted as Preempted
 from keras_vit.training._common_flags import TrainingFlags as TrainingFlags
 from keras_vit.training._data import Data as Data
 from keras_vit.training._data import find_data as find_data
+from keras_vit.training._files import picture as picture
 from keras_vit.training._fit import HyperRule as HyperRule
 from keras_vit.training._fit import fit as fit
 from keras_vit.training._fit import warmup_cosine as warmup_cosine
@@ -13,6 +14,7 @@ from keras_vit.training._flags import flag as flag
 from keras_vit.training._flags import flags as flags
 from keras_vit.training._flags import require as require
 from keras_vit.training._flags import run as run
+from keras_vit.training._folders import loose_files as loose_files
 from keras_vit.training._job import Job as Job
 from keras_vit.training._job import main_of as main_of
 from keras_vit.training._job import train as train
@@ -31,6 +33,7 @@ from keras_vit.training._output import open_output as open_output
 from keras_vit.training._output import replacing as replacing
 from keras_vit.training._output import save_json as save_json
 from keras_vit.training._output import versions as versions
+from keras_vit.training._outputs import outputs as outputs
 from keras_vit.training._patches import check_patch_size as check_patch_size
 from keras_vit.training._patches import choose_patch_size as choose_patch_size
 from keras_vit.training._pictures import save_curves as save_curves
@@ -42,3 +45,10 @@ from keras_vit.training._results import FILES as FILES
 from keras_vit.training._run_state import Diverged as Diverged
 from keras_vit.training._strategy import Strategy as Strategy
 from keras_vit.training._strategy import strategy as strategy
+from keras_vit.training._trained import Trained as Trained
+from keras_vit.training._trained import classes_of as classes_of
+from keras_vit.training._trained import features_of as features_of
+from keras_vit.training._trained import fitted as fitted
+from keras_vit.training._trained import places_of as places_of
+from keras_vit.training._trained import probabilities as probabilities
+from keras_vit.training._trained import trained as trained

@@ -104,6 +104,23 @@ class Data:
             )
         return self._ordered("dev", self.num_dev, **options)
 
+    def once(self, part, **options):
+        """Like `test`, with the images of "train", "dev" or "test"."""
+        total = getattr(self, f"num_{part}")
+        if not total:
+            raise ValueError(f"{self.name!r} has no {part} images.")
+        return self._ordered(part, total, **options)
+
+    def names(self, part):
+        """Returns the names of the images that `once` gives, in order.
+
+        Raises:
+            ValueError: if they have none.
+        """
+        if not hasattr(self.source, "names"):
+            raise ValueError(f"The images of {self.name!r} have no names.")
+        return self.source.names(part, getattr(self, f"num_{part}"))
+
     def _ordered(
         self,
         part,

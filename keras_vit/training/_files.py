@@ -27,6 +27,12 @@ def image_files(root):
     )
 
 
+def picture(path):
+    """Returns an image file as an array of values in [0, 1], to be drawn."""
+    pixels = decode(tensorflow().io.read_file(str(path)), 3)
+    return pixels.numpy() / 255
+
+
 def good_images(paths, skip):
     """Separates what can be read from what cannot.
 

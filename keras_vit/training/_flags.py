@@ -27,8 +27,9 @@ def flags(config_class, description, argv=None):
     """Reads the command line into a dataclass.
 
     Every field `like_this: type = flag(default, text)` becomes `--like-this
-    VALUE`. Its type is int, float, str, one of them or None, or bool (a flag
-    without a value, False by default).
+    VALUE`. Its type is int, float, str, one of them or None, `tuple[int, ...]`
+    and the like (one value or more), or bool (a flag without a value, False by
+    default).
 
     Args:
         config_class: A dataclass whose `__post_init__` may raise a
@@ -54,16 +55,21 @@ def flags(config_class, description, argv=None):
     for field in fields:
         kind = _plain(hints[field.name])
         text = field.metadata.get("help", "").replace("%", "%%")
-        if field.default not in (None, False):
-            text += f" (default: {field.default})"
+        if field.default not in (None, False, ()):
+            text += f" (default: {_shown(field.default)})"
         options = {"help": text, "dest": field.name, "default": field.default}
         if kind is bool:
             options["action"] = "store_true"
         else:
+            if typing.get_origin(kind) is tuple:
+                kind, options["nargs"] = typing.get_args(kind)[0], "+"
             options["type"] = kind
             options["metavar"] = field.metadata.get("metavar", "N")
         parser.add_argument("--" + field.name.replace("_", "-"), **options)
-    values = vars(parser.parse_args(argv))
+    values = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in vars(parser.parse_args(argv)).items()
+    }
     try:
         return config_class(**values)
     except ValueError as error:
@@ -122,6 +128,12 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message):
         print(f"error: {message} (--help lists all flags)", file=sys.stderr)
         sys.exit(2)
+
+
+def _shown(default):
+    if isinstance(default, tuple):
+        return " ".join(map(str, default))
+    return default
 
 
 def _plain(hint):

@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 
 from keras_vit.training._data import Data
+from keras_vit.training._files import ENDINGS
 from keras_vit.training._files import good_images
 from keras_vit.training._files import image_files
 from keras_vit.training._files import warn_of_same_names
@@ -70,6 +71,50 @@ def folder(name, holdout=0.0, skip_bad_images=False):
             read=lambda path: tensorflow().io.read_file(path),
         ),
     )
+
+
+def loose_files(paths, skip_bad_images=False):
+    """Returns a `Data` of image files without labels, and their paths.
+
+    Args:
+        paths: Paths of files, and of folders that are searched for images.
+        skip_bad_images: As in `find_data`.
+
+    Raises:
+        ValueError: if there is none, or one is no image.
+        FileNotFoundError: if there is no such file.
+    """
+    files = []
+    for path in (pathlib.Path(p).expanduser() for p in paths):
+        if not path.exists():
+            raise FileNotFoundError(
+                f"There is no file or folder {str(path)!r}."
+            )
+        files += image_files(path) if path.is_dir() else [path]
+    files = list(dict.fromkeys(files))
+    good, bad = good_images(files, skip_bad_images)
+    files = [path for path in files if path in good]
+    if not files:
+        raise ValueError(
+            f"There is no image in {', '.join(map(repr, map(str, paths)))}. "
+            f"Images end in {', '.join(ENDINGS)}."
+        )
+    columns = np.array([str(p) for p in files]), np.zeros(len(files), "int32")
+    data = Data(
+        name="files",
+        class_names=(),
+        channels=3,
+        image_size=None,
+        num_train=0,
+        num_test=len(files),
+        num_skipped=len(bad),
+        source=Source(
+            endless=None,
+            once=functools.partial(_once, {"test": columns}),
+            read=lambda path: tensorflow().io.read_file(path),
+        ),
+    )
+    return data, files
 
 
 def _endless(paths, labels, rules):

@@ -40,6 +40,10 @@ class Source:
     def ordered(self, data, part, total, rules):
         return ordered_batches(data, part, total, rules)
 
+    def names(self, part, total):
+        images = self.once(part, range(total))
+        return [name.decode() for _, name, *_ in images.as_numpy_iterator()]
+
 
 def train_batches(data, rules):
     """Returns endless batches `(images, labels)` of a `Data`.

@@ -40,14 +40,14 @@ def from_tfds(name, holdout=0.0):
 def _data(builder, name, label, holdout):
     splits, features = builder.info.splits, builder.info.features
     test = next((part for part in TEST_SPLITS if part in splits), None)
-    # ReaL has labels for ImageNet's validation images, and for no others.
-    trains = label == "label"
-    if test is None or (trains and "train" not in splits):
+    if test is None:
         raise ValueError(
             f"{name!r} must have a split 'train' and one of "
             f"{', '.join(map(repr, TEST_SPLITS))}. It has: "
             f"{', '.join(splits) or 'none'}."
         )
+    # Some have none: ReaL, imagenet_v2.
+    trains = label == "label" and "train" in splits
     count = splits["train"].num_examples if trains else 0
     num_dev = round(holdout * count)
     num_test = splits[test].num_examples

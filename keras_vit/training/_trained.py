@@ -1,0 +1,278 @@
+"""A trained model, and what is known of the images it was trained on."""
+
+import dataclasses
+import json
+import pathlib
+import re
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit.preprocessing import _imagenet
+from keras_vit.training._models import model_facts
+from keras_vit.training._models import opened
+
+_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What `trained` found.
+
+    Attributes:
+        model: `keras.Model`.
+        image_size: Integer.
+        channels: Integer.
+        mode: That of `preprocess_input`.
+        protocol: String, or None if nothing tells.
+        class_names: Tuple of strings, or None if nothing tells.
+        dataset: What it was trained on, as `find_data` takes it, or None.
+        told_by: Path of the config.json that told, or None.
+    """
+
+    model: Any
+    image_size: int
+    channels: int
+    mode: str
+    protocol: str | None = None
+    class_names: tuple | None = None
+    dataset: str | None = None
+    told_by: str | None = None
+
+    def reading(self, data, batch_size):
+        """Returns the arguments of `Data.test` that the model needs."""
+        plain = "simple" if data.name == "digits" else "vit_jax"
+        return {
+            "image_size": self.image_size,
+            "batch_size": batch_size,
+            "mode": self.mode,
+            "protocol": self.protocol or plain,
+        }
+
+    def describe(self):
+        """Returns lines for people."""
+        name, size = self.model.name, self.image_size
+        source = "no config.json beside the weights: flags and defaults"
+        if self.told_by:
+            source = f"{self.told_by}, unless flags say otherwise"
+        return (
+            f"model     {name}: {self.model.count_params():,} weights, images "
+            f"{size} x {size} x {self.channels}\n"
+            f"taken from {source}: image size {size}, mode {self.mode}, "
+            f"protocol {self.protocol or 'not told'}, "
+            f"{len(self.class_names or ())} names of classes"
+        )
+
+
+def trained(weights, model=None, image_size=None, mode=None, protocol=None):
+    """Loads a model to use as it is, with its head.
+
+    Args:
+        weights: Path of a run's folder, of its model.keras, or of any
+            checkpoint that `keras_vit.converters.load` reads; an address; or
+            the name of weights, with `model`.
+        model: Name of a model function, or None.
+        image_size: Integer. None takes what the model was trained with.
+        mode: That of `preprocess_input`; None likewise.
+        protocol: How images are cut; None likewise.
+
+    Returns:
+        A `Trained`. A recipe's config.json beside the file tells what is not
+        given: sizes, mode, protocol, and the names of the classes.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        OSError: if weights could not be downloaded.
+        ValueError: if they cannot be read, or do not fit the arguments.
+    """
+    path = pathlib.Path(weights).expanduser()
+    if (path / "model.keras").is_file():
+        path = path / "model.keras"
+        weights = str(path)
+    told, told_by = _run_facts(path.parent) if path.is_file() else ({}, None)
+    config, data = told.get("config", {}), told.get("data", {})
+    image_size = image_size or config.get("image_size")
+    facts = {"mode": "tf"}
+    if not weights.endswith(".keras"):
+        facts = model_facts(model, weights)
+    loaded = _load(opened(model, weights), image_size)
+    channels = loaded.input_shape[-1]
+    return Trained(
+        model=loaded,
+        image_size=image_size or loaded.input_shape[1] or 224,
+        channels=channels,
+        mode=mode or config.get("mode") or facts["mode"],
+        protocol=protocol or config.get("protocol"),
+        class_names=tuple(data["class_names"]) if data else None,
+        dataset=config.get("dataset"),
+        told_by=told_by,
+    )
+
+
+def _run_facts(folder):
+    """What a recipe wrote down: Hugging Face's config.json is another."""
+    path = folder / "config.json"
+    try:
+        facts = json.loads(path.read_text())
+        known = isinstance(facts["config"], dict), facts["data"]["class_names"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}, None
+    return (facts, str(path)) if known[0] else ({}, None)
+
+
+def _load(checkpoint, image_size):
+    loaded = keras_vit.converters.load(checkpoint)
+    found = loaded.input_shape[1:]
+    overrides = {}
+    if image_size and found[:2] not in (
+        (image_size, image_size),
+        (None, None),
+    ):
+        overrides["input_shape"] = (image_size, image_size, found[2])
+    elif found[0] != found[1]:
+        raise ValueError(
+            f"{checkpoint.path!r} is for images of {found[0]} x {found[1]} "
+            "pixels, and square ones are wanted: give --image-size."
+        )
+    if loaded.output.ndim == 3:  # tokens
+        names = {layer.name for layer in loaded.layers}
+        overrides["pooling"] = "token" if "class_token" in names else "gap"
+    if not overrides:
+        return loaded
+    return keras_vit.converters.load(checkpoint, **overrides)
+
+
+def head_of(model):
+    """Returns the layer that makes the logits, or None."""
+    names = {layer.name for layer in model.layers}
+    for name in ("distilled_mean", "head"):
+        if name in names and "head" in names:
+            return model.get_layer(name)
+    return None
+
+
+def classes_of(trained):
+    """Returns how many classes the model tells apart.
+
+    Raises:
+        ValueError: if it has no head.
+    """
+    if head_of(trained.model) is None:
+        raise ValueError(
+            f"The model {trained.model.name!r} has no classification head. "
+            "Train one: recipes/finetune_cifar.py --weights ..."
+        )
+    return trained.model.output.shape[-1]
+
+
+def probabilities(model, outputs):
+    """Returns what a classifier's outputs mean, in float64.
+
+    Raises:
+        ValueError: if the head is followed by something else than softmax.
+    """
+    activation = model.get_layer("head").activation
+    if activation is keras.activations.softmax:
+        return np.asarray(outputs, np.float64)
+    if activation not in (None, keras.activations.linear):
+        raise ValueError(
+            "The model's head must give logits or end in softmax. It ends in "
+            f"{getattr(activation, '__name__', activation)!r}."
+        )
+    return keras_vit.evaluation.softmax(outputs)
+
+
+def features_of(model):
+    """Returns the model up to its head: what "pre_logits" is in the paper.
+
+    Raises:
+        ValueError: if the model gives neither classes nor one vector.
+    """
+    if head_of(model) is None:
+        if model.output.ndim != 2:
+            raise ValueError(
+                "A model without a head must give one vector an image. "
+                f"{model.name!r} gives the shape {model.output.shape}."
+            )
+        return model
+    return keras.Model(
+        model.inputs[0],
+        model.get_layer("head").input,
+        name=f"{model.name}_features",
+    )
+
+
+def places_of(trained, data):
+    """Finds the model's class of each of the data's classes.
+
+    Returns:
+        An array of the data's classes as classes of the model, and the names
+        of the model's classes.
+
+    Raises:
+        ValueError: if the classes do not fit; the message says what to do.
+    """
+    count, wanted = classes_of(trained), data.class_names
+    known = trained.class_names
+    if known is None and count == len(wanted):
+        return np.arange(count), tuple(wanted)  # nothing tells otherwise
+    if known is None and count == _imagenet.CLASSES_1K and _are_ids(wanted):
+        known = tuple(name for name, _ in _imagenet.labels_1k())
+    if known is None:
+        raise ValueError(
+            f"The model has {count} classes, and {data.name!r} has "
+            f"{len(wanted)}. {_hint(count, len(wanted))}Evaluate it on what it "
+            f"was trained on, or train a head for these: {_train(data)}."
+        )
+    strange = [name for name in wanted if name not in known]
+    if strange or len(known) != count:
+        shown = ", ".join(map(repr, strange[:_SHOWN]))
+        raise ValueError(
+            f"The model knows {len(known)} classes by name, such as "
+            f"{known[0]!r}, and {len(strange)} of the {len(wanted)} classes of "
+            f"{data.name!r} are not among them: {shown}"
+            f"{', ...' if len(strange) > _SHOWN else ''}. Name the folders as "
+            "in training, evaluate on the set it was trained on, or train a "
+            f"head for these classes: {_train(data)}."
+        )
+    return np.array([known.index(name) for name in wanted]), known
+
+
+def _train(data):
+    return f"recipes/finetune_cifar.py --dataset {data.name} --weights ..."
+
+
+def _are_ids(names):
+    return all(re.fullmatch(r"n\d{8}", name) for name in names)
+
+
+def _hint(count, wanted):
+    if count == wanted + 1:
+        return (
+            "One more is usually a background, class 0, and needs a head "
+            "without it. "
+        )
+    if count == _imagenet.CLASSES_21K:
+        return "These are ImageNet-21k's, in which pre-training was done. "
+    return ""
+
+
+def fitted(data, trained):
+    """Returns the data with as many channels as the model takes.
+
+    Raises:
+        ValueError: if they cannot be had.
+    """
+    if data.name == "digits" and trained.channels == 3:
+        raise ValueError(
+            "Digits are grey, and the model takes images of 3 channels. Load "
+            "it for one: keras_vit.converters.load(..., input_shape=(8, 8, 1))."
+        )
+    if trained.channels not in (1, 3):
+        raise ValueError(
+            "Images are decoded to 1 or 3 channels. The model takes "
+            f"{trained.channels}."
+        )
+    return dataclasses.replace(data, channels=trained.channels)

@@ -1,0 +1,269 @@
+"""Measures a trained model on a set of images.
+
+Accuracy as in "An Image is Worth 16x16 Words", Tables 2 and 5
+(https://arxiv.org/abs/2010.11929): top-1, top-5 and ImageNet ReaL; beside it
+how well the probabilities are calibrated, and how each class fares.
+
+  python recipes/evaluate.py --weights runs/digits
+      the model of a recipe's run, on the test images of the same set
+  python recipes/evaluate.py --weights runs/photos --dataset other-photos
+      on another folder, whose classes are among those of training
+  python recipes/evaluate.py --model ViTB16 --weights augreg \\
+      --dataset imagenet2012 --image-size 224
+      released weights, on a set in TFDS: a GPU is a good idea
+  python recipes/evaluate.py --model ViTB16 --weights augreg \\
+      --dataset imagenet2012_real
+      the same on ReaL labels; or --dataset FOLDER --real real.json, where
+      files are named ILSVRC2012_val_00000001.JPEG and so on
+
+The output folder gets results.json, per_class.csv, reliability.png and
+confusion.png; with ReaL labels, results.json alone. Every image counts once.
+Sizes, pixels and names of classes are taken from the run's config.json, where
+there is one. KERAS_BACKEND chooses jax, tensorflow or torch.
+
+MEASURED
+"""
+
+import csv
+import dataclasses
+import os
+import pathlib
+import re
+import shlex
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import numpy as np
+
+from keras_vit import evaluation
+from keras_vit import training
+
+FILES = ("results.json", "per_class.csv", "reliability.png", "confusion.png")
+SPLITS = {"test": ("test",), "train": ("train",), "all": ("train", "test")}
+SHOWN = 5  # best and worst classes
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    weights: str | None = training.flag(
+        None,
+        "the folder of a recipe's run, its model.keras, any checkpoint or its "
+        "address, or with --model a name such as augreg",
+        "FILE|NAME",
+    )
+    dataset: str | None = training.flag(
+        None,
+        "'digits', a name in TFDS, or a folder of images; without it, what "
+        "the run of --weights was on",
+        "NAME|FOLDER",
+    )
+    split: str = training.flag(
+        "test",
+        f"{', '.join(SPLITS)}: a folder without train and test is split as in "
+        "training, of which 'all' is the whole",
+        "NAME",
+    )
+    real: str | None = training.flag(
+        None, "real.json of google-research/reassessed-imagenet", "FILE"
+    )
+    model: str | None = training.flag(
+        None, "the model that --weights are for, if they are a name", "NAME"
+    )
+    image_size: int | None = training.flag(
+        None, "without it, what the model was trained with"
+    )
+    mode: str | None = training.flag(
+        None, "pixels: tf or torch; without it, as in training", "NAME"
+    )
+    protocol: str | None = training.flag(
+        None,
+        f"how images are resized: {', '.join(training.PROTOCOLS)}; without "
+        "it, as in training, or vit_jax",
+        "NAME",
+    )
+    bins: int = training.flag(15, "of the calibration error")
+    batch_size: int = training.flag(64, "images at a time")
+    skip_bad_images: bool = training.flag(
+        False, "leave out, with a warning, what cannot be read in a folder"
+    )
+    output: str | None = training.flag(
+        None, "default: runs/evaluate- and the dataset's name", "DIR"
+    )
+    overwrite: bool = training.flag(
+        False, "replace an earlier run's files in --output"
+    )
+
+    def __post_init__(self):
+        training.check_numbers(
+            self, "image_size", "bins", "batch_size", minimum=1
+        )
+        if self.weights is None:
+            raise ValueError(
+                "Give --weights: what to evaluate, such as runs/digits."
+            )
+        if self.split not in SPLITS:
+            raise ValueError(
+                f"There is no split {self.split!r}. --split takes: "
+                f"{', '.join(SPLITS)}."
+            )
+
+
+def main(config):
+    with training.before_training():
+        training.require("matplotlib")
+        trained = training.trained(
+            config.weights,
+            config.model,
+            config.image_size,
+            config.mode,
+            config.protocol,
+        )
+        name = config.dataset or trained.dataset
+        if name is None:
+            raise ValueError(
+                f"Nothing tells what {config.weights!r} was trained on: give "
+                "--dataset."
+            )
+        data = training.find_data(name, skip_bad_images=config.skip_bad_images)
+        data = training.fitted(data, trained)
+        places, class_names = training.places_of(trained, data)
+        real = real_labels(config, data)
+        options = trained.reading(data, config.batch_size)
+        parts = [
+            (data.once(part, **options), getattr(data, f"num_{part}"))
+            for part in SPLITS[config.split]
+        ]
+        output = training.check_output(
+            config.output or pathlib.Path("runs") / f"evaluate-{data.name}",
+            config.overwrite,
+        )
+        print(
+            f"data      {data.name}: {sum(total for _, total in parts)} images "
+            f"({config.split}), {len(data.class_names)} classes\n"
+            f"{trained.describe()}\n"
+            f"output    {output}",
+            flush=True,
+        )
+        pairs = [training.outputs(trained.model, *part) for part in parts]
+        logits, labels = map(np.concatenate, zip(*pairs, strict=True))
+        probabilities = training.probabilities(trained.model, logits)
+        training.open_output(output, FILES)
+    if labels.ndim > 1:  # sets of labels
+        rows = np.zeros(probabilities.shape, labels.dtype)
+        rows[:, places] = labels
+        results = {
+            "images": len(rows),
+            "real_accuracy": evaluation.real_accuracy(probabilities, rows),
+        }
+    else:
+        labels = places[labels]
+        results = measure(probabilities, labels, class_names, config, output)
+        if real is not None:
+            results["real_accuracy"] = evaluation.real_accuracy(
+                probabilities, real
+            )
+    training.save_json(
+        {
+            **results,
+            "split": config.split,
+            "config": dataclasses.asdict(config),
+            "reading": options,
+            "data": data.facts(),
+            "command": shlex.join(sys.argv),
+            "versions": training.versions(),
+        },
+        output / "results.json",
+    )
+    print()
+    for key, value in results.items():
+        shown = value if isinstance(value, int) else f"{value:.4f}"
+        print(f"{key.replace('_', ' '):24}{shown}")
+    for name in FILES:
+        if (output / name).exists():
+            print(f"  {output / name}")
+
+
+def real_labels(config, data):
+    """Returns the ReaL labels of the images by their files' numbers."""
+    if config.real is None:
+        return None
+    labels = evaluation.read_real(config.real)
+    found = []
+    for part in SPLITS[config.split]:
+        for name in data.names(part):
+            match = re.search(r"ILSVRC2012_val_(\d{8})", name)
+            number = int(match[1]) if match else 0
+            if not 1 <= number <= len(labels):
+                raise ValueError(
+                    "--real is for images named ILSVRC2012_val_00000001.JPEG "
+                    f"to {len(labels):08}. Received: {name!r}. For ImageNet in "
+                    "TFDS, use --dataset imagenet2012_real."
+                )
+            found.append(labels[number - 1])
+    return found
+
+
+def measure(probabilities, labels, class_names, config, output):
+    """Returns the figures; writes the table and the pictures."""
+    measured = evaluation
+    confusion = measured.confusion_matrix(
+        probabilities.argmax(axis=1), labels, len(class_names)
+    )
+    rows = measured.per_class(confusion, class_names)
+    there = [row for row in rows if row["images"]]
+    results = {
+        "images": len(labels),
+        "accuracy": measured.accuracy(probabilities, labels),
+    }
+    if len(class_names) > 5:
+        results["top_5_accuracy"] = measured.accuracy(probabilities, labels, 5)
+    results["mean_per_class_accuracy"] = float(
+        np.mean([row["accuracy"] for row in there])
+    )
+    results["calibration_error"] = measured.calibration_error(
+        probabilities, labels, config.bins
+    )
+    results["calibration_bins"] = config.bins
+    with (
+        training.replacing(output / "per_class.csv") as temporary,
+        open(temporary, "w", newline="") as file,
+    ):
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    title = f"accuracy {results['accuracy']:.2%} of {len(labels)} images"
+    error = f"calibration error {results['calibration_error']:.4f}"
+    bins = measured.reliability(probabilities, labels, config.bins)
+    for name, figure in {
+        "reliability.png": measured.draw_reliability(bins, f"{title}\n{error}"),
+        "confusion.png": measured.draw_confusion(confusion, class_names, title),
+    }.items():
+        with training.replacing(output / name) as temporary:
+            figure.savefig(temporary)
+    show_classes(there)
+    return results
+
+
+def show_classes(rows):
+    rows = sorted(rows, key=lambda row: row["accuracy"])
+    shown = rows
+    if len(rows) > 2 * SHOWN:
+        shown = [*rows[:SHOWN], None, *rows[-SHOWN:]]
+    print(f"\n{'class':24}{'images':>8}{'accuracy':>10}  most often taken for")
+    for row in shown:
+        if row is None:
+            print("...")
+            continue
+        other = ""
+        if row["mistaken_for"] is not None:
+            other = f"{row['mistaken_for']} ({row['times']})"
+        print(
+            f"{row['class'][:23]:24}{row['images']:8}{row['accuracy']:10.4f}"
+            f"  {other}"
+        )
+
+
+if __name__ == "__main__":
+    training.run(main, Config, __doc__)

@@ -1,0 +1,165 @@
+"""Names the most likely classes of image files.
+
+  python recipes/predict.py --weights runs/photos --images new/ one.jpg
+      a model of a recipe's run, which knows the names of its classes
+  python recipes/predict.py --model ViTB16 --weights augreg --images cat.jpg
+      released weights, and ImageNet's names, which are downloaded
+  python recipes/predict.py --weights mine.npz --labels names.txt --images a.png
+
+Folders are searched for JPEG, PNG, BMP and GIF. The output folder gets
+predictions.json and predictions.png, the images with bars of their classes.
+Sizes, pixels and names of classes are taken from the run's config.json, where
+there is one. KERAS_BACKEND chooses jax, tensorflow or torch.
+
+From "An Image is Worth 16x16 Words" (https://arxiv.org/abs/2010.11929) comes
+only how images are resized: `--protocol vit_jax`, Section 4.1.
+
+MEASURED
+"""
+
+import dataclasses
+import os
+import pathlib
+import shlex
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import numpy as np
+
+import keras_vit
+from keras_vit import evaluation
+from keras_vit import training
+
+FILES = ("predictions.json", "predictions.png")
+DRAWN = 24  # images in the picture
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    images: tuple[str, ...] = training.flag(
+        (), "image files, and folders of them", "PATH"
+    )
+    weights: str | None = training.flag(
+        None,
+        "the folder of a recipe's run, its model.keras, any checkpoint or its "
+        "address, or with --model a name such as augreg",
+        "FILE|NAME",
+    )
+    labels: str | None = training.flag(
+        None,
+        "names of the classes, one a line; without it, those of the run, or "
+        "ImageNet's for 1000 or 21843 classes",
+        "FILE",
+    )
+    top: int = training.flag(5, "classes an image")
+    model: str | None = training.flag(
+        None, "the model that --weights are for, if they are a name", "NAME"
+    )
+    image_size: int | None = training.flag(
+        None, "without it, what the model was trained with"
+    )
+    mode: str | None = training.flag(
+        None, "pixels: tf or torch; without it, as in training", "NAME"
+    )
+    protocol: str | None = training.flag(
+        None,
+        f"how images are resized: {', '.join(training.PROTOCOLS)}; without "
+        "it, as in training, or vit_jax",
+        "NAME",
+    )
+    batch_size: int = training.flag(32, "images at a time")
+    skip_bad_images: bool = training.flag(
+        False, "leave out, with a warning, what cannot be read"
+    )
+    output: str = training.flag("runs/predict", "folder for results", "DIR")
+    overwrite: bool = training.flag(
+        False, "replace an earlier run's files in --output"
+    )
+
+    def __post_init__(self):
+        training.check_numbers(
+            self, "top", "image_size", "batch_size", minimum=1
+        )
+        for name in ("images", "weights"):
+            if not getattr(self, name):
+                raise ValueError(f"Give --{name}.")
+
+
+def main(config):
+    with training.before_training():
+        training.require("matplotlib")
+        trained = training.trained(
+            config.weights,
+            config.model,
+            config.image_size,
+            config.mode,
+            config.protocol,
+        )
+        data, files = training.loose_files(
+            config.images, config.skip_bad_images
+        )
+        data = training.fitted(data, trained)
+        options = trained.reading(data, min(config.batch_size, data.num_test))
+        classes = training.classes_of(trained)
+        names = config.labels or trained.class_names
+        top = min(config.top, classes)
+        # What is wrong with the names is said before the model runs.
+        decoded(np.zeros((1, classes)), top, names)
+        output = training.check_output(config.output, config.overwrite)
+        print(
+            f"images    {len(files)}\n{trained.describe()}\noutput    {output}",
+            flush=True,
+        )
+        logits, _ = training.outputs(
+            trained.model, data.test(**options), len(files)
+        )
+        found = decoded(
+            training.probabilities(trained.model, logits), top, names
+        )
+        training.open_output(output, FILES)
+    width = min(max(len(str(path)) for path in files), 40)
+    print()
+    for path, classes in zip(files, found, strict=True):
+        shown = "  ".join(f"{name} {p:.1%}" for _, name, p in classes)
+        print(f"{str(path)[-width:]:{width}}  {shown}")
+    facts = {
+        "predictions": [
+            {
+                "file": str(path),
+                "classes": [
+                    {"id": known_id, "name": name, "probability": p}
+                    for known_id, name, p in classes
+                ],
+            }
+            for path, classes in zip(files, found, strict=True)
+        ],
+        "skipped": data.num_skipped,
+        "config": dataclasses.asdict(config),
+        "reading": options,
+        "command": shlex.join(sys.argv),
+        "versions": training.versions(),
+    }
+    training.save_json(facts, output / "predictions.json")
+    figure = evaluation.draw_top(
+        [training.picture(path) for path in files[:DRAWN]],
+        [[(name, p) for _, name, p in row] for row in found[:DRAWN]],
+        [path.name for path in files[:DRAWN]],
+        f"{min(len(files), DRAWN)} of {len(files)} images",
+    )
+    with training.replacing(output / "predictions.png") as temporary:
+        figure.savefig(temporary)
+    print()
+    for name in FILES:
+        print(f"  {pathlib.Path(output) / name}")
+
+
+def decoded(probabilities, top, names):
+    if isinstance(names, tuple):
+        names = list(names)
+    return keras_vit.decode_predictions(probabilities, top, names)
+
+
+if __name__ == "__main__":
+    training.run(main, Config, __doc__)

@@ -1,0 +1,145 @@
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit import evaluation
+
+RNG = np.random.default_rng(0)
+SCORES = RNG.normal(size=(200, 7))
+LABELS = RNG.integers(0, 7, 200)
+
+
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_accuracy_is_that_of_sorting(k):
+    scores = SCORES.round(0)  # with ties
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    expected = np.mean([y in row for y, row in zip(LABELS, best, strict=True)])
+    assert evaluation.accuracy(scores, LABELS, k) == expected
+    if k == 1:
+        assert expected == np.mean(scores.argmax(1) == LABELS)
+
+
+def test_real_leaves_out_images_without_labels():
+    scores = np.eye(4)[[0, 1, 2, 3]]
+    lists = [[0, 2], [], [1], [3]]
+    assert evaluation.real_accuracy(scores, lists) == pytest.approx(2 / 3)
+    rows = np.zeros((4, 4))
+    for row, members in zip(rows, lists, strict=True):
+        row[members] = 1
+    assert evaluation.real_accuracy(scores, rows) == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="None of the images has a label"):
+        evaluation.real_accuracy(scores, [[]] * 4)
+    with pytest.raises(ValueError, match="from 0 to 3. Received: .4."):
+        evaluation.real_accuracy(scores, [[4], [], [], []])
+    with pytest.raises(ValueError, match="must be 4 lists"):
+        evaluation.real_accuracy(scores, [[1]])
+
+
+def test_real_json(tmp_path):
+    path = tmp_path / "real.json"
+    path.write_text(json.dumps([[65], [], [795, 970]]))
+    assert evaluation.read_real(path) == [[65], [], [795, 970]]
+    for wrong in ("[[1], 2]", "{}", "[]", "[[true]]"):
+        path.write_text(wrong)
+        with pytest.raises(ValueError, match="one list of class numbers"):
+            evaluation.read_real(path)
+    path.write_text("[[1], ")
+    with pytest.raises(ValueError, match="cannot be read as JSON"):
+        evaluation.read_real(path)
+    with pytest.raises(FileNotFoundError, match="reassessed-imagenet"):
+        evaluation.read_real(tmp_path / "none.json")
+
+
+def test_calibration_by_hand():
+    """Two bins with images: |0.9 - 0.5| of two, |0.6 - 1| of one."""
+    probabilities = [[0.9, 0.1], [0.1, 0.9], [0.6, 0.4]]
+    labels = [0, 0, 0]
+    error = evaluation.calibration_error(probabilities, labels, bins=5)
+    assert error == pytest.approx(2 / 3 * 0.4 + 1 / 3 * 0.4)
+    rows = evaluation.reliability(probabilities, labels, bins=5)
+    assert [row["images"] for row in rows] == [0, 0, 1, 0, 2]  # (0.4, 0.6]
+    assert rows[0]["accuracy"] is None and rows[2]["accuracy"] == 1
+
+
+def test_a_calibrated_classifier_has_a_small_error():
+    rng = np.random.default_rng(1)
+    probabilities = evaluation.softmax(3 * rng.normal(size=(20_000, 4)))
+    sums = probabilities.cumsum(1)
+    labels = (rng.uniform(size=(20_000, 1)) > sums).sum(1).clip(max=3)
+    assert evaluation.calibration_error(probabilities, labels) < 0.01
+    too_sure = evaluation.softmax(5 * np.log(probabilities + 1e-300))
+    assert evaluation.calibration_error(too_sure, labels) > 0.1
+    sums = [r["images"] for r in evaluation.reliability(probabilities, labels)]
+    assert sum(sums) == 20_000 and len(sums) == 15
+
+
+def test_confusion_and_classes():
+    labels = np.array([0, 0, 0, 1, 1, 2])
+    predicted = np.array([0, 1, 1, 1, 1, 0])
+    confusion = evaluation.confusion_matrix(predicted, labels, 4)
+    assert confusion.tolist() == [
+        [1, 2, 0, 0],
+        [0, 2, 0, 0],
+        [1, 0, 0, 0],
+        [0, 0, 0, 0],
+    ]
+    rows = evaluation.per_class(confusion, ["a", "b", "c", "d"])
+    assert rows[0] == {
+        "class": "a",
+        "images": 3,
+        "right": 1,
+        "accuracy": 1 / 3,
+        "precision": 1 / 2,
+        "mistaken_for": "b",
+        "times": 2,
+    }
+    assert rows[1]["mistaken_for"] is None and rows[1]["accuracy"] == 1
+    assert rows[2]["accuracy"] == 0 and rows[2]["precision"] is None
+    assert rows[3]["accuracy"] is None and rows[3]["images"] == 0
+    with pytest.raises(ValueError, match="each of the 3 classes"):
+        evaluation.per_class(confusion, ["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    "scores, labels, match",
+    [
+        (SCORES[0], LABELS, r"shape \(images, columns\).*shape \(7,\)"),
+        (SCORES, LABELS[:3], "must be 200 integers"),
+        (SCORES, LABELS + 1, "from 0 to 6. Received: 1 to 7"),
+        (SCORES, LABELS / 2, "float64"),
+        (np.where(SCORES > 2, np.nan, SCORES), LABELS, "NaN or infinity for"),
+    ],
+)
+def test_what_cannot_be_measured(scores, labels, match):
+    with pytest.raises(ValueError, match=match):
+        evaluation.accuracy(scores, labels)
+
+
+def test_other_mistakes():
+    with pytest.raises(ValueError, match="`k` must be from 1 to 7"):
+        evaluation.accuracy(SCORES, LABELS, 8)
+    with pytest.raises(ValueError, match="take keras_vit.evaluation.softmax"):
+        evaluation.calibration_error(SCORES, LABELS)
+    with pytest.raises(ValueError, match="`bins` must be 1 or more"):
+        evaluation.reliability(evaluation.softmax(SCORES), LABELS, 0)
+
+
+def test_pictures_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    probabilities = evaluation.softmax(SCORES)
+    rows = evaluation.reliability(probabilities, LABELS)
+    figure = evaluation.draw_reliability(rows, "title")
+    heights = [bar.get_height() for bar in figure.axes[0].patches]
+    assert heights == [row["accuracy"] or 0 for row in rows]
+    for classes in (7, 60):
+        confusion = evaluation.confusion_matrix(LABELS, LABELS, classes)
+        names = [f"a long name of class {i}" for i in range(classes)]
+        figure = evaluation.draw_confusion(confusion, names)
+        assert bool(figure.axes[0].texts) == (classes == 7)
+        figure.savefig(tmp_path / "a.png")
+    images = [np.zeros((4, 6)), np.ones((8, 8, 3))]
+    tops = [[("cat", 0.75), ("dog", 0.25)]] * 2
+    figure = evaluation.draw_top(images, tops, ["1.png", "2.png"])
+    assert figure.axes[1].texts[0].get_text() == "cat  75.0%"
+    figure.savefig(tmp_path / "b.png")
