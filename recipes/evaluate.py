@@ -21,7 +21,11 @@ confusion.png; with ReaL labels, results.json alone. Every image counts once.
 Sizes, pixels and names of classes are taken from the run's config.json, where
 there is one. KERAS_BACKEND chooses jax, tensorflow or torch.
 
-MEASURED
+Measured 2026-11-21 on 2 busy CPU cores: the model of `finetune_cifar.py --steps
+500` on digits, top-1 0.9582 as its run said, calibration error 0.0297 (15
+bins), 7 s on JAX. Expected of released weights, and not run here: ViT-B/16
+(ImageNet-21k, 384 px) 0.8397 on ImageNet and 0.8835 on ReaL, the paper's Table
+5.
 """
 
 import csv

@@ -12,6 +12,9 @@
       --weights imagenet21k --image-size 384 --batch-size 512 \\
       --learning-rate 0.01 --protocol vit_jax
       the paper's fine-tuning, weights downloaded: for a GPU, or several
+  python recipes/finetune_cifar.py --dataset cifar100 --model ViTB16 \\
+      --weights imagenet21k --image-size 384 --batch-size 512 --sweep paper
+      the same with the rate that is best on images held out for it
   python recipes/finetune_cifar.py --dataset photos --weights ViT-B_16.npz
       your own images, in photos/CLASS/* or photos/{train,test}/CLASS/*
   python recipes/finetune_cifar.py --dataset cifar10 --model BiT_R50x1 \\
@@ -77,13 +80,18 @@ class Config(training.TrainingFlags):
     steps: int | None = training.flag(
         None,
         "training steps; without it and --epochs, 2400 or 30 epochs from "
-        "scratch, whichever is more; with --weights 500, or 10000 from 20000 "
-        "images on, as the paper for Pets and for CIFAR",
+        "scratch, whichever is more; with --weights 500, 10000 from 20000 "
+        "images on or 20000 from 500000 on, as the paper for Pets, CIFAR and "
+        "ImageNet",
     )
     learning_rate: float | None = training.flag(
         None,
         "peak; without it, 0.003 from scratch and 0.03 with --weights",
         "X",
+    )
+    # The paper: 10,000 of its longest and 500 of 10,000 fine-tuning steps.
+    warmup: float = training.flag(
+        0.1, "share of the steps with a rising rate", "X"
     )
     # Decay as for the paper's ImageNet models is for runs of 300 epochs.
     weight_decay: float = training.flag(
@@ -102,9 +110,23 @@ class Config(training.TrainingFlags):
         "P",
     )
 
+    sweep: str | None = training.flag(
+        None,
+        "learning rates such as 0.003,0.01,0.03, or 'paper' for those of its "
+        "Table 4: each trains without the images of --holdout ('paper' "
+        "without it) and is measured on them, and the best one trains with "
+        "all",
+        "X,Y,...",
+    )
+
     def __post_init__(self):
         super().__post_init__()
+        if self.sweep is not None:
+            training.rates_of(self.sweep)
+            if self.learning_rate is not None:
+                raise ValueError("Give --sweep or --learning-rate, not both.")
         training.check_numbers(self, "weight_decay", minimum=0)
+        training.check_numbers(self, "warmup", minimum=0, below=1)
 
 
 def plan(config, data):
@@ -135,11 +157,12 @@ def plan(config, data):
             protocol=config.protocol,
             mode=config.mode,
             # Mixed labels are no integers.
-            one_hot=config.mixup > 0,
+            one_hot=config.mixup > 0 or config.cutmix > 0,
         ),
         augment=dict(
             augment=config.augment,
             mixup=config.mixup,
+            cutmix=config.cutmix,
             # Grey images are mostly signs, whose mirror images mean nothing.
             flip=data.channels == 3 and not config.no_flip,
         ),
@@ -149,11 +172,6 @@ def plan(config, data):
 
 def complete(config, data):
     """Returns the config with its sizes and its learning rate filled in."""
-    if data.num_train < config.accumulate:
-        raise ValueError(
-            f"--accumulate {config.accumulate} is more than the "
-            f"{data.num_train} training images."
-        )
     facts = training.model_facts(
         config.model, config.weights, config.patch_size
     )
@@ -165,12 +183,9 @@ def complete(config, data):
         data.image_size,
         64,
     )
-    image_size = next(size for size in sizes if size)
-    patch_size = facts["patch_size"]
-    if facts["stride"]:
-        if patch_size is None:
-            patch_size = training.choose_patch_size(image_size)
-        training.check_patch_size(image_size, patch_size * facts["stride"])
+    image_size, patch_size = training.choose_sizes(
+        sizes, facts["patch_size"], facts["stride"]
+    )
     mixup = config.mixup
     if mixup is None:
         mixup = 0.1 if bit and data.num_train >= 20_000 else 0.0
@@ -179,26 +194,18 @@ def complete(config, data):
         config,
         image_size=image_size,
         patch_size=patch_size,
-        # Few images are one batch, of whole parts.
-        batch_size=min(
-            config.batch_size,
-            data.num_train // config.accumulate * config.accumulate,
-        ),
+        # Few images are one batch.
+        batch_size=config.whole_batch(config.batch_size, data.num_train),
         learning_rate=config.learning_rate or rate,
         mixup=mixup,
+        cutmix=config.cutmix or 0.0,
         mode=config.mode or facts["mode"],
     )
 
 
 def optimizer_of(config, steps):
     """Returns the optimizer and its schedule, a function of the step."""
-    common = {
-        "gradient_accumulation_steps": (
-            config.accumulate if config.accumulate > 1 else None
-        ),
-        "use_ema": config.average > 0,
-        "ema_momentum": config.average or 0.99,
-    }
+    common = config.optimizer_options()
     peak = config.learning_rate
     if config.protocol == "bit-hyperrule":
         rate = training.HyperRule(peak, steps)
@@ -217,15 +224,16 @@ def count_steps(config, data):
     if config.epochs:
         return config.epochs * steps_per_epoch, steps_per_epoch
     steps = config.steps
-    if steps is None and config.protocol == "bit-hyperrule":
+    if steps is None and (config.weights or config.protocol == "bit-hyperrule"):
+        # Of the paper's Table 4 and of BiT's rule.
         limits = ((20_000, 500), (500_000, 10_000), (math.inf, 20_000))
         steps = next(n for limit, n in limits if data.num_train < limit)
-    elif steps is None and config.weights:
-        steps = 500 if data.num_train < 20_000 else 10_000
     elif steps is None:
         steps = max(2400, 30 * steps_per_epoch)
     return steps, max(1, steps // 10)
 
 
+main = training.sweeping(plan)
+
 if __name__ == "__main__":
-    training.run(training.main_of(plan), Config, __doc__)
+    training.run(main, Config, __doc__)

@@ -48,8 +48,10 @@ _ONE_BACKEND = (
     "tests/converters/test_huggingface.py",
     "tests/converters/test_inspect.py",
     "tests/downloads/",
+    "tests/inspection/test_plots.py",
     "tests/preprocessing/test_imagenet.py",
     "tests/preprocessing/test_labels.py",
+    "tests/tools/",
 )
 
 

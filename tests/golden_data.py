@@ -1,14 +1,26 @@
 """The golden cases: what they hold and the model that each needs."""
 
+import atexit
+import functools
 import json
+import os
 import pathlib
+import re
+import shutil
+import tempfile
 
 import numpy as np
 
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters._files import read
+from tests import containers
 
 FOLDER = pathlib.Path(__file__).parent / "golden"
+# Where more cases are, or those here untrimmed: CONTRIBUTING.md.
+MORE = os.environ.get("KERAS_VIT_GOLDEN")
+FOLDERS = (*([pathlib.Path(MORE)] if MORE else []), FOLDER)
+if not FOLDERS[0].is_dir():
+    raise ValueError(f"KERAS_VIT_GOLDEN is no folder: {MORE!r}")
 
 # The README of the golden data: float32 ports of models without a ResNet.
 TOLERANCE = 3e-5
@@ -110,6 +122,8 @@ SAME = {"vit_jax", "big_vision"}
 # Those with a ResNet: (layout, spelling, arguments that the file cannot tell).
 _NO_HEADS = {"num_heads": 3}
 RESNETS = {
+    "vit_jax_hybrid_small": ("vit_jax", "", {}),
+    "vit_jax_hybrid_small_stem": ("vit_jax", "", {}),
     "vit_jax_hybrid_stem": ("vit_jax", "", {}),
     "vit_jax_hybrid_3stage": ("vit_jax", "", {}),
     "vit_jax_hybrid_4stage": ("vit_jax", "", {"grid_size": (2, 3)}),
@@ -128,11 +142,53 @@ RESNETS = {
     ),
     "timm_bit": ("timm", "bit", {}),
 }
-# Too large to be kept here; README.md says how to add them.
-LARGE = ("vit_jax_hybrid_3stage", "vit_jax_hybrid_4stage", "timm_hybrid")
+# Too large to be kept here.
+LARGE = (
+    "timm_hybrid",
+    *(f"vit_jax_hybrid_{kind}" for kind in ("stem", "3stage", "4stage")),
+)
 for _case in LARGE:
-    if not (FOLDER / _case).exists():
+    if not any((folder / _case).exists() for folder in FOLDERS):
         del RESNETS[_case]
+
+# Cases that differ from another in names or container alone: the tests make
+# them of its arrays where the original's file is not there.
+# case: (the other, suffix, names to write otherwise)
+DERIVED = {
+    "timm_base_pth": ("timm_base", ".pth", ()),
+    "torchvision_vit_old_names": (
+        "torchvision_vit",
+        ".pth",
+        ((r"mlp\.0\.", "mlp.linear_1."), (r"mlp\.3\.", "mlp.linear_2.")),
+    ),
+    "vit_jax_token_linen": (
+        "vit_jax_token",
+        ".npz",
+        (
+            ("LayerNorm_2/", "LayerNorm_1/"),
+            ("MlpBlock_3/", "MlpBlock_0/"),
+            ("Attention_1/", "Attention_0/"),
+        ),
+    ),
+}
+
+
+@functools.cache
+def _derived(case):
+    other, suffix, names = DERIVED[case]
+    target = pathlib.Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, target)
+    for kept in ("io.npz", "config.json"):
+        shutil.copyfile(folder(other) / kept, target / kept)
+    renamed = {}
+    for key, array in arrays(other).items():
+        for pattern, replacement in names:
+            key = re.sub(pattern, replacement, key)
+        renamed[key] = array
+    path = containers.put(f"a{suffix}", renamed, None, target)
+    path.rename(target / f"weights{suffix}")
+    return target
+
 
 # The golden data's README: float32 noise of the originals is larger with a
 # ResNet. Theirs grows with the values, which no norm bounds inside BiT.
@@ -163,12 +219,15 @@ LAYERS = {
 
 
 def folder(case):
-    return FOLDER / case
+    for there in FOLDERS:
+        if (there / case).is_dir():
+            return there / case
+    return _derived(case) if case in DERIVED else FOLDER / case
 
 
 def io(case):
     with np.load(folder(case) / "io.npz", allow_pickle=False) as archive:
-        return dict(archive)
+        return {k: archive[k] for k in archive if not k.endswith("_f64")}
 
 
 def config(case):

@@ -47,7 +47,6 @@ def test_every_named_array_is_the_originals(case, record_error):
         name
         for name in golden
         if name not in found
-        and not name.endswith("_f64")
         and not name.startswith(("image", "attention_", "rollout_"))
     }
     assert unseen <= {

@@ -25,7 +25,7 @@ def build(case, **changes):
 
 def test_cases_are_there():
     there = set(RESNETS) - set(golden_data.LARGE)
-    assert len(there) == 6
+    assert len(there) == 7
     assert all(golden_data.folder(case).is_dir() for case in there)
 
 
@@ -87,9 +87,11 @@ def assert_same(found, expected):
 @pytest.mark.parametrize(
     "case,to",
     [
-        ("vit_jax_hybrid_stem", "vit_jax:flat"),
-        ("vit_jax_hybrid_stem", "vit_jax:opt/target/,current,flat"),
-        ("vit_jax_hybrid_stem", "timm:root"),
+        ("vit_jax_hybrid_small_stem", "vit_jax:flat"),
+        ("vit_jax_hybrid_small_stem", "vit_jax:opt/target/,current,flat"),
+        ("vit_jax_hybrid_small_stem", "timm:root"),
+        ("vit_jax_hybrid_small", "vit_jax:current,flat"),
+        ("vit_jax_hybrid_small", "timm:hybrid"),
         ("timm_hybrid_symmetric", "vit_jax"),
         ("bit_v1_groupnorm", "bit:v1,bare"),
         ("bit_v1_groupnorm", "bit:v1,old"),
@@ -115,7 +117,7 @@ def test_other_layouts_hold_the_same(case, to, tmp_path):
 RESPELLED = {("bit_paper", "timm"): "bit"}
 
 
-@pytest.mark.parametrize("case", ["vit_jax_hybrid_stem", "bit_paper"])
+@pytest.mark.parametrize("case", ["vit_jax_hybrid_small_stem", "bit_paper"])
 def test_inspect(case):
     text = _cli.inspect(golden_data.weights_path(case))
     epsilon = 1e-6 if "hybrid" in case else 1e-5
@@ -156,8 +158,15 @@ def test_names_that_only_a_count_told_apart(tmp_path):
 CHANGES = [
     (case, {name: value})
     for case, rules in {
-        "vit_jax_hybrid_stem": {
+        "vit_jax_hybrid_small_stem": {
             "group_norm_epsilon": 1e-5,
+            "conv_padding": "symmetric",
+            "pool_padding": "symmetric",
+        },
+        "vit_jax_hybrid_small": {
+            "group_norm_epsilon": 1e-5,
+            "std_epsilon": 1e-10,
+            "std_epsilon_place": "variance",
             "conv_padding": "symmetric",
             "pool_padding": "symmetric",
         },

@@ -57,7 +57,7 @@ def main(argv=None):
 
 
 def _run(arguments):
-    settings = dict(map(_setting, arguments.set))
+    settings = dict(map(setting, arguments.set))
     source = downloads.local(arguments.source)
     if arguments.inspect:
         print(inspect(source, arguments.layout, settings))
@@ -191,7 +191,8 @@ def _show(message, category, *where):
     print(f"warning: {message}", file=sys.stderr)
 
 
-def _setting(text):
+def setting(text):
+    """Reads `name=value`, where the value is one of Python's or a word."""
     name, found, value = text.partition("=")
     if not found:
         raise ValueError(f"--set takes name=value. Received: {text!r}")

@@ -48,7 +48,7 @@ RULES = {
     },
 }
 _ROOT = "root_conv/kernel"
-_UNIT = re.compile(r"stage_(\d+)_unit_(\d+)_conv_1/kernel")
+_UNIT = re.compile(r"stage_(\d+)_unit_(\d+)/conv_1/kernel")
 
 
 def family(paths):
@@ -118,9 +118,11 @@ def rules_of(configs):
         configs: Dict of layers' names to their configs.
     """
     root = configs["root_conv"]
-    norm = configs.get("root_norm", configs.get("stage_1_unit_1_norm_1"))
+    norm = configs.get("root_norm")
+    unit = configs.get("stage_1_unit_1")
+    epsilon = norm["epsilon"] if norm else unit["group_norm_epsilon"]
     return {
-        "group_norm_epsilon": norm["epsilon"],
+        "group_norm_epsilon": epsilon,
         "std_epsilon": root["epsilon"],
         "std_epsilon_place": root["epsilon_place"],
         "conv_padding": root["padding"],

@@ -22,12 +22,12 @@ def postactivation_rows(group="group"):
             for part in ("1", "2", "3", "proj")
             for row in (
                 (
-                    f"{_OURS}_conv_{part}/*",
+                    f"{_OURS}/conv_{part}/*",
                     f"{unit}/conv{part.replace('proj', '_proj')}/*",
                     "conv",
                 ),
                 (
-                    f"{_OURS}_norm_{part}/*",
+                    f"{_OURS}/norm_{part}/*",
                     f"{unit}/gn{part.replace('proj', '_proj')}/*",
                     group,
                 ),
@@ -46,12 +46,12 @@ def timm_rows(prefix, root="stem.", stages=True):
     if stages:
         for part in "123":
             rows += [
-                (f"{_OURS}_conv_{part}/*", f"{unit}.conv{part}.*", "conv"),
-                (f"{_OURS}_norm_{part}/*", f"{unit}.norm{part}.*", "norm"),
+                (f"{_OURS}/conv_{part}/*", f"{unit}.conv{part}.*", "conv"),
+                (f"{_OURS}/norm_{part}/*", f"{unit}.norm{part}.*", "norm"),
             ]
         rows += [
-            (f"{_OURS}_conv_proj/*", f"{unit}.downsample.conv.*", "conv"),
-            (f"{_OURS}_norm_proj/*", f"{unit}.downsample.norm.*", "norm"),
+            (f"{_OURS}/conv_proj/*", f"{unit}.downsample.conv.*", "conv"),
+            (f"{_OURS}/norm_proj/*", f"{unit}.downsample.norm.*", "norm"),
         ]
     return tuple(rows)
 
@@ -70,18 +70,18 @@ def _big_transfer():
                 for part, letter in zip("123", "abc", strict=True)
                 for row in (
                     (
-                        f"{_OURS}_norm_{part}/*",
+                        f"{_OURS}/norm_{part}/*",
                         f"{unit}/{letter}/group_norm/*",
                         "norm",
                     ),
                     (
-                        f"{_OURS}_conv_{part}/*",
+                        f"{_OURS}/conv_{part}/*",
                         f"{unit}/{letter}/{conv}",
                         "conv",
                     ),
                 )
             ),
-            (f"{_OURS}_conv_proj/*", f"{unit}/a/proj/{conv}", "conv"),
+            (f"{_OURS}/conv_proj/*", f"{unit}/a/proj/{conv}", "conv"),
             ("final_norm/*", "group_norm/*", "norm"),
             ("head/*", "head/conv2d/*", "pointwise"),
         ),
@@ -101,11 +101,11 @@ def _bit_paper(name, prefix, group):
                 row
                 for part in "123"
                 for row in (
-                    (f"{_OURS}_norm_{part}/*", f"{unit}/gn{part}/*", group),
-                    (f"{_OURS}_conv_{part}/*", f"{unit}/conv{part}/*", "conv"),
+                    (f"{_OURS}/norm_{part}/*", f"{unit}/gn{part}/*", group),
+                    (f"{_OURS}/conv_{part}/*", f"{unit}/conv{part}/*", "conv"),
                 )
             ),
-            (f"{_OURS}_conv_proj/*", f"{unit}/conv_proj/*", "conv"),
+            (f"{_OURS}/conv_proj/*", f"{unit}/conv_proj/*", "conv"),
             ("final_norm/*", "norm-pre-head/*", group),
             ("head/*", "head/*", "linear"),
         ),

@@ -30,7 +30,7 @@ RULES = {
         None,
     ),
     # A ResNet before it, or alone, is small beside the encoder.
-    r"(root|stage_\d+_unit_\d+)_conv(_\w+)?/kernel": (None,) * 4,
+    r"(root_conv|conv_\d|conv_proj)/kernel": (None,) * 4,
     r"position_embedding(_\d+|_shared)?/(embedding|prefix)": (None,) * 3,
     r"position_embedding(_\d+|_shared)?/(columns|rows|offsets)": (None,) * 2,
     r"pooling/probe": (None, None, None),

@@ -1,12 +1,18 @@
 import keras
 from keras import ops
 
+from keras_vit.layers import _torch_fast
+
 
 def _gelu_tanh(x):
+    if _torch_fast.is_on():
+        return _torch_fast.gelu(x, approximate="tanh")
     return ops.gelu(x, approximate=True)
 
 
 def _gelu(x):
+    if _torch_fast.is_on():
+        return _torch_fast.gelu(x, approximate="none")
     return ops.gelu(x, approximate=False)
 
 
@@ -32,6 +38,8 @@ _OURS = {
 
 def get(name):
     """Returns the activation function of that name.
+
+    It may write into the tensor that it is given, which nobody else may read.
 
     Args:
         name: "gelu_tanh", "gelu" (exact), "quick_gelu", "swiglu" (which

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers import _checks
 from keras_vit.layers import _quantization
+from keras_vit.layers import _torch_fast
 from keras_vit.layers._relative_position import relative_logits
 
 
@@ -107,7 +108,7 @@ class MultiHeadAttention(keras.Layer):
         # 3-D kernel, Keras's GlorotUniform would take the first axis for a
         # convolution's window and start far too small.
         bound = math.sqrt(6 / (2 * hidden_size))
-        return keras.layers.EinsumDense(
+        layer = keras.layers.EinsumDense(
             equation,
             output_shape=(None, *output_shape),
             bias_axes=("D" if len(output_shape) == 1 else "Hd")
@@ -117,6 +118,7 @@ class MultiHeadAttention(keras.Layer):
             dtype=self.dtype_policy,
             name=name,
         )
+        return _torch_fast.dense(layer, axes=3 - len(output_shape))
 
     def _norm(self, name):
         return keras.layers.LayerNormalization(
@@ -125,28 +127,52 @@ class MultiHeadAttention(keras.Layer):
 
     def call(self, inputs, context=None, relative=None, training=False):
         context = inputs if context is None else context
-        query, key, value = (
-            self.query(inputs),
-            self.key(context),
-            self.value(context),
-        )
-        if self.qk_norm:
-            query, key = self.query_norm(query), self.key_norm(key)
+        query, key = self._query_and_key(inputs, context)
+        value = self.value(context)
         bias = None
         if relative is not None:
             bias = relative_logits(query, relative)  # (B, H, T, T)
         if training and self.dropout > 0:
             x = self._attend_with_dropout(query, key, value, bias)
-        else:  # (B, T, H, d)
+        elif _torch_fast.fits(query):
+            x = _torch_fast.attend(query, key, value, bias)  # (B, T, H, d)
+        else:
             x = ops.dot_product_attention(query, key, value, bias=bias)
         return self.attention_output(x)
 
+    def probabilities(self, inputs, context=None, relative=None):
+        """Returns how much each token takes of each, which a call does not.
+
+        A second path beside the fused one, for looking inside. Queries and
+        keys are the call's own, in the layer's precision, quantised or not;
+        scores and softmax are computed in float32 at least.
+
+        Args:
+            inputs: As in a call.
+            context: As in a call.
+            relative: As in a call.
+
+        Returns:
+            Tensor of shape `(batch, num_heads, length, context_length)`,
+            whose rows sum to 1.
+        """
+        context = inputs if context is None else context
+        query, key = self._query_and_key(inputs, context)
+        dtype = keras.backend.result_type(query.dtype, "float32")
+        query, key = ops.cast(query, dtype), ops.cast(key, dtype)
+        bias = None
+        if relative is not None:
+            bias = relative_logits(query, ops.cast(relative, dtype))
+        return _softmax(query, key, bias)
+
+    def _query_and_key(self, inputs, context):
+        query, key = self.query(inputs), self.key(context)
+        if self.qk_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        return query, key
+
     def _attend_with_dropout(self, query, key, value, bias):
-        query = query / math.sqrt(query.shape[-1])
-        scores = ops.einsum("BTHd,BSHd->BHTS", query, key)
-        if bias is not None:
-            scores = scores + bias
-        probabilities = self._dropout(ops.softmax(scores), training=True)
+        probabilities = self._dropout(_softmax(query, key, bias), training=True)
         return ops.einsum("BHTS,BSHd->BTHd", probabilities, value)
 
     def compute_output_shape(
@@ -182,3 +208,9 @@ def _raise_unless_fits(relative_shape, length, head_size):
             f"{head_size}), with no more patches than the {length} tokens. "
             f"Received: shape {tuple(relative_shape)}"
         )
+
+
+def _softmax(query, key, bias):
+    query = query / math.sqrt(query.shape[-1])
+    scores = ops.einsum("BTHd,BSHd->BHTS", query, key)
+    return ops.softmax(scores if bias is None else scores + bias)

@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import _checks
+from keras_vit.layers import _torch_fast
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -61,6 +62,17 @@ class GroupNorm(keras.Layer):
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
 
     def call(self, inputs):
+        if _torch_fast.fits_group_norm(inputs):
+            gamma, beta = (
+                ops.cast(weight, inputs.dtype)
+                for weight in (self.gamma, self.beta)
+            )
+            return _torch_fast.group_norm(
+                inputs, self.groups, gamma, beta, self.epsilon
+            )
+        return self._plain(inputs)
+
+    def _plain(self, inputs):
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         x = ops.cast(inputs, dtype)
         # As Flax and PyTorch do, in one pass less than from centred values.

@@ -3,6 +3,7 @@ import keras
 from keras_vit.layers import _activation
 from keras_vit.layers import _checks
 from keras_vit.layers import _quantization
+from keras_vit.layers import _torch_fast
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -44,12 +45,13 @@ class MlpBlock(keras.Layer):
         self.dense_1 = self._dense(mlp_dim * (1 + gates), "dense_1")
 
     def _dense(self, units, name):
-        return keras.layers.Dense(
+        layer = keras.layers.Dense(
             units,
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
             dtype=self.dtype_policy,
             name=name,
         )
+        return _torch_fast.dense(layer)
 
     def build(self, input_shape):
         self.dense_1.build(input_shape)

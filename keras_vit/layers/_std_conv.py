@@ -117,8 +117,9 @@ class StdConv2D(keras.Layer):
         if self.strides != (1, 1):
             inputs = inputs[:, :: self.strides[0], :: self.strides[1]]
         pixels = ops.reshape(inputs, (-1, inputs.shape[-1]))
-        shape = (*ops.shape(inputs)[:3], self.filters)
-        return ops.reshape(ops.matmul(pixels, kernel), shape)
+        # Keras's product of float64 is float32.
+        x = ops.cast(ops.matmul(pixels, kernel), inputs.dtype)
+        return ops.reshape(x, (*ops.shape(inputs)[:3], self.filters))
 
     def compute_output_shape(self, input_shape):
         shape = _padding.output_shape(

@@ -1,17 +1,16 @@
 """The ResNets of the hybrids (post-activation) and of BiT (pre-activation).
 
 Functions over tensors: layers are `root_conv`, `root_norm`, `root` (after the
-pooling), `stage_1_unit_1_conv_1` ..., with the output of each unit in
-`stage_1_unit_1` and that of each stage in `stage_1`.
+pooling), a layer a unit, `stage_1_unit_1` ..., and `stage_1` ... after each
+stage.
 """
-
-import types
 
 import keras
 
 from keras_vit.converters import _resnet
 from keras_vit.layers import GroupNorm
 from keras_vit.layers import MaxPool2D
+from keras_vit.layers import ResidualUnit
 from keras_vit.layers import StdConv2D
 from keras_vit.layers import _checks
 
@@ -66,83 +65,37 @@ def resnet(x, s, preactivation=False):
         s: Namespace that `resolve` has settled.
         preactivation: Boolean. Whether units are those of BiT.
     """
-    make = _layer_makers(s)
-    unit = _preactivation_unit if preactivation else _postactivation_unit
+    constants = {
+        "std_epsilon": s.std_epsilon,
+        "std_epsilon_place": s.std_epsilon_place,
+        "conv_padding": s.conv_padding,
+    }
     # B batch, H W image, C width of the root
-    x = make.conv(s.resnet_width, 7, "root_conv", strides=2)(x)
+    x = StdConv2D(
+        s.resnet_width,
+        7,
+        2,
+        padding=s.conv_padding,
+        epsilon=s.std_epsilon,
+        epsilon_place=s.std_epsilon_place,
+        name="root_conv",
+    )(x)
     if not preactivation:
-        x = make.norm("root_norm")(x)
+        x = GroupNorm(GROUPS, epsilon=s.group_norm_epsilon, name="root_norm")(x)
         x = keras.layers.ReLU(name="root_relu")(x)
     x = MaxPool2D(3, 2, s.pool_padding, name="root")(x)  # (B, H/4, W/4, C)
     for stage, units in enumerate(s.resnet_layers, start=1):
-        width = s.resnet_width * 2 ** (stage - 1)
         for number in range(1, units + 1):
             first = number == 1
-            x = unit(
-                x,
-                width,
+            x = ResidualUnit(
+                s.resnet_width * 2 ** (stage - 1),
                 strides=2 if first and stage > 1 else 1,
                 projects=first,
+                preactivation=preactivation,
+                groups=GROUPS,
+                group_norm_epsilon=s.group_norm_epsilon,
+                **constants,
                 name=f"stage_{stage}_unit_{number}",
-                make=make,
-            )
+            )(x)
         x = keras.layers.Identity(name=f"stage_{stage}")(x)
     return x
-
-
-def _layer_makers(s):
-    def conv(filters, kernel_size, name, strides=1):
-        return StdConv2D(
-            filters,
-            kernel_size,
-            strides,
-            s.conv_padding,
-            s.std_epsilon,
-            s.std_epsilon_place,
-            name=name,
-        )
-
-    def norm(name, gamma="ones"):
-        return GroupNorm(
-            GROUPS,
-            epsilon=s.group_norm_epsilon,
-            gamma_initializer=gamma,
-            name=name,
-        )
-
-    return types.SimpleNamespace(conv=conv, norm=norm)
-
-
-def _postactivation_unit(x, width, strides, projects, name, make):
-    """vit_jax/models_resnet.py; a unit starts as its shortcut."""
-    shortcut = x
-    if projects:
-        shortcut = make.conv(4 * width, 1, f"{name}_conv_proj", strides)(x)
-        shortcut = make.norm(f"{name}_norm_proj")(shortcut)
-    x = make.conv(width, 1, f"{name}_conv_1")(x)
-    x = make.norm(f"{name}_norm_1")(x)
-    x = keras.layers.ReLU(name=f"{name}_relu_1")(x)
-    x = make.conv(width, 3, f"{name}_conv_2", strides)(x)
-    x = make.norm(f"{name}_norm_2")(x)
-    x = keras.layers.ReLU(name=f"{name}_relu_2")(x)
-    x = make.conv(4 * width, 1, f"{name}_conv_3")(x)
-    x = make.norm(f"{name}_norm_3", gamma="zeros")(x)
-    x = keras.layers.Add(name=f"{name}_add")([shortcut, x])
-    return keras.layers.ReLU(name=name)(x)
-
-
-def _preactivation_unit(x, width, strides, projects, name, make):
-    """BiT's: the projection reads what is normalised, and has no norm."""
-    shortcut = x
-    x = make.norm(f"{name}_norm_1")(x)
-    x = keras.layers.ReLU(name=f"{name}_relu_1")(x)
-    if projects:
-        shortcut = make.conv(4 * width, 1, f"{name}_conv_proj", strides)(x)
-    x = make.conv(width, 1, f"{name}_conv_1")(x)
-    x = make.norm(f"{name}_norm_2")(x)
-    x = keras.layers.ReLU(name=f"{name}_relu_2")(x)
-    x = make.conv(width, 3, f"{name}_conv_2", strides)(x)
-    x = make.norm(f"{name}_norm_3")(x)
-    x = keras.layers.ReLU(name=f"{name}_relu_3")(x)
-    x = make.conv(4 * width, 1, f"{name}_conv_3")(x)
-    return keras.layers.Add(name=name)([shortcut, x])

@@ -4,11 +4,10 @@ from keras_vit.training._common_flags import TrainingFlags as TrainingFlags
 from keras_vit.training._data import Data as Data
 from keras_vit.training._data import find_data as find_data
 from keras_vit.training._files import picture as picture
-from keras_vit.training._fit import HyperRule as HyperRule
 from keras_vit.training._fit import fit as fit
-from keras_vit.training._fit import warmup_cosine as warmup_cosine
 from keras_vit.training._flags import UserError as UserError
 from keras_vit.training._flags import before_training as before_training
+from keras_vit.training._flags import check_names as check_names
 from keras_vit.training._flags import check_numbers as check_numbers
 from keras_vit.training._flags import flag as flag
 from keras_vit.training._flags import flags as flags
@@ -16,10 +15,16 @@ from keras_vit.training._flags import require as require
 from keras_vit.training._flags import run as run
 from keras_vit.training._folders import loose_files as loose_files
 from keras_vit.training._job import Job as Job
-from keras_vit.training._job import main_of as main_of
 from keras_vit.training._job import train as train
+from keras_vit.training._losses import LOSSES as LOSSES
+from keras_vit.training._losses import (
+    SigmoidCrossentropy as SigmoidCrossentropy,
+)
+from keras_vit.training._losses import loss_of as loss_of
+from keras_vit.training._main import main_of as main_of
 from keras_vit.training._metrics import MetricsFile as MetricsFile
 from keras_vit.training._models import MODEL_NAMES as MODEL_NAMES
+from keras_vit.training._models import bias_head as bias_head
 from keras_vit.training._models import build_model as build_model
 from keras_vit.training._models import layout_of as layout_of
 from keras_vit.training._models import model_facts as model_facts
@@ -36,15 +41,23 @@ from keras_vit.training._output import versions as versions
 from keras_vit.training._outputs import outputs as outputs
 from keras_vit.training._patches import check_patch_size as check_patch_size
 from keras_vit.training._patches import choose_patch_size as choose_patch_size
+from keras_vit.training._patches import choose_sizes as choose_sizes
 from keras_vit.training._pictures import save_curves as save_curves
 from keras_vit.training._pictures import save_predictions as save_predictions
 from keras_vit.training._pictures import spread_out as spread_out
+from keras_vit.training._presets import PRESETS as PRESETS
 from keras_vit.training._protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.training._randaugment import AUGREG as AUGREG
 from keras_vit.training._results import FILES as FILES
 from keras_vit.training._run_state import Diverged as Diverged
+from keras_vit.training._schedules import DECAYS as DECAYS
+from keras_vit.training._schedules import HyperRule as HyperRule
+from keras_vit.training._schedules import WarmupDecay as WarmupDecay
+from keras_vit.training._schedules import warmup_cosine as warmup_cosine
 from keras_vit.training._strategy import Strategy as Strategy
 from keras_vit.training._strategy import strategy as strategy
+from keras_vit.training._sweep import rates_of as rates_of
+from keras_vit.training._sweep import sweeping as sweeping
 from keras_vit.training._trained import Trained as Trained
 from keras_vit.training._trained import classes_of as classes_of
 from keras_vit.training._trained import features_of as features_of
@@ -52,3 +65,6 @@ from keras_vit.training._trained import fitted as fitted
 from keras_vit.training._trained import places_of as places_of
 from keras_vit.training._trained import probabilities as probabilities
 from keras_vit.training._trained import trained as trained
+from keras_vit.training._vtab import vtab_data as vtab_data
+from keras_vit.training._vtab_tasks import VTAB_GROUPS as VTAB_GROUPS
+from keras_vit.training._vtab_tasks import VTAB_TASKS as VTAB_TASKS

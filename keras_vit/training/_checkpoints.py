@@ -1,7 +1,6 @@
 """Nothing of a run is lost: checkpoints that go on bit for bit."""
 
 import contextlib
-import json
 import pathlib
 import re
 import signal
@@ -12,11 +11,15 @@ import zipfile
 import keras
 import numpy as np
 
+from keras_vit.training._metrics import accuracy_of
 from keras_vit.training._run_state import Diverged
+from keras_vit.training._run_state import arrays_of
+from keras_vit.training._run_state import raise_if_another
 from keras_vit.training._run_state import random_states
 from keras_vit.training._run_state import read_state
 from keras_vit.training._run_state import state_of
 from keras_vit.training._run_state import write_state
+from keras_vit.training._strategy import Strategy
 
 _UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile)
 _NAME = re.compile(r"step-(\d{8})\.npz")
@@ -46,6 +49,10 @@ class Checkpoints(keras.callbacks.Callback):
             its config: numbers, strings, None, lists.
         keep: Integer. How many to keep, besides the best.
         seed: Integer. Of PyTorch's dropout.
+        parts: Integer. Calls of Keras's a step, as for `MetricsFile`. Files
+            and messages count steps; nothing is saved within one.
+        hosts: A `Strategy`. The first of its hosts writes, and all read what
+            it wrote.
 
     Attributes:
         rows: List of dicts, which the run fills at evaluations; `restore`
@@ -54,14 +61,18 @@ class Checkpoints(keras.callbacks.Callback):
 
     CHECK = 10  # steps between two looks at the loss, which wait for a device
 
-    def __init__(self, folder, every, facts=None, keep=3, seed=0):
+    def __init__(
+        self, folder, every, facts=None, keep=3, seed=0, parts=1, hosts=None
+    ):
         super().__init__()
+        self.parts = parts
+        self.hosts = hosts or Strategy("none", "there is one host")
         self.folder = pathlib.Path(folder)
         self.every, self.keep, self.seed = every, keep, seed
-        self.facts = json.loads(json.dumps(facts or {}))
+        self.facts = facts or {}
         self.rows = []
-        self.step = 0
-        self._terminated = False
+        self.step = 0  # Keras's
+        self._signalled = self._terminated = False
         self._metrics = None  # to put back when an interval goes on
         self._saved = None
         self._random = None  # likewise
@@ -70,7 +81,7 @@ class Checkpoints(keras.callbacks.Callback):
         """Puts the newest good checkpoint into a compiled model.
 
         Returns:
-            Integer. The step to go on from; 0 if there is no checkpoint.
+            Integer. Keras's step to go on from; 0 if there is no checkpoint.
 
         Raises:
             ValueError: if the checkpoints are of another run.
@@ -85,26 +96,13 @@ class Checkpoints(keras.callbacks.Callback):
                     file=sys.stderr,
                 )
                 continue
-            self._raise_if_another(path, note["facts"])
+            raise_if_another(path, note["facts"], self.facts)
             self._assign(model, arrays, path)
             self.rows[:] = note["rows"]
-            self.step = self._saved = note["step"]
+            self._saved = note["step"]
+            self.step = self._saved * self.parts
             return self.step
         return 0
-
-    def _raise_if_another(self, path, facts):
-        names = sorted(facts.keys() | self.facts.keys())
-        differing = [
-            f"{name} was {facts.get(name)!r} and is {self.facts.get(name)!r}"
-            for name in names
-            if facts.get(name) != self.facts.get(name)
-        ]
-        if differing:
-            raise ValueError(
-                f"{str(path)!r} is of another run: {'; '.join(differing)}. "
-                "Run the same command to go on, or start anew in another "
-                "folder."
-            )
 
     def _assign(self, model, arrays, path):
         model.optimizer.build(model.trainable_variables)
@@ -133,7 +131,7 @@ class Checkpoints(keras.callbacks.Callback):
         """Listens for SIGTERM in its body."""
 
         def terminate(number, frame):
-            self._terminated = True
+            self._signalled = True
 
         if threading.current_thread() is not threading.main_thread():
             yield  # signals are the main thread's
@@ -165,6 +163,11 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
+        if self.hosts.host[1] == 1:
+            self._terminated = self._signalled
+        elif self.step % self.CHECK == 0:
+            # One that is stopped alone would leave the others waiting.
+            self._terminated = any(self.hosts.gather(int(self._signalled)))
         due = self._due()
         if due or self.step % self.CHECK == 0:
             self._raise_if_diverged(logs)
@@ -177,18 +180,20 @@ class Checkpoints(keras.callbacks.Callback):
         self._raise_if_diverged(logs)
         if self._due():
             self.save()
-        accuracies = [row.get("test_accuracy", 0) for row in self.rows]
+        accuracies = [accuracy_of(row) for row in self.rows]
         if accuracies and accuracies[-1] >= max(accuracies):
             self.save(path=self.folder / "best.npz")
         self._raise_if_terminated()
 
     def _due(self):
-        return self.step % self.every == 0 or self._terminated
+        if self._terminated and self.step % self.parts == 0:
+            return True
+        return self.step % self.every == 0
 
     def _raise_if_terminated(self):
         if self._terminated:
             raise Preempted(
-                f"Saved step {self.step} in {str(self.folder)!r}; the same "
+                f"Saved step {self._whole} in {str(self.folder)!r}; the same "
                 "command goes on from there."
             )
 
@@ -205,8 +210,8 @@ class Checkpoints(keras.callbacks.Callback):
             else "There is no checkpoint yet."
         )
         raise Diverged(
-            f"The loss is {loss} at step {self.step}, with a learning rate of "
-            f"{rate:.3g}. {last} Lower the learning rate, or lengthen the "
+            f"The loss is {loss} at step {self._whole}, with a learning rate "
+            f"of {rate:.3g}. {last} Lower the learning rate, or lengthen the "
             "warm-up."
         )
 
@@ -218,21 +223,29 @@ class Checkpoints(keras.callbacks.Callback):
         state = state_of(self.model)
         for i, variable in enumerate(metrics):
             state[f"metrics/{i}"] = variable
-        note = {"step": self.step, "facts": self.facts, "rows": self.rows}
+        arrays = arrays_of(state)  # of several hosts, all have to ask
+        if not self.hosts.first:
+            return
+        step = self._whole
+        note = {"step": step, "facts": self.facts, "rows": self.rows}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_state(path or self._path(self.step), state, note)
+            write_state(path or self._path(step), arrays, note)
         except OSError as error:
             print(
-                f"checkpoint of step {self.step} could not be written: {error}",
+                f"checkpoint of step {step} could not be written: {error}",
                 file=sys.stderr,
             )
             return
         if path is not None:
             return
-        self._saved = self.step
+        self._saved = step
         for path in sorted(self._files())[: -self.keep]:
             path.unlink(missing_ok=True)
+
+    @property
+    def _whole(self):
+        return self.step // self.parts
 
     def _files(self):
         if not self.folder.is_dir():

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from keras_vit.training._data import share_of
 from keras_vit.training._flags import check_numbers
 from keras_vit.training._flags import flag
 from keras_vit.training._protocols import PROTOCOLS
@@ -31,8 +32,6 @@ class TrainingFlags:
         None, "passes over the images, instead of --steps"
     )
     learning_rate: float | None = flag(None, "peak", "X")
-    # The paper: 10,000 of its longest and 500 of 10,000 fine-tuning steps.
-    warmup: float = flag(0.1, "share of the steps with a rising rate", "X")
     accumulate: int = flag(
         1, "parts in which a batch is computed, for less memory"
     )
@@ -61,6 +60,19 @@ class TrainingFlags:
     mixup: float | None = flag(
         None, "p of mixup's Beta(p, p), such as 0.2; none without it", "P"
     )
+    cutmix: float | None = flag(
+        None,
+        "p of cutmix's Beta(p, p), such as 1; with --mixup, each batch gets "
+        "one of them",
+        "P",
+    )
+    holdout: str | None = flag(
+        None,
+        "evaluate on a share of the training images, such as 0.1, which are "
+        "then not trained on, and not on the test set; 'paper' for 1% of "
+        "ImageNet, 2% of CIFAR and 10% of others",
+        "X|paper",
+    )
     no_flip: bool = flag(
         False, "do not mirror images (text, left and right hands)"
     )
@@ -72,8 +84,9 @@ class TrainingFlags:
     strategy: str = flag(
         "auto",
         "how several devices share a batch: mirrored or tpu (TensorFlow), "
-        "data-parallel or model-parallel (JAX), none, or auto, which says "
-        "what it takes",
+        "data-parallel or model-parallel (JAX), multiworker (TensorFlow on "
+        "several hosts, named by TF_CONFIG), none, or auto, which says what "
+        "it takes",
         "NAME",
     )
     remat: bool = flag(
@@ -87,7 +100,12 @@ class TrainingFlags:
         None, "steps between two checkpoints; default: between evaluations"
     )
     output: str | None = flag(
-        None, "default: runs/ and the dataset's name", "DIR"
+        None,
+        "default: runs/ and the dataset's name; several hosts must share it",
+        "DIR",
+    )
+    tensorboard: bool = flag(
+        False, "write event files for TensorBoard into --output"
     )
     overwrite: bool = flag(False, "replace an earlier run's files in --output")
 
@@ -97,13 +115,38 @@ class TrainingFlags:
         check_numbers(self, *counts, minimum=1)
         check_numbers(self, "average", minimum=0, below=1)
         check_numbers(self, "learning_rate", above=0)
-        check_numbers(self, "warmup", minimum=0, below=1)
-        check_numbers(self, "mixup", minimum=0)
+        for name in ("mixup", "cutmix"):
+            check_numbers(self, name, minimum=0)
+        share_of("", self.holdout)
         check_numbers(self, "seed", minimum=0, below=2**32)
         if self.steps and self.epochs:
             raise ValueError("Give --steps or --epochs, not both.")
-        if self.batch_size % self.accumulate:
+        # None is a size that the recipe chooses when it has seen the data.
+        if self.batch_size and self.batch_size % self.accumulate:
             raise ValueError(
                 f"--accumulate {self.accumulate} must divide --batch-size "
                 f"{self.batch_size}."
             )
+
+    def optimizer_options(self):
+        """Returns the arguments of optimizers that these flags decide."""
+        return {
+            "gradient_accumulation_steps": (
+                self.accumulate if self.accumulate > 1 else None
+            ),
+            "use_ema": self.average > 0,
+            "ema_momentum": self.average or 0.99,
+        }
+
+    def whole_batch(self, wanted, count):
+        """Returns the batch of whole parts that `count` images allow.
+
+        Raises:
+            ValueError: if there are fewer images than parts.
+        """
+        if count < self.accumulate:
+            raise ValueError(
+                f"--accumulate {self.accumulate} is more than the {count} "
+                "training images."
+            )
+        return min(wanted, count) // self.accumulate * self.accumulate

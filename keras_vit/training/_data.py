@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import pathlib
 from typing import Any
 
@@ -46,7 +47,8 @@ class Data:
             batch_size: Integer. Images in a batch, of all hosts together.
             seed: Integer. Decides the order and every augmentation.
             protocol: "simple" (the whole image, moved a little), "vit_jax",
-                "big_vision" or "bit-hyperrule": how the published code cuts.
+                "big_vision", "pretrain" or "bit-hyperrule": how the published
+                code cuts.
             augment: Level of RandAugment in "How to train your ViT?": "none",
                 "light1", "light2", "medium1", "medium2", "strong1" or
                 "strong2". Mixup is not implied.
@@ -168,13 +170,7 @@ def find_data(name, holdout=0.0, skip_bad_images=False):
         ValueError: if there is no such dataset, or it cannot be used.
         ImportError: if a package is missing; the message says how to get it.
     """
-    if holdout == "paper":
-        holdout = HOLDOUT.get(name.split(":")[0], 0.1)
-    if isinstance(holdout, str) or not 0 <= holdout < 1:
-        raise ValueError(
-            "--holdout must be a share of the training images from 0 to below "
-            f"1, or 'paper'. Received: {holdout!r}"
-        )
+    holdout = share_of(name, holdout)
     # Each source is imported when it is asked for: digits need no TensorFlow.
     if name == "digits":
         from keras_vit.training._digits import digits
@@ -189,8 +185,36 @@ def find_data(name, holdout=0.0, skip_bad_images=False):
     return from_tfds(name, holdout)
 
 
+def share_of(name, holdout):
+    """Returns the share of a dataset's training images to hold out.
+
+    Args:
+        name: String.
+        holdout: A share, also as text; "paper"; None for nothing.
+    """
+    if holdout == "paper":
+        return HOLDOUT.get(name.split(":")[0], 0.1)
+    try:
+        share = float(holdout or 0)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share < 1:
+        raise ValueError(
+            "--holdout must be a share of the training images from 0 to below "
+            f"1, or 'paper'. Received: {holdout!r}"
+        )
+    return share
+
+
 def not_found(name, known=()):
     """The error for a name that is neither a folder nor in TFDS."""
+    if name.split(":")[0] == "imagenet21k":
+        return ValueError(
+            "ImageNet-21k is not in TFDS: give a folder of it, "
+            "FOLDER/train/CLASS/* and FOLDER/test/CLASS/*, or prepare a TFDS "
+            f"set named {name!r} with splits 'train' and 'test' in the folder "
+            "that TFDS_DATA_DIR names."
+        )
     path = pathlib.Path(name).expanduser()
     beside = []
     if path.parent.is_dir():

@@ -166,3 +166,17 @@ def check_numbers(config, *names, minimum=None, above=None, below=None):
                 f"{' and '.join(text for text, _ in limits)}. "
                 f"Received: {value}"
             )
+
+
+def check_names(config, **known):
+    """Raises a `ValueError` if a field is none of the names known for it.
+
+    None, which stands for a default that is found later, is always right.
+    """
+    for name, names in known.items():
+        value, names = getattr(config, name), list(names)
+        if value is not None and value not in names:
+            raise ValueError(
+                f"--{name.replace('_', '-')} takes {', '.join(names)}. "
+                f"Received: {value}"
+            )

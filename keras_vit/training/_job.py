@@ -2,11 +2,12 @@
 
 import contextlib
 import dataclasses
-import pathlib
+import math
 import shlex
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,25 +15,28 @@ import keras
 
 from keras_vit.training._checkpoints import Checkpoints
 from keras_vit.training._data import Data
-from keras_vit.training._data import find_data
 from keras_vit.training._fit import fit
 from keras_vit.training._flags import before_training
-from keras_vit.training._flags import require
+from keras_vit.training._losses import loss_of
 from keras_vit.training._metrics import MetricsFile
 from keras_vit.training._optimizers import averaged
 from keras_vit.training._output import CHECKPOINTS
-from keras_vit.training._output import check_output
+from keras_vit.training._output import DONE
+from keras_vit.training._output import circumstances
 from keras_vit.training._output import open_output
 from keras_vit.training._output import save_json
 from keras_vit.training._output import versions
+from keras_vit.training._pictures import save_curves
+from keras_vit.training._progress import Progress
 from keras_vit.training._results import FILES
-from keras_vit.training._results import print_results
 from keras_vit.training._results import save_model
-from keras_vit.training._results import save_pictures
-from keras_vit.training._strategy import strategy
+from keras_vit.training._results import save_predictions_of
+from keras_vit.training._results import title_of
+from keras_vit.training._tensorboard import TensorBoard
 
 # What may differ when a run goes on.
-_FREE = ("output", "overwrite", "checkpoint_every")
+_FREE = ("output", "overwrite", "checkpoint_every", "tensorboard")
+TENSORBOARD = "tensorboard"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +55,7 @@ class Job:
             batch's size.
         augment: Dict. Further arguments of `Data.train`.
         summary: String. How it is trained, in a few words.
+        loss: "softmax" or "sigmoid", which needs one-hot labels.
     """
 
     config: Any
@@ -62,6 +67,22 @@ class Job:
     batches: dict
     augment: dict
     summary: str = ""
+    loss: str = "softmax"
+
+    @property
+    def part(self):
+        """What is evaluated on: "dev" where images were held out for it."""
+        return "dev" if self.data.num_dev else "test"
+
+    @property
+    def total(self):
+        """The number of images that are evaluated on."""
+        return getattr(self.data, f"num_{self.part}")
+
+    def evaluation(self, **options):
+        """Returns the batches to evaluate on."""
+        batches = getattr(self.data, self.part)
+        return batches(**{**self.batches, **options})
 
     def facts(self):
         """Returns what makes a run this run, and no other."""
@@ -77,47 +98,22 @@ class _Ready:
 
     model: keras.Model
     train: Callable
-    test: Any
+    test: Any  # what is evaluated on
     rate: Callable
     checkpoints: Checkpoints
     done: int
 
 
-def main_of(plan):
-    """Returns a recipe's `main(config)`.
-
-    Args:
-        plan: Function of the config and a `Data` that returns a `Job`.
-    """
-
-    def main(config):
-        with before_training():
-            chosen = strategy(config.strategy)
-            if chosen.host[1] > 1:
-                raise ValueError("This recipe reads its images on one host.")
-            if config.mixed_precision:
-                keras.config.set_dtype_policy("mixed_bfloat16")
-            require("matplotlib")
-            data = find_data(
-                config.dataset, skip_bad_images=config.skip_bad_images
-            )
-            output = check_output(
-                config.output or pathlib.Path("runs") / data.name,
-                config.overwrite,
-            )
-            job = plan(config, data)
-        train(job, chosen, output)
-
-    return main
-
-
-def train(job, chosen, output):
+def train(job, chosen, output, keep=True):
     """Trains, or goes on with a training that was interrupted.
+
+    With several hosts all of them call it, and the first one writes.
 
     Args:
         job: A `Job`.
         chosen: A `Strategy`.
         output: Path of the folder, from `check_output`.
+        keep: Boolean. Whether to save the model and its predictions.
 
     Returns:
         Dict of what `config.json` holds.
@@ -132,94 +128,151 @@ def train(job, chosen, output):
         with before_training():
             ready = _prepare(job, chosen, output, scope)
         print(_headline(job, chosen, output, ready), flush=True)
-        metrics = MetricsFile(
-            output / "metrics.csv",
-            job.config.batch_size,
-            ready.rate,
-            ready.checkpoints.rows,
-            ready.done,
-            parts,
-        )
+        callbacks = _callbacks(job, chosen, output, ready)
         fit(
             ready.model,
             ready.train,
             chosen.distribute(ready.test),
             steps=job.steps * parts,
             interval=job.interval * parts,
-            callbacks=[metrics],
+            callbacks=callbacks,
             checkpoints=ready.checkpoints,
             done=ready.done,
         )
-        accuracy = metrics.rows[-1]["test_accuracy"]
+        rows = ready.checkpoints.rows
+        accuracy = rows[-1][f"{job.part}_accuracy"]
         if job.config.average:
             scope.enter_context(averaged(ready.model))
-            results = ready.model.evaluate(
-                chosen.distribute(ready.test), return_dict=True, verbose=0
-            )
-            accuracy = float(results["accuracy"])
-            print(f"with averaged weights: {accuracy:.4f}")
-        save_model(ready.model, output)
-        save_pictures(
-            job, ready.model, ready.test, metrics.rows, accuracy, output
+            accuracy = _accuracy(chosen, ready)
+        facts = _facts(job, ready, accuracy, started)
+        if chosen.first and keep:
+            save_model(ready.model, output)
+            if chosen.num_devices == 1:
+                save_predictions_of(job, ready.model, facts, output)
+    if chosen.first:
+        if keep and chosen.num_devices > 1:
+            # The trained one takes only what its devices can share, and asks
+            # all hosts, which wait.
+            model = keras.saving.load_model(output / "model.keras")
+            save_predictions_of(job, model, facts, output)
+        save_curves(rows, output / "curves.png", title_of(job, facts))
+        save_json(facts, output / DONE)
+        shutil.rmtree(output / CHECKPOINTS)  # of no use to a run that is done
+    chosen.gather(0)  # none ends before the first
+    return facts
+
+
+def _prepare(job, chosen, output, scope):
+    config, parts = job.config, job.config.accumulate
+    part_size = config.batch_size // parts
+    chosen.host_batch_size(part_size)
+    if chosen.first:
+        _warn_of_average(job)
+    keras.utils.set_random_seed(config.seed)
+    scope.enter_context(chosen.scope())
+    model = job.build()
+    options = {**job.batches, "batch_size": part_size, "shard": chosen.host}
+
+    def batches_from(start):
+        batches = job.data.train(
+            seed=config.seed, start=start, **options, **job.augment
         )
-    shutil.rmtree(output / CHECKPOINTS)  # of no use to a run that is done
-    facts = {
+        return chosen.distribute(batches)
+
+    batches_from(0)  # what is wrong with it is said now
+    test = job.evaluation(**options)
+    optimizer, rate = job.optimizer()
+    model.compile(
+        optimizer=optimizer,
+        loss=loss_of(job.loss, job.batches.get("one_hot")),
+        # Weighted: the padding of the last test batch has weight 0.
+        weighted_metrics=["accuracy"],
+    )
+    checkpoints = Checkpoints(
+        output / CHECKPOINTS,
+        parts * (config.checkpoint_every or job.interval),
+        job.facts(),
+        seed=config.seed,
+        parts=parts,
+        hosts=chosen,
+    )
+    done = _open(job, chosen, output, checkpoints, model)
+    return _Ready(model, batches_from, test, rate, checkpoints, done)
+
+
+def _warn_of_average(job):
+    decay, steps = job.config.average, job.steps
+    if decay**steps > 0.1:
+        warnings.warn(
+            f"--average {decay} over {steps} steps is {decay**steps:.0%} the "
+            "weights that training starts with. At most "
+            f"{math.floor(1e4 * 0.1 ** (1 / steps)) / 1e4} fits so few steps.",
+            stacklevel=2,
+        )
+
+
+def _open(job, chosen, output, checkpoints, model):
+    """Returns the step to go on from, in a folder that is ready for files."""
+    if job.config.overwrite and chosen.first:
+        shutil.rmtree(output / CHECKPOINTS, ignore_errors=True)
+    chosen.gather(0)  # then all of them look
+    done = checkpoints.restore(model)
+    if len(set(chosen.gather(done))) > 1:
+        raise ValueError(
+            f"Not all hosts find the same checkpoints in {str(output)!r}: "
+            "--output must be a folder that they share."
+        )
+    # Only now: before, an error could still have left all as it was.
+    if chosen.first:
+        open_output(output, FILES)
+        (output / CHECKPOINTS).mkdir(exist_ok=True)
+        if not done:
+            shutil.rmtree(output / TENSORBOARD, ignore_errors=True)
+    return done
+
+
+def _callbacks(job, chosen, output, ready):
+    metrics = MetricsFile(
+        output / "metrics.csv" if chosen.first else None,
+        job.config.batch_size,
+        ready.rate,
+        ready.checkpoints.rows,
+        ready.done,
+        job.config.accumulate,
+        job.part,
+    )
+    callbacks = [metrics]
+    if chosen.first:
+        callbacks.append(Progress(metrics, job.steps))
+        if job.config.tensorboard:
+            callbacks.append(TensorBoard(output / TENSORBOARD, metrics))
+    return callbacks
+
+
+def _accuracy(chosen, ready):
+    results = ready.model.evaluate(
+        chosen.distribute(ready.test), return_dict=True, verbose=0
+    )
+    if chosen.first:
+        print(f"with averaged weights: {results['accuracy']:.4f}")
+    return float(results["accuracy"])
+
+
+def _facts(job, ready, accuracy, started):
+    """Returns what `config.json` holds."""
+    return {
         "config": {**dataclasses.asdict(job.config), "steps": job.steps},
         "data": job.data.facts(),
         "model": {
             "name": ready.model.name,
             "weights": ready.model.count_params(),
         },
-        "test_accuracy": accuracy,
+        f"{job.part}_accuracy": accuracy,
         "seconds": round(time.perf_counter() - started, 1),
         "command": shlex.join(sys.argv),
         "versions": versions(),
+        **circumstances(),
     }
-    # The last one: a folder that has it is that of a run that is done.
-    save_json(facts, output / "config.json")
-    print_results(facts, output)
-    return facts
-
-
-def _prepare(job, chosen, output, scope):
-    config, data, parts = job.config, job.data, job.config.accumulate
-    part_size = config.batch_size // parts
-    chosen.host_batch_size(part_size)
-    keras.utils.set_random_seed(config.seed)
-    scope.enter_context(chosen.scope())
-    model = job.build()
-    options = {**job.batches, "batch_size": part_size}
-
-    def batches_from(start):
-        batches = data.train(
-            seed=config.seed, start=start, **options, **job.augment
-        )
-        return chosen.distribute(batches)
-
-    batches_from(0)  # what is wrong with it is said now
-    test = data.test(**options)
-    optimizer, rate = job.optimizer()
-    model.compile(
-        optimizer=optimizer,
-        loss=_loss(job),
-        # Weighted: the padding of the last test batch has weight 0.
-        weighted_metrics=["accuracy"],
-    )
-    folder = output / CHECKPOINTS
-    if config.overwrite:
-        shutil.rmtree(folder, ignore_errors=True)
-    every = parts * (config.checkpoint_every or job.interval)
-    checkpoints = Checkpoints(folder, every, job.facts(), seed=config.seed)
-    done = checkpoints.restore(model)
-    # Only now: before, an error could still have left all as it was.
-    open_output(output, FILES)
-    return _Ready(model, batches_from, test, rate, checkpoints, done)
-
-
-def _loss(job):
-    if job.batches.get("one_hot"):  # mixed labels are no integers
-        return keras.losses.CategoricalCrossentropy(from_logits=True)
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def _headline(job, chosen, output, ready):
@@ -227,11 +280,13 @@ def _headline(job, chosen, output, ready):
     rows, columns, channels = model.input_shape[1:]
     patch = config.patch_size
     patches = f", patches {patch} x {patch}" if patch else ""
+    if not chosen.first:
+        return f"strategy  {chosen.describe()}"
     step = ready.done // config.accumulate
     going_on = f"\ngoing on  from step {step}" if ready.done else ""
     return (
-        f"data      {data.name}: {data.num_train} training and "
-        f"{data.num_test} test images, {len(data.class_names)} classes\n"
+        f"data      {data.name}: {data.num_train} training and {job.total} "
+        f"{job.part} images, {len(data.class_names)} classes\n"
         f"model     {model.name}: {model.count_params():,} weights, images "
         f"{rows} x {columns} x {channels}{patches}\n"
         f"training  {job.steps} steps of {config.batch_size} images, "

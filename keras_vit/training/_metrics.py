@@ -3,15 +3,23 @@ import time
 
 import keras
 
-COLUMNS = (
-    "step",
-    "train_loss",
-    "train_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "learning_rate",
-    "images_per_second",
-)
+
+def columns(part):
+    """The columns of `metrics.csv`; `part` is what it was evaluated on."""
+    return (
+        "step",
+        "train_loss",
+        "train_accuracy",
+        f"{part}_loss",
+        f"{part}_accuracy",
+        "learning_rate",
+        "images_per_second",
+    )
+
+
+def accuracy_of(row):
+    """Returns a row's accuracy on whatever it was evaluated on."""
+    return row.get("test_accuracy", row.get("dev_accuracy", 0))
 
 
 class MetricsFile(keras.callbacks.Callback):
@@ -22,17 +30,25 @@ class MetricsFile(keras.callbacks.Callback):
     steps go on counting.
 
     Args:
-        path: Path of the file, which is replaced.
+        path: Path of the file, which is replaced; None for no file.
         batch_size: Integer. Images a step.
         learning_rate: Function of the step, such as a Keras schedule.
         rows: List of the rows of an earlier run, which goes on here.
         step: Integer. The step it goes on from.
         parts: Integer. Calls of Keras's a step: the parts in which a batch
             comes where gradients are accumulated.
+        part: "test" or "dev", which is evaluated on.
     """
 
     def __init__(
-        self, path, batch_size, learning_rate, rows=None, step=0, parts=1
+        self,
+        path,
+        batch_size,
+        learning_rate,
+        rows=None,
+        step=0,
+        parts=1,
+        part="test",
     ):
         super().__init__()
         self._parts = parts
@@ -42,9 +58,11 @@ class MetricsFile(keras.callbacks.Callback):
         self._learning_rate = learning_rate
         self._step = self._first_step = step
         self._seconds = 0.0
-        with open(path, "w", newline="") as file:
-            csv.writer(file).writerow(COLUMNS)
-            csv.writer(file).writerows(map(_cells, self.rows))
+        self._part = part
+        if path is not None:
+            with open(path, "w", newline="") as file:
+                csv.writer(file).writerow(columns(part))
+                csv.writer(file).writerows(map(_cells, self.rows))
 
     def on_epoch_begin(self, epoch, logs=None):
         self._timed_from, self._started = self._step, time.perf_counter()
@@ -57,36 +75,50 @@ class MetricsFile(keras.callbacks.Callback):
             self._first = time.perf_counter()
 
     def on_test_begin(self, logs=None):
-        now = time.perf_counter()
+        self._seconds = self._clock()
+
+    @property
+    def exact_step(self):
+        """Steps done; a fraction within one."""
+        return self._step / self._parts
+
+    def now(self, logs):
+        """Returns a row of the interval at hand, without an evaluation."""
+        return self._row(logs, self._clock())
+
+    def on_epoch_end(self, epoch, logs=None):
+        row = self._row(logs, self._seconds)
+        self.rows.append(row)
+        if self._path is not None:
+            with open(self._path, "a", newline="") as file:
+                csv.writer(file).writerow(_cells(row))
+
+    def _clock(self):
+        """Returns the interval's seconds, those of compiling left out."""
         first = self._first_step
         if self._timed_from == first and self._step > first + 1:
             self._timed_from, self._started = first + 1, self._first
-        self._seconds = now - self._started
+        return time.perf_counter() - self._started
 
-    def on_epoch_end(self, epoch, logs=None):
-        parts = self._step - self._timed_from
-        images = parts * self._batch_size // self._parts
+    def _row(self, logs, seconds):
+        images = (self._step - self._timed_from) * self._batch_size
         step = self._step // self._parts
         # The rate of the last update made: the schedule is read before it.
-        rate = keras.ops.convert_to_numpy(self._learning_rate(step - 1))
-        values = (
-            step,
-            logs["loss"],
-            logs["accuracy"],
-            logs["val_loss"],
-            logs["val_accuracy"],
-            float(rate),
-            images / self._seconds,
-        )
-        row = dict(zip(COLUMNS, map(float, values), strict=True))
-        row["step"] = step
-        self.rows.append(row)
-        with open(self._path, "a", newline="") as file:
-            csv.writer(file).writerow(_cells(row))
+        rate = self._learning_rate(max(0, step - 1))
+        values = {
+            "train_loss": logs["loss"],
+            "train_accuracy": logs["accuracy"],
+            f"{self._part}_loss": logs.get("val_loss"),
+            f"{self._part}_accuracy": logs.get("val_accuracy"),
+            "learning_rate": keras.ops.convert_to_numpy(rate),
+            "images_per_second": images / self._parts / seconds,
+        }
+        row = {k: float(v) for k, v in values.items() if v is not None}
+        return {"step": step, **row}
 
 
 def _cells(row):
     return [
-        f"{row[name]:.6g}" if name != "step" else row["step"]
-        for name in COLUMNS
+        f"{value:.6g}" if name != "step" else value
+        for name, value in row.items()
     ]

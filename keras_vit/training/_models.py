@@ -57,7 +57,8 @@ def model_facts(model, weights, patch_size=None):
     Returns:
         Dict of `patch_size` and `image_size`, None where nothing tells;
         `stride`: how many pixels a side a patch counts, 0 without patches;
-        and `mode`, that of `preprocess_input`.
+        `mode`, that of `preprocess_input`; and without weights `hidden_size`,
+        None for a ResNet.
 
     Raises:
         ValueError: if there is no such model, or the three do not go
@@ -87,6 +88,7 @@ def model_facts(model, weights, patch_size=None):
         "patch_size": patch_size or sizes.get("patch_size"),
         "image_size": image_size,
         "stride": _stride(model, sizes),
+        "hidden_size": sizes.get("hidden_size"),
         "mode": "tf",
     }
 
@@ -164,7 +166,7 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
         patch_size: Integer, or None.
         seed: Integer.
         **arguments: `input_shape`, `classes` and, for a Vision Transformer,
-            `remat` and any other.
+            `remat`; without weights also any other of its function.
     """
     if weights is None:
         built = _build_new(model or "compact-vit", patch_size, arguments)
@@ -212,6 +214,16 @@ def zero_head(model):
     for layer in model.layers:
         if layer.name in ("head", "distillation_head"):
             layer.set_weights([array * 0 for array in layer.get_weights()])
+
+
+def bias_head(model, bias):
+    """Sets all biases of the classification head to one number.
+
+    With -10 and a sigmoid, training begins at "none of the classes", which
+    is nearly right (`init_head_bias` of the published code).
+    """
+    head = model.get_layer("head")
+    head.bias.assign(keras.ops.full(head.bias.shape, bias))
 
 
 def layout_of(model):

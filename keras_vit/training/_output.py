@@ -6,15 +6,30 @@ import json
 import os
 import pathlib
 import platform
+import subprocess
 
 import keras
 
 from keras_vit._version import __version__
 
 CHECKPOINTS = "checkpoints"
+SWEEP = "sweep"
+# Written last: a folder that has it is that of a run that is done.
+DONE = "config.json"
+# What decides, besides the flags, how a run goes.
+_ENVIRONMENT = (
+    "KERAS_BACKEND",
+    "KERAS_DISTRIBUTION_JOB_ADDRESSES",
+    "KERAS_DISTRIBUTION_NUM_PROCESSES",
+    "KERAS_DISTRIBUTION_PROCESS_ID",
+    "TF_CONFIG",
+    "XLA_FLAGS",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+)
 
 
-def check_output(folder, overwrite):
+def check_output(folder, overwrite, flag="--output"):
     """Returns the folder as a path; writes nothing.
 
     A folder that a run was interrupted in may be gone on with.
@@ -25,13 +40,14 @@ def check_output(folder, overwrite):
     """
     folder = pathlib.Path(folder).expanduser()
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--output {str(folder)!r} is a file, not a folder.")
-    unfinished = any((folder / CHECKPOINTS).glob("step-*.npz"))
+        raise ValueError(f"{flag} {str(folder)!r} is a file, not a folder.")
+    begun = any((folder / name).is_dir() for name in (CHECKPOINTS, SWEEP))
+    unfinished = begun and not (folder / DONE).exists()
     used = folder.is_dir() and any(folder.iterdir()) and not unfinished
     if used and not overwrite:
         raise ValueError(
             f"The output folder {str(folder)!r} is not empty. Choose another "
-            "--output, or replace what an earlier run wrote with --overwrite."
+            f"{flag}, or replace what an earlier run wrote with --overwrite."
         )
     existing = next(
         p for p in (folder, *folder.absolute().parents) if p.exists()
@@ -39,7 +55,7 @@ def check_output(folder, overwrite):
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise ValueError(
             f"The output folder {str(folder)!r} cannot be written: "
-            f"no permission in {str(existing)!r}. Choose another --output."
+            f"no permission in {str(existing)!r}. Choose another {flag}."
         )
     return folder
 
@@ -87,6 +103,40 @@ def versions():
         "keras_vit": __version__,
         "python": platform.python_version(),
     }
+
+
+def circumstances():
+    """Returns what else makes a run: the code's commit and the environment."""
+    return {
+        "git": _git(),
+        "environment": {
+            name: os.environ[name]
+            for name in _ENVIRONMENT
+            if name in os.environ
+        },
+    }
+
+
+def _git():
+    """The commit of the working folder, and whether files differ from it."""
+
+    def ask(*arguments):
+        done = subprocess.run(
+            ["git", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    try:
+        return {
+            "commit": ask("rev-parse", "HEAD"),
+            "changed": bool(ask("status", "--porcelain")),
+        }
+    except (OSError, subprocess.SubprocessError):
+        return None  # no git, or no repository
 
 
 def _installed(backend):

@@ -44,5 +44,24 @@ def check_patch_size(image_size, patch_size):
         )
 
 
+def choose_sizes(image_sizes, patch_size, stride):
+    """Returns the image's and the patch's size, which go together.
+
+    Args:
+        image_sizes: Sizes of which the first that is not None is taken.
+        patch_size: Integer; None chooses one.
+        stride: How many pixels a patch counts a side; 0 without patches.
+
+    Raises:
+        ValueError: if the patch does not divide the image.
+    """
+    image_size = next(size for size in image_sizes if size)
+    if stride:
+        if patch_size is None:
+            patch_size = choose_patch_size(image_size)
+        check_patch_size(image_size, patch_size * stride)
+    return image_size, patch_size
+
+
 def _divisors(size):
     return ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)

@@ -8,6 +8,7 @@ from keras_vit.training._flags import require
 from keras_vit.training._output import replacing
 
 _TRAIN, _TEST, _WRONG = "#9aa5b1", "#1f5fa8", "#c62828"
+_PARTS = {"train": _TRAIN, "dev": _TEST, "test": _TEST}
 _LONGEST_NAME = 16
 
 
@@ -27,12 +28,43 @@ def save_curves(rows, path, title=""):
     for axes, name in zip(
         figure.subplots(1, 2), ("loss", "accuracy"), strict=True
     ):
-        for part, colour in (("train", _TRAIN), ("test", _TEST)):
+        for part, colour in _PARTS.items():
+            if f"{part}_{name}" not in rows[-1]:
+                continue
             values = [row[f"{part}_{name}"] for row in rows]
             axes.plot(steps, values, "o-", ms=3, color=colour, label=part)
         axes.set(xlabel="step", ylabel=name)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
+        axes.legend(frameon=False)
+    _save(figure, path)
+
+
+def save_sweep(results, path, part="dev", title=""):
+    """Draws the accuracy against the learning rate.
+
+    Args:
+        results: Dict of learning rates and accuracies, None where training
+            diverged.
+        path: Path of the picture.
+        part: String. What the accuracies were measured on.
+        title: String.
+    """
+    figure = require("matplotlib.figure").Figure(
+        figsize=(5, 3.6), dpi=120, layout="constrained"
+    )
+    figure.suptitle(title, fontsize=11)
+    axes = figure.subplots()
+    good = {rate: found for rate, found in results.items() if found is not None}
+    axes.plot(list(good), list(good.values()), "o-", color=_TEST)
+    for rate in results.keys() - good.keys():
+        axes.axvline(rate, color=_WRONG, ls=":", label=f"{rate:g} diverged")
+    axes.set(xlabel="learning rate", ylabel=f"{part} accuracy", xscale="log")
+    axes.set_xticks(list(results), [f"{rate:g}" for rate in results])
+    axes.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    if len(good) < len(results):
         axes.legend(frameon=False)
     _save(figure, path)
 

@@ -122,6 +122,8 @@ _part = functools.partial
 PROTOCOLS = {
     # What recipes did before they could choose: gentle, for small sets.
     "simple": Protocol(train=shift, test=_part(resize, antialias=True)),
+    # Where a label would not outlive cropping: VTAB's structured tasks.
+    "whole": Protocol(train=resize, test=resize),
     # vit_jax/input_pipeline.py, the released code of the paper
     "vit_jax": Protocol(train=inception, test=resize),
     # big_vision/configs/transfer.py: 448 and 384 pixels
@@ -129,6 +131,11 @@ PROTOCOLS = {
         train=inception,
         train_small=_part(small_side_and_crop, ratio=448 / 384),
         test=_part(small_side_and_centre, ratio=448 / 384),
+    ),
+    # big_vision/configs/vit_i21k.py, vit_i1k.py, bit_i1k.py: 256 and 224 pixels
+    "pretrain": Protocol(
+        train=inception,
+        test=_part(small_side_and_centre, ratio=256 / 224),
     ),
     # BiT-HyperRule, "Big Transfer" Section 3.3: (512, 480) or (160, 128)
     "bit-hyperrule": Protocol(

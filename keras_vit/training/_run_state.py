@@ -12,6 +12,28 @@ class Diverged(ArithmeticError):
     """The loss is no number any more."""
 
 
+def raise_if_another(path, found, expected):
+    """Raises a `ValueError` if a file's run is not the run at hand.
+
+    Args:
+        path: Path that is named.
+        found: Dict of facts, as JSON has them.
+        expected: Dict of facts.
+    """
+    expected = json.loads(json.dumps(expected))
+    differing = [
+        f"{name} was {found.get(name)!r} and is {expected.get(name)!r}"
+        for name in sorted(found.keys() | expected.keys())
+        if found.get(name) != expected.get(name)
+    ]
+    if differing:
+        raise ValueError(
+            f"{str(path)!r} is of another run: {'; '.join(differing)}. Run "
+            "the same command to go on, or start anew in another folder or "
+            "with --overwrite."
+        )
+
+
 class _TorchRandom:
     """PyTorch's random state, looking like a variable.
 
@@ -80,7 +102,8 @@ def _raise_unless_finite(name, array):
         )
 
 
-def write_state(path, state, note):
+def arrays_of(state):
+    """Returns the values as arrays that a file can hold."""
     arrays = {}
     for name, variable in state.items():
         dtype = keras.backend.standardize_dtype(variable.dtype)
@@ -91,6 +114,10 @@ def write_state(path, state, note):
         if dtype == "bfloat16":  # which .npz has no name for; no bit is lost
             array = array.astype("float32")
         arrays[name] = array
+    return arrays
+
+
+def write_state(path, arrays, note):
     with replacing(path) as temporary, open(temporary, "wb") as file:
         text = np.frombuffer(json.dumps(note).encode(), np.uint8)
         np.savez(file, note=text, **arrays)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 import keras
+import numpy as np
 
 from keras_vit import distribution
 from keras_vit.training import _shares
@@ -34,6 +35,10 @@ def _same(batches):
     return batches
 
 
+def _alone(number):
+    return [number]
+
+
 @dataclasses.dataclass(frozen=True)
 class Strategy:
     """What `strategy` chose.
@@ -50,6 +55,8 @@ class Strategy:
         distribute: Function of batches, of this host's images alone, that
             returns what `model.fit` and `model.evaluate` take for them. Give
             `host_batch_size(batch_size)` images a batch.
+        gather: Function of an integer that returns the list of all hosts'. It
+            waits for them: every host has to call it.
     """
 
     name: str
@@ -61,6 +68,12 @@ class Strategy:
         default=contextlib.nullcontext, repr=False
     )
     distribute: Callable = dataclasses.field(default=_same, repr=False)
+    gather: Callable = dataclasses.field(default=_alone, repr=False)
+
+    @property
+    def first(self):
+        """Whether this host writes files and says what happens."""
+        return self.host[0] == 0
 
     def describe(self):
         """Returns a line for people."""
@@ -229,4 +242,12 @@ def _jax(name, reason, devices, model_devices):
         host=(keras_own.data_shard_id, hosts),
         scope=keras_own.scope,
         distribute=lambda batches: _shares.divisible(batches, here),
+        gather=_gather_jax if jax.process_count() > 1 else _alone,
     )
+
+
+def _gather_jax(number):
+    from jax.experimental import multihost_utils
+
+    numbers = multihost_utils.process_allgather(np.int32(number))
+    return numbers.tolist()

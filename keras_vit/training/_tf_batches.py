@@ -1,7 +1,9 @@
 """tf.data batches of encoded images, for any backend."""
 
+import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -9,12 +11,17 @@ import numpy as np
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training import _mixing
 from keras_vit.training._batches import own_part
+from keras_vit.training._flags import UserError
 from keras_vit.training._protocols import PROTOCOLS
 from keras_vit.training._randaugment import AUGREG
 from keras_vit.training._randaugment import randaugment
 from keras_vit.training._tf_images import tensorflow
 
 FOREVER = np.iinfo(np.int64).max
+UNREADABLE = (
+    "This image cannot be read, remove it or convert it (a folder is searched "
+    "for such files with --skip-bad-images):"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,12 +154,7 @@ def named_errors(examples, prepare):
         def complain(name):
             is_wrong = tf.debugging.Assert(
                 tf.strings.length(name) < 0,
-                [
-                    "This image cannot be read, remove it or convert it (a "
-                    "folder is searched for such files with "
-                    "--skip-bad-images):",
-                    name,
-                ],
+                [UNREADABLE, name],
             )
             with tf.control_dependencies([is_wrong]):
                 return tf.nest.map_structure(
@@ -169,6 +171,21 @@ def named_errors(examples, prepare):
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
+
+
+@contextlib.contextmanager
+def reading():
+    """Turns an image that cannot be read, in its body, into a `UserError`."""
+    try:
+        yield
+    except Exception as error:  # each backend wraps TensorFlow's in another
+        found = re.search(re.escape(UNREADABLE) + r"\] \[(.*?)\]", str(error))
+        if found is None:
+            raise
+        raise UserError(
+            f"{found[1]!r} cannot be read. Remove it or convert it, or use "
+            "--skip-bad-images, which finds all such files of a folder first."
+        ) from error
 
 
 def mixed(number, images, labels, rules):

@@ -56,16 +56,32 @@ def settings(name, devices):
     def distribute(batches):
         return _shares.per_replica(batches, tf_own, count // host[1])
 
-    scope = tf_own.scope
+    more = {"scope": tf_own.scope}
     if name == "multiworker":
-        scope = functools.partial(_multiworker_scope, tf_own)
+        more = {
+            "scope": functools.partial(_multiworker_scope, tf_own),
+            "gather": functools.partial(_gather, tf_own),
+        }
     return {
         "num_devices": count,
         "num_replicas": count,
         "host": host,
-        "scope": scope,
         "distribute": distribute,
+        **more,
     }
+
+
+def _gather(tf_own, number):
+    import tensorflow as tf
+
+    def own():
+        context = tf.distribute.get_replica_context()
+        return context.all_gather(tf.constant([number]), axis=0)
+
+    (numbers, *_) = tf_own.experimental_local_results(tf_own.run(own))
+    # One of each host's devices speaks for it.
+    here = tf_own.num_replicas_in_sync // _tf_hosts()
+    return numbers.numpy()[::here].tolist()
 
 
 @contextlib.contextmanager

@@ -25,15 +25,10 @@ def from_tfds(name, holdout=0.0):
         raise ImportError(
             f"There is no folder {name!r}, and to look it up in TFDS: {error}"
         ) from error
-    builder = _builder(tfds, name)
+    builder = open_builder(tfds, name)
     features = builder.info.features
     label = _label_of(tfds, name, features)
-    try:
-        builder.download_and_prepare()
-    except Exception as error:  # whatever a server, proxy or disk comes up with
-        raise ValueError(
-            f"TFDS could not download or prepare {name!r}: {_first_line(error)}"
-        ) from error
+    prepare(builder, name)
     return _data(builder, name, label, holdout)
 
 
@@ -74,7 +69,28 @@ def _data(builder, name, label, holdout):
     )
 
 
-def _builder(tfds, name):
+def prepare(builder, name):
+    """Downloads what is not there yet.
+
+    Raises:
+        ValueError: if that fails; if there are files to be downloaded by hand,
+            the message says which and where they belong.
+    """
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # whatever a server, proxy or disk comes up with
+        by_hand = ""
+        if text := builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
+            text = " ".join(text.split())
+            folder = builder.data_dir_root / "downloads" / "manual"
+            by_hand = f" It is downloaded by hand, into {folder}: {text}"
+        raise ValueError(
+            f"TFDS could not download or prepare {name!r}: "
+            f"{_first_line(error)}{by_hand}"
+        ) from error
+
+
+def open_builder(tfds, name):
     try:
         return tfds.builder(name)
     except tfds.core.DatasetNotFoundError as error:

@@ -121,11 +121,7 @@ def _read(builder, label_name, split, part):
             {"image": True, label_name: True},
             decoders={"image": tfds.decode.SkipDecoding()},
         ),
-        read_config=tfds.ReadConfig(
-            interleave_cycle_length=1,  # in order
-            try_autocache=False,
-            add_tfds_id=True,
-        ),
+        read_config=read_config(tfds),
     )
 
     def columns(example):
@@ -133,6 +129,14 @@ def _read(builder, label_name, split, part):
         return example["tfds_id"], example["image"], label
 
     return examples.map(columns)
+
+
+def read_config(tfds):
+    return tfds.ReadConfig(
+        interleave_cycle_length=1,  # in order
+        try_autocache=False,
+        add_tfds_id=True,
+    )
 
 
 def _set(classes, members):

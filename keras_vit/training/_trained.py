@@ -54,7 +54,7 @@ class Trained:
     def describe(self):
         """Returns lines for people."""
         name, size = self.model.name, self.image_size
-        source = "no config.json beside the weights: flags and defaults"
+        source = "flags and defaults (no config.json beside the weights)"
         if self.told_by:
             source = f"{self.told_by}, unless flags say otherwise"
         return (

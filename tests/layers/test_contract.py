@@ -150,6 +150,30 @@ CASES = {
         lambda: layers.GroupNorm(4, epsilon=1e-5, gamma_initializer="zeros"),
         GRID,
     ),
+    "ResidualUnit": (
+        lambda: layers.ResidualUnit(3, groups=3, group_norm_epsilon=1e-6),
+        GRID,
+    ),
+    "ResidualUnit strided": (
+        lambda: layers.ResidualUnit(
+            3, 2, projects=True, groups=3, group_norm_epsilon=1e-6
+        ),
+        IMAGES,
+    ),
+    "ResidualUnit of BiT": (
+        lambda: layers.ResidualUnit(
+            3,
+            2,
+            projects=True,
+            preactivation=True,
+            groups=3,
+            group_norm_epsilon=1e-5,
+            std_epsilon=1e-10,
+            std_epsilon_place="variance",
+            conv_padding="symmetric",
+        ),
+        IMAGES,
+    ),
     "MaxPool2D": (layers.MaxPool2D, IMAGES),
     "MaxPool2D symmetric": (
         lambda: layers.MaxPool2D((3, 5), (2, 1), "symmetric"),
@@ -288,6 +312,22 @@ ERRORS = {
     "GroupNorm groups": (
         lambda: layers.GroupNorm(epsilon=1e-6)(IMAGES),
         r"32 groups divide. Received: shape \(2, 12, 8, 3\)",
+    ),
+    "ResidualUnit epsilon": (
+        lambda: layers.ResidualUnit(8, group_norm_epsilon=0),
+        "group_norm_epsilon=0",
+    ),
+    "ResidualUnit padding": (
+        lambda: layers.ResidualUnit(
+            8, group_norm_epsilon=1e-6, conv_padding="valid"
+        ),
+        "'same', 'symmetric'.*conv_padding='valid'",
+    ),
+    "ResidualUnit without a projection": (
+        lambda: layers.ResidualUnit(3, 2, groups=3, group_norm_epsilon=1e-6)(
+            GRID
+        ),
+        r"`projects=True`.*channels 12. Received: strides=2, shape \(2, 3, 2",
     ),
     "MaxPool2D padding": (
         lambda: layers.MaxPool2D(padding="valid"),

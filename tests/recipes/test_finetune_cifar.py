@@ -10,10 +10,12 @@ import sys
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit import training
 from keras_vit.training import _job
+from tests.recipes import programs
 
 RECIPE = pathlib.Path(__file__).parents[2] / "recipes" / "finetune_cifar.py"
 
@@ -29,7 +31,7 @@ def load_recipe():
 recipe = load_recipe()
 
 
-main = training.main_of(recipe.plan)
+main = recipe.main
 
 
 def run(**settings):
@@ -104,6 +106,9 @@ def test_config(digits):
     assert facts["versions"]["backend"] == keras.config.backend()
     assert facts["versions"]["keras"] == keras.__version__
     assert facts["seconds"] > 0
+    assert facts["environment"].get("KERAS_BACKEND") == os.environ.get(
+        "KERAS_BACKEND"
+    )
 
 
 def test_both_models_give_the_accuracy_that_was_reported(digits):
@@ -112,6 +117,27 @@ def test_both_models_give_the_accuracy_that_was_reported(digits):
     assert accuracy_of(model) == pytest.approx(expected, abs=1e-6)
     model = keras_vit.converters.load(digits / "model.npz")
     assert accuracy_of(model) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_command_that_is_printed_reads_the_model(digits):
+    """In a process that has imported no optimizer of ours."""
+    path = str(digits / "model.keras")
+    code = (
+        "import keras, keras_vit\n"
+        f"model = keras.models.load_model({path!r})\n"
+        "print(model.output_shape)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert done.stdout == "(None, 10)\n", done.stderr
+
+
+def test_an_average_of_too_few_steps_is_warned_of(tmp_path):
+    data = training.find_data("digits")
+    config = recipe.Config(average=0.9999, steps=500)
+    with pytest.warns(UserWarning, match="95% the weights.*0.9954 fits"):
+        _job._warn_of_average(recipe.plan(config, data))
 
 
 def test_fine_tunes_at_twice_the_size(digits, tmp_path):
@@ -177,6 +203,18 @@ def test_steps_and_epochs():
     assert steps(epochs=3, batch_size=100) == (45, 15)  # 1438 images
     assert steps() == (2400, 240)
     assert steps(weights="x.npz") == (500, 50)
+    for images, count in ((49_000, 10_000), (1_281_167, 20_000)):
+        data = dataclasses.replace(data, num_train=images)
+        assert steps(weights="x.npz")[0] == count
+
+
+KINDS = (
+    ("RGB", "jpeg"),
+    ("L", "png"),
+    ("RGBA", "png"),
+    ("I;16", "png"),
+    ("CMYK", "JPG"),
+)
 
 
 def test_a_folder(tmp_path):
@@ -185,12 +223,16 @@ def test_a_folder(tmp_path):
     for name in ("dark", "bright"):
         folder = tmp_path / "shades" / name
         folder.mkdir(parents=True)
-        for i in range(5):
-            pixels = rng.uniform(0, 120, (10 + i, 12, 3))
-            pixels += 130 * (name == "bright")
-            keras.utils.array_to_img(
-                pixels, data_format="channels_last", scale=False
-            ).save(folder / f"{i}.{'png' if i % 2 else 'jpeg'}")
+        for i, (mode, ending) in enumerate(KINDS):
+            pixels = rng.integers(0, 120, (10 + i, 12 - i, 3), np.uint8)
+            pixels += np.uint8(130 * (name == "bright"))
+            image = Image.fromarray(pixels)
+            if mode == "I;16":
+                grey = np.asarray(image.convert("L")).astype(np.uint16)
+                image = Image.fromarray(grey * 257)
+            else:
+                image = image.convert(mode)
+            image.save(folder / f"{i}.{ending}")
     output = tmp_path / "out"
     run(
         dataset=str(tmp_path / "shades"),
@@ -206,6 +248,26 @@ def test_a_folder(tmp_path):
     assert [row["step"] for row in rows_of(output)] == ["1", "2"]
     model = keras.models.load_model(output / "model.keras")
     assert model.output_shape == (None, 2)
+
+
+def test_a_broken_image_is_named(tmp_path):
+    """Its first bytes are right: it is found when its batch is made."""
+    pytest.importorskip("tensorflow")
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(3):
+            pixels = rng.integers(0, 256, (20, 20, 3), np.uint8)
+            path = tmp_path / "data" / name / f"{name}{i}.jpg"
+            Image.fromarray(pixels).save(path)
+            path.write_bytes(path.read_bytes()[:300])
+    refused(
+        r"[ab]\d.jpg' cannot be read. Remove it or convert it, or use --skip",
+        dataset=str(tmp_path / "data"),
+        image_size=8,
+        steps=1,
+        output=str(tmp_path / "out"),
+    )
 
 
 class Crash(keras.callbacks.Callback):
@@ -345,3 +407,10 @@ def test_a_wrong_command_is_one_line(tmp_path):
     lines = [x for x in done.stderr.splitlines() if x.startswith("error: ")]
     assert len(lines) == 1 and "has no class sub-folder" in lines[0]
     assert "Traceback" not in done.stderr
+
+
+def test_evaluate_finds_the_accuracy_that_was_reported(digits, tmp_path):
+    programs.run("evaluate", "--weights", digits, "--output", tmp_path / "out")
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    expected = facts_of(digits)["test_accuracy"]
+    assert results["accuracy"] == pytest.approx(expected, abs=1e-6)

@@ -23,6 +23,26 @@ def test_fields_are_flags():
     assert training.flags(Config, "", []) == Config()
 
 
+@dataclasses.dataclass(frozen=True)
+class Several:
+    shots: tuple[int, ...] = training.flag((1, 5), "how many")
+    names: tuple[str, ...] = training.flag((), "which", "NAME")
+
+
+def test_several_values(capsys):
+    assert training.flags(Several, "", []) == Several((1, 5), ())
+    argv = ["--shots", "2", "--names", "a", "b c"]
+    assert training.flags(Several, "", argv) == Several((2,), ("a", "b c"))
+    for wrong in (["--shots"], ["--shots", "1", "x"]):
+        with pytest.raises(SystemExit):
+            training.flags(Several, "", wrong)
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        training.flags(Several, "", ["--help"])
+    out = capsys.readouterr().out
+    assert "how many (default: 1 5)" in out and "which\n" in out
+
+
 @pytest.mark.parametrize(
     "argv, words",
     [

@@ -130,6 +130,34 @@ def test_sgd_is_optaxs(optax, dtype, record_property):
     assert np.abs(other - expected).max() > 1e-2
 
 
+def test_sgd_decays_as_optax_does(optax):
+    """As big_vision trains BiT: not through the momentum, kernels only."""
+    rng = np.random.default_rng(0)
+    values = start(rng)
+    grads = gradients(rng, values)
+    kernels = {name: name.endswith("kernel") for name in values}
+    decay = 0.03
+    expected = by_optax(
+        optax,
+        optax.chain(
+            optax.clip_by_global_norm(1.0),
+            optax.trace(decay=0.9),
+            optax.scale(PEAK),
+            optax.add_decayed_weights(decay, mask=kernels),
+            optax.scale_by_learning_rate(
+                lambda step: schedule_of(optax)(step) / PEAK
+            ),
+        ),
+        values,
+        grads,
+    )
+    ours = training.SGD(
+        schedule(), weight_decay=decay, peak_rate=PEAK, global_clipnorm=1.0
+    )
+    found = by_keras(ours, values, grads)
+    assert np.abs(found - expected).max() < 1e-6
+
+
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
 def test_adamw_is_optaxs(optax, dtype):
     """big_vision's: decay times the schedule's shape, on kernels only."""
@@ -166,6 +194,9 @@ def test_adamw_is_optaxs(optax, dtype):
 
 MAKERS = {
     "sgd": lambda **kwargs: training.SGD(schedule(), **kwargs),
+    "sgd with decay": lambda **kwargs: training.SGD(
+        schedule(), weight_decay=0.03, peak_rate=PEAK, **kwargs
+    ),
     "adamw": lambda **kwargs: training.AdamW(schedule(), 0.03, PEAK, **kwargs),
 }
 

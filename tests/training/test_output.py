@@ -1,8 +1,11 @@
 import json
+import shutil
+import subprocess
 
 import pytest
 
 from keras_vit import training
+from keras_vit.training import _output
 
 
 def test_check_output_refuses_what_would_be_lost(tmp_path):
@@ -24,7 +27,10 @@ def test_an_interrupted_run_may_go_on(tmp_path):
     assert training.check_output(tmp_path, overwrite=False) == tmp_path
     training.open_output(tmp_path, ["metrics.csv"])
     assert list(checkpoints.iterdir())
+    # Nor is one refused that had not come to its first checkpoint.
     (checkpoints / "step-00000005.npz").unlink()
+    assert training.check_output(tmp_path, overwrite=False) == tmp_path
+    (tmp_path / "config.json").touch()
     with pytest.raises(ValueError, match="is not empty"):
         training.check_output(tmp_path, overwrite=False)
 
@@ -38,7 +44,8 @@ def test_open_output_removes_only_its_own_files(tmp_path):
     (tmp_path / "mine.csv").touch()
     (tmp_path / "yours.txt").touch()
     training.open_output(tmp_path, ["mine.csv", "absent.png"])
-    assert [p.name for p in tmp_path.iterdir()] == ["yours.txt"]
+    left = sorted(p.name for p in tmp_path.iterdir())
+    assert left == ["checkpoints", "yours.txt"]
 
 
 def test_replacing_is_all_or_nothing(tmp_path):
@@ -57,3 +64,29 @@ def test_versions_are_all_known():
     versions = training.versions()
     assert versions["backend"] in versions
     assert all(versions.values())
+
+
+def test_the_commit_is_written_down(tmp_path, monkeypatch):
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("there is no git")
+
+    def ask(*arguments):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        done = subprocess.run(
+            [git, *who, *arguments], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a=1")
+    found = _output.circumstances()
+    assert found["git"] is None
+    assert found["environment"]["XLA_FLAGS"] == "--xla_a=1"
+    ask("init", "-q")
+    ask("commit", "-q", "--allow-empty", "-m", "first")
+    commit = {"commit": ask("rev-parse", "HEAD"), "changed": False}
+    assert _output.circumstances()["git"] == commit
+    (tmp_path / "new").touch()
+    assert _output.circumstances()["git"] == commit | {"changed": True}

@@ -40,7 +40,7 @@ def window(image, seed):
     return slice(y, y + height), slice(x, x + width)
 
 
-@pytest.mark.parametrize("name", ["vit_jax", "big_vision"])
+@pytest.mark.parametrize("name", ["vit_jax", "big_vision", "pretrain"])
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_inception_crop(name, kind):
     encoded = encode(noise(61, 83), kind)
@@ -91,15 +91,18 @@ def test_evaluation_resizes_the_whole_image(name):
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
+# Sizes in the proportion of 384 to 448, and of 224 to 256.
+@pytest.mark.parametrize(
+    "name, size, small", [("big_vision", 48, 56), ("pretrain", 56, 64)]
+)
 @pytest.mark.parametrize("shape", [(90, 150), (150, 90), (40, 51)])
-def test_big_vision_evaluates_the_middle(shape):
+def test_big_vision_evaluates_the_middle(shape, name, size, small):
     pixels = noise(*shape)
-    found = PROTOCOLS["big_vision"].test(48, 3)(encode(pixels)).numpy()
-    small = 56  # 48 * 448 / 384
+    found = PROTOCOLS[name].test(size, 3)(encode(pixels)).numpy()
     sides = [round(n * small / min(shape)) for n in shape]
     larger = by_area(pixels.astype(float), *sides)
-    top, left = ((n - 48) // 2 for n in sides)
-    expected = larger[top : top + 48, left : left + 48]
+    top, left = ((n - size) // 2 for n in sides)
+    expected = larger[top : top + size, left : left + size]
     np.testing.assert_allclose(found, expected, atol=1e-2)
 
 

@@ -1,0 +1,123 @@
+"""PyTorch's own kernels, where what Keras calls is slower on a CPU.
+
+Each takes and computes what the plain path does, and the tests hold it to
+that. torch is imported only where it is the backend.
+"""
+
+import functools
+import math
+
+import keras
+
+
+def is_on():
+    return keras.config.backend() == "torch"
+
+
+def fits(x):
+    """Whether group norm and attention are as exact, and faster.
+
+    Elsewhere than on a CPU, the first copies images into another order, and
+    Keras chooses well for the second. In half precision, both round more.
+    """
+    return (
+        is_on()
+        and x.device.type == "cpu"
+        and keras.backend.standardize_dtype(x.dtype) in ("float32", "float64")
+    )
+
+
+def fits_group_norm(x):
+    """Whether also its gradients are safe.
+
+    PyTorch 2.13 crashes where the weights want gradients and images with
+    channels last want none.
+    """
+    if not fits(x):
+        return False
+    import torch
+
+    return x.requires_grad or not torch.is_grad_enabled()
+
+
+def group_norm(x, groups, gamma, beta, epsilon):
+    """Returns images (B, H, W, C) with their groups normalised."""
+    import torch
+
+    x = x.permute(0, 3, 1, 2)  # a view, which PyTorch knows as channels last
+    x = torch.nn.functional.group_norm(x, groups, gamma, beta, epsilon)
+    return x.permute(0, 2, 3, 1)
+
+
+def relu(x):
+    """ReLU of a tensor that nobody else reads, in its memory if possible."""
+    import torch
+
+    return torch.nn.functional.relu(x, inplace=not torch.is_grad_enabled())
+
+
+def gelu(x, approximate):
+    """GELU, likewise: an MLP's hidden layer is the largest tensor of all."""
+    import torch
+
+    if torch.is_grad_enabled():
+        return torch.nn.functional.gelu(x, approximate=approximate)
+    return torch.ops.aten.gelu_(x, approximate=approximate)
+
+
+def add(x, y):
+    """Sum of two tensors, in the memory of `x`, likewise."""
+    import torch
+
+    return x + y if torch.is_grad_enabled() else x.add_(y)
+
+
+def attend(query, key, value, bias=None):
+    """Attention of (B, T, H, d), which Keras would copy into (B, H, T, d).
+
+    `bias`, (B, H, T, T), is added to the scaled scores.
+    """
+    import torch
+
+    # B batch, T tokens, H heads, d head size
+    turned = (x.transpose(1, 2) for x in (query, key, value))
+    x = torch.nn.functional.scaled_dot_product_attention(
+        *turned, attn_mask=bias
+    )
+    return x.transpose(1, 2)
+
+
+def dense(layer, axes=1):
+    """Returns a `Dense` or `EinsumDense` that adds its bias while it sums.
+
+    Product and sum apart would be two tensors, of which an MLP's are the
+    largest of a model. Quantised, the layer calls what it always does.
+
+    Args:
+        layer: The layer. It has no activation, and sums over the last `axes`
+            axes of what it is given.
+        axes: Integer.
+    """
+    if is_on():
+        layer.call = functools.partial(_linear, layer, axes)
+    return layer
+
+
+def _linear(layer, axes, x, training=None):
+    if layer.bias is None or keras.backend.standardize_dtype(x.dtype) not in (
+        "float32",
+        "float64",
+        "bfloat16",
+    ):
+        return type(layer).call(layer, x)
+    import torch
+
+    kernel, bias = map(keras.ops.convert_to_tensor, (layer.kernel, layer.bias))
+    size = math.prod(kernel.shape[:axes])
+    before, after = x.shape[:-axes], kernel.shape[axes:]
+    x = torch.nn.functional.linear(
+        x.reshape(*before, size),
+        kernel.reshape(size, -1).t(),
+        bias.reshape(-1),
+    )
+    return x.reshape(*before, *after)

@@ -1,0 +1,57 @@
+"""Event files for TensorBoard, which are records of TensorFlow's."""
+
+import time
+
+import keras
+
+from keras_vit.training._tf_images import tensorflow
+
+
+class TensorBoard(keras.callbacks.Callback):
+    """Writes the rows of `metrics.csv` for TensorBoard, on any backend.
+
+    Keras's callback of this name takes the step from its own epochs, and wants
+    a package that TensorFlow does not bring along.
+
+    Args:
+        folder: Path of the folder for event files.
+        metrics: `MetricsFile`, which comes before this in the callbacks.
+
+    Raises:
+        ImportError: if there is no TensorFlow.
+    """
+
+    def __init__(self, folder, metrics):
+        super().__init__()
+        self._tf = tensorflow()
+        self._metrics = metrics
+        folder.mkdir(parents=True, exist_ok=True)
+        # The name has to say "tfevents", and its start to grow with time.
+        path = folder / f"events.out.tfevents.{time.time_ns()}"
+        self._file = self._tf.io.TFRecordWriter(str(path))
+        self._write(file_version="brain.Event:2")
+        for row in metrics.rows:
+            self._write_row(row)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._write_row(self._metrics.rows[-1])
+
+    def _write_row(self, row):
+        proto = self._tf.compat.v1.Summary
+        values = [
+            proto.Value(tag=_tag(name), simple_value=value)
+            for name, value in row.items()
+            if name != "step"
+        ]
+        self._write(step=row["step"], summary=proto(value=values))
+
+    def _write(self, **event):
+        event = self._tf.compat.v1.Event(wall_time=time.time(), **event)
+        self._file.write(event.SerializeToString())
+        self._file.flush()
+
+
+def _tag(name):
+    """`loss/train` for `train_loss`: one chart for each of loss, accuracy."""
+    part, _, what = name.partition("_")
+    return f"{what}/{part}" if what in ("loss", "accuracy") else name

@@ -1,0 +1,264 @@
+"""Fine-tunes weights on the 19 tasks of VTAB-1k, 1000 images each.
+
+"An Image is Worth 16x16 Words", Section 4.1, Figure 2 and Appendix B.1.1
+(https://arxiv.org/abs/2010.11929): SGD with momentum 0.9, learning rate 0.01
+with cosine decay, 2500 steps of 512 images, gradients clipped to norm 1, 384
+pixels, no weight decay, a head of zeros. Images as BiT's: resized, cropped at
+random and mirrored, but neither where the label would not outlive it
+("Big Transfer", Section 3.3; the structured tasks, and no mirrors for SVHN, are
+this file's reading of it). Tasks, splits and labels: "VTAB"
+(https://arxiv.org/abs/1910.04867) and its code, google-research/
+task_adaptation.
+
+  python recipes/vtab.py --model ViTB16 --weights imagenet21k
+      all 19 tasks: for a GPU or a TPU, some hundred GB of data in TFDS
+  python recipes/vtab.py --weights ViT-B_16.npz --tasks dtd pets eurosat
+      some of them
+  python recipes/vtab.py --weights ViT-B_16.npz --validate
+      trains on 800 images and scores the 200 of validation, to choose settings
+
+The same command goes on with the tasks that are not in results.json yet.
+Resisc45 and Retinopathy are downloaded by hand; what is missing is named, with
+how to get it, and the other tasks are run. The output folder gets results.json.
+KERAS_BACKEND chooses jax, tensorflow or torch.
+
+Expected of the paper's Table 2, mean of 19 tasks, and not run here: ViT-H/14
+(JFT) 77.63, ViT-L/16 (JFT) 76.28, ViT-L/16 (ImageNet-21k) 72.72. Measured: all
+19 tasks run end to end on random images (tests/recipes/test_vtab.py).
+"""
+
+import dataclasses
+import json
+import os
+import shlex
+import sys
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import keras
+import numpy as np
+
+from keras_vit import evaluation
+from keras_vit import training
+
+RESULTS = "results.json"
+# What may differ when a run goes on.
+FREE = ("tasks", "output", "overwrite")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    weights: str | None = training.flag(
+        None,
+        "what to fine-tune: a checkpoint of Google's, timm's, ..., its "
+        "address, or with --model a name such as imagenet21k",
+        "FILE|NAME",
+    )
+    model: str | None = training.flag(
+        None, "the model that --weights are for, if they are a name", "NAME"
+    )
+    tasks: tuple[str, ...] = training.flag(
+        (), f"some of: {', '.join(training.VTAB_TASKS)}; default: all", "NAME"
+    )
+    validate: bool = training.flag(
+        False, "train on 800 images and score 200, instead of the test set"
+    )
+    image_size: int = training.flag(384, "images are resized to N x N")
+    batch_size: int = training.flag(512, "images a step")
+    steps: int = training.flag(2500, "training steps a task")
+    learning_rate: float = training.flag(0.01, "peak", "X")
+    # vit_jax/configs/common.py: 500 steps.
+    warmup: float = training.flag(
+        0.2, "share of the steps with a rising rate", "X"
+    )
+    mode: str | None = training.flag(
+        None, "pixels: tf or torch; without it, what weights imply", "NAME"
+    )
+    mixed_precision: bool = training.flag(
+        False, "compute in bfloat16 (TPUs and newer GPUs)"
+    )
+    remat: bool = training.flag(
+        False, "compute blocks twice instead of keeping them: less memory"
+    )
+    seed: int = training.flag(0, "of order and augmentation")
+    output: str = training.flag("runs/vtab", "folder for results", "DIR")
+    overwrite: bool = training.flag(
+        False, "run tasks again that are in --output"
+    )
+
+    def __post_init__(self):
+        counts = ("image_size", "batch_size", "steps")
+        training.check_numbers(self, *counts, minimum=1)
+        training.check_numbers(self, "learning_rate", above=0)
+        training.check_numbers(self, "warmup", minimum=0, below=1)
+        training.check_numbers(self, "seed", minimum=0, below=2**32)
+        if self.weights is None:
+            raise ValueError("Give --weights: what to fine-tune.")
+        for name in self.tasks:
+            if name not in training.VTAB_TASKS:
+                raise ValueError(
+                    f"There is no task {name!r}. --tasks takes: "
+                    f"{', '.join(training.VTAB_TASKS)}."
+                )
+
+
+def main(config):
+    with training.before_training():
+        if config.mixed_precision:
+            keras.config.set_dtype_policy("mixed_bfloat16")
+        training.require("tensorflow_datasets")
+        facts = training.model_facts(config.model, config.weights)
+        config = dataclasses.replace(config, mode=config.mode or facts["mode"])
+        if facts["stride"]:
+            training.check_patch_size(
+                config.image_size, facts["patch_size"] * facts["stride"]
+            )
+        output, done = opened(config)
+    versions = training.versions()
+    names = config.tasks or tuple(training.VTAB_TASKS)
+    missing = {}
+    for number, name in enumerate(names, start=1):
+        if name in done:
+            print(f"{name}: {done[name]['accuracy']:.4f}, done before")
+            continue
+        print(f"\n{name} ({number} of {len(names)})", flush=True)
+        try:
+            data = training.vtab_data(name, config.validate)
+        except ValueError as error:
+            missing[name] = str(error)
+            print(error)
+            continue
+        done[name] = fine_tune(config, name, data)
+        print(f"{name}: {done[name]['accuracy']:.4f}", flush=True)
+        save(config, output, done, versions)
+    save(config, output, done, versions)
+    show(done)
+    print(f"  {output / RESULTS}")
+    if missing:
+        raise training.UserError(
+            f"{len(missing)} tasks were left out, because their data could not "
+            f"be had: {', '.join(missing)}. The reasons are above; the same "
+            "command goes on with them."
+        )
+
+
+def opened(config):
+    """Returns the output folder, and the results that are there already."""
+    path = training.check_output(config.output, overwrite=True) / RESULTS
+    if config.overwrite or not path.exists():
+        training.check_output(config.output, config.overwrite)
+        training.open_output(path.parent, [RESULTS])
+        return path.parent, {}
+    try:
+        earlier = json.loads(path.read_text())
+        settings, done = earlier["config"], earlier["tasks"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{str(path)!r} holds no results of this recipe. Choose another "
+            "--output, or --overwrite."
+        ) from error
+    for name, value in dataclasses.asdict(config).items():
+        if name not in FREE and settings.get(name) != value:
+            raise ValueError(
+                f"{str(path)!r} is of other settings: {name} was "
+                f"{settings.get(name)} and is {value}. Choose another "
+                "--output, or start anew with --overwrite."
+            )
+    return path.parent, done
+
+
+def fine_tune(config, name, data):
+    """Returns the results of one task."""
+    started = time.perf_counter()
+    task = training.VTAB_TASKS[name]
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(config.seed)
+    model = training.build_model(
+        config.model,
+        config.weights,
+        None,
+        config.seed,
+        input_shape=(config.image_size, config.image_size, data.channels),
+        classes=task.classes,
+        remat=config.remat,
+    )
+    rate = training.warmup_cosine(
+        config.learning_rate, config.steps, config.warmup
+    )
+    model.compile(
+        optimizer=training.SGD(rate, momentum=0.9, global_clipnorm=1.0),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    options = {
+        "image_size": config.image_size,
+        "batch_size": config.batch_size,
+        "mode": config.mode,
+        "protocol": "bit-hyperrule" if task.crop else "whole",
+    }
+    batches = data.train(seed=config.seed, flip=task.flip, **options)
+    history = model.fit(
+        batches,
+        steps_per_epoch=config.steps,
+        shuffle=False,  # the batches are shuffled already
+        verbose=1 if sys.stdout.isatty() else 2,
+    )
+    loss = history.history["loss"][-1]
+    if not np.isfinite(loss):
+        raise training.Diverged(
+            f"The loss of {name} is no number any more. Lower --learning-rate."
+        )
+    logits, labels = training.outputs(
+        model, data.test(**options), data.num_test
+    )
+    return {
+        "group": task.group,
+        "accuracy": evaluation.accuracy(logits, labels),
+        "images": len(labels),
+        "train_loss": float(loss),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def means_of(done):
+    """Returns the mean accuracy of each group that is whole, and of all."""
+    tasks = training.VTAB_TASKS
+    groups = {
+        group: [name for name, task in tasks.items() if task.group == group]
+        for group in training.VTAB_GROUPS
+    }
+    return {
+        group: float(np.mean([done[name]["accuracy"] for name in names]))
+        for group, names in {**groups, "all": list(tasks)}.items()
+        if all(name in done for name in names)
+    }
+
+
+def save(config, output, done, versions):
+    training.save_json(
+        {
+            "tasks": done,
+            "means": means_of(done),
+            "config": dataclasses.asdict(config),
+            "command": shlex.join(sys.argv),
+            "versions": versions,
+        },
+        output / RESULTS,
+    )
+
+
+def show(done):
+    means = means_of(done)
+    print(f"\n{'task':24}{'group':14}{'accuracy':>9}")
+    for name, task in training.VTAB_TASKS.items():
+        found = done.get(name)
+        shown = f"{found['accuracy']:9.4f}" if found else f"{'-':>9}"
+        print(f"{name:24}{task.group:14}{shown}")
+    for group in (*training.VTAB_GROUPS, "all"):
+        shown = f"{means[group]:9.4f}" if group in means else f"{'-':>9}"
+        print(f"{'mean':24}{group:14}{shown}")
+
+
+if __name__ == "__main__":
+    training.run(main, Config, __doc__)

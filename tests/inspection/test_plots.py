@@ -1,0 +1,106 @@
+"""Every plot draws what it is given."""
+
+import io
+
+import numpy as np
+import pytest
+
+from keras_vit import inspection
+from keras_vit.inspection import _drawing
+from keras_vit.inspection._parts import TokenLayout
+
+LAYOUT = TokenLayout(("class_token", "register_tokens"), (2, 3), (8, 8))
+BARE = TokenLayout((), (2, 3), (8, 8))
+RNG = np.random.default_rng(0)
+
+
+def pixels(figure):
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer)
+    return np.asarray(Image.open(buffer).convert("RGB"))
+
+
+def maps(tokens):
+    scores = RNG.uniform(size=(3, 2, 4, tokens, tokens))
+    return scores / scores.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 5])
+def test_heatmap(channels):
+    images = [
+        RNG.integers(0, 255, (20, 30, channels)).astype("uint8"),
+        RNG.uniform(-1, 1, (90, 20, channels)).astype("float32"),
+    ]
+    heat = RNG.uniform(size=(2, 16, 24))
+    figure = inspection.plot_attention_heatmap(images, heat, ["a", "b" * 99])
+    assert len(figure.axes) == 6
+    # Over the image as it is, whatever size the heat map has.
+    image, masked, over = (axes.images for axes in figure.axes[:3])
+    assert image[0].get_array().shape == (160, 240, 3)
+    assert over[1].get_array().shape == (160, 240)
+    light, dark = image[0].get_array(), masked[0].get_array()
+    assert (dark <= light + 1e-6).all()
+    assert dark.mean() < 0.9 * light.mean()
+    assert len(np.unique(pixels(figure))) > 50
+
+
+def test_maps():
+    found = maps(8)
+    figure = inspection.plot_attention_maps(found, LAYOUT, image=1)
+    picture = figure.axes[0].images[0].get_array()
+    # Five times as large, and gaps of one: an eighth.
+    assert picture.shape == (3 * 11 + 1, 4 * 16 + 1)
+    tile = found[1, 1, 2, 0, 2:].reshape(2, 3)
+    np.testing.assert_allclose(picture[12:22:5, 33:48:5], tile / tile.max())
+    figure = inspection.plot_attention_maps(maps(6), BARE)
+    assert len(np.unique(pixels(figure))) > 50
+
+
+def test_distance():
+    distances = RNG.uniform(10, 90, (5, 3))
+    figure = inspection.plot_attention_distance(distances, 50.0, "title")
+    *heads, mean, uniform = figure.axes[0].lines
+    for head, expected in zip(heads, distances.T, strict=True):
+        np.testing.assert_array_equal(head.get_ydata(), expected)
+    np.testing.assert_allclose(mean.get_ydata(), distances.mean(1))
+    assert set(uniform.get_ydata()) == {50.0}
+    assert len(np.unique(pixels(figure))) > 50
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 5])
+def test_filters(channels):
+    filters = RNG.uniform(size=(9, 8, 8, channels))
+    figure = inspection.plot_embedding_filters(filters)
+    picture = figure.axes[0].images[0].get_array()
+    # Twice as large, and gaps of two.
+    assert picture.shape == (2 * 18 + 2, 7 * 18 + 2, 3)
+    if channels == 3:
+        found = picture[20:36:2, 20:36:2]
+        np.testing.assert_allclose(found, filters[8], atol=1e-6)
+    empty = picture[20:, 38:].reshape(-1, 3)
+    np.testing.assert_allclose(empty, len(empty) * [_drawing.PALE_RGB])
+    assert len(np.unique(pixels(figure))) > 50
+
+
+def test_similarity():
+    similarity = RNG.uniform(-1, 1, (2, 40, 2, 40))
+    figure = inspection.plot_position_similarity(similarity)
+    picture = figure.axes[0].images[0].get_array()
+    assert picture.shape == (2 * 7 + 5, 16 * 45 + 5)  # 16 of 40 columns
+    np.testing.assert_allclose(picture[12:14, -45:-5], similarity[1, -1])
+    assert len(np.unique(pixels(figure))) > 50
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, BARE])
+def test_norms(layout):
+    norms = RNG.uniform(1, 9, (4, 2, layout.num_prefix + 6))
+    figure = inspection.plot_token_norms(norms, layout, image=1)
+    names = figure.axes[0].get_legend_handles_labels()[1]
+    assert ("register tokens" in names) == bool(layout.prefix)
+    np.testing.assert_array_equal(
+        figure.axes[1].images[0].get_array(),
+        norms[3, 1, layout.num_prefix :].reshape(2, 3),
+    )
+    assert len(np.unique(pixels(figure))) > 50

@@ -1,0 +1,104 @@
+"""Rollout and the heat map over the image."""
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import inspection
+from keras_vit.inspection import _rollout
+from tests import golden_data
+from tests.inspection import models
+
+
+@pytest.mark.parametrize(
+    "residual,name",
+    [(True, "rollout_mean_residual"), (False, "rollout_mean_no_residual")],
+)
+def test_golden(residual, name, record_error):
+    golden = golden_data.io("hf_vit")
+    model = keras_vit.converters.load(golden_data.load_path("hf_vit"))
+    maps = inspection.attention_maps(model, golden["image"])
+    found = inspection.attention_rollout(maps, residual)
+    error = np.abs(found - golden[name]).max()
+    record_error("hf_vit attention", name, error, 1e-5)
+    np.testing.assert_allclose(found.sum(-1), 1, atol=1e-6)
+
+
+def test_other_maps_are_refused():
+    with pytest.raises(ValueError, match=r"a layer of shape \(2, 4, 4\)"):
+        inspection.attention_rollout(np.ones((3, 2, 4, 4)))
+    with pytest.raises(ValueError, match="one layer or more"):
+        inspection.attention_rollout([])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"num_registers": 2},
+        {"num_registers": 1, "distillation": True},
+        {"pooling": "gap"},
+        {"pooling": "token_gap"},
+        {"pooling": "map"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("patch", [1, 3])
+def test_the_heat_is_where_the_model_looks(arguments, patch):
+    """In a grid of 2 x 3, so that rows and columns cannot be exchanged."""
+    model = models.looking_at(patch, **arguments)
+    heat = inspection.attention_heatmap(model, models.images())
+    assert heat.shape == (2, 16, 24)
+    row, column = divmod(patch, models.GRID[1])
+    for one in heat:
+        assert one.max() == 1
+        centres = one[4::8, 4::8]
+        assert np.unravel_index(centres.argmax(), (2, 3)) == (row, column)
+        assert (np.sort(centres.ravel())[-2:] > 0.8).sum() == 1
+
+
+def test_attention_to_all_alike_is_one_heat():
+    model = models.looking_at(None, num_registers=2)
+    heat = inspection.attention_heatmap(model, models.images())
+    np.testing.assert_allclose(heat, 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "arguments,shares",
+    [
+        ({}, [1, 0]),
+        ({"num_registers": 1}, [1, 0, 0]),
+        ({"distillation": True}, [0.5, 0.5, 0]),
+        ({"pooling": "gap"}, [1]),
+        ({"pooling": "token_gap"}, [0.5, 0.5]),
+        ({"pooling": "gap", "class_token": True}, [0, 1]),
+        ({"pooling": "map", "class_token": True}, [0, 1]),
+        ({"include_top": False}, [1, 0]),
+    ],
+    ids=str,
+)
+def test_what_the_head_reads(arguments, shares):
+    """The shares of the tokens before the patches, and of all patches."""
+    model, images = models.looking_at(None, **arguments), models.images()
+    layout = inspection.token_layout(model)
+    read = _rollout._read_by_head(model, images, layout)[0]
+    first = layout.num_prefix
+    found = [*read[:first], read[first:].sum()]
+    np.testing.assert_allclose(found, shares, atol=1e-6)
+    assert np.ptp(read[first:]) < 1e-6
+
+
+def test_pooling_by_attention_is_followed():
+    """The probe looks at one patch, and the blocks at all alike."""
+    model = models.looking_at(None, pooling="map")
+    rng = np.random.default_rng(0)
+    pooling = model.get_layer("pooling")
+    pooling.attention.key.kernel.assign(rng.normal(size=(16, 2, 8)))
+    pooling.attention.query.bias.assign(rng.normal(size=(2, 8)))
+    positions = model.get_layer("position_embedding").embedding
+    positions.assign(rng.normal(size=positions.shape))
+    layout = inspection.token_layout(model)
+    read = _rollout._read_by_head(model, models.images(), layout)
+    assert read.shape == (2, 6)
+    np.testing.assert_allclose(read.sum(-1), 1, atol=1e-6)
+    assert np.ptp(read[0]) > 0.1

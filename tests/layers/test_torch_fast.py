@@ -1,0 +1,155 @@
+"""PyTorch's kernels against the plain path: values and gradients."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_vit import layers
+from keras_vit.layers import _torch_fast
+from tests.harness import numpy
+
+if keras.config.backend() != "torch":
+    pytest.skip("PyTorch's kernels", allow_module_level=True)
+
+RNG = np.random.default_rng(0)
+TOLERANCES = {"float32": 2e-6, "bfloat16": 2e-2}
+
+
+def outcome(function, *arrays):
+    """What a function gives of arrays, and the gradients in them."""
+    tensors = [
+        ops.convert_to_tensor(a.astype("float32")).requires_grad_()
+        for a in arrays
+    ]
+    result = function(*tensors)
+    pattern = np.cos(np.arange(result.numel())).reshape(result.shape)
+    (
+        result.float() * ops.convert_to_tensor(pattern, "float32")
+    ).sum().backward()
+    return [numpy(result.float()), *(numpy(t.grad) for t in tensors)]
+
+
+def assert_close(found, expected, tolerance):
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=tolerance * np.abs(b).max())
+
+
+def test_group_norm():
+    layer = layers.GroupNorm(4, epsilon=1e-3)
+    images = RNG.normal(1, 2, size=(2, 5, 3, 12))
+    layer.build(images.shape)
+    gamma, beta = RNG.normal(size=(2, 12))
+    layer.gamma.assign(gamma)
+    layer.beta.assign(beta)
+    found = outcome(layer.call, images)
+    assert_close(found, outcome(layer._plain, images), 2e-6)
+    with_weights = outcome(
+        lambda x, g, b: _torch_fast.group_norm(x, 4, g, b, 1e-3),
+        images,
+        gamma,
+        beta,
+    )
+    assert_close(with_weights[:2], found, 1e-6)
+
+
+def test_group_norm_keeps_the_memory_in_order():
+    images = ops.convert_to_tensor(RNG.normal(size=(2, 5, 3, 12)), "float32")
+    assert layers.GroupNorm(4, epsilon=1e-3)(images).is_contiguous()
+    images.requires_grad_()
+    assert layers.GroupNorm(4, epsilon=1e-3)(images).is_contiguous()
+    half = ops.cast(images, "bfloat16")
+    assert _torch_fast.fits(images) and not _torch_fast.fits(half)
+
+
+def test_attention():
+    query, key, value = RNG.normal(size=(3, 2, 7, 3, 4))
+    expected = outcome(ops.dot_product_attention, query, key, value)
+    found = outcome(_torch_fast.attend, query, key, value)
+    assert_close(found, expected, 2e-6)
+
+
+DENSE = {
+    "Dense": (lambda p: keras.layers.Dense(20, dtype=p), 1, (12,)),
+    "into heads": (
+        lambda p: keras.layers.EinsumDense(
+            "BTD,DHd->BTHd", (None, 3, 4), bias_axes="Hd", dtype=p
+        ),
+        1,
+        (12,),
+    ),
+    "out of heads": (
+        lambda p: keras.layers.EinsumDense(
+            "BTHd,HdD->BTD", (None, 12), bias_axes="D", dtype=p
+        ),
+        2,
+        (3, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("case", DENSE)
+def test_dense(case, policy):
+    make, axes, sizes = DENSE[case]
+    tokens = RNG.normal(size=(2, 7, *sizes))
+    plain = make(policy)
+    plain(tokens)
+    fast = _torch_fast.dense(make(policy), axes)
+    fast(tokens)
+    for old, new in zip(plain.weights, fast.weights, strict=True):
+        old.assign(RNG.normal(size=old.shape))
+        new.assign(old)
+
+    def gradients(layer):
+        layer.zero_grad()
+        found = outcome(layer, tokens)
+        return [*found, *(numpy(w.value.grad) for w in layer.weights)]
+
+    tolerance = TOLERANCES[plain.compute_dtype]
+    assert_close(gradients(fast), gradients(plain), tolerance)
+
+
+def test_dense_layers_remain_keras_own():
+    """Adapters, quantisation and hooks reach them as before."""
+    layer = layers.MlpBlock(16)
+    tokens = ops.convert_to_tensor(RNG.normal(size=(2, 3, 8)), "float32")
+    layer(tokens)
+    dense = layer.dense_1
+    assert type(dense) is keras.layers.Dense
+    called = []
+    dense.register_forward_hook(lambda *arguments: called.append(True))
+    before = numpy(layer(tokens).detach())
+    assert called
+    dense.enable_lora(2)
+    dense.lora_kernel_b.assign(RNG.normal(size=dense.lora_kernel_b.shape))
+    assert np.abs(numpy(layer(tokens).detach()) - before).max() > 1e-3
+    layer = layers.MlpBlock(16)
+    layer(tokens)
+    layer.dense_1.quantize("int8")
+    assert layer(tokens).shape == tokens.shape
+
+
+def test_memory_is_reused_only_without_gradients():
+    import torch
+
+    x, y = ops.convert_to_tensor([-1.0, 2.0]), ops.convert_to_tensor([1.0, 3.0])
+    assert _torch_fast.relu(x).tolist() == [0, 2]
+    assert _torch_fast.add(x, y).tolist() == [0, 5]
+    assert x.tolist() == [-1, 2]
+    with torch.no_grad():
+        assert _torch_fast.relu(x).data_ptr() == x.data_ptr()
+        assert _torch_fast.add(x, y).data_ptr() == x.data_ptr()
+    assert x.tolist() == [1, 5] and y.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("form", ["none", "tanh"])
+def test_gelu(form):
+    import torch
+
+    x = ops.convert_to_tensor(RNG.normal(size=(3, 5)).astype("float32"))
+    expected = ops.gelu(x, approximate=form == "tanh")
+    assert torch.equal(_torch_fast.gelu(x, form), expected)
+    with torch.no_grad():
+        found = _torch_fast.gelu(x, form)
+    assert torch.equal(found, expected) and found.data_ptr() == x.data_ptr()

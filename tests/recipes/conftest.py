@@ -1,0 +1,44 @@
+import json
+
+import keras
+import pytest
+
+import keras_vit
+from keras_vit import evaluation
+from keras_vit import training
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory):
+    """A run's folder with a model of digits: a random body, whose features
+    tell them apart, and a head in closed form. Nothing has to be compiled."""
+    keras.utils.set_random_seed(0)
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    folder.mkdir()
+    model = keras_vit.VisionTransformer(
+        patch_size=2,
+        hidden_size=64,
+        num_layers=1,
+        num_heads=2,
+        mlp_dim=64,
+        pooling="gap",
+        input_shape=(8, 8, 1),
+        classes=10,
+    )
+    positions = model.get_layer("position_embedding").embedding
+    positions.assign(keras.random.normal(positions.shape, seed=0))
+    data = training.find_data("digits")
+    options = {"image_size": 8, "batch_size": 719}
+    features, labels = training.outputs(
+        training.features_of(model), data.once("train", **options), 1438
+    )
+    found = evaluation.ridge(features, labels, 10, 1.0)
+    kernel = 5 * found.kernel / found.deviation[:, None]
+    bias = 5 * found.bias - found.mean @ kernel
+    model.get_layer("head").set_weights([kernel, bias])
+    model.save(folder / "model.keras")
+    keras_vit.converters.save(model, folder / "model.npz")
+    config = {"dataset": "digits", "mode": "tf", "protocol": "simple"}
+    facts = {"config": {**config, "image_size": 8}, "data": data.facts()}
+    (folder / "config.json").write_text(json.dumps(facts))
+    return folder

@@ -1,0 +1,96 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import training
+from tests.recipes import programs
+
+pytest.importorskip("tensorflow")
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Digits 0 and 1 of scikit-learn's as they are, one in a sub-folder."""
+    digits = training.find_data("digits").source.images[:2]
+    folder = tmp_path / "pictures"
+    (folder / "sub").mkdir(parents=True)
+    for pixels, name in zip(digits, ("zero.png", "sub/one.png"), strict=True):
+        keras.utils.array_to_img(
+            (pixels + 1) * 127.5, data_format="channels_last", scale=False
+        ).save(folder / name)
+    return folder
+
+
+def test_files_and_folders(pictures, trained_run, tmp_path, capsys):
+    output = tmp_path / "out"
+    programs.run(
+        "predict", "--weights", trained_run, "--output", output,
+        "--images", pictures / "zero.png", pictures,
+    )  # fmt: skip
+    facts = json.loads((output / "predictions.json").read_text())
+    found = {
+        row["file"].rsplit("/", 1)[-1]: row["classes"]
+        for row in facts["predictions"]
+    }
+    assert len(facts["predictions"]) == 2  # one was named twice
+    model = keras.models.load_model(trained_run / "model.keras")
+    images = training.find_data("digits").source.images[:2]
+    images = np.floor((images + 1) * 127.5) / 127.5 - 1  # as in the files
+    logits = model.predict(images, verbose=0).astype("float64")
+    expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    printed = capsys.readouterr().out
+    for row, name in zip(expected, ("zero.png", "one.png"), strict=True):
+        best = np.argsort(-row)[:5]
+        assert [c["name"] for c in found[name]] == [str(i) for i in best]
+        np.testing.assert_allclose(
+            [c["probability"] for c in found[name]], row[best], atol=1e-5
+        )
+        assert f"{name}  {best[0]} " in printed
+    picture = (output / "predictions.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+
+
+def test_bad_images_are_named(pictures, trained_run, tmp_path, capsys):
+    whole = (pictures / "zero.png").read_bytes()
+    (pictures / "half.png").write_bytes(whole[: len(whole) // 2])
+    arguments = (
+        "--weights", trained_run, "--images", pictures,
+        "--output", tmp_path / "out",
+    )  # fmt: skip
+    line = programs.refused(capsys, "predict", *arguments)
+    assert "half.png" in line and "--skip-bad-images" in line
+    assert not (tmp_path / "out").exists()
+    with pytest.warns(UserWarning, match="half.png"):
+        programs.run("predict", *arguments, "--skip-bad-images")
+    facts = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert facts["skipped"] == 1 and len(facts["predictions"]) == 2
+
+
+def test_names_from_a_file(pictures, trained_run, tmp_path, capsys):
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join(f"digit {i}" for i in range(10)))
+    programs.run(
+        "predict", "--weights", trained_run, "--images", pictures,
+        "--labels", names, "--top", 20, "--output", tmp_path / "out",
+    )  # fmt: skip
+    facts = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    classes = facts["predictions"][0]["classes"]
+    assert len(classes) == 10 and classes[0]["name"].startswith("digit ")
+    names.write_text("one\ntwo")
+    line = programs.refused(
+        capsys, "predict", "--weights", trained_run, "--images", pictures,
+        "--labels", names, "--output", tmp_path / "other",
+    )  # fmt: skip
+    assert "one label for each of the 10 classes" in line
+
+
+def test_mistakes(trained_run, tmp_path, capsys):
+    line = programs.refused(capsys, "predict", "--weights", trained_run)
+    assert "Give --images" in line
+    weights = ("--weights", trained_run, "--images")
+    line = programs.refused(capsys, "predict", *weights, tmp_path / "none.png")
+    assert "There is no file or folder" in line
+    line = programs.refused(capsys, "predict", *weights, tmp_path)
+    assert "There is no image in" in line

@@ -1,0 +1,417 @@
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import training
+from keras_vit.training import _job
+from keras_vit.training import _models
+from keras_vit.training import _results
+from tests.recipes import programs
+from tests.recipes.programs import facts_of
+from tests.recipes.programs import rows_of
+
+recipe = programs.load("pretrain")
+finetune = programs.load("finetune_cifar")
+main = training.main_of(recipe.plan)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_model():
+    """Of compact-vit two narrow blocks: most of the time is compiling."""
+    sizes = {"hidden_size": 16, "num_layers": 2, "num_heads": 2}
+    small = ("VisionTransformer", {**sizes, "pooling": "gap"}, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(_models.COMPACT, "compact-vit", small)
+        yield
+
+
+def run(**settings):
+    main(recipe.Config(**settings))
+
+
+def digits_data():
+    return training.find_data("digits")
+
+
+def imagenet(count=1_281_167):
+    """What decides of a data set; its images are not asked for."""
+    return dataclasses.replace(
+        digits_data(),
+        name="imagenet2012",
+        num_train=count,
+        image_size=None,
+        channels=3,
+    )
+
+
+# protocols as published: images, steps by epochs, rate, what a kernel loses a
+# step at the peak rate, ... not what the table in the package says.
+# fmt: off
+PUBLISHED = {
+    #                     model        batch  steps  rate  decay a step
+    "paper-imagenet21k": ("ViTB16", 4096, 311948, 1e-3, 3e-5,
+        "linear", 10_000, "sigmoid", -10, 0.1, None, "none", 0.0, 768),
+    "paper-imagenet": ("ViTB16", 4096, 93_835, 3e-3, 9e-4,
+        "cosine", 10_000, "softmax", 0, 0.1, 1.0, "none", 0.0, 768),
+    "augreg-imagenet21k": ("ViTB16", 4096, 1039828, 1e-3, 1e-4,
+        "cosine", 10_000, "sigmoid", -10, 0.0, 1.0, "light2", 0.2, 0),
+    "augreg-imagenet": ("ViTB16", 4096, 93_835, 1e-3, 1e-4,
+        "cosine", 10_000, "sigmoid", -6.9, 0.0, 1.0, "medium2", 0.5, 768),
+    "big-vision-s16": ("ViTS16", 1024, 112_603, 1e-3, 1e-4,
+        "cosine", 10_000, "softmax", 0, 0.0, 1.0, "light2", 0.2, 384),
+    # 4096 images: 16 times 0.03, and 16 times 3e-5.
+    "bit-s": ("BiT_R50x1", 4096, 28_151, 0.48, 4.8e-4,
+        "staircase", 5_000, "softmax", 0, None, 1.0, "none", 0.0, None),
+    "bit-m": ("BiT_R50x1", 4096, 311948, 0.48, 4.8e-4,
+        "staircase", 5_000, "sigmoid", -10, None, 1.0, "none", 0.0, None),
+    "big-vision-bit-imagenet": ("BiT_R50x1", 4096, 28_151, 1.6, 1.6e-3,
+        "cosine", 1_000, "softmax", 0, None, 1.0, "none", 0.0, None),
+    "big-vision-bit-imagenet21k": ("BiT_R50x1", 4096, 311948, 0.48, 4.8e-4,
+        "cosine", 5_000, "sigmoid", -10, None, 1.0, "none", 0.0, None),
+}
+# fmt: on
+BFLOAT16 = ("augreg", "big-vision")
+
+
+def test_every_preset_is_tested():
+    assert set(PUBLISHED) == set(training.PRESETS) - {None}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_presets_are_what_was_published(name):
+    data = imagenet(14_197_122 if name.endswith(("21k", "-m")) else 1_281_167)
+    job = recipe.plan(recipe.Config(preset=name), data)
+    config = job.config
+    optimizer, rate = job.optimizer()
+    assert PUBLISHED[name] == (
+        config.model,
+        config.batch_size,
+        job.steps,
+        config.learning_rate,
+        pytest.approx(optimizer.decay),
+        config.decay,
+        config.warmup_steps,
+        job.loss,
+        config.head_bias,
+        config.dropout,
+        optimizer.global_clipnorm,
+        config.augment,
+        config.mixup,
+        config.representation_size,
+    )
+    assert optimizer.peak_rate == config.learning_rate == rate.peak
+    assert (rate.steps, rate.warmup_steps) == (job.steps, config.warmup_steps)
+    assert rate.decay == config.decay
+    is_half = name.startswith(BFLOAT16)
+    assert optimizer.momentum_dtype == ("bfloat16" if is_half else None)
+    if "bit" in name:
+        assert type(optimizer) is training.SGD and optimizer.momentum == 0.9
+    else:
+        assert type(optimizer) is training.AdamW
+        assert (optimizer.beta_1, optimizer.beta_2) == (0.9, 0.999)
+    assert config.image_size == 224 and config.protocol == "pretrain"
+    assert job.batches["one_hot"] == (job.loss == "sigmoid" or config.mixup > 0)
+    assert job.summary == "from scratch"
+    assert not config.drop_path
+
+
+def test_big_visions_plain_baseline_pools_and_has_fixed_positions():
+    config = recipe.complete(recipe.Config(preset="big-vision-s16"), imagenet())
+    assert config.pooling == "gap"
+    assert config.position_embedding == "sincos2d"
+
+
+def test_what_is_given_beats_the_preset():
+    given = dict(
+        model="ViTS32",
+        batch_size=512,
+        epochs=2,
+        learning_rate=0.1,
+        warmup_steps=7,
+        clip=0.0,
+        head_bias=0.0,
+        loss="softmax",
+        mixup=0.0,
+        representation_size=0,
+        decay="linear",
+        weight_decay=0.0,
+        dropout=0.0,
+        momentum_dtype="float32",
+        protocol="vit_jax",
+        drop_path=0.1,
+    )
+    config = recipe.Config(preset="augreg-imagenet", **given)
+    job = recipe.plan(config, imagenet())
+    found = {name: getattr(job.config, name) for name in given}
+    assert found == given
+    assert job.steps == 5005
+    # Not given, and for this model.
+    assert job.config.augment == "medium1"
+    assert job.optimizer()[0].global_clipnorm is None
+    config = recipe.Config(preset="paper-imagenet", steps=9, warmup_steps=0)
+    assert recipe.plan(config, imagenet()).steps == 9
+
+
+def test_decay_does_not_depend_on_the_rate():
+    """AugReg trained with 1e-3 and 3e-4, and 1e-4 of decay with both."""
+
+    def decay(**settings):
+        job = recipe.plan(recipe.Config(**settings), imagenet())
+        return job.optimizer()[0].decay
+
+    published = {"preset": "augreg-imagenet"}
+    assert decay(**published, learning_rate=3e-4) == pytest.approx(1e-4)
+    # big_vision: 3e-5 for 256 images.
+    assert decay(preset="bit-s", batch_size=256) == pytest.approx(3e-5)
+
+
+def test_rates_of_sgd_follow_the_batch():
+    def rate(**settings):
+        config = recipe.Config(**settings)
+        return recipe.complete(config, imagenet()).learning_rate
+
+    assert rate(preset="bit-s", batch_size=256) == pytest.approx(0.03)
+    assert rate(preset="bit-s", batch_size=256, learning_rate=0.2) == 0.2
+    assert rate(preset="paper-imagenet", batch_size=256) == 3e-3
+
+
+def test_a_small_set_gets_small_batches_and_a_short_run_a_short_rise():
+    job = recipe.plan(recipe.Config(), digits_data())
+    # 1438 / 20 is 71, of which 64 is the power of two below.
+    assert job.config.batch_size == 64 and job.steps == 2247
+    assert job.config.warmup_steps == 449
+    assert "batch size 64 for 4096, warmup steps 449 for 10000" in job.summary
+    given = recipe.Config(batch_size=1000, warmup_steps=3)
+    assert recipe.plan(given, digits_data()).summary == "from scratch"
+    tiny = dataclasses.replace(digits_data(), num_train=7)
+    config = recipe.complete(recipe.Config(accumulate=3), tiny)
+    assert config.batch_size == 3
+
+
+def test_augmentation_brings_its_mixup():
+    def mixup(**settings):
+        config = recipe.Config(model="ViTB16", **settings)
+        return recipe.complete(config, imagenet()).mixup
+
+    assert [mixup(augment=level) for level in training.AUGREG] == [
+        *(0.0, 0.0, 0.2, 0.2, 0.5, 0.5, 0.8)
+    ]
+    assert mixup(augment="strong2", mixup=0.1) == 0.1
+    assert mixup() == 0.0
+
+
+def test_dropout_and_drop_path_are_where_they_were():
+    """After the positions, the attention and both dense layers of an MLP, but
+    not in the attention; drop path grows linearly from 0."""
+    config = recipe.Config(model="ViTTi16", dropout=0.1, drop_path=0.3)
+    config = dataclasses.replace(config, image_size=32, patch_size=16)
+    model = recipe.plan(config, digits_data()).build()
+    assert model.get_layer("dropout").rate == 0.1
+    names = [layer.name for layer in model.layers]
+    before = names.index("position_embedding")
+    assert names.index("dropout") == before + 1
+    blocks = [model.get_layer(f"block_{i}") for i in range(12)]
+    rates = [0.3 * i / 11 for i in range(12)]
+    assert [b.drop_path for b in blocks] == pytest.approx(rates)
+    assert {b.dropout for b in blocks} == {0.1}
+    assert {b.attention_dropout for b in blocks} == {0.0}
+    assert {b.mlp.dropout for b in blocks} == {0.1}
+    # The paper's tanh layer, of the hidden size.
+    assert model.get_layer("pre_logits").units == 192
+
+
+SMALL = {"steps": 6, "batch_size": 16, "learning_rate": 0.01}
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """The paper's ImageNet-21k settings, on digits."""
+    output = tmp_path_factory.mktemp("runs") / "digits"
+    run(
+        preset="paper-imagenet21k",
+        model="compact-vit",
+        output=str(output),
+        **SMALL,
+    )
+    return output
+
+
+def test_the_first_loss_is_that_of_the_head_bias(pretrained):
+    """Logits are all -10 then: 9 classes rightly no, one wrongly."""
+    first = float(rows_of(pretrained)[0]["train_loss"])
+    expected = 9 * np.log1p(np.exp(-10)) + np.log1p(np.exp(10))
+    # The first rate of the warm-up is 0, and this the first step's loss.
+    assert [int(row["step"]) for row in rows_of(pretrained)] == [*range(1, 7)]
+    assert first == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_run_leaves_its_files(pretrained):
+    found = sorted(path.name for path in pretrained.iterdir())
+    assert found == sorted(training.FILES)
+    config = facts_of(pretrained)["config"]
+    assert config["preset"] == "paper-imagenet21k"
+    assert config["loss"] == "sigmoid" and config["decay"] == "linear"
+    assert config["dropout"] == 0.1 and config["representation_size"] == 16
+    rows = rows_of(pretrained)
+    assert float(rows[-1]["test_loss"]) < 10 < float(rows[0]["train_loss"])
+    model = keras.models.load_model(pretrained / "model.keras")
+    assert model.get_layer("head").get_weights()[1].max() < -9
+
+
+def tuned(weights, output, **settings):
+    """Fine-tunes for a step; returns the model and its config."""
+    settings = {"steps": 1, "batch_size": 8, "image_size": 16} | settings
+    config = finetune.Config(
+        weights=str(weights), output=str(output), **settings
+    )
+    training.main_of(finetune.plan)(config)
+    return keras.models.load_model(output / "model.keras")
+
+
+def same_bodies(before, after):
+    # The one step is the first of a warm-up, at a rate of 0.
+    for name in ("patch_embedding", "block_0", "block_1", "encoder_norm"):
+        pairs = zip(
+            before.get_layer(name).get_weights(),
+            after.get_layer(name).get_weights(),
+            strict=True,
+        )
+        for old, new in pairs:
+            np.testing.assert_array_equal(old, new)
+
+
+def test_the_result_is_fine_tuned_without_its_representation(
+    pretrained, tmp_path
+):
+    before = keras.models.load_model(pretrained / "model.keras")
+    assert before.get_layer("pre_logits").weights
+    after = tuned(pretrained / "model.npz", tmp_path / "out")
+    assert after.input_shape == (None, 16, 16, 1)
+    assert not after.get_layer("pre_logits").weights
+    same_bodies(before, after)
+    assert not np.any(after.get_layer("head").get_weights()[0])
+
+
+def test_the_plain_baseline_can_be_fine_tuned(tmp_path):
+    """With a mean of patches, fixed positions and a representation."""
+    config = recipe.Config(
+        preset="big-vision-s16", model="compact-vit", augment="none"
+    )
+    before = recipe.plan(config, digits_data()).build()
+    _results.save_model(before, tmp_path)
+    (weights,) = set(tmp_path.iterdir()) - {tmp_path / "model.keras"}
+    facts = training.model_facts(None, str(weights))
+    after = training.build_model(
+        None,
+        str(weights),
+        facts["patch_size"],
+        input_shape=(16, 16, 1),
+        classes=10,
+        remat=False,
+    )
+    assert after.get_layer("position_embedding").embedding is None
+    same_bodies(before, after)
+
+
+@pytest.mark.parametrize("model", ["compact-hybrid", "compact-bit"])
+def test_models_with_a_resnet_begin_at_the_head_bias(model):
+    config = recipe.Config(preset="bit-m", model=model)
+    head = recipe.plan(config, digits_data()).build().get_layer("head")
+    kernel, bias = head.get_weights()
+    assert (bias == -10).all() and not kernel.any()
+
+
+class Crash(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if self.model.optimizer.iterations == 3:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.skipif(
+    keras.config.backend() != "tensorflow",
+    reason="test_finetune_cifar.py does so on each backend",
+)
+def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    """With all that draws random numbers, and a moment in bfloat16."""
+    settings = {
+        "steps": 5,
+        "batch_size": 8,
+        "checkpoint_every": 1,
+        "dropout": 0.1,
+        "drop_path": 0.1,
+        "mixup": 0.2,
+        "loss": "sigmoid",
+        "momentum_dtype": "bfloat16",
+    }
+    run(**settings, output=str(tmp_path / "straight"))
+    fit = _job.fit
+
+    def crashing(*arguments, callbacks, **keywords):
+        fit(*arguments, callbacks=[*callbacks, Crash()], **keywords)
+
+    monkeypatch.setattr(_job, "fit", crashing)
+    with pytest.raises(KeyboardInterrupt):
+        run(**settings, output=str(tmp_path / "crashed"))
+    monkeypatch.setattr(_job, "fit", fit)
+    run(**settings, output=str(tmp_path / "crashed"))
+    found, expected = (
+        keras.models.load_model(tmp_path / name / "model.keras").get_weights()
+        for name in ("crashed", "straight")
+    )
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    rows = [rows_of(tmp_path / name) for name in ("crashed", "straight")]
+    for row in (row for part in rows for row in part):
+        del row["images_per_second"]
+    assert rows[0] == rows[1]
+
+
+def refused(match, **settings):
+    with pytest.raises((training.UserError, ValueError), match=match) as error:
+        run(**settings)
+    assert "\n" not in str(error.value)
+
+
+def test_mistakes_are_one_line(tmp_path):
+    output = {"output": str(tmp_path / "out")}
+    refused("--preset takes paper-imagenet21k, .*: paper", preset="paper")
+    refused("--decay takes cosine, linear", decay="exponential")
+    refused("--loss takes softmax, sigmoid", loss="hinge")
+    refused("--dropout must be 0 or more and below 1", dropout=1.0)
+    refused("must be shorter", steps=9, warmup_steps=9, **output)
+    refused(
+        "--dropout is for Vision.*compact-bit has no encoder",
+        model="compact-bit",
+        dropout=0.1,
+        **output,
+    )
+    refused(
+        "no augmentation for compact-vit, only .*Give --augment",
+        model="compact-vit",
+        preset="augreg-imagenet",
+        **output,
+    )
+    refused("`pooling` must be", pooling="mean", **output)
+    refused("--accumulate 2000 is more than", accumulate=2000, **output)
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_teaches():
+    done = programs.command("pretrain", "--help")
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "python recipes/pretrain.py --preset big-vision-s16",
+        "ImageNet-21k is not in TFDS",
+        "--decay NAME",
+        "paper-imagenet21k",
+        "BiT_R50x1",
+    ):
+        assert words in done.stdout
+
+
+def test_the_models_named_by_presets_exist():
+    for preset in training.PRESETS.values():
+        assert preset.model is None or hasattr(keras_vit, preset.model)

@@ -1,0 +1,153 @@
+"""The learning rate's grid, and the dev split that chooses from it."""
+
+import json
+
+import pytest
+
+from keras_vit import training
+from keras_vit.training import _sweep
+from tests.recipes.test_finetune_cifar import facts_of
+from tests.recipes.test_finetune_cifar import recipe
+from tests.recipes.test_finetune_cifar import refused
+from tests.recipes.test_finetune_cifar import rows_of
+from tests.recipes.test_finetune_cifar import run
+
+
+def test_grids():
+    assert training.rates_of("0.1,0.01,0.1") == (0.01, 0.1)
+    assert training.rates_of("paper", "cifar10") == (0.001, 0.003, 0.01, 0.03)
+    rates = training.rates_of("paper", "imagenet2012:5.1.0")
+    assert rates == (0.003, 0.01, 0.03, 0.06)
+
+
+@pytest.mark.parametrize("sweep", ["0.1", "0,1", "a,b", "", "1,inf", "nan,1"])
+def test_no_grid(sweep):
+    with pytest.raises(ValueError, match="--sweep must be 'paper', or two"):
+        recipe.Config(sweep=sweep)
+
+
+def test_flags_that_do_not_go_together():
+    with pytest.raises(ValueError, match="--sweep or --learning-rate"):
+        recipe.Config(sweep="paper", learning_rate=0.1)
+    with pytest.raises(ValueError, match="--holdout must be a share.*'much'"):
+        recipe.Config(holdout="much")
+
+
+def test_dev_images_are_evaluated_on(tmp_path):
+    output = tmp_path / "out"
+    run(steps=1, batch_size=8, holdout="0.1", cutmix=1.0, output=str(output))
+    facts = facts_of(output)
+    data = training.find_data("digits", holdout=0.1)
+    assert facts["data"]["num_dev"] == data.num_dev == 143
+    assert "test_accuracy" not in facts
+    (row,) = rows_of(output)
+    assert "dev_loss" in row and "test_loss" not in row
+    # Each of the dev images counted once.
+    right = float(row["dev_accuracy"]) * data.num_dev
+    assert right == pytest.approx(round(right), abs=1e-2)
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Folders whose training was asked for, in order."""
+    folders = []
+    train = _sweep.train
+
+    def recorded(job, chosen, output, **options):
+        folders.append(output.name)
+        return train(job, chosen, output, **options)
+
+    monkeypatch.setattr(_sweep, "train", recorded)
+    return folders
+
+
+def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
+    output = tmp_path / "out"
+    settings = {"steps": 2, "batch_size": 32, "output": str(output)}
+    settings["sweep"] = "0.01,0.0001"
+    train = _sweep.train
+
+    def interrupted(job, chosen, folder, **options):
+        if folder.name == "lr-0.01":
+            raise KeyboardInterrupt
+        return train(job, chosen, folder, **options)
+
+    monkeypatch.setattr(_sweep, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(**settings)
+    first = facts_of(output / "sweep" / "lr-0.0001")
+    refused(
+        "lr-0.0001/config.json' is of another run: batch_size was 32 and is 16",
+        **{**settings, "batch_size": 16},
+    )
+    monkeypatch.setattr(_sweep, "train", train)
+    run(**settings)
+    # The first rate was not trained with again.
+    assert trained == ["lr-0.0001", "lr-0.01", "out"]
+    assert facts_of(output / "sweep" / "lr-0.0001") == first
+    found = json.loads((output / "sweep.json").read_text())
+    accuracies = {x["learning_rate"]: x["dev_accuracy"] for x in found["rates"]}
+    assert accuracies[0.0001] == first["dev_accuracy"]
+    best = max(accuracies, key=accuracies.get)
+    assert found["best"] == best
+    said = capsys.readouterr().out
+    assert f"{best:<13g}  {accuracies[best]:.4f}  best" in said
+    assert (output / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    # The last training has all images, and is tested.
+    facts = facts_of(output)
+    assert facts["config"]["learning_rate"] == best
+    assert facts["data"]["num_train"] == first["data"]["num_train"] + 143
+    assert "test_accuracy" in facts
+    assert (output / "model.keras").exists()
+    assert not (output / "sweep" / "lr-0.01" / "model.keras").exists()
+    refused("is not empty", **settings)
+
+
+# Stands for training: what it gave for each rate.
+FOUND = {0.001: 0.5, 0.003: 0.75, 0.01: 0.75, 0.03: None}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Rates that were trained with, at once; too high ones diverge."""
+    rates = []
+
+    def train(job, chosen, output, keep=True):
+        rate = job.config.learning_rate
+        rates.append((rate, keep))
+        output.mkdir(parents=True, exist_ok=True)
+        if FOUND[rate] is None:
+            raise training.Diverged("The loss is nan at step 1")
+        return {
+            f"{job.part}_accuracy": FOUND[rate],
+            "seconds": 1,
+            "config": {"mode": job.config.mode},
+        }
+
+    monkeypatch.setattr(_sweep, "train", train)
+    return rates
+
+
+def test_the_papers_grid_where_one_diverges(tmp_path, quick, capsys):
+    output = tmp_path / "out"
+    run(steps=1, batch_size=8, sweep="paper", output=str(output))
+    # Of equals the lowest.
+    trials = [(rate, False) for rate in (0.001, 0.003, 0.01, 0.03)]
+    assert quick == [*trials, (0.003, True)]
+    said = capsys.readouterr().out
+    assert "accuracy on 143 held out images\n" in said
+    assert "0.003          0.7500  best\n0.01           0.7500\n" in said
+    assert "0.03           diverged\n" in said
+    assert json.loads((output / "sweep.json").read_text())["best"] == 0.003
+    # That one diverged is known when the sweep goes on.
+    facts = facts_of(output / "sweep" / "lr-0.03")
+    assert facts["diverged"] == "The loss is nan at step 1"
+    del quick[:]
+    run(steps=1, batch_size=8, sweep="paper", output=str(output))
+    assert (0.03, False) not in quick
+
+
+def test_all_rates_are_too_high(tmp_path, quick, monkeypatch):
+    monkeypatch.setitem(FOUND, 0.01, None)
+    with pytest.raises(training.Diverged, match="every learning rate"):
+        run(steps=1, sweep="0.01,0.03", output=str(tmp_path / "out"))

@@ -1,0 +1,108 @@
+import importlib.resources
+import importlib.util
+import json
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import training
+from tests.recipes import programs
+from tests.training.mocked import mocked
+
+pytest.importorskip("tensorflow_datasets")
+# Nineteen models: nothing is compiled with PyTorch.
+pytestmark = pytest.mark.skipif(
+    keras.config.backend() != "torch", reason="run once, where it is fastest"
+)
+TASKS = training.VTAB_TASKS
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch):
+    """All sets with three random images a part; and the smallest weights."""
+    # TFDS 4.9.10 imports this package without declaring it.
+    if importlib.util.find_spec("importlib_resources") is None:
+        monkeypatch.setitem(
+            sys.modules, "importlib_resources", importlib.resources
+        )
+    counts = {"train": 100, "validation": 8, "test": 8}
+    sets = {task.tfds: counts for task in TASKS.values()}
+    model = keras_vit.VisionTransformer(
+        patch_size=4,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        input_shape=(8, 8, 3),
+        classes=3,
+    )
+    weights = tmp_path / "weights.npz"
+    keras_vit.converters.save(model, weights)
+    with mocked(tmp_path / "tfds", sets):
+        yield (
+            *("--weights", weights, "--image-size", 12, "--batch-size", 8),
+            *("--steps", 2, "--output", tmp_path / "out"),
+        )
+
+
+def results_of(folder):
+    return json.loads((folder / "out" / "results.json").read_text())
+
+
+@pytest.mark.slow
+def test_all_tasks_in_two_goes(prepared, tmp_path, capsys):
+    programs.run("vtab", *prepared, "--tasks", "dtd", "svhn")
+    first = results_of(tmp_path)
+    assert list(first["tasks"]) == ["dtd", "svhn"] and not first["means"]
+    programs.run("vtab", *prepared)
+    results = results_of(tmp_path)
+    assert sorted(results["tasks"]) == sorted(TASKS)
+    for name in ("dtd", "svhn"):  # not run again
+        assert results["tasks"][name] == first["tasks"][name]
+    printed = capsys.readouterr().out
+    assert printed.count("done before") == 2
+    accuracies = {
+        name: row["accuracy"] for name, row in results["tasks"].items()
+    }
+    assert list(results["means"]) == [*training.VTAB_GROUPS, "all"]
+    assert results["means"]["all"] == np.mean(list(accuracies.values()))
+    assert results["means"]["specialized"] == np.mean(
+        [accuracies[n] for n in ("camelyon", "eurosat", "resisc45")]
+        + [accuracies["retinopathy"]]
+    )
+    for row in results["tasks"].values():
+        assert row["images"] == 3 and row["train_loss"] > 0
+    line = programs.refused(capsys, "vtab", *prepared, "--seed", 1)
+    assert "is of other settings: seed was 0 and is 1" in line
+
+
+def test_data_that_cannot_be_had(prepared, tmp_path, capsys, monkeypatch):
+    found = training.vtab_data
+
+    def vtab_data(name, validate):
+        if name == "resisc45":
+            raise ValueError("It is downloaded by hand.")
+        return found(name, validate)
+
+    monkeypatch.setattr(training, "vtab_data", vtab_data)
+    with pytest.raises(SystemExit):
+        programs.run("vtab", *prepared, "--tasks", "resisc45", "eurosat")
+    printed = capsys.readouterr()
+    assert "1 tasks were left out" in printed.err and "resisc45" in printed.err
+    assert "It is downloaded by hand." in printed.out
+    assert list(results_of(tmp_path)["tasks"]) == ["eurosat"]
+
+
+def test_mistakes(prepared, tmp_path, capsys):
+    line = programs.refused(capsys, "vtab", "--tasks", "dtd")
+    assert "Give --weights" in line
+    line = programs.refused(capsys, "vtab", *prepared, "--tasks", "dt")
+    assert "There is no task 'dt'. --tasks takes: caltech101" in line
+    line = programs.refused(capsys, "vtab", *prepared, "--image-size", 13)
+    assert "--image-size" in line
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "results.json").write_text("{}")
+    line = programs.refused(capsys, "vtab", *prepared)
+    assert "holds no results of this recipe" in line

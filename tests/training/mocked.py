@@ -1,0 +1,61 @@
+"""Data sets of TFDS with the metadata of prepared ones, and random images."""
+
+import contextlib
+import functools
+from unittest import mock
+
+
+@contextlib.contextmanager
+def mocked(folder, sets, num_examples=3, class_names=None, builder_of=None):
+    """Within it, the named sets can be read.
+
+    Args:
+        folder: Path to write the metadata to.
+        sets: Dict of names in TFDS to their splits, `{split: examples}`.
+        num_examples: Integer. Images that any reading gives.
+        class_names: Dict of sets to names that come with their data.
+        builder_of: Function of a set's name and the folder that returns its
+            builder; None for those of TFDS.
+    """
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.testing import mocking
+
+    for name, splits in sets.items():
+        builder = (builder_of or _builder)(name, folder)
+        place = folder / builder.info.full_name
+        place.mkdir(parents=True)
+        template = tfds.core.ShardedFileTemplate(
+            dataset_name=builder.name,
+            data_dir=place,
+            filetype_suffix="tfrecord",
+        )
+        builder.info.set_splits(
+            tfds.core.splits.SplitDict(
+                [
+                    tfds.core.SplitInfo(
+                        name=split,
+                        shard_lengths=[count],
+                        num_bytes=0,
+                        filename_template=template.replace(split=split),
+                    )
+                    for split, count in splits.items()
+                ]
+            )
+        )
+        if names := (class_names or {}).get(name):
+            builder.info.features["label"].names = names
+        builder.info.write_to_directory(place)
+    made = mocking.RandomFakeGenerator
+    # Columns of one sequence, as of objects, must be of one length.
+    same = functools.partialmethod(made.__init__, constant_dynamic_shape=True)
+    with (
+        mock.patch.object(made, "__init__", same),
+        tfds.testing.mock_data(num_examples, data_dir=str(folder)),
+    ):
+        yield
+
+
+def _builder(name, folder):
+    import tensorflow_datasets as tfds
+
+    return tfds.builder(name, data_dir=folder)

@@ -1,0 +1,56 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import training
+
+LOGITS = np.array(
+    [[0.3, -2.0, 5.0], [-10.0, -10.0, -10.0], [200.0, -200.0, 0.0]], "float32"
+)
+# One class, two halves as after mixup, several classes.
+LABELS = np.array([[0, 0, 1], [0.5, 0.5, 0], [1, 0, 1]], "float32")
+
+
+def by_definition(labels, logits):
+    """-sum of y log s(x) + (1 - y) log(1 - s(x)) over classes, in float64."""
+    log_yes = -np.logaddexp(0, -logits.astype("float64"))
+    log_no = -np.logaddexp(0, logits.astype("float64"))
+    return -(labels * log_yes + (1 - labels) * log_no).sum(-1)
+
+
+def test_sigmoid_is_summed_over_classes_and_averaged_over_images():
+    loss = training.loss_of("sigmoid", one_hot=True)
+    expected = by_definition(LABELS, LOGITS)
+    np.testing.assert_allclose(loss.call(LABELS, LOGITS), expected, rtol=1e-6)
+    assert float(loss(LABELS, LOGITS)) == pytest.approx(expected.mean())
+    # Keras's own is as many times smaller as there are classes.
+    keras_own = keras.losses.BinaryCrossentropy(from_logits=True)
+    assert 3 * float(keras_own(LABELS, LOGITS)) == pytest.approx(
+        expected.mean()
+    )
+
+
+def test_padding_has_no_loss():
+    """Weights of a padded batch: 0, and 3/2 for two images in three rows."""
+    loss = training.loss_of("sigmoid", one_hot=True)
+    found = float(loss(LABELS, LOGITS, np.array([1.5, 1.5, 0], "float32")))
+    expected = by_definition(LABELS[:2], LOGITS[:2]).mean()
+    assert found == pytest.approx(expected)
+
+
+def test_the_loss_is_saved_with_a_model(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile("sgd", training.SigmoidCrossentropy())
+    model.save(tmp_path / "model.keras")
+    found = keras.models.load_model(tmp_path / "model.keras")
+    assert type(found.loss) is training.SigmoidCrossentropy
+
+
+def test_softmax():
+    logits = LOGITS[:1].astype("float64")
+    expected = np.log(np.exp(logits).sum()) - logits[0, 2]
+    for labels, one_hot in (([2], False), ([[0.0, 0, 1]], True)):
+        loss = training.loss_of("softmax", one_hot)
+        found = float(loss(np.array(labels), LOGITS[:1]))
+        # The float32 sum is near 1: its last bit is 1e-5 of this.
+        assert found == pytest.approx(expected, rel=5e-5)

@@ -1,0 +1,146 @@
+import sys
+
+import keras
+import pytest
+
+from keras_vit import training
+from keras_vit.training import _progress
+from keras_vit.training._tensorboard import TensorBoard
+from tests.training import run_small
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [(5, "0:05"), (125.4, "2:05"), (3600 * 30 + 61, "30:01:01")],
+)
+def test_clock(seconds, text):
+    assert _progress.clock(seconds) == text
+
+
+class Terminal:
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+    def isatty(self):
+        return True
+
+
+def metrics_and_fit(tmp_path, *callbacks):
+    model, schedule = run_small.build()
+    metrics = training.MetricsFile(tmp_path / "metrics.csv", 4, schedule)
+    training.fit(
+        model,
+        run_small.Stream,
+        run_small.Stream(100, count=2),
+        steps=5,
+        interval=2,
+        callbacks=[metrics, *(make(metrics) for make in callbacks)],
+        checkpoints=training.Checkpoints(tmp_path / "checkpoints", 100),
+    )
+    return metrics
+
+
+def progress(metrics):
+    return _progress.Progress(metrics, 5)
+
+
+def test_lines_of_a_log(tmp_path, capsys):
+    rows = metrics_and_fit(tmp_path, progress).rows
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "step 2/5",
+        "step 4/5",
+        "step 5/5",
+    ]
+    for line, row in zip(lines, rows, strict=True):
+        assert f"train loss {row['train_loss']:.4f}" in line
+        assert f"test accuracy {row['test_accuracy']:.4f}" in line
+        assert f"rate {row['learning_rate']:.2e}" in line
+        assert f"{row['images_per_second']:.0f} images/s" in line
+        assert line.endswith(" left")
+    assert lines[-1].endswith("0:00 left")
+
+
+def test_a_terminal_has_one_line_that_changes(tmp_path, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(_progress.Progress, "EVERY", 0)
+    metrics_and_fit(tmp_path, progress)
+    assert terminal.text.count("\n") == 3
+    steps = [x.split("/")[0] for x in terminal.text.split("\r\033[Kstep ")[1:]]
+    # Each step, and again with its evaluation.
+    assert steps == ["1", "2", "2", "3", "4", "4", "5", "5"]
+    first = terminal.text.split("\r\033[K")[1]
+    assert "train accuracy" in first and "test" not in first
+
+
+def test_event_files(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    folder = tmp_path / "tensorboard"
+    rows = metrics_and_fit(
+        tmp_path, lambda metrics: TensorBoard(folder, metrics)
+    ).rows
+    (path,) = folder.iterdir()
+    assert "tfevents" in path.name
+    head, *events = (
+        tf.compat.v1.Event.FromString(record.numpy())
+        for record in tf.data.TFRecordDataset(str(path))
+    )
+    assert head.file_version == "brain.Event:2"
+    assert [event.step for event in events] == [2, 4, 5]
+    for event, row in zip(events, rows, strict=True):
+        found = {x.tag: x.simple_value for x in event.summary.value}
+        assert found["loss/train"] == pytest.approx(row["train_loss"])
+        assert found["accuracy/test"] == pytest.approx(row["test_accuracy"])
+        assert found["learning_rate"] == pytest.approx(row["learning_rate"])
+        assert len(found) == 6
+
+
+def test_steps_are_whole_where_a_batch_has_parts(tmp_path):
+    """SIGTERM within a step is obeyed at its end, and counted in steps."""
+    model, _ = run_small.build()
+    checkpoints = training.Checkpoints(tmp_path, 100, parts=4)
+
+    class Terminate(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            checkpoints._signalled = checkpoints.step >= 5
+
+    with pytest.raises(training.Preempted, match="Saved step 2 in"):
+        training.fit(
+            model,
+            run_small.Stream,
+            run_small.Stream(100, count=2),
+            steps=40,
+            interval=40,
+            callbacks=[Terminate()],
+            checkpoints=checkpoints,
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002.npz"]
+    again = training.Checkpoints(tmp_path, 100, parts=4)
+    assert again.restore(model) == 8
+
+
+def test_hosts_stop_together(tmp_path):
+    """Another host got the signal; this one, not the first, writes nothing."""
+    model, _ = run_small.build()
+    hosts = training.Strategy(
+        "two", "for a test", host=(1, 2), gather=lambda number: [number, 1]
+    )
+    checkpoints = training.Checkpoints(tmp_path, 4, hosts=hosts)
+    with pytest.raises(training.Preempted, match="Saved step 10 in"):
+        training.fit(
+            model,
+            run_small.Stream,
+            run_small.Stream(100, count=2),
+            steps=40,
+            interval=40,
+            callbacks=[],
+            checkpoints=checkpoints,
+        )
+    assert not list(tmp_path.iterdir())

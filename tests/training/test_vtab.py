@@ -1,0 +1,208 @@
+import collections
+import importlib.resources
+import importlib.util
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from keras_vit import training
+from keras_vit.training import _vtab
+from keras_vit.training import _vtab_tasks
+from tests.training.mocked import mocked
+from tests.training.pictures import one_backend
+
+tf = pytest.importorskip("tensorflow")
+tfds = pytest.importorskip("tensorflow_datasets")
+
+TASKS = training.VTAB_TASKS
+# The published sizes: train, validation, test; and what VTAB makes of them.
+SIZES = {
+    "caltech101": {"train": 3_029, "test": 6_084},
+    "cifar100": {"train": 50_000, "test": 10_000},
+    "dtd": {"train": 1_880, "test": 1_880, "validation": 1_880},
+    "oxford_flowers102": {"train": 1_020, "test": 6_149, "validation": 1_020},
+    "oxford_iiit_pet": {"train": 3_680, "test": 3_669},
+    "sun397/tfds": {"train": 76_127, "test": 21_750, "validation": 10_875},
+    "svhn_cropped": {"train": 73_257, "test": 26_032, "extra": 531_131},
+    "patch_camelyon": {"train": 262_144, "test": 32_768, "validation": 32_768},
+    "eurosat/rgb": {"train": 27_000},
+    "resisc45": {"train": 31_500},
+    "diabetic_retinopathy_detection/btgraham-300": {
+        "sample": 10,
+        "train": 35_126,
+        "test": 42_670,
+        "validation": 10_906,
+    },
+    "clevr": {"train": 70_000, "test": 15_000, "validation": 15_000},
+    "dmlab": {"train": 65_550, "test": 22_735, "validation": 22_628},
+    "kitti:3.1.0": {"train": 6_347, "test": 711, "validation": 423},
+    "dsprites": {"train": 737_280},
+    "smallnorb": {"train": 24_300, "test": 24_300},
+}
+# First validation image, first test image, number of test images.
+EXPECTED = {
+    "caltech101": (2_726, 0, 6_084),
+    "cifar100": (45_000, 0, 10_000),
+    "dtd": (0, 0, 1_880),
+    "flowers102": (0, 0, 6_149),
+    "pets": (2_944, 0, 3_669),
+    "sun397": (0, 0, 21_750),
+    "svhn": (65_931, 0, 26_032),
+    "camelyon": (0, 0, 32_768),
+    "eurosat": (16_200, 21_600, 5_400),
+    "resisc45": (18_900, 25_200, 6_300),
+    "retinopathy": (0, 0, 42_670),
+    "clevr-count": (63_000, 0, 15_000),
+    "clevr-distance": (63_000, 0, 15_000),
+    "dmlab": (0, 0, 22_735),
+    "kitti-distance": (0, 0, 711),
+    "dsprites-location": (589_824, 663_552, 73_728),
+    "dsprites-orientation": (589_824, 663_552, 73_728),
+    "smallnorb-azimuth": (0, 12_150, 12_150),
+    "smallnorb-elevation": (0, 12_150, 12_150),
+}
+
+
+@pytest.fixture(autouse=True)
+def undeclared(monkeypatch):
+    # TFDS 4.9.10 imports this package without declaring it.
+    if importlib.util.find_spec("importlib_resources") is None:
+        monkeypatch.setitem(
+            sys.modules, "importlib_resources", importlib.resources
+        )
+
+
+def test_nineteen_tasks_in_three_groups():
+    groups = collections.Counter(task.group for task in TASKS.values())
+    assert groups == {"natural": 7, "specialized": 4, "structured": 8}
+    assert tuple(groups) == training.VTAB_GROUPS
+
+
+@one_backend
+@pytest.mark.parametrize("name", TASKS)
+def test_splits(name):
+    task = TASKS[name]
+    splits = {
+        split: types.SimpleNamespace(num_examples=count)
+        for split, count in SIZES[task.tfds].items()
+    }
+    parts = _vtab.parts_of(task, splits)
+    first_val, first_test, num_test = EXPECTED[name]
+    assert parts["train"] == ("train", range(800))
+    assert parts["val"][1] == range(first_val, first_val + 200)
+    assert parts["test"][1] == range(first_test, first_test + num_test)
+    # No image is in two parts.
+    for one, other in (("train", "val"), ("val", "test"), ("train", "test")):
+        (a, left), (b, right) = parts[one], parts[other]
+        assert a != b or not set(left) & set(right)
+    if "validation" in splits and not name.startswith("clevr"):
+        assert parts["val"][0] == "validation"
+
+
+@one_backend
+@pytest.mark.parametrize("name", TASKS)
+def test_labels_of_real_features(name, tmp_path):
+    """Every class fits, and as many are possible as the table says."""
+    task = TASKS[name]
+    kinds = tfds.builder(task.tfds, data_dir=tmp_path).info.features
+    if task.label is _vtab_tasks.label:
+        assert kinds["label"].num_classes == task.classes
+    with mocked(tmp_path, {task.tfds: SIZES[task.tfds]}, num_examples=5):
+        data = training.vtab_data(name)
+        assert data.num_train == 1000 and data.num_test == EXPECTED[name][2]
+        options = dict(image_size=16, batch_size=5, protocol="whole")
+        images, labels, _ = next(iter(data.test(**options)))
+        assert images.shape == (5, 16, 16, 3)
+        assert 0 <= np.min(labels) and np.max(labels) < task.classes
+
+
+def objects(**columns):
+    return {"objects": {k: tf.constant(v) for k, v in columns.items()}}
+
+
+def far(*distances):
+    return objects(pixel_coords=[[0.0, 0.0, z] for z in distances])
+
+
+@one_backend
+@pytest.mark.parametrize(
+    "name, example, expected",
+    [
+        ("clevr-count", far(1, 2, 3), 0),
+        ("clevr-count", far(*range(10)), 7),
+        ("clevr-distance", far(9.0, 7.9, 12.0), 0),
+        ("clevr-distance", far(8.1, 9.6), 1),
+        ("clevr-distance", far(10.5), 5),
+        ("dsprites-location", {"label_x_position": 31}, 15),
+        ("dsprites-location", {"label_x_position": 2}, 1),
+        ("dsprites-orientation", {"label_orientation": 39}, 15),
+        ("dsprites-orientation", {"label_orientation": 2}, 0),
+        ("dsprites-orientation", {"label_orientation": 3}, 1),
+        ("smallnorb-azimuth", {"label_azimuth": 17}, 17),
+        ("smallnorb-elevation", {"label_elevation": 8}, 8),
+    ],
+)
+def test_labels(name, example, expected):
+    assert int(TASKS[name].label(tf, example)) == expected
+
+
+@one_backend
+@pytest.mark.parametrize(
+    "kinds, distances, expected",
+    [
+        ([0, 1], [25.0, 9.0], 1),  # the closer one
+        ([3, 2], [5.0, 30.0], 2),  # a pedestrian is no vehicle
+        ([0], [7.0], 0),
+        ([5, 6], [5.0, 6.0], 3),  # nor are a cyclist and a tram
+        ([], [], 3),
+    ],
+)
+def test_closest_vehicle(kinds, distances, expected):
+    location = np.zeros((len(kinds), 3), "float32")
+    location[:, 2] = distances
+    example = objects(type=np.array(kinds, "int64"), location=location)
+    assert int(TASKS["kitti-distance"].label(tf, example)) == expected
+
+
+@one_backend
+def test_labels_are_divided_evenly():
+    for name, feature, count in (
+        ("dsprites-location", "label_x_position", 32),
+        ("dsprites-orientation", "label_orientation", 40),
+    ):
+        label = TASKS[name].label
+        found = [int(label(tf, {feature: i})) for i in range(count)]
+        assert found == [int(i / (count / 16)) for i in range(count)]
+        assert set(found) == set(range(16))
+
+
+@one_backend
+def test_dsprites_are_white_on_black():
+    pixels = np.random.default_rng(0).integers(0, 2, (8, 8, 1)).astype("uint8")
+    encoded = _vtab._scaled(255, tf.io.encode_png(pixels))
+    assert np.array_equal(tf.io.decode_png(encoded), 255 * pixels)
+
+
+@one_backend
+def test_validation_and_mistakes(tmp_path):
+    with mocked(tmp_path, {"dtd": SIZES["dtd"]}):
+        data = training.vtab_data("dtd", validate=True)
+        assert (data.num_train, data.num_test) == (800, 200)
+    with pytest.raises(ValueError, match="no VTAB task 'dt'.*caltech101"):
+        training.vtab_data("dt")
+    with pytest.raises(ValueError, match="must have a split 'validation'"):
+        _vtab.parts_of(
+            TASKS["dtd"], {"train": types.SimpleNamespace(num_examples=9)}
+        )
+
+
+@one_backend
+def test_what_is_downloaded_by_hand_says_how(tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    with pytest.raises(ValueError) as error:
+        training.vtab_data("resisc45")
+    assert "by hand, into" in str(error.value)
+    assert str(tmp_path / "downloads" / "manual") in str(error.value)
+    assert "OneDrive" in str(error.value) and "\n" not in str(error.value)
