@@ -67,7 +67,7 @@ GRID = {
 # Figure 9: the class token takes 8/3 of the rate of the patches' mean.
 RATES = {"gap": 0.003, "token": 0.008}
 FILES = ("table.txt", "table.csv", "results.json", "table.png")
-_FREE = ("settings", "output", "overwrite", "checkpoint_every")
+_FREE = ("settings", "output", "overwrite", "checkpoint_every", "tensorboard")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +90,9 @@ class Config(training.TrainingFlags):
         "token",
         "X",
     )
+    warmup: float = training.flag(
+        0.1, "share of the steps with a rising rate", "X"
+    )
     weight_decay: float = training.flag(0.05, "of AdamW", "X")
     output: str | None = training.flag(
         None, "default: runs/positions- and the dataset's name", "DIR"
@@ -98,13 +101,15 @@ class Config(training.TrainingFlags):
     def __post_init__(self):
         super().__post_init__()
         training.check_numbers(self, "weight_decay", minimum=0)
+        training.check_numbers(self, "warmup", minimum=0, below=1)
         training.check_numbers(self, "shots", "draws", minimum=1)
         if self.pooling not in RATES:
             raise ValueError(
                 f"--pooling must be gap or token. Received: {self.pooling!r}"
             )
-        if self.epochs:
-            raise ValueError("Give --steps: --epochs is not for this recipe.")
+        for name in ("epochs", "holdout"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"--{name} is not for this recipe.")
         settings_of(self)
 
 
@@ -156,16 +161,17 @@ def main(config):
 
 def complete(config, data):
     """Returns the config with its sizes and its learning rate filled in."""
-    image_size = config.image_size or data.image_size or 64
-    patch_size = config.patch_size or training.choose_patch_size(image_size)
-    training.check_patch_size(image_size, patch_size)
+    image_size, patch_size = training.choose_sizes(
+        (config.image_size, data.image_size, 64), config.patch_size, stride=1
+    )
     return dataclasses.replace(
         config,
         image_size=image_size,
         patch_size=patch_size,
-        batch_size=min(config.batch_size, data.num_train),
+        batch_size=config.whole_batch(config.batch_size, data.num_train),
         learning_rate=config.learning_rate or RATES[config.pooling],
         mixup=config.mixup or 0.0,
+        cutmix=config.cutmix or 0.0,
         mode=config.mode or "tf",
     )
 
@@ -210,7 +216,7 @@ def measured(config, data, chosen, output, setting):
     facts = json.loads((folder / "config.json").read_text())
     model = keras.models.load_model(folder / "model.keras")
     features = training.features_of(model)
-    options = {**job.batches, "batch_size": config.batch_size}
+    options = {**job.batches, "batch_size": config.batch_size, "one_hot": False}
     x, y = training.outputs(
         features, data.once("train", **options), data.num_train
     )
@@ -264,11 +270,7 @@ def plan(config, data, setting):
             config.weight_decay * peak,
             peak,
             global_clipnorm=1.0,
-            gradient_accumulation_steps=(
-                config.accumulate if config.accumulate > 1 else None
-            ),
-            use_ema=config.average > 0,
-            ema_momentum=config.average or 0.99,
+            **config.optimizer_options(),
         ), rate
 
     return training.Job(
@@ -282,9 +284,12 @@ def plan(config, data, setting):
             image_size=config.image_size,
             protocol=config.protocol,
             mode=config.mode,
+            one_hot=config.mixup > 0 or config.cutmix > 0,
         ),
         augment=dict(
             augment=config.augment,
+            mixup=config.mixup,
+            cutmix=config.cutmix,
             flip=data.channels == 3 and not config.no_flip,
         ),
         summary=f"positions {kind}, {place}",

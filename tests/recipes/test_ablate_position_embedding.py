@@ -1,20 +1,14 @@
 """The ablation's recipe: short runs, in this process."""
 
-import importlib.util
 import json
-import pathlib
 
 import keras
 import pytest
 
 from keras_vit import training
+from tests.recipes import programs
 
-_PATH = pathlib.Path(__file__).parents[2] / "recipes"
-_SPEC = importlib.util.spec_from_file_location(
-    "ablate_position_embedding", _PATH / "ablate_position_embedding.py"
-)
-recipe = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(recipe)
+recipe = programs.load("ablate_position_embedding")
 
 
 def config(output, **options):
