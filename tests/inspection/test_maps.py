@@ -19,7 +19,7 @@ CASES = {
     "timm_map": (),
     "timm_reg_ls_qknorm": REGISTERS,
     "vit_jax_gap": (),
-    "vit_jax_hybrid_stem": ("class_token",),
+    "vit_jax_hybrid_small_stem": ("class_token",),
 }
 SMALL = {
     "input_shape": (16, 24, 3),
@@ -79,17 +79,80 @@ def test_the_fused_path_uses_these_probabilities(case):
     assert maps.shape == (len(blocks), len(images), heads, length, length)
     assert maps.dtype == "float32"
     np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-6)
-    # Of the second block, whose input is the first one's output.
-    attention = blocks[1].attention
-    tokens = keras_vit.feature_extractor(model, blocks[0].name)(images)
-    normed = blocks[1].norm_1(tokens)
+    # Of the last block; its input is the output of the layer before.
+    attention = blocks[-1].attention
+    (before_it,) = [
+        layer.name for layer in model.layers if layer.output is blocks[-1].input
+    ]
+    tokens = keras_vit.feature_extractor(model, before_it)(images)
+    normed = blocks[-1].norm_1(tokens)
     fused = keras.ops.convert_to_numpy(attention(normed))
     value = keras.ops.convert_to_numpy(attention.value(normed))
-    mixed = np.einsum("bhqk,bkhd->bqhd", maps[1], value)
+    mixed = np.einsum("bhqk,bkhd->bqhd", maps[-1], value)
     found = keras.ops.convert_to_numpy(attention.attention_output(mixed))
     np.testing.assert_allclose(found, fused, atol=1e-5)
     after = keras.ops.convert_to_numpy(model(images))
     np.testing.assert_array_equal(after, before)
+
+
+# positions: the model's options, a block, and whose output goes into it
+POSITIONS = {
+    "relative": (
+        {"position_embedding": "relative", "num_registers": 1, "qk_norm": True},
+        1,
+        "block_0",
+    ),
+    "relative, shared": (
+        {
+            "position_embedding": "relative",
+            "position_placement": "every_layer_shared",
+            "pooling": "gap",
+        },
+        1,
+        "block_0",
+    ),
+    "in every layer": (
+        {
+            "position_embedding": "learned_2d",
+            "position_placement": "every_layer",
+        },
+        1,
+        "position_embedding_1",
+    ),
+    "in every layer, shared": (
+        {
+            "position_embedding": "learned",
+            "position_placement": "every_layer_shared",
+        },
+        0,
+        "position_embedding_shared",
+    ),
+}
+
+
+@pytest.mark.parametrize("size", [(16, 24), (40, 16)])
+@pytest.mark.parametrize("case", POSITIONS)
+def test_positions_in_blocks(case, size):
+    """A block built on the maps is the model's."""
+    options, index, before = POSITIONS[case]
+    model = small(**options, input_shape=(None, None, 3), grid_size=(2, 3))
+    images = some_images(2, (*size, 3))
+    maps = inspection.attention_maps(model, images)
+    np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-6)
+    block = model.get_layer(f"block_{index}")
+    seen = keras_vit.feature_extractor(model, [before, block.name])(images)
+    x, attention = seen[before], block.attention
+    value = keras.ops.convert_to_numpy(attention.value(block.norm_1(x)))
+    mixed = np.einsum("bhqk,bkhd->bqhd", maps[index], value)
+    x = x + attention.attention_output(mixed)
+    found = keras.ops.convert_to_numpy(x + block.mlp(block.norm_2(x)))
+    expected = keras.ops.convert_to_numpy(seen[block.name])
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    heat = inspection.attention_heatmap(model, images)
+    assert heat.shape == (2, *size) and np.ptp(heat) > 0.01
+    norms = inspection.token_norms(model, images, index)
+    lengths = np.linalg.norm(expected, axis=-1)
+    np.testing.assert_allclose(norms[0], lengths, rtol=1e-4)
 
 
 def test_layers_are_chosen():

@@ -14,7 +14,7 @@ recipe = programs.load("ablate_position_embedding")
 def config(output, **options):
     options = {
         "steps": 2,
-        "batch_size": 8,
+        "batch_size": 128,
         "patch_size": 4,
         "settings": "none,relative/every_layer_shared",
         **options,
