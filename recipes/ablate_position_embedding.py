@@ -31,7 +31,24 @@ the mean of the patches ("gap") equally good, each at a rate of its own: 8e-4
 and 3e-4. Here, gap has 0.003, what suits these small models, and the class
 token the same 8/3 of it, 0.008; --learning-rate sets another.
 
-MEASURED
+Measured on digits (2026-11-21, 2 busy CPU cores, JAX, --seed 0): 10 minutes,
+of which 6 minutes of CPU time.
+
+  5-shot               stem          every layer  every layer, shared
+  none               0.4061                    -                    -
+  learned_1d         0.9429               0.9496               0.9482
+  learned_2d         0.9448               0.9554               0.9329
+  relative                -               0.7928               0.7017
+  sincos2d           0.8396                    -                    -
+
+As in the paper, "none" is by far the worst, and neither the kind nor the place
+of learned ones matters: with --seed 1, none is 0.4092, learned_1d/stem 0.9643,
+learned_2d/every_layer 0.9493 and relative/every_layer 0.7337, so that half a
+hundredth to two are noise, and six for what is half trained. Unlike in the
+paper, relative ones and sines are behind: they learn slower and are not done
+after 400 steps. After 1600, relative/every_layer is 0.9747 and sincos2d 0.9682.
+The 5 images a class are drawn from those that the model was trained on, with
+their labels; the paper's are of other sets.
 """
 
 import csv
