@@ -28,7 +28,9 @@ SIZES = {
 CASES = [
     case
     for case in itertools.product(KINDS, PLACEMENTS)
-    if case != ("relative", "stem")
+    # "learned" is "learned_1d"; of none, one place is as good as another.
+    if case[0] != "learned"
+    and case not in (("relative", "stem"), ("none", "every_layer_shared"))
 ]
 
 
@@ -83,14 +85,7 @@ def test_arrays_alone_tell_what_is_learned(tmp_path):
         np.testing.assert_array_equal(numpy(found), numpy(expected))
 
 
-@pytest.mark.parametrize(
-    "kind, place",
-    [
-        ("learned_1d", "every_layer"),
-        ("learned_2d", "stem"),
-        ("relative", "every_layer_shared"),
-    ],
-)
+@pytest.mark.parametrize("kind, place", CASES)
 def test_checkpoints_load_at_another_size(kind, place, tmp_path):
     """As a model of any size resamples them at every call."""
     model = build(kind, place)
@@ -100,8 +95,32 @@ def test_checkpoints_load_at_another_size(kind, place, tmp_path):
     x = images(16, 20)
     expected = numpy(any_size(x))
     np.testing.assert_allclose(numpy(wide(x)), expected, atol=2e-5)
-    other = build(kind, place, input_shape=(16, 20, 3))
-    assert np.abs(numpy(other(x)) - expected).max() > 1e-3
+    if kind not in ("none", "sincos2d"):
+        other = build(kind, place, input_shape=(16, 20, 3))
+        assert np.abs(numpy(other(x)) - expected).max() > 1e-3
+
+
+@pytest.mark.skipif(
+    keras.config.backend() != "torch", reason="run once, where it is fastest"
+)
+@pytest.mark.parametrize("kind, place", CASES)
+def test_remat_changes_nothing(kind, place):
+    """Of what a step learns; tests/layers/test_remat.py runs everywhere."""
+
+    def trained(remat):
+        model = build(kind, place, remat=remat, pooling="gap")
+        before = model.get_weights()
+        model.compile("sgd", "mse")
+        model.fit(images(), np.ones((2, 3)), verbose=0)
+        paths = [weight.path for weight in model.weights]
+        steps = zip(paths, model.get_weights(), before, strict=True)
+        return {path: after - start for path, after, start in steps}
+
+    again = trained(True)
+    for path, plain in trained(False).items():
+        np.testing.assert_allclose(again[path], plain, atol=1e-6)
+        if "position_embedding" in path:
+            assert np.abs(plain).max() > 0
 
 
 LEARNED = [c for c in CASES if c[0] in ("learned_2d", "relative")]
