@@ -79,13 +79,12 @@ def test_the_fused_path_uses_these_probabilities(case):
     assert maps.shape == (len(blocks), len(images), heads, length, length)
     assert maps.dtype == "float32"
     np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-6)
-    # Of the last block; its input is the output of the layer before.
-    attention = blocks[-1].attention
-    (before_it,) = [
-        layer.name for layer in model.layers if layer.output is blocks[-1].input
-    ]
-    tokens = keras_vit.feature_extractor(model, before_it)(images)
-    normed = blocks[-1].norm_1(tokens)
+    # Of the last block, whose input is the output of the layer before it.
+    block = blocks[-1]
+    attention = block.attention
+    before_it = model.layers[model.layers.index(block) - 1]
+    tokens = keras_vit.feature_extractor(model, before_it.name)(images)
+    normed = block.norm_1(tokens)
     fused = keras.ops.convert_to_numpy(attention(normed))
     value = keras.ops.convert_to_numpy(attention.value(normed))
     mixed = np.einsum("bhqk,bkhd->bqhd", maps[-1], value)
