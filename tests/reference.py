@@ -26,7 +26,7 @@ def gelu(x, kind):
     return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
 
 
-def attention(x, context, weights, name, epsilon):
+def attention(x, context, weights, name, epsilon, offsets=None):
     def project(which, source):
         kernel = weights[f"{name}/{which}/kernel"]  # (D, heads, d)
         y = np.einsum("btd,dhk->bhtk", source, kernel)
@@ -41,7 +41,14 @@ def attention(x, context, weights, name, epsilon):
         project("key", context),
         project("value", context),
     )
-    scores = query @ key.swapaxes(2, 3) / math.sqrt(query.shape[-1])
+    scores = query @ key.swapaxes(2, 3)
+    if offsets is not None:  # one for every p_q - p_k, from -(N - 1) to N - 1
+        count = (len(offsets) + 1) // 2
+        for p in range(-count, 0):  # the patches come last
+            for q in range(-count, 0):
+                far = offsets[p - q + count - 1]
+                scores[:, :, p, q] += query[:, :, p] @ far
+    scores = scores / math.sqrt(query.shape[-1])
     scores = np.exp(scores - scores.max(-1, keepdims=True))
     probabilities = scores / scores.sum(-1, keepdims=True)
     mixed = probabilities @ value  # (B, heads, T, d)
@@ -57,9 +64,9 @@ def mlp(x, weights, name, kind):
     return hidden + weights[f"{name}/dense_2/bias"]
 
 
-def block(x, weights, name, kind="gelu_tanh", epsilon=1e-6):
+def block(x, weights, name, kind="gelu_tanh", epsilon=1e-6, offsets=None):
     y = layer_norm(x, weights, f"{name}/norm_1", epsilon)
-    y = attention(y, y, weights, f"{name}/attention", epsilon)
+    y = attention(y, y, weights, f"{name}/attention", epsilon, offsets)
     x = x + y * weights.get(f"{name}/scale_1/gamma", 1)
     y = layer_norm(x, weights, f"{name}/norm_2", epsilon)
     y = mlp(y, weights, f"{name}/mlp", kind)
@@ -77,6 +84,22 @@ def patches(images, patch_size):
     return np.stack(cut, axis=1)
 
 
+def positions(weights, layer):
+    """What a layer adds to all tokens; 0 if there is no such layer."""
+    if f"{layer}/embedding" in weights:
+        return weights[f"{layer}/embedding"]
+    if f"{layer}/columns" not in weights:
+        return 0
+    x, y = weights[f"{layer}/columns"], weights[f"{layer}/rows"]
+    rows = [
+        np.concatenate([x[column], y[row]])
+        for row in range(len(y))
+        for column in range(len(x))
+    ]
+    prefix = weights.get(f"{layer}/prefix", np.zeros((1, 0, 2 * x.shape[1])))
+    return np.concatenate([prefix, [rows]], axis=1)
+
+
 def vision_transformer(images, weights, pooling, kind="gelu_tanh", eps=1e-6):
     """Logits of a ViT with class token or without, and any pooling."""
     weights = {k: np.asarray(w, "float64") for k, w in weights.items()}
@@ -91,10 +114,14 @@ def vision_transformer(images, weights, pooling, kind="gelu_tanh", eps=1e-6):
             prefix += tokens.shape[1]
             tokens = np.broadcast_to(tokens, (len(x), *tokens.shape[1:]))
             x = np.concatenate([tokens, x], axis=1)
-    x = x + weights["position_embedding/embedding"]
+    x = x + positions(weights, "position_embedding")
     i = 0
     while f"block_{i}/norm_1/gamma" in weights:
-        x = block(x, weights, f"block_{i}", kind, eps)
+        offsets = None
+        for layer in (f"position_embedding_{i}", "position_embedding_shared"):
+            x = x + positions(weights, layer)
+            offsets = weights.get(f"{layer}/offsets", offsets)
+        x = block(x, weights, f"block_{i}", kind, eps, offsets)
         i += 1
     x = layer_norm(x, weights, "encoder_norm", eps)
     if pooling == "token":

@@ -3,6 +3,8 @@
 import math
 
 from keras_vit.converters import _resnet
+from keras_vit.converters._positions import placement
+from keras_vit.converters._positions import positions_in
 
 _NEEDED = {  # path: number of axes
     "patch_embedding/kernel": 4,
@@ -76,7 +78,17 @@ def architecture(
         root = _resnet.facts(shapes)
         root.pop("preactivation")  # a hybrid's never is
         facts.update(root)
-    return {**facts, **_positions(facts, shapes, grid, image_grid, prefixes)}
+    kind, layer = positions_in(shapes)
+    facts["position_embedding"] = kind
+    facts["position_placement"] = placement(layer) if layer else "stem"
+    if kind == "relative":
+        count = (shapes[f"{layer}/offsets"][0] + 1) // 2
+        grid = _grid(count, grid, image_grid)
+        return {**facts, "num_positions": count, "grid_size": grid}
+    if kind == "learned_2d":
+        return {**facts, **_axes(facts, shapes, layer, prefixes)}
+    shape = shapes.get(f"{layer}/embedding", ())
+    return {**facts, **_positions(facts, shape, grid, image_grid, prefixes)}
 
 
 def _raise_unless_vit(shapes):
@@ -105,9 +117,22 @@ def _pooling(facts, shapes):
     return "token" if facts["class_token"] and not late else "gap"
 
 
-def _positions(facts, shapes, grid, image_grid, prefixes):
+def _axes(facts, shapes, layer, prefixes):
+    """Of positions by column and row, whose shapes tell the grid."""
+    rows, columns = (
+        shapes.get(f"{layer}/{name}", (0,))[0] for name in ("rows", "columns")
+    )
+    count = shapes.get(f"{layer}/prefix", (1, 0))[1]
+    fits = (p for p in prefixes if positioned(p, facts) == count)
+    return {
+        "num_positions": rows * columns,
+        "grid_size": (rows, columns),
+        "position_prefix": next(fits, prefixes[0]),
+    }
+
+
+def _positions(facts, shape, grid, image_grid, prefixes):
     """Which tokens have a position, and the grid of the others."""
-    shape = shapes.get("position_embedding/embedding", ())
     if len(shape) != 3:
         return {
             "num_positions": None,
@@ -128,7 +153,6 @@ def _positions(facts, shapes, grid, image_grid, prefixes):
         "num_positions": counts[chosen],
         "grid_size": grids[chosen],
         "position_prefix": chosen,
-        "position_embedding": "learned",
     }
 
 

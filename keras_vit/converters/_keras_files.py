@@ -17,6 +17,8 @@ from keras_vit.converters._architecture import architecture
 from keras_vit.converters._architecture import positioned
 from keras_vit.converters._containers import not_a
 from keras_vit.converters._files import raise_unless_usable
+from keras_vit.converters._positions import is_positions
+from keras_vit.converters._positions import placement
 
 ENDINGS = (".keras", ".weights.h5")
 _NOTES = "keras_vit"  # the attribute that our .weights.h5 files tell more in
@@ -125,12 +127,16 @@ def told_by_layers(configs, shapes, grid=None):
     if family == "hybrid":
         told.update(_resnet.rules_of(configs))
     block = configs["block_0"]
-    positions = configs["position_embedding"]
+    layer = next(filter(is_positions, configs), "position_embedding")
+    positions = configs[layer]
     told["activation"] = block["activation"]
     told["norm_epsilon"] = block["norm_epsilon"]
-    told["position_embedding"] = positions["kind"]
+    told["position_embedding"] = kind = positions.get("kind", "relative")
+    told["position_placement"] = placement(layer)
     told["resampling"] = positions["resampling"]
-    if positions["kind"] == "learned":
+    if kind == "relative":
+        told["grid_size"] = grid
+    if kind in ("learned", "learned_2d"):
         count = positions["num_prefix_tokens"]
         told["grid_size"] = grid
         told["position_prefix"] = next(

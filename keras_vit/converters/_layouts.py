@@ -4,6 +4,7 @@ from keras_vit.converters import _resnet
 from keras_vit.converters._architecture import positioned
 from keras_vit.converters._convert import raise_if
 from keras_vit.converters._formats import FORMATS
+from keras_vit.converters._positions import reasons_against
 
 # What arrays cannot say and a code base always does.
 _GOOGLE = {
@@ -199,12 +200,11 @@ def raise_unless_held(told, layout):
         layout: Name of the layout to write.
     """
     name, _, spelling = layout.partition(":")
-    reasons = []
     if "hidden_size" not in told:
         _raise_unless_resnet(name, told)
         return
-    positions = told["position_embedding"]
-    if positions == "learned":
+    reasons = reasons_against(told, name)
+    if told["position_embedding"] == "learned":
         prefix = told["position_prefix"]
         possible = position_prefixes(name, spelling)
         counts = [positioned(other, told) for other in possible]
@@ -213,8 +213,6 @@ def raise_unless_held(told, layout):
                 f"positions for {prefix!r} of the tokens before the patches; "
                 f"it has them for {possible[0]!r}"
             )
-    if positions == "sincos2d" and name != "big_vision":
-        reasons.append("fixed positions (sincos2d)")
     if name in _NEEDS_CLASS_TOKEN and not told["class_token"]:
         reasons.append("a model without a class token")
     pools = _POOLINGS.get(name, {})

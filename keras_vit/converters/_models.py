@@ -12,6 +12,7 @@ from keras_vit.converters._keras_files import told_by_layers
 from keras_vit.converters._keras_files import write_notes
 from keras_vit.converters._layouts import known
 from keras_vit.converters._layouts import spelling_of
+from keras_vit.converters._positions import is_positions
 from keras_vit.converters._writing import raise_unless_writable
 from keras_vit.converters._writing import write_checkpoint
 
@@ -191,7 +192,7 @@ def describe(model):
     }
     configs = {layer.name: layer.get_config() for layer in model.layers}
     positions = next(
-        (x for x in model.layers if x.name == "position_embedding"), None
+        (layer for layer in model.layers if is_positions(layer.name)), None
     )
     shapes = {path: array.shape for path, array in weights.items()}
     try:

@@ -31,7 +31,8 @@ RULES = {
     ),
     # A ResNet before it, or alone, is small beside the encoder.
     r"(root_conv|conv_\d|conv_proj)/kernel": (None,) * 4,
-    r"position_embedding/embedding": (None, None, None),
+    r"position_embedding(_\d+|_shared)?/(embedding|prefix)": (None,) * 3,
+    r"position_embedding(_\d+|_shared)?/(columns|rows|offsets)": (None,) * 2,
     r"pooling/probe": (None, None, None),
     # All norms, of queries and keys too, and `LayerScale`.
     r"(\w*norm(_\w+)?|scale_\d)/(gamma|beta)": (None,),

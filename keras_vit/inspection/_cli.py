@@ -103,12 +103,11 @@ def _size(model):
     """The size of image to show to a model: its own, or what its positions
     were learned for."""
     from keras_vit.inspection import _parts
-    from keras_vit.layers import AddPositionEmbs
 
     size = tuple(model.inputs[0].shape[1:3])
     if None not in size:
         return size
-    positions = _parts.part(model, AddPositionEmbs)
+    positions = _parts.positions_of(model)
     if positions is None:
         return SIZE, SIZE
     pairs = zip(positions.built_grid, _parts.patch_pixels(model), strict=True)

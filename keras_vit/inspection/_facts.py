@@ -4,8 +4,8 @@ import keras
 import numpy as np
 
 from keras_vit.converters._files import read_config
+from keras_vit.converters._positions import placement
 from keras_vit.inspection import _parts
-from keras_vit.layers import AddPositionEmbs
 from keras_vit.preprocessing import decode_predictions
 
 
@@ -27,7 +27,7 @@ def table(model, checkpoint, settings, size, mode):
         mode: As in `preprocess_input`.
     """
     # Not from the layers' configs: asked for one, Keras imports TensorFlow.
-    positions = _parts.part(model, AddPositionEmbs)
+    positions = _parts.positions_of(model)
     told = checkpoint.arguments(
         settings.get("grid_size"),
         getattr(positions, "built_grid", None),
@@ -74,9 +74,11 @@ def _encoder(model, told, size):
     tokens = [f"{names.count(name)} {name}" for name in dict.fromkeys(names)]
     tokens.append(f"{rows * columns} patches")
     patch = " × ".join(map(str, layout.patch_size))
-    layer = _parts.part(model, AddPositionEmbs)
-    positions = layer.kind
-    if layer.kind == "learned":
+    layer = _parts.positions_of(model)
+    positions = getattr(layer, "kind", "relative")
+    if (place := placement(layer.name)) != "stem":
+        positions += f" in {place.replace('_', ' ')}"
+    if layer.stored():
         grid = " × ".join(map(str, layer.built_grid))
         positions += f", for {grid} patches; fitted: {layer.resampling}"
     return [

@@ -42,9 +42,12 @@ def each_map(model, images, layers=None):
     blocks = _parts.blocks_of(model, layers)
     images = _parts.as_images(model, images)
     inputs = _parts.run(model, [block.input for block in blocks], images)
-    for block, tokens in zip(blocks, inputs, strict=True):
-        normed = block.norm_1(tokens)
-        probabilities = block.attention.probabilities(normed)
+    for block, arrays in zip(blocks, inputs, strict=True):
+        # Relative positions come beside the tokens.
+        tokens, *relative = arrays if isinstance(arrays, list) else [arrays]
+        probabilities = block.attention.probabilities(
+            block.norm_1(tokens), None, *relative
+        )
         yield keras.ops.convert_to_numpy(probabilities)
 
 

@@ -7,8 +7,10 @@ import keras
 import numpy as np
 
 from keras_vit.converters._resnet import stride
+from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import ClassToken
 from keras_vit.layers import PatchEmbedding
+from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers import TransformerBlock
 
 _FIRST_UNIT = re.compile(r"stage_\d+_unit_1")
@@ -75,6 +77,11 @@ def patch_pixels(model):
     stages = [name for name in names if _FIRST_UNIT.fullmatch(name)]
     pixels = stride(stages) if "root_conv" in names else 1
     return rows * pixels, columns * pixels
+
+
+def positions_of(model):
+    """Returns the first layer of positions, of any kind, or None."""
+    return part(model, (AddPositionEmbs, RelativePositionEmbs))
 
 
 def part(model, kind):
@@ -146,7 +153,8 @@ def as_images(model, images):
 
 
 def run(model, tensors, images):
-    """Lists the values that some of a model's tensors take, as arrays."""
+    """Lists the values that some of a model's tensors, or lists of them, take,
+    as arrays."""
     # By name: of a list of one, Keras would give the one.
     named = {str(index): tensor for index, tensor in enumerate(tensors)}
     extract = keras.Model(model.inputs[0], named)

@@ -70,7 +70,8 @@ def position_similarity(model, grid_size=None):
 
     Returns:
         Array of shape `(rows, columns, rows, columns)`: [i, j] is a picture
-        of the patch in row i and column j with all others.
+        of the patch in row i and column j with all others. Where each block
+        adds its own, those of the first.
 
     Raises:
         ValueError: if the model adds no position embeddings to its patches,
@@ -89,7 +90,8 @@ def position_similarity(model, grid_size=None):
             "images of any size: give `grid_size=(rows, columns)`."
         )
     rows, columns = grid_size
-    length = layer.num_prefix_tokens + rows * columns
+    before = layer.num_prefix_tokens + layer.num_skipped_tokens
+    length = before + rows * columns
     width = _parts.part(model, PatchEmbedding).hidden_size
     # Added to zeros, embeddings of any kind come out as they are. Not by
     # calling the layer: that would round the zeros, and so them, to its
@@ -97,7 +99,7 @@ def position_similarity(model, grid_size=None):
     zeros = np.zeros((1, length, width), "float32")
     grid = np.zeros((1, rows, columns, 1), "float32")
     added = layer.call(*map(keras.ops.convert_to_tensor, (zeros, grid)))
-    added = keras.ops.convert_to_numpy(added)[0, layer.num_prefix_tokens :]
+    added = keras.ops.convert_to_numpy(added)[0, before:]
     norms = np.linalg.norm(added, axis=-1, keepdims=True)
     unit = added / np.maximum(norms, 1e-12)
     return (unit @ unit.T).reshape(rows, columns, rows, columns)

@@ -14,6 +14,9 @@ from keras_vit.layers._pooling import Pooling as Pooling
 from keras_vit.layers._position_embedding import (
     AddPositionEmbs as AddPositionEmbs,
 )
+from keras_vit.layers._relative_position import (
+    RelativePositionEmbs as RelativePositionEmbs,
+)
 from keras_vit.layers._residual_unit import ResidualUnit as ResidualUnit
 from keras_vit.layers._std_conv import StdConv2D as StdConv2D
 from keras_vit.layers._transformer_block import (

@@ -7,6 +7,7 @@ from keras_vit.layers import _checks
 from keras_vit.layers import _jax_fast
 from keras_vit.layers import _quantization
 from keras_vit.layers import _torch_fast
+from keras_vit.layers._relative_position import relative_logits
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -33,13 +34,16 @@ class MultiHeadAttention(keras.Layer):
     Call arguments:
         inputs: Tokens that ask, of shape `(batch, length, hidden_size)`.
         context: Tokens that are asked; None for `inputs` (self-attention).
+        relative: Output of `RelativePositionEmbs` for the patches, which are
+            the last of the tokens, or None.
         training: Boolean. Whether dropout is on.
 
     Output shape:
         That of `inputs`.
 
     Raises:
-        ValueError: if `num_heads` does not divide the hidden size.
+        ValueError: if `num_heads` does not divide the hidden size, or
+            `relative` does not fit the tokens.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class MultiHeadAttention(keras.Layer):
             dropout, dtype=self.dtype_policy, name="dropout"
         )
 
-    def build(self, inputs_shape, context_shape=None):
+    def build(self, inputs_shape, context_shape=None, relative_shape=None):
         _checks.rank(
             "MultiHeadAttention", inputs_shape, 3, "(batch, length, channels)"
         )
@@ -78,6 +82,8 @@ class MultiHeadAttention(keras.Layer):
             )
         # B batch, T S tokens, D hidden size, H heads, d head size
         heads = (self.num_heads, hidden_size // self.num_heads)
+        if relative_shape is not None:
+            _raise_unless_fits(relative_shape, inputs_shape[1], heads[1])
         context_shape = context_shape or inputs_shape
         for name, shape in (
             ("query", inputs_shape),
@@ -120,19 +126,22 @@ class MultiHeadAttention(keras.Layer):
             epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
         )
 
-    def call(self, inputs, context=None, training=False):
+    def call(self, inputs, context=None, relative=None, training=False):
         context = inputs if context is None else context
         query, key = self._query_and_key(inputs, context)
         value = self.value(context)
+        bias = None
+        if relative is not None:
+            bias = relative_logits(query, relative)  # (B, H, T, T)
         if training and self.dropout > 0:
-            x = self._attend_with_dropout(query, key, value)
+            x = self._attend_with_dropout(query, key, value, bias)
         elif _torch_fast.fits(query):
-            x = _torch_fast.attend(query, key, value)  # (B, T, H, d)
+            x = _torch_fast.attend(query, key, value, bias)  # (B, T, H, d)
         else:
-            x = ops.dot_product_attention(query, key, value)
+            x = ops.dot_product_attention(query, key, value, bias=bias)
         return self.attention_output(x)
 
-    def probabilities(self, inputs, context=None):
+    def probabilities(self, inputs, context=None, relative=None):
         """Returns how much each token takes of each, which a call does not.
 
         A second path beside the fused one, for looking inside. Queries and
@@ -142,6 +151,7 @@ class MultiHeadAttention(keras.Layer):
         Args:
             inputs: As in a call.
             context: As in a call.
+            relative: As in a call.
 
         Returns:
             Tensor of shape `(batch, num_heads, length, context_length)`,
@@ -150,7 +160,11 @@ class MultiHeadAttention(keras.Layer):
         context = inputs if context is None else context
         query, key = self._query_and_key(inputs, context)
         dtype = keras.backend.result_type(query.dtype, "float32")
-        return _softmax(ops.cast(query, dtype), ops.cast(key, dtype))
+        query, key = ops.cast(query, dtype), ops.cast(key, dtype)
+        bias = None
+        if relative is not None:
+            bias = relative_logits(query, ops.cast(relative, dtype))
+        return _softmax(query, key, bias)
 
     def _query_and_key(self, inputs, context):
         query, key = self.query(inputs), self.key(context)
@@ -158,11 +172,13 @@ class MultiHeadAttention(keras.Layer):
             query, key = self.query_norm(query), self.key_norm(key)
         return query, key
 
-    def _attend_with_dropout(self, query, key, value):
-        probabilities = self._dropout(_softmax(query, key), training=True)
+    def _attend_with_dropout(self, query, key, value, bias):
+        probabilities = self._dropout(_softmax(query, key, bias), training=True)
         return ops.einsum("BHTS,BSHd->BTHd", probabilities, value)
 
-    def compute_output_shape(self, inputs_shape, context_shape=None):
+    def compute_output_shape(
+        self, inputs_shape, context_shape=None, relative_shape=None
+    ):
         return inputs_shape
 
     def get_build_config(self):
@@ -183,6 +199,19 @@ class MultiHeadAttention(keras.Layer):
         }
 
 
-def _softmax(query, key):
+def _raise_unless_fits(relative_shape, length, head_size):
+    """Whether offsets can be those of the last tokens."""
+    _, count, channels = relative_shape
+    fits = None in (count, length) or (count % 2 and count < 2 * length)
+    if channels != head_size or not fits:
+        raise ValueError(
+            "`relative` must be of shape (batch, 2 * patches - 1, "
+            f"{head_size}), with no more patches than the {length} tokens. "
+            f"Received: shape {tuple(relative_shape)}"
+        )
+
+
+def _softmax(query, key, bias):
     query = query / math.sqrt(query.shape[-1])
-    return ops.softmax(ops.einsum("BTHd,BSHd->BHTS", query, key))
+    scores = ops.einsum("BTHd,BSHd->BHTS", query, key)
+    return ops.softmax(scores if bias is None else scores + bias)

@@ -3,11 +3,15 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers import _checks
+from keras_vit.layers import _position_store
 from keras_vit.layers._patch_grid import size_of
+from keras_vit.layers._position_fitting import fit_axis
+from keras_vit.layers._position_fitting import fit_embedding
+from keras_vit.layers._position_fitting import known
 from keras_vit.layers._resampling import RESAMPLINGS
 from keras_vit.layers._resampling import resample
 
-KINDS = ("learned", "sincos2d", "none")
+KINDS = ("learned", "learned_2d", "sincos2d", "none")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -19,18 +23,22 @@ class AddPositionEmbs(keras.Layer):
     aspect, they are resampled to it; rows of prefix tokens are kept as they
     are. Weights saved at one grid load at another the same way.
 
-    From "An Image is Worth 16x16 Words", Sections 3.1 and 3.2
-    (https://arxiv.org/abs/2010.11929); `sincos2d` is big_vision's
+    From "An Image is Worth 16x16 Words", Sections 3.1 and 3.2 and Appendix
+    D.4 (https://arxiv.org/abs/2010.11929); `sincos2d` is big_vision's
     `posemb_sincos_2d`, the fixed embedding of "Better plain ViT baselines for
     ImageNet-1k" (https://arxiv.org/abs/2205.01580).
 
     Args:
-        kind: "learned"; "sincos2d", which has no weights and is computed for
-            the grid at hand; or "none", which adds nothing.
+        kind: "learned"; "learned_2d" (a vector of half the size for each
+            column and for each row, one behind the other); "sincos2d", which
+            has no weights and is computed for the grid at hand; or "none",
+            which adds nothing.
         grid_size: Integer or `(rows, columns)` of the learned embeddings.
             None takes the grid that the layer is built with.
         num_prefix_tokens: Integer. How many tokens before the patches have a
             row of their own (zeros for "sincos2d").
+        num_skipped_tokens: Integer. How many tokens between those and the
+            patches have no position.
         resampling: How to fit learned embeddings to another grid:
             "bilinear_align_corners" (Google's code), "bilinear",
             "bicubic" (Hugging Face), "bicubic_antialias" (timm),
@@ -38,8 +46,8 @@ class AddPositionEmbs(keras.Layer):
             (Meta's DINOv2 without registers).
 
     Call arguments:
-        inputs: Tokens of shape `(batch, num_prefix_tokens + rows * columns,
-            hidden_size)`.
+        inputs: Tokens of shape `(batch, num_prefix_tokens +
+            num_skipped_tokens + rows * columns, hidden_size)`.
         grid: Tensor of shape `(batch, rows, columns, ...)` that the patches
             come from, such as the output of `PatchEmbedding`. Only its shape
             is read. None means that the grid is `grid_size`.
@@ -60,6 +68,7 @@ class AddPositionEmbs(keras.Layer):
         grid_size=None,
         num_prefix_tokens=0,
         resampling="bilinear_align_corners",
+        num_skipped_tokens=0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -72,8 +81,11 @@ class AddPositionEmbs(keras.Layer):
         self.num_prefix_tokens = _checks.natural_int(
             "num_prefix_tokens", num_prefix_tokens
         )
+        self.num_skipped_tokens = _checks.natural_int(
+            "num_skipped_tokens", num_skipped_tokens
+        )
         self.resampling = _checks.one_of("resampling", resampling, RESAMPLINGS)
-        self.embedding = None
+        self.embedding = self.columns = self.rows = self.prefix = None
 
     def build(self, inputs_shape, grid_shape=None):
         _checks.rank(
@@ -99,12 +111,32 @@ class AddPositionEmbs(keras.Layer):
                 f"shape {grid_shape}"
             )
         rows, columns = self.built_grid
+        if self.kind == "learned_2d":
+            self._build_axes(rows, columns, hidden_size)
+            return
+        length = self.num_prefix_tokens + rows * columns
+        self.embedding = self._table("embedding", (1, length, hidden_size))
+
+    def _build_axes(self, rows, columns, hidden_size):
+        if hidden_size % 2:
+            raise ValueError(
+                "Position embeddings of kind 'learned_2d' need an even hidden "
+                f"size, half for columns and half for rows. Received: "
+                f"{hidden_size}"
+            )
+        self.columns = self._table("columns", (columns, hidden_size // 2))
+        self.rows = self._table("rows", (rows, hidden_size // 2))
+        if self.num_prefix_tokens:
+            shape = (1, self.num_prefix_tokens, hidden_size)
+            self.prefix = self._table("prefix", shape)
+
+    def _table(self, name, shape):
         # Resampling stays in the variable's precision: hence no autocast.
-        self.embedding = self.add_weight(
-            shape=(1, self.num_prefix_tokens + rows * columns, hidden_size),
+        return self.add_weight(
+            shape=shape,
             initializer=keras.initializers.RandomNormal(stddev=0.02),
             autocast=False,
-            name="embedding",
+            name=name,
         )
 
     def call(self, inputs, grid=None):
@@ -119,20 +151,49 @@ class AddPositionEmbs(keras.Layer):
             )
         self._raise_unless_fits(inputs.shape, size)
         if self.kind == "learned":
-            positions = self._learned(size)
+            positions = self._joined(*self._learned(size))
+        elif self.kind == "learned_2d":
+            positions = self._joined(*self._learned_2d(size))
         else:
             positions = self._sincos2d(size, inputs.shape[-1])
         return inputs + ops.cast(positions, inputs.dtype)
 
+    def _joined(self, prefix, patches):
+        """Rows of all tokens: (1, length, hidden_size)."""
+        parts = [] if prefix is None else [prefix]
+        if self.num_skipped_tokens:
+            shape = (1, self.num_skipped_tokens, patches.shape[-1])
+            parts.append(ops.zeros(shape, patches.dtype))
+        parts.append(patches)
+        return ops.concatenate(parts, axis=1) if len(parts) > 1 else patches
+
     def _learned(self, size):
+        """Rows of the prefix tokens, or None, and of the patches."""
         prefix = self.num_prefix_tokens
         embedding = ops.convert_to_tensor(self.embedding)
-        if _known(size) and tuple(size) == self.built_grid:
-            return embedding
-        patches = self._resampled(embedding[0, prefix:], size)[None]
-        if not prefix:
-            return patches
-        return ops.concatenate([embedding[:, :prefix], patches], axis=1)
+        same = known(size) and tuple(size) == self.built_grid
+        if same and not (prefix and self.num_skipped_tokens):
+            return None, embedding  # of both, as they are
+        patches = embedding[0, prefix:]
+        if not same:
+            patches = self._resampled(patches, size)
+        return embedding[:, :prefix] if prefix else None, patches[None]
+
+    def _learned_2d(self, size):
+        x, y = (
+            fit_axis(ops.convert_to_tensor(table), new, self.resampling, ops)
+            for table, new in ((self.columns, size[1]), (self.rows, size[0]))
+        )
+        half = x.shape[-1]
+        shape = (*size, half)
+        x = ops.broadcast_to(x[None], shape)
+        y = ops.broadcast_to(y[:, None], shape)
+        patches = ops.concatenate([x, y], axis=-1)
+        patches = ops.reshape(patches, (1, -1, 2 * half))
+        prefix = None
+        if self.prefix is not None:
+            prefix = ops.convert_to_tensor(self.prefix)
+        return prefix, patches
 
     def _resampled(self, patches, size):
         hidden_size = patches.shape[-1]
@@ -141,7 +202,7 @@ class AddPositionEmbs(keras.Layer):
         return ops.reshape(patches, (-1, hidden_size))
 
     def _sincos2d(self, size, hidden_size):
-        xp, dtype = (np, "float64") if _known(size) else (ops, "float32")
+        xp, dtype = (np, "float64") if known(size) else (ops, "float32")
         omega = 1e4 ** -np.linspace(0, 1, hidden_size // 4).astype(dtype)
         rows, columns = (xp.arange(n, dtype=dtype) for n in size)
         # (rows, columns, hidden_size / 4), x along the columns
@@ -150,17 +211,19 @@ class AddPositionEmbs(keras.Layer):
         parts = [xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)]
         positions = xp.concatenate(parts, axis=-1)
         positions = xp.reshape(positions, (1, -1, hidden_size))
-        prefix = xp.zeros((1, self.num_prefix_tokens, hidden_size), dtype)
+        prefix = self.num_prefix_tokens + self.num_skipped_tokens
+        prefix = xp.zeros((1, prefix, hidden_size), dtype)
         return xp.concatenate([prefix, positions], axis=1)
 
     def _raise_unless_fits(self, shape, size):
-        if not _known(size):
+        if not known(size):
             return
-        expected = self.num_prefix_tokens + size[0] * size[1]
+        prefix = self.num_prefix_tokens + self.num_skipped_tokens
+        expected = prefix + size[0] * size[1]
         if shape[1] is not None and shape[1] != expected:
             raise ValueError(
                 f"AddPositionEmbs expected {expected} tokens: "
-                f"{self.num_prefix_tokens} prefix tokens and a grid of "
+                f"{prefix} prefix tokens and a grid of "
                 f"{size[0]} x {size[1]} patches. Received: shape "
                 f"{tuple(shape)}. Pass the grid the patches come from as "
                 "`grid` if it is not the one the layer was built with."
@@ -169,34 +232,34 @@ class AddPositionEmbs(keras.Layer):
     def compute_output_shape(self, inputs_shape, grid_shape=None):
         return inputs_shape
 
-    def save_own_variables(self, store):
-        if self.embedding is not None:
-            store["embedding"] = np.asarray(
-                ops.convert_to_numpy(self.embedding)
-            )
-            store["grid_size"] = np.asarray(self.built_grid)
+    def stored(self):
+        """Returns what is learned: `{name: variable}`."""
+        names = ("embedding", "columns", "rows", "prefix")
+        tables = {name: getattr(self, name) for name in names}
+        return {k: table for k, table in tables.items() if table is not None}
 
-    def load_own_variables(self, store):
-        if ("embedding" in store) != (self.embedding is not None):
-            raise ValueError(
-                f"The layer {self.name!r} has kind={self.kind!r}, and the "
-                "file was saved with "
-                + ("learned" if "embedding" in store else "no learned")
-                + " position embeddings."
-            )
-        if self.embedding is None:
-            return
-        embedding = np.asarray(store["embedding"])
-        grid = tuple(int(n) for n in store["grid_size"])
-        self.embedding.assign(
-            fit_embedding(
-                embedding,
+    def fit(self, arrays, grid):
+        """Fits arrays under the names of `stored`, made for the grid of so
+        many `(rows, columns)`, to this layer's grid. NumPy."""
+        arrays = dict(arrays)
+        if "embedding" in arrays:
+            arrays["embedding"] = fit_embedding(
+                arrays["embedding"],
                 grid,
                 self.built_grid,
                 self.resampling,
                 self.num_prefix_tokens,
             )
-        )
+        for name, new in zip(("rows", "columns"), self.built_grid, strict=True):
+            if name in arrays:
+                arrays[name] = fit_axis(arrays[name], new, self.resampling, np)
+        return arrays
+
+    def save_own_variables(self, store):
+        _position_store.save(self, store)
+
+    def load_own_variables(self, store):
+        _position_store.load(self, store, f"kind={self.kind!r}")
 
     def get_config(self):
         return {
@@ -205,39 +268,5 @@ class AddPositionEmbs(keras.Layer):
             "grid_size": self.grid_size,
             "num_prefix_tokens": self.num_prefix_tokens,
             "resampling": self.resampling,
+            "num_skipped_tokens": self.num_skipped_tokens,
         }
-
-
-def _known(size):
-    """Whether a size is known now, and not only while the graph runs."""
-    return all(isinstance(n, int) for n in size)
-
-
-def fit_embedding(embedding, old, new, method, num_prefix_tokens):
-    """Resamples stored position embeddings to another grid, in NumPy.
-
-    Args:
-        embedding: Array of shape `(1, num_prefix_tokens + rows * columns,
-            hidden_size)` for the grid `old`.
-        old: `(rows, columns)` of the array.
-        new: The wanted `(rows, columns)`.
-        method: A key of `RESAMPLINGS`.
-        num_prefix_tokens: Integer. Rows to keep as they are.
-
-    Returns:
-        The array for the grid `new`, of the same type; unchanged if the grid
-        is.
-    """
-    length = num_prefix_tokens + old[0] * old[1]
-    if embedding.shape[:2] != (1, length):
-        raise ValueError(
-            f"Position embeddings of {num_prefix_tokens} prefix tokens and a "
-            f"grid of {old[0]} x {old[1]} patches have the shape (1, {length}, "
-            f"hidden_size). Received: {embedding.shape}"
-        )
-    if tuple(old) == tuple(new):
-        return embedding
-    prefix, patches = np.split(embedding[0], [num_prefix_tokens])
-    grid = patches.reshape(*old, -1).astype("float64")
-    patches = resample(grid, new, method, xp=np).reshape(-1, grid.shape[-1])
-    return np.concatenate([prefix, patches])[None].astype(embedding.dtype)

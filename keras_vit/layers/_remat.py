@@ -3,7 +3,7 @@
 import keras
 
 
-def call(layer, function, inputs):
+def call(layer, function, *inputs):
     """Calls a function so that its values are computed again for gradients.
 
     `keras.remat` alone would draw other random numbers the second time (on
@@ -13,8 +13,9 @@ def call(layer, function, inputs):
     Args:
         layer: The layer whose sub-layers the function calls.
         function: Function of `inputs` that returns a tensor.
-        inputs: Tensor.
+        *inputs: Tensors.
     """
+    count = len(inputs)
     weights = {id(weight) for weight in layer.weights}
     states = [v for v in layer.variables if id(v) not in weights]
     fixed = []
@@ -22,16 +23,17 @@ def call(layer, function, inputs):
         # A scope within a scope does not see the outer one's values.
         fixed = [(weight, weight.value) for weight in layer.weights]
 
-    def functional(inputs, *values):
+    def functional(*values):
+        inputs, values = values[:count], values[count:]
         mapping = [*fixed, *zip(states, values, strict=True)]
         with keras.StatelessScope(mapping) as scope:
-            outputs = function(inputs)
+            outputs = function(*inputs)
             after = [scope.get_current_value(state) for state in states]
         return outputs, *after
 
     # A copy: the variables themselves are assigned to below.
     before = [state.value * 1 for state in states]
-    outputs, *after = keras.remat(functional)(inputs, *before)
+    outputs, *after = keras.remat(functional)(*inputs, *before)
     for state, value in zip(states, after, strict=True):
         state.assign(value)
     return outputs

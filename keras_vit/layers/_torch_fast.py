@@ -72,13 +72,18 @@ def add(x, y):
     return x + y if torch.is_grad_enabled() else x.add_(y)
 
 
-def attend(query, key, value):
-    """Attention of (B, T, H, d), which Keras would copy into (B, H, T, d)."""
+def attend(query, key, value, bias=None):
+    """Attention of (B, T, H, d), which Keras would copy into (B, H, T, d).
+
+    `bias`, (B, H, T, T), is added to the scaled scores.
+    """
     import torch
 
     # B batch, T tokens, H heads, d head size
     turned = (x.transpose(1, 2) for x in (query, key, value))
-    x = torch.nn.functional.scaled_dot_product_attention(*turned)
+    x = torch.nn.functional.scaled_dot_product_attention(
+        *turned, attn_mask=bias
+    )
     return x.transpose(1, 2)
 
 

@@ -40,6 +40,7 @@ class TransformerBlock(keras.Layer):
 
     Call arguments:
         inputs: Tokens of shape `(batch, length, hidden_size)`.
+        relative: Output of `RelativePositionEmbs`, or None.
         training: Boolean. Whether dropout is on.
 
     Output shape:
@@ -103,26 +104,31 @@ class TransformerBlock(keras.Layer):
         self._path_1 = keras.layers.Dropout(drop_path, name="path_1", **path)
         self._path_2 = keras.layers.Dropout(drop_path, name="path_2", **path)
 
-    def build(self, input_shape):
+    def build(self, inputs_shape, relative_shape=None):
         _checks.rank(
-            "TransformerBlock", input_shape, 3, "(batch, length, channels)"
+            "TransformerBlock", inputs_shape, 3, "(batch, length, channels)"
         )
-        for layer in (self.norm_1, self.attention, self.norm_2, self.mlp):
-            layer.build(input_shape)
+        self.norm_1.build(inputs_shape)
+        self.attention.build(inputs_shape, relative_shape=relative_shape)
+        self.norm_2.build(inputs_shape)
+        self.mlp.build(inputs_shape)
         if self.layer_scale is not None:
-            self.scale_1.build(input_shape)
-            self.scale_2.build(input_shape)
+            self.scale_1.build(inputs_shape)
+            self.scale_2.build(inputs_shape)
 
-    def call(self, inputs, training=False):
+    def call(self, inputs, relative=None, training=False):
         if self.remat and training:
-            return _remat.call(self, self._train, inputs)
-        return self._call(inputs, training)
+            tensors = (inputs,) if relative is None else (inputs, relative)
+            return _remat.call(self, self._train, *tensors)
+        return self._call(inputs, relative, training)
 
-    def _train(self, inputs):
-        return self._call(inputs, training=True)
+    def _train(self, inputs, relative=None):
+        return self._call(inputs, relative, training=True)
 
-    def _call(self, inputs, training):
-        x = self.attention(self.norm_1(inputs), training=training)
+    def _call(self, inputs, relative, training):
+        x = self.attention(
+            self.norm_1(inputs), relative=relative, training=training
+        )
         x = self._dropout(x, training=training)
         if self.scale_1 is not None:
             x = self.scale_1(x)
@@ -132,8 +138,8 @@ class TransformerBlock(keras.Layer):
             y = self.scale_2(y)
         return x + self._path_2(y, training=training)
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
+    def compute_output_shape(self, inputs_shape, relative_shape=None):
+        return inputs_shape
 
     def get_build_config(self):
         return _quantization.add(super().get_build_config(), self)

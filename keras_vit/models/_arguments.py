@@ -11,13 +11,13 @@ from keras_vit.converters import open_checkpoint
 from keras_vit.converters._resnet import RULES
 from keras_vit.layers import _checks
 from keras_vit.layers import _patch_grid
+from keras_vit.models import _positions
 from keras_vit.models import _resnet
 from keras_vit.models._input_shape import shape_of
 from keras_vit.weights import named
 
 DEFAULT_IMAGE_SIZE = 224
 CLASSES_21K = 21843
-KINDS = ("learned", "sincos2d", "none")
 POOLINGS = ("token", "gap", "token_gap", "map", None)
 FINAL_NORMS = ("before_pooling", "after_pooling", "none")
 SIZES = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim")
@@ -27,7 +27,6 @@ PAPER = {
     "num_registers": 0,
     "distillation": False,
     "mask_token": False,
-    "position_embedding": "learned",
     "position_prefix": "all",
     "resampling": "bilinear_align_corners",
     "patch_bias": True,
@@ -59,6 +58,9 @@ def resolve(said):
         s.pooling in (None, told.get("pooling"))
         or s.checkpoint is None
         or s.checkpoint.layout in ("timm", "mae")
+    )
+    s.position_embedding, s.position_placement = _positions.settle(
+        s.position_embedding, s.position_placement, told
     )
     for name in SIZES:
         if getattr(s, name) is None:
@@ -178,7 +180,6 @@ def _check_sizes(s):
     for name in ("dropout", "attention_dropout", "drop_path"):
         setattr(s, name, _checks.rate(name, getattr(s, name)))
     _checks.positive_float("norm_epsilon", s.norm_epsilon)
-    _checks.one_of("position_embedding", s.position_embedding, KINDS)
     _checks.one_of("pooling", s.pooling, POOLINGS)
     _checks.one_of("final_norm", s.final_norm, FINAL_NORMS)
     _checks.one_of(

@@ -10,7 +10,8 @@ def feature_extractor(model, names):
         model: A functional `keras.Model`, such as `ViTB16()`.
         names: Name of a layer, or a list of them: "patch_embedding",
             "position_embedding", "block_0" ..., "encoder_norm", "pooling",
-            "pre_logits", "head".
+            "pre_logits", "head". Of a layer that all blocks share, what it
+            gives the first.
 
     Returns:
         A `keras.Model` that maps images to a dict of name to output; for a
@@ -33,10 +34,16 @@ def feature_extractor(model, names):
             f"{unknown or names!r}. The model {model.name!r} has: "
             f"{', '.join(layers)}"
         )
-    outputs = {name: layers[name].output for name in wanted}
+    outputs = {name: _output(layers[name]) for name in wanted}
     if isinstance(names, str):
         outputs = outputs[names]
     inputs = model.inputs
     # A list of one input would make Keras warn at every call with a tensor.
     inputs = inputs[0] if len(inputs) == 1 else inputs
     return keras.Model(inputs, outputs, name=f"{model.name}_features")
+
+
+def _output(layer):
+    if layer.name == "position_embedding_shared":
+        return layer._inbound_nodes[0].output_tensors[0]
+    return layer.output

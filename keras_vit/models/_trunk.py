@@ -9,6 +9,7 @@ from keras_vit.layers import ClassToken
 from keras_vit.layers import MaskToken
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import Pooling
+from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers import TransformerBlock
 from keras_vit.models._resnet import resnet
 from keras_vit.weights import load_into
@@ -21,7 +22,8 @@ def build(s):
     x = images
     if s.resnet_layers is not None:
         x = resnet(x, s)  # a feature map, of which the patches are cut
-    x = _encoder(_tokens(x, s), s)  # (B, P + N, D)
+    x, grid = _tokens(x, s)
+    x = _encoder(x, grid, s)  # (B, P + N, D)
     if s.pooling is not None:
         x = _head(x, s)
     return model_of(images, x, s)
@@ -34,7 +36,8 @@ def images_of(s):
 
 
 def _tokens(x, s):
-    """Images, or a feature map, to tokens with positions (B, P + N, D)."""
+    """Images, or a feature map, to tokens (B, P + N, D), with positions if
+    they have theirs here, and the grid that they come from."""
     grid = PatchEmbedding(
         s.hidden_size,
         s.patch_size,
@@ -47,13 +50,9 @@ def _tokens(x, s):
         x = MaskToken(name="mask_token", trainable=False)(x)
 
     # Tokens join from the front; those that have a position join before it.
-    positions = AddPositionEmbs(
-        s.position_embedding,
-        grid_size=s.grid_size,
-        num_prefix_tokens=s.num_positioned,
-        resampling=s.resampling,
-        name="position_embedding",
-    )
+    positions = None
+    if s.position_placement == "stem":
+        positions = _positions(s, "position_embedding")
     joined = 0
     for layer_name, count, initializer in s.prefix_tokens:
         if joined == s.num_positioned and positions is not None:
@@ -64,16 +63,52 @@ def _tokens(x, s):
         joined += count
     if positions is not None:
         x = positions(x, grid)  # (B, P + N, D)
-    return x
+    return x, grid
 
 
-def _encoder(x, s):
+def _positions(s, name, num_skipped_tokens=0):
+    return AddPositionEmbs(
+        s.position_embedding,
+        grid_size=s.grid_size,
+        num_prefix_tokens=s.num_positioned,
+        resampling=s.resampling,
+        num_skipped_tokens=num_skipped_tokens,
+        name=name,
+    )
+
+
+def _positions_of_blocks(s):
+    """Returns each block's layer of positions: its own, or one for all; None
+    if they were added before the blocks."""
+    if s.position_placement == "stem":
+        return [None] * s.num_layers
+
+    def make(name):
+        if s.position_embedding != "relative":
+            skipped = s.num_prefix_tokens - s.num_positioned
+            return _positions(s, name, skipped)
+        return RelativePositionEmbs(
+            s.hidden_size // s.num_heads,
+            grid_size=s.grid_size,
+            resampling=s.resampling,
+            name=name,
+        )
+
+    # The names tell which: see `converters/_positions.py`.
+    if s.position_placement == "every_layer_shared":
+        return [make("position_embedding_shared")] * s.num_layers
+    return [make(f"position_embedding_{i}") for i in range(s.num_layers)]
+
+
+def _encoder(x, grid, s):
     x = keras.layers.Dropout(s.dropout, name="dropout")(x)
     if s.pre_norm:
         x = _norm(s, "pre_norm")(x)
 
+    positions = _positions_of_blocks(s)
+    relative = {}  # what a layer gives; one that all blocks share runs once
     for i, rate in enumerate(np.linspace(0, s.drop_path, s.num_layers)):
-        x = TransformerBlock(
+        block = TransformerBlock(
             s.num_heads,
             s.mlp_dim,
             activation=s.activation,
@@ -86,7 +121,16 @@ def _encoder(x, s):
             drop_path=float(rate),
             remat=s.remat,
             name=f"block_{i}",
-        )(x)
+        )
+        layer = positions[i]
+        if s.position_embedding == "relative":
+            if layer.name not in relative:
+                relative[layer.name] = layer(grid)
+            x = block(x, relative[layer.name])
+            continue
+        if layer is not None:
+            x = layer(x, grid)
+        x = block(x)
     if s.final_norm == "before_pooling":
         x = _norm(s, "encoder_norm")(x)
     return x

@@ -22,6 +22,7 @@ def VisionTransformer(
     distillation=None,
     mask_token=None,
     position_embedding=None,
+    position_placement=None,
     position_prefix=None,
     grid_size=None,
     resampling=None,
@@ -54,7 +55,9 @@ def VisionTransformer(
     Images go in as `(batch, height, width, channels)` floats in [-1, 1] (see
     `preprocess_input`). Layers are named `patch_embedding`, `class_token`,
     `position_embedding`, `block_0` ..., `encoder_norm`, `pooling`,
-    `pre_logits` and `head`; `feature_extractor` reads any of them.
+    `pre_logits` and `head`; `feature_extractor` reads any of them. Positions
+    in every layer are `position_embedding_0` ..., or, shared,
+    `position_embedding_shared`.
 
     Args:
         patch_size: Integer or `(rows, columns)`, in pixels.
@@ -87,11 +90,20 @@ def VisionTransformer(
         distillation: Boolean. Whether to have DeiT's distillation token; with
             a head, the output is the mean of the two tokens' heads.
         mask_token: Boolean. Whether to hold a token for masked patches; False.
-        position_embedding: "learned" (default), "sincos2d" or "none".
+        position_embedding: "learned" (default; also called "learned_1d"),
+            "learned_2d", "relative", "sincos2d" or "none": the variants of
+            the paper's Appendix D.4 and big_vision's fixed one. See
+            `AddPositionEmbs` and `RelativePositionEmbs`.
+        position_placement: Where positions are added: "stem" (once before the
+            blocks; default), "every_layer" (at the start of every block, each
+            time others) or "every_layer_shared" (the same ones). Relative
+            ones are part of every block's attention: "every_layer" (default
+            for them) or "every_layer_shared". Where nothing is added,
+            nothing is said by it.
         position_prefix: Which tokens before the patches have a position:
             "all" (default), "class" (registers have none: DINOv2) or
-            "none" (big_vision
-            and timm's `no_embed_class`).
+            "none" (big_vision and timm's `no_embed_class`). Relative
+            positions are of patches alone.
         grid_size: `(rows, columns)` of the learned positions. None takes that
             of `input_shape`; where this is unknown, that of `weights`, else
             that of 224 x 224 pixels.

@@ -11,6 +11,7 @@ from keras_vit.converters._layouts import meaning
 from keras_vit.converters._layouts import raise_unless_held
 from keras_vit.converters._layouts import spelling_of
 from keras_vit.converters._models import describe
+from keras_vit.converters._positions import is_positions
 from keras_vit.converters._resnet import stride
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
@@ -169,8 +170,7 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
     """
     if weights is None:
         built = _build_new(model or "compact-vit", patch_size, arguments)
-        learned = arguments.get("position_embedding") in (None, "learned")
-        if model in (None, "compact-vit") and learned:
+        if model in (None, "compact-vit"):
             _spread_positions(built, seed)
         return built
     checkpoint = opened(model, weights)
@@ -200,11 +200,13 @@ def _build_new(model, patch_size, arguments):
 def _spread_positions(model, seed):
     # Positions that start at the usual 0.02 are lost beside the content of
     # small patches: digits then learn far slower (0.91 after 800 steps, and
-    # 0.97 after 600 with 0.5).
-    positions = model.get_layer("position_embedding").embedding
-    positions.assign(
-        keras.random.normal(positions.shape, stddev=0.5, seed=seed)
-    )
+    # 0.97 after 600 with 0.5). All kinds start alike, wherever they are added.
+    layers = [x for x in model.layers if is_positions(x.name)]
+    tables = [table for x in layers for table in x.stored().values()]
+    for i, table in enumerate(tables):
+        table.assign(
+            keras.random.normal(table.shape, stddev=0.5, seed=seed + i)
+        )
 
 
 def zero_head(model):

@@ -6,13 +6,11 @@ written once and not once a layout.
 
 import numpy as np
 
-from keras_vit.layers._position_embedding import fit_embedding
-
 _HEADS = ("head", "distillation_head")
 _FIRST = ("root_conv/kernel", "patch_embedding/kernel")
 
 
-def adapt(weights, shapes, positions=None, grid=None, keeps_head=True):
+def adapt(weights, shapes, positions=(), grid=None, keeps_head=True):
     """Returns weights fitted to a model's shapes, as far as that has meaning.
 
     * A whole head is left out, so that the model keeps its own, if the model
@@ -29,7 +27,7 @@ def adapt(weights, shapes, positions=None, grid=None, keeps_head=True):
     Args:
         weights: Dict of our paths to arrays.
         shapes: Dict of the model's paths to shapes.
-        positions: The model's `AddPositionEmbs` layer, if it has one.
+        positions: Dict of names to the model's layers of positions.
         grid: `(rows, columns)` of the weights' position embeddings, or None
             if unknown.
         keeps_head: Boolean. Whether a head that fits is taken.
@@ -56,19 +54,22 @@ def adapt(weights, shapes, positions=None, grid=None, keeps_head=True):
     path = next((p for p in _FIRST if p in weights), None)
     if path in shapes and weights[path].ndim == 4:
         weights[path] = adapt_channels(weights[path], shapes[path][2])
-    path = "position_embedding/embedding"
-    if grid is not None and path in weights and path in shapes:
-        prefix = positions.num_prefix_tokens
-        # Other prefix tokens than the model's are for the loader to name.
-        if weights[path].shape[:2] == (1, prefix + grid[0] * grid[1]):
-            weights[path] = fit_embedding(
-                weights[path],
-                grid,
-                positions.built_grid,
-                positions.resampling,
-                prefix,
-            )
+    if grid is not None:
+        for name, layer in dict(positions).items():
+            _fit_positions(weights, name, layer, grid)
     return weights, fresh
+
+
+def _fit_positions(weights, name, layer, grid):
+    stored = {key: weights.get(f"{name}/{key}") for key in layer.stored()}
+    if any(array is None for array in stored.values()):
+        return
+    try:
+        fitted = layer.fit(stored, grid)
+    except ValueError:
+        return  # other prefix tokens than the model's: the loader names them
+    for key, array in fitted.items():
+        weights[f"{name}/{key}"] = array
 
 
 def _has_other_classes(head, weights, shapes):

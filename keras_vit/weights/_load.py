@@ -1,6 +1,7 @@
 """Putting a checkpoint's weights into a model: all of them or none."""
 
 from keras_vit.converters._convert import raise_if
+from keras_vit.converters._positions import is_positions
 from keras_vit.weights._adapt import adapt
 
 
@@ -19,9 +20,7 @@ def load_into(model, checkpoint, grid=None, keeps_head=True):
     """
     variables = variables_of(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
-    positions = next(
-        (x for x in model.layers if x.name == "position_embedding"), None
-    )
+    positions = {x.name: x for x in model.layers if is_positions(x.name)}
     weights, fresh = adapt(
         checkpoint.weights, shapes, positions, grid, keeps_head
     )

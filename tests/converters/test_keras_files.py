@@ -45,6 +45,17 @@ MODELS = {
     "late": {"pooling": "gap", "final_norm": "after_pooling"},
     "distilled": {"distillation": True, "dropout": 0.1},
     "fixed": {"position_embedding": "sincos2d", "activation": "swiglu"},
+    "two axes": {
+        "position_embedding": "learned_2d",
+        "num_registers": 1,
+        "position_prefix": "class",
+        "position_placement": "every_layer_shared",
+    },
+    "relative": {"position_embedding": "relative"},
+    "everywhere": {
+        "position_embedding": "sincos2d",
+        "position_placement": "every_layer",
+    },
     "tokens": {"include_top": False, "classes": None},
     "pooled": {"include_top": False, "classes": None, "pooling": "token"},
     "any size": {"input_shape": (None, None, 3), "grid_size": (2, 8)},

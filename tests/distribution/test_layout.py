@@ -36,6 +36,13 @@ MODELS = {
         resnet_layers=(1, 1), width_factor=0.5, input_shape=(64, 64, 3)
     ),
     "distilled": dict(distillation=True),
+    "two axes": dict(
+        position_embedding="learned_2d", position_placement="every_layer"
+    ),
+    "relative": dict(
+        position_embedding="relative",
+        position_placement="every_layer_shared",
+    ),
     "late norm": dict(pooling="gap", final_norm="after_pooling"),
     "no biases": dict(qkv_bias=False, patch_bias=False),
     "features": dict(include_top=False, position_embedding="sincos2d"),
@@ -81,7 +88,8 @@ def test_every_variable_has_one_rule(name):
         assert layouts[f"outer/inner/{variable.path}"].axes == axes
     if name == "all options":
         never = {rule for rule in distribution.RULES if rule not in used}
-        never -= {rule for rule in never if "conv" in rule}  # of a ResNet
+        # Of a ResNet, and of other kinds of positions.
+        never -= {r for r in never if "conv" in r or "columns" in r}
         assert not never, "rules that no variable has"
 
 

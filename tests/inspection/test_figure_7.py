@@ -104,6 +104,26 @@ def test_similarity_of_positions(policy):
     assert inspection.position_similarity(model, (4, 2)).shape == (4, 2, 4, 2)
 
 
+def test_similarity_of_positions_of_the_first_block():
+    model = models.looking_at(
+        None,
+        num_registers=1,
+        position_prefix="class",
+        position_embedding="learned_2d",
+        position_placement="every_layer",
+    )
+    columns = np.zeros((3, 8))
+    columns[[0, 1, 2], [0, 0, 1]] = 1  # two alike, one apart
+    model.get_layer("position_embedding_0").columns.assign(columns)
+    found = inspection.position_similarity(model)
+    alike = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1]])
+    for row, other in np.ndindex(2, 2):
+        np.testing.assert_allclose(found[row, :, other], alike, atol=1e-6)
+    model = models.looking_at(None, position_embedding="relative")
+    with pytest.raises(ValueError, match="adds no position embeddings"):
+        inspection.position_similarity(model)
+
+
 def test_similarity_of_computed_positions():
     images = keras.Input((None, None, 3))
     grid = keras_vit.layers.PatchEmbedding(16, 8)(images)

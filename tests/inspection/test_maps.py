@@ -94,6 +94,66 @@ def test_the_fused_path_uses_these_probabilities(case):
     np.testing.assert_array_equal(after, before)
 
 
+# positions: the model's options, a block, and whose output goes into it
+POSITIONS = {
+    "relative": (
+        {"position_embedding": "relative", "num_registers": 1, "qk_norm": True},
+        1,
+        "block_0",
+    ),
+    "relative, shared": (
+        {
+            "position_embedding": "relative",
+            "position_placement": "every_layer_shared",
+            "pooling": "gap",
+        },
+        1,
+        "block_0",
+    ),
+    "in every layer": (
+        {
+            "position_embedding": "learned_2d",
+            "position_placement": "every_layer",
+        },
+        1,
+        "position_embedding_1",
+    ),
+    "in every layer, shared": (
+        {
+            "position_embedding": "learned",
+            "position_placement": "every_layer_shared",
+        },
+        0,
+        "position_embedding_shared",
+    ),
+}
+
+
+@pytest.mark.parametrize("size", [(16, 24), (40, 16)])
+@pytest.mark.parametrize("case", POSITIONS)
+def test_positions_in_blocks(case, size):
+    """A block built on the maps is the model's."""
+    options, index, before = POSITIONS[case]
+    model = small(**options, input_shape=(None, None, 3), grid_size=(2, 3))
+    images = some_images(2, (*size, 3))
+    maps = inspection.attention_maps(model, images)
+    np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-6)
+    block = model.get_layer(f"block_{index}")
+    seen = keras_vit.feature_extractor(model, [before, block.name])(images)
+    x, attention = seen[before], block.attention
+    value = keras.ops.convert_to_numpy(attention.value(block.norm_1(x)))
+    mixed = np.einsum("bhqk,bkhd->bqhd", maps[index], value)
+    x = x + attention.attention_output(mixed)
+    found = keras.ops.convert_to_numpy(x + block.mlp(block.norm_2(x)))
+    expected = keras.ops.convert_to_numpy(seen[block.name])
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    heat = inspection.attention_heatmap(model, images)
+    assert heat.shape == (2, *size) and np.ptp(heat) > 0.01
+    norms = inspection.token_norms(model, images, index)
+    lengths = np.linalg.norm(expected, axis=-1)
+    np.testing.assert_allclose(norms[0], lengths, rtol=1e-4)
+
+
 def test_layers_are_chosen():
     model, images = small(num_layers=3), some_images(1)
     every = inspection.attention_maps(model, images)

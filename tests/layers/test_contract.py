@@ -11,6 +11,8 @@ _rng = np.random.default_rng(0)
 IMAGES = _rng.normal(size=(2, 12, 8, 3)).astype("float32")
 TOKENS = _rng.normal(size=(2, 7, 12)).astype("float32")
 GRID = _rng.normal(size=(2, 3, 2, 12)).astype("float32")
+# Of 6 patches, for 3 heads.
+RELATIVE = _rng.normal(size=(2, 11, 4)).astype("float32")
 MASKED = np.array([[1, 0, 1, 0, 0, 1, 0], [0, 1, 1, 1, 0, 0, 0]], "float32")
 
 # softmax does not change when every score of a row moves by the same amount,
@@ -55,6 +57,29 @@ CASES = {
         TOKENS,
         GRID,
     ),
+    "AddPositionEmbs of two axes": (
+        lambda: layers.AddPositionEmbs("learned_2d", num_prefix_tokens=1),
+        TOKENS,
+        GRID,
+    ),
+    "AddPositionEmbs of two axes, another grid": (
+        lambda: layers.AddPositionEmbs(
+            "learned_2d", grid_size=(2, 5), num_skipped_tokens=1
+        ),
+        TOKENS,
+        GRID,
+    ),
+    "AddPositionEmbs with skipped tokens": (
+        lambda: layers.AddPositionEmbs(
+            num_prefix_tokens=2, num_skipped_tokens=1, grid_size=(2, 2)
+        ),
+        TOKENS,
+    ),
+    "RelativePositionEmbs": (lambda: layers.RelativePositionEmbs(4), GRID),
+    "RelativePositionEmbs of another grid": (
+        lambda: layers.RelativePositionEmbs(4, grid_size=(4, 3)),
+        GRID,
+    ),
     "AddPositionEmbs none": (
         lambda: layers.AddPositionEmbs("none"),
         TOKENS,
@@ -69,6 +94,17 @@ CASES = {
             4, qkv_bias=False, qk_norm=True, dropout=0.1, norm_epsilon=1e-5
         ),
         TOKENS,
+    ),
+    "MultiHeadAttention relative": (
+        lambda: layers.MultiHeadAttention(3, dropout=0.1),
+        TOKENS,
+        TOKENS,
+        RELATIVE,
+    ),
+    "TransformerBlock relative": (
+        lambda: layers.TransformerBlock(3, 24),
+        TOKENS,
+        RELATIVE,
     ),
     "TransformerBlock": (lambda: layers.TransformerBlock(3, 24), TOKENS),
     "TransformerBlock all": (
@@ -191,7 +227,27 @@ ERRORS = {
     ),
     "AddPositionEmbs kind": (
         lambda: layers.AddPositionEmbs("rotary"),
-        "'learned', 'sincos2d', 'none'.*kind='rotary'",
+        "'learned', 'learned_2d', 'sincos2d', 'none'.*kind='rotary'",
+    ),
+    "AddPositionEmbs of two axes and odd size": (
+        lambda: layers.AddPositionEmbs("learned_2d")(TOKENS[:, :6, :5], GRID),
+        "even hidden size.*Received: 5",
+    ),
+    "RelativePositionEmbs of unknown grid": (
+        lambda: layers.RelativePositionEmbs(4)(keras.Input((None, 2, 12))),
+        "give `grid_size",
+    ),
+    "RelativePositionEmbs of tokens": (
+        lambda: layers.RelativePositionEmbs(4)(TOKENS[0]),
+        r"rows, columns.*Received: shape \(7, 12\)",
+    ),
+    "MultiHeadAttention of too many offsets": (
+        lambda: layers.TransformerBlock(3, 24)(TOKENS[:, :5], RELATIVE),
+        r"no more patches than the 5 tokens. Received: shape \(2, 11, 4\)",
+    ),
+    "MultiHeadAttention of other heads": (
+        lambda: layers.TransformerBlock(4, 24)(TOKENS, RELATIVE),
+        r"2 \* patches - 1, 3\).*Received: shape \(2, 11, 4\)",
     ),
     "AddPositionEmbs resampling": (
         lambda: layers.AddPositionEmbs(resampling="nearest"),

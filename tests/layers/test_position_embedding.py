@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_vit.layers import AddPositionEmbs
+from keras_vit.layers import MultiHeadAttention
+from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers._position_embedding import fit_embedding
+from keras_vit.layers._position_fitting import fit_offsets
 from keras_vit.layers._resampling import RESAMPLINGS
 from keras_vit.layers._resampling import resample
 from keras_vit.layers._resampling import resampling_matrix
@@ -126,6 +129,83 @@ def test_prefix_rows_are_kept():
     np.testing.assert_array_equal(new[:, :2], old[:, :2])
 
 
+def test_skipped_tokens_get_nothing():
+    """Registers behind a class token, where both come before the patches."""
+    layer = AddPositionEmbs(
+        grid_size=(1, 3), num_prefix_tokens=1, num_skipped_tokens=2
+    )
+    zeros = np.zeros((1, 6, 8), "float32")
+    for grid in (None, np.zeros((1, 1, 3, 8)), np.zeros((1, 3, 1, 8))):
+        found = numpy(layer(zeros, grid))[0]
+        stored = numpy(layer.embedding)[0]
+        np.testing.assert_array_equal(found[0], stored[0])
+        np.testing.assert_array_equal(found[1:3], 0)
+        assert found[3:].any(axis=1).all()
+    wide = numpy(
+        AddPositionEmbs("sincos2d", num_skipped_tokens=2)(
+            zeros, np.zeros((1, 2, 2, 8))
+        )
+    )
+    assert not wide[0, :2].any() and wide[0, 2:].any(axis=1).all()
+
+
+def brute_offsets(offsets, old, new, how):
+    """`fit_offsets` by looking at every pair of patches."""
+    steps = np.zeros((2 * old[0] - 1, 2 * old[1] - 1, offsets.shape[1]))
+    for row in range(1 - old[0], old[0]):
+        for column in range(1 - old[1], old[1]):
+            far = row * old[1] + column + old[0] * old[1] - 1
+            steps[row + old[0] - 1, column + old[1] - 1] = offsets[far]
+    steps = resample(steps, (2 * new[0] - 1, 2 * new[1] - 1), how, xp=np)
+    count = new[0] * new[1]
+    found = [[] for _ in range(2 * count - 1)]
+    for p in range(count):
+        for q in range(count):
+            row = p // new[1] - q // new[1] + new[0] - 1
+            column = p % new[1] - q % new[1] + new[1] - 1
+            found[p - q + count - 1].append(steps[row, column])
+    return np.array([np.mean(each, axis=0) for each in found])
+
+
+side = st.integers(1, 5)
+
+
+@quick
+@given(side, side, side, side, method)
+def test_offsets_are_means_over_pairs(rows, columns, wide, long, how):
+    rng = np.random.default_rng(rows * 12 + columns)
+    old, new = (rows, columns), (wide, long)
+    offsets = rng.normal(size=(2 * rows * columns - 1, 3))
+    found = fit_offsets(offsets, old, new, how, np)
+    if old == new:
+        np.testing.assert_array_equal(found, offsets)
+    elif "offset" not in how:
+        expected = brute_offsets(offsets, old, new, how)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+    ones = fit_offsets(np.ones_like(offsets), old, new, how, np)
+    np.testing.assert_allclose(ones, 1, atol=1e-12)
+
+
+def test_relative_positions_are_the_same_under_dropout():
+    """The plain second path adds what the fused one is given."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 6, 8)).astype("float32")
+    layer = MultiHeadAttention(2, dropout=1e-7)
+    plain = layer(x)
+    relative = RelativePositionEmbs(4)
+    relative.build((None, 2, 2))
+    relative.offsets.assign(rng.normal(size=(7, 4)))
+    offsets = relative(np.zeros((2, 2, 2)))
+    found = layer(x, relative=offsets)
+    again = layer(x, relative=offsets, training=True)
+    np.testing.assert_allclose(numpy(found), numpy(again), atol=1e-6)
+    assert np.abs(numpy(found) - numpy(plain)).max() > 1e-3
+    # The two tokens before the patches neither ask nor are asked.
+    np.testing.assert_allclose(
+        numpy(found)[:, :2], numpy(plain)[:, :2], atol=1e-6
+    )
+
+
 def test_learned_starts_as_in_the_paper():
     layer = AddPositionEmbs(grid_size=24)
     layer.build((None, 576, 64))
@@ -133,7 +213,7 @@ def test_learned_starts_as_in_the_paper():
     assert abs(embedding.std() - 0.02) < 0.001 and abs(embedding.mean()) < 1e-3
 
 
-@pytest.mark.parametrize("kind", ["learned", "sincos2d"])
+@pytest.mark.parametrize("kind", ["learned", "learned_2d", "sincos2d"])
 def test_any_grid_inside_a_compiled_model(kind):
     """One model, grids of several sizes, through predict()."""
     tokens = keras.Input((None, 8))
@@ -153,9 +233,14 @@ def test_any_grid_inside_a_compiled_model(kind):
                 1,
             )
         else:
-            expected = numpy(
-                AddPositionEmbs(kind, num_prefix_tokens=1)(x[:1], g[:1])
+            fixed = AddPositionEmbs(
+                kind, grid_size=(rows, columns), num_prefix_tokens=1
             )
+            fixed.build(x.shape, g.shape)
+            tables = {k: numpy(table) for k, table in layer.stored().items()}
+            for name, array in fixed.fit(tables, (3, 2)).items():
+                fixed.stored()[name].assign(array)
+            expected = numpy(fixed(x[:1], g[:1]))
         np.testing.assert_allclose(found[:1], expected, atol=1e-6)
         np.testing.assert_array_equal(found[0], found[1])
 
@@ -180,7 +265,11 @@ def test_kinds_do_not_load_into_each_other(tmp_path):
         return keras.Model(tokens, layer(tokens))
 
     path = str(tmp_path / "w.weights.h5")
-    for kind, other in (("learned", "sincos2d"), ("sincos2d", "learned")):
+    for kind, other in (
+        ("learned", "sincos2d"),
+        ("sincos2d", "learned_2d"),
+        ("learned_2d", "learned"),
+    ):
         model_of(kind).save_weights(path)
         with pytest.raises(ValueError, match="positions"):
             model_of(other).load_weights(path)

@@ -44,7 +44,12 @@ def steps(model):
 RANDOM = {"dropout": 0.2, "attention_dropout": 0.2, "drop_path": 0.2}
 
 
-@pytest.mark.parametrize("options", [{}, RANDOM], ids=["still", "random"])
+RELATIVE = {**RANDOM, "position_embedding": "relative"}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, RANDOM, RELATIVE], ids=["still", "random", "relative"]
+)
 def test_gradients_are_the_same(options, tmp_path, record_error):
     """Also of dropout, whose second drawing must be the first one's."""
     kept = steps(model_of(False, **options))

@@ -67,6 +67,14 @@ def test_attention():
     expected = outcome(ops.dot_product_attention, query, key, value)
     found = outcome(_torch_fast.attend, query, key, value)
     assert_close(found, expected, 2e-6)
+    bias = RNG.normal(size=(2, 3, 7, 7))
+    found = outcome(_torch_fast.attend, query, key, value, bias)
+
+    def plain(query, key, value, bias):
+        return ops.dot_product_attention(query, key, value, bias=bias)
+
+    expected = outcome(plain, query, key, value, bias)
+    assert_close(found, expected, 2e-6)
 
 
 DENSE = {

@@ -53,6 +53,22 @@ OPTIONS = {
     "exact gelu": {"activation": "gelu", "norm_epsilon": 1e-3},
     "no biases": {"patch_bias": False, "qkv_bias": False},
     "qk norm, layer scale": {"qk_norm": True, "layer_scale": 0.1},
+    "1-D in every layer": {
+        "position_embedding": "learned_1d",
+        "position_placement": "every_layer",
+    },
+    "2-D": {"position_embedding": "learned_2d"},
+    "2-D shared": {
+        "position_embedding": "learned_2d",
+        "position_placement": "every_layer_shared",
+        "num_registers": 2,
+    },
+    "relative": {"position_embedding": "relative", "qk_norm": True},
+    "relative shared": {
+        "position_embedding": "relative",
+        "position_placement": "every_layer_shared",
+        "pooling": "gap",
+    },
 }
 
 
@@ -72,7 +88,10 @@ def test_logits_are_the_oracles(case):
     np.testing.assert_allclose(found, expected, atol=2e-4, rtol=2e-5)
 
 
-@pytest.mark.parametrize("case", ["token", "map", "registers", "no biases"])
+@pytest.mark.parametrize(
+    "case",
+    ["token", "map", "registers", "no biases", "2-D shared", "relative"],
+)
 def test_saved_files_hold_everything(case, tmp_path):
     model = tiny(**OPTIONS[case])
     randomise(model)
@@ -98,13 +117,15 @@ def test_saved_files_hold_everything(case, tmp_path):
     np.testing.assert_array_equal(before, same.predict(images(), verbose=0))
 
 
-def test_weights_load_into_a_model_of_another_size(tmp_path):
-    model = tiny()
+@pytest.mark.parametrize("case", ["token", "2-D shared", "relative shared"])
+def test_weights_load_into_a_model_of_another_size(case, tmp_path):
+    options = OPTIONS[case]
+    model = tiny(**options)
     randomise(model)
     model.save_weights(tmp_path / "model.weights.h5")
-    wide = tiny(input_shape=(12, 20, 3))
+    wide = tiny(input_shape=(12, 20, 3), **options)
     wide.load_weights(tmp_path / "model.weights.h5")
-    any_size = tiny(input_shape=(None, None, 3), grid_size=(2, 3))
+    any_size = tiny(input_shape=(None, None, 3), grid_size=(2, 3), **options)
     any_size.load_weights(tmp_path / "model.weights.h5")
     x = images(2, 12, 20, 3)
     np.testing.assert_allclose(
@@ -112,8 +133,19 @@ def test_weights_load_into_a_model_of_another_size(tmp_path):
     )
 
 
-@pytest.mark.parametrize("pooling", ["token", "gap", "map"])
-@pytest.mark.parametrize("position", ["learned", "sincos2d"])
+@pytest.mark.parametrize(
+    "pooling, position",
+    [
+        ("token", "learned"),
+        ("gap", "learned"),
+        ("map", "learned"),
+        ("token", "sincos2d"),
+        ("gap", "sincos2d"),
+        ("map", "sincos2d"),
+        ("token", "learned_2d"),
+        ("token", "relative"),
+    ],
+)
 def test_any_size_and_aspect_in_one_compiled_model(pooling, position):
     model = tiny(
         input_shape=(None, None, 3),

@@ -1,0 +1,197 @@
+"""Kinds and places of positions: what goes together, is told and is kept."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters import load
+from keras_vit.converters import open_checkpoint
+from keras_vit.converters import save
+from keras_vit.converters._formats import FORMATS
+from keras_vit.converters._models import describe
+from keras_vit.models._positions import KINDS
+from keras_vit.models._positions import PLACEMENTS
+from tests.harness import numpy
+
+SIZES = {
+    "input_shape": (8, 12, 3),
+    "patch_size": 4,
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "mlp_dim": 16,
+    "classes": 3,
+}
+CASES = [
+    case
+    for case in itertools.product(KINDS, PLACEMENTS)
+    # "learned" is "learned_1d"; of none, one place is as good as another.
+    if case[0] != "learned"
+    and case not in (("relative", "stem"), ("none", "every_layer_shared"))
+]
+
+
+def build(kind, place, **options):
+    model = keras_vit.VisionTransformer(
+        **{**SIZES, **options},
+        position_embedding=kind,
+        position_placement=place,
+    )
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(rng.normal(0, 0.3, weight.shape))
+    return model
+
+
+def images(rows=8, columns=12):
+    rng = np.random.default_rng(1)
+    return rng.uniform(-1, 1, (2, rows, columns, 3)).astype("float32")
+
+
+@pytest.mark.parametrize("kind, place", CASES)
+def test_a_model_tells_what_it_has(kind, place, tmp_path):
+    model = build(kind, place)
+    told = describe(model)[1]
+    assert told["position_embedding"] == kind.removesuffix("_1d")
+    assert told["position_placement"] == ("stem" if kind == "none" else place)
+    save(model, tmp_path / "m.weights.h5")
+    arguments = open_checkpoint(tmp_path / "m.weights.h5").arguments()
+    for name in ("position_embedding", "position_placement", "grid_size"):
+        assert arguments[name] == told[name]
+    again = load(tmp_path / "m.weights.h5")
+    np.testing.assert_array_equal(
+        numpy(again(images())), numpy(model(images()))
+    )
+
+
+def test_arrays_alone_tell_what_is_learned(tmp_path):
+    """Keras's own files without our notes: names and shapes are enough."""
+    for kind, place in CASES:
+        if kind in ("none", "sincos2d"):
+            continue
+        model = build(kind, place)
+        model.save_weights(tmp_path / "bare.weights.h5")
+        again = keras_vit.VisionTransformer(
+            weights=str(tmp_path / "bare.weights.h5"),
+            input_shape=(8, 12, 3),
+            activation="gelu_tanh",
+            norm_epsilon=1e-6,
+            resampling="bilinear_align_corners",
+        )
+        found, expected = again(images()), model(images())
+        np.testing.assert_array_equal(numpy(found), numpy(expected))
+
+
+@pytest.mark.parametrize("kind, place", CASES)
+def test_checkpoints_load_at_another_size(kind, place, tmp_path):
+    """As a model of any size resamples them at every call."""
+    model = build(kind, place)
+    save(model, tmp_path / "model.keras")
+    wide = load(tmp_path / "model.keras", input_shape=(16, 20, 3))
+    any_size = load(tmp_path / "model.keras", input_shape=(None, None, 3))
+    x = images(16, 20)
+    expected = numpy(any_size(x))
+    np.testing.assert_allclose(numpy(wide(x)), expected, atol=2e-5)
+    if kind not in ("none", "sincos2d"):
+        other = build(kind, place, input_shape=(16, 20, 3))
+        assert np.abs(numpy(other(x)) - expected).max() > 1e-3
+
+
+@pytest.mark.skipif(
+    keras.config.backend() != "torch", reason="run once, where it is fastest"
+)
+@pytest.mark.parametrize("kind, place", CASES)
+def test_remat_changes_nothing(kind, place):
+    """Of what a step learns; tests/layers/test_remat.py runs everywhere."""
+
+    def trained(remat):
+        model = build(kind, place, remat=remat, pooling="gap")
+        before = model.get_weights()
+        model.compile("sgd", "mse")
+        model.fit(images(), np.ones((2, 3)), verbose=0)
+        paths = [weight.path for weight in model.weights]
+        steps = zip(paths, model.get_weights(), before, strict=True)
+        return {path: after - start for path, after, start in steps}
+
+    again = trained(True)
+    for path, plain in trained(False).items():
+        np.testing.assert_allclose(again[path], plain, atol=1e-6)
+        if "position_embedding" in path:
+            assert np.abs(plain).max() > 0
+
+
+LEARNED = [c for c in CASES if c[0] in ("learned_2d", "relative")]
+HOMELESS = [*LEARNED, ("learned", "every_layer"), ("sincos2d", "every_layer")]
+
+
+@pytest.mark.parametrize("kind, place", HOMELESS)
+def test_foreign_layouts_refuse_what_they_cannot_hold(kind, place, tmp_path):
+    model = build(kind, place, input_shape=(8, 8, 3))
+    named = kind if kind in ("learned_2d", "relative") else place
+    for layout in FORMATS:
+        if layout == "bit":  # of ResNets alone
+            continue
+        with pytest.raises(
+            ValueError, match=f"{layout}.*no place for.*{named}"
+        ):
+            save(model, tmp_path / "model.npz", layout)
+    assert not list(tmp_path.iterdir())
+
+
+def test_relative_positions_are_in_blocks():
+    with pytest.raises(ValueError, match="'every_layer'.*placement='stem'"):
+        build("relative", "stem")
+    with pytest.raises(ValueError, match="'every_layer_shared'.*='all'"):
+        build("learned", "all")
+    model = build("relative", None)
+    assert {"position_embedding_0", "position_embedding_1"} <= {
+        layer.name for layer in model.layers
+    }
+
+
+def test_one_table_in_all_layers_is_one_set_of_weights():
+    count = {p: build("learned", p).count_params() for p in PLACEMENTS}
+    assert count["stem"] == count["every_layer_shared"]
+    table = 7 * 16
+    assert count["every_layer"] == count["stem"] + table
+
+
+def test_features_of_positions():
+    model = build("learned", "every_layer_shared")
+    names = ["position_embedding_shared", "block_0", "patch_embedding"]
+    found = keras_vit.feature_extractor(model, names)(images())
+    table = numpy(model.get_layer(names[0]).embedding)
+    patches = numpy(found["patch_embedding"]).reshape(2, 6, 16)
+    first = numpy(found["position_embedding_shared"])[:, 1:]
+    np.testing.assert_allclose(first, patches + table[:, 1:], atol=1e-6)
+    model = build("relative", "every_layer")
+    found = keras_vit.feature_extractor(model, "position_embedding_1")(images())
+    assert found.shape == (2, 11, 8)
+
+
+def test_hybrids_have_them_too(tmp_path):
+    model = keras_vit.HybridVisionTransformer(
+        **{**SIZES, "input_shape": (64, 32, 3), "patch_size": 1},
+        resnet_layers=(1, 1),
+        width_factor=0.5,
+        position_embedding="relative",
+        position_placement="every_layer_shared",
+    )
+    assert model.get_layer("position_embedding_shared").built_grid == (8, 4)
+    save(model, tmp_path / "model.keras")
+    again = load(tmp_path / "model.keras", name="anew")
+    x = images(64, 32)
+    np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))
+
+
+def test_half_precision_trains():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = build("relative", "every_layer", attention_dropout=0.1, remat=True)
+    before = numpy(model.get_layer("position_embedding_0").offsets)
+    model.compile("sgd", "mse")
+    model.fit(images(), np.ones((2, 3)), verbose=0)
+    after = numpy(model.get_layer("position_embedding_0").offsets)
+    assert np.isfinite(after).all() and (before != after).any()

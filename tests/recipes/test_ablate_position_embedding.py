@@ -1,0 +1,79 @@
+"""The ablation's recipe: short runs, in this process."""
+
+import json
+
+import keras
+import pytest
+
+from keras_vit import training
+from tests.recipes import programs
+
+recipe = programs.load("ablate_position_embedding")
+
+
+def config(output, **options):
+    options = {
+        "steps": 2,
+        "batch_size": 128,
+        "patch_size": 4,
+        "settings": "none,relative/every_layer_shared",
+        **options,
+    }
+    return recipe.Config(output=str(output), strategy="none", **options)
+
+
+def test_a_grid_goes_on_and_ends_in_a_table(tmp_path, capsys):
+    output = tmp_path / "out"
+    recipe.main(config(output, settings="none"))
+    first = (output / "none-stem" / "few_shot.json").read_text()
+    recipe.main(config(output))
+    assert capsys.readouterr().out.count("done before") == 1
+    assert (output / "none-stem" / "few_shot.json").read_text() == first
+    for name in recipe.FILES:
+        assert (output / name).stat().st_size > 0
+    rows = json.loads((output / "results.json").read_text())["rows"]
+    assert [row["positions"] for row in rows] == ["none", "relative"]
+    assert all(0 <= row["few_shot"] <= 1 for row in rows)
+    line = (output / "table.txt").read_text().splitlines()[2]
+    assert line.split() == ["relative", "-", "-", f"{rows[1]['few_shot']:.4f}"]
+    model = keras.models.load_model(
+        output / "relative-every_layer_shared" / "model.keras"
+    )
+    # As wide as they start, and two steps.
+    offsets = model.get_layer("position_embedding_shared").offsets
+    assert 0.3 < keras.ops.convert_to_numpy(offsets).std() < 0.7
+
+    with pytest.raises(training.UserError, match="steps was 2.*--overwrite"):
+        recipe.main(config(output, steps=3))
+    recipe.main(config(output, steps=1, settings="none", overwrite=True))
+    assert not (output / "relative-every_layer_shared").exists()
+
+
+def test_settings():
+    def asked(text):
+        return recipe.settings_of(recipe.Config(settings=text))
+
+    assert len(asked("all")) == 10
+    assert asked("learned_2d/stem, none") == [
+        ("learned_2d", "stem"),
+        ("none", "stem"),
+    ]
+    assert asked("relative") == [
+        ("relative", "every_layer"),
+        ("relative", "every_layer_shared"),
+    ]
+    assert asked("sincos2d/every_layer") == [("sincos2d", "every_layer")]
+    for wrong in ("rotary", "relative/stem", "none/every_layer", ""):
+        with pytest.raises(ValueError, match=f"no '{wrong}'.*relative/every"):
+            asked(wrong)
+    with pytest.raises(ValueError, match="gap or token. Received: 'map'"):
+        recipe.Config(pooling="map")
+
+
+def test_each_pooling_has_its_rate():
+    data = training.find_data("digits")
+    for pooling, rate in recipe.RATES.items():
+        found = recipe.complete(recipe.Config(pooling=pooling), data)
+        assert found.learning_rate == rate
+    given = recipe.Config(pooling="token", learning_rate=0.1)
+    assert recipe.complete(given, data).learning_rate == 0.1
