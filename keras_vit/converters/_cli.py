@@ -133,7 +133,7 @@ def convert(
     if to == "keras":
         raise ValueError(
             f"{str(source)!r} is Keras's own and has no layout: say which "
-            f"{str(target)!r} shall have with --to."
+            "with --to."
         )
     raise_unless_writable(target, to)
     raise_if_untold(checkpoint, settings)
