@@ -116,6 +116,17 @@ LOADED = {
     "torchvision_vit_old_names": "torchvision",
     **{case: layout for case, (layout, _) in MODELS.items()},
 }
+# Pre-training models: (layout, spelling, arguments that the file lacks).
+PRETRAINING = {
+    "hf_vit_mim": ("huggingface", "mim", {}),
+    "hf_vit_mae": ("huggingface", "mae", {}),
+    "hf_vit_mae_saved_by_v5": ("huggingface", "mae-v5", {}),
+    "facebook_mae": (
+        "mae",
+        "",
+        {"num_heads": 3, "decoder_num_heads": 4, "norm_pixels": False},
+    ),
+}
 # vit_jax's current names with their class row are old big_vision names too.
 SAME = {"vit_jax", "big_vision"}
 
@@ -170,6 +181,11 @@ DERIVED = {
             ("Attention_1/", "Attention_0/"),
         ),
     ),
+    "hf_vit_mae_saved_by_v5": (
+        "hf_vit_mae",
+        ".safetensors",
+        ((r"\.decoder_layers\.", ".decoder_encoder.layer."),),
+    ),
 }
 
 
@@ -186,7 +202,8 @@ def _derived(case):
             key = re.sub(pattern, replacement, key)
         renamed[key] = array
     path = containers.put(f"a{suffix}", renamed, None, target)
-    path.rename(target / f"weights{suffix}")
+    name = "model" if suffix == ".safetensors" else "weights"
+    path.rename(target / f"{name}{suffix}")
     return target
 
 

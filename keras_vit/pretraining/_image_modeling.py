@@ -64,7 +64,7 @@ class MaskedImageModeling(MaskedModel):
         prediction = keras.layers.Dense(
             self.parts.patch_area,
             dtype=head_policy(self.dtype_policy),
-            name="prediction",
+            name="pixels",
         )(tokens)
         self.decoder = keras.Model(tokens, prediction, name="decoder")
 

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.pretraining._parts import Parts
+from keras_vit.weights import variables_of
 
 
 class MaskedModel(keras.Model):
@@ -30,9 +31,24 @@ class MaskedModel(keras.Model):
         self.encoder = encoder
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
+        self.built = True  # all layers are, in the constructors
 
-    def build(self, input_shape=None):
-        self.built = True  # all its layers are
+    def variables_by_path(self):
+        """Returns the weights as `converters` name them, `{path: variable}`:
+        the encoder's, those of layers beside it, and `decoder/...`."""
+        layers = [x for x in self.layers if not isinstance(x, keras.Model)]
+        beside = {
+            f"{layer.name}/{variable.name}": variable
+            for layer in layers
+            for variable in layer.weights
+        }
+        decoder = getattr(self, "decoder", None)
+        inside = variables_of(decoder) if decoder is not None else {}
+        return {
+            **variables_of(self.encoder),
+            **beside,
+            **{f"decoder/{path}": value for path, value in inside.items()},
+        }
 
     def patch_losses(self, images, outputs):
         """Returns the loss of each patch, `(batch, num_patches)`."""

@@ -33,7 +33,8 @@ def test_trains_on_images_alone_and_is_saved(kind, tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
     assert again.get_config().keys() == model.get_config().keys()
-    # The generators' states are saved too: the same masks follow.
+    # Keras saves no generator's state.
+    again.seed_generator.state.assign(model.seed_generator.state)
     found, expected = again(images), model(images)
     for name in expected:
         np.testing.assert_array_equal(
