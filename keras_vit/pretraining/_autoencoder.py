@@ -83,6 +83,11 @@ class MaskedAutoencoder(MaskedModel):
         self.decoder_num_heads = decoder_num_heads
         self.decoder_mlp_dim = decoder_mlp_dim or 4 * decoder_hidden_size
         self.norm_pixels = norm_pixels
+        if norm_pixels and self.parts.patch_area == 1:
+            raise ValueError(
+                "A patch of one value has no deviation to divide by: give "
+                "`norm_pixels=False`, or larger patches."
+            )
         self.positions = _checks.one_of("positions", positions, POSITIONS)
         if positions == "sincos2d":
             _put_positions(self.parts)
