@@ -75,7 +75,10 @@ class MaskedPatchPrediction(MaskedModel):
         self.mask_ratio = mask_ratio
         self.target = _checks.one_of("target", target, TARGETS)
         self.value_range = value_range
-        self._low, self._high = _range(value_range, parts.channels)
+        self._low, high = _range(value_range, parts.channels)
+        self._size = high - self._low
+        # Of a channel's level in a class: red first.
+        self._place = _LEVELS ** np.arange(parts.channels)[::-1]
         side = 4 if target == "downsized" else 1
         if side > min(parts.patch_size):
             raise ValueError(
@@ -155,9 +158,10 @@ class MaskedPatchPrediction(MaskedModel):
             patches, (-1, self.parts.num_patches, p, q, self.parts.channels)
         )
         x = ops.einsum("ip,jq,bnpqc->bnijc", *self._shrink, x)
-        x = (x - self._low) / (self._high - self._low)
+        low, size = map(ops.convert_to_tensor, (self._low, self._size))
+        x = (x - low) / size
         levels = ops.clip(ops.floor(x * _LEVELS), 0, _LEVELS - 1)
-        place = _LEVELS ** np.arange(x.shape[-1])[::-1].astype("float32")
+        place = ops.convert_to_tensor(self._place.astype("float32"))
         classes = ops.cast(ops.sum(levels * place, axis=-1), "int32")
         return ops.reshape(
             classes, (-1, self.parts.num_patches, x.shape[2] * x.shape[3])
@@ -167,9 +171,11 @@ class MaskedPatchPrediction(MaskedModel):
         if self.target == "pixels":
             return prediction
         classes = ops.argmax(prediction, axis=-1)[..., None]
-        place = _LEVELS ** np.arange(self.parts.channels)[::-1]
+        place = ops.convert_to_tensor(self._place.astype("int32"))
+        classes = ops.cast(classes, "int32")
         levels = ops.cast(classes // place % _LEVELS, "float32")
-        x = (levels + 0.5) / _LEVELS * (self._high - self._low) + self._low
+        low, size = map(ops.convert_to_tensor, (self._low, self._size))
+        x = (levels + 0.5) / _LEVELS * size + low
         side = len(self._shrink[0])
         x = ops.reshape(
             x, (-1, self.parts.num_patches, side, side, self.parts.channels)

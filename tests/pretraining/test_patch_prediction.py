@@ -19,7 +19,8 @@ def test_80_10_10_of_the_masked_and_never_a_patch_for_itself():
     x = np.tile(np.arange(16.0)[:, None], (count, 1, 16)).astype("float32")
     masked = numpy(pretraining.random_mask(count, 16, 0.5, 1))
     how = numpy(keras.random.uniform((count, 16, 2), seed=2))
-    found = numpy(model.corrupt(x, masked, how))
+    given = map(ops.convert_to_tensor, (x, masked, how))
+    found = numpy(model.corrupt(*given))
     assert (found == found[..., :1]).all()
     found, x = found[..., 0], x[..., 0]
     np.testing.assert_array_equal(found[masked == 0], x[masked == 0])
@@ -58,6 +59,7 @@ def test_colors_by_hand():
     assert found[0, 0].tolist() == [red + 4 * 8 + 1] + 15 * [red + 4 * 8]
     # Shown again, a colour is in the middle of its level.
     logits = np.eye(512, dtype="float32")[found]
+    logits = ops.convert_to_tensor(logits)
     shown = parts.parts.join(parts.pixels(logits, None))
     assert np.abs(numpy(shown) - image).max() <= 1 / 8
 
