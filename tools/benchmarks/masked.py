@@ -18,7 +18,7 @@ import tempfile
 import time
 
 RECIPE = pathlib.Path(__file__).parents[2] / "recipes" / "pretrain_masked.py"
-STEPS, TUNING, BATCH, SEEDS = 1000, 400, 50, 5
+STEPS, TUNING, BATCH, SEEDS = 1000, 200, 50, 5
 RATES = (1e-3, 3e-3)
 
 
