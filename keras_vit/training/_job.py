@@ -25,6 +25,7 @@ from keras_vit.training._output import save_json
 from keras_vit.training._pictures import save_curves
 from keras_vit.training._progress import Progress
 from keras_vit.training._results import FILES
+from keras_vit.training._results import MORE_FILES
 from keras_vit.training._results import facts_of
 from keras_vit.training._results import headline
 from keras_vit.training._results import save_model
@@ -242,7 +243,7 @@ def _open(job, chosen, output, checkpoints, model):
         )
     # Only now: before, an error could still have left all as it was.
     if chosen.first:
-        open_output(output, FILES)
+        open_output(output, (*FILES, *MORE_FILES))
         (output / CHECKPOINTS).mkdir(exist_ok=True)
         if not done:
             shutil.rmtree(output / TENSORBOARD, ignore_errors=True)

@@ -16,7 +16,6 @@ from keras_vit.training._pictures import save_predictions
 from keras_vit.training._pictures import spread_out
 
 FILES = (
-    "encoder.keras",
     "model.keras",
     "model.npz",
     "metrics.csv",
@@ -24,6 +23,8 @@ FILES = (
     "predictions.png",
     "config.json",
 )
+# Some runs have these instead of others.
+MORE_FILES = ("encoder.keras", "model.weights.h5")
 
 
 def save_model(model, output):
@@ -110,11 +111,12 @@ def print_results(facts, output):
         f"\n{score.replace('_', ' ')} {facts[score]:.4f} after "
         f"{facts['seconds']:.0f} seconds"
     )
-    for name in (*FILES, "model.weights.h5"):
+    for name in (*FILES, *MORE_FILES):
         if (output / name).exists():
             print(f"  {output / name}")
+    logits = ", for logits," if score.endswith("accuracy") else ""
     print(
-        "To use it in Python, for logits, on images after "
+        f"To use it in Python{logits} on images after "
         f"keras_vit.preprocess_input(images, mode={facts['config']['mode']!r})"
         ":\n  import keras, keras_vit\n"
         f"  model = keras.models.load_model({str(output / 'model.keras')!r})"
