@@ -110,6 +110,12 @@ class Config(training.TrainingFlags):
         "P",
     )
 
+    layer_decay: float | None = training.flag(
+        None,
+        "each layer's learning rate is this times that of the layer above: "
+        "0.75, or 0.65 for ViT-B, after masked pre-training; none without it",
+        "X",
+    )
     sweep: str | None = training.flag(
         None,
         "learning rates such as 0.003,0.01,0.03, or 'paper' for those of its "
@@ -127,6 +133,8 @@ class Config(training.TrainingFlags):
                 raise ValueError("Give --sweep or --learning-rate, not both.")
         training.check_numbers(self, "weight_decay", minimum=0)
         training.check_numbers(self, "warmup", minimum=0, below=1)
+        if self.layer_decay is not None:
+            training.layer_scales(["block_0"], self.layer_decay)
 
 
 def plan(config, data):
@@ -205,7 +213,10 @@ def complete(config, data):
 
 def optimizer_of(config, steps):
     """Returns the optimizer and its schedule, a function of the step."""
-    common = config.optimizer_options()
+    common = {
+        **config.optimizer_options(),
+        "layer_decay": config.layer_decay,
+    }
     peak = config.learning_rate
     if config.protocol == "bit-hyperrule":
         rate = training.HyperRule(peak, steps)

@@ -14,6 +14,8 @@ import numpy as np
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters._files import read
 from tests import containers
+from tests.golden_tables import DERIVED
+from tests.golden_tables import PRETRAINING as PRETRAINING
 
 FOLDER = pathlib.Path(__file__).parent / "golden"
 # Where more cases are, or those here untrimmed: CONTRIBUTING.md.
@@ -151,27 +153,6 @@ for _case in LARGE:
     if not any((folder / _case).exists() for folder in FOLDERS):
         del RESNETS[_case]
 
-# Cases that differ from another in names or container alone: the tests make
-# them of its arrays where the original's file is not there.
-# case: (the other, suffix, names to write otherwise)
-DERIVED = {
-    "timm_base_pth": ("timm_base", ".pth", ()),
-    "torchvision_vit_old_names": (
-        "torchvision_vit",
-        ".pth",
-        ((r"mlp\.0\.", "mlp.linear_1."), (r"mlp\.3\.", "mlp.linear_2.")),
-    ),
-    "vit_jax_token_linen": (
-        "vit_jax_token",
-        ".npz",
-        (
-            ("LayerNorm_2/", "LayerNorm_1/"),
-            ("MlpBlock_3/", "MlpBlock_0/"),
-            ("Attention_1/", "Attention_0/"),
-        ),
-    ),
-}
-
 
 @functools.cache
 def _derived(case):
@@ -186,7 +167,8 @@ def _derived(case):
             key = re.sub(pattern, replacement, key)
         renamed[key] = array
     path = containers.put(f"a{suffix}", renamed, None, target)
-    path.rename(target / f"weights{suffix}")
+    name = "model" if suffix == ".safetensors" else "weights"
+    path.rename(target / f"{name}{suffix}")
     return target
 
 

@@ -10,6 +10,10 @@
     KERAS_BACKEND=jax python tools/benchmark.py pipeline
         images a second at 224 px from JPEG, with and without RandAugment, and
         RandAugment alone against keras-cv's and Keras core's
+    KERAS_BACKEND=jax python tools/benchmark.py masked-step
+        MAE's step against one of the encoder on all patches
+    KERAS_BACKEND=jax python tools/benchmark.py masked-digits
+        digits with 10 labels a class, after masked pre-training and without
     KERAS_BACKEND=jax python tools/benchmark.py memory
         what each of several devices holds of ViT-H/14; gradient checkpointing
 
@@ -22,6 +26,7 @@ import argparse
 from benchmarks import converting
 from benchmarks import importing
 from benchmarks import inference
+from benchmarks import masked
 from benchmarks import memory
 from benchmarks import pipeline
 
@@ -32,6 +37,8 @@ KINDS = {
         a.model, a.timm, a.batch, a.rounds
     ),
     "pipeline": lambda a: pipeline.main(a.rounds),
+    "masked-step": lambda a: masked.step(a.rounds, a.batch),
+    "masked-digits": lambda a: masked.digits(),
     "memory": lambda a: memory.print_memory(),
 }
 

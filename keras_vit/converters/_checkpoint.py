@@ -9,6 +9,10 @@ from keras_vit.converters._architecture import architecture
 from keras_vit.converters._config import told_by
 from keras_vit.converters._convert import Format
 from keras_vit.converters._convert import from_checkpoint
+from keras_vit.converters._decoder import decoder_facts
+from keras_vit.converters._decoder import decoder_heads
+from keras_vit.converters._decoder import drop_decoder
+from keras_vit.converters._decoder import without_decoder
 from keras_vit.converters._files import existing
 from keras_vit.converters._files import of_run
 from keras_vit.converters._files import read
@@ -98,10 +102,17 @@ class Checkpoint:
             "none"
         ):
             facts["position_embedding"] = "sincos2d"  # it is never stored
-        return {**implied, **facts, **config}
+        return {**implied, **facts, **decoder_facts(shapes), **config}
 
 
-def open_checkpoint(path, layout=None, num_heads=None, finite=True):
+def open_checkpoint(
+    path,
+    layout=None,
+    num_heads=None,
+    finite=True,
+    decoder=False,
+    decoder_num_heads=None,
+):
     """Reads a file exactly, under the spelling that its keys are in.
 
     Args:
@@ -113,6 +124,9 @@ def open_checkpoint(path, layout=None, num_heads=None, finite=True):
         num_heads: Integer, for layouts that do not store it; None takes what
             the file or its size tells.
         finite: Boolean. Whether every value must be finite, as for a model.
+        decoder: Boolean. Whether to read what pre-training had beyond the
+            encoder.
+        decoder_num_heads: Integer, as `num_heads`, of MAE's decoder.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -121,18 +135,22 @@ def open_checkpoint(path, layout=None, num_heads=None, finite=True):
     """
     path = of_run(downloads.local(path))
     if is_keras(path):
-        return _open_keras(path, layout, finite)
+        return _open_keras(path, layout, finite, decoder)
     arrays = read(path, finite)
     config = {}
     try:
         arrays = without_counts(arrays)
         name, spelling = detect(arrays, layout)
+        if not decoder:
+            arrays = drop_decoder(arrays, spelling)
         if name in ("huggingface", "timm"):
             config = told_by(read_config(path), name)
         heads = number_of_heads(
             arrays, spelling, num_heads or config.get("num_heads")
         )
-        weights = from_checkpoint(arrays, spelling, heads)
+        told = decoder_num_heads or config.pop("decoder_num_heads", None)
+        told = decoder_heads(arrays, spelling, told)
+        weights = from_checkpoint(arrays, spelling, (heads, told))
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(
@@ -141,9 +159,11 @@ def open_checkpoint(path, layout=None, num_heads=None, finite=True):
     return Checkpoint(str(path), name, spelling, weights, config)
 
 
-def _open_keras(path, layout, finite):
+def _open_keras(path, layout, finite, decoder):
     known(layout)
     weights, told, built = read_keras(existing(path), finite)
+    if not decoder:
+        weights = without_decoder(weights)
     checkpoint = Checkpoint(str(path), "keras", _OURS, weights, told, built)
     silent = untold(checkpoint, {})
     if layout is not None:

@@ -34,6 +34,7 @@ import numpy as np
 from keras_vit import downloads
 from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._checkpoint import raise_if_untold
+from keras_vit.converters._decoder import decoder_facts
 from keras_vit.converters._inspect import inspect
 from keras_vit.converters._keras_files import is_keras
 from keras_vit.converters._layouts import known
@@ -74,6 +75,7 @@ def _run(arguments):
         source,
         arguments.target,
         overwrite=arguments.overwrite,
+        encoder=arguments.encoder,
         **options,
     )
     print(f"wrote {arguments.target}", *notes, sep="\n")
@@ -94,6 +96,7 @@ def convert(
     settings=None,
     dtype=None,
     overwrite=False,
+    encoder=False,
 ):
     """Converts one checkpoint.
 
@@ -109,6 +112,8 @@ def convert(
             what the source tells.
         dtype: "float32", "float16", "bfloat16" or None to keep the source's.
         overwrite: Boolean. Whether what exists may be replaced.
+        encoder: Boolean. Whether to leave out what pre-training had beyond
+            the encoder: MAE's decoder, for layouts without one.
 
     Returns:
         List of strings: what those who read the target by its layout alone
@@ -124,10 +129,16 @@ def convert(
     known(to)
     settings = settings or {}
     if is_keras(target):
-        _to_keras(source, target, layout, to, settings, dtype, overwrite)
+        _raise_unless_plain(source, target, to, settings, dtype)
+        _to_keras(source, target, layout, settings, overwrite, encoder)
         return []
     checkpoint = open_checkpoint(
-        source, layout, settings.get("num_heads"), finite=False
+        source,
+        layout,
+        settings.get("num_heads"),
+        finite=False,
+        decoder=not encoder,
+        decoder_num_heads=settings.get("decoder_num_heads"),
     )
     to = to or checkpoint.layout
     if to == "keras":
@@ -156,7 +167,7 @@ def convert(
     ]
 
 
-def _to_keras(source, target, layout, to, settings, dtype, overwrite):
+def _raise_unless_plain(source, target, to, settings, dtype):
     if to is not None or dtype is not None:
         raise ValueError(
             f"{target.name!r} has no layout and holds weights in float32: "
@@ -168,10 +179,24 @@ def _to_keras(source, target, layout, to, settings, dtype, overwrite):
             f"Both are {source.suffix} files: copy it, or say with --set what "
             "is to be another."
         )
+
+
+def _to_keras(source, target, layout, settings, overwrite, encoder):
+    from keras_vit import pretraining
     from keras_vit.converters._models import load
     from keras_vit.converters._models import save_keras
 
-    save_keras(load(source, layout, **settings), target, overwrite)
+    checkpoint = open_checkpoint(
+        source,
+        layout,
+        settings.get("num_heads"),
+        decoder=not encoder,
+        decoder_num_heads=settings.get("decoder_num_heads"),
+    )
+    shapes = {path: array.shape for path, array in checkpoint.weights.items()}
+    if decoder_facts(shapes):
+        load = pretraining.load
+    save_keras(load(checkpoint, layout, **settings), target, overwrite)
 
 
 def _warn_if_not_finite(checkpoint):
@@ -225,6 +250,12 @@ def _parser():
         default=[],
         help="arguments of VisionTransformer that SOURCE cannot tell, such as "
         "num_heads=6 or grid_size=(2,8)",
+    )
+    parser.add_argument(
+        "--encoder",
+        action="store_true",
+        help="leave out what pre-training had beyond the encoder, such as "
+        "MAE's decoder",
     )
     parser.add_argument("--dtype", choices=DTYPES, help="type of the arrays")
     parser.add_argument(

@@ -5,6 +5,11 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }
+_OF_MAE = (
+    ("mask_ratio", "mask_ratio"),
+    ("norm_pixels", "norm_pix_loss"),
+    ("decoder_num_heads", "decoder_num_attention_heads"),
+)
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 
@@ -34,6 +39,10 @@ def _huggingface(config):
     ):
         if theirs in config:
             facts[name] = config[theirs]
+    if config.get("model_type") == "vit_mae":
+        for name, theirs in _OF_MAE:
+            if theirs in config:
+                facts[name] = config[theirs]
     image = _pair(config.get("image_size"))
     patch = _pair(config.get("patch_size"))
     if image and patch:

@@ -97,7 +97,7 @@ def from_checkpoint(arrays, format, heads=None):
         arrays: Dict of a checkpoint's keys to arrays.
         format: A `Format`.
         heads: Integer. The number of heads, for layouts that fuse them with
-            the head's channels.
+            the head's channels; or a pair, the second a decoder's.
 
     Returns:
         Dict of our paths to arrays.
@@ -120,7 +120,7 @@ def from_checkpoint(arrays, format, heads=None):
             continue
         found = [arrays[key] for key in keys]
         try:
-            moved = _move(found, pattern, len(paths), heads)
+            moved = _move(found, pattern, len(paths), _of(heads, paths))
         except (EinopsError, ValueError):
             misshaped += [
                 f"{key}: {array.shape} does not fit {pattern.split(' -> ')[0]}"
@@ -138,7 +138,7 @@ def to_checkpoint(weights, format, heads=None):
     Args:
         weights: Dict of our paths to arrays.
         format: A `Format`.
-        heads: Integer. The number of heads.
+        heads: As in `from_checkpoint`.
 
     Raises:
         ValueError: if the format has no place for a weight.
@@ -149,7 +149,8 @@ def to_checkpoint(weights, format, heads=None):
     arrays = {}
     for paths, keys, pattern in format.moves(weights):
         back = " -> ".join(reversed(pattern.split(" -> ")))
-        found = _move([weights[p] for p in paths], back, len(keys), heads)
+        found = [weights[path] for path in paths]
+        found = _move(found, back, len(keys), _of(heads, paths))
         arrays.update(zip(keys, found, strict=True))
     return arrays
 
@@ -169,6 +170,12 @@ def raise_if(problems, intro="The checkpoint does not fit."):
     ]
     if parts:
         raise ValueError("\n".join([intro, *parts]))
+
+
+def _of(heads, paths):
+    if not isinstance(heads, tuple):
+        return heads
+    return heads[paths[0].startswith("decoder/")]
 
 
 def _move(arrays, pattern, count, heads):

@@ -19,6 +19,8 @@ _FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
 # spelling: (model type, class of the headless model, and with a head)
 _MODELS = {
     "": ("vit", "ViTModel", "ViTForImageClassification"),
+    "mae": ("vit_mae", "ViTMAEForPreTraining", None),
+    "mim": ("vit", "ViTForMaskedImageModeling", None),
     "deit": ("deit", "DeiTModel", "DeiTForImageClassification"),
     "deit-teacher": (
         "deit",
@@ -43,6 +45,8 @@ def spelling(told):
 
     A model without a head has no prefix before its keys there.
     """
+    if told.get("pretraining") in ("mae", "mim"):
+        return told["pretraining"]
     swiglu = "-swiglu" if told["activation"] == "swiglu" else ""
     bare = told["classes"] is None
     if told["layer_scale"] is not None:
@@ -131,6 +135,7 @@ def _config(told, layout):
     }
     if not name.startswith("dinov2"):
         config["intermediate_size"] = told["mlp_dim"]
+        config |= _pretraining(told)
         if told["representation_size"]:
             config["pooler_output_size"] = told["representation_size"]
             config["pooler_act"] = "tanh"
@@ -142,6 +147,22 @@ def _config(told, layout):
     else:
         config["use_mask_token"] = told["mask_token"]
     return config
+
+
+def _pretraining(told):
+    if told.get("pretraining") == "mim":
+        return {"encoder_stride": told["patch_size"][0]}
+    if told.get("pretraining") != "mae":
+        return {}
+    return {
+        "decoder_hidden_size": told["decoder_hidden_size"],
+        "decoder_intermediate_size": told["decoder_mlp_dim"],
+        "decoder_num_attention_heads": told["decoder_num_heads"],
+        "decoder_num_hidden_layers": told["decoder_num_layers"],
+        # As in the constructor, where nothing tells.
+        "mask_ratio": told.get("mask_ratio", 0.75),
+        "norm_pix_loss": told.get("norm_pixels", True),
+    }
 
 
 def _is_deit(told):

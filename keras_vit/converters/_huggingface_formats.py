@@ -1,6 +1,9 @@
 """The tables of Hugging Face's transformers."""
 
+from dataclasses import replace
+
 from keras_vit.converters._convert import Format
+from keras_vit.converters._decoder import decoder_rows
 from keras_vit.converters._kinds import TORCH
 from keras_vit.converters._torch_formats import QKV
 
@@ -113,8 +116,27 @@ _UNREAD = {
     "tokens": (("register_tokens/tokens", "distillation_token", "array"),)
 }
 
+
+def _with_decoder(name, rows):
+    return replace(_PLAIN, name=name, rows=(*_PLAIN.rows, *rows))
+
+
+_PLAIN = _huggingface("", "vit.", _IN_FILES, _VIT)
+
 HUGGINGFACE = (
-    _huggingface("", "vit.", _IN_FILES, _VIT),
+    _PLAIN,
+    # transformers 5 writes MAE's decoder under other names, and reads both.
+    *(
+        _with_decoder(
+            name,
+            decoder_rows(_PLAIN, "vit.encoder.layer.", blocks, "decoder."),
+        )
+        for name, blocks in (
+            ("mae", "decoder.decoder_layers."),
+            ("mae-v5", "decoder.decoder_encoder.layer."),
+        )
+    ),
+    _with_decoder("mim", (("decoder/pixels/*", "decoder.0.*", "pointwise"),)),
     _huggingface("vit", "", _IN_FILES, _VIT),
     _huggingface("deit", "deit.", _IN_FILES, {**_VIT, **_UNREAD}),
     _huggingface("deit-teacher", "deit.", _IN_FILES, _TEACHER),

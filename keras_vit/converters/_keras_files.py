@@ -16,6 +16,7 @@ from keras_vit.converters import _resnet
 from keras_vit.converters._architecture import architecture
 from keras_vit.converters._architecture import positioned
 from keras_vit.converters._containers import not_a
+from keras_vit.converters._decoder import DECODER
 from keras_vit.converters._files import raise_unless_usable
 from keras_vit.converters._positions import is_positions
 from keras_vit.converters._positions import placement
@@ -57,6 +58,19 @@ def is_keras(path):
     return str(path).endswith(ENDINGS)
 
 
+def is_pretraining(path):
+    """Whether a .keras file holds a model of `keras_vit.pretraining`."""
+    with zipfile.ZipFile(path) as archive:
+        config = json.loads(archive.read("config.json"))
+    return "encoder" in config.get("config", ())
+
+
+def settings_of(config):
+    """Returns what a pre-training model's config tells beside its sizes."""
+    names = ("mask_ratio", "norm_pixels")
+    return {name: config[name] for name in names if name in config}
+
+
 def read_keras(path, finite=True):
     """Returns `(weights, told, built)` of a .keras or .weights.h5 file.
 
@@ -75,7 +89,7 @@ def read_keras(path, finite=True):
     """
     try:
         if path.suffix == ".keras":
-            configs, file = _open_archive(path)
+            configs, settings, file = _open_archive(path)
             weights, grid, _ = _read_tree(file)
             told = built = None
         else:
@@ -89,6 +103,7 @@ def read_keras(path, finite=True):
     try:
         if path.suffix == ".keras":
             told, built = told_by_layers(configs, shapes, grid)
+            told |= settings
         elif told is None:
             bit = _resnet.family(shapes) == "bit"
             told = (
@@ -162,13 +177,16 @@ def _built(configs, pooling):
 
 
 def _open_archive(path):
-    """Returns the layers' configs and the tree's file; nothing is unpacked to
-    disk, and only these two members are looked at."""
+    """Returns the layers' configs, `settings_of` them and the tree's file;
+    nothing is unpacked to disk, and only these two members are looked at."""
     with zipfile.ZipFile(path) as archive:
         config = json.loads(archive.read("config.json"))
         tree = io.BytesIO(archive.read("model.weights.h5"))
-    layers = config["config"].get("layers", ())
-    return {layer["config"]["name"]: layer["config"] for layer in layers}, tree
+    # A pre-training model's config has its encoder's inside.
+    inner = config["config"].get("encoder", config)["config"]
+    layers = inner.get("layers", ())
+    layers = {layer["config"]["name"]: layer["config"] for layer in layers}
+    return layers, settings_of(config["config"]), tree
 
 
 def _read_tree(file):
@@ -178,7 +196,7 @@ def _read_tree(file):
     arrays, grid = {}, None
     with h5py.File(file, "r") as root:
         notes = json.loads(root.attrs.get(_NOTES, "{}"))
-        for keys, data, name in _datasets(root, root["layers"]):
+        for start, keys, data, name in _arrays(root):
             if any(key.startswith("seed_generator") for key in keys):
                 continue  # the state of a dropout, and no weight
             array = np.asarray(data)
@@ -187,8 +205,21 @@ def _read_tree(file):
             if keys[-1] == "grid_size":
                 grid = tuple(int(n) for n in array)
                 continue
-            arrays["/".join((name, *keys[1:]))] = array
+            arrays[start + "/".join((name, *keys[1:]))] = array
     return arrays, grid, notes
+
+
+def _arrays(root):
+    """Yields what `_datasets` does, and what our paths begin with. A model of
+    pre-training has trees of its encoder and decoder inside."""
+    for start, place in (
+        (DECODER, "decoder/layers"),
+        ("", "layers"),
+        ("", "encoder/layers"),
+    ):
+        if place in root or (place == "layers" and "encoder" not in root):
+            for found in _datasets(root, root[place]):
+                yield start, *found
 
 
 def _datasets(root, group, keys=(), name=None):

@@ -6,8 +6,11 @@ import pathlib
 from keras_vit.converters._checkpoint import Checkpoint
 from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._checkpoint import raise_if_untold
+from keras_vit.converters._decoder import decoder_facts
 from keras_vit.converters._files import replacing
 from keras_vit.converters._keras_files import is_keras
+from keras_vit.converters._keras_files import is_pretraining
+from keras_vit.converters._keras_files import settings_of
 from keras_vit.converters._keras_files import told_by_layers
 from keras_vit.converters._keras_files import write_notes
 from keras_vit.converters._layouts import known
@@ -61,7 +64,8 @@ def load(path, layout=None, num_heads=None, **overrides):
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(path, layout, num_heads)
     raise_if_untold(checkpoint, overrides)
-    if checkpoint.path.endswith(".keras") and not overrides:
+    whole = checkpoint.path.endswith(".keras") and not overrides
+    if whole and not is_pretraining(checkpoint.path):
         return _load_whole(checkpoint)
     build = {
         "vit": models.VisionTransformer,
@@ -186,9 +190,13 @@ def describe(model):
 
     from keras_vit.weights import variables_of
 
+    whole, model = model, getattr(model, "encoder", model)
+    variables = variables_of(model)
+    if whole is not model:
+        variables = whole.variables_by_path()
     weights = {
         path: keras.ops.convert_to_numpy(variable.value)
-        for path, variable in variables_of(model).items()
+        for path, variable in variables.items()
     }
     configs = {layer.name: layer.get_config() for layer in model.layers}
     positions = next(
@@ -202,4 +210,7 @@ def describe(model):
         raise ValueError(
             f"The model {model.name!r} was not made by keras_vit. {error}"
         ) from None
+    told |= decoder_facts(shapes)
+    if whole is not model:
+        told |= settings_of(whole.get_config())
     return weights, told, built

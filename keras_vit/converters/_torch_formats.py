@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from keras_vit.converters._convert import Format
+from keras_vit.converters._decoder import decoder_rows
 from keras_vit.converters._kinds import TORCH
 from keras_vit.converters._resnet_formats import TIMM_BIT
 from keras_vit.converters._resnet_formats import timm_rows
@@ -101,19 +102,19 @@ TIMM = (
     _timm("hybrid", root=timm_rows(_BACKBONE)),
     TIMM_BIT,
 )
-# Meta's MAE is timm's ViT; what tells its pre-training files is the decoder,
-# which is not read here.
+# Meta's MAE is timm's ViT; what tells its pre-training files is the decoder.
 _TIMMS_OWN = (
     "distillation",
     "pooling/",
     "pre_norm",
     *(f"block_{{i}}/attention/{name}_norm" for name in QKV[:2]),
 )
+_MAE = _without(_timm(), *_TIMMS_OWN, "register", "block_{i}/scale")
 MAE = (
     replace(
-        _without(_timm(), *_TIMMS_OWN, "register", "block_{i}/scale"),
+        _MAE,
+        rows=(*_MAE.rows, *decoder_rows(_MAE, "blocks.", "decoder_blocks.")),
         signs=("decoder_embed.weight",),
-        ignore=("decoder_*", "mask_token"),
     ),
 )
 

@@ -53,9 +53,8 @@ def write_checkpoint(
         _huggingface.raise_if_there(target, overwrite)
     elif told.get("position_embedding") == "learned":
         _warn_if_square(told["grid_size"], target)
-    arrays = to_checkpoint(
-        weights, spelling_of(layout, weights), told["num_heads"]
-    )
+    heads = (told["num_heads"], told.get("decoder_num_heads"))
+    arrays = to_checkpoint(weights, spelling_of(layout, weights), heads)
     weights.clear()
     if dtype is not None:
         arrays = {k: array.astype(DTYPES[dtype]) for k, array in arrays.items()}

@@ -16,12 +16,18 @@ from keras_vit.training._flags import run as run
 from keras_vit.training._folders import loose_files as loose_files
 from keras_vit.training._job import Job as Job
 from keras_vit.training._job import train as train
+from keras_vit.training._layer_decay import layer_scales as layer_scales
 from keras_vit.training._losses import LOSSES as LOSSES
 from keras_vit.training._losses import (
     SigmoidCrossentropy as SigmoidCrossentropy,
 )
 from keras_vit.training._losses import loss_of as loss_of
 from keras_vit.training._main import main_of as main_of
+from keras_vit.training._masked import METHODS as METHODS
+from keras_vit.training._masked import Reconstructions as Reconstructions
+from keras_vit.training._masked import build_masked as build_masked
+from keras_vit.training._masked import method_of as method_of
+from keras_vit.training._masked import save_masked as save_masked
 from keras_vit.training._metrics import MetricsFile as MetricsFile
 from keras_vit.training._models import MODEL_NAMES as MODEL_NAMES
 from keras_vit.training._models import bias_head as bias_head

@@ -11,7 +11,7 @@ import zipfile
 import keras
 import numpy as np
 
-from keras_vit.training._metrics import accuracy_of
+from keras_vit.training._metrics import score_of
 from keras_vit.training._run_state import Diverged
 from keras_vit.training._run_state import arrays_of
 from keras_vit.training._run_state import raise_if_another
@@ -36,7 +36,7 @@ class Checkpoints(keras.callbacks.Callback):
     generator, metrics in the middle of an interval, and the rows written so
     far. Batches are not saved: batch number k follows from the seed and k. A
     file comes to its place whole; the newest `keep` stay, and the best one by
-    test accuracy.
+    test accuracy, or loss.
 
     Within `watching()`, SIGTERM (which machines get that are wanted back)
     saves after the step at hand and raises `Preempted`. A loss that is not
@@ -180,8 +180,8 @@ class Checkpoints(keras.callbacks.Callback):
         self._raise_if_diverged(logs)
         if self._due():
             self.save()
-        accuracies = [accuracy_of(row) for row in self.rows]
-        if accuracies and accuracies[-1] >= max(accuracies):
+        scores = [score_of(row) for row in self.rows]
+        if scores and scores[-1] >= max(scores):
             self.save(path=self.folder / "best.npz")
         self._raise_if_terminated()
 

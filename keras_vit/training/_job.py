@@ -3,9 +3,7 @@
 import contextlib
 import dataclasses
 import math
-import shlex
 import shutil
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -22,13 +20,14 @@ from keras_vit.training._metrics import MetricsFile
 from keras_vit.training._optimizers import averaged
 from keras_vit.training._output import CHECKPOINTS
 from keras_vit.training._output import DONE
-from keras_vit.training._output import circumstances
 from keras_vit.training._output import open_output
 from keras_vit.training._output import save_json
-from keras_vit.training._output import versions
 from keras_vit.training._pictures import save_curves
 from keras_vit.training._progress import Progress
 from keras_vit.training._results import FILES
+from keras_vit.training._results import MORE_FILES
+from keras_vit.training._results import facts_of
+from keras_vit.training._results import headline
 from keras_vit.training._results import save_model
 from keras_vit.training._results import save_predictions_of
 from keras_vit.training._results import title_of
@@ -55,7 +54,12 @@ class Job:
             batch's size.
         augment: Dict. Further arguments of `Data.train`.
         summary: String. How it is trained, in a few words.
-        loss: "softmax" or "sigmoid", which needs one-hot labels.
+        loss: "softmax" or "sigmoid", which needs one-hot labels; None for a
+            model with a loss of its own.
+        save: Function of the model and the output folder, instead of writing
+            a classifier and its predictions.
+        watch: Function of the output folder and of Keras's step that the run
+            goes on from, which returns more callbacks.
     """
 
     config: Any
@@ -67,7 +71,14 @@ class Job:
     batches: dict
     augment: dict
     summary: str = ""
-    loss: str = "softmax"
+    loss: str | None = "softmax"
+    save: Callable | None = None
+    watch: Callable | None = None
+
+    @property
+    def measure(self):
+        """What tells how good the model is."""
+        return "accuracy" if self.loss else "loss"
 
     @property
     def part(self):
@@ -127,7 +138,7 @@ def train(job, chosen, output, keep=True):
     with contextlib.ExitStack() as scope:
         with before_training():
             ready = _prepare(job, chosen, output, scope)
-        print(_headline(job, chosen, output, ready), flush=True)
+        print(headline(job, chosen, output, ready), flush=True)
         callbacks = _callbacks(job, chosen, output, ready)
         fit(
             ready.model,
@@ -140,17 +151,19 @@ def train(job, chosen, output, keep=True):
             done=ready.done,
         )
         rows = ready.checkpoints.rows
-        accuracy = rows[-1][f"{job.part}_accuracy"]
+        score = rows[-1][f"{job.part}_{job.measure}"]
         if job.config.average:
             scope.enter_context(averaged(ready.model))
-            accuracy = _accuracy(chosen, ready)
-        facts = _facts(job, ready, accuracy, started)
-        if chosen.first and keep:
+            score = _score(job, chosen, ready)
+        facts = facts_of(job, ready.model, score, started)
+        if chosen.first and keep and job.save:
+            job.save(ready.model, output)
+        elif chosen.first and keep:
             save_model(ready.model, output)
             if chosen.num_devices == 1:
                 save_predictions_of(job, ready.model, facts, output)
     if chosen.first:
-        if keep and chosen.num_devices > 1:
+        if keep and chosen.num_devices > 1 and not job.save:
             # The trained one takes only what its devices can share, and asks
             # all hosts, which wait.
             model = keras.saving.load_model(output / "model.keras")
@@ -182,12 +195,7 @@ def _prepare(job, chosen, output, scope):
     batches_from(0)  # what is wrong with it is said now
     test = job.evaluation(**options)
     optimizer, rate = job.optimizer()
-    model.compile(
-        optimizer=optimizer,
-        loss=loss_of(job.loss, job.batches.get("one_hot")),
-        # Weighted: the padding of the last test batch has weight 0.
-        weighted_metrics=["accuracy"],
-    )
+    model.compile(optimizer=optimizer, **_judged(job))
     checkpoints = Checkpoints(
         output / CHECKPOINTS,
         parts * (config.checkpoint_every or job.interval),
@@ -198,6 +206,17 @@ def _prepare(job, chosen, output, scope):
     )
     done = _open(job, chosen, output, checkpoints, model)
     return _Ready(model, batches_from, test, rate, checkpoints, done)
+
+
+def _judged(job):
+    """Arguments of `compile`."""
+    if job.loss is None:
+        return {}
+    return {
+        "loss": loss_of(job.loss, job.batches.get("one_hot")),
+        # Weighted: the padding of the last test batch has weight 0.
+        "weighted_metrics": ["accuracy"],
+    }
 
 
 def _warn_of_average(job):
@@ -224,7 +243,7 @@ def _open(job, chosen, output, checkpoints, model):
         )
     # Only now: before, an error could still have left all as it was.
     if chosen.first:
-        open_output(output, FILES)
+        open_output(output, (*FILES, *MORE_FILES))
         (output / CHECKPOINTS).mkdir(exist_ok=True)
         if not done:
             shutil.rmtree(output / TENSORBOARD, ignore_errors=True)
@@ -240,8 +259,12 @@ def _callbacks(job, chosen, output, ready):
         ready.done,
         job.config.accumulate,
         job.part,
+        job.measure,
     )
     callbacks = [metrics]
+    # Devices that share a model are not asked for pictures in between.
+    if job.watch and chosen.first and chosen.num_devices == 1:
+        callbacks += job.watch(output, ready.done)
     if chosen.first:
         callbacks.append(Progress(metrics, job.steps))
         if job.config.tensorboard:
@@ -249,48 +272,10 @@ def _callbacks(job, chosen, output, ready):
     return callbacks
 
 
-def _accuracy(chosen, ready):
+def _score(job, chosen, ready):
     results = ready.model.evaluate(
         chosen.distribute(ready.test), return_dict=True, verbose=0
     )
     if chosen.first:
-        print(f"with averaged weights: {results['accuracy']:.4f}")
-    return float(results["accuracy"])
-
-
-def _facts(job, ready, accuracy, started):
-    """Returns what `config.json` holds."""
-    return {
-        "config": {**dataclasses.asdict(job.config), "steps": job.steps},
-        "data": job.data.facts(),
-        "model": {
-            "name": ready.model.name,
-            "weights": ready.model.count_params(),
-        },
-        f"{job.part}_accuracy": accuracy,
-        "seconds": round(time.perf_counter() - started, 1),
-        "command": shlex.join(sys.argv),
-        "versions": versions(),
-        **circumstances(),
-    }
-
-
-def _headline(job, chosen, output, ready):
-    config, data, model = job.config, job.data, ready.model
-    rows, columns, channels = model.input_shape[1:]
-    patch = config.patch_size
-    patches = f", patches {patch} x {patch}" if patch else ""
-    if not chosen.first:
-        return f"strategy  {chosen.describe()}"
-    step = ready.done // config.accumulate
-    going_on = f"\ngoing on  from step {step}" if ready.done else ""
-    return (
-        f"data      {data.name}: {data.num_train} training and {job.total} "
-        f"{job.part} images, {len(data.class_names)} classes\n"
-        f"model     {model.name}: {model.count_params():,} weights, images "
-        f"{rows} x {columns} x {channels}{patches}\n"
-        f"training  {job.steps} steps of {config.batch_size} images, "
-        f"{job.summary}, on {keras.backend.backend()}\n"
-        f"strategy  {chosen.describe()}\n"
-        f"output    {output}{going_on}"
-    )
+        print(f"with averaged weights: {results[job.measure]:.4f}")
+    return float(results[job.measure])

@@ -4,22 +4,27 @@ import time
 import keras
 
 
-def columns(part):
-    """The columns of `metrics.csv`; `part` is what it was evaluated on."""
+def columns(part, measure="accuracy"):
+    """The columns of `metrics.csv`; `part` is what it was evaluated on, and
+    `measure` "accuracy", or "loss" where there is nothing else."""
+    names = dict.fromkeys(("loss", measure))
     return (
         "step",
-        "train_loss",
-        "train_accuracy",
-        f"{part}_loss",
-        f"{part}_accuracy",
+        *(f"train_{name}" for name in names),
+        *(f"{part}_{name}" for name in names),
         "learning_rate",
         "images_per_second",
     )
 
 
-def accuracy_of(row):
-    """Returns a row's accuracy on whatever it was evaluated on."""
-    return row.get("test_accuracy", row.get("dev_accuracy", 0))
+def score_of(row):
+    """Returns what is larger the better a row is, on whatever it was
+    evaluated on: its accuracy, or without one minus its loss."""
+    for name, sign in (("accuracy", 1), ("loss", -1)):
+        for part in ("test", "dev"):
+            if f"{part}_{name}" in row:
+                return sign * row[f"{part}_{name}"]
+    return 0
 
 
 class MetricsFile(keras.callbacks.Callback):
@@ -38,6 +43,7 @@ class MetricsFile(keras.callbacks.Callback):
         parts: Integer. Calls of Keras's a step: the parts in which a batch
             comes where gradients are accumulated.
         part: "test" or "dev", which is evaluated on.
+        measure: As in `columns`.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class MetricsFile(keras.callbacks.Callback):
         step=0,
         parts=1,
         part="test",
+        measure="accuracy",
     ):
         super().__init__()
         self._parts = parts
@@ -61,7 +68,7 @@ class MetricsFile(keras.callbacks.Callback):
         self._part = part
         if path is not None:
             with open(path, "w", newline="") as file:
-                csv.writer(file).writerow(columns(part))
+                csv.writer(file).writerow(columns(part, measure))
                 csv.writer(file).writerows(map(_cells, self.rows))
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -107,7 +114,7 @@ class MetricsFile(keras.callbacks.Callback):
         rate = self._learning_rate(max(0, step - 1))
         values = {
             "train_loss": logs["loss"],
-            "train_accuracy": logs["accuracy"],
+            "train_accuracy": logs.get("accuracy"),
             f"{self._part}_loss": logs.get("val_loss"),
             f"{self._part}_accuracy": logs.get("val_accuracy"),
             "learning_rate": keras.ops.convert_to_numpy(rate),

@@ -1,6 +1,8 @@
 """What the flags `--model` and `--weights` name."""
 
 import difflib
+import json
+import pathlib
 
 import keras
 
@@ -112,18 +114,32 @@ def _stride(model, sizes):
 def opened(model, weights):
     """Returns the checkpoint of weights by path, address or name."""
     sizes = _sizes(model) if model else None
-    checkpoint = named(weights, model, sizes)
+    checkpoint = named(place_of(weights), model, sizes)
     if isinstance(checkpoint, Checkpoint):
         return checkpoint
     return open_checkpoint(checkpoint)
 
 
+def place_of(weights):
+    """Returns the path of weights, of which a run's folder has several."""
+    folder = pathlib.Path(weights).expanduser()
+    for name in ("encoder.keras", "model.npz", "model.keras"):
+        if (folder / name).is_file():
+            return str(folder / name)
+    return weights
+
+
+def _mode_of_run(checkpoint):
+    """How a run of a recipe, whose file it is, read pixels; None if it is
+    another file."""
+    facts = pathlib.Path(checkpoint.path).with_name("config.json")
+    if checkpoint.layout != "keras" or not facts.is_file():
+        return None
+    config = json.loads(facts.read_text()).get("config")
+    return config.get("mode") if isinstance(config, dict) else None
+
+
 def _checkpoint_facts(model, weights, patch_size):
-    if weights.endswith(".keras"):
-        raise ValueError(
-            f"The weights must be a checkpoint. Received: {weights!r}. A run "
-            "of a recipe writes one as model.npz, next to model.keras."
-        )
     checkpoint = opened(model, weights)
     facts = checkpoint.arguments()
     rows, columns = facts.get("patch_size", (None, None))
@@ -143,6 +159,7 @@ def _checkpoint_facts(model, weights, patch_size):
                 )
     row = TABLE.get((model, ALIASES.get(weights, weights)))
     by_layout = "torch" if checkpoint.layout in ("dinov2", "mae") else "tf"
+    by_layout = _mode_of_run(checkpoint) or by_layout
     mode = {"mode": row.mode if row else by_layout}
     grid = facts.get("grid_size")
     if checkpoint.family == "bit":

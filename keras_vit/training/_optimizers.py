@@ -33,7 +33,9 @@ class SGD(WholeBatch):
         weight_decay: Float. What a kernel loses a step at the peak rate, as
             in `AdamW`; 0.
         peak_rate: Float. As in `AdamW`.
-        **kwargs: As for `keras.optimizers.SGD`: `global_clipnorm`, `use_ema`,
+        **kwargs: `layer_decay`, by which the rate falls from layer to layer
+            towards the patches (see `layer_scales`); and as for
+            `keras.optimizers.SGD`: `global_clipnorm`, `use_ema`,
             `ema_momentum`, `gradient_accumulation_steps`, ...
     """
 
@@ -62,7 +64,7 @@ class SGD(WholeBatch):
             self.momentum * moment, dtype
         )
         self.assign(moment, ops.cast(update, moment.dtype))
-        rate = ops.cast(learning_rate, dtype)
+        rate = self._rate_of(variable, learning_rate)
         self.assign_sub(variable, self._decayed(rate * update, variable, rate))
 
     def get_config(self):
@@ -95,7 +97,8 @@ class AdamW(WholeBatch):
         epsilon: Float.
         momentum_dtype: String, such as "bfloat16" in AugReg; None takes each
             variable's own.
-        **kwargs: As for `keras.optimizers.Adam`.
+        **kwargs: `layer_decay` as in `SGD`; others as for
+            `keras.optimizers.Adam`.
     """
 
     def __init__(
@@ -124,7 +127,7 @@ class AdamW(WholeBatch):
     def update_step(self, gradient, variable, learning_rate):
         dtype = variable.dtype
         gradient = ops.cast(gradient, dtype)
-        rate = ops.cast(learning_rate, dtype)
+        rate = self._rate_of(variable, learning_rate)
         step = ops.cast(self.iterations + 1, dtype)
         index = self._get_variable_index(variable)
         moment, velocity = self.momentums[index], self.velocities[index]

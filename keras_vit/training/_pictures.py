@@ -13,7 +13,7 @@ _LONGEST_NAME = 16
 
 
 def save_curves(rows, path, title=""):
-    """Draws loss and accuracy against the step.
+    """Draws loss against the step, and accuracy where there is one.
 
     Args:
         rows: The `rows` of a `MetricsFile`.
@@ -25,8 +25,10 @@ def save_curves(rows, path, title=""):
     )
     figure.suptitle(title, fontsize=11)
     steps = [row["step"] for row in rows]
+    found = {name.partition("_")[2] for name in rows[-1]}
+    names = [name for name in ("loss", "accuracy") if name in found]
     for axes, name in zip(
-        figure.subplots(1, 2), ("loss", "accuracy"), strict=True
+        figure.subplots(1, len(names), squeeze=False)[0], names, strict=True
     ):
         for part, colour in _PARTS.items():
             if f"{part}_{name}" not in rows[-1]:

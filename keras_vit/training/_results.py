@@ -1,10 +1,17 @@
 """What a training leaves in its output folder."""
 
+import dataclasses
+import shlex
+import sys
+import time
+
 import keras
 
 import keras_vit
 from keras_vit.training._models import layout_of
+from keras_vit.training._output import circumstances
 from keras_vit.training._output import replacing
+from keras_vit.training._output import versions
 from keras_vit.training._pictures import save_predictions
 from keras_vit.training._pictures import spread_out
 
@@ -16,6 +23,8 @@ FILES = (
     "predictions.png",
     "config.json",
 )
+# Some runs have these instead of others.
+MORE_FILES = ("encoder.keras", "model.weights.h5")
 
 
 def save_model(model, output):
@@ -29,11 +38,51 @@ def save_model(model, output):
     keras_vit.converters.save(model, weights, layout, overwrite=True)
 
 
+def facts_of(job, model, score, started):
+    """Returns what `config.json` holds."""
+    return {
+        "config": {**dataclasses.asdict(job.config), "steps": job.steps},
+        "data": job.data.facts(),
+        "model": {
+            "name": model.name,
+            "weights": model.count_params(),
+        },
+        f"{job.part}_{job.measure}": score,
+        "seconds": round(time.perf_counter() - started, 1),
+        "command": shlex.join(sys.argv),
+        "versions": versions(),
+        **circumstances(),
+    }
+
+
+def headline(job, chosen, output, ready):
+    """Returns what a run says before it begins."""
+    config, data, model = job.config, job.data, ready.model
+    rows, columns, channels = getattr(model, "encoder", model).input_shape[1:]
+    patch = config.patch_size
+    patches = f", patches {patch} x {patch}" if patch else ""
+    if not chosen.first:
+        return f"strategy  {chosen.describe()}"
+    step = ready.done // config.accumulate
+    going_on = f"\ngoing on  from step {step}" if ready.done else ""
+    return (
+        f"data      {data.name}: {data.num_train} training and {job.total} "
+        f"{job.part} images, {len(data.class_names)} classes\n"
+        f"model     {model.name}: {model.count_params():,} weights, images "
+        f"{rows} x {columns} x {channels}{patches}\n"
+        f"training  {job.steps} steps of {config.batch_size} images, "
+        f"{job.summary}, on {keras.backend.backend()}\n"
+        f"strategy  {chosen.describe()}\n"
+        f"output    {output}{going_on}"
+    )
+
+
 def title_of(job, facts):
     """Returns what the pictures of a run are headed with."""
-    accuracy = facts[f"{job.part}_accuracy"]
     name = facts["model"]["name"]
-    return f"{name} on {job.data.name}: {job.part} accuracy {accuracy:.2%}"
+    value = facts[f"{job.part}_{job.measure}"]
+    text = f"{value:.2%}" if job.measure == "accuracy" else f"{value:.4f}"
+    return f"{name} on {job.data.name}: {job.part} {job.measure} {text}"
 
 
 def save_predictions_of(job, model, facts, output):
@@ -52,16 +101,22 @@ def save_predictions_of(job, model, facts, output):
 
 def print_results(facts, output):
     """Says how well it went, where the files are, and how to use them."""
-    part = "dev" if "dev_accuracy" in facts else "test"
+    score = next(
+        f"{part}_{measure}"
+        for measure in ("accuracy", "loss")
+        for part in ("dev", "test")
+        if f"{part}_{measure}" in facts
+    )
     print(
-        f"\n{part} accuracy {facts[f'{part}_accuracy']:.4f} after "
+        f"\n{score.replace('_', ' ')} {facts[score]:.4f} after "
         f"{facts['seconds']:.0f} seconds"
     )
-    for name in (*FILES, "model.weights.h5"):
+    for name in (*FILES, *MORE_FILES):
         if (output / name).exists():
             print(f"  {output / name}")
+    logits = ", for logits," if score.endswith("accuracy") else ""
     print(
-        "To use it in Python, for logits, on images after "
+        f"To use it in Python{logits} on images after "
         f"keras_vit.preprocess_input(images, mode={facts['config']['mode']!r})"
         ":\n  import keras, keras_vit\n"
         f"  model = keras.models.load_model({str(output / 'model.keras')!r})"

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_vit.training._layer_decay import layer_scales
+
 
 class WholeBatch(keras.optimizers.Optimizer):
     """What counts steps and gradients of the whole batch.
@@ -11,11 +13,18 @@ class WholeBatch(keras.optimizers.Optimizer):
     (`gradient_accumulation_steps`), or on several devices (`tf.distribute`).
 
     Weight decay is decoupled and follows the schedule's shape: a kernel loses
-    `weight_decay * rate / peak_rate` of itself a step.
+    `weight_decay * rate / peak_rate` of itself a step. With `layer_decay`,
+    see `layer_scales`, each layer has its own share of the rate, and so of
+    the decay.
     """
 
     def __init__(
-        self, learning_rate, weight_decay=0.0, peak_rate=None, **kwargs
+        self,
+        learning_rate,
+        weight_decay=0.0,
+        peak_rate=None,
+        layer_decay=None,
+        **kwargs,
     ):
         if peak_rate is None and weight_decay:
             if not isinstance(learning_rate, (int, float)):
@@ -28,11 +37,21 @@ class WholeBatch(keras.optimizers.Optimizer):
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.decay = weight_decay
         self.peak_rate = peak_rate
+        self.layer_decay = layer_decay
 
     def build(self, variables):
         super().build(variables)
         # TensorFlow takes steps of variables of its own, without a path.
         self._decays = [is_kernel(variable) for variable in variables]
+        if self.layer_decay is not None:
+            paths = [variable.path for variable in variables]
+            self._scales = layer_scales(paths, self.layer_decay)
+
+    def _rate_of(self, variable, learning_rate):
+        rate = ops.cast(learning_rate, variable.dtype)
+        if self.layer_decay is None:
+            return rate
+        return rate * self._scales[self._get_variable_index(variable)]
 
     def _decayed(self, update, variable, rate):
         """An update with the decay of its variable, before the step."""
@@ -47,6 +66,7 @@ class WholeBatch(keras.optimizers.Optimizer):
             **super().get_config(),
             "weight_decay": self.decay,
             "peak_rate": self.peak_rate,
+            "layer_decay": self.layer_decay,
         }
 
     def _get_current_learning_rate(self):

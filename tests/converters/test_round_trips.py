@@ -25,7 +25,7 @@ def test_every_golden_case_is_converted():
     folders = {p.name for p in golden_data.FOLDER.iterdir() if p.is_dir()}
     folders -= {*golden_data.NO_MODEL}
     # Those with a ResNet have a file of their own.
-    known = {*CASES, *golden_data.RESNETS}
+    known = {*CASES, *golden_data.RESNETS, *golden_data.PRETRAINING}
     assert known - folders <= {*golden_data.DERIVED, *golden_data.LARGE}
     assert not folders - known
 

@@ -375,7 +375,9 @@ def test_mistakes_are_one_line(tmp_path, digits):
     refused("--image-size 28 or 32", image_size=31, **output)
     refused("do not divide", image_size=8, patch_size=3, **output)
     refused("There is no file", weights=str(tmp_path / "x.npz"), **output)
-    refused("must be a checkpoint", weights="model.keras", **output)
+    refused("There is no file", weights="model.keras", **output)
+    with pytest.raises(ValueError, match="layer_decay.*0, 1"):
+        recipe.Config(layer_decay=1.5)
     refused("is not empty.*--overwrite", output=str(digits))
     (tmp_path / "empty").mkdir()
     refused("no class", dataset=str(tmp_path / "empty"), **output)

@@ -1,0 +1,237 @@
+"""Pre-training without labels: what was published, models and pictures."""
+
+import dataclasses
+
+import keras
+import numpy as np
+
+from keras_vit import pretraining
+from keras_vit.preprocessing import preprocess_input
+from keras_vit.training._flags import require
+from keras_vit.training._models import COMPACT
+from keras_vit.training._models import build_model
+from keras_vit.training._output import replacing
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One published way; fields are named as the recipe's flags."""
+
+    source: str
+    model: str
+    learning_rate: float  # of `batch_size` images
+    scaled: bool  # whether the rate follows the batch's size
+    batch_size: int
+    weight_decay: float  # times the rate, a step
+    beta_2: float
+    mask_ratio: float
+    epochs: int | None = None
+    steps: int | None = None
+    warmup_epochs: int | None = None
+    warmup_steps: int | None = None
+    decoder_layers: int | None = None
+    decoder_width: int | None = None
+
+
+METHODS = {
+    "mpp": Method(
+        "https://arxiv.org/abs/2010.11929, Appendix B.1.2",
+        model="ViTB16",
+        learning_rate=2e-4,
+        scaled=False,
+        batch_size=4096,
+        weight_decay=0.0,
+        beta_2=0.999,
+        mask_ratio=0.5,
+        steps=1_000_000,
+        warmup_steps=10_000,
+    ),
+    # From memory of the paper, and not looked up.
+    "mim": Method(
+        "https://arxiv.org/abs/2111.09886, Section 4.1 (SimMIM)",
+        model="ViTB16",
+        learning_rate=8e-4,
+        scaled=True,
+        batch_size=2048,
+        weight_decay=0.05,
+        beta_2=0.999,
+        mask_ratio=0.6,
+        epochs=800,
+        warmup_epochs=20,
+    ),
+    "mae": Method(
+        "https://arxiv.org/abs/2111.06377, Table 8; facebookresearch/mae",
+        model="ViTB16",
+        learning_rate=2.4e-3,  # 1.5e-4 for 256 images
+        scaled=True,
+        batch_size=4096,
+        weight_decay=0.05,
+        beta_2=0.95,
+        mask_ratio=0.75,
+        epochs=800,
+        warmup_epochs=40,
+        decoder_layers=8,
+        decoder_width=512,
+    ),
+}
+# For minutes on two CPU cores, without --model: chosen here.
+SMALL = {
+    "model": None,
+    "learning_rate": 3e-3,
+    "scaled": False,
+    "batch_size": 64,
+    "epochs": 100,
+    "steps": None,
+    "warmup_epochs": 10,
+    "warmup_steps": None,
+}
+SMALL_DECODER = {"decoder_layers": 2, "decoder_width": 32}
+
+
+def method_of(name, model):
+    """Returns the `Method` of a name, or what replaces it for a small model."""
+    method = METHODS[name]
+    if model is not None:
+        return method
+    decoder = SMALL_DECODER if name == "mae" else {}
+    return dataclasses.replace(method, **SMALL, **decoder)
+
+
+def build_masked(config, channels):
+    """Builds the pre-training model of a recipe's config.
+
+    Args:
+        config: With `method`, `model`, `image_size`, `patch_size`,
+            `mask_ratio`, `decoder_layers`, `decoder_width`, `target`,
+            `masking`, `mode`, `remat` and `seed`.
+        channels: Integer.
+    """
+    small = config.model is None or config.model in COMPACT
+    encoder = build_model(
+        config.model,
+        None,
+        config.patch_size,
+        config.seed,
+        input_shape=(config.image_size, config.image_size, channels),
+        include_top=False,
+        pooling=None,
+        remat=config.remat,
+        # The small model pools patches, and is fine-tuned the same way.
+        **({"class_token": False} if small else {}),
+    )
+    options = {"mask_ratio": config.mask_ratio, "seed": config.seed}
+    if config.method == "mim":
+        return pretraining.MaskedImageModeling(
+            encoder, masking=config.masking, **options
+        )
+    if config.method == "mpp":
+        return pretraining.MaskedPatchPrediction(
+            encoder,
+            target=config.target,
+            value_range=pixel_range(config.mode, channels),
+            **options,
+        )
+    return pretraining.MaskedAutoencoder(
+        encoder,
+        decoder_hidden_size=config.decoder_width,
+        decoder_num_layers=config.decoder_layers,
+        decoder_num_heads=max(1, config.decoder_width // 32),  # as published
+        **options,
+    )
+
+
+def pixel_range(mode, channels):
+    """Returns the least and the largest value of pixels, by channel."""
+    ends = np.zeros((2, 1, channels), "float32")
+    ends[1] = 255
+    ends = np.asarray(preprocess_input(ends, mode=mode))[:, 0]
+    return tuple(tuple(float(value) for value in end) for end in ends)
+
+
+def save_masked(model, output):
+    """Writes the whole model, and the encoder for the next `--weights`."""
+    # Without its optimizer, `import keras_vit` is enough to read it.
+    whole = type(model).from_config(model.get_config())
+    for variable, trained in zip(whole.variables, model.variables, strict=True):
+        variable.assign(trained)
+    for name, saved in (("model", whole), ("encoder", whole.encoder)):
+        with replacing(output / f"{name}.keras") as temporary:
+            saved.save(temporary)
+
+
+class Reconstructions(keras.callbacks.Callback):
+    """Draws images, what is left of them, and what the model makes of that.
+
+    Args:
+        images: Array of some images; always the same parts of them are
+            masked.
+        folder: Path of a folder, which is made.
+        every: Integer. Calls of Keras's between two pictures; there is one
+            after the last, too.
+        step: Integer. The call that the run goes on from.
+        parts: Integer. Calls a step.
+        mode: How pixels were read, see `preprocess_input`.
+    """
+
+    def __init__(self, images, folder, every, step=0, parts=1, mode="tf"):
+        super().__init__()
+        self._images, self._folder = images, folder
+        self._every, self._step, self._parts = every, step, parts
+        self._range = pixel_range(mode, images.shape[-1])
+        self._drawn = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._step += 1
+        if self._step % self._every == 0:
+            self._draw()
+
+    def on_train_end(self, logs=None):
+        self._draw()
+
+    def _draw(self):
+        if self._drawn == self._step:
+            return
+        self._drawn = self._step
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
+        step = self._step // self._parts
+        seen, filled = self.model.reconstruct(self._images, **self._given())
+        rows = [keras.ops.convert_to_numpy(x) for x in (seen, filled)]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"step-{step:08}.png"
+        low, high = self._range
+        rows = [(x - low) / (np.subtract(high, low)) for x in rows]
+        first = (self._images - low) / (np.subtract(high, low))
+        save_rows([first, *rows], path, f"step {step}")
+
+    def _given(self):
+        parts = self.model.parts
+        noise = np.random.default_rng(0).uniform(
+            size=(len(self._images), parts.num_patches)
+        )
+        noise = noise.astype("float32")
+        if isinstance(self.model, pretraining.MaskedAutoencoder):
+            return {"noise": noise}
+        # Of each image, the patches with the largest numbers.
+        kept = int(parts.num_patches * (1 - self.model.mask_ratio) + 1e-6)
+        return {"masked": noise.argsort(1).argsort(1) >= kept}
+
+
+def save_rows(rows, path, title):
+    """Draws rows of images, as arrays in [0, 1], under their names."""
+    names = ("image", "masked", "predicted")
+    count = len(rows[0])
+    figure = require("matplotlib.figure").Figure(
+        figsize=(1.1 * count + 0.6, 3.9), dpi=110, layout="constrained"
+    )
+    figure.suptitle(title, fontsize=11)
+    grid = figure.subplots(len(rows), count, squeeze=False)
+    for axes, name, images in zip(grid, names, rows, strict=True):
+        for one, image in zip(axes, np.clip(images, 0, 1), strict=True):
+            grey = image.shape[-1] == 1
+            shown = image[..., 0] if grey else image
+            one.imshow(shown, cmap="gray", vmin=0, vmax=1)
+            one.set(xticks=[], yticks=[])
+        axes[0].set_ylabel(name, fontsize=9)
+    with replacing(path) as temporary:
+        figure.savefig(temporary)

@@ -1,0 +1,138 @@
+"""What all three pre-training models keep."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_vit
+from keras_vit import pretraining
+from tests.pretraining import small
+
+
+def numpy(x):
+    return np.asarray(ops.convert_to_numpy(ops.cast(x, "float32")))
+
+
+@pytest.mark.parametrize("kind", small.MODELS)
+def test_trains_on_images_alone_and_is_saved(kind, tmp_path):
+    if kind == "mae":  # one of them in half precision
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    encoder = small.encoder()
+    model = small.MODELS[kind](encoder)
+    before = [numpy(v) for v in model.trainable_variables]
+    model.compile(keras.optimizers.Adam(3e-3))
+    images = small.images()
+    losses = model.fit(images, batch_size=4, epochs=4, verbose=0).history
+    assert losses["loss"][-1] < losses["loss"][0]
+    # The mask token takes part in training, as all else does.
+    for variable, old in zip(model.trainable_variables, before, strict=True):
+        assert np.abs(numpy(variable) - old).max() > 0, variable.path
+    assert model.encoder is encoder
+
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert again.get_config().keys() == model.get_config().keys()
+    # Keras saves no generator's state.
+    again.seed_generator.state.assign(model.seed_generator.state)
+    found, expected = again(images), model(images)
+    for name in expected:
+        np.testing.assert_array_equal(
+            numpy(found[name]), numpy(expected[name]), name
+        )
+
+
+@pytest.mark.parametrize("kind", ["mim", "mae", "mpp"])
+def test_other_inputs_give_the_same_loss(kind):
+    """A tf.data of images, and of images with labels and weights."""
+    tf = pytest.importorskip("tensorflow")
+    images = small.images(6)
+    model = small.MODELS[kind](small.encoder())
+    model.compile("sgd")
+    data = tf.data.Dataset.from_tensor_slices(images).batch(3)
+    assert np.isfinite(model.fit(data, verbose=0).history["loss"]).all()
+
+    outputs = model(images)
+    whole = model.compute_loss(x=images, y_pred=outputs)
+    half = {name: value[:3] for name, value in outputs.items()}
+    expected = model.compute_loss(x=images[:3], y_pred=half)
+    weighted = model.compute_loss(
+        x=images,
+        y=np.zeros(6),
+        y_pred=outputs,
+        sample_weight=np.array([2.0] * 3 + [0] * 3),
+    )
+    np.testing.assert_allclose(numpy(weighted), numpy(expected), rtol=1e-5)
+    assert abs(numpy(whole) - numpy(expected)) > 1e-5
+
+
+def test_masks_differ_by_image_and_step_and_a_seed_repeats():
+    def masks(seed):
+        model = pretraining.MaskedAutoencoder(
+            small.encoder(), seed=seed, **small.DECODER
+        )
+        images = small.images()
+        return [numpy(model(images)["masked"]) for _ in range(2)]
+
+    first, second = masks(1)
+    assert len(np.unique(np.concatenate([first, second]), axis=0)) == 16
+    np.testing.assert_array_equal(masks(1)[1], second)
+    assert (masks(2)[0] != first).any()
+
+
+def test_the_encoder_alone_is_a_vision_transformer(tmp_path):
+    """With all patches it gives what it gives inside."""
+    encoder = small.encoder(drop_path=0.1)
+    model = pretraining.MaskedImageModeling(encoder)
+    images = small.images(2)
+    inside = model.parts.encode(model.parts.embed(images))
+    np.testing.assert_allclose(numpy(inside), numpy(encoder(images)), atol=1e-6)
+    encoder.save(tmp_path / "encoder.keras")
+    path = tmp_path / "encoder.keras"
+    tuned = keras_vit.converters.load(path, include_top=True, classes=3)
+    assert tuned(images).shape == (2, 3)
+    kernel = tuned.get_layer("block_1").mlp.dense_1.kernel
+    expected = encoder.get_layer("block_1").mlp.dense_1.kernel
+    np.testing.assert_array_equal(numpy(kernel), numpy(expected))
+
+
+@pytest.mark.parametrize("kind", ["mim", "mae", "mpp", "mpp-downsized"])
+def test_reconstructions_keep_what_was_seen(kind):
+    model = small.MODELS[kind](small.encoder())
+    images = small.images(2)
+    masked = np.tile([1.0, 0, 0, 1], (2, 4))
+    given = {"masked": masked}
+    if kind == "mae":
+        masked = np.tile([1.0, 0, 1, 1], (2, 4))
+        given = {"noise": masked}
+    seen, filled = map(numpy, model.reconstruct(images, **given))
+    hidden = np.kron(masked.reshape(2, 4, 4), np.ones((1, 4, 4)))[..., None]
+    np.testing.assert_array_equal(seen, images * (1 - hidden))
+    np.testing.assert_array_equal(filled * (1 - hidden), seen)
+    assert np.abs(filled * hidden).max() > 0
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        ({"include_top": True}, "all tokens"),
+        ({"pooling": "token"}, "all tokens"),
+        ({"mask_token": True}, "mask_token=False"),
+        ({"input_shape": (None, None, 3), "grid_size": 4}, "one size"),
+    ],
+)
+def test_an_encoder_that_does_not_fit_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        pretraining.MaskedImageModeling(small.encoder(**arguments))
+
+
+def test_another_model_is_refused():
+    hybrid = keras_vit.HybridVisionTransformer(
+        **{**small.SIZES, "patch_size": 1},
+        resnet_layers=(1,),
+        input_shape=(32, 32, 3),
+        include_top=False,
+    )
+    for encoder in (hybrid, keras.Sequential(), None):
+        with pytest.raises(ValueError, match="`encoder` does not fit"):
+            pretraining.MaskedImageModeling(encoder)

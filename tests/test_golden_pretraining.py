@@ -1,0 +1,108 @@
+"""Pre-training models against the originals, with the masks they had."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import pretraining
+from keras_vit.converters import _cli
+from keras_vit.converters import open_checkpoint
+from keras_vit.converters._files import read
+from tests import golden_data
+
+CASES = golden_data.PRETRAINING
+GIVEN = ("noise", "bool_masked_pos")
+
+
+def numpy(x):
+    return np.asarray(keras.ops.convert_to_numpy(x))
+
+
+def arguments(case):
+    return dict(CASES[case][2])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_and_loss_are_the_originals(case, record_error):
+    golden = golden_data.io(case)
+    model = pretraining.load(golden_data.load_path(case), **arguments(case))
+    images = golden["image"]
+    if case == "hf_vit_mim":
+        outputs = model(images, masked=golden["bool_masked_pos"])
+        main = "reconstruction"
+        found = {main: model.parts.join(outputs["prediction"])}
+        found = {main: np.transpose(numpy(found[main]), (0, 3, 1, 2))}
+    else:
+        latent, masked, places = model.encode(images, golden["noise"])
+        np.testing.assert_array_equal(numpy(places), golden["ids_restore"])
+        np.testing.assert_array_equal(numpy(masked), golden["mask"])
+        outputs = model(images, noise=golden["noise"])
+        found = {"logits": numpy(outputs["prediction"])}
+        if "latent" in golden:
+            found["latent"] = numpy(latent)
+    found["loss"] = numpy(model.compute_loss(x=images, y_pred=outputs))
+    if "reconstruction_nhwc" in golden:
+        joined = model.parts.join(outputs["prediction"])
+        found["reconstruction_nhwc"] = numpy(joined)
+    for name, array in found.items():
+        assert array.shape == golden[name].shape
+        error = np.abs(array - golden[name]).max()
+        record_error(case, name, error, golden_data.TOLERANCE)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_by_keras_and_back(case, tmp_path):
+    """convert.py to .keras, the whole model, and back bit for bit."""
+    layout, spelling, given = CASES[case]
+    middle = tmp_path / "model.keras"
+    _cli.convert(golden_data.load_path(case), middle, settings=given)
+    kind = "mim" if case == "hf_vit_mim" else "mae"
+    checkpoint = open_checkpoint(middle, decoder=True)
+    assert checkpoint.arguments()["pretraining"] == kind
+    target = tmp_path / ("back" + golden_data.weights_path(case).suffix)
+    _cli.convert(middle, target, to=f"{layout}:{spelling}")
+    golden_data.assert_same(read(target), golden_data.arrays(case))
+
+
+@pytest.mark.parametrize("case,to", [("facebook_mae", "huggingface")])
+def test_there_and_back_between_layouts(case, to, tmp_path):
+    """To a folder of Hugging Face's, which tells all, and back."""
+    layout, _, given = CASES[case]
+    given = {**given, "grid_size": (4, 4)}
+    there, back = tmp_path / "there", tmp_path / "back.pth"
+    _cli.convert(golden_data.load_path(case), there, to=to, settings=given)
+    _cli.convert(there, back, to=layout)
+    golden_data.assert_same(read(back), golden_data.arrays(case))
+
+
+@pytest.mark.parametrize("case", ["hf_vit_mae", "hf_vit_mim"])
+def test_what_a_layout_cannot_hold_is_named(case, tmp_path):
+    target = tmp_path / "model.safetensors"
+    source = golden_data.load_path(case)
+    with pytest.raises(ValueError, match="decoder/p"):
+        _cli.convert(source, target, to="timm")
+    assert not target.exists()
+    if case == "hf_vit_mae":  # the other's mask token stays
+        _cli.convert(source, target, to="timm", encoder=True)
+        assert not any("decoder" in key for key in read(target))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_encoder_alone_is_read(case):
+    given = {k: v for k, v in arguments(case).items() if k == "num_heads"}
+    path = golden_data.load_path(case)
+    encoder = keras_vit.converters.load(path, **given)
+    model = pretraining.load(path, **arguments(case))
+    images = golden_data.io(case)["image"]
+    np.testing.assert_allclose(
+        numpy(encoder(images)), numpy(model.encoder(images)), atol=1e-6
+    )
+    with pytest.raises(ValueError, match="converters.load"):
+        pretraining.load(golden_data.load_path("hf_vit"))
+
+
+def test_the_heads_of_a_decoder_are_asked_for():
+    path = golden_data.load_path("facebook_mae")
+    with pytest.raises(ValueError, match="decoder_num_heads"):
+        pretraining.load(path, num_heads=3)

@@ -1,0 +1,63 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_vit import training
+
+
+def _steps(optimizer, values, grads):
+    """Returns where some steps lead, one row a variable."""
+    variables = []
+    for name, value in values.items():
+        layer, _, own = name.partition("/")
+        with keras.name_scope(layer):
+            variables.append(keras.Variable(value.copy(), name=own))
+    optimizer.build(variables)
+    for step in grads:
+        optimizer.apply(
+            [ops.convert_to_tensor(step[name]) for name in values], variables
+        )
+    return np.stack([ops.convert_to_numpy(v) for v in variables])
+
+
+@pytest.mark.parametrize("make", [training.SGD, training.AdamW])
+def test_layer_decay_by_hand(make):
+    """Each layer steps as it would alone, with a share of the rate; decay
+    follows, as in MAE's code."""
+    scales = {
+        "patch_embedding/kernel": 0.125,
+        "block_0/kernel": 0.25,
+        "block_1/kernel": 0.5,
+        "encoder_norm/gamma": 1.0,
+        "head/kernel": 1.0,
+    }
+    rng = np.random.default_rng(0)
+    values = {n: rng.normal(size=3).astype("float32") for n in scales}
+    grads = [
+        {n: rng.normal(size=3).astype("float32") for n in scales}
+        for _ in range(5)
+    ]
+    given = {"weight_decay": 0.03, "peak_rate": 0.1}
+    whole = make(0.1, layer_decay=0.5, **given)
+    assert whole.get_config()["layer_decay"] == 0.5
+    found = _steps(whole, values, grads)
+    expected = [
+        _steps(
+            make(0.1 * scale, **given),
+            {name: values[name]},
+            [{name: step[name]} for step in grads],
+        )
+        for name, scale in scales.items()
+    ]
+    np.testing.assert_allclose(found, np.concatenate(expected), rtol=1e-5)
+
+
+def test_layers_that_decay():
+    paths = "class_token/tokens root_conv/kernel vit/block_3/mlp/kernel a/b"
+    scales = training.layer_scales(paths.split(), 0.75)
+    assert scales == [0.75**5, 0.75**5, 0.75, 1]
+    assert training.layer_scales(["block_11/x", "patch_embedding/kernel"], 1)
+    for paths, decay in ((["block_0/x"], 0), (["stage_1/x"], 0.5)):
+        with pytest.raises(ValueError, match="layer_decay"):
+            training.layer_scales(paths, decay)
