@@ -85,6 +85,16 @@ def _fresh_state():
     keras.config.set_dtype_policy(policy)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _little_memory():
+    """What JAX has compiled for one file is kept on disk, not in memory."""
+    yield
+    if keras.config.backend() == "jax":
+        import jax
+
+        jax.clear_caches()
+
+
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """An empty folder for what is downloaded."""
