@@ -61,6 +61,19 @@ _ONE_BACKEND = (
     "tests/preprocessing/test_imagenet.py",
     "tests/preprocessing/test_labels.py",
     "tests/tools/",
+    # Images before they reach a model: NumPy and tf.data.
+    "tests/training/test_files.py",
+    "tests/training/test_flags.py",
+    "tests/training/test_folders.py",
+    "tests/training/test_mixing.py",
+    "tests/training/test_output.py",
+    "tests/training/test_patches.py",
+    "tests/training/test_protocols.py",
+    "tests/training/test_tfds.py",
+    "tests/training/test_vtab.py",
+    "tests/evaluation/test_metrics.py",
+    # Names of files and arrays, and what is written from one to another.
+    "tests/converters/test_convert.py",
 )
 
 

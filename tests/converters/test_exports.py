@@ -28,13 +28,15 @@ def images(count=4, height=32, width=32):
     return draw(size=(count, height, width, 3)).astype("float32")
 
 
-# Compiling a training step takes seconds under JAX and TensorFlow: there
-# these are trained, and the others get random weights. PyTorch trains all.
+# Compiling takes seconds under JAX and TensorFlow: there, one of each library
+# is compared. PyTorch compares all; that the backends agree on every
+# architecture is what the golden cases show.
 TRAINED = (
     "timm-registers-scale-qknorm",
     "transformers-dinov2-registers-swiglu",
     "torchvision-pre-logits",
 )
+NAMES = originals.CASES if keras.backend.backend() == "torch" else TRAINED
 
 
 def made(name):
@@ -67,7 +69,7 @@ def assert_alike(found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", originals.CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_model_trained_here_runs_there(name, tmp_path):
     case = originals.CASES[name]
     original = originals.build(case)
@@ -78,7 +80,7 @@ def test_a_model_trained_here_runs_there(name, tmp_path):
     assert_alike(originals.run(original, images()), logits(model))
 
 
-@pytest.mark.parametrize("name", originals.CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_model_made_there_runs_here(name, tmp_path):
     case = originals.CASES[name]
     original = originals.build(case)
