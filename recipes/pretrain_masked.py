@@ -29,8 +29,8 @@ Measured 2026-11-21 on 2 CPU cores that ran other programs too (load 6 to 13),
 on JAX, with `python tools/benchmark.py masked-digits`: 1,000 steps on 1,438
 digits without labels (one run a method), then 200 steps with 10 labels a class,
 test accuracy, mean of 5 seeds at the rates 0.001 and 0.003: from scratch 0.831
-and 0.852; after mpp 0.821 and 0.884; after mim 0.797 and 0.874; after mae 0.710
-and 0.838. So mpp and mim help at the better rate, and mae does not on 8 x 8
+and 0.852; after mpp 0.821 and 0.883; after mim 0.813 and 0.876; after mae 0.726
+and 0.831. So mpp and mim help at the better rate, and mae does not on 8 x 8
 pixels. Losses at steps 200 and 1,000: mpp 1.36 to 1.07, mim 0.36 to 0.25, mae
 0.48 to 0.38. `masked-step`: a step of MAE with one decoder block takes 0.23 of
 one on all patches (Ti/16, 224 pixels, 8 images), with eight blocks of 128 0.62.

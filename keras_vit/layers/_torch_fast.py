@@ -9,6 +9,10 @@ import math
 
 import keras
 
+# Pixels up to which the group norm of channels first is worth the copies: it
+# rounds less, and many units follow one another where maps are small.
+EXACT = 1024
+
 
 def is_on():
     return keras.config.backend() == "torch"
@@ -45,8 +49,10 @@ def group_norm(x, groups, gamma, beta, epsilon):
     import torch
 
     x = x.permute(0, 3, 1, 2)  # a view, which PyTorch knows as channels last
+    if x.shape[2] * x.shape[3] <= EXACT:
+        x = x.contiguous()
     x = torch.nn.functional.group_norm(x, groups, gamma, beta, epsilon)
-    return x.permute(0, 2, 3, 1)
+    return x.permute(0, 2, 3, 1).contiguous()
 
 
 def relu(x):

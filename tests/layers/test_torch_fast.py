@@ -35,7 +35,13 @@ def assert_close(found, expected, tolerance):
         np.testing.assert_allclose(a, b, atol=tolerance * np.abs(b).max())
 
 
-def test_group_norm():
+@pytest.fixture(params=[0, 1024], ids=["large", "small"])
+def sizes(request, monkeypatch):
+    """Maps are taken to be large, or small."""
+    monkeypatch.setattr(_torch_fast, "EXACT", request.param)
+
+
+def test_group_norm(sizes):
     layer = layers.GroupNorm(4, epsilon=1e-3)
     images = RNG.normal(1, 2, size=(2, 5, 3, 12))
     layer.build(images.shape)
@@ -53,7 +59,7 @@ def test_group_norm():
     assert_close(with_weights[:2], found, 1e-6)
 
 
-def test_group_norm_keeps_the_memory_in_order():
+def test_group_norm_keeps_the_memory_in_order(sizes):
     images = ops.convert_to_tensor(RNG.normal(size=(2, 5, 3, 12)), "float32")
     assert layers.GroupNorm(4, epsilon=1e-3)(images).is_contiguous()
     images.requires_grad_()
