@@ -72,6 +72,9 @@ _ONE_BACKEND = (
     "tests/training/test_tfds.py",
     "tests/training/test_vtab.py",
     "tests/evaluation/test_metrics.py",
+    # Many short trainings by the `Job` that other recipes run everywhere.
+    "tests/recipes/test_ablate_position_embedding.py",
+    "tests/recipes/test_vtab.py",
     # Names of files and arrays, and what is written from one to another.
     "tests/converters/test_convert.py",
 )
