@@ -24,6 +24,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         ops = keras.ops
+        y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)
         # log(1 + exp(-|x|)) does not overflow.
         return ops.sum(
