@@ -17,8 +17,7 @@ evaluation of its features, in closed form.
 
 A run that was interrupted goes on with the same command: settings that are done
 are not trained again, and the one in between goes on where it was. The output
-folder gets table.txt, table.csv, results.json, table.png and a folder for each
-setting, with its model.keras.
+folder gets table.txt, results.json, table.png, and for each setting a folder.
 
 What is the same for all: weights, order and augmentation come from --seed. All
 learned positions start with a deviation of 0.5: at the usual 0.02, those added
@@ -51,7 +50,6 @@ The 5 images a class are drawn from those that the model was trained on, with
 their labels; the paper's are of other sets.
 """
 
-import csv
 import dataclasses
 import json
 import os
@@ -67,23 +65,18 @@ import keras
 from keras_vit import evaluation
 from keras_vit import training
 
-PLACES = {
-    "stem": "stem",
-    "every_layer": "every layer",
-    "every_layer_shared": "every layer, shared",
-}
 # The default of each row is all of its places, but for sines: what has no
 # weights is the same, shared or not.
 GRID = {
     "none": ("stem",),
-    "learned_1d": tuple(PLACES),
-    "learned_2d": tuple(PLACES),
+    "learned_1d": tuple(training.PLACES),
+    "learned_2d": tuple(training.PLACES),
     "relative": ("every_layer", "every_layer_shared"),
     "sincos2d": ("stem",),
 }
 # Figure 9: the class token takes 8/3 of the rate of the patches' mean.
 RATES = {"gap": 0.003, "token": 0.008}
-FILES = ("table.txt", "table.csv", "results.json", "table.png")
+FILES = ("table.txt", "results.json", "table.png")
 _FREE = ("settings", "output", "overwrite", "checkpoint_every", "tensorboard")
 
 
@@ -92,7 +85,7 @@ class Config(training.TrainingFlags):
     settings: str = training.flag(
         "all",
         "KIND or KIND/PLACE, with commas between: kinds "
-        f"{', '.join(GRID)}; places {', '.join(PLACES)}",
+        f"{', '.join(GRID)}; places {', '.join(training.PLACES)}",
         "LIST",
     )
     pooling: str = training.flag(
@@ -169,7 +162,7 @@ def main(config):
     for number, setting in enumerate(settings, start=1):
         print(f"\n{number} of {len(settings)}: {' / '.join(setting)}")
         rows.append(measured(config, data, chosen, output, setting))
-        write(rows, config, data, output)
+        training.write_ablation(rows, config, data, output)
     print(f"\n{(output / 'table.txt').read_text()}")
     print(f"{time.perf_counter() - started:.0f} seconds")
     for name in FILES:
@@ -201,7 +194,7 @@ def open_folder(config, data):
     facts = {name: facts[name] for name in facts if name not in _FREE}
     told = output / "flags.json"
     if config.overwrite:
-        for kind, place in [(k, p) for k in GRID for p in PLACES]:
+        for kind, place in [(k, p) for k in GRID for p in training.PLACES]:
             shutil.rmtree(output / f"{kind}-{place}", ignore_errors=True)
     elif told.exists():
         before = json.loads(told.read_text())
@@ -297,78 +290,10 @@ def plan(config, data, setting):
         interval=max(1, config.steps // 4),
         build=build,
         optimizer=optimizer,
-        batches=dict(
-            image_size=config.image_size,
-            protocol=config.protocol,
-            mode=config.mode,
-            one_hot=config.mixup > 0 or config.cutmix > 0,
-        ),
-        augment=dict(
-            augment=config.augment,
-            mixup=config.mixup,
-            cutmix=config.cutmix,
-            flip=data.channels == 3 and not config.no_flip,
-        ),
+        batches=config.batches(),
+        augment=config.augmentation(data.channels),
         summary=f"positions {kind}, {place}",
     )
-
-
-def table(rows, shots, column="few_shot"):
-    """Returns the table as the paper prints it, with "-" for what is not."""
-    found = {(r["positions"], r["placement"]): r[column] for r in rows}
-    what = f"{shots}-shot" if column == "few_shot" else "test"
-    lines = [f"{what:14}" + "".join(f"{PLACES[p]:>21}" for p in PLACES)]
-    for kind in dict.fromkeys(row["positions"] for row in rows):
-        cells = (found.get((kind, place)) for place in PLACES)
-        cells = ("-" if c is None else f"{c:.4f}" for c in cells)
-        lines.append(f"{kind:14}" + "".join(f"{c:>21}" for c in cells))
-    return "\n".join(lines) + "\n"
-
-
-def write(rows, config, data, output):
-    """Writes what is known so far; a later call replaces it."""
-    text = table(rows, config.shots)
-    text += "\n" + table(rows, config.shots, "test_accuracy")
-    with training.replacing(output / "table.txt") as temporary:
-        temporary.write_text(text)
-    with training.replacing(output / "table.csv") as temporary:
-        with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-    facts = {
-        "rows": rows,
-        "config": dataclasses.asdict(config),
-        "data": data.facts(),
-        "versions": training.versions(),
-    }
-    training.save_json(facts, output / "results.json")
-    draw(rows, config, data, output / "table.png")
-
-
-def draw(rows, config, data, path):
-    """Draws a bar a setting, with the deviation over draws."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 0.4 * len(rows) + 1.2), layout="constrained")
-    axes = figure.subplots()
-    names = [f"{r['positions']}, {PLACES[r['placement']]}" for r in rows]
-    colours = {kind: f"C{i}" for i, kind in enumerate(GRID)}
-    axes.barh(
-        names,
-        [row["few_shot"] for row in rows],
-        xerr=[row["few_shot_std"] for row in rows],
-        color=[colours[row["positions"]] for row in rows],
-    )
-    for i, row in enumerate(rows):
-        axes.text(0.01, i, f"{row['few_shot']:.4f}", va="center", color="white")
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    axes.set_xlabel(
-        f"{config.shots}-shot accuracy on {data.name}, {config.steps} steps"
-    )
-    with training.replacing(path) as temporary:
-        figure.savefig(temporary, dpi=120)
 
 
 if __name__ == "__main__":

@@ -50,13 +50,7 @@ SHOWN = 5  # best and worst classes
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    weights: str | None = training.flag(
-        None,
-        "the folder of a recipe's run, its model.keras, any checkpoint or its "
-        "address, or with --model a name such as augreg",
-        "FILE|NAME",
-    )
+class Config(training.TrainedFlags):
     dataset: str | None = training.flag(
         None,
         "'digits', a name in TFDS, or a folder of images; without it, what "
@@ -72,41 +66,14 @@ class Config:
     real: str | None = training.flag(
         None, "real.json of google-research/reassessed-imagenet", "FILE"
     )
-    model: str | None = training.flag(
-        None, "the model that --weights are for, if they are a name", "NAME"
-    )
-    image_size: int | None = training.flag(
-        None, "without it, what the model was trained with"
-    )
-    mode: str | None = training.flag(
-        None, "pixels: tf or torch; without it, as in training", "NAME"
-    )
-    protocol: str | None = training.flag(
-        None,
-        f"how images are resized: {', '.join(training.PROTOCOLS)}; without "
-        "it, as in training, or vit_jax",
-        "NAME",
-    )
     bins: int = training.flag(15, "of the calibration error")
-    batch_size: int = training.flag(64, "images at a time")
-    skip_bad_images: bool = training.flag(
-        False, "leave out, with a warning, what cannot be read in a folder"
-    )
     output: str | None = training.flag(
         None, "default: runs/evaluate- and the dataset's name", "DIR"
     )
-    overwrite: bool = training.flag(
-        False, "replace an earlier run's files in --output"
-    )
 
     def __post_init__(self):
-        training.check_numbers(
-            self, "image_size", "bins", "batch_size", minimum=1
-        )
-        if self.weights is None:
-            raise ValueError(
-                "Give --weights: what to evaluate, such as runs/digits."
-            )
+        super().__post_init__()
+        training.check_numbers(self, "bins", minimum=1)
         if self.split not in SPLITS:
             raise ValueError(
                 f"There is no split {self.split!r}. --split takes: "
@@ -117,13 +84,7 @@ class Config:
 def main(config):
     with training.before_training():
         training.require("matplotlib")
-        trained = training.trained(
-            config.weights,
-            config.model,
-            config.image_size,
-            config.mode,
-            config.protocol,
-        )
+        trained = config.trained()
         name = config.dataset or trained.dataset
         if name is None:
             raise ValueError(

@@ -43,13 +43,7 @@ FILES = ("results.json", "features.npz")
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    weights: str | None = training.flag(
-        None,
-        "the folder of a recipe's run, its model.keras, any checkpoint or its "
-        "address, or with --model a name such as imagenet21k",
-        "FILE|NAME",
-    )
+class Config(training.TrainedFlags):
     dataset: str | None = training.flag(
         None,
         "'digits', a name in TFDS, or a folder of images; without it, what "
@@ -73,54 +67,22 @@ class Config:
     max_train: int | None = training.flag(
         None, "look at the first N training images only"
     )
-    model: str | None = training.flag(
-        None, "the model that --weights are for, if they are a name", "NAME"
-    )
-    image_size: int | None = training.flag(
-        None, "without it, what the model was trained with"
-    )
-    mode: str | None = training.flag(
-        None, "pixels: tf or torch; without it, as in training", "NAME"
-    )
-    protocol: str | None = training.flag(
-        None,
-        f"how images are resized: {', '.join(training.PROTOCOLS)}; without "
-        "it, as in training, or vit_jax",
-        "NAME",
-    )
-    batch_size: int = training.flag(64, "images at a time")
-    skip_bad_images: bool = training.flag(
-        False, "leave out, with a warning, what cannot be read in a folder"
-    )
     output: str | None = training.flag(
         None, "default: runs/few-shot- and the dataset's name", "DIR"
     )
-    overwrite: bool = training.flag(
-        False, "replace an earlier run's files in --output"
-    )
 
     def __post_init__(self):
-        counts = ("seeds", "max_train", "image_size", "batch_size")
-        training.check_numbers(self, *counts, minimum=1)
+        super().__post_init__()
+        training.check_numbers(self, "seeds", "max_train", minimum=1)
         training.check_numbers(self, "neighbours", "probe_l2", minimum=0)
         if min(self.shots) < 1 or not 0 < min(self.l2):
             raise ValueError("--shots must be 1 or more, --l2 above 0.")
-        if self.weights is None:
-            raise ValueError(
-                "Give --weights: what to evaluate, such as runs/digits."
-            )
 
 
 def main(config):
     started = time.perf_counter()
     with training.before_training():
-        trained = training.trained(
-            config.weights,
-            config.model,
-            config.image_size,
-            config.mode,
-            config.protocol,
-        )
+        trained = config.trained()
         name = config.dataset or trained.dataset
         if name is None:
             raise ValueError("Give --dataset: nothing tells which one.")

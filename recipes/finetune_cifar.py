@@ -160,20 +160,8 @@ def plan(config, data):
         interval=interval,
         build=build,
         optimizer=lambda: optimizer_of(config, steps),
-        batches=dict(
-            image_size=config.image_size,
-            protocol=config.protocol,
-            mode=config.mode,
-            # Mixed labels are no integers.
-            one_hot=config.mixup > 0 or config.cutmix > 0,
-        ),
-        augment=dict(
-            augment=config.augment,
-            mixup=config.mixup,
-            cutmix=config.cutmix,
-            # Grey images are mostly signs, whose mirror images mean nothing.
-            flip=data.channels == 3 and not config.no_flip,
-        ),
+        batches=config.batches(),
+        augment=config.augmentation(data.channels),
         summary="fine-tuning" if config.weights else "from scratch",
     )
 

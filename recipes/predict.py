@@ -38,15 +38,9 @@ DRAWN = 24  # images in the picture
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(training.TrainedFlags):
     images: tuple[str, ...] = training.flag(
         (), "image files, and folders of them", "PATH"
-    )
-    weights: str | None = training.flag(
-        None,
-        "the folder of a recipe's run, its model.keras, any checkpoint or its "
-        "address, or with --model a name such as augreg",
-        "FILE|NAME",
     )
     labels: str | None = training.flag(
         None,
@@ -55,49 +49,20 @@ class Config:
         "FILE",
     )
     top: int = training.flag(5, "classes an image")
-    model: str | None = training.flag(
-        None, "the model that --weights are for, if they are a name", "NAME"
-    )
-    image_size: int | None = training.flag(
-        None, "without it, what the model was trained with"
-    )
-    mode: str | None = training.flag(
-        None, "pixels: tf or torch; without it, as in training", "NAME"
-    )
-    protocol: str | None = training.flag(
-        None,
-        f"how images are resized: {', '.join(training.PROTOCOLS)}; without "
-        "it, as in training, or vit_jax",
-        "NAME",
-    )
     batch_size: int = training.flag(32, "images at a time")
-    skip_bad_images: bool = training.flag(
-        False, "leave out, with a warning, what cannot be read"
-    )
     output: str = training.flag("runs/predict", "folder for results", "DIR")
-    overwrite: bool = training.flag(
-        False, "replace an earlier run's files in --output"
-    )
 
     def __post_init__(self):
-        training.check_numbers(
-            self, "top", "image_size", "batch_size", minimum=1
-        )
-        for name in ("images", "weights"):
-            if not getattr(self, name):
-                raise ValueError(f"Give --{name}.")
+        super().__post_init__()
+        training.check_numbers(self, "top", minimum=1)
+        if not self.images:
+            raise ValueError("Give --images.")
 
 
 def main(config):
     with training.before_training():
         training.require("matplotlib")
-        trained = training.trained(
-            config.weights,
-            config.model,
-            config.image_size,
-            config.mode,
-            config.protocol,
-        )
+        trained = config.trained()
         data, files = training.loose_files(
             config.images, config.skip_bad_images
         )

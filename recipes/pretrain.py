@@ -175,20 +175,8 @@ def plan(given, data):
         build=lambda: build(config, data),
         optimizer=lambda: optimizer_of(config, steps),
         loss=config.loss,
-        batches=dict(
-            image_size=config.image_size,
-            protocol=config.protocol,
-            mode=config.mode,
-            one_hot=config.mixup > 0
-            or config.cutmix > 0
-            or config.loss == "sigmoid",
-        ),
-        augment=dict(
-            augment=config.augment,
-            mixup=config.mixup,
-            cutmix=config.cutmix,
-            flip=data.channels == 3 and not config.no_flip,
-        ),
+        batches=config.batches(one_hot=config.loss == "sigmoid"),
+        augment=config.augmentation(data.channels),
         summary=summary(given, config),
     )
 

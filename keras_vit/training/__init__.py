@@ -1,3 +1,5 @@
+from keras_vit.training._ablation import PLACES as PLACES
+from keras_vit.training._ablation import write_ablation as write_ablation
 from keras_vit.training._checkpoints import Checkpoints as Checkpoints
 from keras_vit.training._checkpoints import Preempted as Preempted
 from keras_vit.training._common_flags import TrainingFlags as TrainingFlags
@@ -71,6 +73,7 @@ from keras_vit.training._trained import fitted as fitted
 from keras_vit.training._trained import places_of as places_of
 from keras_vit.training._trained import probabilities as probabilities
 from keras_vit.training._trained import trained as trained
+from keras_vit.training._trained_flags import TrainedFlags as TrainedFlags
 from keras_vit.training._vtab import vtab_data as vtab_data
 from keras_vit.training._vtab_tasks import VTAB_GROUPS as VTAB_GROUPS
 from keras_vit.training._vtab_tasks import VTAB_TASKS as VTAB_TASKS

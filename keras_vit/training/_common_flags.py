@@ -138,6 +138,26 @@ class TrainingFlags:
             "ema_momentum": self.average or 0.99,
         }
 
+    def batches(self, one_hot=False):
+        """Returns how images become batches, as `Job.batches`."""
+        return {
+            "image_size": self.image_size,
+            "protocol": self.protocol,
+            "mode": self.mode,
+            # Mixed labels are no integers.
+            "one_hot": one_hot or self.mixup > 0 or self.cutmix > 0,
+        }
+
+    def augmentation(self, channels):
+        """Returns what changes images of training, as `Job.augment`."""
+        return {
+            "augment": self.augment,
+            "mixup": self.mixup,
+            "cutmix": self.cutmix,
+            # Grey images are mostly signs, whose mirror images mean nothing.
+            "flip": channels == 3 and not self.no_flip,
+        }
+
     def whole_batch(self, wanted, count):
         """Returns the batch of whole parts that `count` images allow.
 
