@@ -28,6 +28,7 @@ from benchmarks import importing
 from benchmarks import inference
 from benchmarks import masked
 from benchmarks import memory
+from benchmarks import models
 from benchmarks import pipeline
 
 KINDS = {
@@ -36,6 +37,7 @@ KINDS = {
     "inference": lambda a: inference.against_timm(
         a.model, a.timm, a.batch, a.rounds
     ),
+    "models": models.main,
     "pipeline": lambda a: pipeline.main(a.rounds),
     "masked-step": lambda a: masked.step(a.rounds, a.batch),
     "masked-digits": lambda a: masked.digits(),
@@ -62,6 +64,19 @@ def main():
         help="its like in timm (default vit_base_patch16_224)",
     )
     parser.add_argument("--batch", type=int, default=8, help="(default 8)")
+    parser.add_argument("--size", nargs="*", default=["S16"])
+    parser.add_argument("--what", nargs="*", default=["inference", "step"])
+    parser.add_argument(
+        "--backend", nargs="*", default=["jax", "tensorflow", "torch"]
+    )
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--image-size", type=int)
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--output")
     arguments = parser.parse_args()
     KINDS[arguments.kind](arguments)
 

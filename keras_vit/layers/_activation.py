@@ -1,26 +1,22 @@
 import keras
 from keras import ops
 
-from keras_vit.layers import _torch_fast
+from keras_vit.layers import _fast
 
 
-def _gelu_tanh(x):
-    if _torch_fast.is_on():
-        return _torch_fast.gelu(x, approximate="tanh")
-    return ops.gelu(x, approximate=True)
+def _gelu_tanh(x, training=False):
+    return _fast.gelu(x, True, training)
 
 
-def _gelu(x):
-    if _torch_fast.is_on():
-        return _torch_fast.gelu(x, approximate="none")
-    return ops.gelu(x, approximate=False)
+def _gelu(x, training=False):
+    return _fast.gelu(x, False, training)
 
 
-def _quick_gelu(x):
+def _quick_gelu(x, training=False):
     return x * ops.sigmoid(1.702 * x)
 
 
-def _swiglu(x):
+def _swiglu(x, training=False):
     gate, value = ops.split(x, 2, axis=-1)
     return ops.silu(gate) * value
 
@@ -37,7 +33,7 @@ _OURS = {
 
 
 def get(name):
-    """Returns the activation function of that name.
+    """Returns the activation function of that name, of a tensor and `training`.
 
     It may write into the tensor that it is given, which nobody else may read.
 
@@ -50,9 +46,10 @@ def get(name):
     try:
         if not isinstance(name, str):
             raise ValueError("only names can be saved")
-        return keras.activations.get(name)
+        function = keras.activations.get(name)
     except ValueError as error:
         raise ValueError(
             f"`activation` must be one of {', '.join(map(repr, _OURS))}, or "
             f"the name of a Keras activation. Received: activation={name!r}"
         ) from error
+    return lambda x, training=False: function(x)

@@ -4,9 +4,8 @@ import keras
 from keras import ops
 
 from keras_vit.layers import _checks
-from keras_vit.layers import _jax_fast
+from keras_vit.layers import _fast
 from keras_vit.layers import _quantization
-from keras_vit.layers import _torch_fast
 from keras_vit.layers._relative_position import relative_logits
 
 
@@ -119,10 +118,10 @@ class MultiHeadAttention(keras.Layer):
             dtype=self.dtype_policy,
             name=name,
         )
-        return _torch_fast.dense(layer, axes=3 - len(output_shape))
+        return _fast.dense(layer, axes=3 - len(output_shape))
 
     def _norm(self, name):
-        return _jax_fast.layer_norm(
+        return _fast.layer_norm(
             epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
         )
 
@@ -134,11 +133,11 @@ class MultiHeadAttention(keras.Layer):
         if relative is not None:
             bias = relative_logits(query, relative)  # (B, H, T, T)
         if training and self.dropout > 0:
-            x = self._attend_with_dropout(query, key, value, bias)
-        elif _torch_fast.fits(query):
-            x = _torch_fast.attend(query, key, value, bias)  # (B, T, H, d)
+            x = _probabilities(query, key, bias)  # (B, H, T, T)
+            x = self._dropout(x, training=True)
+            x = ops.einsum("BHTS,BSHd->BTHd", x, value)
         else:
-            x = ops.dot_product_attention(query, key, value, bias=bias)
+            x = _fast.attend(query, key, value, bias)  # (B, T, H, d)
         return self.attention_output(x)
 
     def probabilities(self, inputs, context=None, relative=None):
@@ -164,17 +163,13 @@ class MultiHeadAttention(keras.Layer):
         bias = None
         if relative is not None:
             bias = relative_logits(query, ops.cast(relative, dtype))
-        return _softmax(query, key, bias)
+        return _probabilities(query, key, bias)
 
     def _query_and_key(self, inputs, context):
         query, key = self.query(inputs), self.key(context)
         if self.qk_norm:
             query, key = self.query_norm(query), self.key_norm(key)
         return query, key
-
-    def _attend_with_dropout(self, query, key, value, bias):
-        probabilities = self._dropout(_softmax(query, key, bias), training=True)
-        return ops.einsum("BHTS,BSHd->BTHd", probabilities, value)
 
     def compute_output_shape(
         self, inputs_shape, context_shape=None, relative_shape=None
@@ -211,7 +206,7 @@ def _raise_unless_fits(relative_shape, length, head_size):
         )
 
 
-def _softmax(query, key, bias):
+def _probabilities(query, key, bias):
     query = query / math.sqrt(query.shape[-1])
     scores = ops.einsum("BTHd,BSHd->BHTS", query, key)
     return ops.softmax(scores if bias is None else scores + bias)

@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import _checks
-from keras_vit.layers import _jax_fast
+from keras_vit.layers import _fast
 from keras_vit.layers import _quantization
 from keras_vit.layers._attention import MultiHeadAttention
 from keras_vit.layers._mlp import MlpBlock
@@ -56,9 +56,7 @@ class AttentionPooling(keras.Layer):
         self.attention = MultiHeadAttention(
             num_heads, qkv_bias=qkv_bias, name="attention", **own
         )
-        self.norm = _jax_fast.layer_norm(
-            epsilon=norm_epsilon, name="norm", **own
-        )
+        self.norm = _fast.layer_norm(epsilon=norm_epsilon, name="norm", **own)
         self.mlp = MlpBlock(mlp_dim, activation=activation, name="mlp", **own)
 
     def build(self, input_shape):

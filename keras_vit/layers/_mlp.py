@@ -2,8 +2,8 @@ import keras
 
 from keras_vit.layers import _activation
 from keras_vit.layers import _checks
+from keras_vit.layers import _fast
 from keras_vit.layers import _quantization
-from keras_vit.layers import _torch_fast
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -51,7 +51,7 @@ class MlpBlock(keras.Layer):
             dtype=self.dtype_policy,
             name=name,
         )
-        return _torch_fast.dense(layer)
+        return _fast.dense(layer)
 
     def build(self, input_shape):
         self.dense_1.build(input_shape)
@@ -59,10 +59,14 @@ class MlpBlock(keras.Layer):
         self.dense_2.build((*input_shape[:-1], self.mlp_dim))
 
     def call(self, inputs, training=False):
-        x = self._activation(self.dense_1(inputs))
-        x = self._dropout_1(x, training=training)
+        x = self.dense_1(_fast.rows(inputs))
+        x = self._activation(x, training=training)
+        if self.dropout > 0:
+            x = self._dropout_1(x, training=training)
         x = self.dense_2(x)
-        return self._dropout_2(x, training=training)
+        if self.dropout > 0:
+            x = self._dropout_2(x, training=training)
+        return _fast.rows_as(x, inputs)
 
     def compute_output_shape(self, input_shape):
         return input_shape

@@ -4,7 +4,6 @@ Each takes and computes what the plain path does, and the tests hold it to
 that. torch is imported only where it is the backend.
 """
 
-import functools
 import math
 
 import keras
@@ -66,9 +65,10 @@ def gelu(x, approximate):
     """GELU, likewise: an MLP's hidden layer is the largest tensor of all."""
     import torch
 
+    form = "tanh" if approximate else "none"
     if torch.is_grad_enabled():
-        return torch.nn.functional.gelu(x, approximate=approximate)
-    return torch.ops.aten.gelu_(x, approximate=approximate)
+        return torch.nn.functional.gelu(x, approximate=form)
+    return torch.ops.aten.gelu_(x, approximate=form)
 
 
 def add(x, y):
@@ -93,23 +93,12 @@ def attend(query, key, value, bias=None):
     return x.transpose(1, 2)
 
 
-def dense(layer, axes=1):
-    """Returns a `Dense` or `EinsumDense` that adds its bias while it sums.
+def dense(layer, axes, x, training=None):
+    """A product that starts from its bias.
 
     Product and sum apart would be two tensors, of which an MLP's are the
-    largest of a model. Quantised, the layer calls what it always does.
-
-    Args:
-        layer: The layer. It has no activation, and sums over the last `axes`
-            axes of what it is given.
-        axes: Integer.
+    largest of a model.
     """
-    if is_on():
-        layer.call = functools.partial(_linear, layer, axes)
-    return layer
-
-
-def _linear(layer, axes, x, training=None):
     if layer.bias is None or keras.backend.standardize_dtype(x.dtype) not in (
         "float32",
         "float64",

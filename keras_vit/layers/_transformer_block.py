@@ -1,7 +1,7 @@
 import keras
 
 from keras_vit.layers import _checks
-from keras_vit.layers import _jax_fast
+from keras_vit.layers import _fast
 from keras_vit.layers import _quantization
 from keras_vit.layers import _remat
 from keras_vit.layers._attention import MultiHeadAttention
@@ -80,7 +80,7 @@ class TransformerBlock(keras.Layer):
 
         own = {"dtype": self.dtype_policy}
         norm = {"epsilon": norm_epsilon, **own}
-        self.norm_1 = _jax_fast.layer_norm(name="norm_1", **norm)
+        self.norm_1 = _fast.layer_norm(name="norm_1", **norm)
         self.attention = MultiHeadAttention(
             num_heads,
             qkv_bias=qkv_bias,
@@ -91,7 +91,7 @@ class TransformerBlock(keras.Layer):
             **own,
         )
         self._dropout = keras.layers.Dropout(dropout, name="dropout", **own)
-        self.norm_2 = _jax_fast.layer_norm(name="norm_2", **norm)
+        self.norm_2 = _fast.layer_norm(name="norm_2", **norm)
         self.mlp = MlpBlock(
             mlp_dim, activation=activation, dropout=dropout, name="mlp", **own
         )
@@ -129,14 +129,19 @@ class TransformerBlock(keras.Layer):
         x = self.attention(
             self.norm_1(inputs), relative=relative, training=training
         )
-        x = self._dropout(x, training=training)
+        if self.dropout > 0:
+            x = self._dropout(x, training=training)
         if self.scale_1 is not None:
             x = self.scale_1(x)
-        x = inputs + self._path_1(x, training=training)
+        if self.drop_path > 0:
+            x = self._path_1(x, training=training)
+        x = inputs + x
         y = self.mlp(self.norm_2(x), training=training)
         if self.scale_2 is not None:
             y = self.scale_2(y)
-        return x + self._path_2(y, training=training)
+        if self.drop_path > 0:
+            y = self._path_2(y, training=training)
+        return x + y
 
     def compute_output_shape(self, inputs_shape, relative_shape=None):
         return inputs_shape

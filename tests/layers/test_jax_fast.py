@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_vit.layers import _fast
 from keras_vit.layers import _jax_fast
 from tests.harness import numpy
 
@@ -29,7 +30,7 @@ def test_layer_norm(dtype, mean):
         return jax.value_and_grad(scalar, has_aux=True)(x)
 
     with jax.enable_x64(dtype == "float32"):
-        layer = _jax_fast.layer_norm(epsilon=1e-3, dtype=dtype)
+        layer = _fast.layer_norm(epsilon=1e-3, dtype=dtype)
         x = RNG.normal(mean, 2, (3, 5, 16))
         x = ops.convert_to_tensor(x, dtype)
         layer.build(x.shape)
@@ -51,10 +52,48 @@ def test_layer_norm(dtype, mean):
 def test_second_and_forward_derivatives():
     import jax
 
-    layer = _jax_fast.layer_norm(epsilon=1e-6)
+    layer = _fast.layer_norm(epsilon=1e-6)
     x = ops.convert_to_tensor(RNG.normal(size=(2, 8)).astype("float32"))
     layer.build(x.shape)
     plain = keras.layers.LayerNormalization.call
     found = jax.hessian(lambda x: (layer(x) ** 3).sum())(x)
     wanted = jax.hessian(lambda x: (plain(layer, x) ** 3).sum())(x)
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("length", [7, 5])
+@pytest.mark.parametrize("biased", [False, True])
+def test_attention(length, biased):
+    import jax
+
+    query = RNG.normal(size=(2, 7, 3, 4)).astype("float32")
+    keys = RNG.normal(size=(2, 2, length, 3, 4)).astype("float32")
+    arrays = [query, *keys]
+    if biased:
+        arrays.append(RNG.normal(size=(2, 3, 7, length)).astype("float32"))
+
+    def outcome(attend):
+        def scalar(*arrays):
+            y = attend(*arrays)
+            return (y * np.cos(np.arange(y.size)).reshape(y.shape)).sum(), y
+
+        (_, y), gradients = jax.value_and_grad(
+            scalar, argnums=tuple(range(len(arrays))), has_aux=True
+        )(*map(ops.convert_to_tensor, arrays))
+        return [y, *gradients]
+
+    def plain(query, key, value, bias=None):
+        return ops.dot_product_attention(query, key, value, bias=bias)
+
+    for found, expected in zip(
+        outcome(_jax_fast.attend), outcome(plain), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_attention_of_large_scores_is_finite():
+    query = ops.full((1, 3, 1, 4), 1e3)
+    found = _jax_fast.attend(query, query, query)
+    np.testing.assert_allclose(found, query)
+    assert _jax_fast.fits(query)
+    assert not _jax_fast.fits(ops.cast(query, "bfloat16"))

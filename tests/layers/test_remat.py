@@ -22,8 +22,11 @@ def model_of(remat, layers=2, size=16, **kwargs):
         remat=remat,
         **kwargs,
     )
-    head = model.get_layer("head").kernel
-    head.assign(keras.random.normal(head.shape, 0, 0.1, seed=1))
+    # Of a zero head no gradient is left; a norm of a token of zeros is a
+    # thousand times as sensitive, and so to rounding.
+    for layer, name in (("head", "kernel"), ("class_token", "tokens")):
+        weight = getattr(model.get_layer(layer), name)
+        weight.assign(keras.random.normal(weight.shape, 0, 0.1, seed=1))
     return model
 
 

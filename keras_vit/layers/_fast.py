@@ -1,0 +1,74 @@
+"""Each backend's fastest forms, and the plain path where it has none.
+
+What a backend has of its own is in `_jax_fast`, `_tf_fast` and `_torch_fast`.
+Every form computes what the plain path does, which is the tests' oracle.
+"""
+
+import functools
+
+import keras
+from keras import ops
+
+from keras_vit.layers import _jax_fast
+from keras_vit.layers import _tf_fast
+from keras_vit.layers import _torch_fast
+
+
+def layer_norm(**arguments):
+    """Returns a `keras.layers.LayerNormalization` over the last axis."""
+    layer = keras.layers.LayerNormalization(**arguments)
+    form = {"jax": _jax_fast.layer_norm, "tensorflow": _tf_fast.layer_norm}
+    if keras.config.backend() in form:
+        layer.call = functools.partial(form[keras.config.backend()], layer)
+    return layer
+
+
+def dense(layer, axes=1):
+    """Returns a `Dense` or `EinsumDense` that adds its bias while it sums.
+
+    Quantised, the layer calls what it always does.
+
+    Args:
+        layer: The layer. It has no activation, and sums over the last `axes`
+            axes of what it is given.
+        axes: Integer.
+    """
+    form = {"tensorflow": _tf_fast.dense, "torch": _torch_fast.dense}
+    if keras.config.backend() in form:
+        layer.call = functools.partial(
+            form[keras.config.backend()], layer, axes
+        )
+    return layer
+
+
+def gelu(x, approximate, training=False):
+    """GELU; it may write into `x`, which nobody else may read."""
+    if keras.config.backend() == "torch":
+        return _torch_fast.gelu(x, approximate)
+    if _tf_fast.fits(x):
+        return _tf_fast.gelu(x, approximate, training)
+    return ops.gelu(x, approximate=approximate)
+
+
+def attend(query, key, value, bias=None):
+    """Attention of queries (B, T, H, d) to keys and values (B, S, H, d).
+
+    `bias`, (B, H, T, S), is added to the scaled scores.
+    """
+    if _torch_fast.fits(query):
+        return _torch_fast.attend(query, key, value, bias)
+    if _jax_fast.fits(query):
+        return _jax_fast.attend(query, key, value, bias)
+    if _tf_fast.fits(query):
+        return _tf_fast.attend(query, key, value, bias)
+    return ops.dot_product_attention(query, key, value, bias=bias)
+
+
+def rows(x):
+    """Returns (..., D) as a matrix, where that is faster; see `rows_as`."""
+    return _tf_fast.rows(x) if _tf_fast.fits(x) else x
+
+
+def rows_as(x, inputs):
+    """Returns what came of `rows(inputs)` in the shape of the inputs."""
+    return _tf_fast.shaped(x, inputs) if _tf_fast.fits(inputs) else x

@@ -1,0 +1,78 @@
+"""Vision Transformers of Keras packages, as their users run them."""
+
+import keras
+import numpy as np
+
+
+def keras_vit(size, activation="gelu_tanh"):
+    import keras_vit
+
+    return keras_vit.VisionTransformer(
+        input_shape=(size.image_size, size.image_size, 3),
+        patch_size=size.patch_size,
+        hidden_size=size.hidden_size,
+        num_layers=size.num_layers,
+        num_heads=size.num_heads,
+        mlp_dim=size.mlp_dim,
+        classes=size.classes,
+        activation=activation,
+    )
+
+
+def keras_vit_erf(size):
+    return keras_vit(size, activation="gelu")
+
+
+def keras_hub(size):
+    import keras_hub
+
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(size.image_size, size.image_size, 3),
+        patch_size=(size.patch_size, size.patch_size),
+        num_layers=size.num_layers,
+        num_heads=size.num_heads,
+        hidden_dim=size.hidden_size,
+        mlp_dim=size.mlp_dim,
+    )
+    return keras_hub.models.ViTImageClassifier(
+        backbone=backbone, num_classes=size.classes
+    )
+
+
+def zeromodels(size):
+    from zeromodels.models import vit
+
+    config = vit.ViTConfig(
+        patch_size=size.patch_size,
+        embed_dim=size.hidden_size,
+        depth=size.num_layers,
+        num_heads=size.num_heads,
+        mlp_ratio=size.mlp_dim / size.hidden_size,
+        image_size=size.image_size,
+        num_classes=size.classes,
+    )
+    return vit.ViTImageClassify(config)
+
+
+def runs(build, size, batch, what, dtype):
+    """Returns a function of how many times to run, which waits for the end."""
+    if dtype != "float32":
+        keras.config.set_dtype_policy(
+            f"mixed_{dtype}" if what == "step" else dtype
+        )
+    model = build(size)
+    shape = (batch, size.image_size, size.image_size, 3)
+    images = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
+    images = keras.ops.convert_to_tensor(images)
+    if what == "inference":
+        return lambda times: [
+            model.predict_on_batch(images) for _ in range(times)
+        ]
+    model.compile(
+        keras.optimizers.SGD(1e-3, momentum=0.9),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    labels = keras.ops.convert_to_tensor(np.arange(batch) % size.classes)
+    return lambda times: [
+        model.train_on_batch(images, labels) for _ in range(times)
+    ]
