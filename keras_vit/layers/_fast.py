@@ -13,14 +13,25 @@ from keras_vit.layers import _jax_fast
 from keras_vit.layers import _tf_fast
 from keras_vit.layers import _torch_fast
 
+_FORMS = {"jax": _jax_fast, "tensorflow": _tf_fast, "torch": _torch_fast}
+
 
 def layer_norm(**arguments):
     """Returns a `keras.layers.LayerNormalization` over the last axis."""
     layer = keras.layers.LayerNormalization(**arguments)
-    form = {"jax": _jax_fast.layer_norm, "tensorflow": _tf_fast.layer_norm}
-    if keras.config.backend() in form:
-        layer.call = functools.partial(form[keras.config.backend()], layer)
+    form = _FORMS.get(keras.config.backend())
+    if form is not None:
+        layer.call = functools.partial(form.layer_norm, layer)
     return layer
+
+
+def inner(owner, *layers):
+    """Returns what calls each of the layers inside a layer that was called."""
+    if keras.config.backend() != "torch":
+        return layers
+    return tuple(
+        x.call if _torch_fast.may_skip_call(x, owner) else x for x in layers
+    )
 
 
 def dense(layer, axes=1):
@@ -33,11 +44,9 @@ def dense(layer, axes=1):
             axes of what it is given.
         axes: Integer.
     """
-    form = {"tensorflow": _tf_fast.dense, "torch": _torch_fast.dense}
-    if keras.config.backend() in form:
-        layer.call = functools.partial(
-            form[keras.config.backend()], layer, axes
-        )
+    form = _FORMS.get(keras.config.backend())
+    if form is not None:
+        layer.call = functools.partial(form.dense, layer, axes)
     return layer
 
 
@@ -47,6 +56,8 @@ def gelu(x, approximate, training=False):
         return _torch_fast.gelu(x, approximate)
     if _tf_fast.fits(x):
         return _tf_fast.gelu(x, approximate, training)
+    if _jax_fast.fits(x):
+        return _jax_fast.gelu(x, approximate)
     return ops.gelu(x, approximate=approximate)
 
 

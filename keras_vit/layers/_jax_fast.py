@@ -43,6 +43,31 @@ def attend(query, key, value, bias=None):
     return x.swapaxes(1, 2)
 
 
+def dense(layer, axes, x, training=None):
+    """A product of two matrices: of more axes the compiler copies weights and
+    activations into other orders for the gradients."""
+    if not fits(x):
+        return type(layer).call(layer, x)
+    kernel = ops.convert_to_tensor(layer.kernel)
+    size = math.prod(kernel.shape[:axes])
+    before, after = x.shape[: x.ndim - axes], kernel.shape[axes:]
+    x = x.reshape(-1, size) @ kernel.reshape(size, -1)
+    if layer.bias is not None:
+        x = x + ops.convert_to_tensor(layer.bias).reshape(-1)
+    return x.reshape(*before, *after)
+
+
+def gelu(x, approximate):
+    """GELU that keeps nothing for its gradient but what it was given.
+
+    Else the compiler writes an MLP's hidden layer, the largest tensor of all,
+    three times.
+    """
+    import jax
+
+    return jax.checkpoint(lambda x: ops.gelu(x, approximate=approximate))(x)
+
+
 def layer_norm(layer, inputs):
     """A layer norm over the last axis, with a fast gradient.
 

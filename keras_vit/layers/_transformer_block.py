@@ -126,9 +126,10 @@ class TransformerBlock(keras.Layer):
         return self._call(inputs, relative, training=True)
 
     def _call(self, inputs, relative, training):
-        x = self.attention(
-            self.norm_1(inputs), relative=relative, training=training
+        norm_1, attention, norm_2, mlp = _fast.inner(
+            self, self.norm_1, self.attention, self.norm_2, self.mlp
         )
+        x = attention(norm_1(inputs), relative=relative, training=training)
         if self.dropout > 0:
             x = self._dropout(x, training=training)
         if self.scale_1 is not None:
@@ -136,7 +137,7 @@ class TransformerBlock(keras.Layer):
         if self.drop_path > 0:
             x = self._path_1(x, training=training)
         x = inputs + x
-        y = self.mlp(self.norm_2(x), training=training)
+        y = mlp(norm_2(x), training=training)
         if self.scale_2 is not None:
             y = self.scale_2(y)
         if self.drop_path > 0:

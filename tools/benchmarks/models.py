@@ -86,7 +86,6 @@ def _start(a, backend, name, size, what):
         threads = {"OMP_NUM_THREADS": str(a.threads)}
     environment = {
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "OMP_WAIT_POLICY": "passive",  # those that wait for their turn sleep
         **os.environ,
         **threads,
         "KERAS_BACKEND": backend,
