@@ -45,8 +45,7 @@ def measured(a, backend, size, what):
         f"{a.dtype}, {backend}, {a.threads or os.cpu_count()} threads",
         flush=True,
     )
-    running, rows = {}, []
-    processes = []
+    running, processes = {}, []
     try:
         for name, contender in CONTENDERS[backend].items():
             if a.only and name not in a.only:
