@@ -12,7 +12,7 @@ from benchmarks import limits
 
 def vit_jax(size, batch, what, dtype):
     if dtype != "float32":
-        raise ImportError("its models take no other precision than float32")
+        raise ValueError("its models take no other precision than float32")
     import optax
     from vit_jax import models_vit
 

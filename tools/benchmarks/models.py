@@ -3,12 +3,18 @@
 Every contender runs in a process of its own, with the same sizes, precision
 and threads. All of one backend are alive together and take turns, round after
 round, so that what else the machine does befalls them all. The first runs,
-which compile and allocate, are apart. Peak memory is the most that the process
-held in the turns that were timed (on a GPU: what the backend allocated there).
-A training step is forward, cross-entropy, gradients and SGD with momentum; of
-the matrix products, their sum and its gradients.
+which compile and allocate, are apart. A training step is forward,
+cross-entropy, gradients and SGD with momentum; of the matrix products, their
+sum and its gradients.
+
+Two are no models: "matrix products" are those of the model and nothing else,
+which is the limit; "matrix rate" is one large square product, of which MFU is
+the share. MB is the most that a process held in the turns that were timed, less
+what it held when its libraries were imported ("libs MB") and nothing was built;
+on a GPU, what the backend allocated there.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -16,57 +22,56 @@ import statistics
 import subprocess
 import sys
 
+from benchmarks import report
 from benchmarks.contenders import CONTENDERS
-from benchmarks.contenders import LIMIT
-from benchmarks.contenders import OURS
 from benchmarks.sizes import SIZES
 
 TOOLS = pathlib.Path(__file__).resolve().parent.parent
 
 
 def main(a):
-    rows = []
+    writer = report.Writer(a, a.backend[0])
     for backend in a.backend:
         for size in a.size:
             for what in a.what:
-                rows += _measured(a, backend, size, what)
-    if a.output:
-        _write(rows, pathlib.Path(a.output))
-    return rows
+                writer.add(measured(a, backend, size, what))
+    writer.write(report.bars)
 
 
-def _measured(a, backend, size, what):
+def measured(a, backend, size, what):
+    """Returns rows, which are also printed."""
     print(
         f"\n{size} at {_size(a, size).image_size} px, {what}, batch {a.batch}, "
-        f"{a.dtype}, {backend}, {a.threads or os.cpu_count()} threads"
+        f"{a.dtype}, {backend}, {a.threads or os.cpu_count()} threads",
+        flush=True,
     )
-    running = {}
+    running, processes = {}, []
     try:
-        for name in CONTENDERS[backend]:
-            if (
-                a.only
-                and name not in a.only
-                or "compile" in name
-                and not a.compile
-            ):
+        for name, contender in CONTENDERS[backend].items():
+            if a.only and name not in a.only:
+                continue
+            if contender.compiled and not a.compile and not a.only:
+                print(f"{name:24} skipped: --compile was not given")
                 continue
             process = _start(a, backend, name, size, what)
-            ready = _answer(process, name)
-            if ready is None or "skipped" in ready:
-                print(f"{name:24} skipped: {(ready or {}).get('skipped')}")
-                process.kill()
+            processes.append(process)
+            ready = _answer(process)
+            if "skipped" in ready:
+                print(f"{name:24} skipped: {ready['skipped']}", flush=True)
                 continue
             running[name] = (process, ready, [])
         for _ in range(a.rounds):
-            for name, (process, _, turns) in running.items():
-                process.stdin.write(f"{a.times}\n")
-                process.stdin.flush()
-                turns.append(_answer(process, name))
+            for name, (process, _, turns) in list(running.items()):
+                turns.append(_ask(process, a.times))
+                if "skipped" in turns[-1]:
+                    print(f"{name:24} {turns[-1]['skipped']}", flush=True)
+                    del running[name]
     finally:
-        for process, _, _ in running.values():
+        for process in processes:
             process.kill()
-    rows = [_row(a, backend, size, what, n, *r[1:]) for n, r in running.items()]
-    _print(rows)
+            process.wait()
+    rows = [row(a, backend, size, what, n, *r[1:]) for n, r in running.items()]
+    print(report.table(rows), flush=True)
     return rows
 
 
@@ -74,16 +79,11 @@ def _start(a, backend, name, size, what):
     job = {
         "backend": backend,
         "name": name,
-        "size": size,
+        "size": dataclasses.asdict(_size(a, size)),
         "what": what,
-        "batch": a.batch,
-        "dtype": a.dtype,
-        "threads": a.threads,
-        "image_size": a.image_size,
+        **{key: getattr(a, key) for key in ("batch", "dtype", "threads")},
     }
-    threads = {}
-    if a.threads:
-        threads = {"OMP_NUM_THREADS": str(a.threads)}
+    threads = {"OMP_NUM_THREADS": str(a.threads)} if a.threads else {}
     environment = {
         "TF_CPP_MIN_LOG_LEVEL": "3",
         **os.environ,
@@ -103,12 +103,21 @@ def _start(a, backend, name, size, what):
     )
 
 
-def _answer(process, name):
+def _ask(process, times):
+    try:
+        process.stdin.write(f"{times}\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        pass  # no answer will come, which says more
+    return _answer(process)
+
+
+def _answer(process):
     line = process.stdout.readline()
-    if not line:
-        print(f"{name} ended without an answer; --verbose shows why")
-        return None
-    return json.loads(line)
+    if line:
+        return json.loads(line)
+    code = process.wait()
+    return {"skipped": f"ended with status {code}; --verbose shows more"}
 
 
 def _size(a, size):
@@ -116,9 +125,13 @@ def _size(a, size):
     return size.of(a.image_size) if a.image_size else size
 
 
-def _row(a, backend, size, what, name, ready, turns):
+def row(a, backend, size, what, name, ready, turns):
+    """Returns what is known of a contender, as it stands in results.json."""
     seconds = [turn["seconds"] for turn in turns]
     flops = _size(a, size).flops(a.batch) * (3 if what == "step" else 1)
+    best = min(seconds)
+    peak = max(turn["peak"] for turn in turns)
+    libraries = 0 if ready["device"] else ready["libraries"]
     return {
         "backend": backend,
         "model": size,
@@ -127,37 +140,17 @@ def _row(a, backend, size, what, name, ready, turns):
         "batch": a.batch,
         "dtype": a.dtype,
         "threads": a.threads or os.cpu_count(),
+        "device": ready["device"] or "CPU",
         "name": name,
-        "best": min(seconds),
+        "best": best,
         "median": statistics.median(seconds),
-        "images_per_second": a.batch / min(seconds),
-        "gigaflops_per_second": flops / min(seconds) / 1e9,
-        "peak_megabytes": max(turn["peak"] for turn in turns),
+        "images_per_second": None if ready["flops"] else a.batch / best,
+        "gigaflops_per_second": (ready["flops"] or flops) / best / 1e9,
+        "peak_megabytes": peak,
+        "libraries_megabytes": ready["libraries"],
+        "own_megabytes": peak - libraries,
         "first_call": ready["first"],
-        "first_call_megabytes": ready["first_peak"],
+        "first_call_megabytes": ready["first_peak"] - libraries,
         "build": ready["built"],
         "seconds": seconds,
     }
-
-
-def _print(rows):
-    found = {row["name"]: row for row in rows}
-    print(
-        f"{'':24}{'best ms':>9}{'median':>9}{'images/s':>10}{'Gflop/s':>9}"
-        f"{'of limit':>10}{'MB':>7}{'first s':>9}{'ours is':>9}"
-    )
-    ours, limit = found.get(OURS), found.get(LIMIT)
-    for row in rows:
-        share = f"{limit['best'] / row['best']:.2f}" if limit else "-"
-        times = f"{row['best'] / ours['best']:.2f}" if ours else "-"
-        print(
-            f"{row['name']:24}{1e3 * row['best']:9.0f}"
-            f"{1e3 * row['median']:9.0f}{row['images_per_second']:10.1f}"
-            f"{row['gigaflops_per_second']:9.0f}{share:>10}"
-            f"{row['peak_megabytes']:7.0f}{row['first_call']:9.1f}"
-            f"{times:>8}x"
-        )
-
-
-def _write(rows, path):
-    path.write_text(json.dumps(rows, indent=1))

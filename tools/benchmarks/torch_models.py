@@ -1,4 +1,8 @@
-"""Vision Transformers of PyTorch packages, and their matrix products alone."""
+"""Vision Transformers of PyTorch packages, and their matrix products alone.
+
+On a GPU in half precision inference has weights of that, and a step autocasts;
+no GPU was at hand, so that has never run.
+"""
 
 import contextlib
 

@@ -1,5 +1,9 @@
 """A process with one contender. It runs it as often as a line of input says,
-and answers each line with seconds."""
+and answers each line with seconds.
+
+On a GPU, time is that of PyTorch's events and memory that of the backend's
+allocator. No GPU was at hand: these paths are plain, and have never run.
+"""
 
 import importlib
 import json
@@ -8,61 +12,143 @@ import sys
 import time
 
 from benchmarks.contenders import CONTENDERS
-from benchmarks.sizes import SIZES
+from benchmarks.sizes import Size
 
 
 def main(job):
-    if job["threads"]:  # before any library starts its own
+    if job["threads"] and hasattr(os, "sched_setaffinity"):
+        # Before any library starts its own.
         available = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, available[: job["threads"]])
     answer = sys.stdout
     sys.stdout = sys.stderr  # what libraries print is no answer
-    backend, name = job["backend"], job["name"]
-    module, function, *options = CONTENDERS[backend][name]
+
+    def tell(facts):
+        print(json.dumps(facts), file=answer, flush=True)
+
     try:
-        module = importlib.import_module(f"benchmarks.{module}")
-        started = time.perf_counter()
-        run = _made(module, function, *options, **_arguments(job))
-        built = time.perf_counter() - started
-    except ImportError as error:
-        print(json.dumps({"skipped": str(error)}), file=answer, flush=True)
-        return
-    before = _megabytes("VmRSS")
-    started = time.perf_counter()
-    run(1)
-    first = time.perf_counter() - started
-    at_first = _megabytes("VmHWM") - before
-    run(2)  # whatever is left to compile or to allocate
-    _forget_peak()
-    ready = {"built": built, "first": first, "first_peak": at_first}
-    print(json.dumps(ready), file=answer, flush=True)
+        run, ready = _ready(job)
+    except Exception as error:  # whatever another library raises
+        tell({"skipped": _reason(error, job)})
+        raise
+    tell(ready)
     for line in sys.stdin:
-        times = int(line)
-        started = time.perf_counter()
-        run(times)
-        seconds = (time.perf_counter() - started) / times
-        measured = {"seconds": seconds, "peak": _peak(backend)}
-        print(json.dumps(measured), file=answer, flush=True)
+        seconds = _timed(job["backend"], run, int(line))
+        tell({"seconds": seconds / int(line), "peak": _peak(job["backend"])})
 
 
-def _arguments(job):
-    size = SIZES[job["size"]]
-    if job["image_size"]:
-        size = size.of(job["image_size"])
-    return {
-        "size": size,
-        "batch": job["batch"],
-        "what": job["what"],
-        "dtype": job["dtype"],
+def _ready(job):
+    """Imports, builds and warms up, each apart."""
+    contender = CONTENDERS[job["backend"]][job["name"]]
+    module = importlib.import_module(f"benchmarks.{contender.module}")
+    for library in contender.libraries:
+        importlib.import_module(library)
+    libraries = _megabytes("VmRSS")
+    arguments = {
+        "size": Size(**job["size"]),
+        **{name: job[name] for name in ("batch", "what", "dtype")},
+    }
+    function = getattr(module, contender.function)
+    started = time.perf_counter()
+    if hasattr(module, "runs"):
+        if contender.compiled:
+            arguments["compiled"] = True
+        run = module.runs(function, **arguments)
+    else:
+        run = function(**arguments)
+    built = time.perf_counter() - started
+    _forget_peak(job["backend"])
+    first = _timed(job["backend"], run, 1)
+    at_first = _peak(job["backend"])
+    run(2)  # whatever is left to compile or to allocate
+    _forget_peak(job["backend"])
+    return run, {
+        "built": built,
+        "first": first,
+        "first_peak": at_first,
+        "libraries": libraries,
+        "device": _gpu(job["backend"]),
+        "flops": getattr(run, "flops", None),
     }
 
 
-def _made(module, function, compiled=False, **arguments):
-    function = getattr(module, function)
-    if not hasattr(module, "runs"):
-        return function(**arguments)
-    more = {"compiled": True} if compiled else {}
-    return module.runs(function, **arguments, **more)
+def _reason(error, job):
+    said = f"{type(error).__name__}: {error}".splitlines()[0]
+    if isinstance(error, ImportError):
+        return f"{said} ({CONTENDERS[job['backend']][job['name']].hint})"
+    return said
+
+
+def _timed(backend, run, times):
+    if backend == "torch" and _gpu(backend):
+        import torch
+
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run(times)
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end) / 1e3
+    started = time.perf_counter()
+    run(times)
+    return time.perf_counter() - started
+
+
+def _gpu(backend):
+    """The name of the accelerator that the backend uses, or None."""
+    if backend == "torch":
+        import torch
+
+        if torch.cuda.is_available():
+            return torch.cuda.get_device_name()
+    if backend == "jax":
+        import jax
+
+        if jax.default_backend() != "cpu":
+            return jax.devices()[0].device_kind
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        if found := tf.config.list_physical_devices("GPU"):
+            details = tf.config.experimental.get_device_details(found[0])
+            return details.get("device_name", "GPU")
+    return None
+
+
+def _forget_peak(backend):
+    """The record of the peak starts again, without compiling. (JAX's on an
+    accelerator cannot.)"""
+    if _gpu(backend) and backend == "torch":
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+    elif _gpu(backend) and backend == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.reset_memory_stats("GPU:0")
+    else:
+        try:
+            with open("/proc/self/clear_refs", "w") as file:
+                file.write("5")
+        except OSError:  # no Linux
+            pass
+
+
+def _peak(backend):
+    """Most megabytes held since: on an accelerator if there is one."""
+    if not _gpu(backend):
+        return _megabytes("VmHWM")
+    if backend == "torch":
+        import torch
+
+        return torch.cuda.max_memory_allocated() / 2**20
+    if backend == "jax":
+        import jax
+
+        return jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 2**20
+    import tensorflow as tf
+
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 2**20
 
 
 def _megabytes(field):
@@ -74,37 +160,6 @@ def _megabytes(field):
     except OSError:  # no Linux
         pass
     return 0.0
-
-
-def _forget_peak():
-    """The kernel's record of the peak starts again, without compiling."""
-    try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-    except OSError:
-        pass
-
-
-def _peak(backend):
-    """Most megabytes held since: on a GPU if there is one, else here."""
-    if backend == "torch":
-        import torch
-
-        if torch.cuda.is_available():
-            return torch.cuda.max_memory_allocated() / 2**20
-    if backend == "jax":
-        import jax
-
-        if jax.default_backend() != "cpu":
-            return jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 2**20
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        if tf.config.list_physical_devices("GPU"):
-            return (
-                tf.config.experimental.get_memory_info("GPU:0")["peak"] / 2**20
-            )
-    return _megabytes("VmHWM")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,44 @@
+"""The model costs no more than it did: operations and bytes, not seconds."""
+
+import keras
+import pytest
+
+from tests import operations
+
+BACKEND = keras.config.backend()
+MORE = 1.02
+
+
+def _on_a_cpu():
+    """Elsewhere the layers take other paths, and compilers fuse otherwise."""
+    if BACKEND == "jax":
+        import jax
+
+        return jax.default_backend() == "cpu"
+    if BACKEND == "torch":
+        import torch
+
+        return not torch.cuda.is_available()
+    import tensorflow as tf
+
+    return not tf.config.list_physical_devices("GPU")
+
+
+@pytest.mark.skipif(not _on_a_cpu(), reason="was recorded on a CPU")
+@pytest.mark.parametrize("what", operations.WHAT)
+def test_no_more_than_recorded(what):
+    table = operations.recorded()[BACKEND]
+    least = operations.least(what)
+    for part, cost in operations.counted(what).items():
+        # Less than the products themselves would be a mistake in counting.
+        assert cost.flops >= least[part], f"{part}: less than its products"
+        for name in ("flops", "bytes"):
+            now, then = getattr(cost, name), table[what][part][name]
+            assert now <= MORE * then, (
+                f"{what} of ViT-B/16 on {BACKEND}: {name} of "
+                f"{'a block' if part == 'block' else 'all but the blocks'} "
+                f"are {now:.6g}, {100 * (now / then - 1):.1f}% more than "
+                f"{then:.6g}, which was recorded with {table['version']} "
+                f"(here: keras {keras.__version__}, {operations.version()}). "
+                f"If that is meant, record anew: {operations.COMMAND}"
+            )
