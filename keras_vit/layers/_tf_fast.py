@@ -51,10 +51,10 @@ def layer_norm(layer, inputs):
     import tensorflow as tf
 
     width = inputs.shape[-1]
-    # Were their number known, the ones would be constants, and not fused.
-    rows = tf.raw_ops.PlaceholderWithDefault(
-        input=tf.size(inputs) // width, shape=()
-    )
+    # Were their number known, the ones would be constants, and not fused. A
+    # default that is a constant is one that tf2onnx knows.
+    zero = tf.raw_ops.PlaceholderWithDefault(input=0, shape=())
+    rows = tf.size(inputs) // width + zero
     none = tf.constant([], "float32")
     x = tf.raw_ops.FusedBatchNormV3(
         x=tf.reshape(inputs, (1, -1, width, 1)),

@@ -47,14 +47,16 @@ def may_skip_call(layer, owner):
     """Whether a layer inside another may do without what Keras does around a
     call: a tenth of a millisecond each, which a model has a hundred of.
 
-    Its owner was called with all that: inputs converted, precision set, modes
-    resolved. What the layer may have beyond it, and a hook, want the call.
+    Its owner was called with all that: inputs converted, modes resolved. What
+    the layer may have beyond it, a hook, and a precision that is set for the
+    time of a call, want the call.
     """
     import torch
 
     return (
         layer.built
         and layer._dtype_policy is owner._dtype_policy  # as when quantised
+        and layer.compute_dtype == layer.variable_dtype
         and layer._remat_mode is None
         and layer.activity_regularizer is None
         and keras.distribution.distribution() is None

@@ -167,4 +167,40 @@ def test_gelu(approximate):
     assert torch.equal(_torch_fast.gelu(x, approximate), expected)
     with torch.no_grad():
         found = _torch_fast.gelu(x, approximate)
-    assert torch.equal(found, expected) and found.data_ptr() == x.data_ptr()
+    assert found.data_ptr() == x.data_ptr()
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(700, 400), (3, 0), (2, 3, 5)])
+def test_gelu_in_parts(shape):
+    """More than one part, none, and extreme values."""
+    import torch
+
+    x = torch.linspace(-100, 100, int(np.prod(shape))).reshape(shape)
+    expected = ops.gelu(x, approximate=True)
+    turned = x.transpose(0, 1).clone().transpose(0, 1)  # not contiguous
+    with torch.no_grad():
+        for given in (x, turned):
+            found = _torch_fast.gelu(given, approximate=True)
+            torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_what_wants_the_call():
+    """Layers inside a block are called without Keras's wrapping unless they
+    have something that it is for."""
+    block = layers.TransformerBlock(2, 16)
+    tokens = ops.convert_to_tensor(RNG.normal(size=(2, 3, 8)), "float32")
+    expected = numpy(block(tokens).detach())
+    assert _torch_fast.may_skip_call(block.mlp, block)
+    called = []
+    hook = block.mlp.register_forward_hook(lambda *_: called.append(True))
+    assert not _torch_fast.may_skip_call(block.mlp, block)
+    np.testing.assert_array_equal(numpy(block(tokens).detach()), expected)
+    assert called
+    hook.remove()
+    assert _torch_fast.may_skip_call(block.mlp, block)
+    block.mlp.dense_1.quantize("int8")
+    assert not _torch_fast.may_skip_call(block.mlp.dense_1, block.mlp)
+    half = layers.TransformerBlock(2, 16, dtype="mixed_bfloat16")
+    half(tokens)
+    assert not _torch_fast.may_skip_call(half.mlp, half)
