@@ -1,3 +1,5 @@
+"""Converters without their talk."""
+
 import contextlib
 import io
 import logging

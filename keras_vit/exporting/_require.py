@@ -1,3 +1,5 @@
+"""Modules that only some formats need."""
+
 import importlib
 
 

@@ -61,7 +61,12 @@ def replacing(target):
         yield new
         if target.is_dir():  # which a folder cannot replace
             os.replace(target, old)
-        os.replace(new, target)
+        try:
+            os.replace(new, target)
+        except OSError:
+            if old.exists():
+                os.replace(old, target)
+            raise
     finally:
         for path in (new, old):
             _remove(path)
