@@ -96,10 +96,14 @@ def torch_program(model, path, shape, int8=False):
 def _quantise_onnx(path):
     """Dense weights become int8, and what they meet, when it runs."""
     quantization = require("onnxruntime.quantization")
+    shapes = require("onnxruntime.quantization.shape_inference")
     full = path.with_name(f"{path.stem}-float{path.suffix}")
     os.replace(path, full)
     try:
         with quiet():
+            # PyTorch's weights are turned when it runs; only constants are
+            # made int8.
+            shapes.quant_pre_process(full, full, skip_symbolic_shape=True)
             quantization.quantize_dynamic(
                 full,
                 path,
