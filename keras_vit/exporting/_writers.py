@@ -123,10 +123,12 @@ def _module(model):
     class Module(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.model = model
+            # Hidden from PyTorch: what it finds as a module's weights and
+            # again in the graph, it stores twice.
+            self.hidden = [model]
 
         def forward(self, images):
-            return self.model(images, training=False)
+            return self.hidden[0](images, training=False)
 
     return Module().eval()
 
