@@ -47,6 +47,7 @@ def _run(a):
     from keras_vit.converters._cli import setting
     from keras_vit.inspection import _facts
     from keras_vit.inspection import _images
+    from keras_vit.inspection import _parts
     from keras_vit.inspection import _report
 
     started = time.perf_counter()
@@ -75,7 +76,7 @@ def _run(a):
         settings,
         images,
         [path.name for path in paths],
-        size=_size(model),
+        size=_parts.image_size(model) or (SIZE, SIZE),
         mode=a.mode or _facts.mode_of(checkpoint, channels),
         keep_aspect=a.keep_aspect,
         labels=a.labels or _facts.class_names(checkpoint, classes),
@@ -97,21 +98,6 @@ def _channels(checkpoint):
     first = ("root_conv/kernel", "patch_embedding/kernel")
     weights = checkpoint.weights
     return next(weights[name] for name in first if name in weights).shape[2]
-
-
-def _size(model):
-    """The size of image to show to a model: its own, or what its positions
-    were learned for."""
-    from keras_vit.inspection import _parts
-
-    size = tuple(model.inputs[0].shape[1:3])
-    if None not in size:
-        return size
-    positions = _parts.positions_of(model)
-    if positions is None:
-        return SIZE, SIZE
-    pairs = zip(positions.built_grid, _parts.patch_pixels(model), strict=True)
-    return tuple(count * pixels for count, pixels in pairs)
 
 
 def _show(message, category, *where):

@@ -84,6 +84,19 @@ def positions_of(model):
     return part(model, (AddPositionEmbs, RelativePositionEmbs))
 
 
+def image_size(model):
+    """The size of image to show to a model: its own, or what its positions
+    were learned for; None if nothing tells."""
+    size = tuple(model.inputs[0].shape[1:3])
+    if None not in size:
+        return size
+    positions = positions_of(model)
+    if positions is None:
+        return None
+    pairs = zip(positions.built_grid, patch_pixels(model), strict=True)
+    return tuple(count * pixels for count, pixels in pairs)
+
+
 def part(model, kind):
     """Returns the model's layer of a kind, or None."""
     return next((x for x in model.layers if isinstance(x, kind)), None)

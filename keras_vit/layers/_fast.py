@@ -4,6 +4,7 @@ What a backend has of its own is in `_jax_fast`, `_tf_fast` and `_torch_fast`.
 Every form computes what the plain path does, which is the tests' oracle.
 """
 
+import contextlib
 import functools
 
 import keras
@@ -14,6 +15,16 @@ from keras_vit.layers import _tf_fast
 from keras_vit.layers import _torch_fast
 
 _FORMS = {"jax": _jax_fast, "tensorflow": _tf_fast, "torch": _torch_fast}
+
+
+@contextlib.contextmanager
+def plain():
+    """Within it TensorFlow takes the plain path, which converters know."""
+    before, _tf_fast.is_plain = _tf_fast.is_plain, True
+    try:
+        yield
+    finally:
+        _tf_fast.is_plain = before
 
 
 def layer_norm(**arguments):

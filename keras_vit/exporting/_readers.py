@@ -1,0 +1,70 @@
+"""One function a format: opens a file and returns what runs it, from an array
+of images to an array."""
+
+import keras
+import numpy as np
+
+from keras_vit.exporting._require import require
+
+
+def saved_model(path):
+    tf = require("tensorflow")
+    served = tf.saved_model.load(str(path))
+
+    def run(images):
+        return np.asarray(served.serve(tf.constant(images)))
+
+    return run
+
+
+def onnx(path):
+    runtime = require("onnxruntime")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(
+        str(path), options, providers=["CPUExecutionProvider"]
+    )
+    name = session.get_inputs()[0].name
+
+    def run(images):
+        return session.run(None, {name: images})[0]
+
+    return run
+
+
+def litert(path):
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError:  # until TensorFlow leaves its own out
+        Interpreter = require("tensorflow").lite.Interpreter
+    interpreter = Interpreter(str(path))
+    interpreter.allocate_tensors()
+    source = interpreter.get_input_details()[0]["index"]
+    result = interpreter.get_output_details()[0]["index"]
+    shape = tuple(interpreter.get_input_details()[0]["shape"])
+
+    def run(images):
+        nonlocal shape
+        if images.shape != shape:
+            interpreter.resize_tensor_input(source, images.shape)
+            interpreter.allocate_tensors()
+            shape = images.shape
+        interpreter.set_tensor(source, images)
+        interpreter.invoke()
+        return interpreter.get_tensor(result)
+
+    return run
+
+
+def torch_program(path):
+    import torch
+
+    module = torch.export.load(path).module()
+
+    def run(images):
+        with torch.no_grad():
+            return keras.ops.convert_to_numpy(
+                module(keras.ops.convert_to_tensor(images))
+            )
+
+    return run

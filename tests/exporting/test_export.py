@@ -1,0 +1,238 @@
+"""tools/export.py: what it writes computes what Keras does, or is not left."""
+
+import os
+import pathlib
+import runpy
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.exporting import _checking
+from keras_vit.exporting import _cli
+from keras_vit.exporting import _formats
+from tests.models.test_vit import images
+from tests.models.test_vit import randomise
+from tests.models.test_vit import tiny
+
+ROOT = pathlib.Path(__file__).parents[2]
+BACKEND = keras.config.backend()
+NEEDS = {
+    "saved_model": {"tensorflow": ["tensorflow"], "jax": ["tensorflow"]},
+    "onnx": {
+        "tensorflow": ["tf2onnx", "onnxruntime"],
+        "jax": ["jax2onnx", "onnxruntime"],
+        "torch": ["onnxscript", "onnxruntime"],
+    },
+    "litert": {"tensorflow": ["tensorflow"]},
+    "torch": {"torch": ["torch"]},
+}
+HERE = [name for name, needs in NEEDS.items() if BACKEND in needs]
+ELSEWHERE = sorted(NEEDS.keys() - HERE)
+
+
+@pytest.fixture
+def export(tmp_path, monkeypatch, capsys):
+    """Runs the tool in a folder; returns its status and what it said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_checking, "ROUNDS", 1)
+    monkeypatch.setattr(_checking, "_SHOWN", 4)
+
+    def run(*arguments):
+        status = _cli.main([str(x) for x in arguments])
+        told = capsys.readouterr()
+        return status, told.out + told.err
+
+    return run
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model in model.keras."""
+    return saved(tmp_path, num_layers=1)
+
+
+def saved(folder, **arguments):
+    model = tiny(**arguments)
+    randomise(model)
+    model.save(folder / "model.keras")
+    return model
+
+
+def target_of(name):
+    return pathlib.Path("exported" + _formats.FORMATS[name].suffix)
+
+
+def require(name):
+    for module in NEEDS[name][BACKEND]:
+        pytest.importorskip(module)
+
+
+def left():
+    """What lies in the folder, also what is hidden."""
+    return sorted(os.listdir())
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_it_computes_what_keras_does(name, export, tmp_path):
+    """At any batch, and at any size where that can be."""
+    require(name)
+    any_size = BACKEND in _formats.FORMATS[name].any_size
+    model = saved(
+        tmp_path,
+        num_layers=1,
+        input_shape=(None, None, 3) if any_size else (8, 12, 3),
+        grid_size=(2, 3),
+    )
+    target = target_of(name)
+    status, said = export("model.keras", target)
+    assert status == 0, said
+    assert "3 x 8 x 12 x 3" in said and "latency  batch of 1" in said
+    assert ("1 x 8 x 24 x 3" in said) == any_size
+    assert left() == sorted([str(target), "model.keras"])
+    run = _formats.FORMATS[name].reader(target)
+    for shape in ((1, 8, 12), (2, 16, 8) if any_size else (5, 8, 12)):
+        x = images(*shape, 3)
+        np.testing.assert_allclose(
+            run(x), model.predict_on_batch(x), atol=1e-4, rtol=0
+        )
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_int8(name, export, tmp_path):
+    """Of one size of images, one batch, and with probabilities."""
+    require(name)
+    model = tiny(
+        num_layers=1,
+        hidden_size=96,
+        mlp_dim=192,
+        input_shape=(None, None, 3),
+        grid_size=(2, 3),
+    )
+    # As in tests/models/test_serving.py, and logits of about 1.
+    head = np.random.default_rng(0).normal(size=(96, 5)) / 10
+    model.get_layer("head").kernel.assign(head)
+    model.save(tmp_path / "model.keras")
+    target = target_of(name)
+    status, said = export(
+        *("model.keras", target, "--batch", 2, "--image-size", 8, 12),
+        *("--int8-weights", "--softmax"),
+    )
+    assert status == 0, said
+    assert "int8     same largest output on" in said
+    found = _formats.FORMATS[name].reader(target)(images())
+    np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
+    logits = model.predict_on_batch(images())
+    expected = keras_vit.evaluation.softmax(logits)
+    assert 1e-6 < np.abs(found - expected).max() < 0.1
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_backend_that_cannot_says_which_can(name, export, model):
+    status, said = export("model.keras", target_of(name))
+    assert status == 1
+    able = said.partition("KERAS_BACKEND=")[2].partition(".")[0]
+    assert able in NEEDS[name]
+    assert left() == ["model.keras"]
+
+
+def test_another_size_of_images(export, model):
+    """Positions are resampled, as `converters.load` does."""
+    name = HERE[-1]
+    require(name)
+    target = target_of(name)
+    status, said = export(
+        "model.keras", target, "--image-size", 16, "--no-check"
+    )
+    assert status == 0 and "checked" not in said, said
+    other = keras_vit.converters.load("model.keras", input_shape=(16, 16, 3))
+    x = images(2, 16, 16, 3)
+    found = _formats.FORMATS[name].reader(target)(x)
+    np.testing.assert_allclose(found, other.predict_on_batch(x), atol=1e-4)
+
+
+def test_what_differs_is_not_left(export, model, monkeypatch):
+    name = HERE[-1]
+    require(name)
+    target = target_of(name)
+    target.write_text("mine")
+    monkeypatch.setitem(_checking.LIMITS, "float32", -1.0)
+    status, said = export("model.keras", target, "--overwrite")
+    assert status == 1 and "differs from Keras" in said
+    assert left() == sorted([str(target), "model.keras"])
+    assert target.read_text() == "mine"
+
+
+def test_other_models_of_keras(export):
+    """Those that were not made by this package."""
+    name = HERE[-1]
+    require(name)
+    inputs = keras.Input((6, 6, 3))
+    outputs = keras.layers.Dense(2, activation="softmax")(
+        keras.layers.Flatten()(inputs)
+    )
+    keras.Model(inputs, outputs).save("model.keras")
+    status, said = export("model.keras", target_of(name))
+    assert status == 0, said
+    status, said = export("model.keras", target_of(name), "--softmax")
+    assert status == 1 and "--softmax" not in said.partition("error")[0]
+
+
+REFUSED = {
+    "an ending that tells nothing": (["model.keras", "a.bin"], ".tflite"),
+    "a format and another ending": (
+        ["model.keras", "a.onnx", "--format", "torch"],
+        "contradict",
+    ),
+    "no ending": (["model.keras", "a", "--format", "onnx"], ".onnx"),
+    "no model": (["other.keras", target_of(HERE[-1])], "other.keras"),
+    "no folder": (["model.keras", f"no/{target_of(HERE[-1])}"], "Make it"),
+    "existing": (["model.keras", "there.onnx"], "--overwrite"),
+    "a folder of others": (
+        ["model.keras", "folder", "--format", HERE[0], "--overwrite"],
+        "folder",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case, export, model):
+    arguments, fragment = REFUSED[case]
+    pathlib.Path("there.onnx").write_text("mine")
+    pathlib.Path("folder").mkdir()
+    pathlib.Path("folder/mine").write_text("mine")
+    before = left()
+    status, said = export(*arguments)
+    assert status == 1 and fragment in said, said
+    assert "Traceback" not in said
+    assert left() == before
+    assert pathlib.Path("folder/mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--batch", "0"], ["--batch", "any"], ["--image-size", "1", "2", "3"]],
+)
+def test_wrong_usage(flags):
+    with pytest.raises(SystemExit) as stopped:
+        _cli.main(["model.keras", "a.onnx", *flags])
+    assert stopped.value.code == 2
+
+
+def test_formats_and_their_needs():
+    written = {k: set(x.writers) for k, x in _formats.FORMATS.items()}
+    assert written == {name: set(needs) for name, needs in NEEDS.items()}
+
+
+def test_help(monkeypatch, capsys):
+    """By the program itself."""
+    tool = str(ROOT / "tools" / "export.py")
+    monkeypatch.setattr(sys, "argv", [tool, "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(tool, run_name="__main__")
+    assert stopped.value.code == 0
+    said = capsys.readouterr().out
+    for name, form in _formats.FORMATS.items():
+        assert name in said and form.suffix in said

@@ -1,0 +1,12 @@
+"""Exports a model to SavedModel, ONNX, LiteRT or PyTorch; see `--help`."""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    # TensorFlow's greetings would hide what this program says.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from keras_vit.exporting._cli import main
+
+    sys.exit(main())
