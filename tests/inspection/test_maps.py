@@ -206,7 +206,7 @@ def test_half_precision_is_left_at_the_scores():
 
 
 def test_quantised():
-    model = small()
+    model = small(num_layers=1)
     full = inspection.attention_maps(model, some_images())
     model.quantize("int8")
     found = inspection.attention_maps(model, some_images())

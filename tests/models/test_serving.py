@@ -42,7 +42,7 @@ def test_lora(tmp_path):
 def test_int8(pooling, tmp_path):
     # Weights as they start, which quantisation is made for, and a head that
     # is not zero: rounding to 255 steps moves the logits by some percent.
-    model = tiny(hidden_size=48, pooling=pooling)
+    model = tiny(hidden_size=48, num_layers=1, pooling=pooling)
     head = np.random.default_rng(0).normal(size=(48, 5))
     model.get_layer("head").kernel.assign(head)
     full = model.predict(images(), verbose=0)
