@@ -26,11 +26,11 @@ Exit status: 0 done, 1 refused or --verify found a difference, 2 wrong usage.
 import argparse
 import ast
 import pathlib
-import sys
 import warnings
 
 import numpy as np
 
+from keras_vit import _program
 from keras_vit import downloads
 from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._checkpoint import raise_if_untold
@@ -48,13 +48,7 @@ from keras_vit.converters._writing import write_checkpoint
 
 def main(argv=None):
     """Runs the command line and returns its exit status."""
-    arguments = _parser().parse_args(argv)
-    warnings.showwarning = _show
-    try:
-        return _run(arguments)
-    except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return _program.status(_run, _parser().parse_args(argv))
 
 
 def _run(arguments):
@@ -211,10 +205,6 @@ def _warn_if_not_finite(checkpoint):
             f"kept; no model will load them: {', '.join(sorted(names))}",
             stacklevel=3,
         )
-
-
-def _show(message, category, *where):
-    print(f"warning: {message}", file=sys.stderr)
 
 
 def setting(text):

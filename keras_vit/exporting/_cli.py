@@ -37,22 +37,13 @@ Exit status: 0 done, 1 refused, 2 wrong usage.
 
 import argparse
 import pathlib
-import sys
-import warnings
+
+from keras_vit import _program
 
 
 def main(argv=None):
     """Runs the command line and returns its exit status."""
-    arguments = _parser().parse_args(argv)
-    warnings.showwarning = _show
-    try:
-        return _run(arguments)
-    except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nerror: interrupted", file=sys.stderr)
-        return 130
+    return _program.status(_run, _parser().parse_args(argv))
 
 
 def _run(a):
@@ -89,10 +80,6 @@ def _run(a):
         say=lambda text: print(text, flush=True),
     )
     return 0
-
-
-def _show(message, category, *where):
-    print(f"warning: {message}", file=sys.stderr)
 
 
 def _count(text):

@@ -4,11 +4,11 @@ of images to an array."""
 import keras
 import numpy as np
 
-from keras_vit.exporting._require import require
+from keras_vit._program import require
 
 
 def saved_model(path):
-    tf = require("tensorflow")
+    tf = require("tensorflow", "export")
     served = tf.saved_model.load(str(path))
 
     def run(images):
@@ -18,7 +18,7 @@ def saved_model(path):
 
 
 def onnx(path):
-    runtime = require("onnxruntime")
+    runtime = require("onnxruntime", "export")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     session = runtime.InferenceSession(
@@ -36,7 +36,7 @@ def litert(path):
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:  # until TensorFlow leaves its own out
-        Interpreter = require("tensorflow").lite.Interpreter
+        Interpreter = require("tensorflow", "export").lite.Interpreter
     interpreter = Interpreter(str(path))
     interpreter.allocate_tensors()
     source = interpreter.get_input_details()[0]["index"]

@@ -8,14 +8,14 @@ import os
 
 import keras
 
+from keras_vit._program import require
 from keras_vit.exporting._quiet import quiet
-from keras_vit.exporting._require import require
 from keras_vit.layers import _fast
 
 
 def saved_model(model, path, shape, int8=False):
     """By TensorFlow, or by jax2tf."""
-    require("tensorflow")
+    require("tensorflow", "export")
     options = {}
     if keras.config.backend() == "jax":
         # What is served does not learn, and JAX wants sizes for gradients.
@@ -31,7 +31,7 @@ def saved_model(model, path, shape, int8=False):
 
 def onnx_of_keras(model, path, shape, int8=False):
     """By tf2onnx or jax2onnx."""
-    require(f"{'tf' if _backend() == 'tensorflow' else 'jax'}2onnx")
+    require(f"{'tf' if _backend() == 'tensorflow' else 'jax'}2onnx", "export")
     signature = [_spec(model, shape)]
     with quiet(), _fast.plain():
         # Keras asks for a call first; a symbolic one costs nothing.
@@ -47,7 +47,7 @@ def onnx_of_torch(model, path, shape, int8=False):
     """By PyTorch, since Keras's way fails on LayerNormalization."""
     import torch
 
-    require("onnxscript")
+    require("onnxscript", "export")
     axes = {0: "batch"} if shape[0] is None else None
     with quiet(), torch.no_grad():
         program = torch.onnx.export(
@@ -95,8 +95,8 @@ def torch_program(model, path, shape, int8=False):
 
 def _quantise_onnx(path):
     """Dense weights become int8, and what they meet, when it runs."""
-    quantization = require("onnxruntime.quantization")
-    shapes = require("onnxruntime.quantization.shape_inference")
+    quantization = require("onnxruntime.quantization", "export")
+    shapes = require("onnxruntime.quantization.shape_inference", "export")
     full = path.with_name(f"{path.stem}-float{path.suffix}")
     os.replace(path, full)
     try:

@@ -19,9 +19,9 @@ Exit status: 0 done, 1 refused, 2 wrong usage.
 
 import argparse
 import pathlib
-import sys
 import time
-import warnings
+
+from keras_vit import _program
 
 SIZE = 224  # pixels, where nothing tells
 
@@ -29,16 +29,7 @@ SIZE = 224  # pixels, where nothing tells
 def main(argv=None):
     """Runs the command line and returns its exit status."""
     # Options may stand between images.
-    arguments = _parser().parse_intermixed_args(argv)
-    warnings.showwarning = _show
-    try:
-        return _run(arguments)
-    except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nerror: interrupted", file=sys.stderr)
-        return 130
+    return _program.status(_run, _parser().parse_intermixed_args(argv))
 
 
 def _run(a):
@@ -98,10 +89,6 @@ def _channels(checkpoint):
     first = ("root_conv/kernel", "patch_embedding/kernel")
     weights = checkpoint.weights
     return next(weights[name] for name in first if name in weights).shape[2]
-
-
-def _show(message, category, *where):
-    print(f"warning: {message}", file=sys.stderr)
 
 
 def _parser():

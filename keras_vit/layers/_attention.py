@@ -157,7 +157,11 @@ class MultiHeadAttention(keras.Layer):
             Tensor of shape `(batch, num_heads, length, context_length)`,
             whose rows sum to 1.
         """
-        context = inputs if context is None else context
+        # As Keras does for a call, which this is not.
+        inputs, context = (
+            ops.convert_to_tensor(x, self.compute_dtype)
+            for x in (inputs, inputs if context is None else context)
+        )
         query, key = self._query_and_key(inputs, context)
         dtype = keras.backend.result_type(query.dtype, "float32")
         query, key = ops.cast(query, dtype), ops.cast(key, dtype)

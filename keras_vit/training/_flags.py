@@ -3,12 +3,12 @@
 import argparse
 import contextlib
 import dataclasses
-import importlib
 import math
 import sys
 import types
 import typing
 
+from keras_vit import _program
 from keras_vit.training._checkpoints import Preempted
 from keras_vit.training._run_state import Diverged
 
@@ -109,19 +109,8 @@ def before_training():
 
 
 def require(module):
-    """Imports a module that only recipes need.
-
-    Raises:
-        ImportError: in one line that says how to install it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"This needs {module.split('.')[0]}, which cannot be imported "
-            f"({error}). Install it with: pip install "
-            '"keras-vit-models[recipes]"'
-        ) from error
+    """Imports a module that only recipes need; see `_program.require`."""
+    return _program.require(module, "recipes")
 
 
 class _Parser(argparse.ArgumentParser):
