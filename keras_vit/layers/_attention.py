@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers import _checks
 from keras_vit.layers import _fast
+from keras_vit.layers import _initializers
 from keras_vit.layers import _quantization
 from keras_vit.layers._relative_position import relative_logits
 
@@ -104,17 +105,18 @@ class MultiHeadAttention(keras.Layer):
 
     def _dense(self, equation, output_shape, hidden_size, name):
         bias = self.qkv_bias or name == "attention_output"
-        # Xavier's bound for the (hidden_size, hidden_size) matrix. Given the
-        # 3-D kernel, Keras's GlorotUniform would take the first axis for a
-        # convolution's window and start far too small.
-        bound = math.sqrt(6 / (2 * hidden_size))
+        # For the (hidden_size, hidden_size) matrix. Given the 3-D kernel,
+        # Keras's GlorotUniform would take the first axis for a convolution's
+        # window and start far too small.
+        start = _initializers.glorot(hidden_size, hidden_size)
         layer = keras.layers.EinsumDense(
             equation,
             output_shape=(None, *output_shape),
             bias_axes=("D" if len(output_shape) == 1 else "Hd")
             if bias
             else None,
-            kernel_initializer=keras.initializers.RandomUniform(-bound, bound),
+            kernel_initializer=start,
+            bias_initializer=_initializers.Constant(0.0),
             dtype=self.dtype_policy,
             name=name,
         )

@@ -3,6 +3,7 @@ from keras import ops
 
 from keras_vit.layers import _checks
 from keras_vit.layers import _fast
+from keras_vit.layers import _initializers
 from keras_vit.layers import _quantization
 from keras_vit.layers._attention import MultiHeadAttention
 from keras_vit.layers._mlp import MlpBlock
@@ -66,7 +67,7 @@ class AttentionPooling(keras.Layer):
         batch, _, hidden_size = input_shape
         self.probe = self.add_weight(
             shape=(1, 1, hidden_size),
-            initializer="glorot_uniform",
+            initializer=_initializers.glorot(1, hidden_size),
             name="probe",
         )
         one = (batch, 1, hidden_size)

@@ -10,6 +10,7 @@ import functools
 import keras
 from keras import ops
 
+from keras_vit.layers import _initializers
 from keras_vit.layers import _jax_fast
 from keras_vit.layers import _tf_fast
 from keras_vit.layers import _torch_fast
@@ -27,9 +28,20 @@ def plain():
         _tf_fast.is_plain = before
 
 
+def lent(array):
+    """Returns an array as what Keras copies once into a variable."""
+    if keras.config.backend() == "torch":
+        return _torch_fast.shared(array)
+    return array
+
+
 def layer_norm(**arguments):
     """Returns a `keras.layers.LayerNormalization` over the last axis."""
-    layer = keras.layers.LayerNormalization(**arguments)
+    layer = keras.layers.LayerNormalization(
+        gamma_initializer=_initializers.Constant(1.0),
+        beta_initializer=_initializers.Constant(0.0),
+        **arguments,
+    )
     form = _FORMS.get(keras.config.backend())
     if form is not None:
         layer.call = functools.partial(form.layer_norm, layer)

@@ -22,6 +22,14 @@ def fits(x):
     return jax.default_backend() == "cpu"
 
 
+def shared(array):
+    """A tensor in the memory of a NumPy array, if it starts at 64 bytes; what
+    Keras calls compiles a copy for each shape."""
+    import jax
+
+    return jax.device_put(array)
+
+
 def attend(query, key, value, bias=None):
     """Heads first, and the sum of the exponentials divided off at the end.
 

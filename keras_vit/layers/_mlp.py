@@ -3,6 +3,7 @@ import keras
 from keras_vit.layers import _activation
 from keras_vit.layers import _checks
 from keras_vit.layers import _fast
+from keras_vit.layers import _initializers
 from keras_vit.layers import _quantization
 
 
@@ -41,21 +42,23 @@ class MlpBlock(keras.Layer):
         self._dropout_2 = keras.layers.Dropout(
             dropout, dtype=self.dtype_policy, name="dropout_2"
         )
-        gates = activation == "swiglu"
-        self.dense_1 = self._dense(mlp_dim * (1 + gates), "dense_1")
 
-    def _dense(self, units, name):
+    def _dense(self, inputs, units, name):
         layer = keras.layers.Dense(
             units,
-            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+            kernel_initializer=_initializers.glorot(inputs, units),
+            bias_initializer=_initializers.Normal(1e-6),
             dtype=self.dtype_policy,
             name=name,
         )
         return _fast.dense(layer)
 
     def build(self, input_shape):
+        hidden_size, gates = input_shape[-1], self.activation == "swiglu"
+        units = self.mlp_dim * (1 + gates)
+        self.dense_1 = self._dense(hidden_size, units, "dense_1")
         self.dense_1.build(input_shape)
-        self.dense_2 = self._dense(input_shape[-1], "dense_2")
+        self.dense_2 = self._dense(self.mlp_dim, hidden_size, "dense_2")
         self.dense_2.build((*input_shape[:-1], self.mlp_dim))
 
     def call(self, inputs, training=False):

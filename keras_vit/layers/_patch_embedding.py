@@ -1,7 +1,10 @@
+import math
+
 import keras
 from keras import ops
 
 from keras_vit.layers import _checks
+from keras_vit.layers import _initializers
 from keras_vit.layers import _patch_grid
 
 
@@ -67,12 +70,16 @@ class PatchEmbedding(keras.Layer):
             )
         self.kernel = self.add_weight(
             shape=(*self.patch_size, channels, self.hidden_size),
-            initializer="lecun_normal",  # Flax's default, as in vit_jax
+            initializer=_initializers.lecun(
+                math.prod(self.patch_size) * channels
+            ),
             name="kernel",
         )
         if self.use_bias:
             self.bias = self.add_weight(
-                shape=(self.hidden_size,), initializer="zeros", name="bias"
+                shape=(self.hidden_size,),
+                initializer=_initializers.Constant(0.0),
+                name="bias",
             )
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
 

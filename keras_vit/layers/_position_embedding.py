@@ -3,6 +3,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers import _checks
+from keras_vit.layers import _initializers
 from keras_vit.layers import _position_store
 from keras_vit.layers._patch_grid import size_of
 from keras_vit.layers._position_fitting import fit_axis
@@ -134,7 +135,7 @@ class AddPositionEmbs(keras.Layer):
         # Resampling stays in the variable's precision: hence no autocast.
         return self.add_weight(
             shape=shape,
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            initializer=_initializers.Normal(0.02),
             autocast=False,
             name=name,
         )

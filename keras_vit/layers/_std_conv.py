@@ -1,7 +1,10 @@
+import math
+
 import keras
 from keras import ops
 
 from keras_vit.layers import _checks
+from keras_vit.layers import _initializers
 from keras_vit.layers import _padding
 
 
@@ -81,7 +84,9 @@ class StdConv2D(keras.Layer):
             )
         self.kernel = self.add_weight(
             shape=(*self.kernel_size, channels, self.filters),
-            initializer="lecun_normal",  # Flax's default, as in vit_jax
+            initializer=_initializers.lecun(
+                math.prod(self.kernel_size) * channels
+            ),
             autocast=False,
             name="kernel",
         )

@@ -70,6 +70,18 @@ def may_skip_call(layer, owner):
     )
 
 
+def shared(array):
+    """A tensor in the memory of a NumPy array, where PyTorch takes it."""
+    import torch
+
+    plain = array.dtype.kind == "f" and array.dtype.isnative
+    if not (plain and array.flags.writeable):
+        return array
+    if any(stride < 0 for stride in array.strides):
+        return array
+    return torch.from_numpy(array)
+
+
 def layer_norm(layer, inputs):
     """A layer norm over the last axis, without Keras's checks around it."""
     if not fits(inputs):

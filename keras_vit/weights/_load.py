@@ -2,6 +2,7 @@
 
 from keras_vit.converters._convert import raise_if
 from keras_vit.converters._positions import is_positions
+from keras_vit.layers import _fast
 from keras_vit.weights._adapt import adapt
 
 
@@ -44,7 +45,7 @@ def load_into(model, checkpoint, grid=None, keeps_head=True):
         f"{checkpoint.path!r} does not fit the model {model.name!r}.",
     )
     for path, array in weights.items():
-        variables[path].assign(array)
+        variables[path].assign(_fast.lent(array))
 
 
 def variables_of(model):

@@ -1,0 +1,91 @@
+"""The starts that NumPy makes are Keras's, in distribution and in kind."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.layers import _initializers
+
+SHAPE = (8, 50, 1000)
+
+
+def start(name):
+    return {
+        "uniform": lambda: _initializers.glorot(40, 20),
+        "normal": lambda: _initializers.Normal(0.3),
+        "truncated": lambda: _initializers.lecun(16),
+        "constant": lambda: _initializers.Constant(0.5),
+    }[name]()
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("uniform", keras.initializers.RandomUniform(-(0.1**0.5), 0.1**0.5)),
+        ("normal", keras.initializers.RandomNormal(stddev=0.3)),
+        ("truncated", keras.initializers.TruncatedNormal(stddev=0.25 / 0.8796)),
+        ("constant", keras.initializers.Constant(0.5)),
+    ],
+)
+def test_it_is_distributed_as_keras_s(name, theirs):
+    ours = np.sort(keras.ops.convert_to_numpy(start(name)(SHAPE)), None)
+    theirs = np.sort(keras.ops.convert_to_numpy(theirs(SHAPE)), None)
+    inner = slice(400, -400)  # the tails of normal ones vary
+    np.testing.assert_allclose(ours[inner], theirs[inner], atol=0.015)
+
+
+@pytest.mark.parametrize("name", ["uniform", "normal", "truncated"])
+def test_seeds(name):
+    keras.utils.set_random_seed(1)
+    first, second = start(name), start(name)
+    keras.utils.set_random_seed(1)
+    again = start(name)
+    copied = first.from_config(first.get_config())
+    first, second, again, copied = (
+        keras.ops.convert_to_numpy(x((40,)))
+        for x in (first, second, again, copied)
+    )
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(first, copied)
+    assert np.abs(first - second).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("uniform", [-0.127877384, 0.298355609, 0.204484552]),
+        ("normal", [-0.052231077, 0.572110891, -0.229140341]),
+        ("truncated", [-0.049482297, 0.542002261, -0.217081293]),
+    ],
+)
+def test_the_same_under_every_backend(name, known):
+    """Recorded under JAX; TensorFlow and PyTorch draw the same."""
+    keras.utils.set_random_seed(1)
+    found = keras.ops.convert_to_numpy(start(name)((3,)))
+    np.testing.assert_allclose(found, known, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_precision(dtype):
+    if dtype == "float64" and keras.config.backend() == "jax":
+        pytest.skip("JAX has it in a mode of its own")
+    for name in ("uniform", "truncated", "constant"):
+        made = start(name)((4, 3), dtype=dtype)
+        assert keras.backend.standardize_dtype(made.dtype) == dtype
+    layer = keras_vit.layers.MlpBlock(8, dtype=dtype)
+    layer.build((None, 2, 4))
+    kinds = {keras.backend.standardize_dtype(w.dtype) for w in layer.weights}
+    assert kinds == {dtype}
+
+
+def test_variables_share_no_memory():
+    """Each backend takes the arrays without a copy, and writes into them."""
+    layer = keras_vit.layers.MlpBlock(8)
+    layer.build((None, 2, 4))
+    before = [keras.ops.convert_to_numpy(w).copy() for w in layer.weights]
+    layer.weights[0].assign_add(keras.ops.ones(layer.weights[0].shape))
+    after = [keras.ops.convert_to_numpy(w) for w in layer.weights]
+    np.testing.assert_allclose(after[0], before[0] + 1, rtol=1e-6)
+    for old, new in zip(before[1:], after[1:], strict=True):
+        np.testing.assert_array_equal(old, new)
