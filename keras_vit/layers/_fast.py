@@ -15,6 +15,9 @@ from keras_vit.layers import _jax_fast
 from keras_vit.layers import _tf_fast
 from keras_vit.layers import _torch_fast
 
+LONG = 1024  # queries, beyond which scores are the largest of all tensors
+PART = 256  # of them at a time
+
 _FORMS = {"jax": _jax_fast, "tensorflow": _tf_fast, "torch": _torch_fast}
 
 
@@ -87,14 +90,18 @@ def gelu(x, approximate, training=False):
 def attend(query, key, value, bias=None):
     """Attention of queries (B, T, H, d) to keys and values (B, S, H, d).
 
-    `bias`, (B, H, T, S), is added to the scaled scores.
+    `bias`, (B, H, T, S), is added to the scaled scores. Many queries are
+    taken some at a time, so that memory grows by their number and not by its
+    square; other kernels than those here do so of themselves.
     """
     if _torch_fast.fits(query):
         return _torch_fast.attend(query, key, value, bias)
-    if _jax_fast.fits(query):
-        return _jax_fast.attend(query, key, value, bias)
-    if _tf_fast.fits(query):
-        return _tf_fast.attend(query, key, value, bias)
+    for form in (_jax_fast, _tf_fast):
+        if form.fits(query):
+            length = query.shape[1]  # no integer where sizes are free
+            if bias is None and isinstance(length, int) and length > LONG:
+                return form.attend_in_parts(query, key, value, PART)
+            return form.attend(query, key, value, bias)
     return ops.dot_product_attention(query, key, value, bias=bias)
 
 

@@ -51,6 +51,23 @@ def attend(query, key, value, bias=None):
     return x.swapaxes(1, 2)
 
 
+def attend_in_parts(query, key, value, size):
+    """Attention with `size` queries at a time, one after the other, whose
+    scores are computed again for gradients."""
+    import jax
+
+    part = jax.checkpoint(lambda part: attend(part, key, value))
+    batch, length, *heads = query.shape
+    count = length // size
+    whole = count * size
+    parts = query[:, :whole].reshape(batch, count, size, *heads)
+    x = jax.lax.map(part, parts.swapaxes(0, 1)).swapaxes(0, 1)
+    x = x.reshape(batch, whole, *heads)
+    if whole < length:
+        x = ops.concatenate([x, part(query[:, whole:])], axis=1)
+    return x
+
+
 def dense(layer, axes, x, training=None):
     """A product of two matrices: of more axes the compiler copies weights and
     activations into other orders for the gradients."""

@@ -54,6 +54,13 @@ def attend(query, key, value, bias=None):
     return tf.transpose(x, (0, 2, 1, 3))
 
 
+def attend_in_parts(query, key, value, size):
+    """Attention with `size` queries at a time; gradients keep all scores."""
+    starts = range(0, query.shape[1], size)
+    parts = [attend(query[:, i : i + size], key, value) for i in starts]
+    return ops.concatenate(parts, axis=1)
+
+
 def layer_norm(layer, inputs):
     """A layer norm over the last axis, as a batch norm of a batch of channels.
 

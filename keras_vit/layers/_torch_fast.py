@@ -127,8 +127,11 @@ def gelu(x, approximate):
     # PyTorch's own tanh form takes twice as long. 0.5 (1 + tanh(u)) is
     # sigmoid(2 u); a and b are 2 sqrt(2 / pi) by 1 and by 0.044715.
     a, b = torch.tensor(1.5957691216057308, dtype=x.dtype), 0.07135481627362398
-    for part in x.view(-1).split(2**18):  # which stays in the cache
-        gate = torch.addcmul(a, part, part, value=b).mul_(part).sigmoid_()
+    parts = x.view(-1).split(2**18)  # which stay in the cache
+    gate = torch.empty_like(parts[0])  # once: pages cost as much as a product
+    for part in parts:
+        gate = gate[: part.numel()]
+        torch.addcmul(a, part, part, value=b, out=gate).mul_(part).sigmoid_()
         part.mul_(gate)
     return x
 

@@ -1,5 +1,7 @@
 """XLA's fast forms against the plain path: values and gradients."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -85,10 +87,30 @@ def test_attention(length, biased):
     def plain(query, key, value, bias=None):
         return ops.dot_product_attention(query, key, value, bias=bias)
 
-    for found, expected in zip(
-        outcome(_jax_fast.attend), outcome(plain), strict=True
-    ):
-        np.testing.assert_allclose(found, expected, atol=2e-6)
+    expected = outcome(plain)
+    forms = [_jax_fast.attend]
+    if not biased:
+        # 7 queries are two parts and a shorter one, or one part.
+        forms += [
+            functools.partial(_jax_fast.attend_in_parts, size=size)
+            for size in (3, 7)
+        ]
+    for form in forms:
+        for a, b in zip(outcome(form), expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+def test_many_queries_are_taken_in_parts(monkeypatch):
+    monkeypatch.setattr(_fast, "LONG", 6)
+    sizes = []
+    monkeypatch.setattr(
+        _jax_fast,
+        "attend_in_parts",
+        lambda query, key, value, size: sizes.append(size),
+    )
+    for length in (6, 7):
+        _fast.attend(*[ops.ones((1, length, 2, 4))] * 3)
+    assert sizes == [_fast.PART]
 
 
 def test_attention_of_large_scores_is_finite():

@@ -1,5 +1,7 @@
 """TensorFlow's fast forms against the plain path: values and gradients."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -59,9 +61,11 @@ def test_attention(length, biased, jit):
     def plain(query, key, value, bias=None):
         return ops.dot_product_attention(query, key, value, bias=bias)
 
-    assert_close(
-        outcome(_tf_fast.attend, arrays, jit), outcome(plain, arrays, jit)
-    )
+    expected = outcome(plain, arrays, jit)
+    assert_close(outcome(_tf_fast.attend, arrays, jit), expected)
+    if not biased:
+        in_parts = functools.partial(_tf_fast.attend_in_parts, size=3)
+        assert_close(outcome(in_parts, arrays, jit), expected)
 
 
 @JIT
