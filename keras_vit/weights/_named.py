@@ -1,5 +1,6 @@
 """Weights by name: from the table, downloaded once and checked."""
 
+import difflib
 import pathlib
 from dataclasses import replace
 
@@ -50,12 +51,14 @@ def named(weights, variant=None, sizes=None):
 def _raise_if_misspelt(weights, variant):
     """A bare word that is no file was meant to be a name."""
     path = pathlib.Path(weights)
-    if path.suffix or path.name != weights or path.exists():
+    if weights and (path.suffix or path.name != weights or path.exists()):
         return
     tags = tags_of(variant) or dict.fromkeys(tag for _, tag in TABLE)
+    close = difflib.get_close_matches(weights.lower(), [*tags, *ALIASES], 1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
     raise FileNotFoundError(
-        f"There is no file {weights!r}, and no weights have that name. Names: "
-        f"{', '.join(map(repr, tags))}; see keras_vit.list_weights()."
+        f"There is no file {weights!r}, and no weights have that name.{hint} "
+        f"Names: {', '.join(map(repr, tags))}; see keras_vit.list_weights()."
     )
 
 
