@@ -65,9 +65,8 @@ def _check_backend(name, said_by):
             f"variable KERAS_BACKEND={there[0]} before Python starts."
         )
     raise ImportError(
-        f"{what}, and none of {', '.join(BACKENDS)} is. Run: pip install jax "
-        "(or tensorflow, or torch), and set the environment variable "
-        "KERAS_BACKEND to its name."
+        f"{what}, and no other either. Run: pip install jax (or tensorflow, or "
+        "torch), and set the environment variable KERAS_BACKEND=jax."
     )
 
 

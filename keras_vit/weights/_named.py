@@ -54,8 +54,10 @@ def _raise_if_misspelt(weights, variant):
     if weights and (path.suffix or path.name != weights or path.exists()):
         return
     tags = tags_of(variant) or dict.fromkeys(tag for _, tag in TABLE)
-    close = difflib.get_close_matches(weights.lower(), [*tags, *ALIASES], 1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    names, lower = [*tags, *ALIASES], weights.lower()
+    close = difflib.get_close_matches(lower, names, 1 if lower in names else 2)
+    hint = " or ".join(map(repr, close))
+    hint = f" Did you mean {hint}?" if close else ""
     raise FileNotFoundError(
         f"There is no file {weights!r}, and no weights have that name.{hint} "
         f"Names: {', '.join(map(repr, tags))}; see keras_vit.list_weights()."
