@@ -205,7 +205,7 @@ def replacing(path, overwrite=False):
     if path.exists() and not overwrite:
         raise FileExistsError(
             f"{str(path)!r} exists. Choose another name, or pass "
-            "`overwrite=True`."
+            "`overwrite=True` (`--overwrite` on the command line)."
         )
     if not path.parent.is_dir():
         raise FileNotFoundError(
