@@ -61,6 +61,7 @@ _ONE_BACKEND = (
     "tests/preprocessing/test_imagenet.py",
     "tests/preprocessing/test_labels.py",
     "tests/test_docs.py",
+    "tests/test_first_hour.py",
     "tests/tools/",
     # Images before they reach a model: NumPy and tf.data.
     "tests/training/test_files.py",
