@@ -1,3 +1,4 @@
+from keras_vit import _requirements as _requirements  # looks, so it is first
 from keras_vit import converters as converters
 from keras_vit import distribution as distribution
 from keras_vit import evaluation as evaluation

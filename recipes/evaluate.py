@@ -8,10 +8,10 @@ how well the probabilities are calibrated, and how each class fares.
       the model of a recipe's run, on the test images of the same set
   python recipes/evaluate.py --weights runs/photos --dataset other-photos
       on another folder, whose classes are among those of training
-  python recipes/evaluate.py --model ViTB16 --weights augreg \\
+  python recipes/evaluate.py --model ViTB16 --weights imagenet \\
       --dataset imagenet2012 --image-size 224
       released weights, on a set in TFDS: a GPU is a good idea
-  python recipes/evaluate.py --model ViTB16 --weights augreg \\
+  python recipes/evaluate.py --model ViTB16 --weights imagenet \\
       --dataset imagenet2012_real
       the same on ReaL labels; or --dataset FOLDER --real real.json, where
       files are named ILSVRC2012_val_00000001.JPEG and so on

@@ -2,7 +2,7 @@
 
   python recipes/predict.py --weights runs/photos --images new/ one.jpg
       a model of a recipe's run, which knows the names of its classes
-  python recipes/predict.py --model ViTB16 --weights augreg --images cat.jpg
+  python recipes/predict.py --model ViTB16 --weights imagenet --images cat.jpg
       released weights, and ImageNet's names, which are downloaded
   python recipes/predict.py --weights mine.npz --labels names.txt --images a.png
 

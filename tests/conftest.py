@@ -60,6 +60,8 @@ _ONE_BACKEND = (
     "tests/inspection/test_plots.py",
     "tests/preprocessing/test_imagenet.py",
     "tests/preprocessing/test_labels.py",
+    "tests/test_docs.py",
+    "tests/test_first_hour.py",
     "tests/tools/",
     # Images before they reach a model: NumPy and tf.data.
     "tests/training/test_files.py",

@@ -39,9 +39,3 @@ def test_parameters_are_those_of_the_table():
     for variant, count in PARAMETERS.items():
         assert f"`{variant}`" in README
         assert f"{count:,}" in README
-
-
-def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README):
-        if not target.startswith("http"):
-            assert (ROOT / target).exists(), target

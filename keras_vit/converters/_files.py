@@ -65,10 +65,16 @@ def existing(path):
         )
     path = pathlib.Path(path).expanduser()
     if not path.exists():
+        by_name = (
+            ""
+            if path.suffix
+            else " Released weights by name are an argument of a model, "
+            f"keras_vit.ViTB16(weights={str(path)!r}) (list_weights())."
+        )
         raise FileNotFoundError(
             f"There is no file {str(path)!r}. Give the path of a checkpoint: "
             f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of "
-            "Hugging Face's."
+            f"Hugging Face's.{by_name}"
         )
     return path
 
@@ -199,7 +205,7 @@ def replacing(path, overwrite=False):
     if path.exists() and not overwrite:
         raise FileExistsError(
             f"{str(path)!r} exists. Choose another name, or pass "
-            "`overwrite=True`."
+            "`overwrite=True` (`--overwrite` on the command line)."
         )
     if not path.parent.is_dir():
         raise FileNotFoundError(

@@ -42,7 +42,8 @@ def number_of_heads(arrays, spelling, wanted=None):
         return hidden_size // 64
     raise ValueError(
         "The number of heads is not stored, and the hidden size "
-        f"{hidden_size} is no multiple of 64. Give `num_heads`. "
+        f"{hidden_size} is no multiple of 64. Give `num_heads` (`--set "
+        "num_heads=N` on the command line). "
         f"{_candidates(hidden_size)}"
     )
 

@@ -39,4 +39,10 @@ def _shape(name, shape):
             not isinstance(size, numbers.Integral) or size <= 0
         ):
             raise wrong
+    if shape[0] in (1, 3) and shape[2] > 4 and shape[1] != shape[0]:
+        raise ValueError(
+            f"`{name}={shape!r}` would be images of {shape[0]} rows with "
+            f"{shape[2]} channels: give (height, width, channels), "
+            f"{(*shape[1:], shape[0])}."
+        )
     return tuple(size if size is None else int(size) for size in shape)

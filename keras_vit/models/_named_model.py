@@ -1,4 +1,25 @@
+import difflib
+import inspect
+
 from keras_vit.weights import named
+
+# What timm, keras-hub and vit-keras call it.
+_ELSEWHERE = {
+    "num_classes": "classes",
+    "image_size": "input_shape",
+    "img_size": "input_shape",
+    "image_shape": "input_shape",
+    "in_chans": "input_shape",
+    "pretrained": "weights",
+    "embed_dim": "hidden_size",
+    "depth": "num_layers",
+    "drop_rate": "dropout",
+    "dropout_rate": "dropout",
+    "drop_path_rate": "drop_path",
+    "global_pool": "pooling",
+    "init_values": "layer_scale",
+    "reg_tokens": "num_registers",
+}
 
 _DOC = """Builds {name}, {what}
 
@@ -25,6 +46,11 @@ _DOC = """Builds {name}, {what}
         ValueError: if an argument is wrong or the weights do not fit.
         FileNotFoundError: if there is no file at `weights`.
         OSError: if the weights could not be downloaded.
+        TypeError: if there is no such argument.
+
+    Example:
+
+    >>> model = keras_vit.{name}(classes=10)
     """
 
 
@@ -38,6 +64,7 @@ def named_model(variant, build, sizes, what):
         what: String. What it builds and where that is from: the docstring
             goes on with it after the name.
     """
+    known = inspect.signature(build).parameters
 
     def model(
         include_top=True,
@@ -50,6 +77,7 @@ def named_model(variant, build, sizes, what):
         name=variant,
         **architecture,
     ):
+        _raise_if_strange(variant, architecture, known)
         return build(
             include_top=include_top,
             weights=named(weights, variant, sizes),
@@ -67,3 +95,12 @@ def named_model(variant, build, sizes, what):
         name=variant, what=what, function=build.__name__
     )
     return model
+
+
+def _raise_if_strange(variant, arguments, known):
+    for name in arguments:
+        if name not in known:
+            meant = difflib.get_close_matches(name, known, 1)
+            meant = _ELSEWHERE.get(name) or (meant[0] if meant else None)
+            hint = f" Did you mean {meant!r}?" if meant else ""
+            raise TypeError(f"{variant}() has no argument {name!r}.{hint}")

@@ -60,9 +60,9 @@ def _variant(variant):
         sizes,
         f"""a Vision Transformer for images.
 
-    {listed}. From "An
-    Image is Worth 16x16 Words" (https://arxiv.org/abs/2010.11929), and what
-    built on it (see `VARIANTS`).""",
+    {listed}.
+    From "An Image is Worth 16x16 Words" (https://arxiv.org/abs/2010.11929)
+    and, for Ti, S, g and G, from what built on it.""",
     )
 
 

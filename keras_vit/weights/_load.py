@@ -27,25 +27,40 @@ def load_into(model, checkpoint, grid=None, keeps_head=True):
     )
 
     key = checkpoint.format.key
-    raise_if(
-        {
-            "Arrays that are missing from the file": [
-                key(path) for path in shapes.keys() - weights.keys() - fresh
-            ],
-            "Arrays that the model has no place for": [
-                key(path) for path in weights.keys() - shapes.keys()
-            ],
-            "Arrays of another shape than the model's": [
-                f"{key(path)}: {weights[path].shape} in the file, "
-                f"{shapes[path]} in the model"
-                for path in weights.keys() & shapes.keys()
-                if weights[path].shape != shapes[path]
-            ],
-        },
-        f"{checkpoint.path!r} does not fit the model {model.name!r}.",
-    )
+    problems = {
+        "Arrays that are missing from the file": [
+            key(path) for path in shapes.keys() - weights.keys() - fresh
+        ],
+        "Arrays that the model has no place for": [
+            key(path) for path in weights.keys() - shapes.keys()
+        ],
+        "Arrays of another shape than the model's": [
+            f"{key(path)}: {weights[path].shape} in the file, "
+            f"{shapes[path]} in the model"
+            for path in weights.keys() & shapes.keys()
+            if weights[path].shape != shapes[path]
+        ],
+    }
+    if any(problems.values()):
+        raise_if(
+            problems,
+            f"{checkpoint.path!r} does not fit the model {model.name!r}. It "
+            f"holds {_sizes(checkpoint)}; `keras_vit.converters.load` builds "
+            "what a file holds.",
+        )
     for path, array in weights.items():
         variables[path].assign(_fast.lent(array))
+
+
+def _sizes(checkpoint):
+    """What a file holds, in words; it may be too broken to tell."""
+    names = ("patch_size", "hidden_size", "num_layers", "resnet_layers")
+    try:
+        told = checkpoint.arguments()
+    except ValueError:
+        told = {}
+    sizes = [f"{name}={told[name]}" for name in names if told.get(name)]
+    return ", ".join(sizes) or "no whole model"
 
 
 def variables_of(model):

@@ -1,5 +1,6 @@
 """Weights by name: from the table, downloaded once and checked."""
 
+import difflib
 import pathlib
 from dataclasses import replace
 
@@ -50,12 +51,16 @@ def named(weights, variant=None, sizes=None):
 def _raise_if_misspelt(weights, variant):
     """A bare word that is no file was meant to be a name."""
     path = pathlib.Path(weights)
-    if path.suffix or path.name != weights or path.exists():
+    if weights and (path.suffix or path.name != weights or path.exists()):
         return
     tags = tags_of(variant) or dict.fromkeys(tag for _, tag in TABLE)
+    names, lower = [*tags, *ALIASES], weights.lower()
+    close = difflib.get_close_matches(lower, names, 1 if lower in names else 2)
+    hint = " or ".join(map(repr, close))
+    hint = f" Did you mean {hint}?" if close else ""
     raise FileNotFoundError(
-        f"There is no file {weights!r}, and no weights have that name. Names: "
-        f"{', '.join(map(repr, tags))}; see keras_vit.list_weights()."
+        f"There is no file {weights!r}, and no weights have that name.{hint} "
+        f"Names: {', '.join(map(repr, tags))}; see keras_vit.list_weights()."
     )
 
 

@@ -144,7 +144,8 @@ def test_command_line_makes_a_keras_model(tmp_path):
 def test_inspect_and_mistakes(capsys, tmp_path):
     source = str(golden_data.weights_path("timm_map"))
     assert _cli.main([source, str(tmp_path / "a.npz")]) == 1
-    assert "Give `num_heads`. Possible: 1, 2, 3" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "`--set num_heads=N`" in said and "Possible: 1, 2, 3" in said
     source = str(golden_data.weights_path("vit_jax_token"))
     assert _cli.main([source, "--inspect"]) == 0
     out = capsys.readouterr().out

@@ -1,0 +1,83 @@
+"""What `import keras_vit` needs, looked for before Keras is imported: where
+it is missing, Keras ends in a page of calls that names another module."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+
+# As in pyproject.toml; a test compares them.
+KERAS = (3, 15)
+BACKENDS = ("jax", "tensorflow", "torch")
+
+
+def check():
+    """Looks for Keras and for the backend that was chosen.
+
+    Raises:
+        ImportError: in one line that says what to install or to set.
+    """
+    _check_keras()
+    if "keras" not in sys.modules:
+        _check_backend(*_backend())
+
+
+def _check_keras():
+    wanted = ".".join(map(str, KERAS))
+    try:
+        version = importlib.metadata.version("keras")
+    except importlib.metadata.PackageNotFoundError:
+        return  # a nightly build, or none: then the import says so
+    numbers = tuple(int(part) for part in version.split(".")[:2])
+    if numbers < KERAS:
+        raise ImportError(
+            f"keras_vit needs Keras {wanted} or newer, and this is Keras "
+            f'{version}. Run: pip install -U "keras>={wanted}"'
+        )
+
+
+def _backend():
+    """Returns the backend that Keras will take, and who says so."""
+    name = os.environ.get("KERAS_BACKEND")
+    if name:
+        return name, "KERAS_BACKEND"
+    folder = os.environ.get("KERAS_HOME") or "~/.keras"
+    path = pathlib.Path(folder).expanduser() / "keras.json"
+    try:
+        name = json.loads(path.read_text())["backend"]
+    except (OSError, ValueError, KeyError, TypeError):
+        name = None
+    if name in (None, "tensorflow"):
+        return "tensorflow", "Keras's default"
+    return str(name), str(path)
+
+
+def _check_backend(name, said_by):
+    if _is_there(name):
+        return
+    there = [backend for backend in BACKENDS if _is_there(backend)]
+    what = f"The backend {name!r} ({said_by}) is not installed"
+    if there:
+        raise ImportError(
+            f"{what}. Installed: {', '.join(there)}. Set the environment "
+            f"variable KERAS_BACKEND={there[0]} before Python starts."
+        )
+    raise ImportError(
+        f"{what}, and no other either. Run: pip install jax (or tensorflow, or "
+        "torch), and set the environment variable KERAS_BACKEND=jax."
+    )
+
+
+def _is_there(module):
+    # None in sys.modules forbids a module: tests do so.
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+check()

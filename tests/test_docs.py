@@ -1,0 +1,145 @@
+"""The pages in docs/: their Python runs, their commands have these options."""
+
+import dataclasses
+import pathlib
+import re
+
+import pytest
+import yaml
+
+import keras_vit
+from keras_vit.weights._table import ALIASES
+from keras_vit.weights._table import TABLE
+from tests.recipes import programs
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
+TEXTS["recipes/README.md"] = (ROOT / "recipes" / "README.md").read_text()
+# What a program of `tools/` takes is said here.
+SOURCES = {
+    "convert": ("keras_vit/converters/_cli.py",),
+    "inspect": ("keras_vit/inspection/_cli.py",),
+    "export": ("keras_vit/exporting/_cli.py",),
+    "benchmark": ("tools/benchmark.py",),
+}
+BLOCKS = {
+    name: re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for name, text in TEXTS.items()
+    if name.startswith("docs/")
+}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """What the pages call Ti_16.npz."""
+    path = tmp_path_factory.mktemp("file") / "Ti_16.npz"
+    model = keras_vit.ViTTi16(input_shape=(32, 32, 3), classes=7)
+    keras_vit.converters.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("name", [name for name in BLOCKS if BLOCKS[name]])
+def test_python_blocks_run(name, file, tmp_path, monkeypatch):
+    """A page's blocks in turn; whoever reads one page needs no other."""
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("Ti_16.npz").symlink_to(file)
+    names = {}
+    for block in BLOCKS[name]:
+        exec(compile(block, name, "exec"), names)
+
+
+def commands():
+    """Every program in a page with the options that stand behind it."""
+    for name, text in TEXTS.items():
+        text = re.sub(r"\\\n\s*", " ", text)
+        for line in re.split(r"[\n|`]", text):
+            found = re.search(r"(recipes|tools)/(\w+)\.py(.*)", line)
+            if found and found[2] in (*SOURCES, *RECIPES):
+                yield name, found[2], set(re.findall(r"--[\w-]+", found[3]))
+
+
+RECIPES = [path.stem for path in (ROOT / "recipes").glob("*.py")]
+
+
+def options_of(program):
+    if program in RECIPES:
+        fields = dataclasses.fields(programs.load(program).Config)
+        return {"--" + field.name.replace("_", "-") for field in fields}
+    texts = [(ROOT / path).read_text() for path in SOURCES[program]]
+    if program == "benchmark":  # "rounds": dict(...)
+        return {"--" + x for x in re.findall(r'"(\w+)": dict\(', texts[0])}
+    return set(re.findall(r'"(--[\w-]+)"', "\n".join(texts)))
+
+
+def test_options_are_those_of_the_programs():
+    there = {}
+    for page, program, options in commands():
+        if program not in there:
+            there[program] = options_of(program) | {"--help"}
+        assert not options - there[program], (page, program)
+    assert {"convert", "inspect", "finetune_cifar", "predict"} <= there.keys()
+
+
+def test_options_alone_are_somebodys():
+    """`--like-this` in the text."""
+    every = {x for p in (*SOURCES, *RECIPES) for x in options_of(p)}
+    every.add("--help")
+    for page, text in TEXTS.items():
+        for option in re.findall(r"`(--[a-z][\w-]*)", text):
+            assert option in every, (page, option)
+
+
+def test_names_of_weights_are_those_of_the_table():
+    known = {tag for _, tag in TABLE} | set(ALIASES)
+    programs_too = [*(ROOT / "recipes").glob("*.py")]
+    texts = [*TEXTS.values(), *(path.read_text() for path in programs_too)]
+    pattern = r"--model \w+[\s\\]+--weights (\w[\w+-]*)(?![\w.+/-])"
+    named = re.findall(pattern, "".join(texts))
+    assert len(named) > 5
+    assert not set(named) - known
+
+
+def test_the_table_of_weights():
+    """Each row of the README names the models that have such weights."""
+    table = TEXTS["README.md"].partition("| `weights=` |")[2]
+    table = table.partition("\n\n")[0]
+    rows = re.findall(r"^\| `([^`]+)`.*\| (.*) \|$", table, re.MULTILINE)
+    assert len(rows) > 5
+    for tag, models in rows:
+        bit = {name for name, known in TABLE if known == tag and "BiT" in name}
+        others = {name for name, known in TABLE if known == tag} - bit
+        said = set(models.split(", "))
+        assert said - {"all BiT"} == others, tag
+        assert ("all BiT" in said) == bool(bit)
+
+
+def test_pictures_are_small():
+    pictures = [*(ROOT / "docs" / "images").iterdir()]
+    assert sum(path.stat().st_size for path in pictures) < 600_000
+    used = "".join(TEXTS.values())
+    assert all(f"images/{path.name}" in used for path in pictures)
+
+
+def test_links_lead_somewhere():
+    for path in [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]:
+        text = path.read_text()
+        for target, part in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", text):
+            if target.startswith("http"):
+                continue
+            there = path.parent / target if target else path
+            assert there.exists(), (path.name, target)
+            if part:
+                heads = re.findall(r"^#+ (.*)", there.read_text(), re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", x).lower() for x in heads}
+                anchors = {x.replace(" ", "-") for x in anchors}
+                assert part[1:] in anchors, (path.name, target, part)
+
+
+def test_the_citation_is_of_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["cff-version"] == "1.2.0"
+    assert cited["version"] == keras_vit.__version__
+    assert cited["license"] == "Apache-2.0" and cited["authors"]
+    (paper,) = cited["references"]
+    assert "2010.11929" in paper["url"] and len(paper["authors"]) == 12

@@ -1,0 +1,202 @@
+"""The mistakes of a first hour, and what is said of them: the table in
+docs/finetune.md in tests."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit import _requirements
+from keras_vit.training import TrainingFlags
+from keras_vit.training import find_data
+from tests import golden_data
+
+ROOT = pathlib.Path(__file__).parent.parent
+FILE = golden_data.folder("vit_jax_token") / "weights.npz"  # of 8 x 8, 3 blocks
+
+
+def tiny(**arguments):
+    sizes = {"num_layers": 1, "input_shape": (32, 32, 3), "classes": 3}
+    return keras_vit.ViTTi16(**{**sizes, **arguments})
+
+
+# What there is, KERAS_BACKEND, keras.json's: what is said.
+BACKENDS = {
+    "another": (("jax",), "torch", None, r"'torch' \(KERAS_BACKEND\).*=jax"),
+    "misspelt": (("torch",), "pytorch", None, "'pytorch'.*KERAS_BACKEND=torch"),
+    "nothing said": (("jax", "torch"), "", None, "default.*Installed: jax, to"),
+    "in the file": (("jax",), "", "torch", "'torch' .*keras.json.*=jax"),
+    "none": ((), "", None, "no other either. Run: pip install jax"),
+}
+
+
+@pytest.mark.parametrize("there, said, filed, text", BACKENDS.values())
+def test_a_backend_that_is_not_there(
+    there, said, filed, text, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("KERAS_BACKEND", said)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    if filed:
+        config = json.dumps({"backend": filed})
+        (tmp_path / "keras.json").write_text(config)
+    monkeypatch.setattr(_requirements, "_is_there", there.__contains__)
+    monkeypatch.delitem(sys.modules, "keras")
+    with pytest.raises(ImportError, match=text):
+        _requirements.check()
+    monkeypatch.setattr(_requirements, "_is_there", lambda name: True)
+    _requirements.check()
+
+
+def test_the_first_import_looks_first():
+    """Before Keras, which would end in a page of calls of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import keras_vit"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERAS_BACKEND": "pytorch"},
+        timeout=60,
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: The backend 'pytorch'")
+    assert "site-packages/keras/" not in done.stderr
+
+
+def test_an_old_keras(monkeypatch):
+    found = {}
+    monkeypatch.setattr("importlib.metadata.version", found.get)
+    major, minor = _requirements.KERAS
+    for found["keras"] in ("2.15.0", f"{major}.{minor - 1}.3"):
+        with pytest.raises(ImportError, match="this is Keras [23]"):
+            _requirements.check()
+    for found["keras"] in (f"{major}.{minor}.0rc1", f"{major}.{minor + 9}.0"):
+        _requirements.check()
+
+
+def test_keras_is_that_of_pyproject():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = ".".join(map(str, _requirements.KERAS))
+    assert f"keras>={wanted}" in project["dependencies"]
+
+
+def weights(name):
+    return lambda: keras_vit.ViTB16(weights=name)
+
+
+# What is done: the error, and what it says.
+MODELS = {
+    "no multiple of the patch": (
+        lambda: tiny(input_shape=(30, 32, 3)),
+        (ValueError, "30 is not a multiple of 16.*16 or 32 would work"),
+    ),
+    "channels first": (
+        lambda: tiny(input_shape=(3, 32, 48)),
+        (ValueError, r"give \(height, width, channels\), \(32, 48, 3\)"),
+    ),
+    "another's argument": (
+        lambda: tiny(num_classes=10),
+        (TypeError, r"ViTTi16\(\) has no argument 'num_classes'.*'classes'"),
+    ),
+    "a misspelt argument": (
+        lambda: tiny(pooing="gap"),
+        (TypeError, "Did you mean 'pooling'"),
+    ),
+    "weights in capitals": (
+        weights("imagenet21K"),
+        (FileNotFoundError, r"Did you mean 'imagenet21k'\? Names: 'im.*'sam'"),
+    ),
+    "weights by the model's name": (
+        weights("vit_b16"),
+        (FileNotFoundError, "no weights have that name. Names: .*list_weights"),
+    ),
+    "weights nearly right": (
+        weights("imagenet1k"),
+        (FileNotFoundError, "'imagenet21k' or 'imagenet'"),
+    ),
+    "weights left empty": (
+        weights(""),
+        (FileNotFoundError, "no weights have that name"),
+    ),
+    "a name as a file": (
+        lambda: keras_vit.converters.load("imagenet21k"),
+        (FileNotFoundError, r"keras_vit.ViTB16\(weights='imagenet21k'\)"),
+    ),
+    "another model's file": (
+        lambda: keras_vit.VisionTransformer(weights=FILE, num_layers=4),
+        (ValueError, "It holds .*num_layers=3.*Arrays that are missing"),
+    ),
+    "pixels preprocessed twice": (
+        lambda: keras_vit.preprocess_input(np.full((2, 2, 3), -0.5)),
+        (ValueError, "must not be preprocessed again"),
+    ),
+    "labels from 1": (
+        lambda: keras_vit.evaluation.accuracy(np.eye(3), labels=[1, 2, 3]),
+        (ValueError, "3"),
+    ),
+}
+
+
+@pytest.mark.parametrize("do, expected", MODELS.values(), ids=MODELS)
+def test_a_mistake_is_named(do, expected):
+    kind, text = expected
+    with pytest.raises(kind) as error:
+        do()
+    assert re.search(text, str(error.value), re.DOTALL), error.value
+
+
+@pytest.mark.parametrize("shape", [(1, 32, 32, 4), (1, 48, 32, 3)])
+def test_images_of_another_shape_than_the_models(shape):
+    """RGBA, and another size: Keras's own words, with both shapes."""
+    with pytest.raises(ValueError, match=re.escape(str(shape))) as error:
+        tiny()(np.zeros(shape))
+    assert "(None, 32, 32, 3)" in str(error.value)
+
+
+def test_pixels_from_0_to_1_are_warned_of():
+    with pytest.warns(UserWarning, match=r"images \* 255"):
+        keras_vit.preprocess_input(np.full((2, 2, 3), 0.5))
+
+
+def test_another_number_of_classes_is_a_new_head():
+    model = keras_vit.converters.load(FILE, classes=2)
+    assert not np.any(model.get_layer("head").get_weights()[0])
+
+
+def test_a_batch_larger_than_the_set():
+    assert TrainingFlags(batch_size=64).whole_batch(64, 10) == 10
+
+
+def images(folder, *paths):
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9)).save(folder / path)
+
+
+FOLDERS = {
+    "empty": ((), "has no class sub-folder. Expected FOLDER/train"),
+    "no class folders": (("a.png", "b.png"), "has no class sub-folder"),
+    "one class": (("a/1.png", "a/2.png"), "has only one class, 'a'"),
+    "a class too small": (
+        ("a/1.png", "a/2.png", "b/1.png"),
+        "has 1 images .*needs 2 or more",
+    ),
+    "no test images": (("train/a/1.png", "train/b/1.png"), "no folder 'test'"),
+    "other classes": (
+        ("train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"),
+        "same class folders. Only in one of them: b, c",
+    ),
+}
+
+
+@pytest.mark.parametrize("paths, text", FOLDERS.values(), ids=FOLDERS)
+def test_a_folder_that_is_no_set(paths, text, tmp_path):
+    images(tmp_path, *paths)
+    with pytest.raises(ValueError, match=text):
+        find_data(str(tmp_path))
