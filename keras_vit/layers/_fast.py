@@ -89,7 +89,8 @@ def attend(query, key, value, bias=None):
 
     `bias`, (B, H, T, S), is added to the scaled scores.
     """
-    if _torch_fast.fits(query):
+    # With PyTorch, Keras before 3.14 takes no bias.
+    if _torch_fast.fits(query) or (bias is not None and _torch_fast.is_on()):
         return _torch_fast.attend(query, key, value, bias)
     if _jax_fast.fits(query):
         return _jax_fast.attend(query, key, value, bias)
