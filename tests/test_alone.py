@@ -1,0 +1,93 @@
+"""One backend alone, with what the package itself depends on: the rest is
+forbidden to be imported, if it is here."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+BACKEND = keras.config.backend()
+OTHERS = sorted({"jax", "tensorflow", "torch"} - {BACKEND})
+EXTRAS = """
+matplotlib sklearn scipy keras_cv tensorflow_datasets optax timm transformers
+torchvision onnx
+""".split()
+FORBID = f"""
+import sys
+for name in {OTHERS + EXTRAS}:
+    sys.modules[name] = None  # importing it now fails
+"""
+
+
+def run(code, folder):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", FORBID + code],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        timeout=300,
+    )
+
+
+def test_first_steps(tmp_path):
+    """Build, fit, save, load, convert."""
+    code = """
+import keras, numpy as np
+import keras_vit
+from keras_vit.converters._cli import main
+
+def build(**arguments):
+    return keras_vit.VisionTransformer(
+        patch_size=8, hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32,
+        input_shape=(16, 16, 3), **arguments)
+
+model = build(classes=3)
+x = np.random.default_rng(0).normal(size=(4, 16, 16, 3)).astype("float32")
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(
+    from_logits=True))
+model.fit(x, np.arange(4) % 3, verbose=0)
+y = model.predict(x, verbose=0)
+
+def check(other):
+    np.testing.assert_allclose(other.predict(x, verbose=0), y, atol=1e-5)
+
+model.save("model.keras")
+check(keras.models.load_model("model.keras"))
+model.save_weights("model.weights.h5")
+keras_vit.converters.save(model, "timm.safetensors", "timm")
+assert main(["timm.safetensors", "flax.npz", "--to", "vit_jax",
+             "--set", "num_heads=2", "activation=gelu_tanh"]) == 0
+check(build(weights="flax.npz", classes=3))
+keras_vit.list_weights(print_fn=len)
+"""
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="the same on all backends")
+@pytest.mark.parametrize(
+    "command,words",
+    [
+        ("recipes/pretrain_masked.py --data digits", "keras-vit-models"),
+        ("tools/convert.py a.pth b.npz", "pip install torch"),
+    ],
+)
+def test_what_is_missing_is_said_in_a_line(command, words, tmp_path):
+    code = f"""
+import runpy
+sys.argv = {command.split()!r}
+sys.path.insert(0, {str(ROOT)!r})
+runpy.run_path({str(ROOT)!r} + "/" + sys.argv[0], run_name="__main__")
+"""
+    (tmp_path / "a.pth").write_bytes(b"PK")
+    done = run(code, tmp_path)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()
+    assert len(last) == 1, done.stderr
+    assert words in last[0]
