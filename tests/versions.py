@@ -34,8 +34,7 @@ CORE = (
     "tests/layers/test_contract.py",
     "tests/models/test_vit.py",
     "tests/weights",
-    "tests/downloads",
-    "tests/converters/test_keras_files.py",
+    "tests/downloads/test_hub.py",
     "tests/converters/test_round_trips.py",
 )
 TOOLS = ("pytest", "hypothesis")
