@@ -44,7 +44,7 @@ from keras_vit.weights._row import Weights
 from keras_vit.weights._table import TABLE
 folder, digest, *addresses = sys.argv[1:]
 files = tuple((Source(x, digest), "vit_jax") for x in addresses)
-arguments = TABLE["ViTTi16", "imagenet21k"].arguments
+arguments = TABLE["ViTTi16", "augreg-imagenet21k"].arguments
 TABLE["ViTTi16", "load"] = Weights(files, 224, 5, "tf", arguments)
 model = keras_vit.ViTTi16(weights="load")
 found = hashlib.sha256()
@@ -134,7 +134,11 @@ def ask(count, body, folder, case, seconds, program=_FILE, expected=None):
             first.communicate()
         else:
             processes.append(first)
-        said = [process.communicate(timeout=900) for process in processes]
+        try:
+            said = [process.communicate(timeout=900) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
     good = sum(out.strip() == (expected or digest) for out, _ in said)
     errors = [
         err.strip() for out, err in said if out.strip() != (expected or digest)
