@@ -135,11 +135,15 @@ def hub(server, home, monkeypatch):
     constants = pytest.importorskip("huggingface_hub.constants")
     url = server.url.rstrip("/")
     monkeypatch.setattr(constants, "ENDPOINT", url)
-    monkeypatch.setattr(
-        constants,
-        "HUGGINGFACE_CO_URL_TEMPLATE",
-        url + "/{repo_id}/resolve/{revision}/{filename}",
-    )
+    from huggingface_hub import file_download
+
+    for module in (constants, file_download):  # the second before 1.0
+        monkeypatch.setattr(
+            module,
+            "HUGGINGFACE_CO_URL_TEMPLATE",
+            url + "/{repo_id}/resolve/{revision}/{filename}",
+            raising=False,
+        )
     return server
 
 

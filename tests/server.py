@@ -154,7 +154,8 @@ def publish(server, repository, files):
     ]
     api = f"api/models/{repository}"
     for revision in ("main", COMMIT):
-        info = {"id": repository, "sha": COMMIT, "siblings": []}
+        siblings = [{"rfilename": name} for name in files]
+        info = {"id": repository, "sha": COMMIT, "siblings": siblings}
         server.files[f"{api}/revision/{revision}"] = json.dumps(info).encode()
         server.files[f"{api}/tree/{revision}"] = json.dumps(tree).encode()
         for name, body in files.items():

@@ -65,7 +65,10 @@ def test_every_named_array_is_the_originals(case, record_error):
 
 @pytest.mark.parametrize("case", golden_data.LOADED)
 def test_layout_is_found(case):
-    checkpoint = open_checkpoint(golden_data.load_path(case), num_heads=3)
+    path = golden_data.load_path(case)
+    if str(path).endswith(".pth"):
+        pytest.importorskip("torch")
+    checkpoint = open_checkpoint(path, num_heads=3)
     expected = golden_data.LOADED[case]
     assert checkpoint.layout == expected or (
         {checkpoint.layout, expected} == golden_data.SAME

@@ -71,6 +71,8 @@ def _once(url, path):
         length = response.headers.get("Content-Length")
         total = None if length is None else there + int(length)
         _raise_if_full(path, (total or 0) - there)
+        if not goes_on:
+            remove(path)  # or, killed here, the next would go on from it
         _remember(url, path, response.headers)
         received = _receive(response, path, "ab" if goes_on else "wb", total)
     if total is not None and received < total:

@@ -94,7 +94,8 @@ def attend(query, key, value, bias=None):
     taken some at a time, so that memory grows by their number and not by its
     square; other kernels than those here do so of themselves.
     """
-    if _torch_fast.fits(query):
+    # With PyTorch, Keras before 3.14 takes no bias.
+    if _torch_fast.fits(query) or (bias is not None and _torch_fast.is_on()):
         return _torch_fast.attend(query, key, value, bias)
     for form in (_jax_fast, _tf_fast):
         if form.fits(query):

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import time
 import urllib.parse
@@ -162,6 +161,18 @@ def test_another_version_starts_anew(server, folder):
     assert_got(server, folder)
 
 
+def test_killed_before_another_version_came(server, folder, monkeypatch):
+    server.behave["a/w.bin"] = web.Truncated(3)
+    server.files["a/w.bin"] = bytes(300_000)
+    assert_refused(server, folder, "it broke off")
+    server.files["a/w.bin"] = BODY
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(_http, "_receive", lambda *arguments: sys.exit())
+        get(server, folder)
+    assert_got(server, folder, check=None, digest=f"sha256:{DIGEST}")
+    assert server.hits[-1][1] is None
+
+
 def test_a_server_without_versions_starts_anew(server, folder):
     left = [3]
 
@@ -287,25 +298,6 @@ def test_home_is_no_folder(server, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="W cannot be kept.*KERAS_VIT_HOME"):
         get(server, tmp_path / "file" / "weights")
-
-
-def test_processes_at_once_download_once(server, folder):
-    server.behave["a/w.bin"] = web.slowly(1)
-    code = (
-        "from keras_vit.downloads import Source, fetch\n"
-        f"path, _ = fetch({str(folder)!r}, "
-        f"(Source({server.url + 'a/w.bin'!r}, 'sha256:{DIGEST}'),))\n"
-        "print(len(path.read_bytes()))"
-    )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(3)
-    ]
-    found = [process.communicate(timeout=120)[0] for process in processes]
-    assert found == [f"{len(BODY)}\n"] * 3
-    assert server.paths() == ["a/w.bin"]
 
 
 @pytest.mark.parametrize(

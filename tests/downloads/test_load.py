@@ -1,0 +1,18 @@
+"""Several processes at once; `python -m tests.load` runs 16, in more cases."""
+
+import os
+
+import pytest
+
+from tests import load
+
+BODY = os.urandom(300_000)
+
+
+@pytest.mark.parametrize("case", ["slow", "killed", "404, then good"])
+def test_one_download(case, tmp_path):
+    """Also where the process that downloads is killed in the midst."""
+    found = load.ask(4, BODY, tmp_path, case, seconds=0.4)
+    assert load.problem(case, 4, found, len(BODY), tmp_path) is None
+    paths = [path for path, _ in found.requests]
+    assert len(paths) == (1 if case == "slow" else 2)
