@@ -6,6 +6,7 @@ import pathlib
 
 import numpy as np
 
+from keras_vit._program import printable
 from keras_vit.training._data import Data
 from keras_vit.training._files import ENDINGS
 from keras_vit.training._files import good_images
@@ -149,6 +150,12 @@ def _images(root, at_least, skip_bad_images):
     classes = sorted(path.name for path in _folders(root))
     if not classes:
         raise ValueError(f"{str(root)!r} has no class sub-folder. {_LAYOUTS}")
+    for name in classes:
+        if printable(name) != name:
+            raise ValueError(
+                f"The class folder {str(root / name)!r} has a name that is no "
+                "text (UTF-8): rename it."
+            )
     if len(classes) == 1:
         raise ValueError(
             f"{str(root)!r} has only one class, {classes[0]!r}: there is "

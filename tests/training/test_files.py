@@ -194,3 +194,9 @@ def test_three_hundred_mixed_files(tmp_path):
         assert np.isfinite(np.stack(images)).all()
         assert len(list(data.test(**options))) == 3
         assert len(list(data.dev(**options))) == 1
+
+
+def test_class_names_are_text(photos):
+    put(photos / "caf\udce9" / "0.jpg", encode(noise(9, 9), "JPEG"))
+    with pytest.raises(ValueError, match="is no text .UTF-8.: rename it"):
+        training.find_data(str(photos))
