@@ -17,6 +17,7 @@ _OTHERS = (
     *(".jp2", ".jxl", ".ppm", ".pgm", ".tga"),
 )
 _SHOWN = 3
+_DRAWN_SIDE = 512
 # 0001, img_12, DSC00034: cameras and people count from 1 in every folder.
 _COUNTED = re.compile(r"[^\W\d_]*[\W_]*\d+")
 
@@ -52,9 +53,13 @@ def warn_of_others(paths):
 
 
 def picture(path):
-    """Returns an image file as an array of values in [0, 1], to be drawn."""
+    """Returns an image file as an array of values in [0, 1], to be drawn.
+
+    Of a photo, which would be hundreds of megabytes, not every pixel.
+    """
     pixels = decode(tensorflow().io.read_file(os.fsencode(path)), 3)
-    return pixels.numpy() / 255
+    step = -(-max(pixels.shape) // _DRAWN_SIDE)
+    return pixels[::step, ::step].numpy() / 255
 
 
 def good_images(paths, skip):

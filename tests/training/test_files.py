@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from keras_vit import training
+from keras_vit.training import _files
 from keras_vit.training import _tf_batches
 from tests.training.pictures import encode
 from tests.training.pictures import noise
@@ -200,3 +201,10 @@ def test_class_names_are_text(photos):
     put(photos / "caf\udce9" / "0.jpg", encode(noise(9, 9), "JPEG"))
     with pytest.raises(ValueError, match="is no text .UTF-8.: rename it"):
         training.find_data(str(photos))
+
+
+def test_large_pictures_are_drawn_small(tmp_path):
+    pixels = noise(30, 1030)
+    put(tmp_path / "x.png", encode(pixels))
+    found = _files.picture(tmp_path / "x.png")
+    np.testing.assert_array_equal(found, pixels[::3, ::3] / 255)
