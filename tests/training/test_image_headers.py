@@ -40,7 +40,7 @@ def exif():
 
 
 BMP, GIF = encode(PIXELS, "BMP"), encode(PIXELS, "GIF")
-BITFIELDS = encode(Image.fromarray(PIXELS).convert("RGBA"), "BMP")
+BMP_OF_32 = encode(Image.fromarray(PIXELS).convert("RGBA"), "BMP")
 
 FAULTS = {
     "nothing": (b"", "is empty"),
@@ -56,7 +56,7 @@ FAULTS = {
     "wide": (jpeg_of(1, 10000), "1 x 10000 pixels: one side"),
     "palette": (encode(noise(9, 9, 1), "BMP"), "is a BMP of 8 bits"),
     "OS/2": (changed(BMP, 14, "<I", 12), "is a BMP of OS/2"),
-    "masks": (changed(BITFIELDS, 54, "<3I", 255, 65280, 255 << 16), "an order"),
+    "masks": (changed(changed(BMP, 30, "<I", 3), 54, "<I", 255), "an order"),
 }
 
 
@@ -77,7 +77,7 @@ GOOD = {
     "PNG": encode(PIXELS),
     "GIF": GIF,
     "BMP": BMP,
-    "BMP of 32 bits": BITFIELDS,
+    "BMP of 32 bits": BMP_OF_32,
     "one pixel": encode(noise(1, 1), "JPEG"),
     "100 times": png_of(100, 1),
 }
