@@ -152,6 +152,8 @@ def named_errors(examples, prepare):
         whole = tf.data.Dataset.from_tensors(example).map(prepare)
 
         def complain(name):
+            # An error that is no text is lost on its way to Python.
+            name = tf.strings.unicode_transcode(name, "UTF-8", "UTF-8")
             is_wrong = tf.debugging.Assert(
                 tf.strings.length(name) < 0,
                 [UNREADABLE, name],
@@ -176,9 +178,12 @@ def named_errors(examples, prepare):
 def unreadable(error):
     """Returns the name of the image that an error is about, or None."""
     found = re.search(
-        re.escape(UNREADABLE) + r"\] \[(.*?)\](\n|$)", str(error), re.DOTALL
+        re.escape(UNREADABLE) + r"\] \[(.*)\]$", str(error), re.MULTILINE
     )
-    return found and found[1]
+    # TensorFlow writes strings as C does.
+    return found and re.sub(
+        r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), found[1]
+    )
 
 
 @contextlib.contextmanager
