@@ -50,7 +50,7 @@ def decode(encoded, channels):
     return tf.cond(
         tf.io.is_jpeg(encoded),
         lambda: upright(
-            tf.io.decode_jpeg(encoded, channels=channels), orientation(encoded)
+            _of_jpeg(tf.io.decode_jpeg, encoded, channels), orientation(encoded)
         ),
         lambda: _decode_other(encoded, channels),
     )
@@ -62,7 +62,8 @@ def decode_random_area(encoded, channels, seed):
 
     def of_jpeg():
         window = random_window(tf.io.extract_jpeg_shape(encoded), seed)
-        part = tf.io.decode_and_crop_jpeg(encoded, window, channels=channels)
+        crop = functools.partial(tf.io.decode_and_crop_jpeg, crop_window=window)
+        part = _of_jpeg(crop, encoded, channels)
         return upright(part, orientation(encoded))
 
     def of_other():
@@ -139,6 +140,19 @@ def random_window(shape, seed):
         use_image_if_no_bounding_boxes=True,
     )
     return tf.concat([begin[:2], size[:2]], 0)
+
+
+def _of_jpeg(read, encoded, channels):
+    tf = tensorflow()
+    if channels != 1:
+        return read(encoded, channels=channels)
+    # TensorFlow makes no grey of CMYK.
+    found = tf.io.extract_jpeg_shape(encoded)[2]
+    return tf.cond(
+        (found == 1) | (found == 3),
+        lambda: read(encoded, channels=1),
+        lambda: tf.image.rgb_to_grayscale(read(encoded, channels=3)),
+    )
 
 
 def _decode_other(encoded, channels):

@@ -191,6 +191,8 @@ def test_formats(kind, encoded, expected):
     grey = np.asarray(Image.fromarray(found).convert("L")).astype(int)
     found_grey = _tf_images.decode(encoded, 1).numpy()
     assert np.abs(found_grey[..., 0] - grey).max() <= (1 if exact else 4)
+    part = _tf_images.decode_random_area(encoded, 1, SEED)
+    assert part.shape[-1] == 1
     part = _tf_images.decode_random_area(encoded, 3, SEED).numpy()
     top, left, height, width = _tf_images.random_window(
         found.shape, SEED
