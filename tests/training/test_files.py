@@ -48,8 +48,14 @@ def damaged():
     return bytes(content)
 
 
-@pytest.mark.parametrize("protocol", ["simple", "vit_jax"])
-@pytest.mark.parametrize("name", ["bad.png", "bad [1]\n.png", "b\udce9d.png"])
+@pytest.mark.parametrize(
+    "name, protocol",
+    [
+        ("bad.png", "simple"),
+        ("bad [1]\n.png", "vit_jax"),
+        ("b\udce9d.png", "simple"),
+    ],
+)
 def test_a_broken_image_is_named_at_its_batch(photos, name, protocol):
     put(photos / "cat" / name, damaged())
     data = training.find_data(str(photos))
