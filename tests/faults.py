@@ -52,7 +52,7 @@ def _interrupted(folder, rng, kill):
         time.sleep(0.002)
     if kill:
         time.sleep(rng.uniform(0, 0.3))
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
     process.join()
     return process.exitcode == -signal.SIGKILL
 
@@ -78,7 +78,8 @@ def memory(steps):
             self.done += 1
             if self.done % (steps // 10) == 0:
                 kib = pathlib.Path("/proc/self/statm").read_text().split()[1]
-                print(f"memory {self.done} {int(kib) * 4 / 1024:.1f} MiB")
+                text = f"memory {self.done} {int(kib) * 4 / 1024:.1f} MiB"
+                print(text, flush=True)
 
     of_job = _job._callbacks
     _job._callbacks = lambda *given: [*of_job(*given), Memory()]
