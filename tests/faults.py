@@ -10,7 +10,6 @@ KERAS_BACKEND=jax python -m tests.faults memory 2000
 """
 
 import multiprocessing
-import os
 import pathlib
 import random
 import signal
