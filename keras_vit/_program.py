@@ -1,4 +1,4 @@
-"""What the programs in `tools/` share; plain Python."""
+"""What programs share; plain Python."""
 
 import importlib
 import sys
@@ -10,6 +10,7 @@ def status(run, arguments):
 
     What users can cause, and warnings, are said in a line each.
     """
+    print_any_name()
     warnings.showwarning = _show
     try:
         return run(arguments)
@@ -19,6 +20,26 @@ def status(run, arguments):
     except KeyboardInterrupt:
         print("\nerror: interrupted", file=sys.stderr)
         return 130
+
+
+def print_any_name():
+    """Names that are no text are no reason to fail while printing them."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a notebook's has not
+            stream.reconfigure(errors="backslashreplace")
+
+
+def printable(name):
+    """Returns a name as text: those of files may hold any bytes."""
+    return str(name).encode(errors="backslashreplace").decode()
+
+
+def label(name, longest=None):
+    """Returns a name as matplotlib is to draw it: short, and no formula."""
+    name = printable(name)
+    if longest and len(name) > longest:
+        name = name[: longest - 1] + "…"
+    return name.replace("$", r"\$")
 
 
 def _show(message, category, *where):

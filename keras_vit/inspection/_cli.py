@@ -66,7 +66,7 @@ def _run(a):
         checkpoint,
         settings,
         images,
-        [path.name for path in paths],
+        [_program.printable(path.name) for path in paths],
         size=_parts.image_size(model) or (SIZE, SIZE),
         mode=a.mode or _facts.mode_of(checkpoint, channels),
         keep_aspect=a.keep_aspect,

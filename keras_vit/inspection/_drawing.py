@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from keras_vit._program import label
 from keras_vit.layers._resampling import resample
 
 DARK, BLUE, RED, PALE = "#22303c", "#1f5fa8", "#c62828", "#9aa5b1"
@@ -80,7 +81,7 @@ def figure(width, height, title=""):
         figsize=(width, height), dpi=120, layout="constrained"
     )
     if title:
-        figure.suptitle(title, fontsize=10, color=DARK)
+        figure.suptitle(label(title), fontsize=10, color=DARK)
     return figure
 
 
@@ -102,7 +103,3 @@ def numbered(axes, rows, columns):
     axes.tick_params(labelsize=7, length=0)
     axes.set_ylabel(rows[2], fontsize=9)
     axes.set_xlabel(columns[2], fontsize=9)
-
-
-def short(name, longest=24):
-    return name if len(name) <= longest else name[: longest - 1] + "…"

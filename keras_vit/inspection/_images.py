@@ -23,7 +23,11 @@ def image_paths(names):
         found = [path]
         if path.is_dir():
             found = sorted(
-                p for p in path.iterdir() if p.suffix.lower() in _ENDINGS
+                p
+                for p in path.iterdir()
+                if p.suffix.lower() in _ENDINGS
+                and p.is_file()
+                and not p.name.startswith(".")
             )
         if not found or not path.exists():
             what = "no image in the folder" if path.exists() else "no file"

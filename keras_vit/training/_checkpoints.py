@@ -6,12 +6,12 @@ import re
 import signal
 import sys
 import threading
-import zipfile
 
 import keras
 import numpy as np
 
 from keras_vit.training._metrics import score_of
+from keras_vit.training._output import not_fatal
 from keras_vit.training._run_state import Diverged
 from keras_vit.training._run_state import arrays_of
 from keras_vit.training._run_state import raise_if_another
@@ -21,7 +21,6 @@ from keras_vit.training._run_state import state_of
 from keras_vit.training._run_state import write_state
 from keras_vit.training._strategy import Strategy
 
-_UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile)
 _NAME = re.compile(r"step-(\d{8})\.npz")
 
 
@@ -89,9 +88,10 @@ class Checkpoints(keras.callbacks.Callback):
         for path in sorted(self._files(), reverse=True):
             try:
                 arrays, note = read_state(path)
-            except _UNREADABLE as error:
+            # What damaged bytes lead NumPy to is of many kinds.
+            except Exception as error:
                 print(
-                    f"checkpoint {path.name} cannot be used ({error}); "
+                    f"checkpoint {path.name} cannot be used ({error!r}); "
                     "trying the one before",
                     file=sys.stderr,
                 )
@@ -193,7 +193,7 @@ class Checkpoints(keras.callbacks.Callback):
     def _raise_if_terminated(self):
         if self._terminated:
             raise Preempted(
-                f"Saved step {self._whole} in {str(self.folder)!r}; the same "
+                f"Saved step {self.done} in {str(self.folder)!r}; the same "
                 "command goes on from there."
             )
 
@@ -204,15 +204,10 @@ class Checkpoints(keras.callbacks.Callback):
         rate = float(
             keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)
         )
-        last = (
-            f"The last good checkpoint is {self._path(self._saved)}."
-            if self._saved
-            else "There is no checkpoint yet."
-        )
         raise Diverged(
-            f"The loss is {loss} at step {self._whole}, with a learning rate "
-            f"of {rate:.3g}. {last} Lower the learning rate, or lengthen the "
-            "warm-up."
+            f"The loss is {loss} at step {self.done}, with a learning rate "
+            f"of {rate:.3g}. {self.last} Lower the learning rate, or lengthen "
+            "the warm-up."
         )
 
     def save(self, metrics=(), path=None):
@@ -226,25 +221,29 @@ class Checkpoints(keras.callbacks.Callback):
         arrays = arrays_of(state)  # of several hosts, all have to ask
         if not self.hosts.first:
             return
-        step = self._whole
+        step = self.done
         note = {"step": step, "facts": self.facts, "rows": self.rows}
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        with not_fatal(f"checkpoint of step {step}") as written:
             write_state(path or self._path(step), arrays, note)
-        except OSError as error:
-            print(
-                f"checkpoint of step {step} could not be written: {error}",
-                file=sys.stderr,
-            )
-            return
-        if path is not None:
+        if path is not None or not written:
             return
         self._saved = step
         for path in sorted(self._files())[: -self.keep]:
             path.unlink(missing_ok=True)
 
     @property
-    def _whole(self):
+    def last(self):
+        """What there is to go on from, in words."""
+        if not self._saved:
+            return "There is no checkpoint yet."
+        return (
+            f"The last good checkpoint is {self._path(self._saved)}, and the "
+            "same command goes on from there."
+        )
+
+    @property
+    def done(self):
+        """Steps done."""
         return self.step // self.parts
 
     def _files(self):

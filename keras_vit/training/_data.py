@@ -158,8 +158,10 @@ def find_data(name, holdout=0.0, skip_bad_images=False):
             paper: 1% of ImageNet, 2% of CIFAR, 10% of others.
         skip_bad_images: Boolean. For a folder, whether to read every image
             now and to leave out, with a warning that names them, those that
-            cannot be read. Otherwise they are errors: now if their first
-            bytes tell, else when their batch is made.
+            cannot be read. Otherwise they are errors: now if the beginning
+            or the end of a file tells (another format, cut, too large), else
+            when their batch is made, which ends a run after its last
+            checkpoint.
 
     Returns:
         A `Data`. What has no test set of its own is split 80 to 20, class by

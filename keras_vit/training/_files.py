@@ -6,31 +6,60 @@ import os
 import re
 import warnings
 
+from keras_vit.training._image_headers import fault_of_ends
 from keras_vit.training._tf_images import decode
 from keras_vit.training._tf_images import tensorflow
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
-_STARTS = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
+# Formats that are left out, and said to be.
+_OTHERS = (
+    *(".jpe", ".jfif", ".webp", ".tif", ".tiff", ".heic", ".heif", ".avif"),
+    *(".jp2", ".jxl", ".ppm", ".pgm", ".tga"),
+)
 _SHOWN = 3
+_DRAWN_SIDE = 512
 # 0001, img_12, DSC00034: cameras and people count from 1 in every folder.
 _COUNTED = re.compile(r"[^\W\d_]*[\W_]*\d+")
 
 
 def image_files(root):
-    """Returns the sorted paths of what is named like an image."""
-    return sorted(
-        path
-        for path in root.rglob("*")
-        if path.suffix.lower() in ENDINGS
-        and not path.name.startswith(".")
-        and path.is_file()
-    )
+    """Finds what is named like an image in a folder and those in it.
+
+    Returns:
+        Sorted paths, and those of what is left out: images of other formats,
+        and links that lead nowhere.
+    """
+    images, others = [], []
+    for path in sorted(root.rglob("*")):
+        ending = path.suffix.lower()
+        if path.name.startswith(".") or ending not in (*ENDINGS, *_OTHERS):
+            continue
+        if path.is_file():
+            (images if ending in ENDINGS else others).append(path)
+        elif path.is_symlink() and not path.exists():
+            others.append(path)
+    return images, others
+
+
+def warn_of_others(paths):
+    """Warns of what `image_files` left out."""
+    if paths:
+        warnings.warn(
+            f"{len(paths)} files are left out: {_some(list(map(str, paths)))}. "
+            "Links must lead to a file, and images be JPEG, PNG, BMP or GIF, "
+            f"with a name that ends in {', '.join(ENDINGS)}: convert them.",
+            stacklevel=2,
+        )
 
 
 def picture(path):
-    """Returns an image file as an array of values in [0, 1], to be drawn."""
-    pixels = decode(tensorflow().io.read_file(str(path)), 3)
-    return pixels.numpy() / 255
+    """Returns an image file as an array of values in [0, 1], to be drawn.
+
+    Of a photo, which would be hundreds of megabytes, not every pixel.
+    """
+    pixels = decode(tensorflow().io.read_file(os.fsencode(path)), 3)
+    step = -(-max(pixels.shape) // _DRAWN_SIDE)
+    return pixels[::step, ::step].numpy() / 255
 
 
 def good_images(paths, skip):
@@ -39,18 +68,18 @@ def good_images(paths, skip):
     Args:
         paths: List of paths.
         skip: Boolean. Whether to decode every image, and to warn of the bad
-            ones. Otherwise the first bytes are looked at, and the first bad
-            file is an error.
+            ones. Otherwise both ends of every file are looked at, those whose
+            end is missing are decoded, and the first bad file is an error.
 
     Returns:
         A set of good paths and a list of bad ones.
     """
     if not skip:
         for path in paths:
-            if fault := _fault_of_start(path):
+            if fault := _fault(path, thorough=False):
                 raise ValueError(
                     f"{str(path)!r} {fault} Remove it or convert it, or use "
-                    "--skip-bad-images."
+                    "--skip-bad-images, which leaves out all such files."
                 )
         return set(paths), []
     # Decoding leaves Python's lock alone.
@@ -120,30 +149,16 @@ def _some(names):
     )
 
 
-def _fault_of_start(path):
-    """What is wrong with a file, as far as its first bytes tell, or None."""
-    try:
-        with open(path, "rb") as file:
-            start = file.read(34)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}."
-    if not start:
-        return "is empty."
-    if not start.startswith(_STARTS):
-        return "is not a JPEG, PNG, BMP or GIF image, whatever its name says."
-    bits = int.from_bytes(start[28:30], "little")
-    if start.startswith(b"BM") and bits not in (24, 32):
-        # TensorFlow would take the numbers of colours for grey.
-        return f"is a BMP of {bits} bits, and only 24 and 32 can be read."
-    return None
-
-
-def _fault(path):
-    if fault := _fault_of_start(path):
+def _fault(path, thorough=True):
+    """What is wrong with a file, or None; one that seems whole is decoded
+    only to be thorough."""
+    fault, has_end = fault_of_ends(path)
+    if fault or (has_end and not thorough):
         return fault
     tf = tensorflow()
     try:
-        decode(tf.io.read_file(os.fspath(path)), 3)
+        decode(tf.io.read_file(os.fsencode(path)), 3)
     except tf.errors.OpError as error:
-        return f"cannot be decoded: {str(error.message)[:80]}"
+        reason = re.sub(r"^{{.*?}} | \[Op:.*", "", str(error.message))
+        return f"cannot be decoded: {reason.splitlines()[0][:80]}."
     return None

@@ -23,7 +23,7 @@ def fit(model, train, test, *, steps, interval, callbacks, checkpoints, done=0):
     if done % interval:
         # The metrics go on from where they were, and exist only after use.
         model.evaluate(test, steps=1, verbose=0)
-    with checkpoints.watching(), reading():
+    with checkpoints.watching(), reading(checkpoints):
         for start, length, rounds in parts(done, steps, interval):
             model.fit(
                 train(start),

@@ -78,6 +78,7 @@ def flags(config_class, description, argv=None):
 
 def run(main, config_class, description, argv=None):
     """Runs a recipe from the command line: `main(config)`."""
+    _program.print_any_name()
     config = flags(config_class, description, argv)
     try:
         main(config)

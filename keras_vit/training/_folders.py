@@ -1,14 +1,17 @@
 """Datasets that are folders: one sub-folder a class."""
 
 import functools
+import os
 import pathlib
 
 import numpy as np
 
+from keras_vit._program import printable
 from keras_vit.training._data import Data
 from keras_vit.training._files import ENDINGS
 from keras_vit.training._files import good_images
 from keras_vit.training._files import image_files
+from keras_vit.training._files import warn_of_others
 from keras_vit.training._files import warn_of_same_names
 from keras_vit.training._splits import hold_out
 from keras_vit.training._splits import split
@@ -53,7 +56,7 @@ def folder(name, holdout=0.0, skip_bad_images=False):
     else:
         train, test = np.split(np.arange(len(files)), [len(parts[0][0])])
     train, dev = hold_out(train, labels, holdout)
-    paths = np.array([str(path) for path, _ in files])
+    paths = np.array([os.fsencode(path) for path, _ in files])
     index = {"train": train, "dev": dev, "test": test}
     lists = {part: (paths[i], labels[i]) for part, i in index.items()}
     return Data(
@@ -90,7 +93,9 @@ def loose_files(paths, skip_bad_images=False):
             raise FileNotFoundError(
                 f"There is no file or folder {str(path)!r}."
             )
-        files += image_files(path) if path.is_dir() else [path]
+        found, others = image_files(path) if path.is_dir() else ([path], [])
+        warn_of_others(others)
+        files += found
     files = list(dict.fromkeys(files))
     good, bad = good_images(files, skip_bad_images)
     files = [path for path in files if path in good]
@@ -99,7 +104,10 @@ def loose_files(paths, skip_bad_images=False):
             f"There is no image in {', '.join(map(repr, map(str, paths)))}. "
             f"Images end in {', '.join(ENDINGS)}."
         )
-    columns = np.array([str(p) for p in files]), np.zeros(len(files), "int32")
+    columns = (
+        np.array([os.fsencode(path) for path in files]),
+        np.zeros(len(files), "int32"),
+    )
     data = Data(
         name="files",
         class_names=(),
@@ -142,12 +150,22 @@ def _images(root, at_least, skip_bad_images):
     classes = sorted(path.name for path in _folders(root))
     if not classes:
         raise ValueError(f"{str(root)!r} has no class sub-folder. {_LAYOUTS}")
+    for name in classes:
+        if printable(name) != name:
+            raise ValueError(
+                f"The class folder {str(root / name)!r} has a name that is no "
+                "text (UTF-8): rename it."
+            )
     if len(classes) == 1:
         raise ValueError(
             f"{str(root)!r} has only one class, {classes[0]!r}: there is "
             f"nothing to tell apart. {_LAYOUTS}"
         )
-    found = {name: image_files(root / name) for name in classes}
+    found, others = {}, []
+    for name in classes:
+        found[name], more = image_files(root / name)
+        others += more
+    warn_of_others(others)
     good, bad = good_images(
         [path for paths in found.values() for path in paths], skip_bad_images
     )

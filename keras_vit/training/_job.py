@@ -19,10 +19,8 @@ from keras_vit.training._losses import loss_of
 from keras_vit.training._metrics import MetricsFile
 from keras_vit.training._optimizers import averaged
 from keras_vit.training._output import CHECKPOINTS
-from keras_vit.training._output import DONE
+from keras_vit.training._output import claimed
 from keras_vit.training._output import open_output
-from keras_vit.training._output import save_json
-from keras_vit.training._pictures import save_curves
 from keras_vit.training._progress import Progress
 from keras_vit.training._results import FILES
 from keras_vit.training._results import MORE_FILES
@@ -30,11 +28,15 @@ from keras_vit.training._results import facts_of
 from keras_vit.training._results import headline
 from keras_vit.training._results import save_model
 from keras_vit.training._results import save_predictions_of
-from keras_vit.training._results import title_of
+from keras_vit.training._results import write_last
+from keras_vit.training._results import writing
 from keras_vit.training._tensorboard import TensorBoard
 
 # What may differ when a run goes on.
-_FREE = ("output", "overwrite", "checkpoint_every", "tensorboard")
+_FREE = (
+    *("output", "overwrite", "checkpoint_every", "tensorboard"),
+    "skip_bad_images",  # which a run may need that met one
+)
 TENSORBOARD = "tensorboard"
 
 
@@ -130,9 +132,17 @@ def train(job, chosen, output, keep=True):
         Dict of what `config.json` holds.
 
     Raises:
-        UserError: if something is wrong with the job, before it begins.
+        UserError: if something is wrong with the job, before it begins, or
+            its results cannot be written.
         Preempted, Diverged: see `fit`.
     """
+    with contextlib.ExitStack() as claim:
+        with before_training():
+            claim.enter_context(claimed(output, chosen))
+        return _train(job, chosen, output, keep)
+
+
+def _train(job, chosen, output, keep):
     started = time.perf_counter()
     parts = job.config.accumulate
     with contextlib.ExitStack() as scope:
@@ -150,6 +160,7 @@ def train(job, chosen, output, keep=True):
             checkpoints=ready.checkpoints,
             done=ready.done,
         )
+        scope.enter_context(writing(output, ready.checkpoints))
         rows = ready.checkpoints.rows
         score = rows[-1][f"{job.part}_{job.measure}"]
         if job.config.average:
@@ -162,15 +173,9 @@ def train(job, chosen, output, keep=True):
             save_model(ready.model, output)
             if chosen.num_devices == 1:
                 save_predictions_of(job, ready.model, facts, output)
-    if chosen.first:
-        if keep and chosen.num_devices > 1 and not job.save:
-            # The trained one takes only what its devices can share, and asks
-            # all hosts, which wait.
-            model = keras.saving.load_model(output / "model.keras")
-            save_predictions_of(job, model, facts, output)
-        save_curves(rows, output / "curves.png", title_of(job, facts))
-        save_json(facts, output / DONE)
-        shutil.rmtree(output / CHECKPOINTS)  # of no use to a run that is done
+    with writing(output, ready.checkpoints):
+        if chosen.first:
+            write_last(job, chosen, output, facts, rows, keep)
     chosen.gather(0)  # none ends before the first
     return facts
 

@@ -10,6 +10,7 @@ from keras_vit.preprocessing import preprocess_input
 from keras_vit.training._flags import require
 from keras_vit.training._models import COMPACT
 from keras_vit.training._models import build_model
+from keras_vit.training._output import not_fatal
 from keras_vit.training._output import replacing
 
 
@@ -197,7 +198,6 @@ class Reconstructions(keras.callbacks.Callback):
         step = self._step // self._parts
         seen, filled = self.model.reconstruct(self._images, **self._given())
         rows = [keras.ops.convert_to_numpy(x) for x in (seen, filled)]
-        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"step-{step:08}.png"
         low, high = self._range
         rows = [(x - low) / (np.subtract(high, low)) for x in rows]
@@ -233,5 +233,5 @@ def save_rows(rows, path, title):
             one.imshow(shown, cmap="gray", vmin=0, vmax=1)
             one.set(xticks=[], yticks=[])
         axes[0].set_ylabel(name, fontsize=9)
-    with replacing(path) as temporary:
+    with not_fatal(path.name), replacing(path) as temporary:
         figure.savefig(temporary)

@@ -1,7 +1,11 @@
 import csv
+import pathlib
 import time
 
 import keras
+
+from keras_vit.training._output import not_fatal
+from keras_vit.training._output import replacing
 
 
 def columns(part, measure="accuracy"):
@@ -60,16 +64,14 @@ class MetricsFile(keras.callbacks.Callback):
         super().__init__()
         self._parts = parts
         self.rows = [] if rows is None else rows
-        self._path = path
+        self._path = None if path is None else pathlib.Path(path)
         self._batch_size = batch_size
         self._learning_rate = learning_rate
         self._step = self._first_step = step
         self._seconds = 0.0
         self._part = part
-        if path is not None:
-            with open(path, "w", newline="") as file:
-                csv.writer(file).writerow(columns(part, measure))
-                csv.writer(file).writerows(map(_cells, self.rows))
+        self._measure = measure
+        self._write()
 
     def on_epoch_begin(self, epoch, logs=None):
         self._timed_from, self._started = self._step, time.perf_counter()
@@ -96,9 +98,16 @@ class MetricsFile(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         row = self._row(logs, self._seconds)
         self.rows.append(row)
-        if self._path is not None:
-            with open(self._path, "a", newline="") as file:
-                csv.writer(file).writerow(_cells(row))
+        self._write()
+
+    def _write(self):
+        """All rows, as those of a moment when the disk was full are missing."""
+        if self._path is None:
+            return
+        with not_fatal(self._path.name), replacing(self._path) as temporary:
+            with open(temporary, "w", newline="") as file:
+                csv.writer(file).writerow(columns(self._part, self._measure))
+                csv.writer(file).writerows(map(_cells, self.rows))
 
     def _clock(self):
         """Returns the interval's seconds, those of compiling left out."""

@@ -6,7 +6,9 @@ import json
 import os
 import pathlib
 import platform
+import re
 import subprocess
+import sys
 
 import keras
 
@@ -16,6 +18,9 @@ CHECKPOINTS = "checkpoints"
 SWEEP = "sweep"
 # Written last: a folder that has it is that of a run that is done.
 DONE = "config.json"
+_TEMPORARY = re.compile(
+    r"\.(best|config|curves|metrics|model|predictions|step-\d{8})-\d+\.\w+"
+)
 # What decides, besides the flags, how a run goes.
 _ENVIRONMENT = (
     "KERAS_BACKEND",
@@ -69,15 +74,79 @@ def open_output(folder, names):
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).unlink(missing_ok=True)
+    for place in (folder, folder / CHECKPOINTS):
+        for path in place.glob(".*"):
+            # What a killed run was about to write; see `replacing`.
+            if _TEMPORARY.fullmatch(path.name):
+                path.unlink()
+
+
+@contextlib.contextmanager
+def claimed(folder, hosts):
+    """Makes a folder this run's own in its body.
+
+    The lock is the system's: it ends with the process, however that ends, and
+    leaves no file behind. A file system without locks is trusted.
+
+    Args:
+        folder: Path; it is made if it does not exist.
+        hosts: A `Strategy`. The first of its hosts takes the lock, and all
+            raise if it cannot.
+
+    Raises:
+        ValueError: if another process trains there.
+    """
+    lock, taken = None, False
+    if hosts.first:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+        taken = _is_taken(lock)
+    try:
+        if any(hosts.gather(int(taken))):
+            raise ValueError(
+                f"Another run is writing to {str(folder)!r} at the moment. "
+                "Wait for it, stop it, or choose another --output."
+            )
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _is_taken(lock):
+    try:
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        return False
+    return False
+
+
+@contextlib.contextmanager
+def not_fatal(what):
+    """Says that something could not be written, and goes on.
+
+    Gives a list that is not empty in the end if it was.
+    """
+    written = []
+    try:
+        yield written
+        written.append(what)
+    except OSError as error:
+        print(f"{what} could not be written: {error}", file=sys.stderr)
 
 
 @contextlib.contextmanager
 def replacing(path):
     """Gives a path to write to, which takes the place of `path` at the end.
 
-    If the body fails, `path` is as it was.
+    If the body fails, `path` is as it was. Its folder is made if need be.
     """
     path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     # The ending stays: writers choose the format by it.
     temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:

@@ -6,6 +6,8 @@ import sys
 import keras
 import numpy as np
 
+from keras_vit.training._tf_batches import unreadable
+
 
 def outputs(model, batches, total, limit=None):
     """Runs a model over batches, with a progress bar on a terminal.
@@ -53,19 +55,11 @@ def _named(batches):
         except StopIteration:
             return
         except Exception as error:
-            path = _path_in(error)
+            path = unreadable(error)
             if path is None:
                 raise
             raise ValueError(
-                f"This image cannot be read: {path}. Remove it or convert it, "
-                "or leave such files out with --skip-bad-images."
+                f"This image cannot be read: {path!r}. Remove it or convert "
+                "it, or leave such files out with --skip-bad-images."
             ) from error
         yield batch
-
-
-def _path_in(error):
-    tf = sys.modules.get("tensorflow")
-    if tf is None or not isinstance(error, tf.errors.InvalidArgumentError):
-        return None
-    _, found, rest = str(error).partition("--skip-bad-images):] [")
-    return rest.split("]")[0] if found else None

@@ -4,6 +4,7 @@ state belongs to the caller."""
 import keras
 import numpy as np
 
+from keras_vit._program import label
 from keras_vit.training._flags import require
 from keras_vit.training._output import replacing
 
@@ -23,7 +24,7 @@ def save_curves(rows, path, title=""):
     figure = require("matplotlib.figure").Figure(
         figsize=(9, 3.6), dpi=120, layout="constrained"
     )
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(label(title), fontsize=11)
     steps = [row["step"] for row in rows]
     found = {name.partition("_")[2] for name in rows[-1]}
     names = [name for name in ("loss", "accuracy") if name in found]
@@ -55,7 +56,7 @@ def save_sweep(results, path, part="dev", title=""):
     figure = require("matplotlib.figure").Figure(
         figsize=(5, 3.6), dpi=120, layout="constrained"
     )
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(label(title), fontsize=11)
     axes = figure.subplots()
     good = {rate: found for rate, found in results.items() if found is not None}
     axes.plot(list(good), list(good.values()), "o-", color=_TEST)
@@ -86,12 +87,12 @@ def spread_out(batches, total, count=25):
     wanted = set(np.linspace(0, total - 1, min(count, total)).astype(int))
     images, labels, index = [], [], 0
     for batch_images, batch_labels, *_ in batches:
-        for image, label in zip(
+        for image, row in zip(
             np.asarray(batch_images), np.asarray(batch_labels), strict=True
         ):
             if index in wanted:
                 images.append(image)
-                labels.append(label)
+                labels.append(row)
             index += 1
     labels = np.stack(labels)
     return np.stack(images), labels.argmax(-1) if labels.ndim > 1 else labels
@@ -121,11 +122,11 @@ def save_predictions(model, images, labels, class_names, path, title=""):
         dpi=110,
         layout="constrained",
     )
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(label(title), fontsize=11)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid:
         axes.axis("off")
-    for axes, image, label, guess in zip(
+    for axes, image, true, guess in zip(
         grid, images, labels, predicted, strict=False
     ):
         shown = np.clip((image + 1) / 2, 0, 1)
@@ -133,22 +134,16 @@ def save_predictions(model, images, labels, class_names, path, title=""):
         axes.imshow(
             shown[..., 0] if grey else shown, cmap="gray", vmin=0, vmax=1
         )
-        right = guess == label
+        right = guess == true
         axes.set_title(
-            f"predicted {_short(class_names[guess])}\n"
-            f"true {_short(class_names[label])}",
+            f"predicted {label(class_names[guess], _LONGEST_NAME)}\n"
+            f"true {label(class_names[true], _LONGEST_NAME)}",
             fontsize=8,
             color="black" if right else _WRONG,
             fontweight="normal" if right else "bold",
         )
     _save(figure, path)
     return predicted
-
-
-def _short(name):
-    if len(name) <= _LONGEST_NAME:
-        return name
-    return name[: _LONGEST_NAME - 1] + "…"
 
 
 def _save(figure, path):

@@ -1,17 +1,24 @@
 """What a training leaves in its output folder."""
 
+import contextlib
 import dataclasses
 import shlex
+import shutil
 import sys
 import time
 
 import keras
 
 import keras_vit
+from keras_vit.training._flags import UserError
 from keras_vit.training._models import layout_of
+from keras_vit.training._output import CHECKPOINTS
+from keras_vit.training._output import DONE
 from keras_vit.training._output import circumstances
 from keras_vit.training._output import replacing
+from keras_vit.training._output import save_json
 from keras_vit.training._output import versions
+from keras_vit.training._pictures import save_curves
 from keras_vit.training._pictures import save_predictions
 from keras_vit.training._pictures import spread_out
 
@@ -97,6 +104,31 @@ def save_predictions_of(job, model, facts, output):
         output / "predictions.png",
         f"{title_of(job, facts)}, {len(images)} of {job.total} images",
     )
+
+
+def write_last(job, chosen, output, facts, rows, keep):
+    """Writes what is left when nothing has to be computed by all hosts."""
+    if keep and chosen.num_devices > 1 and not job.save:
+        # The trained one takes only what its devices can share, and asks
+        # all hosts, which wait.
+        model = keras.saving.load_model(output / "model.keras")
+        save_predictions_of(job, model, facts, output)
+    save_curves(rows, output / "curves.png", title_of(job, facts))
+    save_json(facts, output / DONE)
+    # Of no use to a run that is done.
+    shutil.rmtree(output / CHECKPOINTS, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing(output, checkpoints):
+    """Turns a full disk, in its body, into a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"The results cannot be written to {str(output)!r}: {error}. "
+            f"{checkpoints.last}"
+        ) from error
 
 
 def print_results(facts, output):

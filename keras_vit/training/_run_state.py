@@ -1,6 +1,7 @@
 """What changes while a model is trained, to a file and back."""
 
 import json
+import os
 
 import keras
 import numpy as np
@@ -118,9 +119,12 @@ def arrays_of(state):
 
 
 def write_state(path, arrays, note):
+    # An archive's list of its members has no checksum; the note has one.
+    text = json.dumps({**note, "names": list(arrays)}).encode()
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        text = np.frombuffer(json.dumps(note).encode(), np.uint8)
-        np.savez(file, note=text, **arrays)
+        np.savez(file, note=np.frombuffer(text, np.uint8), **arrays)
+        file.flush()
+        os.fsync(file.fileno())  # or a power cut leaves a name without bytes
 
 
 def read_state(path):
@@ -128,4 +132,6 @@ def read_state(path):
     with np.load(path, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     note = json.loads(arrays.pop("note").tobytes())
+    if note.pop("names") != list(arrays):
+        raise ValueError("its arrays are not all there")
     return arrays, note

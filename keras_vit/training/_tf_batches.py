@@ -49,7 +49,7 @@ class Source:
 
     def names(self, part, total):
         images = self.once(part, range(total))
-        return [name.decode() for _, name, *_ in images.as_numpy_iterator()]
+        return [os.fsdecode(name) for _, name, *_ in images.as_numpy_iterator()]
 
 
 def train_batches(data, rules):
@@ -152,6 +152,8 @@ def named_errors(examples, prepare):
         whole = tf.data.Dataset.from_tensors(example).map(prepare)
 
         def complain(name):
+            # An error that is no text is lost on its way to Python.
+            name = tf.strings.unicode_transcode(name, "UTF-8", "UTF-8")
             is_wrong = tf.debugging.Assert(
                 tf.strings.length(name) < 0,
                 [UNREADABLE, name],
@@ -173,18 +175,30 @@ def named_errors(examples, prepare):
     )
 
 
+def unreadable(error):
+    """Returns the name of the image that an error is about, or None."""
+    found = re.search(
+        re.escape(UNREADABLE) + r"\] \[(.*)\]$", str(error), re.MULTILINE
+    )
+    # TensorFlow writes strings as C does.
+    return found and re.sub(
+        r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), found[1]
+    )
+
+
 @contextlib.contextmanager
-def reading():
+def reading(checkpoints):
     """Turns an image that cannot be read, in its body, into a `UserError`."""
     try:
         yield
     except Exception as error:  # each backend wraps TensorFlow's in another
-        found = re.search(re.escape(UNREADABLE) + r"\] \[(.*?)\]", str(error))
-        if found is None:
+        name = unreadable(error)
+        if name is None:
             raise
         raise UserError(
-            f"{found[1]!r} cannot be read. Remove it or convert it, or use "
-            "--skip-bad-images, which finds all such files of a folder first."
+            f"{name!r} cannot be read. Remove it or convert it, or use "
+            "--skip-bad-images, which finds all such files of a folder first. "
+            f"This was after step {checkpoints.done}. {checkpoints.last}"
         ) from error
 
 

@@ -11,6 +11,13 @@ from keras_vit.training._flags import require
 AREA = (0.05, 1.0)
 ASPECT = (0.75, 1.33)
 
+_EXIF, _ORIENTATION = b"Exif\0\0", 0x112
+# In bytes: what is looked at, and how early it begins. In values: how many.
+_EXIF_BYTES, _EXIF_START, _EXIF_ENTRIES = 4096, 64, 64
+# Which orientations are mirrored upside down, and from left to right, after
+# those above 4 have had rows and columns swapped.
+_FLIPPED = (3, 4, 7, 8), (2, 3, 6, 7)
+
 
 @functools.cache  # graphs call it too, and cannot import
 def tensorflow():
@@ -27,8 +34,9 @@ def tensorflow():
 def decode(encoded, channels):
     """Decodes a JPEG, PNG, BMP or GIF image.
 
-    Of 16 bits the upper 8 are kept, of an animation the first picture. Alpha
-    is left out, as if everything were opaque. CMYK becomes RGB, and grey
+    A JPEG is turned as its EXIF data say. Of 16 bits the upper 8 are kept, of
+    an animation the first picture. Alpha is left out, as if everything were
+    opaque, but what is transparent in a GIF is black. CMYK becomes RGB, and
     images get the channels that are asked for.
 
     Args:
@@ -41,7 +49,9 @@ def decode(encoded, channels):
     tf = tensorflow()
     return tf.cond(
         tf.io.is_jpeg(encoded),
-        lambda: tf.io.decode_jpeg(encoded, channels=channels),
+        lambda: upright(
+            _of_jpeg(tf.io.decode_jpeg, encoded, channels), orientation(encoded)
+        ),
         lambda: _decode_other(encoded, channels),
     )
 
@@ -52,7 +62,9 @@ def decode_random_area(encoded, channels, seed):
 
     def of_jpeg():
         window = random_window(tf.io.extract_jpeg_shape(encoded), seed)
-        return tf.io.decode_and_crop_jpeg(encoded, window, channels=channels)
+        crop = functools.partial(tf.io.decode_and_crop_jpeg, crop_window=window)
+        part = _of_jpeg(crop, encoded, channels)
+        return upright(part, orientation(encoded))
 
     def of_other():
         pixels = _decode_other(encoded, channels)
@@ -62,6 +74,56 @@ def decode_random_area(encoded, channels, seed):
         return pixels[top : top + height, left : left + width]
 
     return tf.cond(tf.io.is_jpeg(encoded), of_jpeg, of_other)
+
+
+def orientation(encoded):
+    """Returns EXIF's orientation of a JPEG: 1 to 8, where 1 is upright.
+
+    Cameras write it among the first values of the first segments.
+    """
+    tf = tensorflow()
+    content = tf.strings.substr(encoded, 0, _EXIF_BYTES)
+    data = tf.cast(tf.io.decode_raw(content, tf.uint8), tf.int32)
+    # So that what the file says of places is never outside.
+    data = tf.pad(data, [[0, 2 * _EXIF_BYTES - tf.size(data)]])
+    starts = tf.reduce_all(
+        [data[i : _EXIF_START + i] == byte for i, byte in enumerate(_EXIF)], 0
+    )
+
+    def read():
+        tiff = data[tf.argmax(starts) + len(_EXIF) :]
+        # The order of bytes: "MM" or "II".
+        is_big = tiff[0] == ord("M")
+        order = tf.where(is_big, (256, 1), (1, 256))
+        place = tf.where(is_big, tiff[6:8], tiff[4:6]) * order
+        table = tiff[tf.minimum(tf.reduce_sum(place), _EXIF_BYTES // 2) :]
+        count = tf.minimum(tf.reduce_sum(table[:2] * order), _EXIF_ENTRIES)
+        rows = tf.reshape(table[2 : 2 + 12 * count], (-1, 12))
+        tags, values = (
+            tf.reduce_sum(rows[:, i : i + 2] * order, 1) for i in (0, 8)
+        )
+        found = tf.reduce_max(tf.where(tags == _ORIENTATION, values, 0))
+        return tf.where((found >= 1) & (found <= 8), found, 1)
+
+    return tf.cond(tf.reduce_any(starts), read, lambda: 1)
+
+
+def upright(pixels, how):
+    """Turns an image as its orientation says."""
+    tf = tensorflow()
+
+    def turned():
+        x = tf.cond(
+            how > 4, lambda: tf.transpose(pixels, (1, 0, 2)), lambda: pixels
+        )
+        flip = [tf.reduce_any(how == each) for each in _FLIPPED]
+        axes = tf.where(flip)
+        return tf.reverse(x, tf.cast(axes[:, 0], tf.int32))
+
+    shape = pixels.shape
+    return tf.ensure_shape(
+        tf.cond(how == 1, lambda: pixels, turned), (None, None, shape[-1])
+    )
 
 
 def random_window(shape, seed):
@@ -80,21 +142,34 @@ def random_window(shape, seed):
     return tf.concat([begin[:2], size[:2]], 0)
 
 
+def _of_jpeg(read, encoded, channels):
+    tf = tensorflow()
+    if channels != 1:
+        return read(encoded, channels=channels)
+    # TensorFlow makes no grey of CMYK.
+    found = tf.io.extract_jpeg_shape(encoded)[2]
+    return tf.cond(
+        (found == 1) | (found == 3),
+        lambda: read(encoded, channels=1),
+        lambda: tf.image.rgb_to_grayscale(read(encoded, channels=3)),
+    )
+
+
 def _decode_other(encoded, channels):
     tf = tensorflow()
-    if channels != 3:
-        return _decode(encoded, channels)
-    # TensorFlow refuses to convert some formats: a BMP with alpha.
-    pixels = _decode(encoded, 0)
-    pixels = tf.cond(
-        tf.shape(pixels)[-1] >= 3,
-        lambda: pixels[..., :3],
-        lambda: tf.repeat(pixels[..., :1], 3, axis=-1),
-    )
-    return tf.ensure_shape(pixels, (None, None, 3))
-
-
-def _decode(encoded, channels):
-    return tensorflow().io.decode_image(
-        encoded, channels=channels, expand_animations=False
-    )
+    # TensorFlow refuses to convert some formats: a GIF, a BMP with alpha.
+    pixels = tf.io.decode_image(encoded, expand_animations=False)
+    colours = tf.shape(pixels)[-1] >= 3
+    if channels == 1:
+        pixels = tf.cond(
+            colours,
+            lambda: tf.image.rgb_to_grayscale(pixels[..., :3]),
+            lambda: pixels[..., :1],
+        )
+    else:
+        pixels = tf.cond(
+            colours,
+            lambda: pixels[..., :3],
+            lambda: tf.repeat(pixels[..., :1], 3, axis=-1),
+        )
+    return tf.ensure_shape(pixels, (None, None, channels))

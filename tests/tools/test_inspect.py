@@ -249,6 +249,15 @@ def test_images_of_sixteen_bits_and_turned_ones(tmp_path):
         read_images([tmp_path / "ramp.png"], 4)
 
 
+def test_only_image_files_of_a_folder(tmp_path):
+    from keras_vit.inspection._images import image_paths
+
+    for name in ("._a.jpg", ".DS_Store", "b/c.jpg", "d.jpg/e.txt", "f.JPG"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert image_paths([tmp_path]) == [tmp_path / "f.JPG"]
+
+
 PROBE = """<script>
 const pictures = [...document.images];
 document.body.dataset.probe = JSON.stringify({

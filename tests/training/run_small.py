@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_vit import training
+from keras_vit.training import _output
 
 STEPS, INTERVAL, EVERY, BATCH = 24, 8, 5, 4
 
@@ -57,6 +58,7 @@ def main(folder, callbacks=(), stream=Stream):
         folder / "checkpoints", EVERY, {"seed": 0}
     )
     done = checkpoints.restore(model)
+    _output.open_output(folder, ())
     print(f"from {done}", flush=True)
     rows = checkpoints.rows
     metrics = training.MetricsFile(
@@ -85,13 +87,13 @@ def main(folder, callbacks=(), stream=Stream):
 class Tell(keras.callbacks.Callback):
     """Writes the step where another process sees it, and takes its time."""
 
-    def __init__(self, counter):
+    def __init__(self, counter, seconds=0.1):
         super().__init__()
-        self.counter = counter
+        self.counter, self.seconds = counter, seconds
 
     def on_train_batch_end(self, batch, logs=None):
         self.counter.value += 1
-        time.sleep(0.1)
+        time.sleep(self.seconds)
 
 
 def in_process(folder, counter):

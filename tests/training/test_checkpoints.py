@@ -1,12 +1,15 @@
 """Runs that are killed, and go on bit for bit."""
 
 import errno
+import io
 import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
+import zipfile
 
 import keras
 import numpy as np
@@ -14,6 +17,7 @@ import pytest
 
 from keras_vit import training
 from keras_vit.training import _checkpoints
+from keras_vit.training import _metrics
 from tests.training import run_small
 
 
@@ -122,6 +126,78 @@ def test_damaged_newest_falls_back(damage, straight, tmp_path, capsys):
     assert "step-00000015.npz cannot be used" in said.err
     assert "from 10\n" in said.out
     assert_same_end(tmp_path, straight)
+
+
+def without(member, body):
+    """An archive that lost one of its members."""
+    found = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(body)) as old,
+        zipfile.ZipFile(found, "w") as new,
+    ):
+        for name in old.namelist():
+            if name != member:
+                new.writestr(name, old.read(name))
+    return found.getvalue()
+
+
+def packed_strangely(body):
+    """An archive whose list names a compression that nobody knows."""
+    at = body.rindex(b"PK\1\2") + 10
+    return body[:at] + b"\x63" + body[at + 1 :]
+
+
+DAMAGES = {
+    "member": lambda body: without("model/1.npy", body),
+    "note": lambda body: without("note.npy", body),
+    "method": packed_strangely,
+    "zeros": lambda body: bytes(len(body)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_any_damage_falls_back(damage, straight, tmp_path, capsys):
+    folder = shutil.copytree(straight / "checkpoints", tmp_path / "copy")
+    newest = folder / "step-00000020.npz"
+    newest.write_bytes(DAMAGES[damage](newest.read_bytes()))
+    model, _ = run_small.build()
+    assert training.Checkpoints(folder, 5, {"seed": 0}).restore(model) == 15
+    assert "step-00000020.npz cannot be used" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_removed_comes_back(tmp_path):
+    model, schedule = run_small.build()
+    model.optimizer.build(model.trainable_variables)
+    checkpoints = training.Checkpoints(tmp_path / "run" / "checkpoints", 5)
+    checkpoints.set_model(model)
+    metrics = training.MetricsFile(tmp_path / "run" / "m.csv", 4, schedule)
+    for _ in range(2):
+        checkpoints.save()
+        metrics._write()
+        names = {p.name for p in (tmp_path / "run").rglob("*.*")}
+        assert names == {"step-00000000.npz", "m.csv"}
+        shutil.rmtree(tmp_path / "run")
+
+
+def test_rows_that_a_full_disk_refused_come_later(
+    straight, tmp_path, capsys, monkeypatch
+):
+    rows = json.loads((straight / "rows.json").read_text())
+    metrics = training.MetricsFile(
+        tmp_path / "metrics.csv", 4, lambda step: 0.1, rows[:1]
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(_metrics, "replacing", _no_space)
+        metrics.rows.append(rows[1])
+        metrics._write()
+    assert "metrics.csv could not be written" in capsys.readouterr().err
+    metrics.rows.append(rows[2])
+    metrics._write()
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 4
+
+
+def _no_space(path):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_full_disk_is_said_and_survived(

@@ -1,6 +1,7 @@
 """Folders as people have them: odd files, odd names, odd places."""
 
-import re
+import pathlib
+import types
 import warnings
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 from PIL import Image
 
 from keras_vit import training
+from keras_vit.training import _files
+from keras_vit.training import _tf_batches
 from tests.training.pictures import encode
 from tests.training.pictures import noise
 from tests.training.pictures import one_backend
@@ -30,34 +33,63 @@ def photos(tmp_path):
     return tmp_path
 
 
-def broken(photos, kind):
-    if kind == "truncated":
-        whole = encode(noise(64, 64), "JPEG")
-        put(photos / "cat" / "half.jpg", whole[: len(whole) // 2])
-    if kind == "truncated PNG":
-        whole = encode(noise(64, 64))
-        put(photos / "cat" / "half.png", whole[: len(whole) // 2])
+def cut(name, kind):
+    whole = encode(noise(64, 64), kind)
+    return name, whole[: len(whole) // 2]
 
 
-@pytest.mark.parametrize("protocol", ["simple", "vit_jax"])
-@pytest.mark.parametrize("kind", ["truncated", "truncated PNG"])
-def test_a_broken_image_is_named_at_its_batch(photos, kind, protocol):
-    broken(photos, kind)
+CUT = [cut("half.jpg", "JPEG"), cut("half.png", "PNG"), cut("half.gif", "GIF")]
+
+
+def damaged():
+    """A PNG whose ends are good."""
+    content = bytearray(encode(noise(64, 64)))
+    content[len(content) // 2] ^= 255
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    "name, protocol",
+    [
+        ("bad.png", "simple"),
+        ("bad [1]\n.png", "vit_jax"),
+        ("b\udce9d.png", "simple"),
+    ],
+)
+def test_a_broken_image_is_named_at_its_batch(photos, name, protocol):
+    put(photos / "cat" / name, damaged())
     data = training.find_data(str(photos))
     assert data.num_train + data.num_test == 13
     both = (
         data.train(image_size=8, batch_size=4, protocol=protocol).take(9),
         data.test(image_size=8, batch_size=4),
     )
-    with pytest.raises(tf.errors.InvalidArgumentError) as error:
-        for batches in both:
-            list(batches)
-    assert re.search(r"cannot be read.*cat/half\.(jpg|png)", str(error.value))
-    assert "--skip-bad-images" in str(error.value)
+    run = types.SimpleNamespace(done=7, last="Go on.")
+    with pytest.raises(training.UserError) as error:
+        with _tf_batches.reading(run):
+            for batches in both:
+                list(batches)
+    text, shown = str(error.value), name.replace("\udce9", "\ufffd")
+    assert text.startswith(repr(str(photos / "cat" / shown)) + " cannot be")
+    assert "--skip-bad-images" in text and "after step 7. Go on." in text
+
+
+def test_names_of_any_bytes(photos):
+    names = ["caf\udce9.png", "two\nlines.jpg", "].png", " .JPG"]
+    for i, name in enumerate(names):
+        put(photos / "cat" / name, encode(noise(9, 9, seed=i)))
+    data = training.find_data(str(photos))
+    found = {
+        pathlib.Path(name).name
+        for part in ("train", "test")
+        for name in data.names(part)
+    }
+    assert found >= set(names)
+    list(data.train(image_size=8, batch_size=4).take(4))
 
 
 def test_bad_images_are_skipped_and_reported(photos):
-    broken(photos, "truncated")
+    put(photos / "cat" / "half.jpg", CUT[0][1])
     put(photos / "cat" / "page.jpg", b"<html>404</html>")
     put(photos / "dog" / "none.png", b"")
     put(photos / "dog" / "old.bmp", encode(noise(9, 9, 1), "BMP"))
@@ -77,10 +109,11 @@ def test_bad_images_are_skipped_and_reported(photos):
     [
         ("page.jpg", b"<html>404</html>", "cat/page.jpg' is not a JPEG"),
         ("none.png", b"", "cat/none.png' is empty"),
+        *((name, half, f"{name}' cannot be decoded: ") for name, half in CUT),
         ("old.bmp", None, "cat/old.bmp' is a BMP of 8 bits"),
     ],
 )
-def test_bad_starts_are_found_at_once(photos, name, content, words):
+def test_bad_files_are_found_at_once(photos, name, content, words):
     if content is None:
         content = encode(noise(9, 9, 1), "BMP")
     put(photos / "cat" / name, content)
@@ -90,9 +123,15 @@ def test_bad_starts_are_found_at_once(photos, name, content, words):
     assert "\n" not in str(error.value)
 
 
-def test_an_unreadable_file(photos):
+def test_what_is_left_out_is_said(photos):
     (photos / "cat" / "gone.jpg").symlink_to(photos / "nowhere.jpg")
-    data = training.find_data(str(photos))  # it is no file: left out
+    put(photos / "dog" / "new.webp", encode(noise(9, 9), "WEBP"))
+    for name in (".DS_Store", "._0.jpg", "Thumbs.db", "folder.jpg/notes.txt"):
+        put(photos / "cat" / name, b"nothing")
+    with pytest.warns(UserWarning, match="2 files are left out") as caught:
+        data = training.find_data(str(photos))
+    text = str(caught[0].message)
+    assert len(caught) == 1 and "gone.jpg" in text and "new.webp" in text
     assert data.num_train + data.num_test == 12
 
 
@@ -162,3 +201,16 @@ def test_three_hundred_mixed_files(tmp_path):
         assert np.isfinite(np.stack(images)).all()
         assert len(list(data.test(**options))) == 3
         assert len(list(data.dev(**options))) == 1
+
+
+def test_class_names_are_text(photos):
+    put(photos / "caf\udce9" / "0.jpg", encode(noise(9, 9), "JPEG"))
+    with pytest.raises(ValueError, match="is no text .UTF-8.: rename it"):
+        training.find_data(str(photos))
+
+
+def test_large_pictures_are_drawn_small(tmp_path):
+    pixels = noise(30, 1030)
+    put(tmp_path / "x.png", encode(pixels))
+    found = _files.picture(tmp_path / "x.png")
+    np.testing.assert_array_equal(found, pixels[::3, ::3] / 255)

@@ -1,11 +1,14 @@
+import errno
 import json
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 from keras_vit import training
 from keras_vit.training import _output
+from keras_vit.training import _results
 
 
 def test_check_output_refuses_what_would_be_lost(tmp_path):
@@ -58,6 +61,78 @@ def test_replacing_is_all_or_nothing(tmp_path):
             raise RuntimeError
     assert json.loads(path.read_text()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_replacing_makes_its_folder(tmp_path):
+    training.save_json({"a": 1}, tmp_path / "removed" / "facts.json")
+    assert json.loads((tmp_path / "removed" / "facts.json").read_text())
+
+
+def test_what_killed_runs_began_is_removed(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    for name in (".step-00000005-12.npz", ".best-12.npz", "step-00000005.npz"):
+        (tmp_path / "checkpoints" / name).touch()
+    for name in (".model-34.keras", ".mine-1.txt", ".hidden"):
+        (tmp_path / name).touch()
+    training.open_output(tmp_path, [])
+    left = sorted(path.name for path in tmp_path.rglob("*.*"))
+    assert left == [".hidden", ".mine-1.txt", "step-00000005.npz"]
+
+
+def test_a_folder_is_of_one_run(tmp_path):
+    alone = training.strategy("none")
+    with _output.claimed(tmp_path / "run", alone):
+        with pytest.raises(ValueError, match="Another run is writing to"):
+            with _output.claimed(tmp_path / "run", alone):
+                pass
+    with _output.claimed(tmp_path / "run", alone):  # it is free again
+        assert not list((tmp_path / "run").iterdir())
+
+
+def test_all_hosts_are_told_that_a_folder_is_taken(tmp_path):
+    second = training.Strategy(
+        "multiworker", "", host=(1, 2), gather=lambda number: [1, number]
+    )
+    with pytest.raises(ValueError, match="Another run is writing to"):
+        with _output.claimed(tmp_path, second):
+            pass
+
+
+HOLD = """
+import fcntl, os, sys, time
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_killed_run_holds_nothing(tmp_path):
+    alone = training.strategy("none")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE
+    ) as other:
+        other.stdout.readline()
+        with pytest.raises(ValueError, match="Another run"):
+            with _output.claimed(tmp_path, alone):
+                pass
+        other.kill()
+        other.wait()
+        with _output.claimed(tmp_path, alone):
+            pass
+
+
+def test_a_full_disk_at_the_end(capsys):
+    class Kept:
+        last = "The last good checkpoint is step-00000005.npz."
+
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(training.UserError, match="No space.*step-00000005"):
+        with _results.writing("runs/x", Kept):
+            raise full
+    with _output.not_fatal("a picture") as written:
+        raise full
+    assert not written
+    assert "a picture could not be written" in capsys.readouterr().err
 
 
 def test_versions_are_all_known():

@@ -25,9 +25,10 @@ def test_predictions(tmp_path, channels, count):
     images = np.random.default_rng(0).uniform(-1, 1, (count, 4, 4, channels))
     images = images.astype("float32")
     path = tmp_path / "predictions.png"
-    names = ["a", "a name that is far too long for a picture"]
+    # Some would be formulas, or no text at all.
+    names = ["$^$ and \udce9", "a name that is far too long for a picture"]
     labels = np.zeros(count, int)
-    found = training.save_predictions(model, images, labels, names, path, "t")
+    found = training.save_predictions(model, images, labels, names, path, "$^$")
     expected = model.predict(images, verbose=0).argmax(-1)
     assert np.array_equal(found, expected)
     assert path.read_bytes().startswith(b"\x89PNG")

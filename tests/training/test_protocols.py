@@ -1,8 +1,11 @@
 """Each protocol against a definition in NumPy."""
 
+import io
+
 import numpy as np
 import pytest
 from PIL import Image
+from PIL import ImageOps
 
 from keras_vit.training import _protocols
 from keras_vit.training import _tf_images
@@ -185,9 +188,45 @@ def test_formats(kind, encoded, expected):
     error = np.abs(found.astype(int) - expected)
     exact = not ("JPEG" in kind or "GIF" in kind)
     assert error.max() == 0 if exact else error.mean() < 6
+    grey = np.asarray(Image.fromarray(found).convert("L")).astype(int)
+    found_grey = _tf_images.decode(encoded, 1).numpy()
+    assert np.abs(found_grey[..., 0] - grey).max() <= (1 if exact else 4)
+    part = _tf_images.decode_random_area(encoded, 1, SEED)
+    assert part.shape[-1] == 1
     part = _tf_images.decode_random_area(encoded, 3, SEED).numpy()
     top, left, height, width = _tf_images.random_window(
         found.shape, SEED
     ).numpy()
     whole = found[top : top + height, left : left + width].astype(int)
     assert np.abs(part - whole).mean() < (0.01 if exact else 1)
+
+
+@pytest.mark.parametrize("endian", "<>")
+def test_jpegs_are_turned_as_exif_says(endian):
+    pixels = noise(24, 40)
+    for how in range(10):  # of which 0 and 9 are nothing
+        exif = Image.Exif()
+        exif.endian = endian
+        exif[0x10F], exif[0x112] = "a maker", how
+        encoded = encode(pixels, "JPEG", exif=exif)
+        turned = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
+        expected = np.asarray(turned).astype(int)
+        found = _tf_images.decode(encoded, 3).numpy()
+        assert found.shape == expected.shape
+        assert np.abs(found - expected).max() < 8, how
+        part = _tf_images.decode_random_area(encoded, 3, SEED).numpy()
+        stored = _tf_images.random_window((24, 40, 3), SEED).numpy()[2:]
+        assert part.shape[:2] == tuple(stored[::-1] if 4 < how < 9 else stored)
+
+
+def test_exif_data_of_nonsense():
+    exif = Image.Exif()
+    exif[0x112] = 6
+    encoded = encode(noise(24, 40), "JPEG", exif=exif)
+    at = encoded.find(b"Exif")
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        content = bytearray(encoded)
+        content[at + 6 : at + 28] = rng.bytes(22)
+        shape = _tf_images.decode(bytes(content), 3).shape
+        assert sorted(shape) == [3, 24, 40]
