@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.converters import _containers
+from keras_vit.converters import _torch_files
 
 _CONTAINERS = {  # ending: reader, writer
     ".npz": (_containers.read_npz, _containers.write_npz),
@@ -22,7 +23,7 @@ _CONTAINERS = {  # ending: reader, writer
     ),
     **dict.fromkeys(
         (".pth", ".pt", ".bin"),
-        (_containers.read_torch, _containers.write_torch),
+        (_torch_files.read_torch, _containers.write_torch),
     ),
 }
 SUFFIXES = tuple(_CONTAINERS)
