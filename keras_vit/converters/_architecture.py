@@ -52,7 +52,7 @@ def architecture(
         "patch_size": tuple(patch_size),
         "channels": channels,
         "hidden_size": hidden_size,
-        "num_layers": 1 + max(_block_numbers(shapes)),
+        "num_layers": count_of(shapes, "block_"),
         "num_heads": shapes["block_0/attention/query/kernel"][1],
         "mlp_dim": shapes["block_0/mlp/dense_2/kernel"][0],
         "class_token": class_token,
@@ -201,7 +201,20 @@ def _raise_if_ambiguous(facts, prefixes, counts, grids):
         )
 
 
-def _block_numbers(shapes):
-    for path in shapes:
-        if path.startswith("block_"):
-            yield int(path.split("/")[0].removeprefix("block_"))
+def count_of(shapes, start):
+    """Returns the number of blocks whose paths begin so.
+
+    Raises:
+        ValueError: if one of them is not there.
+    """
+    found = {
+        path.removeprefix(start).split("/")[0]
+        for path in shapes
+        if path.startswith(start)
+    }
+    for number in range(len(found)):
+        if str(number) not in found:
+            raise ValueError(
+                f"{start}{number} is missing, of {len(found) + 1} or more."
+            )
+    return len(found)

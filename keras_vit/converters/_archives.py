@@ -7,7 +7,9 @@ allows for.
 import contextlib
 import pathlib
 import stat
+import struct
 import zipfile
+import zlib
 
 import numpy as np
 
@@ -16,6 +18,19 @@ import numpy as np
 _TIMES, _SPARE = 4, 2**26
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _CHUNK = 2**20
+BROKEN = (  # what zipfile raises, and what a broken member leads to
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+)
 
 
 @contextlib.contextmanager
@@ -26,7 +41,7 @@ def opened(path):
         ValueError: if a member is there twice, is compressed in another way
             than these files are, is encrypted, would lie elsewhere or is a
             link; or if all of them are too large for the file.
-        zipfile.BadZipFile: if it is none.
+        zipfile.BadZipFile: or another of `BROKEN`, if it is none.
     """
     with zipfile.ZipFile(path) as archive:
         raise_unless_plain(path, archive.infolist())
@@ -39,17 +54,14 @@ def raise_unless_plain(path, members):
     for member in members:
         why = _problem(member, names)
         if why:
-            raise ValueError(
-                f"{str(path)!r} holds {member.filename!r}, {why}. It is not "
-                "read."
-            )
+            raise ValueError(f"it holds {member.filename!r}, {why}")
         names.add(member.filename)
         total += member.file_size
     size = path.stat().st_size
     if total > _TIMES * size + _SPARE:
         raise ValueError(
-            f"{str(path)!r} has {size:,} bytes and claims to hold {total:,}. "
-            "Checkpoints hardly compress: it is not unpacked."
+            f"it has {size:,} bytes and claims to hold {total:,}; checkpoints "
+            "hardly compress, and it is not unpacked"
         )
 
 

@@ -43,7 +43,7 @@ def read_npz(path):
                         arrays[key] = _array_of(file, member.file_size)
                 except Exception as error:  # kinds differ by what is broken
                     problems.append(f"{key}: {error}")
-    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+    except _archives.BROKEN as error:
         raise not_a(f"n .npz file ({error})", path) from None
     return arrays, problems
 
@@ -91,7 +91,7 @@ def read_safetensors(path):
         with open(path, "rb") as file:
             header = _safetensors_header(file, path.stat().st_size)
             return _tensors(file, header)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, EOFError, RecursionError) as error:
         raise not_a(f" .safetensors file ({error})", path) from None
 
 

@@ -52,14 +52,7 @@ def read_torch(path):
     try:
         read = _read_zip if zipfile.is_zipfile(path) else _read_old
         tensors = read(path)
-    except (
-        ValueError,
-        OSError,
-        EOFError,
-        KeyError,
-        NotImplementedError,
-        zipfile.BadZipFile,
-    ) as error:
+    except (*_archives.BROKEN, TypeError, AttributeError) as error:
         raise not_a(f" PyTorch file of plain weights ({error})", path) from (
             None
         )

@@ -38,7 +38,8 @@ _ADDRESSES, _WAIT = 2**30, 120
 
 def main(argv=None):
     arguments = _parser().parse_args(argv)
-    with tempfile.TemporaryDirectory() as folder:
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
         seeds = arguments.seeds or f"{folder}/seeds"
         if not os.path.exists(f"{seeds}/a.npz"):
             _readers.make_seeds(seeds)

@@ -115,7 +115,7 @@ def archive(random, data, inner):
     if evil == 0:
         members.append((name, random.choice(members)[1]))
     elif evil == 1:
-        other = random.choice(("../RUN", "/RUN", "x", "\x1b", "é", "a/b", ""))
+        other = random.choice(("../RUN", "/RUN", "x", "\x1b", "é", "a/b"))
         members[i] = (other, content)
     elif evil == 2:
         del members[i]
