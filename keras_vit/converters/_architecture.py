@@ -159,7 +159,8 @@ def _positions(facts, shape, grid, image_grid, prefixes):
 def _grid(count, grid, image_grid):
     """The grid of so many patches; None if there is no telling."""
     if grid is not None:
-        return tuple(grid) if grid[0] * grid[1] == count else None
+        fits = min(grid) > 0 and grid[0] * grid[1] == count
+        return tuple(grid) if fits else None
     side = math.isqrt(max(count, 0))
     square = (side, side) if side and side * side == count else None
     fits = image_grid and None not in image_grid

@@ -103,7 +103,11 @@ def _safetensors_header(file, size):
     header = json.loads(file.read(length).decode(), object_pairs_hook=unique)
     if not isinstance(header, dict):
         raise ValueError("a header that is no dict")
-    header.pop("__metadata__", None)
+    notes = header.pop("__metadata__", {})
+    if not isinstance(notes, dict) or not all(
+        isinstance(note, str) for note in notes.values()
+    ):
+        raise ValueError("__metadata__ that is no text")
     for key, fact in header.items():
         if not isinstance(fact, dict) or not (
             _numbers(fact.get("shape"))

@@ -7,13 +7,13 @@ archive of such a tree and of all layers' configs.
 
 import io
 import json
-import math
 import pathlib
 
 import ml_dtypes
 import numpy as np
 
 from keras_vit.converters import _archives
+from keras_vit.converters import _hdf5
 from keras_vit.converters import _resnet
 from keras_vit.converters._architecture import architecture
 from keras_vit.converters._architecture import positioned
@@ -34,6 +34,11 @@ UNTOLD = {
     "hybrid": (*_OF_VIT, *_OF_RESNET),
     "bit": _OF_RESNET,
 }
+# What makes a layer large, and what it may be whatever the arrays are.
+_SIZED = ("units", "filters", "hidden_size", "mlp_dim", "num_heads")
+_SIZED += ("head_size", "num_tokens", "shape", "input_shape", "grid_shape")
+_SIZED += ("grid_size", "inputs_shape", "kernel_size", "groups")
+_LARGEST = 2**13
 # What arrays alone decide.
 _SIZES = (
     "patch_size",
@@ -74,6 +79,44 @@ def is_pretraining(path):
     return "encoder" in config.get("config", ())
 
 
+def raise_unless_ours(path, known, largest):
+    """Raises a `ValueError` if what Keras would make from a .keras file is not
+    of it and of us: Keras imports what a config names, and makes layers as
+    large as it says.
+
+    Args:
+        path: Path of the file.
+        known: Function that says whether a name is registered.
+        largest: Integer. The largest axis of the file's arrays.
+    """
+    with _archives.opened(pathlib.Path(path)) as archive:
+        content = json.loads(archive.read("config.json"))
+    limit = max(largest, _LARGEST)
+    for name, value in _values(content):
+        if name == "module" and value is not None:
+            root = str(value).partition(".")[0]
+            if root not in ("keras", "keras_vit", "builtins"):
+                raise ValueError(f"it names the module {value!r}")
+        elif name == "registered_name" and isinstance(value, str):
+            package, _, rest = value.partition(">")
+            if rest and package != "keras_vit" and not known(value):
+                raise ValueError(f"it names {value!r}, which is not registered")
+        elif name in _SIZED and type(value) is int and value > limit:
+            raise ValueError(f"{name}={value}, of arrays up to {largest}")
+
+
+def _values(content, name=None):
+    """Yields `(name, value)` of all that is in JSON; of a list's, its name."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from _values(value, key)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _values(value, name)
+    else:
+        yield name, content
+
+
 def settings_of(config):
     """Returns what a pre-training model's config tells beside its sizes."""
     names = ("mask_ratio", "norm_pixels")
@@ -104,7 +147,8 @@ def read_keras(path, finite=True):
             weights, grid, _ = _read_tree(file)
             told = built = None
         else:
-            weights, grid, notes = _read_tree(path)
+            with open(path, "rb") as file:
+                weights, grid, notes = _read_tree(file)
             told, built = notes.get("told"), notes.get("built")
     except _BROKEN as error:
         raise not_a(f" {path.suffix} file of Keras's ({error})", path) from None
@@ -223,22 +267,23 @@ def _open_archive(path):
 
 def _read_tree(file):
     """Returns `({(layer, ..., number): array}, grid, notes)`."""
-    import h5py
-
-    arrays, grid = {}, None
-    with h5py.File(file, "r") as root:
-        notes = json.loads(root.attrs.get(_NOTES, "{}"))
-        for start, keys, data, name in _arrays(root):
-            if any(key.startswith("seed_generator") for key in keys):
-                continue  # the state of a dropout, and no weight
-            _raise_unless_there(data)
-            array = np.asarray(data)
-            if data.attrs.get("dtype") == "bfloat16":  # HDF5 has no name
-                array = array.view(ml_dtypes.bfloat16)
-            if keys[-1] == "grid_size":
-                grid = tuple(int(n) for n in array)
-                continue
-            arrays[start + "/".join((name, *keys[1:]))] = array
+    root, arrays, grid = _hdf5.read(file), {}, None
+    notes = json.loads(root.attributes.get(_NOTES) or "{}")
+    for start, keys, data, name in _arrays(root):
+        if any(key.startswith("seed_generator") for key in keys):
+            continue  # the state of a dropout, and no weight
+        array = data.read()
+        if data.attributes.get("dtype") == "bfloat16":  # HDF5 has no name
+            array = array.view(ml_dtypes.bfloat16)
+        if keys[-1] == "grid_size":
+            grid = tuple(int(n) for n in array)
+            if len(grid) != 2 or min(grid) < 1:
+                raise ValueError(f"a grid of {grid}")
+            continue
+        path = start + "/".join((name, *keys[1:]))
+        if path in arrays:
+            raise ValueError(f"{path} is there twice")
+        arrays[path] = array
     return arrays, grid, notes
 
 
@@ -250,47 +295,34 @@ def _arrays(root):
         ("", "layers"),
         ("", "encoder/layers"),
     ):
-        if place in root or (place == "layers" and "encoder" not in root):
-            for found in _datasets(root[place]):
+        group = root
+        for part in place.split("/"):
+            group = group.items.get(part) if _is_group(group) else None
+        if _is_group(group):
+            for found in _datasets(group):
                 yield start, *found
+        elif place == "layers" and "encoder" not in root.items:
+            raise ValueError("it has no layers")
+
+
+def _is_group(item):
+    return isinstance(item, _hdf5.Group)
 
 
 def _datasets(group, keys=(), name=None):
     """Yields `(keys, dataset, layer's name)` of a tree."""
-    import h5py
-
-    for key in group:
-        # A link or external storage would read another file.
-        link = group.get(key, getlink=True)
-        if not isinstance(link, h5py.HardLink):
-            raise ValueError(
-                f"it holds a link, {group.name}/{key}, which is not followed"
-            )
-        item = group[key]
-        if isinstance(item, h5py.Dataset):
-            if item.external or item.is_virtual:
-                raise ValueError(
-                    f"it keeps {item.name} in another file, which is not read"
-                )
+    for key, item in group.items.items():
+        if not _is_group(item):
             yield (*keys, key), item, name
         elif key == "vars":
             yield from _datasets(item, keys, name)
         else:
-            own = item["vars"].attrs.get("name") if "vars" in item else None
+            variables = item.items.get("vars")
+            own = None
+            if _is_group(variables):
+                own = variables.attributes.get("name")
             inner = str(own or key) if not keys else name
             yield from _datasets(item, (*keys, key), inner)
-
-
-def _raise_unless_there(data):
-    """A dataset can claim more than is stored, or hold it compressed."""
-    stored = data.id.get_storage_size()
-    if data.dtype.hasobject:
-        stored = math.prod(data.shape or ()) * data.dtype.itemsize
-    if data.shape is None or stored != data.size * data.dtype.itemsize:
-        raise ValueError(
-            f"{data.name} claims the shape {data.shape}, and {stored:,} bytes "
-            "of it are there"
-        )
 
 
 def _named(key, arrays):

@@ -23,6 +23,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 
 from tools import convert
 
@@ -101,10 +102,15 @@ def _batch(work):
     child = os.fork()
     if child == 0:
         os.close(reading)
-        with os.fdopen(writing, "w") as out:
-            _child(out, *work)
-            out.flush()
-            os._exit(0)
+        status = 1
+        try:
+            with os.fdopen(writing, "w") as out:
+                _child(out, *work)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
     os.close(writing)
     found, waited = b"", 0
     while True:

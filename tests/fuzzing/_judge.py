@@ -147,7 +147,11 @@ def _difference(reader, path, found, expected):
             same = all(np.array_equal(a, b) for a, b in pairs)
             return "same" if same else "values"
     if reader.reference is not None:
-        ours, theirs = read(path), reader.reference(path)
+        ours = read(path)
+        try:
+            theirs = reader.reference(path)
+        except Exception as error:
+            raise Failure(f"others refuse it: {error!r:.300}") from error
         if ours.keys() != theirs.keys():
             raise Failure(f"keys differ: {ours.keys() ^ theirs.keys()}")
         for key, array in ours.items():
