@@ -4,7 +4,7 @@ HDF5's own library crashes or hangs on about one of 400 files with a few wrong
 bytes. This reads what such files consist of (HDF5 File Format Specification,
 version 3.0: superblocks 0 and 1, groups of symbol tables, contiguous data) and
 nothing else. Each address is held to the file's size, and no object is read
-twice.
+twice. Files of newer versions are first rewritten in this one, elsewhere.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ import struct
 import numpy as np
 
 from keras_vit.converters import _archives
+from keras_vit.converters._hdf5_newer import rewritten
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _NOWHERE = 2**64 - 1
@@ -50,19 +51,16 @@ class Data:
         )
 
 
-def is_readable(file):
-    """Whether a file is of the versions that are read here."""
-    file.seek(0)
-    start = file.read(9)
-    return start[:8] != SIGNATURE or start[8:] in (b"\x00", b"\x01")
-
-
 def read(file):
     """Returns the `Group` at the root of an open file.
 
     Raises:
         ValueError: if it is broken, or has more in it than Keras's files.
     """
+    file.seek(0)
+    start = file.read(9)
+    if start[:8] == SIGNATURE and start[8:] > b"\x01":
+        file = rewritten(file)
     return _Reader(file).root()
 
 

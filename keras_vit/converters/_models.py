@@ -8,9 +8,9 @@ from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._checkpoint import raise_if_untold
 from keras_vit.converters._decoder import decoder_facts
 from keras_vit.converters._files import replacing
+from keras_vit.converters._keras_configs import raise_unless_ours
 from keras_vit.converters._keras_files import is_keras
 from keras_vit.converters._keras_files import is_pretraining
-from keras_vit.converters._keras_files import raise_unless_ours
 from keras_vit.converters._keras_files import settings_of
 from keras_vit.converters._keras_files import told_by_layers
 from keras_vit.converters._keras_files import write_notes

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 
 from tools import convert
 
@@ -39,6 +40,8 @@ _ADDRESSES, _WAIT = 2**30, 120
 
 def main(argv=None):
     arguments = _parser().parse_args(argv)
+    _judge.remember()
+    warnings.simplefilter("ignore")
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as folder:
         seeds = arguments.seeds or f"{folder}/seeds"

@@ -29,7 +29,10 @@ def _detect(arrays, layout=None):
     return _told[key]
 
 
-_checkpoint.detect = _inspect.detect = _detect
+def remember():
+    """Has the readers ask for a layout's name once only."""
+    _checkpoint.detect = _inspect.detect = _detect
+
 
 # What no reader has a reason for: Python says so before it happens.
 _FORBIDDEN = (
