@@ -206,8 +206,8 @@ class _Reader:
         wanted = math.prod(shape) * dtype.itemsize
         # Of no more than is stored, and all together no more than the file.
         self.values += wanted
-        absent = place == _NOWHERE and wanted
-        if absent or stored != wanted or self.values > self.size:
+        stored *= place != _NOWHERE
+        if stored != wanted or self.values > self.size:
             raise ValueError(
                 f"{path} claims the shape {shape}, and {stored:,} bytes of it "
                 "are there"

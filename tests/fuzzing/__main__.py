@@ -14,6 +14,7 @@ Exit status: 0 none failed, 1 some did.
 
 import argparse
 import collections
+import math
 import os
 import pathlib
 import random
@@ -66,7 +67,8 @@ def run(name, seeds, arguments, folder):
     counts, start = collections.Counter(), time.monotonic()
     busy, peak = 0.0, 0
     first, end = arguments.seed, arguments.seed + arguments.count
-    while first < end:
+    stop = time.monotonic() + arguments.seconds
+    while first < end and time.monotonic() < stop:
         wanted = range(first, min(first + _BATCH, end))
         work = (reader, files, expected, wanted, folder)
         lines, status, used = _batch(work)
@@ -190,6 +192,9 @@ def _parser():
     names = (*_readers.READERS, "all")
     parser.add_argument("--reader", choices=names, default="all")
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="that each may take"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the first")
     parser.add_argument("--save", help="folder for the inputs that failed")
     parser.add_argument(
