@@ -9,7 +9,7 @@ from keras_vit.converters import _archives
 _SIZED = ("units", "filters", "hidden_size", "mlp_dim", "num_heads")
 _SIZED += ("head_size", "num_tokens", "shape", "input_shape", "grid_shape")
 _SIZED += ("grid_size", "inputs_shape", "kernel_size", "groups")
-_LARGEST = 2**13
+_LARGEST = 2**17  # tokens of a large image, too
 
 
 def raise_unless_ours(path, known, largest):

@@ -80,6 +80,8 @@ def _read_zip(path):
             member.filename.partition("/")[2]: member
             for member in archive.infolist()
         }
+        if len(members) != len(archive.infolist()):
+            raise ValueError("two folders in it")
         if "data.pkl" not in members:
             raise ValueError("no data.pkl in it")
         if "constants.pkl" in members:
