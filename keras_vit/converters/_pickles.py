@@ -10,6 +10,7 @@ import dataclasses
 import pickletools
 
 _KEYS = (str, int)
+_MOST = 2**20  # opcodes, of which a tensor takes some 40; a second or two
 _PLAIN = {  # these push their argument
     "BININT",
     "BININT1",
@@ -73,7 +74,9 @@ def read(file, persistent, allowed):
     """
     machine = _Machine(persistent, allowed)
     try:
-        for opcode, argument, _ in pickletools.genops(file):
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+            if count > _MOST:
+                raise ValueError("a pickle of more than any weights need")
             if opcode.name == "STOP":
                 return machine.stack.pop()
             machine.step(opcode.name, argument)
