@@ -27,6 +27,14 @@ _SAFETENSORS = {  # what the format calls its types
 }
 
 
+# What else is in such files, so that an error can say so.
+_UNUSED = {
+    **{f"int{8 * size}": f"I{8 * size}" for size in (1, 2, 4, 8)},
+    **{f"uint{8 * size}": f"U{8 * size}" for size in (1, 2, 4, 8)},
+    "bool": "BOOL",
+}
+
+
 def read_npz(path):
     if not zipfile.is_zipfile(path):
         raise not_a("n .npz file (a zip archive of arrays)", path)
@@ -129,6 +137,7 @@ def _safetensors_header(file, size):
 
 def _tensors(file, header):
     types = {name: np.dtype(dtype) for dtype, name in _SAFETENSORS.items()}
+    types |= {name: np.dtype(dtype) for dtype, name in _UNUSED.items()}
     arrays, problems = {}, []
     for key, fact in header.items():
         start, stop = fact["data_offsets"]

@@ -252,7 +252,9 @@ def test_a_member_with_a_path_is_not_unpacked(whole, tmp_path):
     rewrite(whole / "a.keras", path, lambda data: data)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("../evil", "x")
-    load(path, classes=5)
+    for settings in ({}, {"classes": 5}):
+        with pytest.raises(ValueError, match="'../evil', a place outside"):
+            load(path, **settings)
     assert not (tmp_path / "evil").exists()
     assert os.listdir(path.parent) == ["a.keras"]
 
