@@ -359,7 +359,7 @@ def test_blocks_that_are_missing_are_not_made(tmp_path):
         key.replace("encoderblock_0", "encoderblock_999999999"): array
         for key, array in arrays.items()
     }
-    np.savez(tmp_path / "b.npz", **arrays, **far)
+    np.savez(tmp_path / "b.npz", **{**arrays, **far})
     with pytest.raises(ValueError, match="b.npz' .*block_1 is missing"):
         load(tmp_path / "b.npz")
 
