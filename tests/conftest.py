@@ -54,6 +54,8 @@ with contextlib.suppress(ImportError):
 # starts fastest is enough, where all three are run.
 _ONE_BACKEND = (
     "tests/converters/test_bad_files.py",
+    "tests/converters/test_fuzzing.py",
+    "tests/converters/test_poison.py",
     "tests/converters/test_huggingface.py",
     "tests/converters/test_inspect.py",
     "tests/downloads/",

@@ -52,7 +52,7 @@ def architecture(
         "patch_size": tuple(patch_size),
         "channels": channels,
         "hidden_size": hidden_size,
-        "num_layers": 1 + max(_block_numbers(shapes)),
+        "num_layers": count_of(shapes, "block_"),
         "num_heads": shapes["block_0/attention/query/kernel"][1],
         "mlp_dim": shapes["block_0/mlp/dense_2/kernel"][0],
         "class_token": class_token,
@@ -159,7 +159,8 @@ def _positions(facts, shape, grid, image_grid, prefixes):
 def _grid(count, grid, image_grid):
     """The grid of so many patches; None if there is no telling."""
     if grid is not None:
-        return tuple(grid) if grid[0] * grid[1] == count else None
+        fits = min(grid) > 0 and grid[0] * grid[1] == count
+        return tuple(grid) if fits else None
     side = math.isqrt(max(count, 0))
     square = (side, side) if side and side * side == count else None
     fits = image_grid and None not in image_grid
@@ -201,7 +202,20 @@ def _raise_if_ambiguous(facts, prefixes, counts, grids):
         )
 
 
-def _block_numbers(shapes):
-    for path in shapes:
-        if path.startswith("block_"):
-            yield int(path.split("/")[0].removeprefix("block_"))
+def count_of(shapes, start):
+    """Returns the number of blocks whose paths begin so.
+
+    Raises:
+        ValueError: if one of them is not there.
+    """
+    found = {
+        path.removeprefix(start).split("/")[0]
+        for path in shapes
+        if path.startswith(start)
+    }
+    for number in range(len(found)):
+        if str(number) not in found:
+            raise ValueError(
+                f"{start}{number} is missing, of {len(found) + 1} or more."
+            )
+    return len(found)

@@ -78,31 +78,31 @@ class Checkpoint:
             position_prefix: As in `VisionTransformer`; None takes what fits.
         """
         shapes = {path: array.shape for path, array in self.weights.items()}
-        config = dict(self.config)
-        implied = {}
-        if self.layout != "keras":
-            implied = meaning(self.layout, self.format, shapes)
-        if self.family == "bit":
-            return {**implied, **_resnet.bit_facts(shapes), **config}
+        implied, config = {}, dict(self.config)
         stored = config.pop("grid_size", None)
-        grid = grid or stored
+        prefixes = position_prefixes(self.layout, self.format.name)
+        if position_prefix:
+            prefixes = (position_prefix,)
         try:
+            if self.layout != "keras":
+                implied = meaning(self.layout, self.format, shapes)
+            if self.family == "bit":
+                facts = _resnet.bit_facts(shapes)
+                return {**implied, **facts, **self.config}
             facts = architecture(
-                shapes,
-                grid,
-                image_grid,
-                class_token,
-                (position_prefix,)
-                if position_prefix
-                else position_prefixes(self.layout, self.format.name),
+                shapes, grid or stored, image_grid, class_token, prefixes
             )
-        except ValueError as error:
-            raise ValueError(f"{self.path!r} cannot be used. {error}") from None
+            facts |= decoder_facts(shapes)
+        except (ValueError, KeyError, IndexError) as error:
+            what = str(error)
+            if not isinstance(error, ValueError):  # of arrays that are not
+                what = f"Arrays are missing or have no axes ({what})."
+            raise ValueError(f"{self.path!r} cannot be used. {what}") from None
         if self.layout == "big_vision" and facts["position_embedding"] == (
             "none"
         ):
             facts["position_embedding"] = "sincos2d"  # it is never stored
-        return {**implied, **facts, **decoder_facts(shapes), **config}
+        return {**implied, **facts, **config}
 
 
 def open_checkpoint(

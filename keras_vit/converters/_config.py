@@ -10,6 +10,24 @@ _OF_MAE = (
     ("norm_pixels", "norm_pix_loss"),
     ("decoder_num_heads", "decoder_num_attention_heads"),
 )
+
+
+def _is_count(value):
+    return type(value) is int and 0 < value < 2**31
+
+
+def _is_share(value):
+    return type(value) in (int, float) and 0 < value < 1
+
+
+_VALUES = {  # name: what it must be, for people and for us
+    "hidden_act": ("text", lambda value: isinstance(value, str)),
+    "layer_norm_eps": ("between 0 and 1", _is_share),
+    "num_attention_heads": ("a whole number above 0", _is_count),
+    "mask_ratio": ("between 0 and 1", _is_share),
+    "norm_pix_loss": ("true or false", lambda value: type(value) is bool),
+    "decoder_num_attention_heads": ("a whole number above 0", _is_count),
+}
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 
@@ -27,6 +45,12 @@ def told_by(config, layout):
 
 
 def _huggingface(config):
+    for name, (what, fits) in _VALUES.items():
+        if name in config and not fits(config[name]):
+            raise ValueError(
+                f"{name!r} in its config.json must be {what}. Received: "
+                f"{config[name]!r:.100}"
+            )
     facts = {}
     if "hidden_act" in config:
         name = config["hidden_act"]
@@ -52,16 +76,17 @@ def _huggingface(config):
 
 def _timm(config):
     facts = {}
-    if config.get("global_pool") in _POOLINGS:
-        facts["pooling"] = _POOLINGS[config["global_pool"]]
+    pooling = config.get("global_pool")
+    if isinstance(pooling, str) and pooling in _POOLINGS:
+        facts["pooling"] = _POOLINGS[pooling]
     if "quickgelu" in str(config["architecture"]):
         facts["activation"] = "quick_gelu"
     return facts
 
 
 def _pair(size):
-    if isinstance(size, int):
-        return (size, size)
+    if type(size) is int:
+        size = (size, size)
     if isinstance(size, (list, tuple)) and len(size) == 2:
-        return tuple(size)
+        return tuple(size) if all(map(_is_count, size)) else None
     return None

@@ -5,14 +5,20 @@ Nothing in a file is ever run: pickled objects are refused. A reader returns
 """
 
 import json
+import math
 import zipfile
 
 import ml_dtypes
 import numpy as np
 
+from keras_vit.converters import _archives
 from keras_vit.converters._progress import track
 
-_NESTS = ("model", "state_dict", "teacher")
+_NPY_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_LONGEST_HEADER = 10**8  # bytes; as the format's own library has it
 _SAFETENSORS = {  # what the format calls its types
     "float64": "F64",
     "float32": "F32",
@@ -21,30 +27,64 @@ _SAFETENSORS = {  # what the format calls its types
 }
 
 
+# What else is in such files, so that an error can say so.
+_UNUSED = {
+    **{f"int{8 * size}": f"I{8 * size}" for size in (1, 2, 4, 8)},
+    **{f"uint{8 * size}": f"U{8 * size}" for size in (1, 2, 4, 8)},
+    "bool": "BOOL",
+}
+
+
 def read_npz(path):
     if not zipfile.is_zipfile(path):
         raise not_a("n .npz file (a zip archive of arrays)", path)
     arrays, problems = {}, []
     try:
-        archive = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        with _archives.opened(path) as archive:
+            title, size = f"reading {path.name}", path.stat().st_size
+            for member in track(archive.infolist(), title, size):
+                key = member.filename.removesuffix(".npy")
+                try:
+                    if key in arrays:
+                        raise ValueError("is there twice")
+                    with archive.open(member) as file:
+                        arrays[key] = _array_of(file, member.file_size)
+                except Exception as error:  # kinds differ by what is broken
+                    problems.append(f"{key}: {error}")
+    except _archives.BROKEN as error:
         raise not_a(f"n .npz file ({error})", path) from None
-    with archive:
-        title = f"reading {path.name}"
-        for key in track(archive.files, title, path.stat().st_size):
-            try:
-                array = archive[key]
-            except Exception as error:  # NumPy's kinds differ by what is broken
-                problems.append(f"{key}: {error}")
-                continue
-            if not isinstance(array, np.ndarray):
-                problems.append(f"{key}: not an array")
-                continue
-            # NumPy has no name for bfloat16 and reads two bytes (big_vision).
-            if array.dtype == np.dtype("V2"):
-                array = array.view(ml_dtypes.bfloat16)
-            arrays[key] = array
     return arrays, problems
+
+
+def _array_of(file, size):
+    """Returns the array in a .npy file of so many bytes."""
+    version = np.lib.format.read_magic(file)
+    if version not in _NPY_HEADERS:
+        raise ValueError(f"an .npy header of version {version}")
+    shape, fortran, dtype = _NPY_HEADERS[version](file)
+    if dtype.hasobject:
+        raise ValueError("Object arrays cannot be loaded: they hold code")
+    if dtype.subdtype or dtype.names:
+        raise ValueError(f"type {dtype}, expected floats")
+    # Before any memory is asked for.
+    raise_unless_fits(shape, dtype.itemsize, size - file.tell())
+    array = _archives.fill(file, size - file.tell()).view(dtype)
+    # NumPy has no name for bfloat16 and reads two bytes (big_vision).
+    if array.dtype == np.dtype("V2"):
+        array = array.view(ml_dtypes.bfloat16)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+
+
+def raise_unless_fits(shape, itemsize, size):
+    """Raises a `ValueError` unless an array of a shape has so many bytes."""
+    whole = all(type(n) is int and n >= 0 for n in shape)
+    if not whole or math.prod(shape) * itemsize != size:
+        raise ValueError(
+            f"its shape {tuple(shape)} does not fit the {size:,} bytes that "
+            "are there"
+        )
 
 
 def write_npz(arrays, path):
@@ -55,13 +95,80 @@ def write_npz(arrays, path):
 
 
 def read_safetensors(path):
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     try:
-        return load_file(path), []
-    except (SafetensorError, ValueError, KeyError) as error:
+        with open(path, "rb") as file:
+            header = _safetensors_header(file, path.stat().st_size)
+            return _tensors(file, header)
+    except (ValueError, EOFError, RecursionError) as error:
         raise not_a(f" .safetensors file ({error})", path) from None
+
+
+def _safetensors_header(file, size):
+    """Returns what the header says of each array, in the order of the bytes."""
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > min(size - 8, _LONGEST_HEADER):
+        raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
+    header = json.loads(file.read(length).decode(), object_pairs_hook=unique)
+    if not isinstance(header, dict):
+        raise ValueError("a header that is no dict")
+    notes = header.pop("__metadata__", {})
+    if not isinstance(notes, dict) or not all(
+        isinstance(note, str) for note in notes.values()
+    ):
+        raise ValueError("__metadata__ that is no text")
+    for key, fact in header.items():
+        if not isinstance(fact, dict) or not (
+            _numbers(fact.get("shape"))
+            and _numbers(fact.get("data_offsets"))
+            and len(fact["data_offsets"]) == 2
+        ):
+            raise ValueError(f"{key}: no shape or place")
+    header = dict(sorted(header.items(), key=lambda i: i[1]["data_offsets"]))
+    end = 0
+    for key, fact in header.items():
+        start, stop = fact["data_offsets"]
+        if start != end or stop < start:
+            raise ValueError(f"{key}: bytes {start} to {stop}, after {end}")
+        end = stop
+    if end != size - 8 - length:
+        raise ValueError(f"{size - 8 - length:,} bytes of arrays, not {end:,}")
+    return header
+
+
+def _tensors(file, header):
+    types = {name: np.dtype(dtype) for dtype, name in _SAFETENSORS.items()}
+    types |= {name: np.dtype(dtype) for dtype, name in _UNUSED.items()}
+    arrays, problems = {}, []
+    for key, fact in header.items():
+        start, stop = fact["data_offsets"]
+        data = _archives.fill(file, stop - start)
+        dtype = types.get(str(fact.get("dtype")))
+        if dtype is None:
+            problems.append(f"{key}: type {fact.get('dtype')}, expected floats")
+            continue
+        try:
+            raise_unless_fits(fact["shape"], dtype.itemsize, stop - start)
+        except ValueError as error:
+            problems.append(f"{key}: {error}")
+            continue
+        arrays[key] = data.view(dtype).reshape(fact["shape"])
+    return arrays, problems
+
+
+def _numbers(values):
+    return isinstance(values, list) and all(
+        type(n) is int and 0 <= n < 2**63 for n in values
+    )
+
+
+def unique(pairs):
+    """Makes a dict of JSON's pairs, of which none may be another's."""
+    found = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} is there twice")
+        found[name] = value
+    return found
 
 
 def write_safetensors(arrays, path):
@@ -88,40 +195,8 @@ def write_safetensors(arrays, path):
             file.write(flat.view(np.uint8))
 
 
-def read_torch(path):
-    torch = _torch("Reading", path)
-    try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds, by what is broken
-        reason = str(error).strip().split("\n")[0]
-        raise not_a(f" PyTorch file of plain weights ({reason})", path) from (
-            None
-        )
-    for name in _NESTS:
-        nested = tensors.get(name) if isinstance(tensors, dict) else None
-        if isinstance(nested, dict):
-            tensors = nested
-            break
-    if not isinstance(tensors, dict):
-        raise not_a(" PyTorch file of named weights", path)
-    arrays, problems = {}, []
-    for key, tensor in tensors.items():
-        if not isinstance(key, str):
-            problems.append(f"{key!r}: a name that is no text")
-        elif not isinstance(tensor, torch.Tensor):
-            problems.append(f"{key}: {type(tensor).__name__}, not a tensor")
-        elif tensor.layout != torch.strided or tensor.is_quantized:
-            problems.append(f"{key}: a sparse or quantized tensor")
-        elif tensor.dtype == torch.bfloat16:
-            bits = tensor.detach().contiguous().view(torch.int16).numpy()
-            arrays[key] = bits.view(ml_dtypes.bfloat16)
-        else:
-            arrays[key] = tensor.detach().numpy()
-    return arrays, problems
-
-
 def write_torch(arrays, path):
-    torch = _torch("Writing", path)
+    torch = _torch(path)
     tensors = {}
     for key, array in _taken(arrays, path):
         # PyTorch wants to own what it saves, row by row.
@@ -151,12 +226,12 @@ def not_a(kind, path):
     return ValueError(f"{str(path)!r} is not a{kind}. {why}")
 
 
-def _torch(doing, path):
+def _torch(path):
     try:
         import torch
     except ImportError as error:
         raise ImportError(
-            f"{doing} {str(path)!r} needs PyTorch: pip install "
+            f"Writing {str(path)!r} needs PyTorch: pip install "
             '"keras-vit-models[convert]"'
         ) from error
     return torch

@@ -3,6 +3,8 @@
 Our paths of it begin with `decoder/`; MAE's holds blocks of its own width.
 """
 
+from keras_vit.converters._architecture import count_of
+
 DECODER = "decoder/"
 # Also the head of masked patch prediction, which no other code has.
 PARTS = (DECODER, "predictor/")
@@ -72,7 +74,7 @@ def decoder_heads(arrays, format, wanted=None):
         ValueError: if it cannot be told.
     """
     bias = arrays.get(format.key(_SIGN))
-    if bias is None or wanted is not None:
+    if bias is None or not bias.ndim or wanted is not None:
         return wanted
     if bias.shape[0] in _HEADS:
         return _HEADS[bias.shape[0]]
@@ -91,16 +93,14 @@ def decoder_facts(shapes):
         return {"pretraining": "mim"}
     if _SIGN not in shapes:
         return {}
+    count = count_of(shapes, "decoder/block_")
+    if not count:
+        raise ValueError("decoder/block_0 is missing.")
     block = "decoder/block_0"
-    numbers = [
-        int(path.split("/")[1].removeprefix("block_"))
-        for path in shapes
-        if path.startswith("decoder/block_")
-    ]
     return {
         "pretraining": "mae",
         "decoder_hidden_size": shapes[_SIGN][0],
-        "decoder_num_layers": 1 + max(numbers),
+        "decoder_num_layers": count,
         "decoder_num_heads": shapes[f"{block}/attention/query/kernel"][1],
         "decoder_mlp_dim": shapes[f"{block}/mlp/dense_2/kernel"][0],
     }

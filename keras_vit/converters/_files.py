@@ -9,10 +9,10 @@ import os
 import pathlib
 import tempfile
 
-import ml_dtypes
 import numpy as np
 
 from keras_vit.converters import _containers
+from keras_vit.converters import _torch_files
 
 _CONTAINERS = {  # ending: reader, writer
     ".npz": (_containers.read_npz, _containers.write_npz),
@@ -22,10 +22,14 @@ _CONTAINERS = {  # ending: reader, writer
     ),
     **dict.fromkeys(
         (".pth", ".pt", ".bin"),
-        (_containers.read_torch, _containers.write_torch),
+        (_torch_files.read_torch, _containers.write_torch),
     ),
 }
 SUFFIXES = tuple(_CONTAINERS)
+_LONGEST_JSON = 2**26  # bytes; Python makes many times as many of them
+# NumPy has more kinds of floats, which no container can be written with.
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_SHOWN = 20  # problems in one error
 
 
 def read(path, finite=True):
@@ -76,6 +80,8 @@ def existing(path):
             f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of "
             f"Hugging Face's.{by_name}"
         )
+    if not (path.is_file() or path.is_dir()):
+        raise ValueError(f"{str(path)!r} is no file, but a pipe or a device.")
     return path
 
 
@@ -100,8 +106,15 @@ def read_config(path, name="config.json"):
 
 def read_json(path):
     """Returns the dict in a JSON file; {} if it holds something else."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{str(path)!r} is no file.")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        if path.stat().st_size > _LONGEST_JSON:
+            raise ValueError(f"it has more than {_LONGEST_JSON:,} bytes")
+        content = json.loads(
+            path.read_text(encoding="utf-8"),
+            object_pairs_hook=_containers.unique,
+        )
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is not valid JSON: {error}") from None
     return content if isinstance(content, dict) else {}
@@ -135,41 +148,50 @@ def _read_shards(path):
     index = read_json(path).get("weight_map")
     if not isinstance(index, dict) or not index:
         raise ValueError(f"{str(path)!r} names no shards in 'weight_map'.")
-    arrays, problems = {}, []
+    arrays, problems, place = {}, [], {}
     for name in sorted(set(map(str, index.values()))):
         # A shard lies beside its index: nothing else is ever opened.
         if pathlib.PurePath(name).name != name or "\\" in name:
             raise ValueError(f"{str(path)!r} names a shard elsewhere: {name!r}")
         shard = path.parent / name
-        if not shard.is_file():
+        if not os.path.isfile(shard):  # nor is a name that cannot be one
             raise FileNotFoundError(
                 f"{str(path)!r} names the shard {name!r}, which is not there."
             )
         found, wrong = _reader(shard)(shard)
-        arrays.update(found)
         problems += wrong
-    absent = index.keys() - arrays.keys()
-    return arrays, [
-        *problems,
-        *(f"{key}: in no shard" for key in sorted(absent)),
-    ]
+        problems += [
+            f"{key}: in {place[key]} and in {name}"
+            for key in sorted(found.keys() & arrays.keys())
+        ]
+        arrays.update(found)
+        place.update(dict.fromkeys(found, name))
+    for key in sorted(index):
+        if key not in place:
+            problems.append(f"{key}: in no shard")
+        elif place[key] != index[key]:
+            problems.append(f"{key}: in {place[key]}, not in {index[key]}")
+    return arrays, problems
 
 
 def raise_unless_usable(path, arrays, problems=(), finite=True):
     """Raises one ValueError that names every array that is none of floats."""
     problems = list(problems)
     for key, array in arrays.items():
-        if not (
-            np.issubdtype(array.dtype, np.floating)
-            or array.dtype == ml_dtypes.bfloat16
-        ):
+        if not key.isprintable():
+            problems.append(f"{key!r}: a name that is no plain text")
+        elif str(array.dtype) not in _FLOATS:
             problems.append(f"{key}: type {array.dtype}, expected floats")
+        elif not array.size:
+            problems.append(f"{key}: no values, its shape is {array.shape}")
         elif finite and not np.isfinite(array).all():
             problems.append(f"{key}: not all values are finite")
     if problems:
+        more = len(problems) - _SHOWN
+        lines = [*problems[:_SHOWN], *([f"and {more} more"] * (more > 0))]
         raise ValueError(
             f"{str(path)!r} holds arrays that cannot be used:\n"
-            + "\n".join(f"  {line}" for line in problems)
+            + "\n".join(f"  {line}" for line in lines)
         )
 
 

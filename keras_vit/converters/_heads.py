@@ -23,7 +23,7 @@ def number_of_heads(arrays, spelling, wanted=None):
     if spelling.kinds["heads"]["kernel"][1] == "... -> ...":
         return None
     kernel = arrays.get(spelling.key("patch_embedding/kernel"))
-    if kernel is None:
+    if kernel is None or not kernel.ndim:  # which the reader then names
         return wanted
     hidden_size = kernel.shape[0]
     if wanted is not None:
@@ -34,7 +34,7 @@ def number_of_heads(arrays, spelling, wanted=None):
             )
         return wanted
     norm = arrays.get(spelling.key("block_0/attention/query_norm/gamma"))
-    if norm is not None:
+    if norm is not None and norm.ndim:
         return hidden_size // norm.shape[0]
     if hidden_size in _HEADS:
         return _HEADS[hidden_size]

@@ -227,7 +227,10 @@ def _mlp_ratio(told):
 def _labels(theirs, classes):
     """The source's own labels, if they are of as many classes."""
     names = theirs.get("id2label")
-    if not isinstance(names, dict) or len(names) != classes:
+    if not isinstance(names, dict) or not (
+        names.keys() == {str(i) for i in range(classes)}
+        and all(isinstance(name, str) for name in names.values())
+    ):
         names = {str(i): f"LABEL_{i}" for i in range(classes)}
     return {
         "id2label": names,

@@ -7,15 +7,18 @@ archive of such a tree and of all layers' configs.
 
 import io
 import json
-import zipfile
+import pathlib
 
 import ml_dtypes
 import numpy as np
 
+from keras_vit.converters import _archives
+from keras_vit.converters import _hdf5
 from keras_vit.converters import _resnet
 from keras_vit.converters._architecture import architecture
 from keras_vit.converters._architecture import positioned
 from keras_vit.converters._containers import not_a
+from keras_vit.converters._containers import unique
 from keras_vit.converters._decoder import DECODER
 from keras_vit.converters._files import raise_unless_usable
 from keras_vit.converters._positions import is_positions
@@ -31,6 +34,20 @@ UNTOLD = {
     "hybrid": (*_OF_VIT, *_OF_RESNET),
     "bit": _OF_RESNET,
 }
+# What arrays alone decide.
+_SIZES = (
+    "patch_size",
+    "channels",
+    "hidden_size",
+    "num_layers",
+    "num_heads",
+    "mlp_dim",
+    "classes",
+    "representation_size",
+    "num_registers",
+    "resnet_layers",
+    "width_factor",
+)
 # Layers that are neither dense nor a norm: the name of their array.
 _OWN = {
     "class_token": "tokens",
@@ -41,16 +58,8 @@ _OWN = {
     "scale_1": "gamma",
     "scale_2": "gamma",
 }
-_BROKEN = (  # what zipfile, json and h5py raise
-    OSError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    json.JSONDecodeError,
-    UnicodeDecodeError,
-    zipfile.BadZipFile,
-)
+# What zipfile, json and h5py raise, and what follows from other values.
+_BROKEN = (*_archives.BROKEN, TypeError, AttributeError)
 
 
 def is_keras(path):
@@ -60,7 +69,7 @@ def is_keras(path):
 
 def is_pretraining(path):
     """Whether a .keras file holds a model of `keras_vit.pretraining`."""
-    with zipfile.ZipFile(path) as archive:
+    with _archives.opened(pathlib.Path(path)) as archive:
         config = json.loads(archive.read("config.json"))
     return "encoder" in config.get("config", ())
 
@@ -87,14 +96,17 @@ def read_keras(path, finite=True):
     Raises:
         ValueError: if it cannot be read, or is no model of this package.
     """
+    if path.is_dir():
+        raise ValueError(f"{str(path)!r} is a folder, not a file of Keras's.")
     try:
         if path.suffix == ".keras":
             configs, settings, file = _open_archive(path)
             weights, grid, _ = _read_tree(file)
             told = built = None
         else:
-            weights, grid, notes = _read_tree(path)
-            told, built = notes.get("told"), notes.get("built", {})
+            with open(path, "rb") as file:
+                weights, grid, notes = _read_tree(file)
+            told, built = notes.get("told"), notes.get("built")
     except _BROKEN as error:
         raise not_a(f" {path.suffix} file of Keras's ({error})", path) from None
     raise_unless_usable(path, weights, finite=finite)
@@ -104,16 +116,36 @@ def read_keras(path, finite=True):
         if path.suffix == ".keras":
             told, built = told_by_layers(configs, shapes, grid)
             told |= settings
-        elif told is None:
-            bit = _resnet.family(shapes) == "bit"
-            told = (
-                _resnet.bit_facts(shapes) if bit else architecture(shapes, grid)
-            )
-    except (ValueError, *_BROKEN) as error:
+        else:
+            told = _agreed(told, _facts(shapes, grid))
+            built = {} if built is None else dict(built)
+    except _BROKEN as error:
         raise ValueError(
             f"{str(path)!r} was not made by keras_vit. {error}"
         ) from None
     return weights, _tuples(told), _tuples(built)
+
+
+def _facts(shapes, grid):
+    if _resnet.family(shapes) == "bit":
+        return _resnet.bit_facts(shapes)
+    return architecture(shapes, grid)
+
+
+def _agreed(notes, facts):
+    """Returns what notes tell, which what arrays tell must not deny: a number
+    of layers that is not there would be built."""
+    if notes is None:
+        return facts
+    notes = _tuples(notes)
+    wrong = [
+        f"{name}={notes[name]!r}, its arrays {facts[name]!r}"
+        for name in _SIZES
+        if name in notes and name in facts and notes[name] != facts[name]
+    ]
+    if wrong:
+        raise ValueError(f"Its notes tell {'; '.join(wrong)}.")
+    return notes
 
 
 def write_notes(path, told, built):
@@ -177,10 +209,10 @@ def _built(configs, pooling):
 
 
 def _open_archive(path):
-    """Returns the layers' configs, `settings_of` them and the tree's file;
-    nothing is unpacked to disk, and only these two members are looked at."""
-    with zipfile.ZipFile(path) as archive:
-        config = json.loads(archive.read("config.json"))
+    """Returns the layers' configs, `settings_of` them and the tree's file."""
+    with _archives.opened(path) as archive:
+        text = archive.read("config.json")
+        config = json.loads(text, object_pairs_hook=unique)
         tree = io.BytesIO(archive.read("model.weights.h5"))
     # A pre-training model's config has its encoder's inside.
     inner = config["config"].get("encoder", config)["config"]
@@ -191,21 +223,23 @@ def _open_archive(path):
 
 def _read_tree(file):
     """Returns `({(layer, ..., number): array}, grid, notes)`."""
-    import h5py
-
-    arrays, grid = {}, None
-    with h5py.File(file, "r") as root:
-        notes = json.loads(root.attrs.get(_NOTES, "{}"))
-        for start, keys, data, name in _arrays(root):
-            if any(key.startswith("seed_generator") for key in keys):
-                continue  # the state of a dropout, and no weight
-            array = np.asarray(data)
-            if data.attrs.get("dtype") == "bfloat16":  # HDF5 has no name
-                array = array.view(ml_dtypes.bfloat16)
-            if keys[-1] == "grid_size":
-                grid = tuple(int(n) for n in array)
-                continue
-            arrays[start + "/".join((name, *keys[1:]))] = array
+    root, arrays, grid = _hdf5.read(file), {}, None
+    notes = json.loads(root.attributes.get(_NOTES) or "{}")
+    for start, keys, data, name in _arrays(root):
+        if any(key.startswith("seed_generator") for key in keys):
+            continue  # the state of a dropout, and no weight
+        array = data.read()
+        if data.attributes.get("dtype") == "bfloat16":  # HDF5 has no name
+            array = array.view(ml_dtypes.bfloat16)
+        if keys[-1] == "grid_size":
+            grid = tuple(int(n) for n in array)
+            if len(grid) != 2 or min(grid) < 1:
+                raise ValueError(f"a grid of {grid}")
+            continue
+        path = start + "/".join((name, *keys[1:]))
+        if path in arrays:
+            raise ValueError(f"{path} is there twice")
+        arrays[path] = array
     return arrays, grid, notes
 
 
@@ -217,37 +251,34 @@ def _arrays(root):
         ("", "layers"),
         ("", "encoder/layers"),
     ):
-        if place in root or (place == "layers" and "encoder" not in root):
-            for found in _datasets(root, root[place]):
+        group = root
+        for part in place.split("/"):
+            group = group.items.get(part) if _is_group(group) else None
+        if _is_group(group):
+            for found in _datasets(group):
                 yield start, *found
+        elif place == "layers" and "encoder" not in root.items:
+            raise ValueError("it has no layers")
 
 
-def _datasets(root, group, keys=(), name=None):
+def _is_group(item):
+    return isinstance(item, _hdf5.Group)
+
+
+def _datasets(group, keys=(), name=None):
     """Yields `(keys, dataset, layer's name)` of a tree."""
-    import h5py
-
-    for key in group:
-        # A link or external storage would read another file.
-        link = group.get(key, getlink=True)
-        if not isinstance(link, h5py.HardLink):
-            raise ValueError(
-                f"{root.filename!r} holds a link, {group.name}/{key}, which "
-                "no file of Keras's does. It is not followed."
-            )
-        item = group[key]
-        if isinstance(item, h5py.Dataset):
-            if item.external or item.is_virtual:
-                raise ValueError(
-                    f"{root.filename!r} keeps {item.name} in another file, "
-                    "which no file of Keras's does. It is not read."
-                )
+    for key, item in group.items.items():
+        if not _is_group(item):
             yield (*keys, key), item, name
         elif key == "vars":
-            yield from _datasets(root, item, keys, name)
+            yield from _datasets(item, keys, name)
         else:
-            own = item["vars"].attrs.get("name") if "vars" in item else None
+            variables = item.items.get("vars")
+            own = None
+            if _is_group(variables):
+                own = variables.attributes.get("name")
             inner = str(own or key) if not keys else name
-            yield from _datasets(root, item, (*keys, key), inner)
+            yield from _datasets(item, (*keys, key), inner)
 
 
 def _named(key, arrays):

@@ -8,6 +8,7 @@ from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._checkpoint import raise_if_untold
 from keras_vit.converters._decoder import decoder_facts
 from keras_vit.converters._files import replacing
+from keras_vit.converters._keras_configs import raise_unless_ours
 from keras_vit.converters._keras_files import is_keras
 from keras_vit.converters._keras_files import is_pretraining
 from keras_vit.converters._keras_files import settings_of
@@ -85,9 +86,15 @@ def _load_whole(checkpoint):
 
     from keras_vit.weights import load_into
 
+    shapes = [array.shape for array in checkpoint.weights.values()]
     try:
+        raise_unless_ours(
+            checkpoint.path,
+            keras.saving.get_registered_object,
+            max(map(max, filter(None, shapes)), default=0),
+        )
         model = keras.models.load_model(checkpoint.path, safe_mode=True)
-    except (ValueError, TypeError, KeyError) as error:
+    except Exception as error:  # Keras's kinds differ by what is broken
         raise ValueError(
             f"{checkpoint.path!r} cannot be loaded. {error}"
         ) from None

@@ -66,11 +66,11 @@ def layers_of(paths):
         for match in map(_UNIT.fullmatch, paths)
         if match
     ]
-    stages = max((stage for stage, _ in numbers), default=0)
-    # A stage that is missing counts as one unit, which the loader then names.
+    # As many as are there: the loader names those with higher numbers.
+    stages = {stage for stage, _ in numbers}
     return tuple(
-        max((unit for other, unit in numbers if other == stage), default=1)
-        for stage in range(1, stages + 1)
+        max(1, sum(other == stage for other, _ in numbers))
+        for stage in range(1, len(stages) + 1)
     )
 
 

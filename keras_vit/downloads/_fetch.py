@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import errno
 import hashlib
-import importlib.util
 import json
 import os
 import pathlib
@@ -145,12 +144,6 @@ def _download(folder, sources, check, what):
     refusals = []
     parts = folder / "parts"  # where a file can be moved from at once
     for i, source in enumerate(sources):
-        if _needs_torch(source.name):
-            refusals.append(
-                f"  {source.address}\n    reading it needs PyTorch: pip "
-                "install torch"
-            )
-            continue
         _http.say(f"{what}: downloading {source.address}")
         part = parts / str(i) / source.name
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -187,12 +180,6 @@ def _download(folder, sources, check, what):
             ]
         )
     )
-
-
-def _needs_torch(name):
-    """Whether a file could not be read, once it is here."""
-    torch = importlib.util.find_spec("torch")
-    return name.endswith((".pth", ".pt", ".bin")) and torch is None
 
 
 def _check(path, source, check):

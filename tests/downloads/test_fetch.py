@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import importlib.util
 import os
 import pathlib
 import shutil
@@ -327,15 +326,6 @@ def test_digests_behind_an_address_are_held_to(server, home):
             downloads.local(address + wrong)
     with pytest.raises(ValueError, match="for one file"):
         downloads.local("hf://o/n#sha256:00000000")
-
-
-def test_a_file_that_could_not_be_read_is_not_fetched(
-    server, folder, monkeypatch
-):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(OSError, match="reading it needs PyTorch"):
-        get(server, folder, "a/w.pth")
-    assert server.hits == []
 
 
 def test_address(server, home):

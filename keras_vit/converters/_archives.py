@@ -1,0 +1,97 @@
+"""Zip archives, which .npz, .keras and PyTorch's files are.
+
+Nothing is unpacked to disk, and no more into memory than the file's size
+allows for.
+"""
+
+import contextlib
+import pathlib
+import stat
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+
+# A file may hold so many times its size, and so many bytes more: zeros
+# compress well, and what claims more is a bomb.
+_TIMES, _SPARE = 4, 2**26
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_CHUNK = 2**20
+BROKEN = (  # what zipfile raises, and what a broken member leads to
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+)
+
+
+@contextlib.contextmanager
+def opened(path):
+    """Gives the `zipfile.ZipFile`, whose members are what they claim to be.
+
+    Raises:
+        ValueError: if a member is there twice, is compressed in another way
+            than these files are, is encrypted, would lie elsewhere or is a
+            link; or if all of them are too large for the file.
+        zipfile.BadZipFile: or another of `BROKEN`, if it is none.
+    """
+    with zipfile.ZipFile(path) as archive:
+        raise_unless_plain(path, archive.infolist())
+        yield archive
+
+
+def raise_unless_plain(path, members):
+    """Raises the `ValueError` of `opened`."""
+    names, total = set(), 0
+    for member in members:
+        why = _problem(member, names)
+        if why:
+            raise ValueError(f"it holds {member.filename!r}, {why}")
+        names.add(member.filename)
+        total += member.file_size
+    size = path.stat().st_size
+    if total > _TIMES * size + _SPARE:
+        raise ValueError(
+            f"it has {size:,} bytes and claims to hold {total:,}; checkpoints "
+            "hardly compress, and it is not unpacked"
+        )
+
+
+def _problem(member, names):
+    """What is wrong with a member; None if nothing is."""
+    parts = pathlib.PurePosixPath(member.filename.replace("\\", "/")).parts
+    if member.filename in names:
+        return "and holds it twice"
+    if ".." in parts or parts[:1] == ("/",):
+        return "a place outside of it"
+    if stat.S_ISLNK(member.external_attr >> 16):
+        return "a link"
+    if member.flag_bits & 1:
+        return "which is encrypted"
+    if member.compress_type not in _METHODS:
+        return "compressed in a way that none of these files is"
+    return None
+
+
+def fill(file, size):
+    """Returns an array of the next `size` bytes of a file.
+
+    Raises:
+        EOFError: if there are fewer.
+    """
+    buffer, done = np.empty(size, np.uint8), 0
+    while done < size:
+        chunk = file.read(min(_CHUNK, size - done))
+        if not chunk:
+            raise EOFError(f"{size - done:,} bytes are missing")
+        buffer[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        done += len(chunk)
+    return buffer

@@ -1,0 +1,437 @@
+"""Files made to harm: each is one clear error, for the reader and for the
+command, and nothing is run, unpacked or written."""
+
+import functools
+import io
+import json
+import os
+import stat
+import struct
+import zipfile
+
+import h5py
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters import _cli
+from keras_vit.converters import load
+from keras_vit.converters import open_checkpoint
+from keras_vit.converters import save
+
+ONES = np.ones(4, "float32")
+
+
+def npy(array=ONES, header=None):
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    data = buffer.getvalue()
+    if header is None:
+        return data
+    start = data.index(b"\n") + 1
+    text = header.encode().ljust(117) + b"\n"
+    return data[:8] + struct.pack("<H", len(text)) + text + data[start:]
+
+
+def archive(*members, method=zipfile.ZIP_STORED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as file:
+        for name, data in members:
+            file.writestr(name, data)
+    return buffer.getvalue()
+
+
+def shaped(shape, kind="<f4"):
+    text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}"
+    return archive(("cls.npy", npy(header=text)))
+
+
+def linked(name):
+    info = zipfile.ZipInfo(name)
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return info
+
+
+@functools.cache
+def bomb(*names):
+    """What is 100 MB of zeros in a tenth of a percent of that."""
+    zeros = bytes(10**8)
+    return archive(
+        *((name, zeros) for name in names), method=zipfile.ZIP_DEFLATED
+    )
+
+
+def tensors(header, data=bytes(16)):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def tensor(shape=(4,), place=(0, 16), kind="F32"):
+    return {"dtype": kind, "shape": shape, "data_offsets": place}
+
+
+def text(value):
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def whole(number):
+    return b"\x8a\x09" + number.to_bytes(9, "little", signed=True)
+
+
+def pth(value, key=None, data=bytes(16)):
+    """A file of PyTorch's of one key and value, in pickle's own words."""
+    pickle = b"\x80\x02}" + (key or text("cls")) + value + b"s."
+    return archive(("a/data.pkl", pickle), ("a/data/0", data))
+
+
+def rebuilt(numel=4, shape=4, stride=1):
+    return b"".join(
+        [
+            b"ctorch._utils\n_rebuild_tensor_v2\n((",
+            text("storage") + b"ctorch\nFloatStorage\n",
+            text("0") + text("cpu") + whole(numel) + b"tQK\x00",
+            whole(shape) + b"\x85" + whole(stride) + b"\x85",
+            b"\x89}tR",
+        ]
+    )
+
+
+def tree(write):
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        write(file.create_group("layers/dense/vars"))
+    return buffer.getvalue()
+
+
+def twice(group):
+    group["0"] = ONES
+    group["1"] = group["0"]
+
+
+DEEP = b"[" * 100_000
+RUN = "it would run "
+FILES = {  # name, ending: bytes and what the error says
+    ("bomb", ".npz"): (bomb("cls.npy"), "claims to hold 100,000,000"),
+    ("bomb", ".pth"): (bomb("a/data.pkl", "a/data/0"), "claims to hold 200"),
+    ("bomb", ".keras"): (bomb("config.json"), "claims to hold 100,000,000"),
+    ("outside", ".npz"): (
+        archive(("../x.npy", npy())),
+        "'../x.npy', a place o",
+    ),
+    ("root", ".npz"): (archive(("/x.npy", npy())), "'/x.npy', a place outside"),
+    ("link", ".npz"): (archive((linked("x.npy"), "/etc")), "'x.npy', a link"),
+    ("outside", ".keras"): (archive(("..\\x", "")), r"x', a place outside"),
+    ("link", ".keras"): (archive((linked("x"), "/etc")), "'x', a link"),
+    ("same names", ".npz"): (
+        archive(("cls", npy()), ("cls.npy", npy())),
+        "cls: is there twice",
+    ),
+    ("bzip2", ".npz"): (
+        archive(("cls.npy", npy()), method=zipfile.ZIP_BZIP2),
+        "'cls.npy', compressed in a way",
+    ),
+    ("negative", ".npz"): (shaped("(-4,)"), "cls: its shape .-4,. does not"),
+    ("terabytes", ".npz"): (shaped("(2199023255552,)"), "cls: its shape .219"),
+    ("overflow", ".npz"): (
+        shaped("(4611686018427387904, 4)"),
+        "cls: its shape .461.* does not fit the 16 bytes",
+    ),
+    ("deep", ".npz"): (shaped("(" * 60), "cls: "),
+    ("bool", ".npz"): (archive(("cls.npy", npy(ONES > 0))), "cls: type bool"),
+    ("complex", ".npz"): (
+        archive(("cls.npy", npy(ONES * 1j))),
+        "cls: type complex64, expected floats",
+    ),
+    ("wide", ".npz"): (
+        archive(("cls.npy", npy(ONES.astype("longdouble")))),
+        "cls: type float128, expected floats",
+    ),
+    ("struct", ".npz"): (
+        archive(("cls.npy", npy(np.zeros(1, "i4,f4")))),
+        "cls: type .*expected floats",
+    ),
+    ("no values", ".npz"): (
+        archive(("cls.npy", npy(np.zeros((9, 0), "f4")))),
+        r"cls: no values, its shape is \(9, 0\)",
+    ),
+    ("terminal", ".npz"): (
+        archive(("\x1b[2J.npy", npy())),
+        r"'\\x1b\[2J': a name that is no plain text",
+    ),
+    ("twice", ".safetensors"): (
+        tensors(b'{"cls":' + json.dumps(tensor()).encode() + b',"cls":1}'),
+        "'cls' is there twice",
+    ),
+    ("terabytes", ".safetensors"): (
+        struct.pack("<Q", 2**42) + b"{}",
+        "a header of 4,398,046,511,104 bytes in a file of 10",
+    ),
+    ("shape", ".safetensors"): (
+        tensors({"cls": tensor([2**40])}),
+        "cls: its shape .1099511627776,. does not fit the 16 bytes",
+    ),
+    ("overflow", ".safetensors"): (
+        tensors({"cls": tensor([2**62, 4])}),
+        "cls: its shape .461.* does not fit the 16 bytes",
+    ),
+    ("negative", ".safetensors"): (
+        tensors({"cls": tensor([-4])}),
+        "cls: no shape or place",
+    ),
+    ("behind", ".safetensors"): (
+        tensors({"cls": tensor([8], [0, 32])}),
+        "16 bytes of arrays, not 32",
+    ),
+    ("overlap", ".safetensors"): (
+        tensors({"a": tensor(), "b": tensor([2], [8, 16])}),
+        "b: bytes 8 to 16, after 16",
+    ),
+    ("hole", ".safetensors"): (
+        tensors({"cls": tensor([2], [8, 16])}),
+        "cls: bytes 8 to 16, after 0",
+    ),
+    ("float8", ".safetensors"): (
+        tensors({"cls": tensor([16], kind="F8_E4M3")}),
+        "cls: type F8_E4M3, expected floats",
+    ),
+    ("deep", ".safetensors"): (tensors(DEEP), "maximum recursion depth"),
+    ("names", ".safetensors"): (tensors(b'{"\xff": 1}'), "can't decode byte"),
+    ("terminal", ".safetensors"): (
+        tensors({"\x1b[2J": tensor()}),
+        r"'\\x1b\[2J': a name that is no plain text",
+    ),
+    ("deep key", ".pth"): (  # PyTorch 2.13 ends with a segmentation fault
+        pth(b"K\x01", b")" + b"\x85" * 200_000),
+        "a name that is a tuple",
+    ),
+    ("endless", ".pth"): (pth(b"N" * 2**20), "more than any weights need"),
+    ("terabytes", ".pth"): (
+        pth(rebuilt(shape=2**40, stride=0)),
+        "cls: its shape .1099511627776,. does not fit the 4 values",
+    ),
+    ("beyond", ".pth"): (
+        pth(rebuilt(numel=2**40)),
+        "0: 16 bytes for 1,099,511,627,776 values",
+    ),
+    ("overflow", ".pth"): (pth(rebuilt(shape=2**63)), "cls: its shape .922"),
+    ("negative", ".pth"): (pth(rebuilt(stride=-1)), "cls: a tensor without a"),
+    ("memory", ".pth"): (
+        pth(b"cbuiltins\nbytearray\n" + whole(2**40) + b"\x85R"),
+        RUN + "builtins.bytearray",
+    ),
+    ("command", ".pth"): (
+        pth(b"cos\nsystem\n" + text("touch trap") + b"\x85R"),
+        RUN + "os.system",
+    ),
+    ("old command", ".bin"): (
+        b"cos\nsystem\n" + text("touch trap") + b"\x85R.",
+        RUN + "os.system",
+    ),
+    ("twice", ".pth"): (
+        pth(rebuilt() + b"s" + text("cls") + b"K\x01"),
+        "'cls' is there twice",
+    ),
+    ("no storage", ".pth"): (
+        archive(("a/data.pkl", b"}" + text("cls") + rebuilt() + b"s.")),
+        "data/0",
+    ),
+    ("terabytes", ".weights.h5"): (
+        tree(lambda g: g.create_dataset("0", (2**40,), "float32")),
+        r"/layers/dense/vars/0 claims the shape \(1099511627776,\), and 0 b",
+    ),
+    ("packed", ".weights.h5"): (
+        tree(lambda g: g.create_dataset("0", data=ONES, compression="gzip")),
+        "/layers/dense/vars/0 is stored in pieces, or compressed",
+    ),
+    ("twice", ".weights.h5"): (tree(twice), "is in it twice"),
+    ("complex", ".weights.h5"): (
+        tree(lambda g: g.create_dataset("0", data=ONES.astype("int8"))),
+        "dense/0: type int8|dense/kernel: type int8",
+    ),
+    ("deep", ".keras"): (
+        archive(("config.json", DEEP), ("model.weights.h5", "")),
+        "maximum recursion depth",
+    ),
+    ("twice", ".keras"): (
+        archive(("config.json", '{"a": 1, "a": 2}'), ("model.weights.h5", "")),
+        "'a' is there twice",
+    ),
+}
+
+
+def refused(path, message, capsys, *more):
+    """By the reader, and by the command, which leaves its target alone."""
+    folder = path.parent
+    with pytest.raises(ValueError, match=message) as error:
+        open_checkpoint(path)
+    assert path.name in str(error.value)
+    target = folder / "target.npz"
+    target.write_text("before")
+    there = set(os.listdir(folder))
+    for arguments in (["--inspect"], [str(target), "--overwrite", *more]):
+        assert _cli.main([str(path), *arguments]) == 1
+        out, err = capsys.readouterr()
+        assert not out and err.startswith("error: ") and path.name in err
+        assert "\x1b" not in err
+    assert target.read_text() == "before"
+    assert set(os.listdir(folder)) == there
+
+
+@pytest.mark.parametrize("kind", FILES, ids=" ".join)
+def test_a_file_made_to_harm(kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data, message = FILES[kind]
+    path = tmp_path / f"a{kind[1]}"
+    path.write_bytes(data)
+    refused(path, message, capsys)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("ending", [".npz", ".pth", ".keras"])
+def test_a_member_that_is_there_twice(ending, tmp_path, capsys):
+    path = tmp_path / f"a{ending}"
+    path.write_bytes(archive(("x", npy()), ("x", npy())))
+    refused(path, "'x', and holds it twice", capsys)
+
+
+@pytest.mark.parametrize(
+    "ending", [".npz", ".safetensors", ".pth", ".keras", ".weights.h5"]
+)
+def test_what_is_no_file(ending, tmp_path, capsys):
+    path = tmp_path / f"a{ending}"
+    os.mkfifo(path)  # which would be waited for
+    refused(path, "is no file, but a pipe or a device", capsys)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    refused(path, "is no file, but a pipe or a device", capsys)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises((ValueError, FileNotFoundError), match="folder"):
+        open_checkpoint(path)
+
+
+CONFIGS = {
+    "num_attention_heads": (0, -1, 1.5, "2", True, None, [], 2**70),
+    "hidden_act": ([], {}, None, 3),
+    "layer_norm_eps": ("1e-6", 0, -1, float("nan"), float("inf"), []),
+}
+
+
+def test_a_config_of_wrong_values(tmp_path, capsys):
+    model = tiny()
+    save(model, tmp_path / "a")
+    path = tmp_path / "a" / "config.json"
+    config = json.loads(path.read_text())
+    for name, values in CONFIGS.items():
+        for value in values:
+            path.write_text(json.dumps({**config, name: value}))
+            with pytest.raises(ValueError, match=f"a' .*'{name}' in its con"):
+                open_checkpoint(tmp_path / "a")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match="config.json' is no file"):
+        open_checkpoint(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "index,message",
+    [
+        ({"a": "one.npz", "b": "two.npz"}, "b: in one.npz and in two.npz"),
+        ({"a": "two.npz"}, "a: in one.npz, not in two.npz|a: in no shard"),
+        ({"a": "x" * 300}, "names the shard"),
+    ],
+)
+def test_shards_that_do_not_fit(index, message, tmp_path):
+    np.savez(tmp_path / "one.npz", a=ONES, b=ONES)
+    np.savez(tmp_path / "two.npz", b=ONES)
+    path = tmp_path / "a.index.json"
+    path.write_text(json.dumps({"weight_map": index}))
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        open_checkpoint(path)
+
+
+def test_blocks_that_are_missing_are_not_made(tmp_path):
+    """A number in a name would else be that of layers to build."""
+    save(tiny(), tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as arrays:
+        arrays = dict(arrays)
+    far = {
+        key.replace("encoderblock_0", "encoderblock_999999999"): array
+        for key, array in arrays.items()
+    }
+    np.savez(tmp_path / "b.npz", **{**arrays, **far})
+    with pytest.raises(ValueError, match="b.npz' .*block_1 is missing"):
+        load(tmp_path / "b.npz")
+
+
+def test_notes_that_deny_the_arrays(tmp_path):
+    path = tmp_path / "a.weights.h5"
+    save(tiny(), path)
+    with h5py.File(path, "r+") as file:
+        notes = json.loads(file.attrs["keras_vit"])
+        notes["told"]["num_layers"] = 10**9
+        file.attrs["keras_vit"] = json.dumps(notes)
+    with pytest.raises(ValueError, match="num_layers=1000000000, its arrays 1"):
+        load(path)
+
+
+def test_files_of_newer_hdf5(tmp_path):
+    path, newer = tmp_path / "a.weights.h5", tmp_path / "b.weights.h5"
+    save(tiny(), path)
+    with h5py.File(path) as old, h5py.File(newer, "w", libver="latest") as new:
+        for key in old:
+            old.copy(key, new)
+        new.attrs.update(old.attrs)
+    expected, found = open_checkpoint(path), open_checkpoint(newer)
+    assert found.config == expected.config
+    assert found.weights.keys() == expected.weights.keys()
+    for key, array in expected.weights.items():
+        np.testing.assert_array_equal(found.weights[key], array)
+    newer.write_bytes(newer.read_bytes()[:5000])
+    with pytest.raises(ValueError, match="b.weights.h5' is not a"):
+        open_checkpoint(newer)
+
+
+LAYERS = {
+    "a module": ({"module": "os", "class_name": "system"}, "module 'os'"),
+    "a class": (
+        {"module": None, "registered_name": "evil>Layer"},
+        "'evil>Layer', which is not registered",
+    ),
+    "a lambda": (
+        {"module": "keras.layers", "class_name": "Lambda"},
+        "cannot be loaded",
+    ),
+    "a size": ({"config": {"units": 2**40}}, "units=1099511627776, of arrays"),
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_keras_file_with_a_layer_of_another(kind, tmp_path):
+    change, message = LAYERS[kind]
+    save(tiny(), tmp_path / "a.keras")
+    with zipfile.ZipFile(tmp_path / "a.keras") as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    config = json.loads(members["config.json"])
+    head = config["config"]["layers"][-1]
+    change = dict(change)
+    head["config"].update(change.pop("config", {}))
+    head.update(change)
+    members["config.json"] = json.dumps(config)
+    path = tmp_path / "b.keras"
+    path.write_bytes(archive(*members.items()))
+    with pytest.raises(ValueError, match=f"b.keras' .*{message}|{message}"):
+        load(path)
+
+
+@functools.cache
+def tiny():
+    return keras_vit.VisionTransformer(
+        patch_size=2,
+        hidden_size=4,
+        num_layers=1,
+        num_heads=1,
+        mlp_dim=4,
+        input_shape=(4, 4, 3),
+        classes=2,
+    )

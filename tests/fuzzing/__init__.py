@@ -1,0 +1,1 @@
+"""Broken checkpoints, made by the thousand: `python -m tests.fuzzing`."""
