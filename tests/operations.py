@@ -128,6 +128,7 @@ def _torch(what, layers):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
             results = operator(*args, **(kwargs or {}))
             if not operator.is_view:
+                kwargs = {**(kwargs or {}), "out": None}  # is a result
                 for x in tree_leaves((args, kwargs, results)):
                     if isinstance(x, torch.Tensor):
                         self.total += x.numel() * x.element_size()

@@ -17,7 +17,8 @@ import numpy as np
 # compress well, and what claims more is a bomb.
 _TIMES, _SPARE = 4, 2**26
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_CHUNK = 2**20
+SMALL = (*_METHODS, zipfile.ZIP_LZMA)  # for who reads in steps of 4 KiB,
+STEP = 2**12  # since zipfile unpacks all of a step, whatever comes of it
 BROKEN = (  # what zipfile raises, and what a broken member leads to
     OSError,
     EOFError,
@@ -34,7 +35,7 @@ BROKEN = (  # what zipfile raises, and what a broken member leads to
 
 
 @contextlib.contextmanager
-def opened(path):
+def opened(path, methods=_METHODS):
     """Gives the `zipfile.ZipFile`, whose members are what they claim to be.
 
     Raises:
@@ -44,15 +45,15 @@ def opened(path):
         zipfile.BadZipFile: or another of `BROKEN`, if it is none.
     """
     with zipfile.ZipFile(path) as archive:
-        raise_unless_plain(path, archive.infolist())
+        raise_unless_plain(path, archive.infolist(), methods)
         yield archive
 
 
-def raise_unless_plain(path, members):
+def raise_unless_plain(path, members, methods=_METHODS):
     """Raises the `ValueError` of `opened`."""
     names, total = set(), 0
     for member in members:
-        why = _problem(member, names)
+        why = _problem(member, names, methods)
         if why:
             raise ValueError(f"it holds {member.filename!r}, {why}")
         names.add(member.filename)
@@ -65,7 +66,7 @@ def raise_unless_plain(path, members):
         )
 
 
-def _problem(member, names):
+def _problem(member, names, methods):
     """What is wrong with a member; None if nothing is."""
     parts = pathlib.PurePosixPath(member.filename.replace("\\", "/")).parts
     if member.filename in names:
@@ -76,20 +77,20 @@ def _problem(member, names):
         return "a link"
     if member.flag_bits & 1:
         return "which is encrypted"
-    if member.compress_type not in _METHODS:
+    if member.compress_type not in methods:
         return "compressed in a way that none of these files is"
     return None
 
 
-def fill(file, size):
-    """Returns an array of the next `size` bytes of a file.
+def fill(file, size, step=2**20):
+    """Returns an array of the next `size` bytes of a file, `step` at a time.
 
     Raises:
         EOFError: if there are fewer.
     """
     buffer, done = np.empty(size, np.uint8), 0
     while done < size:
-        chunk = file.read(min(_CHUNK, size - done))
+        chunk = file.read(min(step, size - done))
         if not chunk:
             raise EOFError(f"{size - done:,} bytes are missing")
         buffer[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)

@@ -40,7 +40,7 @@ def read_npz(path):
         raise not_a("n .npz file (a zip archive of arrays)", path)
     arrays, problems = {}, []
     try:
-        with _archives.opened(path) as archive:
+        with _archives.opened(path, _archives.SMALL) as archive:
             title, size = f"reading {path.name}", path.stat().st_size
             for member in track(archive.infolist(), title, size):
                 key = member.filename.removesuffix(".npy")
@@ -48,7 +48,7 @@ def read_npz(path):
                     if key in arrays:
                         raise ValueError("is there twice")
                     with archive.open(member) as file:
-                        arrays[key] = _array_of(file, member.file_size)
+                        arrays[key] = _array_of(file, member)
                 except Exception as error:  # kinds differ by what is broken
                     problems.append(f"{key}: {error}")
     except _archives.BROKEN as error:
@@ -56,8 +56,9 @@ def read_npz(path):
     return arrays, problems
 
 
-def _array_of(file, size):
-    """Returns the array in a .npy file of so many bytes."""
+def _array_of(file, member):
+    """Returns the array in a .npy file, a member of an archive."""
+    size = member.file_size
     version = np.lib.format.read_magic(file)
     if version not in _NPY_HEADERS:
         raise ValueError(f"an .npy header of version {version}")
@@ -68,7 +69,8 @@ def _array_of(file, size):
         raise ValueError(f"type {dtype}, expected floats")
     # Before any memory is asked for.
     raise_unless_fits(shape, dtype.itemsize, size - file.tell())
-    array = _archives.fill(file, size - file.tell()).view(dtype)
+    step = _archives.STEP if member.compress_type == zipfile.ZIP_LZMA else 2**20
+    array = _archives.fill(file, size - file.tell(), step).view(dtype)
     # NumPy has no name for bfloat16 and reads two bytes (big_vision).
     if array.dtype == np.dtype("V2"):
         array = array.view(ml_dtypes.bfloat16)

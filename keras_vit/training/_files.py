@@ -160,5 +160,5 @@ def _fault(path, thorough=True):
         decode(tf.io.read_file(os.fsencode(path)), 3)
     except tf.errors.OpError as error:
         reason = re.sub(r"^{{.*?}} | \[Op:.*", "", str(error.message))
-        return f"cannot be decoded: {reason.splitlines()[0][:80]}."
+        return f"cannot be decoded: {reason.splitlines()[0][:80].rstrip('. ')}."
     return None

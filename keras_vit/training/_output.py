@@ -96,7 +96,7 @@ def claimed(folder, hosts):
     Raises:
         ValueError: if another process trains there.
     """
-    lock, taken = None, False
+    lock, taken, made = None, False, not folder.exists()
     if hosts.first:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY)
@@ -111,6 +111,9 @@ def claimed(folder, hosts):
     finally:
         if lock is not None:
             os.close(lock)
+            if made:  # and nothing came of it
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
 
 
 def _is_taken(lock):

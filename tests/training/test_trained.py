@@ -216,7 +216,7 @@ def test_the_path_of_a_bad_image():
         images,
         lambda _, name, content, y: tf.io.decode_png(content)[0, 0, 0],
     )
-    with pytest.raises(ValueError, match="cannot be read: bad/one.png. Rem"):
+    with pytest.raises(ValueError, match="cannot be read: 'bad/one.png'. Rem"):
         list(_outputs._named(batches))
 
     def failing():
