@@ -9,6 +9,8 @@ import sys
 import keras
 import pytest
 
+from tests import golden_data
+
 ROOT = pathlib.Path(__file__).parents[1]
 BACKEND = keras.config.backend()
 OTHERS = sorted({"jax", "tensorflow", "torch"} - {BACKEND})
@@ -87,7 +89,7 @@ keras_vit.list_weights(print_fn=len)
             "recipes/pretrain_masked.py --dataset digits",
             "keras-vit-models[recipes]",
         ),
-        ("tools/convert.py a.pth b.npz", "keras-vit-models[convert]"),
+        ("tools/convert.py a.npz b.pth", "keras-vit-models[convert]"),
     ],
 )
 def test_what_is_missing_is_said_in_a_line(command, words, tmp_path):
@@ -97,7 +99,8 @@ sys.argv = {command.split()!r}
 sys.path.insert(0, {str(ROOT)!r})
 runpy.run_path({str(ROOT)!r} + "/" + sys.argv[0], run_name="__main__")
 """
-    (tmp_path / "a.pth").write_bytes(b"PK")
+    weights = golden_data.folder("vit_jax_token") / "weights.npz"
+    (tmp_path / "a.npz").write_bytes(weights.read_bytes())
     done = run(code, tmp_path)
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr

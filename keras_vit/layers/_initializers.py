@@ -19,9 +19,6 @@ from keras_vit.layers import _torch_fast
 class _Start(keras.initializers.Initializer):
     def __call__(self, shape, dtype=None):
         dtype = keras.backend.standardize_dtype(dtype)
-        if keras.distribution.distribution() is not None:
-            # Each device makes its own part, which none may hold whole.
-            return self._by_keras(shape, dtype)
         x = _empty(shape, np.float64 if dtype == "float64" else np.float32)
         self._fill(x)
         if x.dtype == dtype:
@@ -36,9 +33,6 @@ class Constant(_Start):
 
     def _fill(self, x):
         x.fill(self.value)
-
-    def _by_keras(self, shape, dtype):
-        return ops.full(shape, self.value, dtype)
 
     def get_config(self):
         return {"value": self.value}
@@ -66,11 +60,6 @@ class Uniform(_Drawn):
         x *= 2 * self.bound
         x -= self.bound
 
-    def _by_keras(self, shape, dtype):
-        return keras.random.uniform(
-            shape, -self.bound, self.bound, dtype, seed=self.seed
-        )
-
     def get_config(self):
         return {"bound": self.bound, "seed": self.seed}
 
@@ -90,12 +79,6 @@ class Normal(_Drawn):
         while self.truncated and (far := np.abs(x) > 2).any():
             x[far] = generator.standard_normal(far.sum(), x.dtype)
         x *= self.stddev
-
-    def _by_keras(self, shape, dtype):
-        draw = keras.random.normal
-        if self.truncated:
-            draw = keras.random.truncated_normal
-        return draw(shape, 0.0, self.stddev, dtype, seed=self.seed)
 
     def get_config(self):
         return {

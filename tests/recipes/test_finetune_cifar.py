@@ -64,7 +64,8 @@ def first_batch():
 def digits(small_model, tmp_path_factory):
     """A short run from scratch; the other tests look at what it left."""
     output = tmp_path_factory.mktemp("runs") / "digits"
-    run(steps=45, learning_rate=0.01, batch_size=32, output=str(output))
+    settings = {"learning_rate": 0.01, "batch_size": 32, "seed": 1}
+    run(steps=45, output=str(output), **settings)
     return output
 
 
