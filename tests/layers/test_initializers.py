@@ -29,9 +29,10 @@ def start(name):
     ],
 )
 def test_it_is_distributed_as_keras_s(name, theirs):
+    keras.utils.set_random_seed(0)
     ours = np.sort(keras.ops.convert_to_numpy(start(name)(SHAPE)), None)
     theirs = np.sort(keras.ops.convert_to_numpy(theirs(SHAPE)), None)
-    inner = slice(400, -400)  # the tails of normal ones vary
+    inner = slice(4000, -4000)  # the tails of normal ones vary
     np.testing.assert_allclose(ours[inner], theirs[inner], atol=0.015)
 
 
