@@ -1,31 +1,25 @@
 """Keras's own files, `.keras` and `.weights.h5`, read without Keras.
 
-Both hold the same HDF5 tree: a group a layer, named after its class, which
-tells the layer's own name and numbers its arrays. A .keras file is a zip
-archive of such a tree and of all layers' configs.
+Both hold the same tree of arrays, see `_keras_trees.py`. A .keras file is a
+zip archive of such a tree and of all layers' configs.
 """
 
 import io
 import json
 import pathlib
 
-import ml_dtypes
-import numpy as np
-
 from keras_vit.converters import _archives
-from keras_vit.converters import _hdf5
+from keras_vit.converters import _keras_trees
 from keras_vit.converters import _resnet
 from keras_vit.converters._architecture import architecture
 from keras_vit.converters._architecture import positioned
 from keras_vit.converters._containers import not_a
 from keras_vit.converters._containers import unique
-from keras_vit.converters._decoder import DECODER
 from keras_vit.converters._files import raise_unless_usable
 from keras_vit.converters._positions import is_positions
 from keras_vit.converters._positions import placement
 
 ENDINGS = (".keras", ".weights.h5")
-_NOTES = "keras_vit"  # the attribute that our .weights.h5 files tell more in
 # What no array tells; a file without notes needs it from elsewhere.
 _OF_VIT = ("activation", "norm_epsilon", "resampling")
 _OF_RESNET = tuple(_resnet.RULES["bit"])
@@ -48,16 +42,6 @@ _SIZES = (
     "resnet_layers",
     "width_factor",
 )
-# Layers that are neither dense nor a norm: the name of their array.
-_OWN = {
-    "class_token": "tokens",
-    "distillation_token": "tokens",
-    "register_tokens": "tokens",
-    "mask_token": "tokens",
-    "pooling": "probe",
-    "scale_1": "gamma",
-    "scale_2": "gamma",
-}
 # What zipfile, json and h5py raise, and what follows from other values.
 _BROKEN = (*_archives.BROKEN, TypeError, AttributeError)
 
@@ -101,16 +85,18 @@ def read_keras(path, finite=True):
     try:
         if path.suffix == ".keras":
             configs, settings, file = _open_archive(path)
-            weights, grid, _ = _read_tree(file)
+            weights, grid, _ = _keras_trees.read(file)
             told = built = None
         else:
             with open(path, "rb") as file:
-                weights, grid, notes = _read_tree(file)
+                weights, grid, notes = _keras_trees.read(file)
             told, built = notes.get("told"), notes.get("built")
     except _BROKEN as error:
         raise not_a(f" {path.suffix} file of Keras's ({error})", path) from None
     raise_unless_usable(path, weights, finite=finite)
-    weights = {_named(k, weights): array for k, array in weights.items()}
+    weights = {
+        _keras_trees.named(k, weights): array for k, array in weights.items()
+    }
     shapes = {name: array.shape for name, array in weights.items()}
     try:
         if path.suffix == ".keras":
@@ -154,7 +140,7 @@ def write_notes(path, told, built):
 
     with h5py.File(path, "r+") as file:
         notes = {"told": told, "built": built}
-        file.attrs[_NOTES] = json.dumps(notes)
+        file.attrs[_keras_trees.NOTES] = json.dumps(notes)
 
 
 def told_by_layers(configs, shapes, grid=None):
@@ -219,79 +205,6 @@ def _open_archive(path):
     layers = inner.get("layers", ())
     layers = {layer["config"]["name"]: layer["config"] for layer in layers}
     return layers, settings_of(config["config"]), tree
-
-
-def _read_tree(file):
-    """Returns `({(layer, ..., number): array}, grid, notes)`."""
-    root, arrays, grid = _hdf5.read(file), {}, None
-    notes = json.loads(root.attributes.get(_NOTES) or "{}")
-    for start, keys, data, name in _arrays(root):
-        if any(key.startswith("seed_generator") for key in keys):
-            continue  # the state of a dropout, and no weight
-        array = data.read()
-        if data.attributes.get("dtype") == "bfloat16":  # HDF5 has no name
-            array = array.view(ml_dtypes.bfloat16)
-        if keys[-1] == "grid_size":
-            grid = tuple(int(n) for n in array)
-            if len(grid) != 2 or min(grid) < 1:
-                raise ValueError(f"a grid of {grid}")
-            continue
-        path = start + "/".join((name, *keys[1:]))
-        if path in arrays:
-            raise ValueError(f"{path} is there twice")
-        arrays[path] = array
-    return arrays, grid, notes
-
-
-def _arrays(root):
-    """Yields what `_datasets` does, and what our paths begin with. A model of
-    pre-training has trees of its encoder and decoder inside."""
-    for start, place in (
-        (DECODER, "decoder/layers"),
-        ("", "layers"),
-        ("", "encoder/layers"),
-    ):
-        group = root
-        for part in place.split("/"):
-            group = group.items.get(part) if _is_group(group) else None
-        if _is_group(group):
-            for found in _datasets(group):
-                yield start, *found
-        elif place == "layers" and "encoder" not in root.items:
-            raise ValueError("it has no layers")
-
-
-def _is_group(item):
-    return isinstance(item, _hdf5.Group)
-
-
-def _datasets(group, keys=(), name=None):
-    """Yields `(keys, dataset, layer's name)` of a tree."""
-    for key, item in group.items.items():
-        if not _is_group(item):
-            yield (*keys, key), item, name
-        elif key == "vars":
-            yield from _datasets(item, keys, name)
-        else:
-            variables = item.items.get("vars")
-            own = None
-            if _is_group(variables):
-                own = variables.attributes.get("name")
-            inner = str(own or key) if not keys else name
-            yield from _datasets(item, (*keys, key), inner)
-
-
-def _named(key, arrays):
-    """Our path of an array: Keras numbers a layer's arrays."""
-    parent, _, number = key.rpartition("/")
-    if number not in ("0", "1"):
-        return key
-    own = _OWN.get(parent.rpartition("/")[2])
-    if own is not None:
-        return f"{parent}/{own}"
-    first = arrays.get(f"{parent}/0", np.zeros(1))
-    names = ("gamma", "beta") if first.ndim == 1 else ("kernel", "bias")
-    return f"{parent}/{names[int(number)]}"
 
 
 def _tuples(facts):

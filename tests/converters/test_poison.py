@@ -13,11 +13,13 @@ import h5py
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit.converters import _cli
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
+from tests.fuzzing import _readers
+
+tiny = functools.cache(_readers.tiny)
 
 ONES = np.ones(4, "float32")
 
@@ -422,16 +424,3 @@ def test_a_keras_file_with_a_layer_of_another(kind, tmp_path):
     path.write_bytes(archive(*members.items()))
     with pytest.raises(ValueError, match=f"b.keras' .*{message}|{message}"):
         load(path)
-
-
-@functools.cache
-def tiny():
-    return keras_vit.VisionTransformer(
-        patch_size=2,
-        hidden_size=4,
-        num_layers=1,
-        num_heads=1,
-        mlp_dim=4,
-        input_shape=(4, 4, 3),
-        classes=2,
-    )

@@ -77,17 +77,11 @@ def make_seeds(folder):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def save_all(folder):
-    import torch
-
+def tiny():
+    """The model that the seeds are written from."""
     import keras_vit
-    from keras_vit.converters import save
-    from keras_vit.converters._files import read
-    from keras_vit.converters._files import write
 
-    folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    model = keras_vit.VisionTransformer(
+    return keras_vit.VisionTransformer(
         patch_size=2,
         hidden_size=4,
         num_layers=1,
@@ -96,6 +90,18 @@ def save_all(folder):
         input_shape=(4, 4, 3),
         classes=2,
     )
+
+
+def save_all(folder):
+    import torch
+
+    from keras_vit.converters import save
+    from keras_vit.converters._files import read
+    from keras_vit.converters._files import write
+
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    model = tiny()
     names = {name for r in READERS.values() for name in (r.path, *r.files)}
     for name in sorted(names):
         if not name.startswith(("old", "sharded")) and "/" not in name:
