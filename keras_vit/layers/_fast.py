@@ -15,6 +15,7 @@ from keras_vit.layers import _jax_fast
 from keras_vit.layers import _tf_fast
 from keras_vit.layers import _torch_fast
 
+MANY = 256  # tokens, from which a batch's scores are too many for the cache
 LONG = 1024  # queries, beyond which scores are the largest of all tensors
 PART = 256  # of them at a time
 
@@ -99,11 +100,27 @@ def attend(query, key, value, bias=None):
         return _torch_fast.attend(query, key, value, bias)
     for form in (_jax_fast, _tf_fast):
         if form.fits(query):
-            length = query.shape[1]  # no integer where sizes are free
-            if bias is None and isinstance(length, int) and length > LONG:
-                return form.attend_in_parts(query, key, value, PART)
-            return form.attend(query, key, value, bias)
+            return _attend(form, query, key, value, bias)
     return ops.dot_product_attention(query, key, value, bias=bias)
+
+
+def _attend(form, query, key, value, bias):
+    batch, length = query.shape[:2]  # no integers where sizes are free
+    attend, tensors = form.attend, (query, key, value)
+    if bias is not None:
+        tensors = (*tensors, bias)
+    elif isinstance(length, int) and length > LONG:
+        attend = functools.partial(form.attend_in_parts, size=PART)
+    if (
+        form is _jax_fast
+        and isinstance(batch, int)
+        and isinstance(length, int)
+        and batch > 1
+        and length >= MANY
+        and keras.distribution.distribution() is None  # images are elsewhere
+    ):
+        return form.image_by_image(attend, *tensors)
+    return attend(*tensors)
 
 
 def rows(x):

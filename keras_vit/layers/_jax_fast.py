@@ -68,6 +68,17 @@ def attend_in_parts(query, key, value, size):
     return x
 
 
+def image_by_image(attend, *tensors):
+    """Attention of one image after the other, whose scores stay in the cache
+    and are computed again for gradients."""
+    import jax
+
+    def one(tensors):
+        return attend(*(x[None] for x in tensors))[0]
+
+    return jax.lax.map(jax.checkpoint(one), tensors)
+
+
 def dense(layer, axes, x, training=None):
     """A product of two matrices: of more axes the compiler copies weights and
     activations into other orders for the gradients."""

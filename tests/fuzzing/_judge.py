@@ -1,5 +1,6 @@
 """What one broken checkpoint did, and whether it may."""
 
+import codecs
 import pathlib
 import sys
 
@@ -51,6 +52,7 @@ _happened = []
 
 def watch():
     """Notes from now on what is forbidden, and files opened to write."""
+    codecs.lookup("cp437")  # zipfile's, which importing would compile
     sys.addaudithook(_note)
 
 

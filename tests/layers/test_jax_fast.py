@@ -95,6 +95,7 @@ def test_attention(length, biased):
             functools.partial(_jax_fast.attend_in_parts, size=size)
             for size in (3, 7)
         ]
+    forms += [functools.partial(_jax_fast.image_by_image, f) for f in forms]
     for form in forms:
         for a, b in zip(outcome(form), expected, strict=True):
             np.testing.assert_allclose(a, b, atol=2e-6)
@@ -111,6 +112,24 @@ def test_many_queries_are_taken_in_parts(monkeypatch):
     for length in (6, 7):
         _fast.attend(*[ops.ones((1, length, 2, 4))] * 3)
     assert sizes == [_fast.PART]
+
+
+def test_images_of_many_tokens_are_taken_one_by_one(monkeypatch):
+    monkeypatch.setattr(_fast, "MANY", 7)
+    forms = []
+    monkeypatch.setattr(
+        _jax_fast,
+        "image_by_image",
+        lambda attend, *tensors: forms.append((attend, len(tensors))),
+    )
+    for batch, length in ((2, 6), (1, 7), (2, 7)):
+        _fast.attend(*[ops.ones((batch, length, 2, 4))] * 3)
+    _fast.attend(*[ops.ones((2, 7, 2, 4))] * 3, ops.ones((2, 2, 7, 7)))
+    assert forms == [(_jax_fast.attend, 3), (_jax_fast.attend, 4)]
+
+    with keras.distribution.DataParallel().scope():
+        _fast.attend(*[ops.ones((2, 7, 2, 4))] * 3)
+    assert len(forms) == 2
 
 
 def test_attention_of_large_scores_is_finite():
