@@ -33,6 +33,7 @@ _STORAGES = {
 # Old files begin with three pickles, of which this is the first.
 _MAGIC = 0x1950A86A20F9469CFC6C
 _TENSOR = "torch._utils._rebuild_tensor"
+_TENSORS = {_TENSOR: (4,), f"{_TENSOR}_v2": (6, 7)}  # numbers of arguments
 _PARAMETER = "torch._utils._rebuild_parameter"
 # What PyTorch itself lets a file of plain weights name.
 _ALLOWED = ("collections.OrderedDict", "collections.Counter")
@@ -146,7 +147,7 @@ def _is_plain(name):
 
 
 def _is_size(number):
-    return type(number) is int and number >= 0
+    return type(number) is int and 0 <= number < 2**63
 
 
 def _fill(storage, file, size, order):
@@ -166,9 +167,11 @@ def _array_of(tensor):
         raise ValueError(f"{type(tensor).__name__}, not a tensor")
     if tensor.name.startswith(_PARAMETER) and tensor.arguments:
         return _array_of(tensor.arguments[0])
-    if tensor.name not in (_TENSOR, f"{_TENSOR}_v2"):
+    if tensor.name not in _TENSORS:
         raise ValueError(f"{tensor.name}: not a plain tensor")
-    storage, offset, shape, strides, *_ = (*tensor.arguments, *[None] * 4)
+    if len(tensor.arguments) not in _TENSORS[tensor.name]:
+        raise ValueError(f"{tensor.name}: {len(tensor.arguments)} arguments")
+    storage, offset, shape, strides, *_ = tensor.arguments
     if not isinstance(storage, _Storage) or storage.values is None:
         raise ValueError("a tensor without values")
     values = storage.values
@@ -187,7 +190,11 @@ def _array_of(tensor):
             f"its shape {shape} does not fit the {values.size:,} values that "
             "are there"
         )
-    steps = [step * values.itemsize for step in strides]
+    # Of one value, the step is never taken, however long it is.
+    steps = [
+        step * (n > 1) * values.itemsize
+        for n, step in zip(shape, strides, strict=True)
+    ]
     if not count:
         return np.empty(shape, values.dtype)
     return np.lib.stride_tricks.as_strided(values[offset:], shape, steps)

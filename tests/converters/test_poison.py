@@ -17,6 +17,7 @@ from keras_vit.converters import _cli
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
+from keras_vit.converters._files import read
 from tests.fuzzing import _readers
 
 tiny = functools.cache(_readers.tiny)
@@ -215,7 +216,12 @@ FILES = {  # name, ending: bytes and what the error says
         pth(rebuilt(numel=2**40)),
         "0: 16 bytes for 1,099,511,627,776 values",
     ),
-    ("overflow", ".pth"): (pth(rebuilt(shape=2**63)), "cls: its shape .922"),
+    ("overflow", ".pth"): (pth(rebuilt(shape=2**63 - 1)), "its shape .922"),
+    ("overflow", ".pt"): (pth(rebuilt(shape=2**63)), "cls: a tensor without a"),
+    ("arguments", ".pth"): (
+        pth(rebuilt().replace(b"}tR", b"}NNNtR")),
+        "cls: torch._utils._rebuild_tensor_v2: 9 arguments",
+    ),
     ("negative", ".pth"): (pth(rebuilt(stride=-1)), "cls: a tensor without a"),
     ("memory", ".pth"): (
         pth(b"cbuiltins\nbytearray\n" + whole(2**40) + b"\x85R"),
@@ -286,6 +292,11 @@ def test_a_file_made_to_harm(kind, tmp_path, capsys, monkeypatch):
     path = tmp_path / f"a{kind[1]}"
     path.write_bytes(data)
     refused(path, message, capsys)
+
+
+def test_a_long_step_that_is_never_taken(tmp_path):
+    (tmp_path / "a.pth").write_bytes(pth(rebuilt(shape=1, stride=2**62)))
+    assert read(tmp_path / "a.pth")["cls"].tolist() == [0.0]
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

@@ -21,6 +21,11 @@ from tests import golden_data
 CASES = (*golden_data.LOADED, "vit_jax_load_resized")
 
 
+def needs_torch_for(path):
+    if path.suffix == ".pth":
+        pytest.importorskip("torch", reason="writes .pth")
+
+
 def test_every_golden_case_is_converted():
     folders = {p.name for p in golden_data.FOLDER.iterdir() if p.is_dir()}
     folders -= {*golden_data.NO_MODEL}
@@ -33,6 +38,7 @@ def test_every_golden_case_is_converted():
 @pytest.mark.parametrize("case", CASES)
 def test_by_keras_and_back(case, tmp_path, record_error):
     """convert.py to .keras: the original's outputs; and back, bit for bit."""
+    needs_torch_for(golden_data.weights_path(case))
     middle = tmp_path / "model.keras"
     source = golden_data.load_path(case)
     given = golden_data.load_arguments(case)
@@ -204,6 +210,7 @@ def test_every_spelling_comes_back(case):
 def test_there_and_back_between_files(case, layout, suffix, tmp_path):
     """Through every container, by the command."""
     there = tmp_path / f"there{suffix}"
+    needs_torch_for(there)
     back = tmp_path / f"back{suffix}"
     given = {"settings": {"num_heads": 3}}
     _cli.convert(golden_data.load_path(case), there, to=layout, **given)

@@ -52,7 +52,8 @@ _happened = []
 
 def watch():
     """Notes from now on what is forbidden, and files opened to write."""
-    codecs.lookup("cp437")  # zipfile's, which importing would compile
+    for name in ("cp437", "raw_unicode_escape"):  # importing would compile
+        codecs.lookup(name)
     sys.addaudithook(_note)
 
 
