@@ -1,6 +1,7 @@
 """Mutations of bytes and of JSON: each takes a `random.Random` and what to
 change, and returns it changed."""
 
+import copy
 import json
 import struct
 
@@ -133,9 +134,9 @@ def _change(random, content):
             )
             content[name] = content.pop(key)
         elif kind == 2:
-            content[key] = content[random.choice(keys)]
+            content[key] = copy.deepcopy(content[random.choice(keys)])
         elif kind == 3 and type(inner) is int:
             content[key] = inner + random.choice((-1, 1, 8, 2**32))
         else:
-            content[key] = random.choice(VALUES)
+            content[key] = copy.deepcopy(random.choice(VALUES))
         return

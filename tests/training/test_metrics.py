@@ -117,3 +117,23 @@ def test_schedule_of_very_few_steps(steps, warmup):
     rate = training.warmup_cosine(0.2, steps, warmup)
     rates = np.array([float(rate(step)) for step in range(steps + 1)])
     assert np.isfinite(rates).all() and (rates >= 0).all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX compiles")
+@pytest.mark.parametrize(
+    "rate",
+    [training.warmup_cosine(0.2, 100, 0.1), training.HyperRule(0.003, 700)]
+    + [training.WarmupDecay(0.2, 100, 10, d) for d in ("linear", "staircase")],
+    ids=["cosine", "rule", "linear", "staircase"],
+)
+def test_asking_for_a_rate_again_compiles_nothing(rate, caplog):
+    """What is compiled stays: of a long run, gigabytes."""
+    import jax
+
+    jax.clear_caches()
+    with jax.log_compiles():
+        rate(3)
+        assert "Compiling" in caplog.text
+        caplog.clear()
+        rate(4), rate(50)
+    assert "Compiling" not in caplog.text
