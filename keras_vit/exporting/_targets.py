@@ -41,8 +41,8 @@ def check_target(target, is_folder, overwrite):
         )
     if not os.access(target.absolute().parent, os.W_OK | os.X_OK):
         raise ValueError(
-            f"TARGET cannot be written: no permission in "
-            f"{str(target.absolute().parent)!r}."
+            f"TARGET cannot be written: {str(target.absolute().parent)!r} is "
+            "read-only, or another user's."
         )
 
 

@@ -60,7 +60,8 @@ def check_output(folder, overwrite, flag="--output"):
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise ValueError(
             f"The output folder {str(folder)!r} cannot be written: "
-            f"no permission in {str(existing)!r}. Choose another {flag}."
+            f"{str(existing)!r} is read-only, or another user's. Choose "
+            f"another {flag}."
         )
     return folder
 
