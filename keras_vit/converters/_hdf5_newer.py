@@ -4,13 +4,13 @@ import io
 import subprocess
 import sys
 
-_SECONDS = 60
+_SECONDS, _BYTES_A_SECOND = 10, 2**25  # that a slow disk and machine manage
 _REWRITE = """
 import io, sys, h5py
 data, out = sys.stdin.buffer.read(), io.BytesIO()
 try:
     import resource
-    limit = 8 * len(data) + 2**31
+    limit = 4 * len(data) + 2**30  # what it imports reserves half of that
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 except ImportError:
     pass
@@ -34,21 +34,21 @@ with h5py.File(out, "w", libver=("earliest", "v110")) as new:
     copy(h5py.File(io.BytesIO(data), "r"), new)
 sys.stdout.buffer.write(out.getvalue())
 """
+COMMAND = [sys.executable, "-I", "-c", _REWRITE]
 
 
 def rewritten(file):
     """A file of a newer version in the older one, written by HDF5's library
     in a process of its own, which may crash."""
     file.seek(0)
+    data = file.read()
+    seconds = _SECONDS + len(data) / _BYTES_A_SECOND
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", _REWRITE],
-            input=file.read(),
-            capture_output=True,
-            timeout=_SECONDS,
+            COMMAND, input=data, capture_output=True, timeout=seconds
         )
     except subprocess.TimeoutExpired:
-        raise ValueError(f"reading it took over {_SECONDS} s") from None
+        raise ValueError(f"reading it took over {seconds:.0f} s") from None
     if done.returncode:
         why = done.stderr.decode(errors="replace").strip().split("\n")[-1]
         raise ValueError(why or "HDF5's library crashes on it")

@@ -172,11 +172,14 @@ def told_by_layers(configs, shapes, grid=None):
     if kind in ("learned", "learned_2d"):
         count = positions["num_prefix_tokens"]
         told["grid_size"] = grid
-        told["position_prefix"] = next(
+        prefixes = [
             prefix
             for prefix in ("all", "class", "none")
             if positioned(prefix, told) == count
-        )
+        ]
+        if not prefixes:
+            raise ValueError(f"{layer} has {count!r} positions of no patch")
+        told["position_prefix"] = prefixes[0]
     pooling = configs.get("pooling")
     mode = pooling.get("mode", "map") if pooling else None
     told["pooling"] = mode or ("token" if told["class_token"] else "gap")
