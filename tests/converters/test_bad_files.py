@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import pickle
+import re
 import zipfile
 
 import h5py
@@ -273,3 +274,18 @@ def test_a_keras_file_of_another_kind(config, whole, tmp_path):
         archive.writestr("model.weights.h5", weights)
     with pytest.raises(ValueError, match="keras' (is not a|was not made by)"):
         load(path)
+
+
+def test_a_keras_file_of_positions_that_fit_nothing(whole, tmp_path):
+    with zipfile.ZipFile(whole / "a.keras") as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    before = content["config.json"]
+    content["config.json"] = re.sub(
+        rb'("num_prefix_tokens": )\d+', rb"\g<1>9", before
+    )
+    assert content["config.json"] != before
+    with zipfile.ZipFile(tmp_path / "a.keras", "w") as archive:
+        for name, data in content.items():
+            archive.writestr(name, data)
+    with pytest.raises(ValueError, match="has 9 positions of no patch"):
+        load(tmp_path / "a.keras")
