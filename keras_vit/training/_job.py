@@ -26,6 +26,7 @@ from keras_vit.training._results import FILES
 from keras_vit.training._results import MORE_FILES
 from keras_vit.training._results import facts_of
 from keras_vit.training._results import headline
+from keras_vit.training._results import losing_hosts
 from keras_vit.training._results import save_model
 from keras_vit.training._results import save_predictions_of
 from keras_vit.training._results import write_last
@@ -150,16 +151,17 @@ def _train(job, chosen, output, keep):
             ready = _prepare(job, chosen, output, scope)
         print(headline(job, chosen, output, ready), flush=True)
         callbacks = _callbacks(job, chosen, output, ready)
-        fit(
-            ready.model,
-            ready.train,
-            chosen.distribute(ready.test),
-            steps=job.steps * parts,
-            interval=job.interval * parts,
-            callbacks=callbacks,
-            checkpoints=ready.checkpoints,
-            done=ready.done,
-        )
+        with losing_hosts(chosen, ready.checkpoints):
+            fit(
+                ready.model,
+                ready.train,
+                chosen.distribute(ready.test),
+                steps=job.steps * parts,
+                interval=job.interval * parts,
+                callbacks=callbacks,
+                checkpoints=ready.checkpoints,
+                done=ready.done,
+            )
         scope.enter_context(writing(output, ready.checkpoints))
         rows = ready.checkpoints.rows
         score = rows[-1][f"{job.part}_{job.measure}"]

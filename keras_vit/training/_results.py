@@ -131,6 +131,30 @@ def writing(output, checkpoints):
         ) from error
 
 
+# What TensorFlow and JAX say of a host that is gone.
+_LOST = ("unhealthy", "heartbeat", "UNAVAILABLE", "Connection", "Broken pipe")
+
+
+@contextlib.contextmanager
+def losing_hosts(chosen, checkpoints):
+    """Turns the loss of another host, in its body, into a `UserError`.
+
+    JAX may end the process before it gets here, and says why.
+    """
+    try:
+        yield
+    except Exception as error:
+        hosts, said = chosen.host[1], str(error)
+        if hosts == 1 or not any(word in said for word in _LOST):
+            raise
+        # Only the first host writes checkpoints, and knows of them.
+        last = checkpoints.last if chosen.first else "The same commands go on."
+        raise UserError(
+            f"Another of the {hosts} hosts is lost, or cannot be reached. "
+            f"Start all of them again. {last}"
+        ) from error
+
+
 def print_results(facts, output):
     """Says how well it went, where the files are, and how to use them."""
     score = next(

@@ -3,6 +3,7 @@ import json
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -165,3 +166,24 @@ def test_the_commit_is_written_down(tmp_path, monkeypatch):
     assert _output.circumstances()["git"] == commit
     (tmp_path / "new").touch()
     assert _output.circumstances()["git"] == commit | {"changed": True}
+
+
+def test_a_lost_host_is_said_with_what_there_is():
+    two = types.SimpleNamespace(host=(0, 2), first=True)
+    other = types.SimpleNamespace(host=(1, 2), first=False)
+    checkpoints = types.SimpleNamespace(last="Step 5 is there.")
+    gone = RuntimeError("tasks are unhealthy (stopped sending heartbeats)")
+    with pytest.raises(training.UserError, match="2 hosts is lost.*Step 5 is"):
+        with _results.losing_hosts(two, checkpoints):
+            raise gone
+    with pytest.raises(training.UserError, match="The same commands go on"):
+        with _results.losing_hosts(other, checkpoints):
+            raise gone
+    for chosen, error in (
+        (types.SimpleNamespace(host=(0, 1)), gone),
+        (two, RuntimeError("shapes differ")),
+    ):
+        with pytest.raises(RuntimeError) as raised:
+            with _results.losing_hosts(chosen, checkpoints):
+                raise error
+        assert raised.value is error
