@@ -34,8 +34,8 @@ KINDS = {
         models.main,
         models,
         "speed and memory against other packages",
-        "rounds size what backend only compile batch image-size dtype threads "
-        "times verbose output overwrite",
+        "rounds size what backend only compile export batch image-size dtype "
+        "threads times verbose output overwrite",
     ),
     "scaling": (
         scaling.main,
@@ -136,6 +136,10 @@ def options():
         "compile": dict(
             action="store_true",
             help="also PyTorch's packages through torch.compile",
+        ),
+        "export": dict(
+            action="store_true",
+            help="also keras_vit's model in every format it is exported to",
         ),
         "batch": dict(type=positive, default=8, help="images at once"),
         "batches": {

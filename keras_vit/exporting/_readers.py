@@ -1,10 +1,18 @@
 """One function a format: opens a file and returns what runs it, from an array
 of images to an array."""
 
+import os
+
 import keras
 import numpy as np
 
 from keras_vit._program import require
+
+
+def _cores():
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
 
 
 def saved_model(path):
@@ -37,7 +45,8 @@ def litert(path):
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:  # until TensorFlow leaves its own out
         Interpreter = require("tensorflow", "export").lite.Interpreter
-    interpreter = Interpreter(str(path))
+    # Of itself it takes one core; the others take all.
+    interpreter = Interpreter(str(path), num_threads=_cores())
     interpreter.allocate_tensors()
     source = interpreter.get_input_details()[0]["index"]
     result = interpreter.get_output_details()[0]["index"]

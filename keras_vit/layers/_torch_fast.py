@@ -120,7 +120,8 @@ def gelu(x, approximate):
     import torch
 
     form = "tanh" if approximate else "none"
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        # What compiles or exports would keep every part that is written.
         return torch.nn.functional.gelu(x, approximate=form)
     if not (approximate and fits(x) and x.is_contiguous()):
         return torch.ops.aten.gelu_(x, approximate=form)

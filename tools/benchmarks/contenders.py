@@ -15,15 +15,16 @@ class Contender:
     """A function of a module here, and what it builds upon.
 
     `libraries` are imported before anything is built, so that what they hold
-    in memory is known; `hint` says where they come from. `compiled` ones are
-    left out unless `--compile` asks for them.
+    in memory is known; `hint` says where they come from. Those with an
+    `option` are left out unless it was given, and "export" those are of
+    inference only.
     """
 
     module: str
     function: str
     libraries: tuple = ()
     hint: str = _EXTRA
-    compiled: bool = False
+    option: str | None = None
 
 
 _PRODUCTS = {
@@ -44,6 +45,22 @@ _KERAS = {
         "keras_models", "zeromodels", ("zeromodels.models.vit",)
     ),
 }
+
+
+def _exported(**functions):
+    return {
+        f"keras_vit, {name}": Contender(
+            "exported_models",
+            function,
+            ("keras_vit",),
+            'pip install -e ".[export]"',
+            option="export",
+        )
+        for function, name in functions.items()
+    }
+
+
+_ONNX = {"onnx": "ONNX", "onnx_int8": "ONNX int8"}
 _TIMM = ("timm.models.vision_transformer",)
 _TRANSFORMERS = ("transformers.models.vit.modeling_vit",)
 
@@ -53,21 +70,32 @@ CONTENDERS = {
         "vit_jax (Flax)": Contender(
             "jax_models", "vit_jax", ("vit_jax.models_vit", "optax"), _CLONE
         ),
+        **_exported(saved_model="SavedModel", **_ONNX),
         **_PRODUCTS["jax"],
     },
-    "tensorflow": {**_KERAS, **_PRODUCTS["tensorflow"]},
+    "tensorflow": {
+        **_KERAS,
+        **_exported(
+            saved_model="SavedModel",
+            **_ONNX,
+            litert="LiteRT",
+            litert_int8="LiteRT int8",
+        ),
+        **_PRODUCTS["tensorflow"],
+    },
     "torch": {
         **_KERAS,
         "timm": Contender("torch_models", "timm", _TIMM),
         "timm, torch.compile": Contender(
-            "torch_models", "timm", _TIMM, compiled=True
+            "torch_models", "timm", _TIMM, option="compile"
         ),
         "transformers": Contender(
             "torch_models", "transformers", _TRANSFORMERS
         ),
         "transformers, torch.compile": Contender(
-            "torch_models", "transformers", _TRANSFORMERS, compiled=True
+            "torch_models", "transformers", _TRANSFORMERS, option="compile"
         ),
+        **_exported(**_ONNX, torch_program="torch.export"),
         **_PRODUCTS["torch"],
     },
 }

@@ -19,7 +19,7 @@ def main(a):
         rows = []
         for value in values:
             point = argparse.Namespace(**{**vars(a), axis: value})
-            point.only, point.compile = [OURS], False
+            point.only = [OURS]
             rows += [
                 {**row, "axis": axis}
                 for row in models.measured(point, a.backend, a.size, a.what)

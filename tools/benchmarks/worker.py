@@ -51,7 +51,7 @@ def _ready(job):
     function = getattr(module, contender.function)
     started = time.perf_counter()
     if hasattr(module, "runs"):
-        if contender.compiled:
+        if contender.option == "compile":
             arguments["compiled"] = True
         run = module.runs(function, **arguments)
     else:

@@ -1,0 +1,64 @@
+"""keras_vit's model in the formats that `tools/export.py` writes, run by what
+runs them without Keras."""
+
+import pathlib
+import tempfile
+
+import numpy as np
+from benchmarks import keras_models
+
+from keras_vit.exporting import _export
+from keras_vit.exporting import _formats
+
+
+def saved_model(size):
+    return "saved_model", False
+
+
+def onnx(size):
+    return "onnx", False
+
+
+def onnx_int8(size):
+    return "onnx", True
+
+
+def litert(size):
+    return "litert", False
+
+
+def litert_int8(size):
+    return "litert", True
+
+
+def torch_program(size):
+    return "torch", False
+
+
+def runs(build, size, batch, what, dtype):
+    """Returns a function of how many times to run."""
+    if what != "inference" or dtype != "float32":
+        raise ValueError(f"exported models have no {what} in {dtype} here")
+    name, int8 = build(size)
+    form = _formats.FORMATS[name]
+    shape = (batch, size.image_size, size.image_size, 3)
+    # Held open: what runs it may read it piece by piece.
+    folder = tempfile.TemporaryDirectory()
+    path = pathlib.Path(folder.name) / f"model{form.suffix}"
+    _export.export(
+        keras_models.keras_vit(size),
+        path,
+        name,
+        shape,
+        shape[1:3],
+        int8=int8,
+        check=False,
+    )
+    run = form.reader(path)
+    images = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
+
+    def repeat(times, _=folder):
+        for _ in range(times):
+            run(images)
+
+    return repeat
