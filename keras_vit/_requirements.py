@@ -62,7 +62,8 @@ def _check_backend(name, said_by):
     if there:
         raise ImportError(
             f"{what}. Installed: {', '.join(there)}. Set the environment "
-            f"variable KERAS_BACKEND={there[0]} before Python starts."
+            f"variable KERAS_BACKEND={there[0]} before Python starts, or run: "
+            f"pip install {name}."
         )
     raise ImportError(
         f"{what}, and no other either. Run: pip install jax (or tensorflow, or "

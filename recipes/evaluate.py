@@ -104,9 +104,11 @@ def main(config):
             config.output or pathlib.Path("runs") / f"evaluate-{data.name}",
             config.overwrite,
         )
+        whole = data.num_train + data.num_dev + data.num_test
         print(
-            f"data      {data.name}: {sum(total for _, total in parts)} images "
-            f"({config.split}), {len(data.class_names)} classes\n"
+            f"data      {data.name}: {sum(total for _, total in parts)} of "
+            f"{whole} images ({config.split}; --split chooses), "
+            f"{len(data.class_names)} classes\n"
             f"{trained.describe()}\n"
             f"output    {output}",
             flush=True,

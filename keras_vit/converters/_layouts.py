@@ -141,6 +141,12 @@ def detect(arrays, layout=None):
             f"The keys fit several layouts: {', '.join(fits)}. Say which with "
             f"`layout`."
         )
+    if any(key.startswith("_torch_params.") for key in arrays):
+        raise ValueError(
+            "These are the names that Keras gives its `state_dict`, which are "
+            "no layout. Write the model with `model.save(PATH.keras)`, or "
+            "`keras_vit.converters.save`."
+        )
     left, candidate, spelling = nearest
     if spelling is None or left == len(arrays):
         raise ValueError(

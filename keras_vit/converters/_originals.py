@@ -46,6 +46,11 @@ def original(checkpoint, told, output, image_size):
         name, run = library(checkpoint, told, output)
     except ImportError as error:
         raise NotRunError(f"{error.name} is not installed") from None
+    except RuntimeError as error:
+        # Of PyTorch and torchvision that do not fit together.
+        if "torchvision::" not in str(error):
+            raise
+        raise NotRunError(f"torchvision does not load: {error}") from None
 
     def on_images(images):
         batch = torch.tensor(images).permute(0, 3, 1, 2)

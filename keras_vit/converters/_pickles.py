@@ -45,6 +45,10 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _SKIPPED = ("PROTO", "FRAME")
 
 
+class WouldRunError(ValueError):
+    """A pickle that is more than plain values."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Name:
     """What a pickle would have imported."""
@@ -174,7 +178,7 @@ class _Machine:
 
     def imported(self, name):
         if not self.allowed(name):
-            raise ValueError(f"it would run {name}")
+            raise WouldRunError(f"it would run {name}")
         return Name(name)
 
     def called(self, called, arguments):

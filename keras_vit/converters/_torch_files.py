@@ -15,6 +15,7 @@ from keras_vit.converters import _pickles
 from keras_vit.converters._containers import not_a
 
 _NESTS = ("model", "state_dict", "teacher")
+_WRAPS = ("_orig_mod.", "module.")  # torch.compile and DistributedDataParallel
 _STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -53,6 +54,13 @@ def read_torch(path):
     try:
         read = _read_zip if zipfile.is_zipfile(path) else _read_old
         tensors = read(path)
+    except _pickles.WouldRunError as error:
+        raise ValueError(
+            f"{str(path)!r} is no PyTorch file of plain weights: {error}, "
+            "which nothing here does. Where its code is at home, read it with "
+            "PyTorch and write the weights alone: "
+            "torch.save(model.state_dict(), PATH)."
+        ) from None
     except (*_archives.BROKEN, TypeError, AttributeError) as error:
         raise not_a(f" PyTorch file of plain weights ({error})", path) from (
             None
@@ -64,6 +72,9 @@ def read_torch(path):
             break
     if not isinstance(tensors, dict):
         raise not_a(" PyTorch file of named weights", path)
+    for prefix in _WRAPS:
+        if all(str(key).startswith(prefix) for key in tensors):
+            tensors = {k[len(prefix) :]: x for k, x in tensors.items()}
     arrays, problems = {}, []
     for key, tensor in tensors.items():
         try:

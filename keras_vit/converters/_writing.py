@@ -11,6 +11,7 @@ from keras_vit.converters import _huggingface
 from keras_vit.converters._convert import to_checkpoint
 from keras_vit.converters._files import SUFFIXES
 from keras_vit.converters._files import write
+from keras_vit.converters._heads import warn_if_another
 from keras_vit.converters._layouts import raise_unless_held
 from keras_vit.converters._layouts import spelling_of
 
@@ -53,8 +54,11 @@ def write_checkpoint(
         _huggingface.raise_if_there(target, overwrite)
     elif told.get("position_embedding") == "learned":
         _warn_if_square(told["grid_size"], target)
+    spelling = spelling_of(layout, weights)
+    if not folder and told.get("num_heads"):
+        warn_if_another(told, spelling, target)
     heads = (told["num_heads"], told.get("decoder_num_heads"))
-    arrays = to_checkpoint(weights, spelling_of(layout, weights), heads)
+    arrays = to_checkpoint(weights, spelling, heads)
     weights.clear()
     if dtype is not None:
         arrays = {k: array.astype(DTYPES[dtype]) for k, array in arrays.items()}

@@ -51,7 +51,7 @@ def download_repository(address, cache):
     """
     repository, revision, _ = parse(address)
     hub = _hub()
-    with _told_plainly():
+    with _told_plainly(address):
         for names in _WEIGHTS:
             folder = hub.snapshot_download(
                 repository,
@@ -79,7 +79,7 @@ def _hub():
 
 
 @contextlib.contextmanager
-def _told_plainly():
+def _told_plainly(address=None):
     """Keeps of the hub's errors the first line of what caused them."""
     try:
         yield
@@ -91,4 +91,10 @@ def _told_plainly():
         while cause.__cause__ is not None:
             cause = cause.__cause__
         lines = str(cause).strip().splitlines() or [""]
-        raise OSError(f"{lines[0]} ({type(error).__name__})") from None
+        said = f"{lines[0]} ({type(error).__name__})"
+        if address:
+            said = (
+                f"{address} could not be had: {said}. Without a network, "
+                "download the folder elsewhere and give its path."
+            )
+        raise OSError(said) from None

@@ -30,10 +30,18 @@ def image_paths(names):
                 and not p.name.startswith(".")
             )
         if not found or not path.exists():
-            what = "no image in the folder" if path.exists() else "no file"
-            raise FileNotFoundError(f"There is {what} {str(path)!r}.")
+            what, more = "no file", ""
+            if path.exists():
+                what, more = "no image in the folder", _inner(path)
+            raise FileNotFoundError(f"There is {what} {str(path)!r}.{more}")
         paths += found
     return paths
+
+
+def _inner(folder):
+    """Folders of a set of images are not searched: a report shows a few."""
+    inner = [str(p) for p in sorted(folder.iterdir()) if p.is_dir()]
+    return f" Name one of those in it, such as {inner[0]!r}." if inner else ""
 
 
 def read_images(paths, channels=3):

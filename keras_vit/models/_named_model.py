@@ -6,6 +6,9 @@ from keras_vit.weights import named
 # What timm, keras-hub and vit-keras call it.
 _ELSEWHERE = {
     "num_classes": "classes",
+    "num_labels": "classes",
+    "pretrained_top": "classes",
+    "dynamic_img_size": "input_shape",
     "image_size": "input_shape",
     "img_size": "input_shape",
     "image_shape": "input_shape",

@@ -3,6 +3,7 @@
 import functools
 import os
 import pathlib
+import warnings
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from keras_vit.training._tf_images import tensorflow
 _LAYOUTS = (
     "Expected FOLDER/train/CLASS/* with FOLDER/test/CLASS/*, or FOLDER/CLASS/*."
 )
+_TESTS = ("test", "val", "valid", "validation")  # the first that is there
 
 
 def folder(name, holdout=0.0, skip_bad_images=False):
@@ -34,20 +36,16 @@ def folder(name, holdout=0.0, skip_bad_images=False):
     root = pathlib.Path(name).expanduser()
     if not root.is_dir():
         raise ValueError(f"--dataset {name!r} is a file. {_LAYOUTS}")
-    names = {path.name for path in _folders(root)}
-    whole = not ("train" in names and "test" in names)
-    if whole and names and names <= {"train", "test"}:
-        (missing,) = {"train", "test"} - names
-        raise ValueError(f"{name!r} has no folder {missing!r}. {_LAYOUTS}")
+    train, test = _train_and_test(root)
+    whole = train is None
     least = 2 if whole or holdout else 1
-    roots = [(root, least)] if whole else [(root / "train", least)]
-    roots += [] if whole else [(root / "test", 1)]
+    roots = [(root, least)] if whole else [(train, least), (test, 1)]
     parts, skipped = [], []
     for place, at_least in roots:
         files, classes, bad = _images(place, at_least, skip_bad_images)
         parts.append((files, classes))
         skipped += bad
-    _raise_unless_same(name, parts)
+    _raise_unless_same(roots, parts)
     files = [file for part, _ in parts for file in part]
     warn_of_same_names(files, root, depth=1 if whole else 2)
     labels = np.array([label for _, label in files], "int32")
@@ -145,6 +143,52 @@ def _once(lists, part, own):
     return tf.data.Dataset.from_tensor_slices(columns)
 
 
+def _train_and_test(root):
+    """Returns the folders of the parts, or None twice if there are classes.
+
+    timm and torchvision call the second "val".
+    """
+    folders = {path.name.lower(): path for path in sorted(_folders(root))}
+    train = folders.pop("train", None)
+    tests = [folders.pop(name) for name in _TESTS if name in folders]
+    if train and tests:
+        unused = [path.name for path in (*tests[1:], *folders.values())]
+        if unused:
+            warnings.warn(
+                f"{str(root)!r}: {train.name}/ is trained on and measured on "
+                f"{tests[0].name}/; not used: {', '.join(sorted(unused))}.",
+                stacklevel=4,
+            )
+        return train, tests[0]
+    if (train or tests) and not folders:
+        missing = "test" if train else "train"
+        raise ValueError(f"{str(root)!r} has no folder {missing!r}. {_LAYOUTS}")
+    return None, None
+
+
+def _warn_if_deeper(root, found):
+    """Says it if no class has an image of its own, but in folders in it."""
+    if any(
+        path.parent == root / name
+        for name, paths in found.items()
+        for path in paths
+    ):
+        return
+    inner = {
+        path.relative_to(root / name).parts[0]
+        for name, paths in found.items()
+        for path in paths
+    }
+    if len(inner) > 1:
+        warnings.warn(
+            f"{str(root)!r}: the classes are {', '.join(sorted(found))}, and "
+            "all their images lie in folders within them: "
+            f"{', '.join(sorted(inner)[:6])}. If these are the classes, give "
+            f"{str(root / min(found))!r} or such.",
+            stacklevel=5,
+        )
+
+
 def _images(root, at_least, skip_bad_images):
     """Returns sorted `(path, label)`, the names of classes, and bad files."""
     classes = sorted(path.name for path in _folders(root))
@@ -166,6 +210,7 @@ def _images(root, at_least, skip_bad_images):
         found[name], more = image_files(root / name)
         others += more
     warn_of_others(others)
+    _warn_if_deeper(root, found)
     good, bad = good_images(
         [path for paths in found.values() for path in paths], skip_bad_images
     )
@@ -184,12 +229,13 @@ def _images(root, at_least, skip_bad_images):
     return files, classes, bad
 
 
-def _raise_unless_same(name, parts):
+def _raise_unless_same(roots, parts):
     first, last = parts[0][1], parts[-1][1]
     if first != last:
         differing = ", ".join(sorted(set(first) ^ set(last)))
+        names = " and ".join(f"{str(root)!r}" for root, _ in roots)
         raise ValueError(
-            f"{name!r}: train/ and test/ must have the same class folders. "
+            f"{names} must have the same class folders. "
             f"Only in one of them: {differing}."
         )
 

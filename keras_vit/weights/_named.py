@@ -37,7 +37,8 @@ def named(weights, variant=None, sizes=None):
     if variant is None:
         raise ValueError(
             f"The weights {weights!r} are of one of: {', '.join(variants)}. "
-            f"Build it by name: keras_vit.{variants[0]}(weights={weights!r})"
+            f"Build it by name, keras_vit.{variants[0]}(weights={weights!r}), "
+            "or in a recipe with `--model`."
         )
     if variant not in variants:
         raise ValueError(

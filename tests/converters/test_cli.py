@@ -162,3 +162,25 @@ def test_inspect_and_mistakes(capsys, tmp_path):
         assert _cli.main(arguments) == 1
         assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_other_heads_than_a_reader_takes_are_said(tmp_path):
+    """64 channels in 4 heads, which timm's layout cannot say, came back as one
+    head, and nothing said so."""
+    sizes = {"hidden_size": 64, "num_layers": 1, "mlp_dim": 8, "patch_size": 4}
+    model = keras_vit.VisionTransformer(
+        num_heads=4, input_shape=(8, 8, 3), classes=2, **sizes
+    )
+    source, target = (tmp_path / name for name in ("a.npz", "timm.pth"))
+    keras_vit.converters.save(model, source)  # Google's layout stores it
+    with pytest.warns(UserWarning, match="cannot say that it has 4 heads of"):
+        keras_vit.converters.save(model, target, "timm")
+    with pytest.warns(UserWarning, match="taken to be 1, of 64 channels"):
+        _cli.convert(target, tmp_path / "guessed.npz", to="vit_jax")
+    told = {"num_heads": 4}
+    _cli.convert(target, tmp_path / "told.npz", to="vit_jax", settings=told)
+    told, guessed = (read(tmp_path / f"{n}.npz") for n in ("told", "guessed"))
+    for name, array in read(source).items():
+        np.testing.assert_array_equal(told[name], array)
+    key = next(name for name in guessed if name.endswith("query/kernel"))
+    assert guessed[key].shape[1:] == (1, 64)

@@ -91,12 +91,14 @@ def test_half_precision_has_its_tolerance(tmp_path):
     assert limits[None] < 1e-4 < limits["float16"] < limits["bfloat16"] < 0.2
 
 
+@pytest.mark.filterwarnings("default::UserWarning")
 def test_the_command_line_says_so(tmp_path, capsys, monkeypatch):
     source = str(golden_data.load_path("vit_jax_token"))
     target = tmp_path / "a.safetensors"
     options = ["--to", "timm", "--verify"]
     assert _cli.main([source, str(target), *options]) == 0
-    out = capsys.readouterr().out
+    out, said = capsys.readouterr()
+    assert "warning: " in said and "--set num_heads=3" in said
     assert "difference  tolerance" in out
     assert "note: timm has activation='gelu' unless told" in out
     convert = _cli.convert

@@ -1,8 +1,5 @@
 import csv
-import importlib.resources
-import importlib.util
 import json
-import sys
 
 import keras
 import numpy as np
@@ -173,11 +170,6 @@ def test_names_that_are_no_numbers_of_imagenet(shades, tmp_path, capsys):
 
 def test_real_labels_of_tfds(tmp_path, monkeypatch):
     pytest.importorskip("tensorflow_datasets")
-    # TFDS 4.9.10 imports this package without declaring it.
-    if importlib.util.find_spec("importlib_resources") is None:
-        monkeypatch.setitem(
-            sys.modules, "importlib_resources", importlib.resources
-        )
     model = keras_vit.VisionTransformer(
         patch_size=4,
         hidden_size=16,

@@ -1,7 +1,4 @@
-import importlib.resources
-import importlib.util
 import json
-import sys
 
 import keras
 import numpy as np
@@ -23,11 +20,6 @@ TASKS = training.VTAB_TASKS
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
     """All sets with three random images a part; and the smallest weights."""
-    # TFDS 4.9.10 imports this package without declaring it.
-    if importlib.util.find_spec("importlib_resources") is None:
-        monkeypatch.setitem(
-            sys.modules, "importlib_resources", importlib.resources
-        )
     counts = {"train": 100, "validation": 8, "test": 8}
     sets = {task.tfds: counts for task in TASKS.values()}
     model = keras_vit.VisionTransformer(

@@ -256,6 +256,9 @@ def test_only_image_files_of_a_folder(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert image_paths([tmp_path]) == [tmp_path / "f.JPG"]
+    (tmp_path / "f.JPG").unlink()
+    with pytest.raises(FileNotFoundError, match="in it, such as '.*/b'"):
+        image_paths([tmp_path])
 
 
 PROBE = """<script>

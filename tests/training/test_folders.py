@@ -148,6 +148,30 @@ def test_mistakes_are_named(tmp_path, case):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["val", "Validation", "valid"])
+def test_other_names_of_the_test_folder(tmp_path, name):
+    """As timm and torchvision call it; "train" and "val" were two classes."""
+    for i, path in enumerate(("Train/a", "Train/b", f"{name}/a", f"{name}/b")):
+        write(tmp_path / path / f"{i}.png", 0)
+    write(tmp_path / "Train" / "b" / "5.png", 0)
+    data = training.find_data(str(tmp_path))
+    assert data.class_names == ("a", "b")
+    assert (data.num_train, data.num_test) == (3, 2)
+    for i, path in enumerate(("test/a", "test/b")):
+        write(tmp_path / path / f"{6 + i}.png", 0)
+    with pytest.warns(UserWarning, match=f"on test/; not used: {name}"):
+        training.find_data(str(tmp_path))
+
+
+def test_classes_that_may_be_deeper(tmp_path):
+    for name in ("one/a/0", "one/b/1", "two/a/2", "two/b/3"):
+        write(tmp_path / f"{name}.png", 0)
+    with pytest.warns(UserWarning, match="are one, two, and .*: a, b. .*/one'"):
+        training.find_data(str(tmp_path))
+    write(tmp_path / "one" / "4.png", 0)  # a class with an inner order
+    training.find_data(str(tmp_path))
+
+
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "x.zip").touch()
     with pytest.raises(ValueError, match="is a file"):

@@ -1,8 +1,5 @@
 import collections
-import importlib.resources
-import importlib.util
 import os
-import sys
 
 import numpy as np
 import pytest
@@ -63,11 +60,6 @@ class KvLocalNoLabel(_Local):
 def data_dir(tmp_path_factory, monkeypatch):
     folder = os.fspath(tmp_path_factory.getbasetemp() / "tfds")
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", folder)
-    # TFDS 4.9.10 imports this package without declaring it.
-    if importlib.util.find_spec("importlib_resources") is None:
-        monkeypatch.setitem(
-            sys.modules, "importlib_resources", importlib.resources
-        )
 
 
 def arrays(batches):

@@ -1,7 +1,4 @@
 import collections
-import importlib.resources
-import importlib.util
-import sys
 import types
 
 import numpy as np
@@ -63,15 +60,6 @@ EXPECTED = {
     "smallnorb-azimuth": (0, 12_150, 12_150),
     "smallnorb-elevation": (0, 12_150, 12_150),
 }
-
-
-@pytest.fixture(autouse=True)
-def undeclared(monkeypatch):
-    # TFDS 4.9.10 imports this package without declaring it.
-    if importlib.util.find_spec("importlib_resources") is None:
-        monkeypatch.setitem(
-            sys.modules, "importlib_resources", importlib.resources
-        )
 
 
 def test_nineteen_tasks_in_three_groups():

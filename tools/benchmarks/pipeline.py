@@ -48,8 +48,10 @@ def main(rounds):
 def _write(folder, count=64):
     """JPEG files of ImageNet's usual size, 500 by 375."""
     import numpy as np
-    from PIL import Image
 
+    from keras_vit._program import require
+
+    Image = require("PIL.Image", "recipes")
     rng = np.random.default_rng(0)
     for i in range(count):
         small = rng.integers(0, 256, (47, 63, 3)).astype(np.uint8)
