@@ -110,6 +110,10 @@ class WholeBatch(keras.optimizers.Optimizer):
                 f"{_num_tf_replicas()} devices"
             )
         super()._backend_apply_gradients(grads, trainable_variables)
+        if keras.config.backend() == "torch":
+            # Keras's step would hold them through the next forward pass.
+            for variable in trainable_variables:
+                variable.value.grad = None
 
     def finalize_variable_values(self, var_list):
         """Keras puts the averages in the weights' place at the end of every

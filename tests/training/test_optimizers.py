@@ -260,3 +260,17 @@ def test_errors():
         training.AdamW(schedule(), 0.1)
     with pytest.raises(ValueError, match="momentum=1.5"):
         training.SGD(momentum=1.5)
+
+
+@pytest.mark.parametrize("optimizer", [training.SGD, training.AdamW])
+def test_gradients_do_not_outlive_a_step(optimizer):
+    """Keras's step on PyTorch holds them through the next forward pass: as
+    much as the model's weights."""
+    if keras.config.backend() != "torch":
+        pytest.skip("gradients are the step's own")
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(optimizer(0.1), "mse")
+    before = model.get_weights()
+    model.train_on_batch(np.ones((4, 3)), np.ones((4, 2)))
+    assert all(v.value.grad is None for v in model.trainable_variables)
+    assert not np.array_equal(model.get_weights()[0], before[0])

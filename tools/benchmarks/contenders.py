@@ -16,8 +16,7 @@ class Contender:
 
     `libraries` are imported before anything is built, so that what they hold
     in memory is known; `hint` says where they come from. Those with an
-    `option` are left out unless it was given, and "export" those are of
-    inference only.
+    `option` are left out unless it was given. `of` is what they can do.
     """
 
     module: str
@@ -25,6 +24,7 @@ class Contender:
     libraries: tuple = ()
     hint: str = _EXTRA
     option: str | None = None
+    of: tuple = ("inference", "step")
 
 
 _PRODUCTS = {
@@ -39,6 +39,10 @@ _KERAS = {
     # As PyTorch's packages compute it: the tanh form is Google's.
     "keras_vit, exact GELU": Contender(
         "keras_models", "keras_vit_erf", ("keras_vit",)
+    ),
+    # The recipes' optimizer for Keras's own.
+    "keras_vit, its SGD": Contender(
+        "keras_models", "keras_vit_sgd", ("keras_vit",), of=("step",)
     ),
     "keras-hub": Contender("keras_models", "keras_hub", ("keras_hub",)),
     "zeromodels": Contender(
@@ -55,6 +59,7 @@ def _exported(**functions):
             ("keras_vit",),
             'pip install -e ".[export]"',
             option="export",
+            of=("inference",),
         )
         for function, name in functions.items()
     }

@@ -23,6 +23,10 @@ def keras_vit_erf(size):
     return keras_vit(size, activation="gelu")
 
 
+def keras_vit_sgd(size):
+    return keras_vit(size)
+
+
 def keras_hub(size):
     import keras_hub
 
@@ -68,8 +72,11 @@ def runs(build, size, batch, what, dtype):
         return lambda times: [
             model.predict_on_batch(images) for _ in range(times)
         ]
+    SGD = keras.optimizers.SGD
+    if build is keras_vit_sgd:
+        from keras_vit.training import SGD
     model.compile(
-        keras.optimizers.SGD(1e-3, momentum=0.9),
+        SGD(1e-3, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     labels = keras.ops.convert_to_tensor(np.arange(batch) % size.classes)

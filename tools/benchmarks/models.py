@@ -50,12 +50,11 @@ def measured(a, backend, size, what):
         for name, contender in CONTENDERS[backend].items():
             if a.only and name not in a.only:
                 continue
+            if what not in contender.of:
+                continue
             option = contender.option
             if option and not getattr(a, option) and not a.only:
                 print(f"{name:24} skipped: --{option} was not given")
-                continue
-            if option == "export" and what == "step":
-                print(f"{name:24} skipped: it does not train")
                 continue
             process = _start(a, backend, name, size, what)
             processes.append(process)
