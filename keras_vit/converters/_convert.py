@@ -155,19 +155,22 @@ def to_checkpoint(weights, format, heads=None):
     return arrays
 
 
-def raise_if(problems, intro="The checkpoint does not fit."):
+def raise_if(problems, intro="The checkpoint does not fit.", most=None):
     """Raises one ValueError that lists everything wrong.
 
     Args:
         problems: Dict of titles to collections of lines; empty ones are left
             out.
         intro: String. The error's first line.
+        most: Integer. Lines of each to show; None for all.
     """
-    parts = [
-        f"{title}:\n" + "\n".join(f"  {line}" for line in sorted(lines))
-        for title, lines in problems.items()
-        if lines
-    ]
+    parts = []
+    for title, lines in problems.items():
+        shown = [f"  {line}" for line in sorted(lines)[:most]]
+        if len(lines) > len(shown):
+            shown.append(f"  and {len(lines) - len(shown)} more")
+        if lines:
+            parts.append("\n".join([f"{title}:", *shown]))
     if parts:
         raise ValueError("\n".join([intro, *parts]))
 

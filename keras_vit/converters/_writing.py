@@ -55,7 +55,7 @@ def write_checkpoint(
     elif told.get("position_embedding") == "learned":
         _warn_if_square(told["grid_size"], target)
     spelling = spelling_of(layout, weights)
-    if not folder and told.get("num_heads"):
+    if not folder and "hidden_size" in told:
         warn_if_another(told, spelling, target)
     heads = (told["num_heads"], told.get("decoder_num_heads"))
     arrays = to_checkpoint(weights, spelling, heads)

@@ -212,6 +212,13 @@ def _resolve_grid(s, told):
 
 
 def resolve_classes(s, told):
+    if s.include_top not in (True, False):
+        # The first argument, of which other packages have others.
+        raise ValueError(
+            "`include_top` must be True or False. Received: include_top="
+            f"{s.include_top!r}. Give all arguments by name, such as "
+            'weights="imagenet21k" or input_shape=(224, 224, 3).'
+        )
     if s.include_top and s.classes is None:
         s.classes = told.get("classes", 1000)
         if s.classes is None:

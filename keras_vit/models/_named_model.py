@@ -13,6 +13,8 @@ _ELSEWHERE = {
     "img_size": "input_shape",
     "image_shape": "input_shape",
     "in_chans": "input_shape",
+    "in_channels": "input_shape",
+    "preset": "weights",
     "pretrained": "weights",
     "embed_dim": "hidden_size",
     "depth": "num_layers",

@@ -21,7 +21,8 @@ from keras_vit.training._tf_batches import shuffled
 from keras_vit.training._tf_images import tensorflow
 
 _LAYOUTS = (
-    "Expected FOLDER/train/CLASS/* with FOLDER/test/CLASS/*, or FOLDER/CLASS/*."
+    "Expected FOLDER/train/CLASS/* with FOLDER/test/CLASS/* (or val), or "
+    "FOLDER/CLASS/*."
 )
 _TESTS = ("test", "val", "valid", "validation")  # the first that is there
 

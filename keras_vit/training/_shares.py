@@ -100,15 +100,20 @@ def per_replica(batches, strategy, parts):
     dataset, count = _as_dataset(batches)
     if count % parts:
         raise ValueError(_uneven(count, parts))
+    listed = not _is_dataset(batches) and hasattr(batches, "__len__")
+    steps = len(batches) if listed else int(dataset.cardinality())
     dataset = dataset.rebatch(count // parts).prefetch(2)
     # The context would tell what `parts` is already made of.
     shared = strategy.distribute_datasets_from_function(lambda _: dataset)
     endless = not (_is_dataset(batches) or hasattr(batches, "__len__"))
-    return _for_fit(shared, dataset.element_spec, endless)
+    return _for_fit(shared, dataset.element_spec, endless, steps)
 
 
-def _for_fit(shared, spec, endless):
+def _for_fit(shared, spec, endless, steps):
     """Makes a distributed dataset one that `model.fit` reads rightly.
+
+    Where it ends, TensorFlow goes on with empty batches, whose loss of 0 Keras
+    counts in the mean, unless it knows the number of steps.
 
     Keras takes a first batch for its shapes and throws it away; with several
     hosts it fails at that. It gets the shapes instead. What cannot be read
@@ -117,6 +122,10 @@ def _for_fit(shared, spec, endless):
     """
 
     class Shared(type(shared)):
+        @property
+        def cardinality(self):
+            return steps
+
         def __iter__(self):
             if not (endless and hasattr(self, "_only")):
                 self._only = _peeked(super().__iter__(), spec)

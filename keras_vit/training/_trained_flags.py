@@ -19,7 +19,7 @@ class TrainedFlags:
     weights: str | None = flag(
         None,
         "the folder of a recipe's run, its model.keras, any checkpoint or its "
-        "address, or with --model a name such as augreg",
+        "address, or with --model a name such as imagenet21k",
         "FILE|NAME",
     )
     model: str | None = flag(

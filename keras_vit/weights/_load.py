@@ -47,6 +47,7 @@ def load_into(model, checkpoint, grid=None, keeps_head=True):
             f"{checkpoint.path!r} does not fit the model {model.name!r}. It "
             f"holds {_sizes(checkpoint)}; `keras_vit.converters.load` builds "
             "what a file holds.",
+            most=8,
         )
     for path, array in weights.items():
         variables[path].assign(_fast.lent(array))

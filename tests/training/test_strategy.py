@@ -104,3 +104,24 @@ def test_weighted_batches_are_filled_up(source):
 def test_others_are_refused():
     with pytest.raises(ValueError, match="3 images.*over 2 devices"):
         _shares.fill((np.zeros((3, 2)), np.zeros(3)), 2)
+
+
+def test_the_mean_loss_is_that_of_one_device():
+    """Past the end TensorFlow gave a batch of nothing, whose loss of 0 counted
+    as one of a full batch."""
+    if keras.config.backend() != "tensorflow":
+        pytest.skip("tf.distribute")
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=(8, 1)).astype("float32") for _ in range(2))
+    weights = np.ones(8, "float32")
+    batches = tf.data.Dataset.from_tensor_slices((x, y, weights))
+    batches = batches.batch(4, drop_remainder=True)
+    chosen = training.strategy("mirrored", devices=["CPU:0"])
+    with chosen.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(loss="mse")
+    found = model.evaluate(chosen.distribute(batches), verbose=0)
+    errors = (model.predict(x, verbose=0) - y) ** 2
+    assert found == pytest.approx(np.mean(errors), rel=1e-5)

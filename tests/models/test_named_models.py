@@ -1,0 +1,36 @@
+"""What is said of arguments that other packages have."""
+
+import pytest
+
+import keras_vit
+
+
+def test_arguments_by_position():
+    """The first is `include_top`; weights there gave a random model."""
+    for given in ("imagenet", 224):
+        with pytest.raises(ValueError, match=f"include_top={given!r}. Give"):
+            keras_vit.ViTTi16(given)
+
+
+@pytest.mark.parametrize(
+    "theirs, ours",
+    [
+        ("num_labels", "classes"),
+        ("pretrained_top", "classes"),
+        ("dynamic_img_size", "input_shape"),
+        ("in_channels", "input_shape"),
+        ("preset", "weights"),
+    ],
+)
+def test_words_of_other_packages(theirs, ours):
+    with pytest.raises(TypeError, match=f"{theirs!r}. Did you mean {ours!r}"):
+        keras_vit.ViTTi16(**{theirs: 1})
+
+
+def test_a_file_of_another_size_is_said_in_few_lines(tmp_path):
+    sizes = {"input_shape": (16, 16, 3), "num_layers": 2, "classes": 2}
+    keras_vit.converters.save(keras_vit.ViTTi16(**sizes), tmp_path / "a.npz")
+    with pytest.raises(ValueError, match="does not fit") as error:
+        keras_vit.ViTS16(weights=tmp_path / "a.npz", **sizes)
+    said = str(error.value)
+    assert "and " in said and " more" in said and said.count("\n") < 30
