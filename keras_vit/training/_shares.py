@@ -100,12 +100,15 @@ def per_replica(batches, strategy, parts):
     dataset, count = _as_dataset(batches)
     if count % parts:
         raise ValueError(_uneven(count, parts))
-    listed = not _is_dataset(batches) and hasattr(batches, "__len__")
-    steps = len(batches) if listed else int(dataset.cardinality())
+    if _is_dataset(batches):
+        steps, endless = int(dataset.cardinality()), False
+    elif hasattr(batches, "__len__"):
+        steps, endless = len(batches), False
+    else:
+        steps, endless = -1, True  # tf.data.INFINITE_CARDINALITY
     dataset = dataset.rebatch(count // parts).prefetch(2)
     # The context would tell what `parts` is already made of.
     shared = strategy.distribute_datasets_from_function(lambda _: dataset)
-    endless = not (_is_dataset(batches) or hasattr(batches, "__len__"))
     return _for_fit(shared, dataset.element_spec, endless, steps)
 
 

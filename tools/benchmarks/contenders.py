@@ -12,7 +12,8 @@ _CLONE = "put a clone of google-research/vision_transformer on PYTHONPATH"
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """A function of a module here, and what it builds upon.
+    """A function of a module here, or what its `runs` takes, and what that
+    builds upon.
 
     `libraries` are imported before anything is built, so that what they hold
     in memory is known; `hint` says where they come from. Those with an

@@ -10,36 +10,18 @@ from benchmarks import keras_models
 from keras_vit.exporting import _export
 from keras_vit.exporting import _formats
 
-
-def saved_model(size):
-    return "saved_model", False
-
-
-def onnx(size):
-    return "onnx", False
+# A format, and whether its weights are int8.
+saved_model = "saved_model", False
+onnx, onnx_int8 = ("onnx", False), ("onnx", True)
+litert, litert_int8 = ("litert", False), ("litert", True)
+torch_program = "torch", False
 
 
-def onnx_int8(size):
-    return "onnx", True
-
-
-def litert(size):
-    return "litert", False
-
-
-def litert_int8(size):
-    return "litert", True
-
-
-def torch_program(size):
-    return "torch", False
-
-
-def runs(build, size, batch, what, dtype):
-    """Returns a function of how many times to run."""
+def runs(written, size, batch, what, dtype):
+    """Returns a function of how many times to run what is `written` so."""
     if what != "inference" or dtype != "float32":
         raise ValueError(f"exported models have no {what} in {dtype} here")
-    name, int8 = build(size)
+    name, int8 = written
     form = _formats.FORMATS[name]
     shape = (batch, size.image_size, size.image_size, 3)
     # Held open: what runs it may read it piece by piece.
