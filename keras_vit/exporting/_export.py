@@ -10,6 +10,7 @@ from keras_vit.exporting._formats import writer_of
 from keras_vit.exporting._quiet import quiet
 from keras_vit.exporting._targets import bytes_of
 from keras_vit.exporting._targets import replacing
+from keras_vit.models import Model
 
 
 def export(model, target, name, shape, size, int8=False, check=True, say=print):
@@ -66,7 +67,7 @@ def with_softmax(model):
             f"This one's output has the shape {output.shape}."
         )
     layer = keras.layers.Softmax(name="probabilities")
-    return keras.Model(model.inputs, layer(output), name=model.name)
+    return Model(model.inputs, layer(output), name=model.name)
 
 
 def _write(write, model, path, name, shape, int8):

@@ -61,6 +61,13 @@ def inner(owner, *layers):
     )
 
 
+def is_watched(layer):
+    """Whether somebody sees what a layer, or one inside it, takes and gives."""
+    return keras.config.backend() == "torch" and any(
+        _torch_fast.has_hooks(part) for part in layer.modules()
+    )
+
+
 def dense(layer, axes=1):
     """Returns a `Dense` or `EinsumDense` that adds its bias while it sums.
 

@@ -60,13 +60,18 @@ def may_skip_call(layer, owner):
         and layer._remat_mode is None
         and layer.activity_regularizer is None
         and keras.distribution.distribution() is None
-        and not (
-            layer._forward_hooks
-            or layer._forward_pre_hooks
-            or layer._backward_hooks
-            or layer._backward_pre_hooks
-            or torch.nn.modules.module._has_any_global_hook()
-        )
+        and not has_hooks(layer)
+        and not torch.nn.modules.module._has_any_global_hook()
+    )
+
+
+def has_hooks(layer):
+    """Whether a layer itself has a hook of PyTorch's."""
+    return bool(
+        layer._forward_hooks
+        or layer._forward_pre_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
     )
 
 

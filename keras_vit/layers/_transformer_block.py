@@ -1,8 +1,11 @@
+import functools
+
 import keras
 
 from keras_vit.layers import _checks
 from keras_vit.layers import _fast
 from keras_vit.layers import _quantization
+from keras_vit.layers import _reading
 from keras_vit.layers import _remat
 from keras_vit.layers._attention import MultiHeadAttention
 from keras_vit.layers._layer_scale import LayerScale
@@ -117,19 +120,24 @@ class TransformerBlock(keras.Layer):
             self.scale_2.build(inputs_shape)
 
     def call(self, inputs, relative=None, training=False):
+        # Now: gradients may want these values when the model has ended.
+        count = _reading.count_of(self)
         if self.remat and training:
             tensors = (inputs,) if relative is None else (inputs, relative)
-            return _remat.call(self, self._train, *tensors)
-        return self._call(inputs, relative, training)
+            train = functools.partial(self._call, training=True, count=count)
+            return _remat.call(self, train, *tensors)
+        return self._call(inputs, relative, training, count)
 
-    def _train(self, inputs, relative=None):
-        return self._call(inputs, relative, training=True)
-
-    def _call(self, inputs, relative, training):
+    def _call(self, inputs, relative=None, training=False, count=None):
         norm_1, attention, norm_2, mlp = _fast.inner(
             self, self.norm_1, self.attention, self.norm_2, self.mlp
         )
-        x = attention(norm_1(inputs), relative=relative, training=training)
+        x = norm_1(inputs)
+        if count is None or relative is not None:
+            x = attention(x, relative=relative, training=training)
+        else:
+            x = attention(x[:, :count], x, training=training)
+            inputs = inputs[:, :count]
         if self.dropout > 0:
             x = self._dropout(x, training=training)
         if self.scale_1 is not None:

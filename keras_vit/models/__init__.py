@@ -10,6 +10,7 @@ from keras_vit.models._features import feature_extractor as feature_extractor
 from keras_vit.models._hybrid import (
     HybridVisionTransformer as HybridVisionTransformer,
 )
+from keras_vit.models._model import Model as Model
 from keras_vit.models._variants import VARIANTS as VARIANTS
 from keras_vit.models._variants import R26ViTB32 as R26ViTB32
 from keras_vit.models._variants import R26ViTS32 as R26ViTS32

@@ -1,4 +1,4 @@
-import keras
+from keras_vit.models._model import Model
 
 
 def feature_extractor(model, names):
@@ -40,7 +40,7 @@ def feature_extractor(model, names):
     inputs = model.inputs
     # A list of one input would make Keras warn at every call with a tensor.
     inputs = inputs[0] if len(inputs) == 1 else inputs
-    return keras.Model(inputs, outputs, name=f"{model.name}_features")
+    return Model(inputs, outputs, name=f"{model.name}_features")
 
 
 def _output(layer):

@@ -11,6 +11,7 @@ from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import Pooling
 from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers import TransformerBlock
+from keras_vit.models._model import Model
 from keras_vit.models._resnet import resnet
 from keras_vit.weights import load_into
 
@@ -183,14 +184,14 @@ def _distilled_heads(x, distilled, s):
 
 def model_of(images, x, s):
     """Returns the model from images to `x`, with the weights in it."""
-    model = keras.Model(images, x, name=s.name)
+    model = Model(images, x, name=s.name)
     if s.checkpoint is not None:
         load_into(model, s.checkpoint, s.checkpoint_grid, s.keeps_head)
     if s.input_tensor is not None:
         # Only now: layers before the tensor are none of the checkpoint's.
         inputs = keras.utils.get_source_inputs(s.input_tensor)
         inputs = inputs[0] if len(inputs) == 1 else inputs
-        model = keras.Model(inputs, x, name=s.name)
+        model = Model(inputs, x, name=s.name)
     return model
 
 

@@ -32,6 +32,7 @@ class Data:
     num_test: int
     num_dev: int = 0
     num_skipped: int = 0  # unreadable files
+    num_unread: int = 0  # files of which only the ends were looked at
     # What has `train(data, rules)` and `ordered(data, part, total, rules)`.
     source: Any = dataclasses.field(default=None, repr=False)
 

@@ -67,6 +67,7 @@ def folder(name, holdout=0.0, skip_bad_images=False):
         num_test=len(test),
         num_dev=len(dev),
         num_skipped=len(skipped),
+        num_unread=0 if skip_bad_images else len(files),
         source=Source(
             endless=functools.partial(_endless, *lists["train"]),
             once=functools.partial(_once, lists),

@@ -10,6 +10,7 @@ import time
 import keras
 
 import keras_vit
+from keras_vit.models import Model
 from keras_vit.training._flags import UserError
 from keras_vit.training._models import layout_of
 from keras_vit.training._output import CHECKPOINTS
@@ -38,7 +39,7 @@ def save_model(model, output):
     """Writes `model.keras`, and its weights for the next `--weights`."""
     with replacing(output / "model.keras") as temporary:
         # Without its optimizer, `import keras_vit` is enough to read it.
-        keras.Model(model.input, model.output, name=model.name).save(temporary)
+        Model(model.input, model.output, name=model.name).save(temporary)
     # What Google's layouts do not tell is in Keras's file: another GELU, ...
     layout = layout_of(model)
     weights = output / ("model.npz" if layout else "model.weights.h5")
@@ -72,9 +73,19 @@ def headline(job, chosen, output, ready):
         return f"strategy  {chosen.describe()}"
     step = ready.done // config.accumulate
     going_on = f"\ngoing on  from step {step}" if ready.done else ""
+    unread = ""
+    if data.num_unread:
+        interval = config.checkpoint_every or job.interval
+        unread = (
+            f"images    the ends of {data.num_unread:,} files are whole. One "
+            "that is damaged between them would stop the run at its batch, "
+            f"up to {interval:,} steps after the last checkpoint: "
+            "--skip-bad-images reads all of them first\n"
+        )
     return (
         f"data      {data.name}: {data.num_train} training and {job.total} "
         f"{job.part} images, {len(data.class_names)} classes\n"
+        f"{unread}"
         f"model     {model.name}: {model.count_params():,} weights, images "
         f"{rows} x {columns} x {channels}{patches}\n"
         f"training  {job.steps} steps of {config.batch_size} images, "

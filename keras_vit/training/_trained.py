@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 import keras_vit
+from keras_vit.models import Model
 from keras_vit.preprocessing import _imagenet
 from keras_vit.training._models import model_facts
 from keras_vit.training._models import opened
@@ -197,7 +198,7 @@ def features_of(model):
                 f"{model.name!r} gives the shape {model.output.shape}."
             )
         return model
-    return keras.Model(
+    return Model(
         model.inputs[0],
         model.get_layer("head").input,
         name=f"{model.name}_features",

@@ -112,7 +112,7 @@ def test_saved_files_hold_everything(case, tmp_path):
     clone.set_weights(model.get_weights())
     np.testing.assert_array_equal(before, clone.predict(images(), verbose=0))
 
-    same = keras.Model.from_config(model.get_config())
+    same = type(model).from_config(model.get_config())
     same.set_weights(model.get_weights())
     np.testing.assert_array_equal(before, same.predict(images(), verbose=0))
 

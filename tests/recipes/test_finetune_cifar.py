@@ -220,7 +220,7 @@ KINDS = (
 )
 
 
-def test_a_folder(tmp_path):
+def test_a_folder(tmp_path, capsys):
     pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
     for name in ("dark", "bright"):
@@ -244,6 +244,7 @@ def test_a_folder(tmp_path):
         batch_size=64,  # more than there are images
         output=str(output),
     )
+    assert "batch, up to 1 steps after" in capsys.readouterr().out
     facts = facts_of(output)
     assert facts["data"]["class_names"] == ["bright", "dark"]
     assert facts["data"]["num_test"] == 2

@@ -1,0 +1,99 @@
+import contextlib
+import itertools
+
+import keras
+
+from keras_vit.layers import Pooling
+from keras_vit.layers import TransformerBlock
+from keras_vit.layers import _fast
+from keras_vit.layers import _reading
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Model(keras.Model):
+    """A functional model that leaves out what nobody reads.
+
+    Where the class token alone is pooled, the last block computes that token
+    and no other: its keys and values are of all tokens, all else of one. The
+    graph is what it was. `feature_extractor`, or another model on the same
+    tensors, has all tokens where it gives them out; and so has a PyTorch hook
+    in the last block.
+
+    With PyTorch, `fit` also frees the gradients of the last step before the
+    next one, and not in the midst of it.
+
+    Args:
+        inputs: As of a functional `keras.Model`.
+        outputs: As of a functional `keras.Model`.
+        name: String. Name of the model.
+
+    Example:
+
+    >>> features = vit.get_layer("pre_logits").output
+    >>> model = keras_vit.models.Model(vit.input, my_head(features))
+    """
+
+    # A subclass, as Keras has no other place that `model(x)`, `fit`, `predict`
+    # and `export` all come through. The arguments' names let it load itself.
+    def __init__(self, inputs, outputs, name=None, **kwargs):
+        super().__init__(inputs, outputs, name=name, **kwargs)
+        nodes = itertools.chain(*self._nodes_by_depth.values())
+        self._first_read = _first_read(tuple(nodes), self.outputs)
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        with self._leaving_out():
+            return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def _leaving_out(self):
+        if self._first_read is None:
+            return contextlib.nullcontext()
+        block, norms, count = self._first_read
+        layers = [self.get_layer(name) for name in (block, *norms)]
+        if any(_fast.is_watched(layer) for layer in layers):
+            return contextlib.nullcontext()
+        return _reading.first_of(layers[0], count)
+
+    if keras.config.backend() == "torch":
+
+        def train_step(self, data):
+            self.zero_grad()  # Keras does so when the images have gone through
+            return super().train_step(data)
+
+
+def _first_read(nodes, outputs):
+    """Finds the block of whose tokens only the first are read.
+
+    Returns:
+        Its name, the names of the norms that read it, and how many tokens;
+        None if all tokens of all blocks are read.
+    """
+    for node in nodes:
+        block = node.operation
+        if isinstance(block, TransformerBlock):
+            calls = sum(other.operation is block for other in nodes)
+            norms, count = _readers(node.outputs[0], nodes, outputs)
+            if calls == 1 and count is not None:
+                return block.name, norms, count
+    return None
+
+
+def _readers(tokens, nodes, outputs):
+    """Returns the norms that read tokens, and how many of the first are read
+    at most; None for all."""
+    norms, most = (), 0
+    if any(tokens is x for x in outputs):
+        return norms, None
+    for node in nodes:
+        if not any(tokens is x for x in node.input_tensors):
+            continue
+        reader, count = node.operation, None
+        if isinstance(reader, Pooling) and reader.mode == "token":
+            count = reader.index + 1
+        elif isinstance(reader, keras.layers.LayerNormalization):
+            if reader.axis in (-1, 2, [-1], [2]):
+                more, count = _readers(node.outputs[0], nodes, outputs)
+                norms = (*norms, reader.name, *more)
+        if count is None:
+            return norms, None
+        most = max(most, count)
+    return norms, most
