@@ -39,6 +39,7 @@ def onnx_of_keras(model, path, shape, int8=False):
         model.export(
             path, format="onnx", verbose=False, input_signature=signature
         )
+    _into_one_file(path)
     if int8:
         _quantise_onnx(path)
 
@@ -59,6 +60,7 @@ def onnx_of_torch(model, path, shape, int8=False):
             verbose=False,
         )
         program.save(path)
+    _into_one_file(path)
     if int8:
         _quantise_onnx(path)
 
@@ -91,6 +93,22 @@ def torch_program(model, path, shape, int8=False):
             strict=False,
         )
         torch.export.save(program, path)
+
+
+def _into_one_file(path):
+    """Takes in the large weights that were written to a file beside it.
+
+    Raises:
+        ValueError: from 2 GB up, which no ONNX file holds.
+    """
+    beside = path.with_name(f"{path.name}.data")
+    if not beside.exists():
+        return
+    onnx = require("onnx", "export")
+    try:
+        onnx.save_model(onnx.load(path), path)
+    finally:
+        beside.unlink()
 
 
 def _quantise_onnx(path):

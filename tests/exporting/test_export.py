@@ -100,6 +100,18 @@ def test_it_computes_what_keras_does(name, export, tmp_path):
         )
 
 
+@pytest.mark.parametrize("flags", [[], ["--int8-weights"]], ids=["", "int8"])
+def test_large_weights_are_in_the_onnx_file(flags, export, tmp_path):
+    """Writers put those of 1 MB and more into another file, hidden here."""
+    require("onnx")
+    saved(tmp_path, num_layers=1, hidden_size=96, mlp_dim=4096)
+    status, said = export("model.keras", "a.onnx", *flags)
+    assert status == 0, said
+    assert left() == ["a.onnx", "model.keras"]
+    least = 2 * 96 * 4096 * (1 if flags else 4)
+    assert os.path.getsize("a.onnx") > least
+
+
 @pytest.mark.parametrize("name", HERE)
 def test_int8(name, export, tmp_path):
     """Of one size of images, one batch, and with probabilities."""
