@@ -4,6 +4,7 @@ import time
 
 import keras
 
+from keras_vit.training._output import not_fatal
 from keras_vit.training._tf_images import tensorflow
 
 
@@ -24,17 +25,33 @@ class TensorBoard(keras.callbacks.Callback):
     def __init__(self, folder, metrics):
         super().__init__()
         self._tf = tensorflow()
-        self._metrics = metrics
-        folder.mkdir(parents=True, exist_ok=True)
-        # The name has to say "tfevents", and its start to grow with time.
-        path = folder / f"events.out.tfevents.{time.time_ns()}"
-        self._file = self._tf.io.TFRecordWriter(str(path))
-        self._write(file_version="brain.Event:2")
-        for row in metrics.rows:
-            self._write_row(row)
+        self._folder, self._metrics, self._file = folder, metrics, None
+        self._write_new_row()
 
     def on_epoch_end(self, epoch, logs=None):
-        self._write_row(self._metrics.rows[-1])
+        self._write_new_row()
+
+    def _write_new_row(self):
+        """All rows go into a new file, also when the last one was refused:
+        what is behind a record that is cut cannot be read."""
+        with not_fatal(self._folder):
+            try:
+                rows = self._metrics.rows[-1:]
+                if self._file is None:
+                    self._open()
+                    rows = self._metrics.rows
+                for row in rows:
+                    self._write_row(row)
+            except self._tf.errors.OpError as error:
+                self._file = None
+                raise OSError(error.message) from error
+
+    def _open(self):
+        self._folder.mkdir(parents=True, exist_ok=True)
+        # The name has to say "tfevents", and its start to grow with time.
+        path = self._folder / f"events.out.tfevents.{time.time_ns()}"
+        self._file = self._tf.io.TFRecordWriter(str(path))
+        self._write(file_version="brain.Event:2")
 
     def _write_row(self, row):
         proto = self._tf.compat.v1.Summary

@@ -1,3 +1,4 @@
+import os
 import sys
 
 import keras
@@ -100,6 +101,29 @@ def test_event_files(tmp_path):
         assert found["accuracy/test"] == pytest.approx(row["test_accuracy"])
         assert found["learning_rate"] == pytest.approx(row["learning_rate"])
         assert len(found) == 6
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
+def test_events_that_a_full_disk_refused_come_later(tmp_path, capsys):
+    tf = pytest.importorskip("tensorflow")
+    asked, writer = [], tf.io.TFRecordWriter
+
+    def refusing(target):
+        asked.append(target)
+        return writer("/dev/full" if len(asked) == 1 else target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf.io, "TFRecordWriter", refusing)
+        metrics_and_fit(
+            tmp_path, lambda metrics: TensorBoard(tmp_path / "tb", metrics)
+        )
+    assert "No space left" in capsys.readouterr().err
+    (path,) = (tmp_path / "tb").iterdir()
+    steps = [
+        tf.compat.v1.Event.FromString(record.numpy()).step
+        for record in tf.data.TFRecordDataset(str(path))
+    ]
+    assert steps == [0, 2, 4, 5]
 
 
 def test_steps_are_whole_where_a_batch_has_parts(tmp_path):
