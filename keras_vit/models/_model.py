@@ -69,7 +69,7 @@ def _first_read(nodes, outputs):
     """
     for node in nodes:
         block = node.operation
-        if isinstance(block, TransformerBlock):
+        if type(block) is TransformerBlock:  # another may do more
             calls = sum(other.operation is block for other in nodes)
             norms, count = _readers(node.outputs[0], nodes, outputs)
             if calls == 1 and count is not None:

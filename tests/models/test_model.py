@@ -148,6 +148,16 @@ def test_a_block_that_is_called_twice_is_whole(monkeypatch):
     )
 
 
+def test_a_block_of_ones_own_is_whole():
+    class Block(TransformerBlock):
+        def call(self, inputs, relative=None, training=False):
+            return keras.ops.flip(super().call(inputs), axis=1)
+
+    tokens = keras.Input((17, 16))
+    x = Block(2, 32)(tokens)
+    assert Model(tokens, keras_vit.layers.Pooling()(x))._first_read is None
+
+
 def test_other_readers_are_seen():
     """A norm over the tokens, and a layer that is no norm."""
     for reader in (
