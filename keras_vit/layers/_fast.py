@@ -34,8 +34,15 @@ def plain():
 
 def lent(array):
     """Returns an array as what Keras copies once into a variable."""
-    if keras.config.backend() == "torch":
+    backend = keras.config.backend()
+    if backend == "torch":
         return _torch_fast.shared(array)
+    if backend == "tensorflow" and array.dtype == "float32":
+        # TensorFlow copies twice, but takes memory that starts as this does,
+        # and keeps it: only a copy is nobody else's.
+        copy = _initializers.zeros(array.shape, array.dtype)
+        copy[...] = array
+        return _tf_fast.shared(copy)
     return array
 
 

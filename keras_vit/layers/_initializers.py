@@ -4,8 +4,10 @@ A model has them in a dozen shapes. JAX compiles a program for each, TensorFlow
 draws on one core: of the time that building ViT-B/16 takes, most was this.
 """
 
+import contextlib
 import math
 import random
+import threading
 
 import keras
 import numpy as np
@@ -15,11 +17,30 @@ from keras_vit.layers import _jax_fast
 from keras_vit.layers import _tf_fast
 from keras_vit.layers import _torch_fast
 
+_now = threading.local()
+
+
+@contextlib.contextmanager
+def drawing(wanted):
+    """Within it, and in its thread, what would be drawn is zeros unless it is
+    wanted: a model that is about to load every such weight has no use for it.
+    """
+    before = _is_wanted()
+    _now.wanted = wanted
+    try:
+        yield
+    finally:
+        _now.wanted = before
+
+
+def _is_wanted():
+    return getattr(_now, "wanted", True)
+
 
 class _Start(keras.initializers.Initializer):
     def __call__(self, shape, dtype=None):
         dtype = keras.backend.standardize_dtype(dtype)
-        x = _empty(shape, np.float64 if dtype == "float64" else np.float32)
+        x = zeros(shape, np.float64 if dtype == "float64" else np.float32)
         self._fill(x)
         if x.dtype == dtype:
             return _given(x)
@@ -44,7 +65,8 @@ class _Drawn(_Start):
         self.seed = random.randint(1, 10**9) if seed is None else seed
 
     def _fill(self, x):
-        self._draw(np.random.Generator(np.random.SFC64(self.seed)), x)
+        if _is_wanted():
+            self._draw(np.random.Generator(np.random.SFC64(self.seed)), x)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -96,10 +118,10 @@ def _given(array):
     return array if form is None else form.shared(array)
 
 
-def _empty(shape, dtype):
+def zeros(shape, dtype):
     """An array that starts where backends can take it without a copy."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + 64, np.uint8)
+    memory = np.zeros(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + size].view(dtype).reshape(shape)
 

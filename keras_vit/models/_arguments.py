@@ -10,6 +10,7 @@ from keras_vit.converters import Checkpoint
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters._resnet import RULES
 from keras_vit.layers import _checks
+from keras_vit.layers import _initializers
 from keras_vit.layers import _patch_grid
 from keras_vit.models import _positions
 from keras_vit.models import _resnet
@@ -273,7 +274,7 @@ def _prefix_tokens(s):
     small = keras.initializers.RandomNormal(stddev=0.02)
     tokens, positioned = [], 0
     if s.class_token:
-        tokens.append(("class_token", 1, "zeros"))
+        tokens.append(("class_token", 1, _initializers.Constant(0.0)))
     if s.distillation:
         tokens.append(("distillation_token", 1, small))
     if s.position_prefix == "class":

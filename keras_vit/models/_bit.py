@@ -87,19 +87,20 @@ def BiT(
     """
     s = _resolve(types.SimpleNamespace(**locals()))
     images = _trunk.images_of(s)
-    x = _resnet.resnet(images, s, s.preactivation)  # (B, h, w, C)
-    if s.preactivation:
-        x = GroupNorm(
-            _resnet.GROUPS, epsilon=s.group_norm_epsilon, name="final_norm"
-        )(x)
-        x = keras.layers.ReLU(name="final_relu")(x)
-    if s.pooling == "gap":
-        x = keras.layers.GlobalAveragePooling2D(
-            data_format="channels_last", name="pooling"
-        )(x)  # (B, C)
-        x = keras.layers.Identity(name="pre_logits")(x)
-    if s.include_top:
-        x = _trunk.head_layer(s.classes, s.classifier_activation, "head")(x)
+    with _trunk.starts(s):
+        x = _resnet.resnet(images, s, s.preactivation)  # (B, h, w, C)
+        if s.preactivation:
+            x = GroupNorm(
+                _resnet.GROUPS, epsilon=s.group_norm_epsilon, name="final_norm"
+            )(x)
+            x = keras.layers.ReLU(name="final_relu")(x)
+        if s.pooling == "gap":
+            x = keras.layers.GlobalAveragePooling2D(
+                data_format="channels_last", name="pooling"
+            )(x)  # (B, C)
+            x = keras.layers.Identity(name="pre_logits")(x)
+        if s.include_top:
+            x = _trunk.head_layer(s.classes, s.classifier_activation, "head")(x)
     return _trunk.model_of(images, x, s)
 
 

@@ -11,6 +11,7 @@ from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import Pooling
 from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers import TransformerBlock
+from keras_vit.layers import _initializers
 from keras_vit.models._model import Model
 from keras_vit.models._resnet import resnet
 from keras_vit.weights import load_into
@@ -19,15 +20,21 @@ from keras_vit.weights import load_into
 def build(s):
     """Returns the model of settings that `_arguments.resolve` has settled."""
     # B batch, h w grid of patches, N = h w, D hidden size, P prefix tokens
-    images = images_of(s)
-    x = images
-    if s.resnet_layers is not None:
-        x = resnet(x, s)  # a feature map, of which the patches are cut
-    x, grid = _tokens(x, s)
-    x = _encoder(x, grid, s)  # (B, P + N, D)
-    if s.pooling is not None:
-        x = _head(x, s)
+    x = images = images_of(s)
+    with starts(s):
+        if s.resnet_layers is not None:
+            x = resnet(x, s)  # a feature map, of which the patches are cut
+        x, grid = _tokens(x, s)
+        x = _encoder(x, grid, s)  # (B, P + N, D)
+        if s.pooling is not None:
+            x = _head(x, s)
     return model_of(images, x, s)
+
+
+def starts(s):
+    """Returns the context to build layers in: `load_into` wants every weight
+    from the checkpoint but a head, whose start is zeros."""
+    return _initializers.drawing(s.checkpoint is None)
 
 
 def images_of(s):
@@ -196,7 +203,12 @@ def model_of(images, x, s):
 
 
 def _norm(s, name):
-    return keras.layers.LayerNormalization(epsilon=s.norm_epsilon, name=name)
+    return keras.layers.LayerNormalization(
+        epsilon=s.norm_epsilon,
+        gamma_initializer=_initializers.Constant(1.0),
+        beta_initializer=_initializers.Constant(0.0),
+        name=name,
+    )
 
 
 def _pre_logits(size):
@@ -217,7 +229,8 @@ def head_layer(classes, activation, name):
     return keras.layers.Dense(
         classes,
         activation=activation,
-        kernel_initializer="zeros",
+        kernel_initializer=_initializers.Constant(0.0),
+        bias_initializer=_initializers.Constant(0.0),
         dtype="float32" if half else policy,
         name=name,
     )

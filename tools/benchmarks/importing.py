@@ -4,27 +4,35 @@ import statistics
 import subprocess
 import sys
 
-
-def seconds_to_import(module):
-    code = (
-        "import time; start = time.perf_counter(); "
-        f"import {module}; print(time.perf_counter() - start)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    return float(done.stdout.split()[-1])
+_IMPORT = """
+import time
+start = time.perf_counter()
+import keras
+middle = time.perf_counter()
+import keras_vit
+print(middle - start, time.perf_counter() - middle)
+"""
 
 
 def main(rounds):
-    times = {"keras": [], "keras_vit": []}
-    for _ in range(rounds):
-        for module, measured in times.items():
-            measured.append(seconds_to_import(module))
-    for module, measured in times.items():
+    times = [_import() for _ in range(rounds)]
+    for what, seconds in zip(
+        ("import keras", "import keras_vit, after it"),
+        zip(*times, strict=True),
+        strict=True,
+    ):
         print(
-            f"import {module:10} best {min(measured):.2f} s, "
-            f"median {statistics.median(measured):.2f} s"
+            f"{what:26} best {min(seconds):6.2f} s, "
+            f"median {statistics.median(seconds):6.2f} s",
+            flush=True,
         )
-    added = min(times["keras_vit"]) - min(times["keras"])
-    print(f"import keras_vit adds {added:.2f} s to import keras (best)")
+
+
+def _import():
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORT],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [float(x) for x in done.stdout.split()[-2:]]
