@@ -1,6 +1,7 @@
 """What `import keras_vit` needs, looked for before Keras is imported: where
 it is missing, Keras ends in a page of calls that names another module."""
 
+import difflib
 import importlib.metadata
 import importlib.util
 import json
@@ -11,6 +12,7 @@ import sys
 # As in pyproject.toml; a test compares them.
 KERAS = (3, 15)
 BACKENDS = ("jax", "tensorflow", "torch")
+_KERAS_BACKENDS = (*BACKENDS, "numpy", "openvino")
 
 
 def check():
@@ -55,9 +57,18 @@ def _backend():
 
 
 def _check_backend(name, said_by):
+    there = [backend for backend in BACKENDS if _is_there(backend)]
+    if name not in _KERAS_BACKENDS:
+        like = difflib.get_close_matches(name, BACKENDS, n=1)
+        best = (like or there or BACKENDS)[0]
+        raise ImportError(
+            f"Keras has no backend {name!r} ({said_by}). keras_vit runs on "
+            f"{', '.join(BACKENDS)}; installed: {', '.join(there) or 'none'}. "
+            f"Set the environment variable KERAS_BACKEND={best} before Python "
+            "starts."
+        )
     if _is_there(name):
         return
-    there = [backend for backend in BACKENDS if _is_there(backend)]
     what = f"The backend {name!r} ({said_by}) is not installed"
     if there:
         raise ImportError(

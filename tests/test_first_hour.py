@@ -52,7 +52,8 @@ def test_a_backend_that_is_not_there(
     with pytest.raises(ImportError, match=text):
         _requirements.check()
     monkeypatch.setattr(_requirements, "_is_there", lambda name: True)
-    _requirements.check()
+    if said != "pytorch":
+        _requirements.check()
 
 
 def test_the_first_import_looks_first():
@@ -65,8 +66,23 @@ def test_the_first_import_looks_first():
         timeout=60,
     )
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError: The backend 'pytorch'")
+    assert last.startswith("ImportError: Keras has no backend 'pytorch'")
+    assert "KERAS_BACKEND=torch before" in last
     assert "site-packages/keras/" not in done.stderr
+
+
+def test_converting_to_keras_looks_too(tmp_path):
+    target = tmp_path / "model.keras"
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "convert.py", FILE, target],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERAS_BACKEND": "pytorch"},
+        timeout=60,
+    )
+    assert done.stderr.startswith("error: Keras has no backend 'pytorch'")
+    assert done.stderr.count("\n") == 1
+    assert not target.exists()
 
 
 def test_an_old_keras(monkeypatch):

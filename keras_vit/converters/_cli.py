@@ -176,6 +176,7 @@ def _raise_unless_plain(source, target, to, settings, dtype):
 
 
 def _to_keras(source, target, layout, settings, overwrite, encoder):
+    from keras_vit import _requirements  # noqa: F401  (Keras says less)
     from keras_vit import pretraining
     from keras_vit.converters._models import load
     from keras_vit.converters._models import save_keras
