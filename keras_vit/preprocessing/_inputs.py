@@ -53,12 +53,13 @@ def preprocess_input(images, mode="tf"):
     Raises:
         ValueError: if `images` is not an array or tensor of real numbers, or
             `mode` is another.
-            For a NumPy array, also if a value is NaN, below 0 or above 255.
-            The values of tensors are not looked at: they may not be known
-            yet, or be on another device.
+            Also if a value is NaN, below 0 or above 255, of a NumPy array or
+            of a tensor in the CPU's memory. Other values are not looked at:
+            they are not known yet, as in `tf.data.Dataset.map`, or are on
+            another device.
 
     Warns:
-        UserWarning: if a NumPy array of floats seems to be in [0, 1]: no
+        UserWarning: if floats that are looked at seem to be in [0, 1]: no
             value is above 1, and some are between 0 and 1.
 
     Example:
@@ -86,6 +87,9 @@ def preprocess_input(images, mode="tf"):
         scaled /= scale
         scaled -= shift
         return scaled
+    values = _values(images)
+    if values is not None:
+        _check_values(values)
     images = _to_float32(images)
     if mode == "torch" and hasattr(images, "new_tensor"):
         # PyTorch takes no NumPy arrays into its arithmetic on other devices.
@@ -107,6 +111,18 @@ def _to_float32(images):
         if hasattr(images, method):
             return getattr(images, method)(*arguments)
     raise _not_images(images)
+
+
+def _values(images):
+    """Returns an array in the memory of a tensor; None if that is not the
+    CPU's, or there are no values yet."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.compiler.is_compiling():
+        return None
+    try:
+        return np.from_dlpack(images)
+    except (AttributeError, BufferError, RuntimeError, TypeError):
+        return None
 
 
 def _not_images(images):

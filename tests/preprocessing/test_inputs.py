@@ -202,6 +202,39 @@ def test_already_scaled_warns(images):
     assert caught[0].filename == __file__
 
 
+@pytest.mark.parametrize("library", ["jax", "tensorflow", "torch"])
+def test_values_of_tensors_are_looked_at(library):
+    """As of PyTorch's `ToTensor`, which are in [0, 1]."""
+    module = pytest.importorskip(library)
+    make = {
+        "jax": lambda x: module.numpy.asarray(x),
+        "tensorflow": lambda x: module.constant(x),
+        "torch": lambda x: module.tensor(x),
+    }[library]
+    scaled = np.array([[0.0, 0.5], [0.25, 1.0]], "float32")
+    with pytest.warns(UserWarning, match=r"all lie in \[0, 1\]") as caught:
+        preprocess_input(make(scaled))
+    assert caught[0].filename == __file__
+    with pytest.raises(ValueError, match="from -1 to 1"):
+        preprocess_input(make(scaled * 2 - 1))
+
+
+def test_values_that_are_not_there_yet_are_not():
+    scaled = np.array([[0.0, 0.5], [0.25, 1.0]], "float32")
+    if keras.config.backend() == "jax":
+        jax = pytest.importorskip("jax")
+        jax.jit(preprocess_input)(scaled)
+    if keras.config.backend() == "tensorflow":
+        tf = pytest.importorskip("tensorflow")
+        tf.function(preprocess_input)(tf.constant(scaled))
+    if keras.config.backend() == "torch":
+        torch = pytest.importorskip("torch")
+        compiled = torch.compile(
+            preprocess_input, backend="eager", fullgraph=True
+        )
+        compiled(torch.tensor(scaled))
+
+
 def test_warns_once_for_a_line():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
