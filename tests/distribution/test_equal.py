@@ -120,7 +120,10 @@ def test_any_number_of_devices_trains_the_same(tmp_path, record_error):
 
 @pytest.mark.slow
 @pytest.mark.skipif(BACKEND not in HOSTS, reason="Keras has one host")
-def test_two_hosts_train_the_same(tmp_path, record_error):
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_two_hosts_train_the_same(kind, tmp_path, record_error):
+    # One run a process: TensorFlow starts its collectives anew for a second
+    # strategy, and fails if the other host has not ended the first by then.
     with socket.socket() as first, socket.socket() as second:
         for each in (first, second):
             each.bind(("127.0.0.1", 0))
@@ -128,8 +131,7 @@ def test_two_hosts_train_the_same(tmp_path, record_error):
             f"127.0.0.1:{each.getsockname()[1]}" for each in (first, second)
         ]
     paths = [tmp_path / f"{name}.npz" for name in ("alone", "0", "1")]
-    kinds = ("sgd", "adamw")
-    processes = [start(paths[0], [f"none:0:0:{kind}" for kind in kinds])]
+    processes = [start(paths[0], [f"none:0:0:{kind}"])]
     for index in range(2):
         cluster = {
             "cluster": {"worker": addresses},
@@ -138,7 +140,7 @@ def test_two_hosts_train_the_same(tmp_path, record_error):
         processes.append(
             start(
                 paths[index + 1],
-                [HOSTS[BACKEND] + kind for kind in kinds],
+                [HOSTS[BACKEND] + kind],
                 logical=1,
                 TF_CONFIG=json.dumps(cluster),
                 KERAS_DISTRIBUTION_JOB_ADDRESSES=addresses[0],
@@ -147,11 +149,9 @@ def test_two_hosts_train_the_same(tmp_path, record_error):
             )
         )
     finish(processes)
-    alone = read(paths[:1])
+    reference = read(paths[:1])[f"none:0:0:{kind}"]
     for path in paths[1:]:
         for run, results in read([path]).items():
-            kind = run.rsplit(":", 1)[1]
-            reference = alone[f"none:0:0:{kind}"]
             for what, error in differences(results, reference).items():
                 name = run.split(":")[0]
                 record_error(
