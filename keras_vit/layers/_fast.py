@@ -10,6 +10,7 @@ import functools
 import keras
 from keras import ops
 
+from keras_vit.layers import _drawing
 from keras_vit.layers import _initializers
 from keras_vit.layers import _jax_fast
 from keras_vit.layers import _tf_fast
@@ -40,7 +41,7 @@ def lent(array):
     if backend == "tensorflow" and array.dtype == "float32":
         # TensorFlow copies twice, but takes memory that starts as this does,
         # and keeps it: only a copy is nobody else's.
-        copy = _initializers.zeros(array.shape, array.dtype)
+        copy = _drawing.zeros(array.shape, array.dtype)
         copy[...] = array
         return _tf_fast.shared(copy)
     return array

@@ -4,46 +4,27 @@ A model has them in a dozen shapes. JAX compiles a program for each, TensorFlow
 draws on one core: of the time that building ViT-B/16 takes, most was this.
 """
 
-import contextlib
+import functools
 import math
 import random
-import threading
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers import _jax_fast
-from keras_vit.layers import _tf_fast
-from keras_vit.layers import _torch_fast
-
-_now = threading.local()
-
-
-@contextlib.contextmanager
-def drawing(wanted):
-    """Within it, and in its thread, what would be drawn is zeros unless it is
-    wanted: a model that is about to load every such weight has no use for it.
-    """
-    before = _is_wanted()
-    _now.wanted = wanted
-    try:
-        yield
-    finally:
-        _now.wanted = before
-
-
-def _is_wanted():
-    return getattr(_now, "wanted", True)
+from keras_vit.layers import _drawing
 
 
 class _Start(keras.initializers.Initializer):
     def __call__(self, shape, dtype=None):
         dtype = keras.backend.standardize_dtype(dtype)
-        x = zeros(shape, np.float64 if dtype == "float64" else np.float32)
-        self._fill(x)
+        kind = np.float64 if dtype == "float64" else np.float32
+        x = _drawing.zeros(shape, kind)
         if x.dtype == dtype:
-            return _given(x)
+            self._fill(x)
+            return _drawing.given(x)
+        with _drawing.at_once():  # before it is copied
+            self._fill(x)
         return ops.convert_to_tensor(x, dtype=dtype)
 
 
@@ -65,8 +46,8 @@ class _Drawn(_Start):
         self.seed = random.randint(1, 10**9) if seed is None else seed
 
     def _fill(self, x):
-        if _is_wanted():
-            self._draw(np.random.Generator(np.random.SFC64(self.seed)), x)
+        generator = np.random.Generator(np.random.SFC64(self.seed))
+        _drawing.draw(functools.partial(self._draw, generator), x)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -108,22 +89,6 @@ class Normal(_Drawn):
             "truncated": self.truncated,
             "seed": self.seed,
         }
-
-
-def _given(array):
-    """An array, which nobody else has, as what Keras makes a variable of
-    without a copy."""
-    forms = {"jax": _jax_fast, "tensorflow": _tf_fast, "torch": _torch_fast}
-    form = forms.get(keras.config.backend())
-    return array if form is None else form.shared(array)
-
-
-def zeros(shape, dtype):
-    """An array that starts where backends can take it without a copy."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.zeros(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def glorot(inputs, outputs):

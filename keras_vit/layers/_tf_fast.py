@@ -33,7 +33,8 @@ def shared(array):
     TensorFlow otherwise copies twice."""
     import tensorflow as tf
 
-    if not tf.executing_eagerly():
+    # A strategy's variables are one a device: each has a copy.
+    if not tf.executing_eagerly() or tf.distribute.has_strategy():
         return array
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 

@@ -86,8 +86,8 @@ def BiT(
     >>> model = keras_vit.BiT(resnet_layers=(3, 4, 6, 3), classes=10)
     """
     s = _resolve(types.SimpleNamespace(**locals()))
-    images = _trunk.images_of(s)
-    with _trunk.starts(s):
+
+    def layers(images):
         x = _resnet.resnet(images, s, s.preactivation)  # (B, h, w, C)
         if s.preactivation:
             x = GroupNorm(
@@ -101,7 +101,9 @@ def BiT(
             x = keras.layers.Identity(name="pre_logits")(x)
         if s.include_top:
             x = _trunk.head_layer(s.classes, s.classifier_activation, "head")(x)
-    return _trunk.model_of(images, x, s)
+        return x
+
+    return _trunk.model_of(layers, s)
 
 
 def _resolve(s):

@@ -11,6 +11,7 @@ from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import Pooling
 from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers import TransformerBlock
+from keras_vit.layers import _drawing
 from keras_vit.layers import _initializers
 from keras_vit.models._model import Model
 from keras_vit.models._resnet import resnet
@@ -19,25 +20,40 @@ from keras_vit.weights import load_into
 
 def build(s):
     """Returns the model of settings that `_arguments.resolve` has settled."""
+
     # B batch, h w grid of patches, N = h w, D hidden size, P prefix tokens
-    x = images = images_of(s)
-    with starts(s):
+    def layers(x):
         if s.resnet_layers is not None:
             x = resnet(x, s)  # a feature map, of which the patches are cut
         x, grid = _tokens(x, s)
         x = _encoder(x, grid, s)  # (B, P + N, D)
-        if s.pooling is not None:
-            x = _head(x, s)
-    return model_of(images, x, s)
+        return x if s.pooling is None else _head(x, s)
+
+    return model_of(layers, s)
 
 
-def starts(s):
-    """Returns the context to build layers in: `load_into` wants every weight
-    from the checkpoint but a head, whose start is zeros."""
-    return _initializers.drawing(s.checkpoint is None)
+def model_of(layers, s):
+    """Returns the model that ends in `layers(images)`, with its weights."""
+    images = _images_of(s)
+
+    def make():
+        x = layers(images)
+        return Model(images, x, name=s.name), x
+
+    # `load_into` wants every weight from a checkpoint but a head, whose start
+    # is zeros.
+    model, x = _drawing.build(make, wanted=s.checkpoint is None)
+    if s.checkpoint is not None:
+        load_into(model, s.checkpoint, s.checkpoint_grid, s.keeps_head)
+    if s.input_tensor is not None:
+        # Only now: layers before the tensor are none of the checkpoint's.
+        inputs = keras.utils.get_source_inputs(s.input_tensor)
+        inputs = inputs[0] if len(inputs) == 1 else inputs
+        model = Model(inputs, x, name=s.name)
+    return model
 
 
-def images_of(s):
+def _images_of(s):
     if s.input_tensor is not None:
         return s.input_tensor
     return keras.Input(s.input_shape, name="images")
@@ -187,19 +203,6 @@ def _distilled_heads(x, distilled, s):
     # logits would be rounded.
     mean_dtype = x[0].dtype if s.include_top else None
     return keras.layers.Average(name="distilled_mean", dtype=mean_dtype)(x)
-
-
-def model_of(images, x, s):
-    """Returns the model from images to `x`, with the weights in it."""
-    model = Model(images, x, name=s.name)
-    if s.checkpoint is not None:
-        load_into(model, s.checkpoint, s.checkpoint_grid, s.keeps_head)
-    if s.input_tensor is not None:
-        # Only now: layers before the tensor are none of the checkpoint's.
-        inputs = keras.utils.get_source_inputs(s.input_tensor)
-        inputs = inputs[0] if len(inputs) == 1 else inputs
-        model = Model(inputs, x, name=s.name)
-    return model
 
 
 def _norm(s, name):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.layers import _drawing
 from keras_vit.layers import _initializers
 from tests import golden_data
 from tests.harness import numpy
@@ -79,11 +80,13 @@ def test_other_threads_draw():
         layer.build((None, 8, 8, 3))
         found.append(numpy(layer.kernel))
 
-    with _initializers.drawing(False):
+    def make():
         thread = threading.Thread(target=build)
         thread.start()
         thread.join()
         build()
+
+    _drawing.build(make, wanted=False)
     other, own = found
     assert other.any()
     assert not own.any()
