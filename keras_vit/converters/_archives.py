@@ -88,7 +88,9 @@ def fill(file, size, step=2**20):
     Raises:
         EOFError: if there are fewer.
     """
-    buffer, done = np.empty(size, np.uint8), 0
+    # Backends can take what starts at 64 bytes without a copy.
+    memory, done = np.empty(size + 64, np.uint8), 0
+    buffer = memory[-memory.ctypes.data % 64 :][:size]
     while done < size:
         chunk = file.read(min(step, size - done))
         if not chunk:

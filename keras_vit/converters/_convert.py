@@ -37,9 +37,10 @@ class Format:
     def moves(self, paths):
         """Yields `(our paths, their keys, pattern)` of each array that a
         model with these paths has."""
+        alike = _alike(paths)
         for ours, theirs, pattern in self.pairs():
             groups = {}  # blocks that share a key are stacked in it, in order
-            for index in _indices(ours[0], paths):
+            for index in _indices(ours[0], alike):
                 keys = tuple(_fill(name, index) for name in theirs)
                 group = groups.setdefault(keys, [])
                 group += [_fill(name, index) for name in ours]
@@ -48,9 +49,9 @@ class Format:
 
     def paths(self, arrays):
         """Lists our paths of the arrays that a checkpoint holds."""
-        paths = []
+        paths, alike = [], _alike(arrays)
         for ours, theirs, _ in self.pairs():
-            indices = _indices(theirs[0], arrays)
+            indices = _indices(theirs[0], alike)
             if indices and "{i}" in ours[0] and "{i}" not in theirs[0]:
                 shape = np.shape(arrays[theirs[0]])
                 indices = [{"i": i} for i in range((*shape, 0)[0])]
@@ -211,11 +212,24 @@ def _fill(template, index):
     return _NUMBER.sub(text, template)
 
 
+@functools.lru_cache(2**14)
+def _text(name):
+    """Returns a name without its numbers."""
+    return re.sub(r"\d+", "#", name)
+
+
+def _alike(names):
+    """Groups names that differ in numbers only."""
+    groups = {}
+    for name in names:
+        groups.setdefault(_text(name), []).append(name)
+    return groups
+
+
 @functools.cache
 def _matcher(template):
-    """Returns what the template begins with, a regular expression, and the
-    letters of its numbers with what to add to each."""
-    start = template.partition("{")[0]
+    """Returns a regular expression, and the letters of the template's numbers
+    with what to add to each."""
     pattern, end, letters = "", 0, []
     for match in _NUMBER.finditer(template):
         letter, less, wide = match.groups()
@@ -223,14 +237,17 @@ def _matcher(template):
         pattern += re.escape(template[end : match.start()]) + f"({digits})"
         end = match.end()
         letters.append((letter, bool(less)))
-    return start, re.compile(pattern + re.escape(template[end:])), letters
+    return re.compile(pattern + re.escape(template[end:])), letters
 
 
-def _indices(template, names):
-    """Lists the numbers for which the template is one of the names, in their
-    order."""
-    start, pattern, letters = _matcher(template)
-    found = (pattern.fullmatch(n) for n in names if n.startswith(start))
+def _indices(template, alike):
+    """Lists the numbers for which the template is one of the names that
+    `_alike` has grouped, in their order."""
+    names = alike.get(_text(_NUMBER.sub("0", template)))
+    if names is None:
+        return []
+    pattern, letters = _matcher(template)
+    found = (pattern.fullmatch(name) for name in names)
     numbers = sorted(
         [int(number) for number in match.groups()] for match in found if match
     )

@@ -34,6 +34,18 @@ def zeros(shape, dtype):
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
+def copy(array):
+    """A copy of an array that is as `zeros` makes them."""
+    made = zeros(array.shape, array.dtype)
+    made[...] = array
+    return made
+
+
+def is_aligned(array):
+    """Whether an array is as `zeros` makes them."""
+    return array.flags.carray and array.ctypes.data % 64 == 0
+
+
 def given(array):
     """An array, which nobody else has, as what Keras makes a variable of
     without a copy."""

@@ -33,17 +33,20 @@ def plain():
         _tf_fast.is_plain = before
 
 
-def lent(array):
-    """Returns an array as what Keras copies once into a variable."""
+def lent(array, own=False):
+    """Returns an array as what Keras copies once into a variable; if it is
+    nobody else's, not once where the backend can have it so."""
     backend = keras.config.backend()
     if backend == "torch":
         return _torch_fast.shared(array)
-    if backend == "tensorflow" and array.dtype == "float32":
-        # TensorFlow copies twice, but takes memory that starts as this does,
-        # and keeps it: only a copy is nobody else's.
-        copy = _drawing.zeros(array.shape, array.dtype)
-        copy[...] = array
-        return _tf_fast.shared(copy)
+    # TensorFlow copies twice, but takes memory that starts as this does, and
+    # JAX with it: only a copy is nobody else's.
+    if backend == "jax" or (
+        backend == "tensorflow" and array.dtype == "float32"
+    ):
+        if not (own and _drawing.is_aligned(array)):
+            array = _drawing.copy(array)
+        return _drawing.given(array)
     return array
 
 

@@ -44,7 +44,8 @@ def model_of(layers, s):
     # is zeros.
     model, x = _drawing.build(make, wanted=s.checkpoint is None)
     if s.checkpoint is not None:
-        load_into(model, s.checkpoint, s.checkpoint_grid, s.keeps_head)
+        own = s.checkpoint is not s.weights  # it was opened for this model
+        load_into(model, s.checkpoint, s.checkpoint_grid, s.keeps_head, own)
     if s.input_tensor is not None:
         # Only now: layers before the tensor are none of the checkpoint's.
         inputs = keras.utils.get_source_inputs(s.input_tensor)

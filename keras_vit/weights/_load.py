@@ -1,12 +1,14 @@
 """Putting a checkpoint's weights into a model: all of them or none."""
 
+import numpy as np
+
 from keras_vit.converters._convert import raise_if
 from keras_vit.converters._positions import is_positions
 from keras_vit.layers import _fast
 from keras_vit.weights._adapt import adapt
 
 
-def load_into(model, checkpoint, grid=None, keeps_head=True):
+def load_into(model, checkpoint, grid=None, keeps_head=True, own=False):
     """Loads a checkpoint into a model that may differ from it in size.
 
     Args:
@@ -14,6 +16,8 @@ def load_into(model, checkpoint, grid=None, keeps_head=True):
         checkpoint: A `Checkpoint`.
         grid: `(rows, columns)` of its position embeddings, or None.
         keeps_head: Boolean. Whether a head that fits is taken.
+        own: Boolean. Whether nobody else has the checkpoint: variables then
+            take its arrays' memory where they can.
 
     Raises:
         ValueError: if anything is missing, has no place or is of another
@@ -49,8 +53,19 @@ def load_into(model, checkpoint, grid=None, keeps_head=True):
             "what a file holds.",
             most=8,
         )
+    taken = set()
     for path, array in weights.items():
-        variables[path].assign(_fast.lent(array))
+        memory = _memory(array)
+        alone = own and memory not in taken
+        taken.add(memory)
+        variables[path].assign(_fast.lent(array, alone))
+
+
+def _memory(array):
+    """Tells arrays apart whose numbers nobody else has."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return id(array)
 
 
 def _sizes(checkpoint):

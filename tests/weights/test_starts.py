@@ -1,6 +1,7 @@
 """A model that loads its weights draws none of them, and shares none."""
 
 import threading
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import keras_vit
 from keras_vit.layers import _drawing
 from keras_vit.layers import _initializers
+from keras_vit.weights import load_into
 from tests import golden_data
 from tests.harness import numpy
 
@@ -106,3 +108,36 @@ def test_models_of_one_checkpoint_share_no_memory():
     ):
         np.testing.assert_array_equal(numpy(b), numpy(c), a.path)
         np.testing.assert_allclose(numpy(a), numpy(b) + 1, rtol=1e-6)
+
+
+def test_weights_of_one_array_share_no_memory():
+    path = golden_data.load_path("vit_jax_token")
+    checkpoint = keras_vit.converters.open_checkpoint(path)
+    model = keras_vit.converters.load(checkpoint)
+    names = [f"block_0/norm_{i}/{x}" for i in (1, 2) for x in ("gamma", "beta")]
+    one = _drawing.zeros((2, len(checkpoint.weights[names[0]])), "float32")
+    one[:] = 5
+    weights = checkpoint.weights | dict.fromkeys(names[:2], one[0])
+    weights |= {names[2]: one[0], names[3]: one[1]}
+    load_into(model, replace(checkpoint, weights=weights), own=True)
+    found = [w for w in model.weights if w.path in names]
+    found[0].assign_add(keras.ops.ones(found[0].shape))
+    kept = [numpy(w) for w in found]
+    assert [set(x) for x in kept] == [{6.0}, {5.0}, {5.0}, {5.0}]
+    starts = [_drawing._address(w) for w in found]
+    assert len(set(starts)) == len(starts)
+
+
+def test_a_file_s_arrays_become_the_variables():
+    """Without a copy, where the backend takes memory."""
+    if keras.config.backend() == "torch":
+        pytest.skip("Keras copies into a parameter that is there")
+    path = golden_data.load_path("vit_jax_token")
+    checkpoint = keras_vit.converters.open_checkpoint(path)
+    model = keras_vit.converters.load(checkpoint)
+    load_into(model, checkpoint, own=True)
+    starts = {x.ctypes.data for x in checkpoint.weights.values()}
+    taken = {_drawing._address(w) for w in model.weights}
+    assert len(starts & taken) > len(starts) / 2
+    load_into(model, checkpoint)
+    assert not starts & {_drawing._address(w) for w in model.weights}
