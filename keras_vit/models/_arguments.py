@@ -4,8 +4,6 @@ and with nothing left open."""
 import types
 import warnings
 
-import keras
-
 from keras_vit.converters import Checkpoint
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters._resnet import RULES
@@ -271,15 +269,15 @@ def _resolve_pooling(s, told):
 def _prefix_tokens(s):
     """Returns `(layer name, count, initializer)` of the tokens before the
     patches, in order, and how many of them have a position."""
-    small = keras.initializers.RandomNormal(stddev=0.02)
     tokens, positioned = [], 0
     if s.class_token:
         tokens.append(("class_token", 1, _initializers.Constant(0.0)))
     if s.distillation:
-        tokens.append(("distillation_token", 1, small))
+        tokens.append(("distillation_token", 1, _initializers.Normal(0.02)))
     if s.position_prefix == "class":
         positioned = len(tokens)
     if s.num_registers:
+        small = _initializers.Normal(0.02)
         tokens.append(("register_tokens", s.num_registers, small))
     if s.position_prefix == "all":
         positioned = sum(count for _, count, _ in tokens)

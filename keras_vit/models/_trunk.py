@@ -184,7 +184,7 @@ def _head(x, s):
 
     if distilled is not None:
         return _distilled_heads(x, distilled, s)
-    x = _pre_logits(s.representation_size)(x)  # (B, representation size)
+    x = _pre_logits(x, s.representation_size)  # (B, representation size)
     if s.include_top:
         x = head_layer(s.classes, s.classifier_activation, "head")(x)
     return x
@@ -215,15 +215,16 @@ def _norm(s, name):
     )
 
 
-def _pre_logits(size):
+def _pre_logits(x, size):
     if size is None:
-        return keras.layers.Identity(name="pre_logits")
+        return keras.layers.Identity(name="pre_logits")(x)
     return keras.layers.Dense(
         size,
         activation="tanh",
-        kernel_initializer="lecun_normal",  # Flax's default
+        kernel_initializer=_initializers.lecun(x.shape[-1]),
+        bias_initializer=_initializers.Constant(0.0),
         name="pre_logits",
-    )
+    )(x)
 
 
 def head_layer(classes, activation, name):
