@@ -2,6 +2,10 @@
 needed, so that the rest of this room stays plain NumPy."""
 
 import pathlib
+import shutil
+import struct
+import tempfile
+import zipfile
 
 from keras_vit.converters._checkpoint import Checkpoint
 from keras_vit.converters._checkpoint import open_checkpoint
@@ -169,10 +173,39 @@ def save_keras(model, path, overwrite=False):
     del weights
     with replacing(path, overwrite) as temporary:
         if path.suffix == ".keras":
-            model.save(temporary)
+            write_keras(model, temporary)
         else:
             model.save_weights(temporary)
             write_notes(temporary, told, built)
+
+
+def write_keras(model, path):
+    """Writes a .keras file, whatever the clock says.
+
+    Keras stamps the weights with the time, and a zip archive knows none before
+    1980 or after 2107.
+    """
+    try:
+        model.save(path)
+    except (ValueError, struct.error):  # zipfile's; any other comes again
+        _write_undated(model, pathlib.Path(path))
+
+
+def _write_undated(model, path):
+    with (
+        tempfile.TemporaryDirectory(dir=path.parent) as folder,
+        zipfile.ZipFile(path, "w") as archive,
+    ):
+        model.save(folder, zipped=False)
+        for part in sorted(pathlib.Path(folder).rglob("*")):
+            if not part.is_file():
+                continue
+            name = part.relative_to(folder).as_posix()
+            with (
+                open(part, "rb") as source,
+                archive.open(name, "w", force_zip64=True) as target,
+            ):
+                shutil.copyfileobj(source, target)
 
 
 def _pooling(weights):

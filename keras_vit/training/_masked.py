@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit import pretraining
+from keras_vit.converters._models import write_keras
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training._flags import require
 from keras_vit.training._models import COMPACT
@@ -157,7 +158,7 @@ def save_masked(model, output):
         variable.assign(trained)
     for name, saved in (("model", whole), ("encoder", whole.encoder)):
         with replacing(output / f"{name}.keras") as temporary:
-            saved.save(temporary)
+            write_keras(saved, temporary)
 
 
 class Reconstructions(keras.callbacks.Callback):

@@ -10,6 +10,7 @@ import time
 import keras
 
 import keras_vit
+from keras_vit.converters._models import write_keras
 from keras_vit.models import Model
 from keras_vit.training._flags import UserError
 from keras_vit.training._models import layout_of
@@ -39,7 +40,8 @@ def save_model(model, output):
     """Writes `model.keras`, and its weights for the next `--weights`."""
     with replacing(output / "model.keras") as temporary:
         # Without its optimizer, `import keras_vit` is enough to read it.
-        Model(model.input, model.output, name=model.name).save(temporary)
+        alone = Model(model.input, model.output, name=model.name)
+        write_keras(alone, temporary)
     # What Google's layouts do not tell is in Keras's file: another GELU, ...
     layout = layout_of(model)
     weights = output / ("model.npz" if layout else "model.weights.h5")

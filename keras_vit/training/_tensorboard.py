@@ -48,10 +48,16 @@ class TensorBoard(keras.callbacks.Callback):
 
     def _open(self):
         self._folder.mkdir(parents=True, exist_ok=True)
-        # The name has to say "tfevents", and its start to grow with time.
-        path = self._folder / f"events.out.tfevents.{time.time_ns()}"
-        self._file = self._tf.io.TFRecordWriter(str(path))
+        self._file = self._tf.io.TFRecordWriter(str(self._next_path()))
         self._write(file_version="brain.Event:2")
+
+    def _next_path(self):
+        """The name has to say "tfevents", and to be the last of all, also when
+        the clock was put back: TensorBoard goes from file to file by name."""
+        begin = "events.out.tfevents."
+        ends = [p.name[len(begin) :] for p in self._folder.glob(f"{begin}*")]
+        last = max((int(end) for end in ends if end.isdecimal()), default=0)
+        return self._folder / f"{begin}{max(time.time_ns(), last + 1):019}"
 
     def _write_row(self, row):
         proto = self._tf.compat.v1.Summary

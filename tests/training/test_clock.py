@@ -1,0 +1,124 @@
+"""Runs whose clock is wrong, jumps or goes back.
+
+`time` is what lies: what measures seconds (`perf_counter`) goes on.
+"""
+
+import contextlib
+import datetime
+import itertools
+import os
+import signal
+import time
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import pretraining
+from keras_vit.training import _checkpoints
+from keras_vit.training import _masked
+from keras_vit.training import _results
+from keras_vit.training import _tensorboard
+from tests.recipes.programs import SMALL
+from tests.recipes.programs import rows_of
+from tests.training import run_small
+from tests.training.test_checkpoints import PROCESSES
+from tests.training.test_checkpoints import assert_same_end
+
+
+def at(year):
+    moment = datetime.datetime(year, 1, 1, 0, 0, 5, tzinfo=datetime.UTC)
+    return moment.timestamp()
+
+
+NOW = at(2026)
+JUMPING = [NOW, at(2036), at(2016), at(1970), at(2110), NOW, NOW]
+
+
+@contextlib.contextmanager
+def clock(*moments):
+    """The clock shows these in turn, again and again; none is the true one."""
+    with pytest.MonkeyPatch.context() as patch:
+        turns = itertools.cycle(moments)
+        patch.setattr(time, "time", lambda: next(turns))
+        patch.setattr(time, "time_ns", lambda: int(next(turns)) * 10**9)
+        yield
+
+
+def in_process(folder, moments, until):
+    """What a process of its own does; after a checkpoint it kills itself."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    write = _checkpoints.write_state
+
+    def write_and_die(path, arrays, note):
+        write(path, arrays, note)
+        if note["step"] == until:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _checkpoints.write_state = write_and_die
+    with clock(*moments):
+        run_small.main(folder)
+
+
+def test_killed_runs_end_as_with_a_steady_clock(tmp_path):
+    """One is killed while its clock jumps, and goes on where the clock stands
+    still, far behind."""
+    steady, jumped = tmp_path / "steady", tmp_path / "jumped"
+    run_small.main(steady)
+    process = PROCESSES.Process(target=in_process, args=(jumped, JUMPING, 10))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    with clock(at(1970)):
+        run_small.main(jumped)
+    assert_same_end(jumped, steady)
+    assert all(float(x["images_per_second"]) > 0 for x in rows_of(jumped))
+
+
+class Rows:
+    def __init__(self, step):
+        self.rows = [{"step": step}]
+
+
+def test_event_files_are_read_in_the_order_of_runs(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    moments = [NOW, NOW, at(2016), at(1970), at(2110), NOW]
+    for step, moment in enumerate(moments):
+        with clock(moment):
+            _tensorboard.TensorBoard(tmp_path, Rows(step))
+    steps = []
+    for path in sorted(map(str, tmp_path.iterdir())):
+        *_, last = tf.data.TFRecordDataset(path)
+        steps.append(tf.compat.v1.Event.FromString(last.numpy()).step)
+    assert steps == list(range(len(moments)))
+
+
+@pytest.mark.parametrize("year", [1970, 2036, 2110])
+def test_models_are_saved_in_any_year(year, tmp_path):
+    options = {"input_shape": (8, 8, 1), **SMALL[1], "patch_size": 4}
+    options |= {"num_layers": 1, "mlp_dim": 16}
+    model = keras_vit.VisionTransformer(classes=3, **options)
+    options |= {"include_top": False, "pooling": None}
+    encoder = keras_vit.VisionTransformer(**options)
+    masked = pretraining.MaskedImageModeling(encoder)
+    kept = tmp_path / "kept.keras"
+    with clock(at(year)):
+        _results.save_model(model, tmp_path)
+        keras_vit.converters.save(model, kept)
+        _masked.save_masked(masked, tmp_path / "masked")
+    for path in (tmp_path / "model.keras", kept, tmp_path / "model.npz"):
+        assert_same(keras_vit.converters.load(path), model)
+    for path in (tmp_path / "model.keras", kept):
+        assert_same(keras.models.load_model(path), model)
+    again = keras.models.load_model(tmp_path / "masked" / "model.keras")
+    assert_same(again, masked)
+    again = keras.models.load_model(tmp_path / "masked" / "encoder.keras")
+    assert_same(again, masked.encoder)
+    assert len(list(tmp_path.rglob("*.*"))) == 5, "something was left behind"
+
+
+def assert_same(found, model):
+    pairs = zip(found.get_weights(), model.get_weights(), strict=True)
+    for x, y in pairs:
+        np.testing.assert_array_equal(x, y)
