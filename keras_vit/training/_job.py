@@ -31,6 +31,7 @@ from keras_vit.training._results import save_model
 from keras_vit.training._results import save_predictions_of
 from keras_vit.training._results import write_last
 from keras_vit.training._results import writing
+from keras_vit.training._shares import steadily
 from keras_vit.training._tensorboard import TensorBoard
 
 # What may differ when a run goes on.
@@ -155,7 +156,7 @@ def _train(job, chosen, output, keep):
             fit(
                 ready.model,
                 ready.train,
-                chosen.distribute(ready.test),
+                _fed(ready.test, chosen),
                 steps=job.steps * parts,
                 interval=job.interval * parts,
                 callbacks=callbacks,
@@ -197,7 +198,7 @@ def _prepare(job, chosen, output, scope):
         batches = job.data.train(
             seed=config.seed, start=start, **options, **job.augment
         )
-        return chosen.distribute(batches)
+        return _fed(batches, chosen)
 
     batches_from(0)  # what is wrong with it is said now
     test = job.evaluation(**options)
@@ -257,6 +258,12 @@ def _open(job, chosen, output, checkpoints, model):
     return done
 
 
+def _fed(batches, chosen):
+    if chosen.name == "none" and keras.backend.backend() == "tensorflow":
+        return steadily(batches)
+    return chosen.distribute(batches)
+
+
 def _callbacks(job, chosen, output, ready):
     metrics = MetricsFile(
         output / "metrics.csv" if chosen.first else None,
@@ -281,7 +288,7 @@ def _callbacks(job, chosen, output, ready):
 
 def _score(job, chosen, ready):
     results = ready.model.evaluate(
-        chosen.distribute(ready.test), return_dict=True, verbose=0
+        _fed(ready.test, chosen), return_dict=True, verbose=0
     )
     if chosen.first:
         print(f"with averaged weights: {results[job.measure]:.4f}")

@@ -87,6 +87,32 @@ def _divisible_dataset(batches, parts):
     return batches.map(filled)
 
 
+def steady(dataset):
+    """Returns a `tf.data.Dataset` that does not tune itself.
+
+    The thread that would do so waits until a time by the clock: for years if
+    that was put back, and whoever ends the dataset waits for the thread. (With
+    TensorFlow 2.21, two of three runs hung.)
+    """
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def steadily(batches):
+    """Returns batches as TensorFlow reads them on one device; Keras would
+    make a dataset of them that tunes itself."""
+    dataset, _ = _as_dataset(batches)
+    if not _is_dataset(batches) and hasattr(batches, "__len__"):
+        import tensorflow as tf
+
+        whole = tf.data.experimental.assert_cardinality(len(batches))
+        dataset = dataset.apply(whole)
+    return steady(dataset.prefetch(2))
+
+
 def per_replica(batches, strategy, parts):
     """Returns a host's batches for a `tf.distribute.Strategy`.
 
@@ -106,7 +132,7 @@ def per_replica(batches, strategy, parts):
         steps, endless = len(batches), False
     else:
         steps, endless = -1, True  # tf.data.INFINITE_CARDINALITY
-    dataset = dataset.rebatch(count // parts).prefetch(2)
+    dataset = steady(dataset.rebatch(count // parts).prefetch(2))
     # The context would tell what `parts` is already made of.
     shared = strategy.distribute_datasets_from_function(lambda _: dataset)
     return _for_fit(shared, dataset.element_spec, endless, steps)

@@ -15,6 +15,7 @@ from keras_vit.training._flags import UserError
 from keras_vit.training._protocols import PROTOCOLS
 from keras_vit.training._randaugment import AUGREG
 from keras_vit.training._randaugment import randaugment
+from keras_vit.training._shares import steady
 from keras_vit.training._tf_images import tensorflow
 
 FOREVER = np.iinfo(np.int64).max
@@ -91,7 +92,7 @@ def train_batches(data, rules):
         batches = tf.data.Dataset.zip(numbers, batches).map(
             lambda number, batch: mixed(number, *batch, rules)
         )
-    return batches.prefetch(2)
+    return steady(batches.prefetch(2))
 
 
 def ordered_batches(data, part, total, rules):
@@ -124,7 +125,7 @@ def ordered_batches(data, part, total, rules):
     images = images.concatenate(padding).take(count * len(rules.own))
     batches = images.batch(len(rules.own), drop_remainder=True)
     batches = batches.apply(tf.data.experimental.assert_cardinality(count))
-    return batches.prefetch(2)
+    return steady(batches.prefetch(2))
 
 
 def finish(image, label, data, rules):
@@ -167,10 +168,11 @@ def named_errors(examples, prepare):
         wrong = tf.data.Dataset.from_tensors(example[1]).map(complain)
         return whole.ignore_errors().concatenate(wrong).take(1)
 
+    workers = max(4, os.cpu_count() or 1)
     return examples.interleave(
         one,
-        cycle_length=max(4, os.cpu_count() or 1),
-        num_parallel_calls=tf.data.AUTOTUNE,
+        cycle_length=workers,
+        num_parallel_calls=workers,
         deterministic=True,
     )
 

@@ -16,12 +16,15 @@ import pytest
 
 import keras_vit
 from keras_vit import pretraining
+from keras_vit import training
 from keras_vit.training import _checkpoints
+from keras_vit.training import _job
 from keras_vit.training import _masked
 from keras_vit.training import _results
 from keras_vit.training import _tensorboard
 from tests.recipes.programs import SMALL
 from tests.recipes.programs import rows_of
+from tests.training import pictures
 from tests.training import run_small
 from tests.training.test_checkpoints import PROCESSES
 from tests.training.test_checkpoints import assert_same_end
@@ -74,6 +77,28 @@ def test_killed_runs_end_as_with_a_steady_clock(tmp_path):
         run_small.main(jumped)
     assert_same_end(jumped, steady)
     assert all(float(x["images_per_second"]) > 0 for x in rows_of(jumped))
+
+
+def batches_of(data):
+    options = {"image_size": 8, "batch_size": 3}
+    return data.train(**options), data.test(**options)
+
+
+def test_datasets_wait_for_no_clock(tmp_path):
+    """tf.data's tuning does, and its runs hung when the true clock was put
+    back; with TensorFlow, Keras would tune what it makes of other batches."""
+    pytest.importorskip("tensorflow")
+    for name in ("a/1.png", "a/2.png", "b/3.png", "b/4.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(pictures.encode(pictures.noise(9, 9)))
+    given = [*batches_of(training.find_data(str(tmp_path)))]
+    if keras.config.backend() == "tensorflow":
+        digits = batches_of(training.find_data("digits"))
+        assert not any(hasattr(batches, "options") for batches in digits)
+        given += [_job._fed(x, training.strategy("none")) for x in digits]
+    for batches in given:
+        assert batches.options().autotune.enabled is False
+        assert len(next(iter(batches))[0]) == 3
 
 
 class Rows:
