@@ -137,7 +137,9 @@ def _address(variable):
     """Where a variable's numbers are; None if that is no one place here."""
     try:
         value = ops.stop_gradient(variable.value)
-        return np.from_dlpack(value).ctypes.data
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value).ctypes.data
+        return np.asarray(memoryview(value)).ctypes.data  # TensorFlow 2.18
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
         return None
 
