@@ -2,7 +2,6 @@
 needed, so that the rest of this room stays plain NumPy."""
 
 import pathlib
-import shutil
 import struct
 import tempfile
 import zipfile
@@ -194,18 +193,12 @@ def write_keras(model, path):
 def _write_undated(model, path):
     with (
         tempfile.TemporaryDirectory(dir=path.parent) as folder,
-        zipfile.ZipFile(path, "w") as archive,
+        zipfile.ZipFile(path, "w", strict_timestamps=False) as archive,
     ):
         model.save(folder, zipped=False)
         for part in sorted(pathlib.Path(folder).rglob("*")):
-            if not part.is_file():
-                continue
-            name = part.relative_to(folder).as_posix()
-            with (
-                open(part, "rb") as source,
-                archive.open(name, "w", force_zip64=True) as target,
-            ):
-                shutil.copyfileobj(source, target)
+            if part.is_file():
+                archive.write(part, part.relative_to(folder))
 
 
 def _pooling(weights):

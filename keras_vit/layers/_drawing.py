@@ -21,7 +21,7 @@ from keras_vit.layers import _tf_fast
 from keras_vit.layers import _torch_fast
 
 _LARGE = 2**14  # numbers, from which another thread is worth it
-_FORMS = {"jax": _jax_fast, "tensorflow": _tf_fast, "torch": _torch_fast}
+FORMS = {"jax": _jax_fast, "tensorflow": _tf_fast, "torch": _torch_fast}
 
 _now = threading.local()
 
@@ -49,7 +49,7 @@ def is_aligned(array):
 def given(array):
     """An array, which nobody else has, as what Keras makes a variable of
     without a copy."""
-    form = _FORMS.get(keras.config.backend())
+    form = FORMS.get(keras.config.backend())
     return array if form is None else form.shared(array)
 
 

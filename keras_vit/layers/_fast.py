@@ -20,8 +20,6 @@ MANY = 256  # tokens, from which a batch's scores are too many for the cache
 LONG = 1024  # queries, beyond which scores are the largest of all tensors
 PART = 256  # of them at a time
 
-_FORMS = {"jax": _jax_fast, "tensorflow": _tf_fast, "torch": _torch_fast}
-
 
 @contextlib.contextmanager
 def plain():
@@ -57,7 +55,7 @@ def layer_norm(**arguments):
         beta_initializer=_initializers.Constant(0.0),
         **arguments,
     )
-    form = _FORMS.get(keras.config.backend())
+    form = _drawing.FORMS.get(keras.config.backend())
     if form is not None:
         layer.call = functools.partial(form.layer_norm, layer)
     return layer
@@ -89,7 +87,7 @@ def dense(layer, axes=1):
             axes of what it is given.
         axes: Integer.
     """
-    form = _FORMS.get(keras.config.backend())
+    form = _drawing.FORMS.get(keras.config.backend())
     if form is not None:
         layer.call = functools.partial(form.dense, layer, axes)
     return layer
