@@ -1,8 +1,12 @@
 """Runs the whole suite on every backend: `python -m tests`.
 
-Each backend has a process of its own, because Keras has one backend a
-process. At the end stands a table of the largest errors against the golden
-data. Arguments behind `--` go to pytest:
+Each backend runs in its own process, because Keras has one backend per
+process. The marker `backends` names the backends on which a test runs; a test
+without it runs on all three. A run of all backends fails if a test that was
+collected ran on none of them, and names it.
+
+At the end the largest errors against the golden data are printed. Arguments
+after `--` are passed to pytest:
 
     python -m tests
     python -m tests --backends jax
@@ -16,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import pytest
 
 BACKENDS = ("jax", "tensorflow", "torch")
 
@@ -39,43 +45,74 @@ def main():
         for command in style
         if subprocess.call([sys.executable, "-m", "ruff", *command])
     ]
-    errors, seconds = {}, {}
+    results, seconds = {}, {}
     for backend in arguments.backends:
         print(f"\n===== {backend} =====", flush=True)
         start = time.monotonic()
-        code, errors[backend] = run(
-            backend, arguments.backends, arguments.pytest
-        )
+        code, results[backend] = run(backend, arguments.pytest)
         seconds[backend] = time.monotonic() - start
-        if code:
+        if code and code != pytest.ExitCode.NO_TESTS_COLLECTED:
             failed.append(backend)
-    print_errors(errors)
+    print_errors({name: found["errors"] for name, found in results.items()})
     for backend, spent in seconds.items():
-        print(f"{backend}: {spent:.0f} s")
+        count = len(results[backend]["ran"])
+        print(f"{backend}: {count} tests ran in {spent:.0f} s")
+    if not any(found["ran"] for found in results.values()):
+        failed.append("no test ran")
+    if set(arguments.backends) == set(BACKENDS):
+        missing = never_ran(results.values())
+        print(f"Ran on no backend: {len(missing)}")
+        for test in missing:
+            print(f"  {test}")
+        if missing:
+            failed.append("tests that ran on no backend")
     print(f"Failed: {', '.join(failed)}" if failed else "All passed.")
     return 1 if failed else 0
 
 
-def run(backend, together, arguments):
-    """Returns pytest's exit status and the largest errors it recorded."""
+def run(backend, arguments):
+    """Runs the suite on one backend.
+
+    Args:
+        backend: Name of the backend.
+        arguments: List of further arguments of pytest.
+
+    Returns:
+        pytest's exit status, and a dictionary: `"collected"` and `"ran"` are
+        lists of test ids, `"errors"` maps a golden case to its largest error.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "errors.json")
+        path = os.path.join(folder, "results.json")
         environment = {
             **os.environ,
             "KERAS_BACKEND": backend,
-            "KERAS_VIT_ERRORS": path,
-            "KERAS_VIT_BACKENDS": " ".join(together),
-            # Two workers with threads of their own would fight for two cores.
+            # Two workers that each use all cores would slow each other down.
             "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "passive",
         }
-        workers = ["-n", "2"]
-        command = [sys.executable, "-m", "pytest", *workers, *arguments]
+        options = ["-n", "2", "--results", path]
+        command = [sys.executable, "-m", "pytest", *options, *arguments]
         code = subprocess.call(command, env=environment)
         if not os.path.exists(path):
-            return code, {}
-        with open(path) as file:
-            return code, json.load(file)
+            return code or 1, {"collected": [], "ran": [], "errors": {}}
+        return code, read_results(path)
+
+
+def read_results(path):
+    """Reads the file that pytest's option `--results` writes."""
+    with open(path) as file:
+        return json.load(file)
+
+
+def never_ran(results):
+    """Returns the ids of tests and modules that were collected, never ran.
+
+    A module is among the collected ids where it skipped itself on import.
+    """
+    collected = {test for result in results for test in result["collected"]}
+    ran = {test for result in results for test in result["ran"]}
+    ran |= {test.partition("::")[0] for test in ran}
+    return sorted(collected - ran)
 
 
 def print_errors(errors):

@@ -17,7 +17,6 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
 
 import contextlib
-import json
 
 with contextlib.suppress(ImportError):
     import torch  # noqa: F401  (TensorFlow before torch crashes some builds)
@@ -27,6 +26,12 @@ import pytest
 
 from keras_vit.downloads import _http
 from tests import server as web
+from tests.results import pytest_addoption  # noqa: F401
+from tests.results import pytest_collection_modifyitems  # noqa: F401
+from tests.results import pytest_collectreport  # noqa: F401
+from tests.results import pytest_sessionfinish  # noqa: F401
+from tests.results import pytest_terminal_summary  # noqa: F401
+from tests.results import pytest_testnodedown  # noqa: F401
 
 
 def _import_torchvision():
@@ -48,51 +53,6 @@ def _import_torchvision():
 
 with contextlib.suppress(ImportError):
     _import_torchvision()
-
-
-# What runs no model, or one only to see that a file was read: the backend that
-# starts fastest is enough, where all three are run.
-_ONE_BACKEND = (
-    "tests/converters/test_bad_files.py",
-    "tests/converters/test_fuzzing.py",
-    "tests/converters/test_poison.py",
-    "tests/converters/test_huggingface.py",
-    "tests/converters/test_inspect.py",
-    "tests/downloads/",
-    "tests/inspection/test_plots.py",
-    "tests/preprocessing/test_imagenet.py",
-    "tests/preprocessing/test_labels.py",
-    "tests/test_docs.py",
-    "tests/test_first_hour.py",
-    "tests/tools/",
-    # Images before they reach a model: NumPy and tf.data.
-    "tests/training/test_files.py",
-    "tests/training/test_flags.py",
-    "tests/training/test_folders.py",
-    "tests/training/test_mixing.py",
-    "tests/training/test_output.py",
-    "tests/training/test_patches.py",
-    "tests/training/test_protocols.py",
-    "tests/training/test_tfds.py",
-    "tests/training/test_vtab.py",
-    "tests/evaluation/test_metrics.py",
-    # Many short trainings by the `Job` that other recipes run everywhere.
-    "tests/recipes/test_ablate_position_embedding.py",
-    "tests/recipes/test_vtab.py",
-    # Names of files and arrays, and what is written from one to another.
-    "tests/converters/test_convert.py",
-)
-
-
-def pytest_collection_modifyitems(config, items):
-    if (
-        keras.config.backend() == "torch"
-        or "KERAS_VIT_ERRORS" not in os.environ
-    ):
-        return
-    left_out = [x for x in items if x.nodeid.startswith(_ONE_BACKEND)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [x for x in items if x not in left_out]
 
 
 @pytest.fixture(autouse=True)
@@ -159,30 +119,3 @@ def record_error(record_property):
         assert error <= tolerance, f"{case} {name}: {error} > {tolerance}"
 
     return record
-
-
-def pytest_terminal_summary(terminalreporter):
-    rows = [
-        value
-        for reports in terminalreporter.stats.values()
-        for report in reports
-        if getattr(report, "when", None) == "call"
-        for name, value in getattr(report, "user_properties", ())
-        if name == "error"
-    ]
-    if not rows:
-        return
-    largest = {}
-    for case, name, error, tolerance in rows:
-        if case not in largest or error > largest[case][0]:
-            largest[case] = (error, name, tolerance)
-    if "KERAS_VIT_ERRORS" in os.environ:  # `python -m tests` makes one table
-        with open(os.environ["KERAS_VIT_ERRORS"], "w") as file:
-            json.dump(largest, file)
-        return
-    backend = keras.config.backend()
-    terminalreporter.section(f"largest errors against golden data, {backend}")
-    for case, (error, name, tolerance) in sorted(largest.items()):
-        terminalreporter.write_line(
-            f"{case:28} {error:8.1e}  tolerance {tolerance:.0e}  in {name}"
-        )

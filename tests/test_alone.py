@@ -81,7 +81,7 @@ keras_vit.list_weights(print_fn=len)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="the same on all backends")
+@pytest.mark.backends("jax")
 @pytest.mark.parametrize(
     "command,words",
     [

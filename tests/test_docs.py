@@ -12,6 +12,8 @@ from keras_vit.weights._table import ALIASES
 from keras_vit.weights._table import TABLE
 from tests.recipes import programs
 
+pytestmark = pytest.mark.backends("torch")
+
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}

@@ -19,6 +19,8 @@ from keras_vit.training import TrainingFlags
 from keras_vit.training import find_data
 from tests import golden_data
 
+pytestmark = pytest.mark.backends("torch")
+
 ROOT = pathlib.Path(__file__).parent.parent
 FILE = golden_data.folder("vit_jax_token") / "weights.npz"  # of 8 x 8, 3 blocks
 

@@ -15,6 +15,8 @@ from keras_vit.converters._formats import FORMATS
 from keras_vit.converters._layouts import POSITION_PREFIXES
 from tests import golden_data
 
+pytestmark = pytest.mark.backends("torch")
+
 SPELLINGS = [
     (layout, spelling)
     for layout, spellings in FORMATS.items()

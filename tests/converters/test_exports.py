@@ -36,7 +36,12 @@ TRAINED = (
     "transformers-dinov2-registers-swiglu",
     "torchvision-pre-logits",
 )
-NAMES = originals.CASES if keras.backend.backend() == "torch" else TRAINED
+NAMES = [
+    name
+    if name in TRAINED
+    else pytest.param(name, marks=pytest.mark.backends("torch"))
+    for name in originals.CASES
+]
 
 
 def made(name):

@@ -9,6 +9,8 @@ from keras_vit.converters import open_checkpoint
 from tests.fuzzing import _judge
 from tests.fuzzing import _readers
 
+pytestmark = pytest.mark.backends("torch")
+
 pytest.importorskip("torch")  # writes two of the seeds
 
 

@@ -13,6 +13,8 @@ from keras_vit.converters import save
 from keras_vit.weights import variables_of
 from tests import golden_data
 
+pytestmark = pytest.mark.backends("torch")
+
 SIZES = {
     "patch_size": 4,
     "hidden_size": 16,

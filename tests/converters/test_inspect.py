@@ -11,6 +11,8 @@ from keras_vit.converters._files import read
 from keras_vit.converters._files import write
 from tests import golden_data
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def inspected(capsys, *arguments):
     assert _cli.main([*map(str, arguments), "--inspect"]) == 0

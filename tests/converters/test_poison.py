@@ -20,6 +20,8 @@ from keras_vit.converters import save
 from keras_vit.converters._files import read
 from tests.fuzzing import _readers
 
+pytestmark = pytest.mark.backends("torch")
+
 tiny = functools.cache(_readers.tiny)
 
 ONES = np.ones(4, "float32")

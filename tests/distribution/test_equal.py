@@ -90,7 +90,7 @@ def differences(a, b):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BACKEND not in ONE_HOST, reason="Keras has one device")
+@pytest.mark.backends("jax", "tensorflow")
 def test_any_number_of_devices_trains_the_same(tmp_path, record_error):
     groups = ONE_HOST[BACKEND]
     paths = [tmp_path / f"{i}.npz" for i in range(len(groups))]
@@ -119,7 +119,7 @@ def test_any_number_of_devices_trains_the_same(tmp_path, record_error):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BACKEND not in HOSTS, reason="Keras has one host")
+@pytest.mark.backends("jax", "tensorflow")
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_two_hosts_train_the_same(kind, tmp_path, record_error):
     # One run a process: TensorFlow starts its collectives anew for a second

@@ -32,9 +32,7 @@ def test_a_device_holds_an_eighth_of_the_huge_model(record_property):
     assert alone / shared >= 6
 
 
-@pytest.mark.skipif(
-    keras.config.backend() != "jax", reason="only JAX splits models"
-)
+@pytest.mark.backends("jax")  # No other backend splits models.
 def test_it_is_what_jax_holds():
     import jax
 

@@ -15,16 +15,17 @@ import keras_vit
 BACKEND = keras.config.backend()
 ROOT = pathlib.Path(__file__).parents[2]
 RUNS = [
-    ("tensorflow", "mirrored:0"),
-    ("jax", "data-parallel:0"),
-    ("jax", "model-parallel:2"),
+    pytest.param(name, marks=pytest.mark.backends(backend))
+    for backend, name in (
+        ("tensorflow", "mirrored:0"),
+        ("jax", "data-parallel:0"),
+        ("jax", "model-parallel:2"),
+    )
 ]
-MINE = [name for backend, name in RUNS if backend == BACKEND]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not MINE, reason="Keras has one device")
-@pytest.mark.parametrize("name", MINE)
+@pytest.mark.parametrize("name", RUNS)
 def test_a_crashed_run_goes_on(name, tmp_path):
     environment = {
         **os.environ,

@@ -17,6 +17,8 @@ from keras_vit.downloads import Source
 from keras_vit.downloads import _http
 from tests import server as web
 
+pytestmark = pytest.mark.backends("torch")
+
 BODY = np.random.default_rng(0).bytes(300_000)
 DIGEST = hashlib.sha256(BODY).hexdigest()
 

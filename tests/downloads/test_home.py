@@ -1,6 +1,10 @@
 import pathlib
 
+import pytest
+
 from keras_vit import downloads
+
+pytestmark = pytest.mark.backends("torch")
 
 
 def test_home(monkeypatch, tmp_path):

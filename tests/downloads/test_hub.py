@@ -9,6 +9,8 @@ from keras_vit.downloads import Source
 from tests.server import COMMIT
 from tests.server import publish
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def test_file(hub, tmp_path):
     publish(hub, "o/n", {"sub/model.safetensors": b"abc" * 1000})

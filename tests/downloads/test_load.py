@@ -6,6 +6,8 @@ import pytest
 
 from tests import load
 
+pytestmark = pytest.mark.backends("torch")
+
 BODY = os.urandom(300_000)
 
 

@@ -5,6 +5,8 @@ import pytest
 
 from keras_vit import evaluation
 
+pytestmark = pytest.mark.backends("torch")
+
 RNG = np.random.default_rng(0)
 SCORES = RNG.normal(size=(200, 7))
 LABELS = RNG.integers(0, 7, 200)

@@ -9,6 +9,8 @@ from keras_vit import inspection
 from keras_vit.inspection import _drawing
 from keras_vit.inspection._parts import TokenLayout
 
+pytestmark = pytest.mark.backends("torch")
+
 LAYOUT = TokenLayout(("class_token", "register_tokens"), (2, 3), (8, 8))
 BARE = TokenLayout((), (2, 3), (8, 8))
 RNG = np.random.default_rng(0)

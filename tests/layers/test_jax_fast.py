@@ -11,8 +11,7 @@ from keras_vit.layers import _fast
 from keras_vit.layers import _jax_fast
 from tests.harness import numpy
 
-if keras.config.backend() != "jax":
-    pytest.skip("XLA's forms", allow_module_level=True)
+pytestmark = pytest.mark.backends("jax")
 
 RNG = np.random.default_rng(0)
 # A mean of 100 leaves float32 five digits of what is normalised.

@@ -108,9 +108,7 @@ def kept_bytes(model, images):
     )
 
 
-@pytest.mark.skipif(
-    BACKEND == "tensorflow", reason="tools/benchmark.py --memory measures it"
-)
+@pytest.mark.backends("jax", "torch")
 def test_less_is_kept(record_property):
     images = ops.convert_to_tensor(batch(32)[0])
     kept = kept_bytes(model_of(False, layers=6, size=32), images)

@@ -12,10 +12,8 @@ from keras_vit.layers import _fast
 from keras_vit.layers import _tf_fast
 from tests.harness import numpy
 
-if keras.config.backend() != "tensorflow":
-    pytest.skip("TensorFlow's forms", allow_module_level=True)
-
-import tensorflow as tf
+pytestmark = pytest.mark.backends("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
 RNG = np.random.default_rng(0)
 JIT = pytest.mark.parametrize("jit", [False, True])

@@ -10,8 +10,7 @@ from keras_vit.layers import _fast
 from keras_vit.layers import _torch_fast
 from tests.harness import numpy
 
-if keras.config.backend() != "torch":
-    pytest.skip("PyTorch's kernels", allow_module_level=True)
+pytestmark = pytest.mark.backends("torch")
 
 RNG = np.random.default_rng(0)
 TOLERANCES = {"float32": 2e-6, "bfloat16": 2e-2}

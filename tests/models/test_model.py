@@ -184,7 +184,7 @@ def test_other_threads_are_not_told():
     assert found == [None] and _reading.count_of(block) is None
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="hooks are PyTorch's")
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["block", "mlp", "encoder_norm"])
 def test_a_hook_sees_all_tokens(name):
     model, seen = build(), []
@@ -201,7 +201,7 @@ def test_a_hook_sees_all_tokens(name):
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="others keep no gradients")
+@pytest.mark.backends("torch")
 def test_gradients_are_free_before_the_next_step():
     model, held = build(), []
     weights_after(model)

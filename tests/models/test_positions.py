@@ -32,16 +32,21 @@ CASES = [
     if case[0] != "learned"
     and case not in (("relative", "stem"), ("none", "every_layer_shared"))
 ]
-if keras.config.backend() != "torch":
-    # Every kind and every place, but not with every other: building is slow
-    # here, and what a kind computes is tested in tests/layers.
-    CASES = [
-        ("none", "stem"),
-        ("learned_1d", "every_layer"),
-        ("learned_2d", "every_layer_shared"),
-        ("relative", "every_layer"),
-        ("sincos2d", "stem"),
-    ]
+# Every kind and every placement runs on each backend. All combinations run on
+# the backend that builds models fastest; tests/layers tests what they compute.
+ON_ALL_BACKENDS = (
+    ("none", "stem"),
+    ("learned_1d", "every_layer"),
+    ("learned_2d", "every_layer_shared"),
+    ("relative", "every_layer"),
+    ("sincos2d", "stem"),
+)
+CASES = [
+    case
+    if case in ON_ALL_BACKENDS
+    else pytest.param(*case, marks=pytest.mark.backends("torch"))
+    for case in CASES
+]
 
 
 def build(kind, place, **options):
@@ -109,9 +114,7 @@ def test_checkpoints_load_at_another_size(kind, place, tmp_path):
         assert np.abs(numpy(other(x)) - expected).max() > 1e-3
 
 
-@pytest.mark.skipif(
-    keras.config.backend() != "torch", reason="run once, where it is fastest"
-)
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind, place", CASES)
 def test_remat_changes_nothing(kind, place):
     """Of what a step learns; tests/layers/test_remat.py runs everywhere."""

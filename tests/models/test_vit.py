@@ -187,9 +187,7 @@ def test_unknown_size_that_the_patch_does_not_divide_is_never_cut():
         model.predict(images(2, 18, 18, 3), verbose=0)
 
 
-@pytest.mark.skipif(
-    keras.config.backend() != "tensorflow", reason="sizes are always known"
-)
+@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("batch", [1, 7, 8, 9, 16])
 def test_unknown_size_never_changes_the_number_of_images(batch):
     """18 x 16 x 8 pixels are also 16 x 16 x 9."""

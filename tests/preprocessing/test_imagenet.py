@@ -9,6 +9,8 @@ from keras_vit.preprocessing import _imagenet
 from keras_vit.preprocessing import decode_predictions
 from tests import server as web
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def index_1k(classes=1000):
     index = {str(i): [f"n{i:08d}", f"name_{i}"] for i in range(classes)}

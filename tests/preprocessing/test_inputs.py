@@ -176,9 +176,8 @@ def test_in_jit():
     check(jax.jit(preprocess_input)(PIXELS))
 
 
+@pytest.mark.backends("jax", "torch")
 def test_does_not_import_tensorflow():
-    if keras.backend.backend() == "tensorflow":
-        pytest.skip("Keras has imported it")
     code = (
         "import sys; sys.modules['tensorflow'] = None\n"
         "import numpy as np\n"

@@ -8,6 +8,8 @@ from keras import ops
 from keras_vit.preprocessing import _label_files
 from keras_vit.preprocessing import decode_predictions
 
+pytestmark = pytest.mark.backends("torch")
+
 NAMES = ["cat", "dog", "owl"]
 ONE = np.array([[0.25, 0.5, 0.125]])
 

@@ -8,6 +8,8 @@ import pytest
 from keras_vit import training
 from tests.recipes import programs
 
+pytestmark = pytest.mark.backends("torch")
+
 recipe = programs.load("ablate_position_embedding")
 
 

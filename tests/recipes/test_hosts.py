@@ -74,7 +74,7 @@ def finish(processes):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BACKEND not in STRATEGY, reason="Keras has one host")
+@pytest.mark.backends("jax", "tensorflow")
 def test_two_hosts_run_the_recipe(tmp_path, record_error):
     alone, both = tmp_path / "alone", tmp_path / "both"
     processes = [start(alone, TF_CONFIG="{}"), *hosts(both)]

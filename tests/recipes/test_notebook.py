@@ -5,7 +5,6 @@ import pathlib
 import sys
 import types
 
-import keras
 import pytest
 
 FOLDER = pathlib.Path(__file__).parents[2] / "recipes"
@@ -21,9 +20,7 @@ KNOBS = {
 }
 
 
-@pytest.mark.skipif(
-    keras.config.backend() != "jax", reason="the same on each; jax's is default"
-)
+@pytest.mark.backends("jax")  # The notebook's default.
 def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
     notebook = json.loads((FOLDER / "finetune_cifar_tpu.ipynb").read_text())
     assert notebook["nbformat"] == 4

@@ -322,10 +322,8 @@ class Crash(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.skipif(
-    keras.config.backend() != "tensorflow",
-    reason="test_finetune_cifar.py does so on each backend",
-)
+# test_finetune_cifar.py resumes a run on each backend.
+@pytest.mark.backends("tensorflow")
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     """With all that draws random numbers, and a moment in bfloat16."""
     settings = {

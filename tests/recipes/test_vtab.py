@@ -1,6 +1,5 @@
 import json
 
-import keras
 import numpy as np
 import pytest
 
@@ -11,9 +10,7 @@ from tests.training.mocked import mocked
 
 pytest.importorskip("tensorflow_datasets")
 # Nineteen models: nothing is compiled with PyTorch.
-pytestmark = pytest.mark.skipif(
-    keras.config.backend() != "torch", reason="run once, where it is fastest"
-)
+pytestmark = pytest.mark.backends("torch")
 TASKS = training.VTAB_TASKS
 
 

@@ -6,6 +6,8 @@ import pathlib
 
 import pytest
 
+pytestmark = pytest.mark.backends("torch")
+
 TOOLS = pathlib.Path(__file__).parents[2] / "tools"
 READY = {"built": 1, "first": 2, "first_peak": 300, "device": None}
 

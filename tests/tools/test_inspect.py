@@ -20,6 +20,8 @@ from keras_vit.inspection import _cli
 from keras_vit.inspection import _report
 from tests import golden_data
 
+pytestmark = pytest.mark.backends("torch")
+
 ROOT = pathlib.Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "inspect.py"
 MODEL = golden_data.folder("hf_vit")  # 32 x 32 pixels, patches of 8
@@ -274,13 +276,13 @@ document.body.dataset.probe = JSON.stringify({
 </script></body>"""
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [400, 1200])
 def test_in_a_browser(width, photos, tmp_path):
     browser = next(
         filter(None, map(shutil.which, ("chromium", "google-chrome"))), None
     )
-    if browser is None:
-        pytest.skip("There is no Chromium.")
+    assert browser, "There is no Chromium; install it with your system."
     run(MODEL, photos, "--out", tmp_path / "report")
     text = (tmp_path / "report" / "report.html").read_text()
     # Scripts are refused by the page itself: this one asks what was drawn.

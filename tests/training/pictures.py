@@ -2,15 +2,8 @@
 
 import io
 
-import keras
 import numpy as np
-import pytest
 from PIL import Image
-
-one_backend = pytest.mark.skipif(
-    keras.config.backend() != "tensorflow",
-    reason="tf.data alone: the same under every backend, so run once",
-)
 
 
 def noise(height, width, channels=3, seed=0):

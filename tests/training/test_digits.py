@@ -163,10 +163,9 @@ def test_distort_moves_little_and_keeps_the_range(monkeypatch):
     np.testing.assert_allclose(_digits.distort(images, rng), images, atol=1e-6)
 
 
+@pytest.mark.backends("jax", "torch")
 def test_needs_no_tensorflow():
     """Not even one that is installed (Keras itself looks for it)."""
-    if keras.config.backend() == "tensorflow":
-        pytest.skip("TensorFlow is the backend")
     code = """
 import sys
 sys.modules["tensorflow"] = None  # importing it now fails

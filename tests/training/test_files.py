@@ -13,10 +13,9 @@ from keras_vit.training import _files
 from keras_vit.training import _tf_batches
 from tests.training.pictures import encode
 from tests.training.pictures import noise
-from tests.training.pictures import one_backend
 
 tf = pytest.importorskip("tensorflow")
-pytestmark = one_backend
+pytestmark = pytest.mark.backends("tensorflow")
 
 
 def put(path, content):

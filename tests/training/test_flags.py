@@ -4,6 +4,8 @@ import pytest
 
 from keras_vit import training
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

@@ -4,6 +4,8 @@ import pytest
 
 from keras_vit import training
 
+pytestmark = pytest.mark.backends("tensorflow")
+
 tf = pytest.importorskip("tensorflow")
 
 

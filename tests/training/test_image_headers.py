@@ -10,9 +10,8 @@ from PIL import Image
 from keras_vit.training._image_headers import fault_of_ends
 from tests.training.pictures import encode
 from tests.training.pictures import noise
-from tests.training.pictures import one_backend
 
-pytestmark = one_backend
+pytestmark = pytest.mark.backends("tensorflow")
 PIXELS = noise(40, 56)
 
 

@@ -119,7 +119,7 @@ def test_schedule_of_very_few_steps(steps, warmup):
     assert np.isfinite(rates).all() and (rates >= 0).all()
 
 
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX compiles")
+@pytest.mark.backends("jax")
 @pytest.mark.parametrize(
     "rate",
     [training.warmup_cosine(0.2, 100, 0.1), training.HyperRule(0.003, 700)]

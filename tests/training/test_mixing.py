@@ -6,7 +6,8 @@ import pytest
 from keras_vit.training import _mixing
 from keras_vit.training import _tf_batches
 from keras_vit.training._batches import Batches
-from tests.training.pictures import one_backend
+
+pytestmark = pytest.mark.backends("tensorflow")
 
 SHAPE = (4, 10, 8, 3)
 
@@ -32,7 +33,6 @@ def both(function, images, labels, *numbers):
     return result
 
 
-@one_backend
 @pytest.mark.parametrize("drawn", [0.3, 0.7])
 def test_mixup(drawn, batch):
     images, labels = batch
@@ -46,7 +46,6 @@ def test_mixup(drawn, batch):
         np.testing.assert_allclose(mixed_labels[i], expected, atol=1e-6)
 
 
-@one_backend
 @pytest.mark.parametrize(
     "share, centre, rows, columns",
     [
@@ -71,7 +70,6 @@ def test_cutmix(share, centre, rows, columns, batch):
     np.testing.assert_allclose(mixed_labels, expected, atol=1e-6)
 
 
-@one_backend
 @pytest.mark.parametrize("p", [0.2, 0.8])
 def test_shares_are_drawn_from_beta(p, monkeypatch):
     """The mean square of Beta(p, p) is (1 + p) / (2 + 4 p)."""
@@ -90,7 +88,6 @@ def test_shares_are_drawn_from_beta(p, monkeypatch):
     assert abs((drawn**2).mean() - (1 + p) / (2 + 4 * p)) < 0.05
 
 
-@one_backend
 def test_with_both_each_batch_gets_one(batch):
     images, labels = batch
     rules = Batches(8, 4, mixup=1.0, cutmix=1.0)

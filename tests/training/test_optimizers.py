@@ -262,12 +262,11 @@ def test_errors():
         training.SGD(momentum=1.5)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("optimizer", [training.SGD, training.AdamW])
 def test_gradients_do_not_outlive_a_step(optimizer):
     """Keras's step on PyTorch holds them through the next forward pass: as
     much as the model's weights."""
-    if keras.config.backend() != "torch":
-        pytest.skip("gradients are the step's own")
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile(optimizer(0.1), "mse")
     before = model.get_weights()

@@ -11,6 +11,8 @@ from keras_vit import training
 from keras_vit.training import _output
 from keras_vit.training import _results
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def test_check_output_refuses_what_would_be_lost(tmp_path):
     (tmp_path / "file").touch()
@@ -144,8 +146,7 @@ def test_versions_are_all_known():
 
 def test_the_commit_is_written_down(tmp_path, monkeypatch):
     git = shutil.which("git")
-    if git is None:
-        pytest.skip("there is no git")
+    assert git, "This test needs git."
 
     def ask(*arguments):
         who = ("-c", "user.name=a", "-c", "user.email=a@b")

@@ -2,6 +2,8 @@ import pytest
 
 from keras_vit import training
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.mark.parametrize(
     "size, patch",

@@ -14,10 +14,9 @@ from tests.training.pictures import bilinear
 from tests.training.pictures import by_area
 from tests.training.pictures import encode
 from tests.training.pictures import noise
-from tests.training.pictures import one_backend
 
 tf = pytest.importorskip("tensorflow")
-pytestmark = one_backend
+pytestmark = pytest.mark.backends("tensorflow")
 SEED = (3, 5)
 
 

@@ -2,7 +2,6 @@
 
 import math
 
-import keras
 import numpy as np
 import pytest
 from PIL import Image
@@ -18,9 +17,6 @@ from tests.training.pictures import noise
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("keras_cv")
 SIZE = 224
-one_backend = pytest.mark.skipif(
-    keras.config.backend() != "tensorflow", reason="no Keras in these"
-)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +87,7 @@ def test_operations_of_keras_cv(name, magnitude, image):
         assert (found != image).any()
 
 
-@one_backend
+@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("magnitude", [0, 4, 10, 15, 20])
 @pytest.mark.parametrize("name", OF_POINTS)
 def test_operations_on_values(name, magnitude, image):
@@ -99,7 +95,7 @@ def test_operations_on_values(name, magnitude, image):
     assert (found != image).any() or (name, magnitude) == ("SolarizeAdd", 0)
 
 
-@one_backend
+@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("name", ["AutoContrast", "Equalize"])
 def test_one_colour_stays(name):
     flat = np.full((SIZE, SIZE, 3), 77, np.uint8)
@@ -135,7 +131,7 @@ OF_PLACES = {
 }
 
 
-@one_backend
+@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("level", [0.0, 0.7, 1.47])  # few places are halves
 @pytest.mark.parametrize("name", OF_PLACES)
 def test_operations_on_places(name, level, image):
@@ -151,7 +147,7 @@ def test_operations_on_places(name, level, image):
     assert level == 0 or seen == {0, 1}
 
 
-@one_backend
+@pytest.mark.backends("tensorflow")
 def test_cutout(image):
     assert not (image == 128).all(-1).any()
     operation = operations(15, SIZE)["Cutout"]
@@ -170,7 +166,7 @@ def test_cutout(image):
     assert len(set(tops)) > 3
 
 
-@one_backend
+@pytest.mark.backends("tensorflow")
 def test_there_are_16_and_each_is_drawn(monkeypatch):
     names = set(operations(10, 8))
     assert len(names) == 16
@@ -194,7 +190,7 @@ def test_there_are_16_and_each_is_drawn(monkeypatch):
     assert ((counts - expected) ** 2 / expected).sum() < 70  # 30 on average
 
 
-@one_backend
+@pytest.mark.backends("tensorflow")
 def test_levels_are_the_published_ones():
     assert AUGREG == {
         "none": (0, 0, 0),
@@ -207,7 +203,7 @@ def test_levels_are_the_published_ones():
     }
 
 
-@one_backend
+@pytest.mark.backends("tensorflow")
 def test_pixels_scale_with_the_image():
     """A third of an image of 32 pixels, as it would be of 224."""
     ramp = np.tile(np.arange(32, dtype=np.uint8)[None, :, None], (32, 1, 3))

@@ -26,7 +26,7 @@ def test_unknown_names_are_refused():
         training.strategy("none", model_devices=2)
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.distribute's")
+@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("name", ["tpu", "multiworker"])
 def test_what_is_not_there_is_named(name, monkeypatch):
     for variable in ("TF_CONFIG", "TPU_NAME", "COLAB_TPU_ADDR"):
@@ -35,7 +35,7 @@ def test_what_is_not_there_is_named(name, monkeypatch):
         training.strategy(name)
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="keras.distribution's")
+@pytest.mark.backends("jax")
 def test_devices_must_divide():
     with pytest.raises(ValueError, match="model_devices=3 with 1 devices"):
         training.strategy("model-parallel", devices=["cpu:0"], model_devices=3)
@@ -106,11 +106,10 @@ def test_others_are_refused():
         _shares.fill((np.zeros((3, 2)), np.zeros(3)), 2)
 
 
+@pytest.mark.backends("tensorflow")
 def test_the_mean_loss_is_that_of_one_device():
     """Past the end TensorFlow gave a batch of nothing, whose loss of 0 counted
     as one of a full batch."""
-    if keras.config.backend() != "tensorflow":
-        pytest.skip("tf.distribute")
     import tensorflow as tf
 
     rng = np.random.default_rng(0)

@@ -11,10 +11,9 @@ from keras_vit import training
 from keras_vit.training._batches import Batches
 from tests.training.pictures import encode
 from tests.training.pictures import noise
-from tests.training.pictures import one_backend
 
 tf = pytest.importorskip("tensorflow")
-pytestmark = one_backend
+pytestmark = pytest.mark.backends("tensorflow")
 
 
 @pytest.fixture(scope="module")

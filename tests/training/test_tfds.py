@@ -8,7 +8,8 @@ from keras_vit import training
 from keras_vit.training import _tfds_reading
 from keras_vit.training._batches import Batches
 from tests.training.mocked import mocked
-from tests.training.pictures import one_backend
+
+pytestmark = pytest.mark.backends("tensorflow")
 
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -118,7 +119,6 @@ def test_wrong_names_are_one_line(name):
     assert "\n" not in str(error.value)
 
 
-@one_backend
 def test_starts_at_any_batch_of_any_host(monkeypatch):
     """Also where the split is read side by side, in lanes."""
 
@@ -146,7 +146,6 @@ def shades_of(images):
     return np.round((images[:, 0, 0, 0] + 1) * 12.75).astype(int)
 
 
-@one_backend
 def test_holding_out():
     """The last ones, as in `train[:80%]`, and always the same."""
     data = training.find_data("kv_local_shades", holdout=0.2)
@@ -230,7 +229,6 @@ def published(tmp_path, monkeypatch):
         yield
 
 
-@one_backend
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_sets(name, published):
     splits, classes = PUBLISHED[name]
@@ -257,7 +255,6 @@ def test_published_sets(name, published):
     assert 0 <= np.min(labels) and np.max(labels) < classes
 
 
-@one_backend
 def test_real_labels_are_sets():
     rows, weights = zip(
         *(
@@ -277,7 +274,6 @@ class KvLocalDeep(_Local):
     }
 
 
-@one_backend
 def test_images_that_cannot_be_used():
     with pytest.raises(ValueError, match="dtype uint16. Expected .*uint8"):
         training.find_data("kv_local_deep")

@@ -8,7 +8,8 @@ from keras_vit import training
 from keras_vit.training import _vtab
 from keras_vit.training import _vtab_tasks
 from tests.training.mocked import mocked
-from tests.training.pictures import one_backend
+
+pytestmark = pytest.mark.backends("tensorflow")
 
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -68,7 +69,6 @@ def test_nineteen_tasks_in_three_groups():
     assert tuple(groups) == training.VTAB_GROUPS
 
 
-@one_backend
 @pytest.mark.parametrize("name", TASKS)
 def test_splits(name):
     task = TASKS[name]
@@ -89,7 +89,6 @@ def test_splits(name):
         assert parts["val"][0] == "validation"
 
 
-@one_backend
 @pytest.mark.parametrize("name", TASKS)
 def test_labels_of_real_features(name, tmp_path):
     """Every class fits, and as many are possible as the table says."""
@@ -114,7 +113,6 @@ def far(*distances):
     return objects(pixel_coords=[[0.0, 0.0, z] for z in distances])
 
 
-@one_backend
 @pytest.mark.parametrize(
     "name, example, expected",
     [
@@ -136,7 +134,6 @@ def test_labels(name, example, expected):
     assert int(TASKS[name].label(tf, example)) == expected
 
 
-@one_backend
 @pytest.mark.parametrize(
     "kinds, distances, expected",
     [
@@ -154,7 +151,6 @@ def test_closest_vehicle(kinds, distances, expected):
     assert int(TASKS["kitti-distance"].label(tf, example)) == expected
 
 
-@one_backend
 def test_labels_are_divided_evenly():
     for name, feature, count in (
         ("dsprites-location", "label_x_position", 32),
@@ -166,14 +162,12 @@ def test_labels_are_divided_evenly():
         assert set(found) == set(range(16))
 
 
-@one_backend
 def test_dsprites_are_white_on_black():
     pixels = np.random.default_rng(0).integers(0, 2, (8, 8, 1)).astype("uint8")
     encoded = _vtab._scaled(255, tf.io.encode_png(pixels))
     assert np.array_equal(tf.io.decode_png(encoded), 255 * pixels)
 
 
-@one_backend
 def test_validation_and_mistakes(tmp_path):
     with mocked(tmp_path, {"dtd": SIZES["dtd"]}):
         data = training.vtab_data("dtd", validate=True)
@@ -186,7 +180,6 @@ def test_validation_and_mistakes(tmp_path):
         )
 
 
-@one_backend
 def test_what_is_downloaded_by_hand_says_how(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     with pytest.raises(ValueError) as error:

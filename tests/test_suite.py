@@ -1,0 +1,100 @@
+"""The suite itself: each test runs on at least one backend."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests import __main__ as suite
+from tests.results import runs_on
+
+pytestmark = pytest.mark.backends("torch")
+
+
+def results(collected, ran):
+    return {"collected": collected, "ran": ran, "errors": {}}
+
+
+def test_names_what_ran_on_no_backend():
+    runs = [
+        results(["a.py::x", "a.py::y", "b.py"], ["a.py::x"]),
+        results(["a.py::x", "a.py::y", "b.py::z"], ["b.py::z"]),
+        results(["a.py::x", "a.py::y", "c.py"], []),
+    ]
+    # b.py skipped itself in one run and ran in another; c.py never ran.
+    assert suite.never_ran(runs) == ["a.py::y", "c.py"]
+
+
+SKIPPED = """
+import pytest
+
+@pytest.mark.backends("jax")
+def test_elsewhere():
+    raise AssertionError("must not run")
+
+@pytest.mark.skipif(True, reason="")
+def test_skipped():
+    pass
+
+def test_skips_itself():
+    pytest.skip("")
+
+@pytest.mark.backends("torch", "jax")
+@pytest.mark.parametrize("x", [
+    1, pytest.param(2, marks=pytest.mark.backends("tensorflow"))
+])
+def test_here(x):
+    assert x == 1
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_results_of_a_run(workers, tmp_path, pytestconfig):
+    """A test that is skipped or deselected is collected and did not run."""
+    (tmp_path / "test_some.py").write_text(SKIPPED)
+    (tmp_path / "test_module.py").write_text(
+        'import pytest\npytest.skip("", allow_module_level=True)\n'
+    )
+    path = tmp_path / "results.json"
+    options = ["-p", "tests.results", "--results", str(path)]
+    options += ["-p", "no:cacheprovider", "-n", str(workers)]
+    options += ["-c", "/dev/null", "--rootdir", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
+        cwd=pytestconfig.rootpath,
+        env={**os.environ, "KERAS_BACKEND": "torch"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = suite.read_results(path)
+    name = "test_some.py::"
+    assert found["ran"] == [name + "test_here[1]"]
+    assert suite.never_ran([found]) == [
+        "test_module.py",
+        name + "test_elsewhere",
+        name + "test_here[2]",
+        name + "test_skipped",
+        name + "test_skips_itself",
+    ]
+
+
+def test_a_misspelt_backend_is_an_error(request):
+    request.node.add_marker(pytest.mark.backends("pytorch"), append=False)
+    with pytest.raises(pytest.UsageError, match="'pytorch'"):
+        runs_on(request.node, "torch")
+
+
+def test_no_other_switch_selects_by_backend(pytestconfig):
+    """The accounting above sees markers; a skip by hand hides from readers."""
+    folder = pytestconfig.rootpath / "tests"
+    for path in folder.rglob("test_*.py"):
+        lines = path.read_text().splitlines()
+        for number, line in enumerate(lines):
+            if re.search(r"(skipif|pytest\.skip)\(", line):
+                text = " ".join(lines[max(number - 1, 0) : number + 2])
+                assert not re.search(r"BACKEND\b|backend\(\)", text), (
+                    f"{path}:{number + 1}: {line.strip()}"
+                )
