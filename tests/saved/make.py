@@ -1,0 +1,165 @@
+"""Writes `files.zip` of this folder: `python -m tests.saved.make`.
+
+Commit aa9ca60 wrote it, under PyTorch: small models of every family, as users
+save them. Later versions must load them with the same variable paths and
+outputs. Do not write the file again when a test fails, since the test protects
+the files that users have. New models belong into a second file.
+"""
+
+import pathlib
+import sys
+import tempfile
+import zipfile
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit import pretraining
+
+ARCHIVE = pathlib.Path(__file__).parent / "files.zip"
+VIT = {
+    "patch_size": 8,
+    "hidden_size": 16,
+    "num_layers": 1,
+    "num_heads": 2,
+    "mlp_dim": 24,
+    "input_shape": (16, 24, 3),
+    "classes": 3,
+}
+RESNET = {"resnet_layers": (1,), "width_factor": 0.5}
+DECODER = {
+    "decoder_hidden_size": 8,
+    "decoder_num_layers": 1,
+    "decoder_num_heads": 2,
+}
+
+
+def vit(**arguments):
+    return keras_vit.VisionTransformer(**{**VIT, **arguments})
+
+
+def encoder(**arguments):
+    return vit(include_top=False, **arguments)
+
+
+MODELS = {
+    "vit": vit,
+    "vit_pre_logits": lambda: vit(representation_size=8),
+    "vit_gap": lambda: vit(pooling="gap", class_token=False),
+    "vit_map": lambda: vit(pooling="map", class_token=False),
+    "vit_no_top": encoder,
+    "vit_any_size": lambda: vit(input_shape=(None, None, 3)),
+    "deit": lambda: vit(distillation=True, activation="gelu"),
+    "dinov2": lambda: vit(
+        num_registers=4,
+        layer_scale=0.1,
+        pooling="token_gap",
+        position_prefix="class",
+        mask_token=True,
+        activation="gelu",
+    ),
+    "qk_norm_pre_norm": lambda: vit(qk_norm=True, pre_norm=True),
+    "learned_2d": lambda: vit(position_embedding="learned_2d"),
+    "relative": lambda: vit(position_embedding="relative"),
+    "every_layer": lambda: vit(position_placement="every_layer"),
+    "sincos2d": lambda: vit(position_embedding="sincos2d"),
+    "dropout": lambda: vit(dropout=0.1, attention_dropout=0.1, drop_path=0.1),
+    "hybrid": lambda: keras_vit.HybridVisionTransformer(
+        **{**VIT, **RESNET, "patch_size": 1, "input_shape": (32, 48, 3)}
+    ),
+    "bit": lambda: keras_vit.BiT(**RESNET, input_shape=(32, 48, 3), classes=3),
+    "bit_post_activation": lambda: keras_vit.BiT(
+        **RESNET, preactivation=False, input_shape=(32, 48, 3), classes=3
+    ),
+}
+PRETRAINING = {
+    "mae": lambda: pretraining.MaskedAutoencoder(encoder(), seed=1, **DECODER),
+    "simmim": lambda: pretraining.MaskedImageModeling(encoder(), seed=1),
+    "patch_prediction": lambda: pretraining.MaskedPatchPrediction(
+        encoder(), seed=1
+    ),
+}
+# Families whose layout of google-research/vision_transformer or BiT exists.
+NPZ = {
+    "vit": "vit_jax",
+    "vit_pre_logits": "vit_jax",
+    "vit_gap": "big_vision",
+    "vit_map": "big_vision",
+    "hybrid": "vit_jax",
+    "bit": "bit",
+}
+
+
+def images(shape):
+    sizes = zip(shape, (32, 48, 3), strict=True)
+    shape = [2, *(size or default for size, default in sizes)]
+    rng = np.random.default_rng(0)
+    return rng.uniform(-1, 1, shape).astype("float32")
+
+
+def outputs(model):
+    """Returns the outputs of a model, or of its encoder, in inference."""
+    model = getattr(model, "encoder", model)  # of a model in pre-training
+    x = images(model.input_shape[1:])
+    return keras.ops.convert_to_numpy(model(x, training=False))
+
+
+def randomise(model):
+    rng = np.random.default_rng(1)
+    for variable in model.weights:
+        value = keras.ops.convert_to_numpy(variable)
+        if value.dtype == np.float32:
+            noise = rng.normal(0, 0.05, value.shape).astype("float32")
+            variable.assign(value + noise)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        write(pathlib.Path(folder))
+        with zipfile.ZipFile(
+            ARCHIVE, "w", zipfile.ZIP_DEFLATED, compresslevel=9
+        ) as archive:
+            for path in sorted(pathlib.Path(folder).iterdir()):
+                archive.write(path, path.name)
+
+
+def write(folder):
+    arrays = {}
+    for name, build in {**MODELS, **PRETRAINING}.items():
+        keras.utils.set_random_seed(0)
+        model = build()
+        randomise(model)
+        arrays[f"{name}/output"] = outputs(model)
+        arrays[f"{name}/paths"] = np.array([w.path for w in model.weights])
+        model.save(folder / f"{name}.keras")
+        model.save_weights(folder / f"{name}.weights.h5")
+        if name in NPZ:
+            path = folder / f"{name}.npz"
+            keras_vit.converters.save(model, path, layout=NPZ[name])
+    # Models that were compiled and trained, and a quantised one.
+    from keras_vit import training
+
+    for name, optimizer in (
+        ("compiled_sgd", training.SGD(0.1)),
+        ("compiled_adamw", training.AdamW(0.01, weight_decay=0.001)),
+    ):
+        keras.utils.set_random_seed(0)
+        model = vit()
+        randomise(model)
+        model.compile(optimizer, "mse")
+        model.fit(images(model.input_shape[1:]), np.eye(3)[:2], verbose=0)
+        arrays[f"{name}/output"] = outputs(model)
+        arrays[f"{name}/paths"] = np.array([w.path for w in model.weights])
+        model.save(folder / f"{name}.keras")
+    model = vit()
+    randomise(model)
+    model.quantize("int8")
+    arrays["int8/output"] = outputs(model)
+    arrays["int8/paths"] = np.array([w.path for w in model.weights])
+    model.save(folder / "int8.keras")
+    np.savez_compressed(folder / "expected.npz", **arrays)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Files that earlier versions wrote load with the same paths and outputs."""
+
+import warnings
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+import keras_vit.training  # registers the optimizers of the compiled models
+from tests.saved import make
+
+# Written under PyTorch: its own outputs are reproduced to 1e-6. The products
+# of other backends are summed in another order.
+TOLERANCE = {"torch": 1e-6, "jax": 1e-5, "tensorflow": 1e-5}
+COMPILED = ("compiled_sgd", "compiled_adamw")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    with zipfile.ZipFile(make.ARCHIVE) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    with np.load(folder / "expected.npz") as arrays:
+        return dict(arrays)
+
+
+def check(model, name, expected, tolerance=None):
+    assert [w.path for w in model.weights] == list(expected[f"{name}/paths"])
+    np.testing.assert_allclose(
+        make.outputs(model),
+        expected[f"{name}/output"],
+        rtol=0,
+        atol=tolerance or TOLERANCE[keras.config.backend()],
+    )
+
+
+@pytest.mark.parametrize("name", [*make.MODELS, *make.PRETRAINING, *COMPILED])
+def test_keras_files(name, folder, expected):
+    model = keras.saving.load_model(folder / f"{name}.keras")
+    check(model, name, expected)
+    if name in COMPILED:
+        # One step was taken; `iterations`, the learning rate and the moments.
+        assert int(model.optimizer.iterations) == 1
+        moments = [v for v in model.optimizer.variables if v.ndim > 0]
+        assert all(np.any(keras.ops.convert_to_numpy(v)) for v in moments[:2])
+
+
+def test_int8(folder, expected):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = keras.saving.load_model(folder / "int8.keras")
+    # One step of an int8 activation is a hundredth of its range.
+    check(model, "int8", expected, 1e-3)
+
+
+@pytest.mark.parametrize("name", [*make.MODELS, *make.PRETRAINING])
+def test_weights_files(name, folder, expected):
+    model = {**make.MODELS, **make.PRETRAINING}[name]()
+    model.load_weights(folder / f"{name}.weights.h5")
+    check(model, name, expected)
+
+
+@pytest.mark.parametrize("name", make.NPZ)
+def test_npz_files(name, folder, expected):
+    shape = make.MODELS[name]().input_shape[1:]
+    model = keras_vit.converters.load(
+        folder / f"{name}.npz", input_shape=shape, num_heads=2
+    )
+    check(model, name, expected)
