@@ -129,9 +129,8 @@ class MultiHeadAttention(keras.Layer):
 
     def call(self, inputs, context=None, relative=None, training=False):
         context = inputs if context is None else context
-        project, output = _fast.inner(self, self.value, self.attention_output)
         query, key = self._query_and_key(inputs, context)
-        value = project(context)
+        value = self.value(context)
         bias = None
         if relative is not None:
             bias = relative_logits(query, relative)  # (B, H, T, T)
@@ -141,7 +140,7 @@ class MultiHeadAttention(keras.Layer):
             x = ops.einsum("BHTS,BSHd->BTHd", x, value)
         else:
             x = _fast.attend(query, key, value, bias)  # (B, T, H, d)
-        return output(x)
+        return self.attention_output(x)
 
     def probabilities(self, inputs, context=None, relative=None):
         """Returns how much each token takes of each, which a call does not.
@@ -173,8 +172,7 @@ class MultiHeadAttention(keras.Layer):
         return _probabilities(query, key, bias)
 
     def _query_and_key(self, inputs, context):
-        query, key = _fast.inner(self, self.query, self.key)
-        query, key = query(inputs), key(context)
+        query, key = self.query(inputs), self.key(context)
         if self.qk_norm:
             query, key = self.query_norm(query), self.key_norm(key)
         return query, key

@@ -61,15 +61,6 @@ def layer_norm(**arguments):
     return layer
 
 
-def inner(owner, *layers):
-    """Returns what calls each of the layers inside a layer that was called."""
-    if keras.config.backend() != "torch":
-        return layers
-    return tuple(
-        x.call if _torch_fast.may_skip_call(x, owner) else x for x in layers
-    )
-
-
 def is_watched(layer):
     """Whether somebody sees what a layer, or one inside it, takes and gives."""
     return keras.config.backend() == "torch" and any(
@@ -94,9 +85,7 @@ def dense(layer, axes=1):
 
 
 def gelu(x, approximate, training=False):
-    """GELU; it may write into `x`, which nobody else may read."""
-    if keras.config.backend() == "torch":
-        return _torch_fast.gelu(x, approximate)
+    """Computes GELU, exact or by its tanh approximation."""
     if _tf_fast.fits(x):
         return _tf_fast.gelu(x, approximate, training)
     if _jax_fast.fits(x):
