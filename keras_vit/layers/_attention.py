@@ -136,6 +136,7 @@ class MultiHeadAttention(keras.Layer):
             bias = relative_logits(query, relative)  # (B, H, T, T)
         if training and self.dropout > 0:
             x = _probabilities(query, key, bias)  # (B, H, T, T)
+            x = ops.cast(x, value.dtype)
             x = self._dropout(x, training=True)
             x = ops.einsum("BHTS,BSHd->BTHd", x, value)
         else:
@@ -213,6 +214,12 @@ def _raise_unless_fits(relative_shape, length, head_size):
 
 
 def _probabilities(query, key, bias):
+    """Returns the softmax of the scaled scores, in float32 at least, as the
+    fused kernels compute it under half precision."""
+    dtype = keras.backend.result_type(query.dtype, "float32")
+    query, key = ops.cast(query, dtype), ops.cast(key, dtype)
+    if bias is not None:
+        bias = ops.cast(bias, dtype)
     query = query / math.sqrt(query.shape[-1])
     scores = ops.einsum("BTHd,BSHd->BHTS", query, key)
     return ops.softmax(scores if bias is None else scores + bias)

@@ -52,12 +52,13 @@ def shared(array):
 def layer_norm(layer, inputs):
     """A layer norm over the last axis, without Keras's checks around it."""
     if not fits(inputs):
-        return type(layer).call(layer, inputs)
+        return keras.layers.LayerNormalization.call(layer, inputs)
     import torch
 
     return torch.nn.functional.layer_norm(
         inputs,
-        inputs.shape[-1:],
+        # Not the inputs' shape: while PyTorch traces for ONNX it is a tensor.
+        tuple(layer.gamma.shape),
         layer.gamma.value,
         layer.beta.value,
         layer.epsilon,
