@@ -45,7 +45,7 @@ def onnx_of_keras(model, path, shape, int8=False):
 
 
 def onnx_of_torch(model, path, shape, int8=False):
-    """By PyTorch, since Keras's way fails on LayerNormalization."""
+    """By PyTorch's newer exporter, which leaves the batch size open too."""
     import torch
 
     require("onnxscript", "export")

@@ -35,8 +35,6 @@ _OURS = {
 def get(name):
     """Returns the activation function of that name, of a tensor and `training`.
 
-    It may write into the tensor that it is given, which nobody else may read.
-
     Args:
         name: "gelu_tanh", "gelu" (exact), "quick_gelu", "swiglu" (which
             halves the width), or any activation that Keras knows.

@@ -129,19 +129,19 @@ class MultiHeadAttention(keras.Layer):
 
     def call(self, inputs, context=None, relative=None, training=False):
         context = inputs if context is None else context
-        project, output = _fast.inner(self, self.value, self.attention_output)
         query, key = self._query_and_key(inputs, context)
-        value = project(context)
+        value = self.value(context)
         bias = None
         if relative is not None:
             bias = relative_logits(query, relative)  # (B, H, T, T)
         if training and self.dropout > 0:
             x = _probabilities(query, key, bias)  # (B, H, T, T)
+            x = ops.cast(x, value.dtype)
             x = self._dropout(x, training=True)
             x = ops.einsum("BHTS,BSHd->BTHd", x, value)
         else:
             x = _fast.attend(query, key, value, bias)  # (B, T, H, d)
-        return output(x)
+        return self.attention_output(x)
 
     def probabilities(self, inputs, context=None, relative=None):
         """Returns how much each token takes of each, which a call does not.
@@ -173,8 +173,7 @@ class MultiHeadAttention(keras.Layer):
         return _probabilities(query, key, bias)
 
     def _query_and_key(self, inputs, context):
-        query, key = _fast.inner(self, self.query, self.key)
-        query, key = query(inputs), key(context)
+        query, key = self.query(inputs), self.key(context)
         if self.qk_norm:
             query, key = self.query_norm(query), self.key_norm(key)
         return query, key
@@ -215,6 +214,12 @@ def _raise_unless_fits(relative_shape, length, head_size):
 
 
 def _probabilities(query, key, bias):
+    """Returns the softmax of the scaled scores, in float32 at least, as the
+    fused kernels compute it under half precision."""
+    dtype = keras.backend.result_type(query.dtype, "float32")
+    query, key = ops.cast(query, dtype), ops.cast(key, dtype)
+    if bias is not None:
+        bias = ops.cast(bias, dtype)
     query = query / math.sqrt(query.shape[-1])
     scores = ops.einsum("BTHd,BSHd->BHTS", query, key)
     return ops.softmax(scores if bias is None else scores + bias)

@@ -7,6 +7,7 @@ beside its building, into memory that its variables have already.
 
 import concurrent.futures
 import contextlib
+import logging
 import math
 import os
 import random
@@ -23,6 +24,7 @@ from keras_vit.layers import _torch_fast
 _LARGE = 2**14  # numbers, from which another thread is worth it
 FORMS = {"jax": _jax_fast, "tensorflow": _tf_fast, "torch": _torch_fast}
 
+_logger = logging.getLogger(__name__)
 _now = threading.local()
 
 
@@ -93,11 +95,22 @@ def build(make, wanted=True):
             raise
         for _, done in drawn:
             done.result()
+    if not drawn:
+        # Nothing was initialised, as within
+        # `keras.StatelessScope(initialize_variables=False)`, where reading a
+        # variable would call its initializer.
+        return made
     found = {_address(v) for v in made[0].variables if _is_large(v)}
     if all(array.ctypes.data in found for array, _ in drawn):
         return made
     # A variable copied its start before it was drawn. None is known to, but
     # weights of zeros would learn nothing, and without a word.
+    _logger.warning(
+        "The model is built a second time: backend %r copied the initial "
+        "values of a variable before they were computed. The weights are "
+        "right; building took twice as long.",
+        keras.config.backend(),
+    )
     random.setstate(seeds)
     return make()
 

@@ -6,6 +6,7 @@ Every form computes what the plain path does, which is the tests' oracle.
 
 import contextlib
 import functools
+import logging
 
 import keras
 from keras import ops
@@ -20,15 +21,18 @@ MANY = 256  # tokens, from which a batch's scores are too many for the cache
 LONG = 1024  # queries, beyond which scores are the largest of all tensors
 PART = 256  # of them at a time
 
+_logger = logging.getLogger(__name__)
+
 
 @contextlib.contextmanager
 def plain():
-    """Within it TensorFlow takes the plain path, which converters know."""
-    before, _tf_fast.is_plain = _tf_fast.is_plain, True
+    """Within it, TensorFlow computes with Keras's operations alone, which
+    converters know. Other threads are not affected."""
+    token = _tf_fast.is_plain.set(True)
     try:
         yield
     finally:
-        _tf_fast.is_plain = before
+        _tf_fast.is_plain.reset(token)
 
 
 def lent(array, own=False):
@@ -48,25 +52,28 @@ def lent(array, own=False):
     return array
 
 
+@keras.saving.register_keras_serializable("keras_vit")
+class LayerNorm(keras.layers.LayerNormalization):
+    """A `keras.layers.LayerNormalization` over the last axis, computed by the
+    backend's fastest kernel.
+
+    Under PyTorch its normalised shape is static, without which
+    `model.export(format="onnx")` fails.
+    """
+
+    def call(self, inputs):
+        kernels = _drawing.FORMS.get(keras.config.backend())
+        if kernels is None:
+            return super().call(inputs)
+        return kernels.layer_norm(self, inputs)
+
+
 def layer_norm(**arguments):
-    """Returns a `keras.layers.LayerNormalization` over the last axis."""
-    layer = keras.layers.LayerNormalization(
+    """Returns a `LayerNorm` whose initial values NumPy makes."""
+    return LayerNorm(
         gamma_initializer=_initializers.Constant(1.0),
         beta_initializer=_initializers.Constant(0.0),
         **arguments,
-    )
-    form = _drawing.FORMS.get(keras.config.backend())
-    if form is not None:
-        layer.call = functools.partial(form.layer_norm, layer)
-    return layer
-
-
-def inner(owner, *layers):
-    """Returns what calls each of the layers inside a layer that was called."""
-    if keras.config.backend() != "torch":
-        return layers
-    return tuple(
-        x.call if _torch_fast.may_skip_call(x, owner) else x for x in layers
     )
 
 
@@ -94,9 +101,7 @@ def dense(layer, axes=1):
 
 
 def gelu(x, approximate, training=False):
-    """GELU; it may write into `x`, which nobody else may read."""
-    if keras.config.backend() == "torch":
-        return _torch_fast.gelu(x, approximate)
+    """Computes GELU, exact or by its tanh approximation."""
     if _tf_fast.fits(x):
         return _tf_fast.gelu(x, approximate, training)
     if _jax_fast.fits(x):
@@ -123,18 +128,30 @@ def attend(query, key, value, bias=None):
 def _attend(form, query, key, value, bias):
     batch, length = query.shape[:2]  # no integers where sizes are free
     attend, tensors = form.attend, (query, key, value)
+    kernel = "all queries"
     if bias is not None:
         tensors = (*tensors, bias)
     elif isinstance(length, int) and length > LONG:
+        kernel = f"{PART} queries at a time"
         attend = functools.partial(form.attend_in_parts, size=PART)
-    if (
+    by_image = (
         form is _jax_fast
         and isinstance(batch, int)
         and isinstance(length, int)
         and batch > 1
         and length >= MANY
-        and keras.distribution.distribution() is None  # images are elsewhere
-    ):
+        # A loop over images that several devices share would gather them.
+        and form.has_one_device()
+    )
+    # Not under PyTorch: `torch.compile` cannot trace a call of a logger.
+    _logger.debug(
+        "Attention kernel of %s for queries of shape %s: %s%s",
+        form.__name__,
+        tuple(query.shape),
+        kernel,
+        ", image by image" if by_image else "",
+    )
+    if by_image:
         return form.image_by_image(attend, *tensors)
     return attend(*tensors)
 

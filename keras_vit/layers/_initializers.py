@@ -42,6 +42,9 @@ class Constant(_Start):
 
 class _Drawn(_Start):
     def __init__(self, seed=None):
+        # The config keeps the seed as it was passed, as Keras's initializers
+        # do: without one, a clone has initial values of its own.
+        self._init_seed = seed
         # From Python's generator, which `keras.utils.set_random_seed` sets.
         self.seed = random.randint(1, 10**9) if seed is None else seed
 
@@ -64,7 +67,7 @@ class Uniform(_Drawn):
         x -= self.bound
 
     def get_config(self):
-        return {"bound": self.bound, "seed": self.seed}
+        return {"bound": self.bound, "seed": self._init_seed}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -87,7 +90,7 @@ class Normal(_Drawn):
         return {
             "stddev": self.stddev,
             "truncated": self.truncated,
-            "seed": self.seed,
+            "seed": self._init_seed,
         }
 
 

@@ -22,6 +22,13 @@ def fits(x):
     return jax.default_backend() == "cpu"
 
 
+def has_one_device():
+    """Returns whether the process, and those it works with, use one device."""
+    import jax
+
+    return jax.device_count() == 1
+
+
 def shared(array):
     """A tensor in the memory of a NumPy array, if it starts at 64 bytes; what
     Keras calls compiles a copy for each shape."""

@@ -62,12 +62,11 @@ class MlpBlock(keras.Layer):
         self.dense_2.build((*input_shape[:-1], self.mlp_dim))
 
     def call(self, inputs, training=False):
-        dense_1, dense_2 = _fast.inner(self, self.dense_1, self.dense_2)
-        x = dense_1(_fast.rows(inputs))
+        x = self.dense_1(_fast.rows(inputs))
         x = self._activation(x, training=training)
         if self.dropout > 0:
             x = self._dropout_1(x, training=training)
-        x = dense_2(x)
+        x = self.dense_2(x)
         if self.dropout > 0:
             x = self._dropout_2(x, training=training)
         return _fast.rows_as(x, inputs)

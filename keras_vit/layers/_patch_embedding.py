@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers import _checks
 from keras_vit.layers import _initializers
+from keras_vit.layers import _padding
 from keras_vit.layers import _patch_grid
 
 
@@ -85,12 +86,12 @@ class PatchEmbedding(keras.Layer):
 
     def call(self, inputs):
         images = _patch_grid.fit(inputs, self.patch_size, self.pad_to_patch)
-        x = ops.conv(
+        x = _padding.channels_last(
+            ops.conv,
             images,
             self.kernel,
             strides=self.patch_size,
             padding="valid",
-            data_format="channels_last",
         )
         return x + self.bias if self.use_bias else x
 

@@ -3,7 +3,6 @@ from keras import ops
 
 from keras_vit.layers import _checks
 from keras_vit.layers import _padding
-from keras_vit.layers import _torch_fast
 from keras_vit.layers._group_norm import GroupNorm
 from keras_vit.layers._std_conv import StdConv2D
 
@@ -140,20 +139,20 @@ class ResidualUnit(keras.Layer):
         shortcut = x
         if self.projects:
             shortcut = self.norm_proj(self.conv_proj(x))
-        x = _relu(self.norm_1(self.conv_1(x)))
-        x = _relu(self.norm_2(self.conv_2(x)))
+        x = ops.relu(self.norm_1(self.conv_1(x)))
+        x = ops.relu(self.norm_2(self.conv_2(x)))
         x = self.norm_3(self.conv_3(x))
-        return _relu(_add(x, shortcut))
+        return ops.relu(x + shortcut)
 
     def _norm_first(self, x):
         """BiT's: the projection reads what is normalised, and has no norm."""
         shortcut = x
-        x = _relu(self.norm_1(x))
+        x = ops.relu(self.norm_1(x))
         if self.projects:
             shortcut = self.conv_proj(x)
-        x = _relu(self.norm_2(self.conv_1(x)))
-        x = _relu(self.norm_3(self.conv_2(x)))
-        return _add(self.conv_3(x), shortcut)
+        x = ops.relu(self.norm_2(self.conv_1(x)))
+        x = ops.relu(self.norm_3(self.conv_2(x)))
+        return self.conv_3(x) + shortcut
 
     def compute_output_shape(self, input_shape):
         shape = _padding.output_shape(
@@ -174,13 +173,3 @@ class ResidualUnit(keras.Layer):
             "std_epsilon_place": self.std_epsilon_place,
             "conv_padding": self.conv_padding,
         }
-
-
-def _relu(x):
-    """Of what nobody else reads: in its memory, where that is allowed."""
-    return _torch_fast.relu(x) if _torch_fast.is_on() else ops.relu(x)
-
-
-def _add(x, y):
-    """Likewise, of `x`."""
-    return _torch_fast.add(x, y) if _torch_fast.is_on() else ops.add(x, y)

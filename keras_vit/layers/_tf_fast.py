@@ -5,19 +5,21 @@ does, and the tests hold it to that. TensorFlow is imported only where it is the
 backend.
 """
 
+import contextvars
 import functools
 import math
 
 import keras
 from keras import ops
 
-is_plain = False  # see `_fast.plain`
+# See `_fast.plain`. Each thread has its own value.
+is_plain = contextvars.ContextVar("is_plain", default=False)
 
 
 def fits(x):
     """Whether an accelerator's own kernels are none of the question."""
     if (
-        is_plain
+        is_plain.get()
         or keras.config.backend() != "tensorflow"
         or keras.backend.standardize_dtype(x.dtype) != "float32"
     ):
@@ -68,7 +70,7 @@ def layer_norm(layer, inputs):
     TensorFlow makes one kernel of this; its own mean and variance are many.
     """
     if not fits(inputs):
-        return type(layer).call(layer, inputs)
+        return keras.layers.LayerNormalization.call(layer, inputs)
     import tensorflow as tf
 
     width = inputs.shape[-1]

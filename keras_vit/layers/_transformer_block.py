@@ -129,14 +129,11 @@ class TransformerBlock(keras.Layer):
         return self._call(inputs, relative, training, count)
 
     def _call(self, inputs, relative=None, training=False, count=None):
-        norm_1, attention, norm_2, mlp = _fast.inner(
-            self, self.norm_1, self.attention, self.norm_2, self.mlp
-        )
-        x = norm_1(inputs)
+        x = self.norm_1(inputs)
         if count is None or relative is not None:
-            x = attention(x, relative=relative, training=training)
+            x = self.attention(x, relative=relative, training=training)
         else:
-            x = attention(x[:, :count], x, training=training)
+            x = self.attention(x[:, :count], x, training=training)
             inputs = inputs[:, :count]
         if self.dropout > 0:
             x = self._dropout(x, training=training)
@@ -145,7 +142,7 @@ class TransformerBlock(keras.Layer):
         if self.drop_path > 0:
             x = self._path_1(x, training=training)
         x = inputs + x
-        y = mlp(norm_2(x), training=training)
+        y = self.mlp(self.norm_2(x), training=training)
         if self.scale_2 is not None:
             y = self.scale_2(y)
         if self.drop_path > 0:

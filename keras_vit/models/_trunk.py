@@ -12,6 +12,7 @@ from keras_vit.layers import Pooling
 from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers import _drawing
+from keras_vit.layers import _fast
 from keras_vit.layers import _initializers
 from keras_vit.models._model import Model
 from keras_vit.models._resnet import resnet
@@ -207,12 +208,7 @@ def _distilled_heads(x, distilled, s):
 
 
 def _norm(s, name):
-    return keras.layers.LayerNormalization(
-        epsilon=s.norm_epsilon,
-        gamma_initializer=_initializers.Constant(1.0),
-        beta_initializer=_initializers.Constant(0.0),
-        name=name,
-    )
+    return _fast.layer_norm(epsilon=s.norm_epsilon, name=name)
 
 
 def _pre_logits(x, size):

@@ -146,3 +146,25 @@ def test_class_token_keeps_the_order():
     np.testing.assert_array_equal(found[1:3], 1)
     np.testing.assert_array_equal(found[3:], x[0, 1:])
     assert not numpy(layers.ClassToken()(x))[0, 0].any(), "zeros at first"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_attention_dropout_does_not_round_the_softmax(dtype):
+    """In half precision, the path that can drop probabilities is as exact as
+    the fused one."""
+    exact = layers.MultiHeadAttention(2, dropout=0.1)
+    half = layers.MultiHeadAttention(2, dropout=0.1, dtype=dtype)
+    half._dropout.rate = 0.0  # the same path, but nothing is dropped
+    rng = np.random.default_rng(0)
+    tokens = ops.cast(rng.normal(size=(2, 50, 32)), dtype)
+    full = ops.cast(tokens, "float32")
+    exact(full), half(tokens)
+    for ours, other in zip(half.weights, exact.weights, strict=True):
+        ours.assign(0.5 * rng.normal(size=ours.shape))
+        other.assign(ops.cast(ours, "float32"))
+
+    def error(training):
+        found = ops.cast(half(tokens, training=training), "float32")
+        return np.abs(numpy(found) - numpy(exact(full))).max()
+
+    assert error(training=True) < 1.25 * error(training=False)

@@ -1,6 +1,9 @@
 """XLA's fast forms against the plain path: values and gradients."""
 
 import functools
+import os
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -126,9 +129,39 @@ def test_images_of_many_tokens_are_taken_one_by_one(monkeypatch):
     _fast.attend(*[ops.ones((2, 7, 2, 4))] * 3, ops.ones((2, 2, 7, 7)))
     assert forms == [(_jax_fast.attend, 3), (_jax_fast.attend, 4)]
 
-    with keras.distribution.DataParallel().scope():
-        _fast.attend(*[ops.ones((2, 7, 2, 4))] * 3)
-    assert len(forms) == 2
+
+_SHARDED = """
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from keras_vit.layers import _fast
+assert jax.device_count() == 4
+sharding = NamedSharding(
+    Mesh(np.array(jax.devices()), ("batch",)), PartitionSpec("batch")
+)
+query = jax.device_put(np.ones((8, 260, 2, 16), "float32"), sharding)
+attend = jax.jit(lambda x: _fast.attend(x, x, x))
+text = attend.lower(query).compile().as_text()
+found = [name for name in ("all-gather", "all-to-all") if name in text]
+assert not found, found
+assert attend(query).sharding.spec[0] == "batch", attend(query).sharding
+"""
+
+
+def test_a_batch_that_devices_share_is_not_gathered():
+    flags = "--xla_force_host_platform_device_count=4"
+    found = subprocess.run(
+        [sys.executable, "-c", _SHARDED],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+
+
+def test_the_kernel_that_ran_is_logged(caplog):
+    with caplog.at_level("DEBUG", logger="keras_vit"):
+        _fast.attend(*[ops.ones((2, 257, 2, 4))] * 3)
+    assert "_jax_fast" in caplog.text and "image by image" in caplog.text
 
 
 def test_attention_of_large_scores_is_finite():

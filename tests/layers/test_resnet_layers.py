@@ -100,6 +100,56 @@ def test_group_norm_is_that_of_keras():
     )
 
 
+@pytest.mark.parametrize("mean", [1, 100, 1000, 10000])
+@pytest.mark.parametrize("channels", [64, 128])
+def test_group_norm_is_exact_when_the_mean_is_large(channels, mean):
+    """The standard deviation is 1: a variance computed as the mean of squares
+    minus the squared mean would lose all its digits."""
+    x = (mean + RNG.normal(size=(2, 8, 8, channels))).astype("float32")
+    groups = x.astype("float64").reshape(2, 64, 32, channels // 32)
+    centred = groups - groups.mean((1, 3), keepdims=True)
+    variance = groups.var((1, 3), keepdims=True)
+    expected = (centred / np.sqrt(variance + 1e-6)).reshape(x.shape)
+    layer = layers.GroupNorm(epsilon=1e-6)
+    np.testing.assert_allclose(numpy(layer(x)), expected, atol=1e-5)
+    model = keras.Sequential([keras.Input(x.shape[1:]), layer])
+    found = model.predict(x, verbose=0)  # compiled, and without gradients
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("channels", [64, 128])
+def test_group_norm_does_not_depend_on_what_requires_gradients(channels):
+    import torch
+
+    layer = layers.GroupNorm(epsilon=1e-6)
+    x = torch.tensor(RNG.normal(5, 1, size=(2, 8, 8, channels))).float()
+    expected = layer(x).detach()
+    with torch.no_grad():
+        assert torch.equal(layer(x), expected)
+    assert torch.equal(layer(x.requires_grad_()), expected)
+
+
+def test_group_norm_has_the_gradients_of_keras():
+    x = (3 + RNG.normal(size=(2, 5, 4, 6))).astype("float32")
+    y = RNG.normal(size=(2, 5, 4, 12)).astype("float32")
+    start = RNG.normal(size=(1, 1, 6, 12))
+    trained = []
+    for norm in (
+        layers.GroupNorm(4, epsilon=0.1),
+        keras.layers.GroupNormalization(4, epsilon=0.1),
+    ):
+        conv = keras.layers.Conv2D(12, 1)
+        model = keras.Sequential([keras.Input(x.shape[1:]), conv, norm])
+        conv.kernel.assign(start)
+        model.compile(keras.optimizers.SGD(1.0), "mse")
+        model.fit(x, y, verbose=0)
+        assert np.abs(numpy(conv.kernel) - start).max() > 1e-3
+        trained.append([numpy(w) for w in model.weights])
+    for ours, theirs in zip(*trained, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
 def test_group_norm_of_what_is_constant():
     """Rounding can make the variance negative, of which there is no root."""
     x = np.full((1, 7, 7, 32), 1234.567, "float32")

@@ -1,5 +1,6 @@
 """TensorFlow's fast forms against the plain path: values and gradients."""
 
+import concurrent.futures
 import functools
 
 import keras
@@ -76,11 +77,12 @@ def test_layer_norm(mean, free, jit):
     layer.gamma.assign(normal(16))
     layer.beta.assign(normal(16))
     found = outcome(layer, [x], jit, free)
-    exact = type(layer).call(layer, x.astype("float64"))
+    plain_call = keras.layers.LayerNormalization.call
+    exact = plain_call(layer, x.astype("float64"))
     # XLA takes the square of the mean from the mean of squares, as Flax does.
     tolerance = 8e-6 * (1 + mean) + 3e-7 * jit * mean**2
     np.testing.assert_allclose(found[0], numpy(exact), atol=tolerance)
-    plain = outcome(lambda x: type(layer).call(layer, x), [x], jit, free)
+    plain = outcome(lambda x: plain_call(layer, x), [x], jit, free)
     assert_close(found, plain, 2 * tolerance)
 
 
@@ -90,11 +92,29 @@ def test_other_precisions_take_the_plain_path(dtype):
     x = ops.cast(normal(3, 5, 16), dtype)
     found = layer(x)
     assert keras.backend.standardize_dtype(found.dtype) == dtype
-    expected = type(layer).call(layer, x)
+    expected = keras.layers.LayerNormalization.call(layer, x)
     np.testing.assert_array_equal(
         numpy(ops.cast(found, "float64")), numpy(ops.cast(expected, "float64"))
     )
     assert not _tf_fast.fits(x)
+
+
+def test_plain_operations_are_for_one_thread_alone():
+    """While one thread exports, what others trace does not change."""
+
+    def operations():
+        graph = (
+            tf.function(lambda x: _fast.attend(x, x, x))
+            .get_concrete_function(tf.TensorSpec((1, 4, 2, 8)))
+            .graph
+        )
+        return sorted(node.type for node in graph.get_operations())
+
+    before = operations()
+    with concurrent.futures.ThreadPoolExecutor() as pool, _fast.plain():
+        assert operations() != before
+        assert pool.submit(operations).result() == before
+    assert operations() == before
 
 
 DENSE = {

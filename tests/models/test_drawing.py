@@ -60,10 +60,30 @@ def test_weights_are_those_that_are_drawn_at_once(name, at_once):
     assert_same(build(name), at_once[name])
 
 
-def test_a_variable_that_copied_its_start_is_made_again(at_once, monkeypatch):
+def test_a_variable_that_copied_its_start_is_made_again(
+    at_once, monkeypatch, caplog
+):
     monkeypatch.setattr(_drawing, "_is_shared", lambda: True)
     monkeypatch.setattr(_drawing, "given", np.copy)
     assert_same(build(), at_once["VisionTransformer"])
+    assert "built a second time" in caplog.text
+
+
+def test_counting_parameters_initializes_no_weights(monkeypatch):
+    called = []
+    initialize = _initializers._Start.__call__
+
+    def counted(self, shape, dtype=None):
+        called.append(shape)
+        return initialize(self, shape, dtype)
+
+    monkeypatch.setattr(_initializers._Start, "__call__", counted)
+    with keras.StatelessScope(initialize_variables=False):
+        model = keras_vit.VisionTransformer(**SIZES)
+    assert not called
+    assert model.count_params() > 500_000
+    build()
+    assert called
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "mixed_bfloat16"])

@@ -202,6 +202,25 @@ def test_a_hook_sees_all_tokens(name):
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", ["block", "mlp", "encoder_norm"])
+def test_a_replaced_forward_sees_all_tokens(name):
+    model, seen = build(), []
+    block = model.get_layer("block_2")
+    layers = {"block": block, "mlp": block.mlp}
+    layer = layers.get(name) or model.get_layer(name)
+    forward = layer.forward
+
+    def wrapped(*arguments, **options):
+        output = forward(*arguments, **options)
+        seen.append(tuple(output.shape))
+        return output
+
+    layer.forward = wrapped
+    model(IMAGES)
+    assert seen == [(2, 17, 16)]
+
+
+@pytest.mark.backends("torch")
 def test_gradients_are_free_before_the_next_step():
     model, held = build(), []
     weights_after(model)

@@ -58,6 +58,49 @@ def test_int8(pooling, tmp_path):
     np.testing.assert_array_equal(quantised, again.predict(images(), verbose=0))
 
 
+QUANTIZATIONS = {
+    "int4": lambda: {"mode": "int4"},
+    "int8, weights only": lambda: {
+        "config": keras.quantizers.Int8QuantizationConfig(
+            activation_quantizer=None
+        )
+    },
+    "int8, another range": lambda: {
+        "config": keras.quantizers.Int8QuantizationConfig(
+            activation_quantizer=keras.quantizers.AbsMaxQuantizer(
+                value_range=(-50, 50)
+            )
+        )
+    },
+    "int4, blocks of 16": lambda: {
+        "config": keras.quantizers.Int4QuantizationConfig(block_size=16)
+    },
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZATIONS)
+def test_a_quantized_model_is_the_same_after_saving(name, tmp_path):
+    pooling = "map"  # which has an attention and an MLP besides the block's
+    model = tiny(hidden_size=48, num_layers=1, pooling=pooling)
+    head = np.random.default_rng(0).normal(size=(48, 5))
+    model.get_layer("head").kernel.assign(head)
+    model.quantize(**QUANTIZATIONS[name]())
+    expected = model.predict(images(), verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(images(), verbose=0), expected)
+
+
+def test_a_saved_record_of_the_mode_alone_is_read():
+    """Files were written so before quantisation configs were stored."""
+    block = keras_vit.layers.MlpBlock(8)
+    block.build_from_config(
+        {"input_shape": (None, 3, 4), "quantization": {"dense_1": "int8"}}
+    )
+    assert block.dense_1.quantization_mode == "int8"
+    assert block.dense_2.quantization_mode is None
+
+
 def test_int8_in_a_name_scope(tmp_path):
     with keras.name_scope("outer"):
         model = tiny(hidden_size=48, num_layers=1)
@@ -81,13 +124,18 @@ def test_saved_model(tmp_path):
         np.testing.assert_allclose(found, expected[:count], atol=1e-5)
 
 
-# Keras 3.15 cannot export LayerNormalization to ONNX under PyTorch.
-@pytest.mark.backends("jax", "tensorflow")
-def test_onnx(tmp_path):
+ONNX_WRITERS = {"jax": "jax2onnx", "tensorflow": "tf2onnx", "torch": "onnx"}
+
+
+@pytest.mark.parametrize("final_norm", ["before_pooling", "after_pooling"])
+def test_onnx(final_norm, tmp_path):
+    """A loaded model, as most are that are exported."""
     onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("jax2onnx" if backend == "jax" else "tf2onnx")
-    model = tiny()
+    pytest.importorskip(ONNX_WRITERS[backend])
+    model = tiny(pooling="gap", final_norm=final_norm)
     randomise(model)
+    model.save(tmp_path / "model.keras")
+    model = keras.models.load_model(tmp_path / "model.keras")
     expected = model.predict(images(), verbose=0)
     model(images())  # Keras asks for a call before it exports
     path = str(tmp_path / "model.onnx")
