@@ -271,3 +271,8 @@ def run(model, images):
     for name in ("logits", "pooler_output"):
         found = getattr(found, name, found)
     return found.numpy()
+
+
+def has_head(model):
+    """Whether a model of transformers classifies."""
+    return hasattr(model, "classifier") or hasattr(model, "cls_classifier")

@@ -54,7 +54,7 @@ def spelling(told):
             return f"dinov2-bare{swiglu}"
         return f"dinov2{'-reg' if told['num_registers'] else ''}{swiglu}"
     if bare:
-        return "vit"  # which DeiT's are as well
+        return "deit-bare" if told["num_registers"] == 1 else "vit"
     if told["distillation"]:
         return "deit-teacher"
     return "deit" if told["num_registers"] == 1 else ""
@@ -112,7 +112,7 @@ def _config(told, layout):
     problems = _problems(told, name)
     if problems:
         raise ValueError(f"transformers cannot hold it: {'; '.join(problems)}.")
-    if name == "vit":
+    if name in ("vit", "deit-bare"):
         name = "deit" if _is_deit(told) else ""
     elif name == "dinov2-bare":
         name = "dinov2-reg" if told["num_registers"] else "dinov2"
@@ -173,7 +173,7 @@ def _problems(told, name):
     """Lists what transformers' model has no words for."""
     grid, (rows, columns) = told["grid_size"], told["patch_size"]
     problems = []
-    if name not in (*_MODELS, "vit", "dinov2-bare"):
+    if name not in (*_MODELS, "vit", "deit-bare", "dinov2-bare"):
         problems.append(
             f"its files are not spelled {name!r}; leave out the spelling"
         )
@@ -247,7 +247,7 @@ def _preprocessor(told, config, source, theirs):
         if kept:
             return kept
     values = _GOOGLE
-    deit = told["layer_scale"] is not None or told["distillation"]
+    deit = told["layer_scale"] is not None or _is_deit(told)
     if layout in ("torchvision", "dinov2", "mae") or (
         deit and layout in ("timm", "huggingface")
     ):

@@ -53,12 +53,15 @@ POSITION_PREFIXES = {
     "mae": ("all",),
 }
 
+# transformers' DeiT whose head or pooler reads the class token alone.
+_ONE_HEAD = ("deit", "deit-v5", "deit-bare", "deit-bare-v5")
+
 
 def position_prefixes(layout, spelling):
     """Returns the values of `position_prefix` that are possible, the likeliest
     first, of a layout and the name of a spelling."""
-    if layout == "huggingface" and spelling in ("deit", "deit-v5"):
-        return ("all",)  # its distillation token, without a head of its own
+    if layout == "huggingface" and spelling in _ONE_HEAD:
+        return ("all",)  # also the distillation token that no head reads
     return POSITION_PREFIXES.get(layout, ("all", "class", "none"))
 
 
@@ -78,8 +81,12 @@ def meaning(layout, spelling, paths):
         arguments.update(_resnet.RULES[layout])
     if layout == "huggingface" and spelling.name.startswith("dinov2"):
         arguments["norm_epsilon"] = 1e-6
+    # DINOv2 resamples in another way where it has registers. transformers'
+    # DeiT has one too here, a distillation token that its head does not read,
+    # but resamples as its ViT does.
     with_registers = "register_tokens/tokens" in paths
-    if layout in ("dinov2", "huggingface") and with_registers:
+    dinov2 = layout == "dinov2" or spelling.name.startswith("dinov2")
+    if dinov2 and with_registers:
         arguments["resampling"] = "bicubic_antialias"
     return arguments
 
@@ -112,6 +119,9 @@ def detect(arrays, layout=None):
             if wanted and spelling.name != wanted:
                 continue
             if not all(key.startswith(spelling.prefix) for key in arrays):
+                continue
+            absent = any(key not in arrays for key in spelling.required)
+            if absent and not wanted:
                 continue
             if spelling.signs and not name:
                 if not any(sign in arrays for sign in spelling.signs):
