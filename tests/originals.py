@@ -69,6 +69,7 @@ TIMM = {
     "deit3": _timm(
         {"layer_scale": 1e-6, "position_prefix": "none"},
         {},
+        {"position_prefix": "none"},
         kind="deit3_small_patch16_224",
     ),
     "deit-distilled": _timm(

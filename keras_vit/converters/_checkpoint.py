@@ -80,6 +80,9 @@ class Checkpoint:
         shapes = {path: array.shape for path, array in self.weights.items()}
         implied, config = {}, dict(self.config)
         stored = config.pop("grid_size", None)
+        configured = None
+        if self.layout == "timm":  # inferred from the architecture's name
+            configured = config.pop("position_prefix", None)
         prefixes = position_prefixes(self.layout, self.format.name)
         if position_prefix:
             prefixes = (position_prefix,)
@@ -90,7 +93,12 @@ class Checkpoint:
                 facts = _resnet.bit_facts(shapes)
                 return {**implied, **facts, **self.config}
             facts = architecture(
-                shapes, grid or stored, image_grid, class_token, prefixes
+                shapes,
+                grid or stored,
+                image_grid,
+                class_token,
+                prefixes,
+                configured,
             )
             facts |= decoder_facts(shapes)
         except (ValueError, KeyError, IndexError) as error:

@@ -77,10 +77,24 @@ def _huggingface(config):
 def _timm(config):
     facts = {}
     pooling = config.get("global_pool")
-    if isinstance(pooling, str) and pooling in _POOLINGS:
+    if pooling:
+        if str(pooling) not in _POOLINGS:
+            raise ValueError(
+                "'global_pool' in its config.json must be one of "
+                f"{', '.join(map(repr, _POOLINGS))}: this package has no other "
+                f"pooling of timm's. Received: {pooling!r:.100}"
+            )
         facts["pooling"] = _POOLINGS[pooling]
-    if "quickgelu" in str(config["architecture"]):
+    name = str(config["architecture"])
+    if "quickgelu" in name:
         facts["activation"] = "quick_gelu"
+    if "_clip_" in name:
+        facts["norm_epsilon"] = 1e-5
+    # timm's `no_embed_class`, which its configs do not name.
+    if name.startswith("deit3_") or "_reg" in name:
+        facts["position_prefix"] = "none"
+    elif "dinov2" in name:
+        facts["position_prefix"] = "all"
     return facts
 
 

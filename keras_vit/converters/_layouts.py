@@ -62,6 +62,8 @@ def position_prefixes(layout, spelling):
     first, of a layout and the name of a spelling."""
     if layout == "huggingface" and spelling in _ONE_HEAD:
         return ("all",)  # also the distillation token that no head reads
+    if layout == "timm" and spelling == "deit3":
+        return ("none",)  # Meta's own files of DeiT III
     return POSITION_PREFIXES.get(layout, ("all", "class", "none"))
 
 
