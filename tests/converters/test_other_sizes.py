@@ -173,9 +173,7 @@ def test_nine_positions_and_five_tokens_are_two_squares(tmp_path):
     )
     with pytest.raises(ValueError, match="read in two ways"):
         keras_vit.converters.load(path, num_heads=2)
-    model = keras_vit.converters.load(
-        path, num_heads=2, position_prefix="none"
-    )
+    model = keras_vit.converters.load(path, num_heads=2, position_prefix="none")
     found = keras.ops.convert_to_numpy(model(images(24, 24)))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
