@@ -1,8 +1,8 @@
 """What an architecture is, read from the shapes of its weights."""
 
 import math
-import warnings
 
+from keras_vit._warnings import warn
 from keras_vit.converters import _resnet
 from keras_vit.converters._positions import placement
 from keras_vit.converters._positions import positions_in
@@ -218,14 +218,13 @@ def _raise_if_ambiguous(facts, prefixes, counts, grids):
         return
     if facts["layer_scale"] and not facts["num_registers"]:
         rows, columns = grids[other]
-        warnings.warn(
+        warn(
             f"The position embeddings are read as those of {rows} x {columns} "
             "patches and of no token before them, as in DeiT III. The file "
             f"does not tell: {counts[first]} patches and the tokens before "
             f"them are as many. Give `position_prefix={other!r}` if this is "
             f"right; else `position_prefix={first!r}` and `grid_size=(rows, "
-            "columns)`.",
-            stacklevel=5,
+            "columns)`."
         )
     elif not facts["num_registers"]:
         raise ValueError(

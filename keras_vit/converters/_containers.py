@@ -89,9 +89,9 @@ def raise_unless_fits(shape, itemsize, size):
         )
 
 
-def write_npz(arrays, path):
+def write_npz(arrays, path, dtype=None):
     with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
-        for key, array in _taken(arrays, path):
+        for key, array in _converted(arrays, path, dtype):
             with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 
@@ -173,7 +173,7 @@ def unique(pairs):
     return found
 
 
-def write_safetensors(arrays, path):
+def write_safetensors(arrays, path, dtype=None):
     """The package's own `save_file` holds everything twice over; the format
     is a length, a header in JSON and the bytes one after the other."""
     header, start = {"__metadata__": {"format": "pt"}}, 0
@@ -182,25 +182,27 @@ def write_safetensors(arrays, path):
         sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
     )
     for key, array in arrays.items():
+        stored = dtype or array.dtype
+        size = array.size * stored.itemsize
         header[key] = {
-            "dtype": _SAFETENSORS[str(array.dtype)],
+            "dtype": _SAFETENSORS[str(stored)],
             "shape": array.shape,
-            "data_offsets": [start, start + array.nbytes],
+            "data_offsets": [start, start + size],
         }
-        start += array.nbytes
+        start += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for _, array in _taken(arrays, path):
+        for _, array in _converted(arrays, path, dtype):
             flat = np.ascontiguousarray(array).reshape(-1)
             file.write(flat.view(np.uint8))
 
 
-def write_torch(arrays, path):
+def write_torch(arrays, path, dtype=None):
     torch = _torch(path)
     tensors = {}
-    for key, array in _taken(arrays, path):
+    for key, array in _converted(arrays, path, dtype):
         # PyTorch wants to own what it saves, row by row.
         array = np.require(array, requirements="CW")
         if array.dtype == ml_dtypes.bfloat16:
@@ -208,7 +210,6 @@ def write_torch(arrays, path):
             tensors[key] = bits.view(torch.bfloat16)
         else:
             tensors[key] = torch.from_numpy(array)
-        del array
     torch.save(tensors, path)
 
 
@@ -233,14 +234,16 @@ def _torch(path):
         import torch
     except ImportError as error:
         raise ImportError(
-            f"Writing {str(path)!r} needs PyTorch: pip install "
-            '"keras-vit-models[convert]"'
+            f"Writing {str(path)!r} needs PyTorch, which cannot be imported "
+            f"({error}). Install it with: pip install torch. Files that end "
+            "in .npz or .safetensors need nothing."
         ) from error
     return torch
 
 
-def _taken(arrays, path):
-    """Yields the items, and lets go of each: memory shrinks on the way."""
+def _converted(arrays, path, dtype):
+    """Yields the items one by one in the type to be written."""
     size = sum(array.nbytes for array in arrays.values())
     for key in track(list(arrays), f"writing {path.suffix[1:]}", size):
-        yield key, arrays.pop(key)
+        array = arrays[key]
+        yield key, array if dtype is None else array.astype(dtype, copy=False)

@@ -195,13 +195,14 @@ def raise_unless_usable(path, arrays, problems=(), finite=True):
         )
 
 
-def write(arrays, path, overwrite=False):
+def write(arrays, path, overwrite=False, dtype=None):
     """Writes arrays to a file, whole or not at all.
 
     Args:
         arrays: Dict of keys to arrays.
         path: A path that ends in one of `SUFFIXES`.
         overwrite: Boolean. Whether an existing file may be replaced.
+        dtype: `numpy.dtype` to write all arrays in; None keeps theirs.
 
     Raises:
         FileExistsError: if the file exists and `overwrite` is False.
@@ -214,7 +215,7 @@ def write(arrays, path, overwrite=False):
             f"{str(path)!r}"
         )
     with replacing(path, overwrite) as temporary:
-        _CONTAINERS[path.suffix][1](dict(arrays), pathlib.Path(temporary))
+        _CONTAINERS[path.suffix][1](arrays, pathlib.Path(temporary), dtype)
 
 
 @contextlib.contextmanager

@@ -91,7 +91,7 @@ def raise_if_there(folder, overwrite):
         )
 
 
-def write_folder(folder, arrays, files, overwrite=False):
+def write_folder(folder, arrays, files, overwrite=False, dtype=None):
     """Writes the weights and the JSON files beside them.
 
     Args:
@@ -99,9 +99,10 @@ def write_folder(folder, arrays, files, overwrite=False):
         arrays: Dict of keys to arrays.
         files: What `configs` returned.
         overwrite: Boolean. Whether files that exist may be replaced.
+        dtype: As in `write`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    write(arrays, folder / _FILES[0], overwrite)
+    write(arrays, folder / _FILES[0], overwrite, dtype)
     for name, content in files.items():
         with replacing(folder / name, overwrite) as temporary:
             pathlib.Path(temporary).write_text(json.dumps(content, indent=2))

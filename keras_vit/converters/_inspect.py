@@ -5,6 +5,7 @@ from keras_vit.converters._checkpoint import untold
 from keras_vit.converters._files import read
 from keras_vit.converters._keras_files import is_keras
 from keras_vit.converters._layouts import detect
+from keras_vit.converters._layouts import first_patch_is_possible
 from keras_vit.converters._resnet_formats import without_counts
 
 
@@ -46,6 +47,14 @@ def inspect(path, layout=None, settings=None):
         name = ":".join(filter(None, (found, spelling.name)))
         checkpoint = _opened(path, layout, settings, questions)
     told = _told(checkpoint, settings, questions)
+    if "pooling" not in {**checkpoint.config, **settings} and (
+        first_patch_is_possible(checkpoint.layout, told)
+    ):
+        questions.append(
+            "pooling: 'gap', the mean of the patches, or 'first_patch', "
+            'big_vision\'s pool_type="0": arrays do not tell (--set '
+            "pooling=first_patch)"
+        )
     lines = [f"{'layout':20} {name}", *_size(arrays)]
     lines += [f"{key:20} {value}" for key, value in sorted(told.items())]
     if questions:

@@ -202,7 +202,12 @@ def spelling_of(layout, weights=()):
 # What each layout's code always does.
 _POOLINGS = {
     "vit_jax": {"token": True, "gap": False},  # pooling: with class token?
-    "big_vision": {"token": True, "gap": False, "map": False},
+    "big_vision": {
+        "token": True,
+        "gap": False,
+        "first_patch": False,
+        "map": False,
+    },
 }
 _NEEDS_CLASS_TOKEN = ("huggingface", "torchvision", "dinov2", "mae")
 
@@ -239,8 +244,11 @@ def raise_unless_held(told, layout):
             f"pooling {told['pooling']!r} "
             f"{'with' if told['class_token'] else 'without'} a class token"
         )
-    if name in ("huggingface", "torchvision") and told["classes"]:
-        if told["pooling"] not in ("token", "token_gap"):
+    if told["classes"] and not pools:
+        possible = ("token", "token_gap")
+        if name not in ("huggingface", "torchvision"):
+            possible += ("gap", "map")
+        if told["pooling"] not in possible:
             reasons.append(f"pooling {told['pooling']!r}")
     if name == "huggingface" and told["classes"]:
         if told["representation_size"]:
@@ -266,6 +274,21 @@ def _raise_unless_resnet(name, told):
             f"The layout {name!r} cannot hold the model: a ResNet {kind} "
             "without a Vision Transformer. The layout 'bit' can."
         )
+
+
+def first_patch_is_possible(layout, told):
+    """Whether arrays that are read as a mean over the patches may be those of
+    big_vision's `pool_type="0"`, which takes the first patch.
+
+    Args:
+        layout: Name of the layout.
+        told: Dict of arguments of `VisionTransformer`.
+    """
+    return (
+        layout.partition(":")[0] == "big_vision"
+        and told.get("pooling") == "gap"
+        and told.get("classes") is not None
+    )
 
 
 def known(layout):
