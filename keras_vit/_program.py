@@ -17,6 +17,13 @@ def status(run, arguments):
     except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except MemoryError as error:
+        print(
+            f"error: out of memory{f' ({error})' if str(error) else ''}. Close "
+            "other programs, or use a machine with more memory.",
+            file=sys.stderr,
+        )
+        return 1
     except KeyboardInterrupt:
         print("\nerror: interrupted", file=sys.stderr)
         return 130

@@ -105,7 +105,7 @@ class Checkpoint:
             what = str(error)
             if not isinstance(error, ValueError):  # of arrays that are not
                 what = f"Arrays are missing or have no axes ({what})."
-            raise ValueError(f"{self.path!r} cannot be used. {what}") from None
+            raise ValueError(f"{self.path!r} cannot be used. {what}") from error
         if self.layout == "big_vision" and facts["position_embedding"] == (
             "none"
         ):
@@ -163,7 +163,7 @@ def open_checkpoint(
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(
             f"{str(path)!r} cannot be read as{wanted}. {error}"
-        ) from None
+        ) from error
     return Checkpoint(str(path), name, spelling, weights, config)
 
 

@@ -4,6 +4,8 @@ Nothing in a file is ever run: pickled objects are refused. A reader returns
 `(arrays, problems)`, so that one error can name all of a file's.
 """
 
+import contextlib
+import errno
 import json
 import math
 import zipfile
@@ -39,20 +41,20 @@ def read_npz(path):
     if not zipfile.is_zipfile(path):
         raise not_a("n .npz file (a zip archive of arrays)", path)
     arrays, problems = {}, []
-    try:
-        with _archives.opened(path, _archives.SMALL) as archive:
-            title, size = f"reading {path.name}", path.stat().st_size
-            for member in track(archive.infolist(), title, size):
-                key = member.filename.removesuffix(".npy")
-                try:
-                    if key in arrays:
-                        raise ValueError("is there twice")
-                    with archive.open(member) as file:
-                        arrays[key] = _array_of(file, member)
-                except Exception as error:  # kinds differ by what is broken
-                    problems.append(f"{key}: {error}")
-    except _archives.BROKEN as error:
-        raise not_a(f"n .npz file ({error})", path) from None
+    with (
+        naming_damage("n .npz file", path),
+        _archives.opened(path, _archives.SMALL) as archive,
+    ):
+        title, size = f"reading {path.name}", path.stat().st_size
+        for member in track(archive.infolist(), title, size):
+            key = member.filename.removesuffix(".npy")
+            try:
+                if key in arrays:
+                    raise ValueError("is there twice")
+                with archive.open(member) as file:
+                    arrays[key] = _array_of(file, member)
+            except _archives.DAMAGED as error:
+                problems.append(f"{key}: {error}")
     return arrays, problems
 
 
@@ -62,7 +64,12 @@ def _array_of(file, member):
     version = np.lib.format.read_magic(file)
     if version not in _NPY_HEADERS:
         raise ValueError(f"an .npy header of version {version}")
-    shape, fortran, dtype = _NPY_HEADERS[version](file)
+    try:
+        shape, fortran, dtype = _NPY_HEADERS[version](file)
+    except Exception as error:
+        # NumPy has Python parse the text, of 10,000 characters at most: also
+        # a MemoryError is one of the parser, of text nested too deeply.
+        raise ValueError(f"a broken .npy header ({error})") from error
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded: they hold code")
     if dtype.subdtype or dtype.names:
@@ -97,12 +104,12 @@ def write_npz(arrays, path, dtype=None):
 
 
 def read_safetensors(path):
-    try:
-        with open(path, "rb") as file:
-            header = _safetensors_header(file, path.stat().st_size)
-            return _tensors(file, header)
-    except (ValueError, EOFError, RecursionError) as error:
-        raise not_a(f" .safetensors file ({error})", path) from None
+    with (
+        naming_damage(" .safetensors file", path),
+        open(path, "rb") as file,
+    ):
+        header = _safetensors_header(file, path.stat().st_size)
+        return _tensors(file, header)
 
 
 def _safetensors_header(file, size):
@@ -213,18 +220,41 @@ def write_torch(arrays, path, dtype=None):
     torch.save(tensors, path)
 
 
+@contextlib.contextmanager
+def naming_damage(kind, path):
+    """Turns what a parser raises for a damaged file into one `ValueError`.
+
+    Running out of memory, and errors of the disk, are no damage of the file:
+    they pass.
+
+    Args:
+        kind: String. What the file should be, as in `not_a`.
+        path: Path of the file.
+    """
+    try:
+        yield
+    except _archives.DAMAGED as error:
+        raise not_a(f"{kind} ({error})", path) from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # seeking before the file's start
+            raise
+        raise not_a(f"{kind} ({error})", path) from error
+
+
 def not_a(kind, path):
     """Returns the error of a file that is of another kind than its name."""
     with open(path, "rb") as file:
         start = file.read(256).lstrip().lower()
     if start.startswith((b"<!doctype", b"<html", b"<?xml")):
         why = (
-            "It is a web page: the address gave a page about the file, or an "
-            "error. Download the file itself."
+            "It is a web page (HTML), perhaps the one that describes the file. "
+            "Download the file itself, from the address behind the page's "
+            "download button."
         )
     else:
         why = (
-            "It may have been cut off while downloading, or be of another kind."
+            "It may have been cut off while downloading, or be damaged, or be "
+            "of another kind."
         )
     return ValueError(f"{str(path)!r} is not a{kind}. {why}")
 

@@ -116,7 +116,7 @@ def read_json(path):
             object_pairs_hook=_containers.unique,
         )
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{str(path)!r} is not valid JSON: {error}") from None
+        raise ValueError(f"{str(path)!r} is not valid JSON: {error}") from error
     return content if isinstance(content, dict) else {}
 
 

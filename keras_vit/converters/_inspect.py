@@ -87,7 +87,7 @@ def _told(checkpoint, settings, questions):
         try:
             told = checkpoint.arguments(grid, position_prefix="all")
         except ValueError:
-            raise error from None
+            raise error
         reason = str(error).partition("cannot be used. ")[2]
         questions.append(f"grid_size, position_prefix: {reason}")
     else:

@@ -45,12 +45,12 @@ def original(checkpoint, told, output, image_size):
 
         name, run = library(checkpoint, told, output)
     except ImportError as error:
-        raise NotRunError(f"{error.name} is not installed") from None
+        raise NotRunError(f"{error.name} is not installed") from error
     except RuntimeError as error:
         # Of PyTorch and torchvision that do not fit together.
         if "torchvision::" not in str(error):
             raise
-        raise NotRunError(f"torchvision does not load: {error}") from None
+        raise NotRunError(f"torchvision does not load: {error}") from error
 
     def on_images(images):
         batch = torch.tensor(images).permute(0, 3, 1, 2)
@@ -165,7 +165,7 @@ def _transformers(checkpoint, told, output):
                     told, f"huggingface:{spelling}", "float32", checkpoint
                 )
             except ValueError as error:
-                raise NotRunError(str(error)) from None
+                raise NotRunError(str(error)) from error
             arrays = read(checkpoint.path)
             _huggingface.write_folder(path, arrays, files, overwrite=True)
         config = transformers.AutoConfig.from_pretrained(path)

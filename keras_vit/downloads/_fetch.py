@@ -84,7 +84,7 @@ def fetch(folder, sources, check=None, what="The file"):
             f"{what} cannot be kept: the folder {str(folder)!r} cannot be "
             f"written to ({error.strerror}). Set KERAS_VIT_HOME to one that "
             "can."
-        ) from None
+        ) from error
 
 
 def _kept(folder, sources, check):
@@ -120,7 +120,7 @@ def _hold_to(path, source):
     try:
         _check(path, source, None)
     except ValueError as error:
-        raise OSError(f"{str(path)!r} cannot be used: {error}.") from None
+        raise OSError(f"{str(path)!r} cannot be used: {error}.") from error
 
 
 def _source_of(path, sources, check):
@@ -157,7 +157,7 @@ def _download(folder, sources, check, what):
         except (ValueError, OSError, ImportError) as error:
             if getattr(error, "errno", None) == errno.ENOSPC:
                 shutil.rmtree(parts, ignore_errors=True)
-                raise _disk_full(error, folder, what) from None
+                raise _disk_full(error, folder, what) from error
             if isinstance(error, ValueError):
                 _http.remove(part)  # going on from it would not mend it
             reason = str(error).replace(str(part), source.name)

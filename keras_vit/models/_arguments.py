@@ -180,7 +180,7 @@ def _grid(s, image_size, patch_size):
             f"The ResNet makes a feature map of {size[0]} x {size[1]} of an "
             f"image of {image_size[0]} x {image_size[1]}; it is cut into "
             f"patches as an image is. {error}"
-        ) from None
+        ) from error
 
 
 def _check_sizes(s):
