@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import pathlib
-import tempfile
+import secrets
 
 import numpy as np
 
@@ -235,14 +235,14 @@ def replacing(path, overwrite=False):
             f"There is no folder {str(path.parent)!r} to write {path.name!r} "
             "in. Make it first."
         )
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=path.name)
-    os.close(handle)
+    temporary = str(path.parent / f"tmp{secrets.token_hex(8)}{path.name}")
+    # Not by tempfile, whose files only their owner reads. The system applies
+    # the umask to this mode; a process can only ask for its umask by changing
+    # it, which files that other threads make would notice.
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    os.close(os.open(temporary, flags, 0o666))
     try:
         yield temporary
-        # mkstemp makes files that only their owner reads.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

@@ -79,8 +79,8 @@ def VisionTransformer(
             "token_gap" (both, one behind the other: DINOv2's classifier),
             "first_patch" (the token of the first patch, at the top left:
             big_vision's `pool_type="0"`, whose files look like those of
-            "gap"), "map" (attention pooling), or None: "token", or "gap" without a
-            class token, if `include_top`; else no pooling.
+            "gap"), "map" (attention pooling), or None: "token", or "gap"
+            without a class token, if `include_top`; else no pooling.
         classes: Integer. None takes the number in `weights`, else 1000.
         classifier_activation: Activation of the head; None for logits.
         representation_size: Integer. Width of the tanh layer `pre_logits`

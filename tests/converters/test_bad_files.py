@@ -371,3 +371,21 @@ def test_a_header_nested_too_deeply_is_damage(tmp_path):
         archive.writestr("cls.npy", header + bytes(4))
     with pytest.raises(ValueError, match="cls: a broken .npy header"):
         load(tmp_path / "a.npz")
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "name", ["a.npz", "a.safetensors", "a.pth", "a.keras", "a.weights.h5"]
+)
+def test_the_umask_is_respected_and_not_changed(
+    name, whole, tmp_path, monkeypatch
+):
+    model, before = load(whole / "a.npz"), os.umask(0o027)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "umask", lambda mask: pytest.fail("a race"))
+            save(model, tmp_path / name)
+    finally:
+        os.umask(before)
+    assert (tmp_path / name).stat().st_mode & 0o777 == 0o640
+    assert os.listdir(tmp_path) == [name]
