@@ -20,7 +20,9 @@ follows a colon, such as vit_jax:current. --to huggingface finds the model of
 transformers that fits: ViT, DeiT or DINOv2. Converting between files loads no
 backend; writing .keras or .weights.h5, and --verify, do.
 
-Exit status: 0 done, 1 refused or --verify found a difference, 2 wrong usage.
+Exit status: 0 done; 1 refused, or --verify found a difference; 2 wrong usage;
+3 done, but --verify could not run an original library that is not installed or
+does not work. What has no library on PyPI is "not verified" with status 0.
 """
 
 import argparse
@@ -78,9 +80,11 @@ def _run(arguments):
         return 0
     from keras_vit.converters._verify import verify
 
-    text, same = verify(source, arguments.target, **options)
+    text, same, complete = verify(source, arguments.target, **options)
     print(text)
-    return 0 if same else 1
+    if not same:
+        return 1
+    return 0 if complete else 3
 
 
 def convert(

@@ -86,8 +86,8 @@ def _told(checkpoint, settings, questions):
         # One reading of its positions leaves nothing to contradict it.
         try:
             told = checkpoint.arguments(grid, position_prefix="all")
-        except ValueError:
-            raise error
+        except ValueError as other:
+            raise error from other
         reason = str(error).partition("cannot be used. ")[2]
         questions.append(f"grid_size, position_prefix: {reason}")
     else:

@@ -4,8 +4,8 @@ other."""
 
 import dataclasses
 import io
-import os
 import math
+import os
 import zipfile
 
 import ml_dtypes

@@ -56,9 +56,9 @@ def fetch(folder, sources, check=None, what="The file"):
     A file comes to `folder` whole and checked, or not at all. The SHA-256 that
     it then has is recorded beside it, with its size and time of modification.
     As long as these two are the same the file is not read again; if one is
-    another, the file's SHA-256 must still be the recorded one. A file put there by
-    hand is checked in the same way when it is first used. One process at a
-    time downloads into a folder; the others wait and take what it got.
+    another, the file's SHA-256 must still be the recorded one. A file put
+    there by hand is checked in the same way when it is first used. One process
+    at a time downloads into a folder; the others wait and take what it got.
 
     Args:
         folder: Path; it is made if it does not exist.
