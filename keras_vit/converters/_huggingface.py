@@ -71,7 +71,7 @@ def configs(told, layout, dtype, source=None):
             is another folder, its labels and its preprocessing are kept.
 
     Raises:
-        ValueError: if transformers has no words for the architecture.
+        ValueError: if no model of transformers has the architecture.
     """
     theirs = {} if source is None else read_config(source.path)
     config = {**_config(told, layout), "dtype": dtype}
@@ -112,7 +112,10 @@ def _config(told, layout):
     name = layout.partition(":")[2].removesuffix("-swiglu")
     problems = _problems(told, name)
     if problems:
-        raise ValueError(f"transformers cannot hold it: {'; '.join(problems)}.")
+        raise ValueError(
+            "transformers has no model with this architecture: "
+            f"{'; '.join(problems)}."
+        )
     if name in ("vit", "deit-bare"):
         name = "deit" if _is_deit(told) else ""
     elif name == "dinov2-bare":
@@ -171,7 +174,7 @@ def _is_deit(told):
 
 
 def _problems(told, name):
-    """Lists what transformers' model has no words for."""
+    """Lists what no model of transformers can represent."""
     grid, (rows, columns) = told["grid_size"], told["patch_size"]
     problems = []
     if name not in (*_MODELS, "vit", "deit-bare", "dinov2-bare"):

@@ -2,7 +2,9 @@
 
 from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._checkpoint import untold
+from keras_vit.converters._config import belongs
 from keras_vit.converters._files import read
+from keras_vit.converters._files import read_config
 from keras_vit.converters._keras_files import is_keras
 from keras_vit.converters._layouts import detect
 from keras_vit.converters._layouts import first_patch_is_possible
@@ -56,6 +58,10 @@ def inspect(path, layout=None, settings=None):
             "pooling=first_patch)"
         )
     lines = [f"{'layout':20} {name}", *_size(arrays)]
+    config = read_config(path)
+    if config and not is_keras(path):
+        used = "read" if belongs(config, checkpoint.layout) else "not read"
+        lines.append(f"{'config.json':20} {used}")
     lines += [f"{key:20} {value}" for key, value in sorted(told.items())]
     if questions:
         lines += ["", "ambiguous:", *(f"  {line}" for line in questions)]
