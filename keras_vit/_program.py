@@ -17,6 +17,13 @@ def status(run, arguments):
     except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except MemoryError as error:
+        print(
+            f"error: out of memory{f' ({error})' if str(error) else ''}. Close "
+            "other programs, or use a machine with more memory.",
+            file=sys.stderr,
+        )
+        return 1
     except KeyboardInterrupt:
         print("\nerror: interrupted", file=sys.stderr)
         return 130
@@ -46,6 +53,14 @@ def _show(message, category, *where):
     print(f"warning: {message}", file=sys.stderr)
 
 
+# Where the name to install is another than that to import.
+_DISTRIBUTIONS = {
+    "sklearn": "scikit-learn",
+    "keras_cv": "keras-cv",
+    "tensorflow_datasets": "tensorflow-datasets",
+}
+
+
 def require(module, extra):
     """Imports a module that only those need who installed an extra.
 
@@ -55,8 +70,10 @@ def require(module, extra):
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        name = module.partition(".")[0]
         raise ImportError(
-            f"This needs {module.split('.')[0]}, which cannot be imported "
-            f"({error}). Install it with: pip install "
-            f'"keras-vit-models[{extra}]"'
+            f"This needs {name}, which cannot be imported ({error}). Install "
+            f"it with: pip install {_DISTRIBUTIONS.get(name, name)}. All that "
+            "such programs need: in a clone of the repository, pip install "
+            f'".[{extra}]"'
         ) from error

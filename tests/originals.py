@@ -69,6 +69,7 @@ TIMM = {
     "deit3": _timm(
         {"layer_scale": 1e-6, "position_prefix": "none"},
         {},
+        {"position_prefix": "none"},
         kind="deit3_small_patch16_224",
     ),
     "deit-distilled": _timm(
@@ -271,3 +272,8 @@ def run(model, images):
     for name in ("logits", "pooler_output"):
         found = getattr(found, name, found)
     return found.numpy()
+
+
+def has_head(model):
+    """Whether a model of transformers classifies."""
+    return hasattr(model, "classifier") or hasattr(model, "cls_classifier")

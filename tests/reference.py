@@ -126,6 +126,8 @@ def vision_transformer(images, weights, pooling, kind="gelu_tanh", eps=1e-6):
     x = layer_norm(x, weights, "encoder_norm", eps)
     if pooling == "token":
         x = x[:, 0]
+    elif pooling == "first_patch":
+        x = x[:, prefix]
     elif pooling == "gap":
         x = x[:, prefix:].mean(1)
     else:

@@ -87,9 +87,9 @@ keras_vit.list_weights(print_fn=len)
     [
         (
             "recipes/pretrain_masked.py --dataset digits",
-            "keras-vit-models[recipes]",
+            'pip install ".[recipes]"',
         ),
-        ("tools/convert.py a.npz b.pth", "keras-vit-models[convert]"),
+        ("tools/convert.py a.npz b.pth", "pip install torch."),
     ],
 )
 def test_what_is_missing_is_said_in_a_line(command, words, tmp_path):

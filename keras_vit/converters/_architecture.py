@@ -2,6 +2,7 @@
 
 import math
 
+from keras_vit._warnings import warn
 from keras_vit.converters import _resnet
 from keras_vit.converters._positions import placement
 from keras_vit.converters._positions import positions_in
@@ -20,6 +21,7 @@ def architecture(
     image_grid=None,
     class_token=None,
     prefixes=("all", "class", "none"),
+    configured=None,
 ):
     """Returns the arguments of `VisionTransformer` that weights tell, and of
     the ResNet before it.
@@ -33,6 +35,8 @@ def architecture(
             if the weights have one.
         prefixes: The values of `position_prefix` that are possible, the
             likeliest first.
+        configured: The value of `position_prefix` that the checkpoint's
+            config names, or None. It is ignored if the rest is no square.
 
     Returns:
         Dict of arguments, and two that are none: `channels`, and
@@ -88,6 +92,10 @@ def architecture(
     if kind == "learned_2d":
         return {**facts, **_axes(facts, shapes, layer, prefixes)}
     shape = shapes.get(f"{layer}/embedding", ())
+    if configured in prefixes:
+        count = shape[1] - positioned(configured, facts) if shape else 0
+        if _grid(count, grid, None):
+            prefixes = (configured,)
     return {**facts, **_positions(facts, shape, grid, image_grid, prefixes)}
 
 
@@ -186,13 +194,39 @@ def positioned(prefix, facts):
 
 
 def _raise_if_ambiguous(facts, prefixes, counts, grids):
-    """A class token with a position and a grid that is no square looks like a
-    square grid and a class token without; layer scale and registers came with
-    the latter."""
+    """Refuses positions that can be read in two ways.
+
+    A class token with a position and a grid that is no square looks like a
+    square grid and a class token without. In timm's models, registers have no
+    position, and neither has the class token beside them; of those with layer
+    scale, this is so in DeiT III but not in DINOv2.
+    """
     first = prefixes[0]
+    squares = {counts[p]: p for p in reversed(prefixes) if grids[p]}
+    if len(squares) > 1:
+        readings = " or ".join(
+            f"`position_prefix={prefix!r}`, and a grid of "
+            f"{grids[prefix][0]} x {grids[prefix][1]}"
+            for prefix in squares.values()
+        )
+        raise ValueError(
+            f"The position embeddings can be read in two ways: {readings}. "
+            "Give `position_prefix`."
+        )
     other = next((p for p in prefixes if grids[p]), first)
-    modern = facts["layer_scale"] or facts["num_registers"]
-    if other != first and counts[first] != counts[other] and not modern:
+    if other == first or counts[first] == counts[other]:
+        return
+    if facts["layer_scale"] and not facts["num_registers"]:
+        rows, columns = grids[other]
+        warn(
+            f"The position embeddings are read as those of {rows} x {columns} "
+            "patches and of no token before them, as in DeiT III. The file "
+            f"does not tell: {counts[first]} patches and the tokens before "
+            f"them are as many. Give `position_prefix={other!r}` if this is "
+            f"right; else `position_prefix={first!r}` and `grid_size=(rows, "
+            "columns)`."
+        )
+    elif not facts["num_registers"]:
         raise ValueError(
             f"The position embeddings can be read in two ways: {first!r} "
             f"tokens before the patches have one, and {counts[first]} patches, "

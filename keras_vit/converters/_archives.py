@@ -5,6 +5,7 @@ allows for.
 """
 
 import contextlib
+import lzma
 import pathlib
 import stat
 import struct
@@ -19,17 +20,16 @@ _TIMES, _SPARE = 4, 2**26
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 SMALL = (*_METHODS, zipfile.ZIP_LZMA)  # for who reads in steps of 4 KiB,
 STEP = 2**12  # since zipfile unpacks all of a step, whatever comes of it
-BROKEN = (  # what zipfile raises, and what a broken member leads to
-    OSError,
+# What the parsers of these files raise if a file is damaged. MemoryError is
+# not among them, nor is what a mistake in this package would raise.
+DAMAGED = (
     EOFError,
     ValueError,
-    RuntimeError,
-    KeyError,
-    IndexError,
+    RuntimeError,  # zipfile's of encrypted members; RecursionError
     OverflowError,
-    MemoryError,
     struct.error,
     zlib.error,
+    lzma.LZMAError,
     zipfile.BadZipFile,
 )
 
@@ -42,7 +42,7 @@ def opened(path, methods=_METHODS):
         ValueError: if a member is there twice, is compressed in another way
             than these files are, is encrypted, would lie elsewhere or is a
             link; or if all of them are too large for the file.
-        zipfile.BadZipFile: or another of `BROKEN`, if it is none.
+        zipfile.BadZipFile: or another of `DAMAGED`, if it is none.
     """
     with zipfile.ZipFile(path) as archive:
         raise_unless_plain(path, archive.infolist(), methods)

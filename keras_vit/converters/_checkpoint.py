@@ -80,6 +80,9 @@ class Checkpoint:
         shapes = {path: array.shape for path, array in self.weights.items()}
         implied, config = {}, dict(self.config)
         stored = config.pop("grid_size", None)
+        configured = None
+        if self.layout == "timm":  # inferred from the architecture's name
+            configured = config.pop("position_prefix", None)
         prefixes = position_prefixes(self.layout, self.format.name)
         if position_prefix:
             prefixes = (position_prefix,)
@@ -90,14 +93,19 @@ class Checkpoint:
                 facts = _resnet.bit_facts(shapes)
                 return {**implied, **facts, **self.config}
             facts = architecture(
-                shapes, grid or stored, image_grid, class_token, prefixes
+                shapes,
+                grid or stored,
+                image_grid,
+                class_token,
+                prefixes,
+                configured,
             )
             facts |= decoder_facts(shapes)
         except (ValueError, KeyError, IndexError) as error:
             what = str(error)
             if not isinstance(error, ValueError):  # of arrays that are not
                 what = f"Arrays are missing or have no axes ({what})."
-            raise ValueError(f"{self.path!r} cannot be used. {what}") from None
+            raise ValueError(f"{self.path!r} cannot be used. {what}") from error
         if self.layout == "big_vision" and facts["position_embedding"] == (
             "none"
         ):
@@ -155,7 +163,7 @@ def open_checkpoint(
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(
             f"{str(path)!r} cannot be read as{wanted}. {error}"
-        ) from None
+        ) from error
     return Checkpoint(str(path), name, spelling, weights, config)
 
 

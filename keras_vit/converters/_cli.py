@@ -20,23 +20,26 @@ follows a colon, such as vit_jax:current. --to huggingface finds the model of
 transformers that fits: ViT, DeiT or DINOv2. Converting between files loads no
 backend; writing .keras or .weights.h5, and --verify, do.
 
-Exit status: 0 done, 1 refused or --verify found a difference, 2 wrong usage.
+Exit status: 0 done; 1 refused, or --verify found a difference; 2 wrong usage;
+3 done, but --verify could not run an original library that is not installed or
+does not work. What has no library on PyPI is "not verified" with status 0.
 """
 
 import argparse
 import ast
 import pathlib
-import warnings
 
 import numpy as np
 
 from keras_vit import _program
 from keras_vit import downloads
+from keras_vit._warnings import warn
 from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._checkpoint import raise_if_untold
 from keras_vit.converters._decoder import decoder_facts
 from keras_vit.converters._inspect import inspect
 from keras_vit.converters._keras_files import is_keras
+from keras_vit.converters._layouts import first_patch_is_possible
 from keras_vit.converters._layouts import known
 from keras_vit.converters._layouts import meaning
 from keras_vit.converters._layouts import spelling_of
@@ -77,9 +80,11 @@ def _run(arguments):
         return 0
     from keras_vit.converters._verify import verify
 
-    text, same = verify(source, arguments.target, **options)
+    text, same, complete = verify(source, arguments.target, **options)
     print(text)
-    return 0 if same else 1
+    if not same:
+        return 1
+    return 0 if complete else 3
 
 
 def convert(
@@ -145,15 +150,24 @@ def convert(
     grid = settings.get("grid_size")
     told = {**checkpoint.arguments(grid), **settings}
     _warn_if_not_finite(checkpoint)
+    notes = []
+    if "pooling" not in {**checkpoint.config, **settings} and (
+        first_patch_is_possible(checkpoint.layout, told)
+    ):
+        notes.append(
+            "note: the head is taken for one of the mean of the patches; "
+            "arrays are the same if it takes the first patch (big_vision's "
+            'pool_type="0"): then give --set pooling=first_patch.'
+        )
     paths = set(checkpoint.weights)
     write_checkpoint(
         checkpoint.weights, told, target, to, dtype, overwrite, checkpoint
     )
     if not target.suffix:
-        return []  # a folder's config.json says it all
+        return notes  # a folder's config.json says it all
     name = to.partition(":")[0]
     usual = meaning(name, spelling_of(to, paths), paths)
-    return [
+    return notes + [
         f"note: {name} has {argument}={usual[argument]!r} unless told; these "
         f"weights are for {told[argument]!r}."
         for argument in ("activation", "norm_epsilon", *RULES["bit"])
@@ -201,10 +215,9 @@ def _warn_if_not_finite(checkpoint):
         if not np.isfinite(array).all()
     ]
     if names:
-        warnings.warn(
+        warn(
             f"{checkpoint.path!r} holds values that are not finite, which are "
-            f"kept; no model will load them: {', '.join(sorted(names))}",
-            stacklevel=3,
+            f"kept; no model will load them: {', '.join(sorted(names))}"
         )
 
 

@@ -1,5 +1,7 @@
 """What the config.json beside a checkpoint tells: Hugging Face's and timm's."""
 
+from keras_vit._warnings import warn
+
 _ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -34,14 +36,29 @@ _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 def told_by(config, layout):
     """Returns the arguments of `VisionTransformer` that a config tells.
 
-    Another config than the layout's own, which happens to lie beside the
-    file, tells nothing.
+    A config that is neither Hugging Face's nor timm's, which happens to be in
+    the same folder, is not read: `belongs` is then False. One of the other of
+    the two is a sign of a mistake, so there is a warning.
     """
-    if layout == "huggingface" and "model_type" in config:
-        return _huggingface(config)
-    if layout == "timm" and "architecture" in config:
-        return _timm(config)
+    if belongs(config, layout):
+        return (_huggingface if layout == "huggingface" else _timm)(config)
+    for other in _MARKS:
+        if belongs(config, other):
+            warn(
+                f"The config.json in the checkpoint's folder is ignored: it is "
+                f"one of {other}, and the arrays are in the layout {layout!r}. "
+                "Move it elsewhere, or give what it holds as arguments."
+            )
     return {}
+
+
+# The key by which each library knows its config.json.
+_MARKS = {"huggingface": "model_type", "timm": "architecture"}
+
+
+def belongs(config, layout):
+    """Whether a config.json is one of the layout's library."""
+    return layout in _MARKS and _MARKS[layout] in config
 
 
 def _huggingface(config):
@@ -77,10 +94,24 @@ def _huggingface(config):
 def _timm(config):
     facts = {}
     pooling = config.get("global_pool")
-    if isinstance(pooling, str) and pooling in _POOLINGS:
+    if pooling:
+        if str(pooling) not in _POOLINGS:
+            raise ValueError(
+                "'global_pool' in its config.json must be one of "
+                f"{', '.join(map(repr, _POOLINGS))}: this package has no other "
+                f"pooling of timm's. Received: {pooling!r:.100}"
+            )
         facts["pooling"] = _POOLINGS[pooling]
-    if "quickgelu" in str(config["architecture"]):
+    name = str(config["architecture"])
+    if "quickgelu" in name:
         facts["activation"] = "quick_gelu"
+    if "_clip_" in name:
+        facts["norm_epsilon"] = 1e-5
+    # timm's `no_embed_class`, which its configs do not name.
+    if name.startswith("deit3_") or "_reg" in name:
+        facts["position_prefix"] = "none"
+    elif "dinov2" in name:
+        facts["position_prefix"] = "all"
     return facts
 
 

@@ -4,6 +4,8 @@ Nothing in a file is ever run: pickled objects are refused. A reader returns
 `(arrays, problems)`, so that one error can name all of a file's.
 """
 
+import contextlib
+import errno
 import json
 import math
 import zipfile
@@ -39,20 +41,20 @@ def read_npz(path):
     if not zipfile.is_zipfile(path):
         raise not_a("n .npz file (a zip archive of arrays)", path)
     arrays, problems = {}, []
-    try:
-        with _archives.opened(path, _archives.SMALL) as archive:
-            title, size = f"reading {path.name}", path.stat().st_size
-            for member in track(archive.infolist(), title, size):
-                key = member.filename.removesuffix(".npy")
-                try:
-                    if key in arrays:
-                        raise ValueError("is there twice")
-                    with archive.open(member) as file:
-                        arrays[key] = _array_of(file, member)
-                except Exception as error:  # kinds differ by what is broken
-                    problems.append(f"{key}: {error}")
-    except _archives.BROKEN as error:
-        raise not_a(f"n .npz file ({error})", path) from None
+    with (
+        naming_damage("n .npz file", path),
+        _archives.opened(path, _archives.SMALL) as archive,
+    ):
+        title, size = f"reading {path.name}", path.stat().st_size
+        for member in track(archive.infolist(), title, size):
+            key = member.filename.removesuffix(".npy")
+            try:
+                if key in arrays:
+                    raise ValueError("is there twice")
+                with archive.open(member) as file:
+                    arrays[key] = _array_of(file, member)
+            except _archives.DAMAGED as error:
+                problems.append(f"{key}: {error}")
     return arrays, problems
 
 
@@ -62,7 +64,12 @@ def _array_of(file, member):
     version = np.lib.format.read_magic(file)
     if version not in _NPY_HEADERS:
         raise ValueError(f"an .npy header of version {version}")
-    shape, fortran, dtype = _NPY_HEADERS[version](file)
+    try:
+        shape, fortran, dtype = _NPY_HEADERS[version](file)
+    except Exception as error:
+        # NumPy has Python parse the text, of 10,000 characters at most: also
+        # a MemoryError is one of the parser, of text nested too deeply.
+        raise ValueError(f"a broken .npy header ({error})") from error
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded: they hold code")
     if dtype.subdtype or dtype.names:
@@ -89,20 +96,20 @@ def raise_unless_fits(shape, itemsize, size):
         )
 
 
-def write_npz(arrays, path):
+def write_npz(arrays, path, dtype=None):
     with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
-        for key, array in _taken(arrays, path):
+        for key, array in _converted(arrays, path, dtype):
             with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 
 
 def read_safetensors(path):
-    try:
-        with open(path, "rb") as file:
-            header = _safetensors_header(file, path.stat().st_size)
-            return _tensors(file, header)
-    except (ValueError, EOFError, RecursionError) as error:
-        raise not_a(f" .safetensors file ({error})", path) from None
+    with (
+        naming_damage(" .safetensors file", path),
+        open(path, "rb") as file,
+    ):
+        header = _safetensors_header(file, path.stat().st_size)
+        return _tensors(file, header)
 
 
 def _safetensors_header(file, size):
@@ -173,7 +180,7 @@ def unique(pairs):
     return found
 
 
-def write_safetensors(arrays, path):
+def write_safetensors(arrays, path, dtype=None):
     """The package's own `save_file` holds everything twice over; the format
     is a length, a header in JSON and the bytes one after the other."""
     header, start = {"__metadata__": {"format": "pt"}}, 0
@@ -182,25 +189,27 @@ def write_safetensors(arrays, path):
         sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
     )
     for key, array in arrays.items():
+        stored = dtype or array.dtype
+        size = array.size * stored.itemsize
         header[key] = {
-            "dtype": _SAFETENSORS[str(array.dtype)],
+            "dtype": _SAFETENSORS[str(stored)],
             "shape": array.shape,
-            "data_offsets": [start, start + array.nbytes],
+            "data_offsets": [start, start + size],
         }
-        start += array.nbytes
+        start += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for _, array in _taken(arrays, path):
+        for _, array in _converted(arrays, path, dtype):
             flat = np.ascontiguousarray(array).reshape(-1)
             file.write(flat.view(np.uint8))
 
 
-def write_torch(arrays, path):
+def write_torch(arrays, path, dtype=None):
     torch = _torch(path)
     tensors = {}
-    for key, array in _taken(arrays, path):
+    for key, array in _converted(arrays, path, dtype):
         # PyTorch wants to own what it saves, row by row.
         array = np.require(array, requirements="CW")
         if array.dtype == ml_dtypes.bfloat16:
@@ -208,8 +217,28 @@ def write_torch(arrays, path):
             tensors[key] = bits.view(torch.bfloat16)
         else:
             tensors[key] = torch.from_numpy(array)
-        del array
     torch.save(tensors, path)
+
+
+@contextlib.contextmanager
+def naming_damage(kind, path):
+    """Turns what a parser raises for a damaged file into one `ValueError`.
+
+    Running out of memory, and errors of the disk, are no damage of the file:
+    they pass.
+
+    Args:
+        kind: String. What the file should be, as in `not_a`.
+        path: Path of the file.
+    """
+    try:
+        yield
+    except _archives.DAMAGED as error:
+        raise not_a(f"{kind} ({error})", path) from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # seeking before the file's start
+            raise
+        raise not_a(f"{kind} ({error})", path) from error
 
 
 def not_a(kind, path):
@@ -218,12 +247,14 @@ def not_a(kind, path):
         start = file.read(256).lstrip().lower()
     if start.startswith((b"<!doctype", b"<html", b"<?xml")):
         why = (
-            "It is a web page: the address gave a page about the file, or an "
-            "error. Download the file itself."
+            "It is a web page (HTML), perhaps the one that describes the file. "
+            "Download the file itself, from the address behind the page's "
+            "download button."
         )
     else:
         why = (
-            "It may have been cut off while downloading, or be of another kind."
+            "It may have been cut off while downloading, or be damaged, or be "
+            "of another kind."
         )
     return ValueError(f"{str(path)!r} is not a{kind}. {why}")
 
@@ -233,14 +264,16 @@ def _torch(path):
         import torch
     except ImportError as error:
         raise ImportError(
-            f"Writing {str(path)!r} needs PyTorch: pip install "
-            '"keras-vit-models[convert]"'
+            f"Writing {str(path)!r} needs PyTorch, which cannot be imported "
+            f"({error}). Install it with: pip install torch. Files that end "
+            "in .npz or .safetensors need nothing."
         ) from error
     return torch
 
 
-def _taken(arrays, path):
-    """Yields the items, and lets go of each: memory shrinks on the way."""
+def _converted(arrays, path, dtype):
+    """Yields the items one by one in the type to be written."""
     size = sum(array.nbytes for array in arrays.values())
     for key in track(list(arrays), f"writing {path.suffix[1:]}", size):
-        yield key, arrays.pop(key)
+        array = arrays[key]
+        yield key, array if dtype is None else array.astype(dtype, copy=False)

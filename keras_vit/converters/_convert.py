@@ -20,6 +20,7 @@ class Format:
     prefix: str = ""  # before every key
     signs: tuple = ()  # keys of which a file has one, if it is to be guessed
     ignore: tuple = ()  # patterns of keys that are theirs alone
+    required: tuple = ()  # keys of which a file has all, if it is guessed
 
     def pairs(self):
         """Yields `(our templates, their templates, pattern)` of each array."""

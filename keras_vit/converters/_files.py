@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import pathlib
-import tempfile
+import secrets
 
 import numpy as np
 
@@ -116,7 +116,7 @@ def read_json(path):
             object_pairs_hook=_containers.unique,
         )
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{str(path)!r} is not valid JSON: {error}") from None
+        raise ValueError(f"{str(path)!r} is not valid JSON: {error}") from error
     return content if isinstance(content, dict) else {}
 
 
@@ -195,13 +195,14 @@ def raise_unless_usable(path, arrays, problems=(), finite=True):
         )
 
 
-def write(arrays, path, overwrite=False):
+def write(arrays, path, overwrite=False, dtype=None):
     """Writes arrays to a file, whole or not at all.
 
     Args:
         arrays: Dict of keys to arrays.
         path: A path that ends in one of `SUFFIXES`.
         overwrite: Boolean. Whether an existing file may be replaced.
+        dtype: `numpy.dtype` to write all arrays in; None keeps theirs.
 
     Raises:
         FileExistsError: if the file exists and `overwrite` is False.
@@ -214,7 +215,7 @@ def write(arrays, path, overwrite=False):
             f"{str(path)!r}"
         )
     with replacing(path, overwrite) as temporary:
-        _CONTAINERS[path.suffix][1](dict(arrays), pathlib.Path(temporary))
+        _CONTAINERS[path.suffix][1](arrays, pathlib.Path(temporary), dtype)
 
 
 @contextlib.contextmanager
@@ -234,14 +235,14 @@ def replacing(path, overwrite=False):
             f"There is no folder {str(path.parent)!r} to write {path.name!r} "
             "in. Make it first."
         )
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=path.name)
-    os.close(handle)
+    temporary = str(path.parent / f"tmp{secrets.token_hex(8)}{path.name}")
+    # Not by tempfile, whose files only their owner reads. The system applies
+    # the umask to this mode; a process can only ask for its umask by changing
+    # it, which files that other threads make would notice.
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    os.close(os.open(temporary, flags, 0o666))
     try:
         yield temporary
-        # mkstemp makes files that only their owner reads.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

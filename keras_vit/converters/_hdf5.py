@@ -61,7 +61,10 @@ def read(file):
     start = file.read(9)
     if start[:8] == SIGNATURE and start[8:] > b"\x01":
         file = rewritten(file)
-    return _Reader(file).root()
+    try:
+        return _Reader(file).root()
+    except IndexError as error:  # of bytes that are too few
+        raise ValueError("a part of it is too short") from error
 
 
 class _Reader:
@@ -265,10 +268,16 @@ def _shape(data):
 
 def _dtype(data):
     kind, size = data[0] & 15, struct.unpack_from("<I", data, 4)[0]
-    if kind == _ENUM:  # NumPy's booleans
-        return np.dtype(np.bool_) if size == 1 else np.dtype(f"V{size}")
-    if kind not in _KINDS:
-        return np.dtype(object) if kind == _VARIABLE else np.dtype(f"S{size}")
+    if kind == _ENUM and size == 1:  # NumPy's booleans
+        return np.dtype(np.bool_)
+    if kind == _VARIABLE:
+        return np.dtype(object)
     order = ">" if data[1] & 1 else "<"
     signed = data[1] >> 3 & 1
-    return np.dtype(f"{order}{_KINDS[kind][signed]}{size}")
+    name = {_ENUM: "V"}.get(kind, "S")
+    if kind in _KINDS:
+        name = order + _KINDS[kind][signed]
+    try:
+        return np.dtype(f"{name}{size}")
+    except TypeError as error:
+        raise ValueError(f"a type {name}{size} of numbers") from error

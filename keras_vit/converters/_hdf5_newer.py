@@ -47,8 +47,8 @@ def rewritten(file):
         done = subprocess.run(
             COMMAND, input=data, capture_output=True, timeout=seconds
         )
-    except subprocess.TimeoutExpired:
-        raise ValueError(f"reading it took over {seconds:.0f} s") from None
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"reading it took over {seconds:.0f} s") from error
     if done.returncode:
         why = done.stderr.decode(errors="replace").strip().split("\n")[-1]
         raise ValueError(why or "HDF5's library crashes on it")

@@ -54,7 +54,7 @@ def spelling(told):
             return f"dinov2-bare{swiglu}"
         return f"dinov2{'-reg' if told['num_registers'] else ''}{swiglu}"
     if bare:
-        return "vit"  # which DeiT's are as well
+        return "deit-bare" if told["num_registers"] == 1 else "vit"
     if told["distillation"]:
         return "deit-teacher"
     return "deit" if told["num_registers"] == 1 else ""
@@ -71,7 +71,7 @@ def configs(told, layout, dtype, source=None):
             is another folder, its labels and its preprocessing are kept.
 
     Raises:
-        ValueError: if transformers has no words for the architecture.
+        ValueError: if no model of transformers has the architecture.
     """
     theirs = {} if source is None else read_config(source.path)
     config = {**_config(told, layout), "dtype": dtype}
@@ -91,7 +91,7 @@ def raise_if_there(folder, overwrite):
         )
 
 
-def write_folder(folder, arrays, files, overwrite=False):
+def write_folder(folder, arrays, files, overwrite=False, dtype=None):
     """Writes the weights and the JSON files beside them.
 
     Args:
@@ -99,9 +99,10 @@ def write_folder(folder, arrays, files, overwrite=False):
         arrays: Dict of keys to arrays.
         files: What `configs` returned.
         overwrite: Boolean. Whether files that exist may be replaced.
+        dtype: As in `write`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    write(arrays, folder / _FILES[0], overwrite)
+    write(arrays, folder / _FILES[0], overwrite, dtype)
     for name, content in files.items():
         with replacing(folder / name, overwrite) as temporary:
             pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
@@ -111,8 +112,11 @@ def _config(told, layout):
     name = layout.partition(":")[2].removesuffix("-swiglu")
     problems = _problems(told, name)
     if problems:
-        raise ValueError(f"transformers cannot hold it: {'; '.join(problems)}.")
-    if name == "vit":
+        raise ValueError(
+            "transformers has no model with this architecture: "
+            f"{'; '.join(problems)}."
+        )
+    if name in ("vit", "deit-bare"):
         name = "deit" if _is_deit(told) else ""
     elif name == "dinov2-bare":
         name = "dinov2-reg" if told["num_registers"] else "dinov2"
@@ -170,10 +174,10 @@ def _is_deit(told):
 
 
 def _problems(told, name):
-    """Lists what transformers' model has no words for."""
+    """Lists what no model of transformers can represent."""
     grid, (rows, columns) = told["grid_size"], told["patch_size"]
     problems = []
-    if name not in (*_MODELS, "vit", "dinov2-bare"):
+    if name not in (*_MODELS, "vit", "deit-bare", "dinov2-bare"):
         problems.append(
             f"its files are not spelled {name!r}; leave out the spelling"
         )
@@ -247,7 +251,7 @@ def _preprocessor(told, config, source, theirs):
         if kept:
             return kept
     values = _GOOGLE
-    deit = told["layer_scale"] is not None or told["distillation"]
+    deit = told["layer_scale"] is not None or _is_deit(told)
     if layout in ("torchvision", "dinov2", "mae") or (
         deit and layout in ("timm", "huggingface")
     ):

@@ -14,13 +14,7 @@ def _huggingface(name, prefix, attention, rest):
     layer = f"{prefix}{rest['layer']}"
     tokens = (
         ("class_token/tokens", "cls_token", "array"),
-        *rest.get(
-            "tokens",
-            (
-                ("distillation_token/tokens", "distillation_token", "array"),
-                ("register_tokens/tokens", "register_tokens", "array"),
-            ),
-        ),
+        *rest.get("tokens", ()),
         ("mask_token/tokens", "mask_token", rest["mask"]),
         ("position_embedding/embedding", "position_embeddings", "array"),
     )
@@ -97,11 +91,15 @@ _VIT = {
     "mlp": ("intermediate.dense", "output.dense"),
     "mask": "array",
 }
+_DISTILLATION = {
+    "tokens": (("distillation_token/tokens", "distillation_token", "array"),)
+}
 _DINOV2 = {
     "layer": "encoder.layer.{i}",
     "norms": ("norm1", "norm2"),
     "mlp": ("mlp.fc1", "mlp.fc2"),
     "mask": "vector",
+    "tokens": (("register_tokens/tokens", "register_tokens", "array"),),
 }
 _NEW_VIT = {**_VIT, "layer": "layers.{i}", "mlp": ("mlp.fc1", "mlp.fc2")}
 _SWIGLU = {**_DINOV2, "mlp": ("mlp.weights_in", "mlp.weights_out")}
@@ -109,9 +107,9 @@ _NEW_SWIGLU = {
     **_DINOV2,
     "mlp": (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
 }
-_TEACHER = {**_VIT, "teacher": True}
-# DeiT with one head does not read its distillation token again, which is then
-# what a register is.
+_TEACHER = {**_VIT, **_DISTILLATION, "teacher": True}
+# DeiT with one head, or with the pooler of the class token, does not read its
+# distillation token again, which is then what a register is.
 _UNREAD = {
     "tokens": (("register_tokens/tokens", "distillation_token", "array"),)
 }
@@ -119,6 +117,14 @@ _UNREAD = {
 
 def _with_decoder(name, rows):
     return replace(_PLAIN, name=name, rows=(*_PLAIN.rows, *rows))
+
+
+def _deit_bare(name, attention, rest):
+    """`DeiTModel` with its pooler."""
+    return replace(
+        _huggingface(name, "", attention, {**rest, **_UNREAD}),
+        required=("embeddings.distillation_token", "pooler.dense.weight"),
+    )
 
 
 _PLAIN = _huggingface("", "vit.", _IN_FILES, _VIT)
@@ -137,7 +143,9 @@ HUGGINGFACE = (
         )
     ),
     _with_decoder("mim", (("decoder/pixels/*", "decoder.0.*", "pointwise"),)),
-    _huggingface("vit", "", _IN_FILES, _VIT),
+    # Without a head a ViT's keys are a DeiT's.
+    _deit_bare("deit-bare", _IN_FILES, _VIT),
+    _huggingface("vit", "", _IN_FILES, {**_VIT, **_DISTILLATION}),
     _huggingface("deit", "deit.", _IN_FILES, {**_VIT, **_UNREAD}),
     _huggingface("deit-teacher", "deit.", _IN_FILES, _TEACHER),
     *(
@@ -155,9 +163,13 @@ HUGGINGFACE = (
         )
     ),
     _huggingface("vit-v5", "vit.", _IN_MEMORY, _NEW_VIT),
-    _huggingface("vit-bare-v5", "", _IN_MEMORY, _NEW_VIT),
+    _deit_bare("deit-bare-v5", _IN_MEMORY, _NEW_VIT),
+    _huggingface("vit-bare-v5", "", _IN_MEMORY, {**_NEW_VIT, **_DISTILLATION}),
     _huggingface("deit-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, **_UNREAD}),
     _huggingface(
-        "deit-teacher-v5", "deit.", _IN_MEMORY, {**_NEW_VIT, "teacher": True}
+        "deit-teacher-v5",
+        "deit.",
+        _IN_MEMORY,
+        {**_NEW_VIT, **_DISTILLATION, "teacher": True},
     ),
 )

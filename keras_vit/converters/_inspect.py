@@ -2,9 +2,12 @@
 
 from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._checkpoint import untold
+from keras_vit.converters._config import belongs
 from keras_vit.converters._files import read
+from keras_vit.converters._files import read_config
 from keras_vit.converters._keras_files import is_keras
 from keras_vit.converters._layouts import detect
+from keras_vit.converters._layouts import first_patch_is_possible
 from keras_vit.converters._resnet_formats import without_counts
 
 
@@ -46,7 +49,19 @@ def inspect(path, layout=None, settings=None):
         name = ":".join(filter(None, (found, spelling.name)))
         checkpoint = _opened(path, layout, settings, questions)
     told = _told(checkpoint, settings, questions)
+    if "pooling" not in {**checkpoint.config, **settings} and (
+        first_patch_is_possible(checkpoint.layout, told)
+    ):
+        questions.append(
+            "pooling: 'gap', the mean of the patches, or 'first_patch', "
+            'big_vision\'s pool_type="0": arrays do not tell (--set '
+            "pooling=first_patch)"
+        )
     lines = [f"{'layout':20} {name}", *_size(arrays)]
+    config = read_config(path)
+    if config and not is_keras(path):
+        used = "read" if belongs(config, checkpoint.layout) else "not read"
+        lines.append(f"{'config.json':20} {used}")
     lines += [f"{key:20} {value}" for key, value in sorted(told.items())]
     if questions:
         lines += ["", "ambiguous:", *(f"  {line}" for line in questions)]
@@ -77,8 +92,8 @@ def _told(checkpoint, settings, questions):
         # One reading of its positions leaves nothing to contradict it.
         try:
             told = checkpoint.arguments(grid, position_prefix="all")
-        except ValueError:
-            raise error from None
+        except ValueError as other:
+            raise error from other
         reason = str(error).partition("cannot be used. ")[2]
         questions.append(f"grid_size, position_prefix: {reason}")
     else:

@@ -13,7 +13,7 @@ from keras_vit.converters import _keras_trees
 from keras_vit.converters import _resnet
 from keras_vit.converters._architecture import architecture
 from keras_vit.converters._architecture import positioned
-from keras_vit.converters._containers import not_a
+from keras_vit.converters._containers import naming_damage
 from keras_vit.converters._containers import unique
 from keras_vit.converters._files import raise_unless_usable
 from keras_vit.converters._positions import is_positions
@@ -42,8 +42,6 @@ _SIZES = (
     "resnet_layers",
     "width_factor",
 )
-# What zipfile, json and h5py raise, and what follows from other values.
-_BROKEN = (*_archives.BROKEN, TypeError, AttributeError)
 
 
 def is_keras(path):
@@ -82,7 +80,7 @@ def read_keras(path, finite=True):
     """
     if path.is_dir():
         raise ValueError(f"{str(path)!r} is a folder, not a file of Keras's.")
-    try:
+    with naming_damage(f" {path.suffix} file of Keras's", path):
         if path.suffix == ".keras":
             configs, settings, file = _open_archive(path)
             weights, grid, _ = _keras_trees.read(file)
@@ -91,8 +89,6 @@ def read_keras(path, finite=True):
             with open(path, "rb") as file:
                 weights, grid, notes = _keras_trees.read(file)
             told, built = notes.get("told"), notes.get("built")
-    except _BROKEN as error:
-        raise not_a(f" {path.suffix} file of Keras's ({error})", path) from None
     raise_unless_usable(path, weights, finite=finite)
     weights = {
         _keras_trees.named(k, weights): array for k, array in weights.items()
@@ -105,10 +101,16 @@ def read_keras(path, finite=True):
         else:
             told = _agreed(told, _facts(shapes, grid))
             built = {} if built is None else dict(built)
-    except _BROKEN as error:
+    except ValueError as error:
         raise ValueError(
             f"{str(path)!r} was not made by keras_vit. {error}"
-        ) from None
+        ) from error
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        # Configs and shapes of other layers; the cause shows which.
+        raise ValueError(
+            f"{str(path)!r} was not made by keras_vit, or its contents are not "
+            f"what keras_vit writes ({type(error).__name__}: {error})."
+        ) from error
     return weights, _tuples(told), _tuples(built)
 
 
@@ -200,13 +202,19 @@ def _built(configs, pooling):
 def _open_archive(path):
     """Returns the layers' configs, `settings_of` them and the tree's file."""
     with _archives.opened(path) as archive:
+        missing = {"config.json", "model.weights.h5"} - set(archive.namelist())
+        if missing:
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
         text = archive.read("config.json")
         config = json.loads(text, object_pairs_hook=unique)
         tree = io.BytesIO(archive.read("model.weights.h5"))
-    # A pre-training model's config has its encoder's inside.
-    inner = config["config"].get("encoder", config)["config"]
-    layers = inner.get("layers", ())
-    layers = {layer["config"]["name"]: layer["config"] for layer in layers}
+    try:
+        # A pre-training model's config has its encoder's inside.
+        inner = config["config"].get("encoder", config)["config"]
+        layers = inner.get("layers", ())
+        layers = {layer["config"]["name"]: layer["config"] for layer in layers}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("its config.json is not that of a model") from error
     return layers, settings_of(config["config"]), tree
 
 

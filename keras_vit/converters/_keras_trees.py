@@ -26,6 +26,8 @@ def read(file):
     """Returns `({(layer, ..., number): array}, grid, notes)`."""
     root, arrays, grid = _hdf5.read(file), {}, None
     notes = json.loads(root.attributes.get(NOTES) or "{}")
+    if not isinstance(notes, dict):
+        raise ValueError(f"its attribute {NOTES!r} is not a dict")
     for start, keys, data, name in _arrays(root):
         if any(key.startswith("seed_generator") for key in keys):
             continue  # the state of a dropout, and no weight
@@ -33,8 +35,8 @@ def read(file):
         if data.attributes.get("dtype") == "bfloat16":  # HDF5 has no name
             array = array.view(ml_dtypes.bfloat16)
         if keys[-1] == "grid_size":
-            grid = tuple(int(n) for n in array)
-            if len(grid) != 2 or min(grid) < 1:
+            grid = tuple(int(n) for n in array.ravel())
+            if array.shape != (2,) or min(grid) < 1:
                 raise ValueError(f"a grid of {grid}")
             continue
         path = start + "/".join((name, *keys[1:]))

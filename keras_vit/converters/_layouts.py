@@ -53,12 +53,17 @@ POSITION_PREFIXES = {
     "mae": ("all",),
 }
 
+# transformers' DeiT whose head or pooler reads the class token alone.
+_ONE_HEAD = ("deit", "deit-v5", "deit-bare", "deit-bare-v5")
+
 
 def position_prefixes(layout, spelling):
     """Returns the values of `position_prefix` that are possible, the likeliest
     first, of a layout and the name of a spelling."""
-    if layout == "huggingface" and spelling in ("deit", "deit-v5"):
-        return ("all",)  # its distillation token, without a head of its own
+    if layout == "huggingface" and spelling in _ONE_HEAD:
+        return ("all",)  # also the distillation token that no head reads
+    if layout == "timm" and spelling == "deit3":
+        return ("none",)  # Meta's own files of DeiT III
     return POSITION_PREFIXES.get(layout, ("all", "class", "none"))
 
 
@@ -78,8 +83,12 @@ def meaning(layout, spelling, paths):
         arguments.update(_resnet.RULES[layout])
     if layout == "huggingface" and spelling.name.startswith("dinov2"):
         arguments["norm_epsilon"] = 1e-6
+    # DINOv2 resamples in another way where it has registers. transformers'
+    # DeiT has one too here, a distillation token that its head does not read,
+    # but resamples as its ViT does.
     with_registers = "register_tokens/tokens" in paths
-    if layout in ("dinov2", "huggingface") and with_registers:
+    dinov2 = layout == "dinov2" or spelling.name.startswith("dinov2")
+    if dinov2 and with_registers:
         arguments["resampling"] = "bicubic_antialias"
     return arguments
 
@@ -112,6 +121,9 @@ def detect(arrays, layout=None):
             if wanted and spelling.name != wanted:
                 continue
             if not all(key.startswith(spelling.prefix) for key in arrays):
+                continue
+            absent = any(key not in arrays for key in spelling.required)
+            if absent and not wanted:
                 continue
             if spelling.signs and not name:
                 if not any(sign in arrays for sign in spelling.signs):
@@ -190,7 +202,12 @@ def spelling_of(layout, weights=()):
 # What each layout's code always does.
 _POOLINGS = {
     "vit_jax": {"token": True, "gap": False},  # pooling: with class token?
-    "big_vision": {"token": True, "gap": False, "map": False},
+    "big_vision": {
+        "token": True,
+        "gap": False,
+        "first_patch": False,
+        "map": False,
+    },
 }
 _NEEDS_CLASS_TOKEN = ("huggingface", "torchvision", "dinov2", "mae")
 
@@ -227,8 +244,11 @@ def raise_unless_held(told, layout):
             f"pooling {told['pooling']!r} "
             f"{'with' if told['class_token'] else 'without'} a class token"
         )
-    if name in ("huggingface", "torchvision") and told["classes"]:
-        if told["pooling"] not in ("token", "token_gap"):
+    if told["classes"] and not pools:
+        possible = ("token", "token_gap")
+        if name not in ("huggingface", "torchvision"):
+            possible += ("gap", "map")
+        if told["pooling"] not in possible:
             reasons.append(f"pooling {told['pooling']!r}")
     if name == "huggingface" and told["classes"]:
         if told["representation_size"]:
@@ -254,6 +274,21 @@ def _raise_unless_resnet(name, told):
             f"The layout {name!r} cannot hold the model: a ResNet {kind} "
             "without a Vision Transformer. The layout 'bit' can."
         )
+
+
+def first_patch_is_possible(layout, told):
+    """Whether arrays that are read as a mean over the patches may be those of
+    big_vision's `pool_type="0"`, which takes the first patch.
+
+    Args:
+        layout: Name of the layout.
+        told: Dict of arguments of `VisionTransformer`.
+    """
+    return (
+        layout.partition(":")[0] == "big_vision"
+        and told.get("pooling") == "gap"
+        and told.get("classes") is not None
+    )
 
 
 def known(layout):

@@ -97,10 +97,12 @@ def _load_whole(checkpoint):
             max(map(max, filter(None, shapes)), default=0),
         )
         model = keras.models.load_model(checkpoint.path, safe_mode=True)
+    except MemoryError:
+        raise
     except Exception as error:  # Keras's kinds differ by what is broken
         raise ValueError(
             f"{checkpoint.path!r} cannot be loaded. {error}"
-        ) from None
+        ) from error
     # Keras does not mind arrays that no layer asks for.
     load_into(model, checkpoint, checkpoint.config.get("grid_size"))
     return model
@@ -163,7 +165,7 @@ def save(model, path, layout=None, overwrite=False):
         raise ValueError(
             f"The model {model.name!r} cannot be written in the layout "
             f"{layout!r}. {error}{hint}"
-        ) from None
+        ) from error
 
 
 def save_keras(model, path, overwrite=False):
@@ -242,7 +244,7 @@ def describe(model):
     except (ValueError, KeyError) as error:
         raise ValueError(
             f"The model {model.name!r} was not made by keras_vit. {error}"
-        ) from None
+        ) from error
     told |= decoder_facts(shapes)
     if whole is not model:
         told |= settings_of(whole.get_config())

@@ -19,6 +19,10 @@ class NotRunError(Exception):
     """Why an original is not run; that is no fault of a file."""
 
 
+class NotInstalledError(NotRunError):
+    """The library is not there or does not work, which can be mended."""
+
+
 def original(checkpoint, told, output, image_size):
     """Returns `(name and version, function of images)`.
 
@@ -45,12 +49,11 @@ def original(checkpoint, told, output, image_size):
 
         name, run = library(checkpoint, told, output)
     except ImportError as error:
-        raise NotRunError(f"{error.name} is not installed") from None
+        raise NotInstalledError(_failed_import(error)) from error
     except RuntimeError as error:
-        # Of PyTorch and torchvision that do not fit together.
-        if "torchvision::" not in str(error):
+        if _OPERATORS not in str(error):
             raise
-        raise NotRunError(f"torchvision does not load: {error}") from None
+        raise NotInstalledError(_failed_import(error)) from error
 
     def on_images(images):
         batch = torch.tensor(images).permute(0, 3, 1, 2)
@@ -58,6 +61,28 @@ def original(checkpoint, told, output, image_size):
             return run(batch).float().cpu().numpy()
 
     return name, on_images
+
+
+# What PyTorch says of operators that a torchvision built for another PyTorch
+# does not bring.
+_OPERATORS = "torchvision::"
+
+
+def _failed_import(error):
+    """Returns what failed while a library was imported, and how to mend it."""
+    while error.__cause__ is not None:  # transformers wraps it
+        error = error.__cause__
+    if _OPERATORS in str(error):
+        return (
+            f"torchvision cannot be imported ({error}): it was built for "
+            "another PyTorch. Install both from one place, such as: pip "
+            "install -U torch torchvision --index-url "
+            "https://download.pytorch.org/whl/cpu"
+        )
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        name = error.name.partition(".")[0]
+        return f"{name} is not installed: pip install {name}"
+    return f"importing it failed ({type(error).__name__}: {error})"
 
 
 def _timm(checkpoint, told, output):
@@ -165,7 +190,7 @@ def _transformers(checkpoint, told, output):
                     told, f"huggingface:{spelling}", "float32", checkpoint
                 )
             except ValueError as error:
-                raise NotRunError(str(error)) from None
+                raise NotRunError(str(error)) from error
             arrays = read(checkpoint.path)
             _huggingface.write_folder(path, arrays, files, overwrite=True)
         config = transformers.AutoConfig.from_pretrained(path)

@@ -45,8 +45,16 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _SKIPPED = ("PROTO", "FRAME")
 
 
-class WouldRunError(ValueError):
-    """A pickle that is more than plain values."""
+class WouldRunError(Exception):
+    """A pickle that would import or call something else than weights need.
+
+    Args:
+        name: String. What it would import, "module.name".
+    """
+
+    def __init__(self, name):
+        super().__init__(f"it would import {name}")
+        self.name = name
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,7 +95,7 @@ def read(file, persistent, allowed):
     except (IndexError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"a pickle that is broken: {type(error).__name__} {error}"
-        ) from None
+        ) from error
     raise ValueError("a pickle without an end")
 
 
@@ -178,7 +186,7 @@ class _Machine:
 
     def imported(self, name):
         if not self.allowed(name):
-            raise WouldRunError(f"it would run {name}")
+            raise WouldRunError(name)
         return Name(name)
 
     def called(self, called, arguments):

@@ -5,6 +5,7 @@ other."""
 import dataclasses
 import io
 import math
+import os
 import zipfile
 
 import ml_dtypes
@@ -12,6 +13,7 @@ import numpy as np
 
 from keras_vit.converters import _archives
 from keras_vit.converters import _pickles
+from keras_vit.converters._containers import naming_damage
 from keras_vit.converters._containers import not_a
 
 _NESTS = ("model", "state_dict", "teacher")
@@ -51,20 +53,18 @@ class _Storage:
 
 def read_torch(path):
     """Returns `(arrays, problems)` of a .pth, .pt or .bin file."""
+    read = _read_zip if zipfile.is_zipfile(path) else _read_old
     try:
-        read = _read_zip if zipfile.is_zipfile(path) else _read_old
-        tensors = read(path)
+        with naming_damage(" PyTorch file of plain weights", path):
+            tensors = read(path)
     except _pickles.WouldRunError as error:
         raise ValueError(
-            f"{str(path)!r} is no PyTorch file of plain weights: {error}, "
-            "which nothing here does. Where its code is at home, read it with "
-            "PyTorch and write the weights alone: "
+            f"{str(path)!r} is not a PyTorch file of plain weights: loading "
+            f"it would call {error.name}. This package never runs code from a "
+            "file. If you trust the file, load it with PyTorch where the code "
+            "that it needs is installed, and save only the weights: "
             "torch.save(model.state_dict(), PATH)."
-        ) from None
-    except (*_archives.BROKEN, TypeError, AttributeError) as error:
-        raise not_a(f" PyTorch file of plain weights ({error})", path) from (
-            None
-        )
+        ) from error
     for name in _NESTS:
         nested = tensors.get(name) if isinstance(tensors, dict) else None
         if isinstance(nested, dict):
@@ -105,14 +105,17 @@ def _read_zip(path):
         pickle = io.BytesIO(archive.read(members["data.pkl"]))
         found = _pickles.read(pickle, _storing(storages), _is_plain)
         for key, storage in storages.items():
-            member = members[f"data/{key}"]
+            member = members.get(f"data/{key}")
+            if member is None:
+                raise ValueError(f"no data/{key} in it")
             with archive.open(member) as file:
                 _fill(storage, file, member.file_size, order)
     return found
 
 
 def _read_old(path):
-    with open(path, "rb") as file:
+    with open(path, "rb") as opened:
+        file = _Bounded(opened)
         if _pickles.read(file, None, _is_plain) != _MAGIC:
             raise ValueError("another beginning")
         _pickles.read(file, None, _is_plain)  # a version
@@ -120,15 +123,35 @@ def _read_old(path):
         storages = {}
         found = _pickles.read(file, _storing(storages), _is_plain)
         keys = _pickles.read(file, None, _is_plain)
+        if not isinstance(system, dict) or "little_endian" not in system:
+            raise ValueError("no order of bytes in it")
         order = "little" if system["little_endian"] else "big"
+        if not isinstance(keys, list):
+            raise ValueError("no list of storages in it")
         end = path.stat().st_size
         for key in keys:
-            storage = storages[key]
+            storage = storages.get(key) if isinstance(key, str) else None
+            if storage is None:
+                raise ValueError(f"a storage {key!r} of no tensor")
             if int.from_bytes(file.read(8), order) != storage.numel:
                 raise ValueError(f"{key}: another number of values")
             size = storage.numel * storage.dtype.itemsize
             _fill(storage, file, min(size, end - file.tell()), order)
     return found
+
+
+class _Bounded:
+    """A file that refuses to read more than it has: a damaged length would
+    allocate terabytes first."""
+
+    def __init__(self, file):
+        self.file, self.size = file, os.fstat(file.fileno()).st_size
+        self.readline, self.tell = file.readline, file.tell
+
+    def read(self, count):
+        if count > self.size - self.file.tell():
+            raise ValueError(f"{count:,} bytes more than it has")
+        return self.file.read(count)
 
 
 def _storing(storages):

@@ -2,11 +2,11 @@
 out share."""
 
 import math
-import warnings
 
 import ml_dtypes
 import numpy as np
 
+from keras_vit._warnings import warn
 from keras_vit.converters import _huggingface
 from keras_vit.converters._convert import to_checkpoint
 from keras_vit.converters._files import SUFFIXES
@@ -28,8 +28,7 @@ def write_checkpoint(
     """Writes weights in a layout to a file or a Hugging Face folder.
 
     Args:
-        weights: Dict of our paths to arrays. It is empty afterwards, so that
-            memory does not hold them twice.
+        weights: Dict of our paths to arrays. It stays as it is.
         told: Dict of arguments of `VisionTransformer`.
         target: A `pathlib.Path`; without an ending it is a folder.
         layout: Name of the layout. "huggingface" alone takes the spelling
@@ -54,18 +53,25 @@ def write_checkpoint(
         _huggingface.raise_if_there(target, overwrite)
     elif told.get("position_embedding") == "learned":
         _warn_if_square(told["grid_size"], target)
+    if told.get("pooling") == "first_patch" and told["classes"]:
+        warn(
+            f"{str(target)!r} cannot say that its head takes the first patch: "
+            "whoever reads it takes the mean of the patches. Give "
+            '`pooling="first_patch"` when it is read, or in big_vision '
+            '`pool_type="0"`.'
+        )
     spelling = spelling_of(layout, weights)
     if not folder and "hidden_size" in told:
         warn_if_another(told, spelling, target)
     heads = (told["num_heads"], told.get("decoder_num_heads"))
     arrays = to_checkpoint(weights, spelling, heads)
-    weights.clear()
-    if dtype is not None:
-        arrays = {k: array.astype(DTYPES[dtype]) for k, array in arrays.items()}
+    # Most arrays are views of the weights. The writer changes their type one
+    # by one, so that memory does not hold all of them in both.
+    dtype = dtype and np.dtype(DTYPES[dtype])
     if folder:
-        _huggingface.write_folder(target, arrays, files, overwrite)
+        _huggingface.write_folder(target, arrays, files, overwrite, dtype)
     else:
-        write(arrays, target, overwrite)
+        write(arrays, target, overwrite, dtype)
 
 
 def raise_unless_writable(target, layout):
@@ -88,10 +94,9 @@ def _warn_if_square(grid, target):
     rows, columns = grid or (1, 1)
     side = math.isqrt(rows * columns)
     if rows != columns and side * side == rows * columns:
-        warnings.warn(
+        warn(
             f"{str(target)!r} cannot say that its {rows * columns} positions "
             f"are a grid of {rows} x {columns}: whoever reads it takes "
             f"{side} x {side}. Give grid_size=({rows}, {columns}) "
-            "when it is read, or write a .keras file.",
-            stacklevel=4,
+            "when it is read, or write a .keras file."
         )

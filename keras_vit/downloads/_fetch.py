@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pathlib
+import secrets
 import shutil
 import urllib.parse
 from dataclasses import dataclass
@@ -52,10 +53,12 @@ class Source:
 def fetch(folder, sources, check=None, what="The file"):
     """Returns `(path, source)` of a file, downloading it if it is not there.
 
-    A file comes to `folder` whole and checked, or not at all. The digest that
-    it then has is written down and held to from then on. A file put there by
-    hand is checked in the same way when it is first used. One process at a
-    time downloads into a folder; the others wait and take what it got.
+    A file comes to `folder` whole and checked, or not at all. The SHA-256 that
+    it then has is recorded beside it, with its size and time of modification.
+    As long as these two are the same the file is not read again; if one is
+    another, the file's SHA-256 must still be the recorded one. A file put
+    there by hand is checked in the same way when it is first used. One process
+    at a time downloads into a folder; the others wait and take what it got.
 
     Args:
         folder: Path; it is made if it does not exist.
@@ -84,7 +87,7 @@ def fetch(folder, sources, check=None, what="The file"):
             f"{what} cannot be kept: the folder {str(folder)!r} cannot be "
             f"written to ({error.strerror}). Set KERAS_VIT_HOME to one that "
             "can."
-        ) from None
+        ) from error
 
 
 def _kept(folder, sources, check):
@@ -93,12 +96,15 @@ def _kept(folder, sources, check):
         path = folder / name
         if not path.is_file():
             continue
-        digest, recorded = digest_of(path), _recorded(path)
+        recorded, stamp = _recorded(path), _stamp(path)
         if recorded is None:
-            source = _source_of(path, sources, check)
+            digest = digest_of(path)
+            source = _source_of(path, sources, check, digest)
             with contextlib.suppress(OSError):  # a folder only to read
-                _record(path, digest, source.address)
+                _record(path, digest, source, stamp)
             return path, source
+        unchanged = recorded["stamp"] == stamp
+        digest = recorded["sha256"] if unchanged else digest_of(path)
         if recorded["sha256"] != digest:
             raise OSError(
                 f"{str(path)!r} is not what it was when it was downloaded: its "
@@ -107,29 +113,33 @@ def _kept(folder, sources, check):
                 "or to put another in its place."
             )
         for source in sources:
-            if recorded["source"] in (source.address, None):
-                _hold_to(path, source)
-                return path, source
+            if recorded["source"] not in (source.address, None):
+                continue
+            if not unchanged or recorded["checked"] != source.digest:
+                # A digest can be known later than the file.
+                _hold_to(path, source, digest)
+                with contextlib.suppress(OSError):
+                    _record(path, digest, source, stamp)
+            return path, source
         # Kept from an address that has since gone from the table.
-        return path, _source_of(path, sources, check)
+        return path, _source_of(path, sources, check, digest)
     return None
 
 
-def _hold_to(path, source):
-    """A digest can be known later than the file."""
+def _hold_to(path, source, digest):
     try:
-        _check(path, source, None)
+        _check(path, source, None, digest)
     except ValueError as error:
-        raise OSError(f"{str(path)!r} cannot be used: {error}.") from None
+        raise OSError(f"{str(path)!r} cannot be used: {error}.") from error
 
 
-def _source_of(path, sources, check):
+def _source_of(path, sources, check, digest):
     """Which source a file put there by hand is from; raises if from none."""
     refusals = {}
     for source in sources:
         if source.name == path.name:
             try:
-                _check(path, source, check)
+                _check(path, source, check, digest)
                 return source
             except ValueError as error:
                 refusals[str(error)] = None
@@ -153,18 +163,19 @@ def _download(folder, sources, check, what):
                 part = pathlib.Path(got)
             else:
                 _http.download(source.address, part)
-            _check(part, source, check)
+            digest, stamp = digest_of(part), _stamp(part)
+            _check(part, source, check, digest)
         except (ValueError, OSError, ImportError) as error:
             if getattr(error, "errno", None) == errno.ENOSPC:
                 shutil.rmtree(parts, ignore_errors=True)
-                raise _disk_full(error, folder, what) from None
+                raise _disk_full(error, folder, what) from error
             if isinstance(error, ValueError):
                 _http.remove(part)  # going on from it would not mend it
             reason = str(error).replace(str(part), source.name)
             refusals.append(f"  {source.address}\n    {reason}")
             continue
         path = folder / source.name
-        _record(path, digest_of(part), source.address)
+        _record(path, digest, source, stamp)
         os.replace(part, path)
         shutil.rmtree(parts, ignore_errors=True)
         return path, source
@@ -182,13 +193,25 @@ def _download(folder, sources, check, what):
     )
 
 
-def _check(path, source, check):
+def _check(path, source, check, sha256):
+    """Raises a `ValueError` if a file is not what its source gives.
+
+    Args:
+        path: Path of the file.
+        source: `Source`.
+        check: As in `fetch`.
+        sha256: String. The file's digest.
+    """
     algorithm, _, known = source.digest.partition(":")
-    if known and not digest_of(path, algorithm).startswith(known):
-        raise ValueError(
-            f"its {algorithm} is {digest_of(path, algorithm)}, expected "
-            f"{known}: it is damaged, or was changed"
-        )
+    if known:
+        found = sha256
+        if algorithm != "sha256":
+            found = digest_of(path, algorithm)
+        if not found.startswith(known):
+            raise ValueError(
+                f"its {algorithm} is {found}, expected {known}: it is "
+                "damaged, or was changed"
+            )
     if check is not None:
         check(path, source)
 
@@ -202,19 +225,49 @@ def _record_path(path):
     return path.with_name(path.name + ".json")
 
 
-def _record(path, digest, address):
+def _stamp(path):
+    """What changes if a file does: its size and time of modification."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _record(path, digest, source, stamp):
+    """Writes down what is known of a file.
+
+    Args:
+        path: Path of the file.
+        digest: String. Its SHA-256.
+        source: The `Source` that it is from, whose digest it has.
+        stamp: What `_stamp` returned before the file was read for its digest.
+    """
     record = {
         "sha256": digest,
-        "source": address,
+        "source": source.address,
         "date": datetime.date.today().isoformat(),
+        "checked": source.digest,
+        "size": stamp[0],
+        "mtime_ns": stamp[1],
     }
-    _record_path(path).write_text(json.dumps(record, indent=2))
+    # In one step, as other processes may read it.
+    final = _record_path(path)
+    temporary = final.with_name(f"{final.name}.{secrets.token_hex(8)}")
+    try:
+        temporary.write_text(json.dumps(record, indent=2))
+        os.replace(temporary, final)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _recorded(path):
     try:
         record = json.loads(_record_path(path).read_text())
-        return {"sha256": record["sha256"], "source": record.get("source")}
+        return {
+            "sha256": record["sha256"],
+            "source": record.get("source"),
+            "checked": record.get("checked"),
+            "stamp": [record.get("size"), record.get("mtime_ns")],
+        }
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -99,18 +99,18 @@ def _told_plainly(url):
         yield
     except urllib.error.HTTPError as error:
         kind = Broken if error.code in (*_PASSING, 416) else OSError
-        raise kind(f"it answered {error.code} {error.reason}") from None
+        raise kind(f"it answered {error.code} {error.reason}") from error
     except urllib.error.URLError as error:
         if isinstance(error.reason, TimeoutError):
-            raise Broken(f"no answer within {TIMEOUT} s") from None
+            raise Broken(f"no answer within {TIMEOUT} s") from error
         if isinstance(error.reason, ConnectionResetError):
-            raise Broken("the connection was reset") from None
+            raise Broken("the connection was reset") from error
         host = urllib.request.urlparse(url).netloc
-        raise OSError(f"{host} cannot be reached ({error.reason})") from None
-    except TimeoutError:
-        raise Broken(f"nothing came for {TIMEOUT} s") from None
+        raise OSError(f"{host} cannot be reached ({error.reason})") from error
+    except TimeoutError as error:
+        raise Broken(f"nothing came for {TIMEOUT} s") from error
     except (ConnectionError, http.client.HTTPException) as error:
-        raise Broken(f"the connection broke ({error!r})") from None
+        raise Broken(f"the connection broke ({error!r})") from error
 
 
 def _raise_if_full(path, needed):

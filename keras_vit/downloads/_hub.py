@@ -71,10 +71,11 @@ def download_repository(address, cache):
 def _hub():
     try:
         import huggingface_hub
-    except ImportError:
+    except ImportError as error:
         raise OSError(
-            "hf:// addresses need huggingface_hub: pip install huggingface_hub"
-        ) from None
+            f"hf:// addresses need huggingface_hub ({error}). Install it with: "
+            "pip install huggingface_hub"
+        ) from error
     return huggingface_hub
 
 
@@ -83,6 +84,8 @@ def _told_plainly(address=None):
     """Keeps of the hub's errors the first line of what caused them."""
     try:
         yield
+    except MemoryError:
+        raise
     except Exception as error:
         # Ours already, or the machine's, such as a full disk.
         if type(error) is OSError or getattr(error, "errno", None) is not None:
@@ -97,4 +100,4 @@ def _told_plainly(address=None):
                 f"{address} could not be had: {said}. Without a network, "
                 "download the folder elsewhere and give its path."
             )
-        raise OSError(said) from None
+        raise OSError(said) from error

@@ -20,7 +20,7 @@ The backend writes what it can, and a .keras file is the same under each:
   torch        .pt2      -                   -              any batch
 
 With one size of images where it says no more. (a) needs jax2onnx, TensorFlow
-tf2onnx, (b) onnxscript: pip install "keras-vit-models[export]".
+tf2onnx, (b) onnxscript; in a clone: pip install ".[export]".
 
 The exported model takes images as Keras's does, (batch, height, width,
 channels) in [-1, 1] or whatever the model was trained with: pixels are scaled

@@ -62,6 +62,7 @@ _READ = {
     "token": "the class token",
     "gap": "the mean of the patches",
     "token_gap": "the class token and the mean of the patches",
+    "first_patch": "the first patch",
     "map": "what attention pooling takes of the patches",
     None: "all tokens",
 }

@@ -104,8 +104,15 @@ def _read_by_head(model, images, layout):
         token, mean = np.zeros((2, 1, length))
         token[:, index] = 1
         mean[:, layout.num_prefix :] = 1 / (length - layout.num_prefix)
-        both = (token + mean) / 2
-        shares.append({"token": token, "gap": mean, "token_gap": both}[mode])
+        first = np.zeros((1, length))
+        first[:, layout.num_prefix] = 1
+        share = {
+            "token": token,
+            "gap": mean,
+            "token_gap": (token + mean) / 2,
+            "first_patch": first,
+        }
+        shares.append(share[mode])
     return np.mean(shares, axis=0)
 
 

@@ -4,8 +4,10 @@ and with nothing left open."""
 import types
 import warnings
 
+from keras_vit._warnings import warn
 from keras_vit.converters import Checkpoint
 from keras_vit.converters import open_checkpoint
+from keras_vit.converters._layouts import first_patch_is_possible
 from keras_vit.converters._resnet import RULES
 from keras_vit.layers import _checks
 from keras_vit.layers import _initializers
@@ -17,7 +19,7 @@ from keras_vit.weights import named
 
 DEFAULT_IMAGE_SIZE = 224
 CLASSES_21K = 21843
-POOLINGS = ("token", "gap", "token_gap", "map", None)
+POOLINGS = ("token", "gap", "token_gap", "first_patch", "map", None)
 FINAL_NORMS = ("before_pooling", "after_pooling", "none")
 SIZES = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim")
 
@@ -57,7 +59,16 @@ def resolve(said):
         s.pooling in (None, told.get("pooling"))
         or s.checkpoint is None
         or s.checkpoint.layout in ("timm", "mae")
+        or (s.pooling == "first_patch" and _may_pool_first_patch(s, told))
     )
+    if s.include_top and s.pooling is None and _may_pool_first_patch(s, told):
+        warn(
+            f"{s.checkpoint.path!r} is read as a model whose head takes the "
+            "mean of the patches. Its arrays are the same as those of "
+            'big_vision\'s `pool_type="0"`, which takes the first patch '
+            'instead. Give `pooling="gap"` if the mean is right, or '
+            '`pooling="first_patch"`.'
+        )
     s.position_embedding, s.position_placement = _positions.settle(
         s.position_embedding, s.position_placement, told
     )
@@ -78,6 +89,15 @@ def resolve(said):
     s.prefix_tokens, s.num_positioned = _prefix_tokens(s)
     s.num_prefix_tokens = sum(count for _, count, _ in s.prefix_tokens)
     return s
+
+
+def _may_pool_first_patch(s, told):
+    """Whether the file may be one of big_vision's `pool_type="0"`."""
+    return (
+        s.checkpoint is not None
+        and first_patch_is_possible(s.checkpoint.layout, told)
+        and "pooling" not in s.checkpoint.config
+    )
 
 
 def _warn_of_zero_head(s):
@@ -160,7 +180,7 @@ def _grid(s, image_size, patch_size):
             f"The ResNet makes a feature map of {size[0]} x {size[1]} of an "
             f"image of {image_size[0]} x {image_size[1]}; it is cut into "
             f"patches as an image is. {error}"
-        ) from None
+        ) from error
 
 
 def _check_sizes(s):
@@ -238,8 +258,8 @@ def _resolve_pooling(s, told):
     if s.pooling in ("token", "token_gap") and not s.class_token:
         raise ValueError(
             f"`pooling={s.pooling!r}` reads the class token, and this model "
-            "has none. Set `class_token=True`, or choose `pooling='gap'` or "
-            "'map'."
+            "has none. Set `class_token=True`, or choose `pooling='gap'`, "
+            "'first_patch' or 'map'."
         )
     if s.pooling is None:
         if s.representation_size:

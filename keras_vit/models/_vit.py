@@ -77,15 +77,17 @@ def VisionTransformer(
             the model then takes images of any size and aspect.
         pooling: "token" (the class token), "gap" (mean of the patches),
             "token_gap" (both, one behind the other: DINOv2's classifier),
-            "map" (attention pooling), or None: "token", or "gap" without a
-            class token, if `include_top`; else no pooling.
+            "first_patch" (the token of the first patch, at the top left:
+            big_vision's `pool_type="0"`, whose files look like those of
+            "gap"), "map" (attention pooling), or None: "token", or "gap"
+            without a class token, if `include_top`; else no pooling.
         classes: Integer. None takes the number in `weights`, else 1000.
         classifier_activation: Activation of the head; None for logits.
         representation_size: Integer. Width of the tanh layer `pre_logits`
             before the head, which the paper has in pre-training; None for
             none.
         class_token: Boolean. None has one unless `weights` has none or the
-            pooling is "gap" or "map" with random weights.
+            pooling is "gap", "first_patch" or "map" with random weights.
         num_registers: Integer. Register tokens behind the class token; 0.
         distillation: Boolean. Whether to have DeiT's distillation token; with
             a head, the output is the mean of the two tokens' heads.

@@ -88,5 +88,5 @@ def _obtain(name, parse):
         raise OSError(
             f"{error}\nOr pass `labels`, the path of a file of your own or a "
             "list of names."
-        ) from None
+        ) from error
     return parse(path)

@@ -33,10 +33,11 @@ def adapt(weights, shapes, positions=(), grid=None, keeps_head=True):
         keeps_head: Boolean. Whether a head that fits is taken.
 
     Returns:
-        `(weights, fresh)`; `fresh` are the paths of the model's heads that
-        have no weights to take, and stay new.
+        `(weights, fresh, unfitted)`; `fresh` are the paths of the model's
+        heads that have no weights to take, and stay new; `unfitted` is a dict
+        of the paths of position embeddings that cannot be resampled to why.
     """
-    weights, fresh = dict(weights), set()
+    weights, fresh, unfitted = dict(weights), set(), {}
     whole = {"pre_logits/kernel", "pre_logits/bias"} <= weights.keys()
     drops_pre_logits = whole and "pre_logits/kernel" not in shapes
     if drops_pre_logits:
@@ -56,19 +57,19 @@ def adapt(weights, shapes, positions=(), grid=None, keeps_head=True):
         weights[path] = adapt_channels(weights[path], shapes[path][2])
     if grid is not None:
         for name, layer in dict(positions).items():
-            _fit_positions(weights, name, layer, grid)
-    return weights, fresh
+            try:
+                _fit_positions(weights, name, layer, grid)
+            except ValueError as error:
+                paths = [f"{name}/{key}" for key in layer.stored()]
+                unfitted |= dict.fromkeys(paths, str(error))
+    return weights, fresh, unfitted
 
 
 def _fit_positions(weights, name, layer, grid):
     stored = {key: weights.get(f"{name}/{key}") for key in layer.stored()}
     if any(array is None for array in stored.values()):
         return
-    try:
-        fitted = layer.fit(stored, grid)
-    except ValueError:
-        return  # other prefix tokens than the model's: the loader names them
-    for key, array in fitted.items():
+    for key, array in layer.fit(stored, grid).items():
         weights[f"{name}/{key}"] = array
 
 

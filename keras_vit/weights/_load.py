@@ -26,7 +26,7 @@ def load_into(model, checkpoint, grid=None, keeps_head=True, own=False):
     variables = variables_of(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
     positions = {x.name: x for x in model.layers if is_positions(x.name)}
-    weights, fresh = adapt(
+    weights, fresh, unfitted = adapt(
         checkpoint.weights, shapes, positions, grid, keeps_head
     )
 
@@ -41,8 +41,12 @@ def load_into(model, checkpoint, grid=None, keeps_head=True, own=False):
         "Arrays of another shape than the model's": [
             f"{key(path)}: {weights[path].shape} in the file, "
             f"{shapes[path]} in the model"
-            for path in weights.keys() & shapes.keys()
+            for path in weights.keys() & shapes.keys() - unfitted.keys()
             if weights[path].shape != shapes[path]
+        ],
+        # Their shape may be the model's all the same.
+        "Position embeddings that cannot be fitted to the model": [
+            f"{key(path)}: {why}" for path, why in unfitted.items()
         ],
     }
     if any(problems.values()):

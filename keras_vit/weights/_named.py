@@ -76,8 +76,12 @@ def _released(variant, tag, row, sizes):
     def read(path, source):
         return open_checkpoint(path, layouts[source], sizes.get("num_heads"))
 
+    checked = {}  # the first use reads the file to check it
+
     def check(path, source):
-        _raise_unless_whole(read(path, source), row, sizes)
+        checkpoint = read(path, source)
+        _raise_unless_whole(checkpoint, row, sizes)
+        checked[source] = checkpoint
 
     path, source = downloads.fetch(
         folder_of(variant, tag),
@@ -85,7 +89,8 @@ def _released(variant, tag, row, sizes):
         check,
         what=f"{variant}(weights={tag!r})",
     )
-    checkpoint = read(path, source)
+    checkpoint = checked.get(source) or read(path, source)
+    checkpoint = replace(checkpoint, path=str(path))  # it was elsewhere
     weights = dict(checkpoint.weights)
     if row.zero_head and "head/kernel" not in weights:
         width = len(

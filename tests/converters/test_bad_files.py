@@ -1,5 +1,6 @@
 """Every container with every defect: one clear error, and nothing is run."""
 
+import errno
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.converters import _archives
 from keras_vit.converters import _cli
 from keras_vit.converters import load
 from keras_vit.converters import save
@@ -296,3 +298,101 @@ def test_a_keras_file_of_positions_that_fit_nothing(whole, tmp_path):
             archive.writestr(name, data)
     with pytest.raises(ValueError, match="has 9 positions of no patch"):
         load(tmp_path / "a.keras")
+
+
+@pytest.fixture
+def failing_reads(monkeypatch):
+    """Has the reading of arrays fail with an error of the machine's or ours."""
+
+    def fail_with(error):
+        def fill(*arguments, **keywords):
+            raise error
+
+        monkeypatch.setattr(_archives, "fill", fill)
+
+    return fail_with
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 1.2 GiB"),
+        OSError(errno.EIO, "Input/output error"),
+        KeyError("a mistake in this package"),
+        TypeError("a mistake in this package"),
+    ],
+)
+def test_other_failures_are_not_called_damage(
+    name, error, whole, tmp_path, failing_reads
+):
+    path = put(name, arrays_of(name, whole), whole, tmp_path)
+    failing_reads(error)
+    with pytest.raises(type(error)) as found:
+        load(path)
+    assert found.value is error
+
+
+@pytest.mark.backends("torch")
+def test_the_command_says_that_memory_is_short(
+    whole, tmp_path, failing_reads, capsys
+):
+    failing_reads(MemoryError("Unable to allocate 1.2 GiB"))
+    target = str(tmp_path / "a.npz")
+    assert _cli.main([str(whole / "a.npz"), target]) == 1
+    found = capsys.readouterr().err
+    assert found.startswith("error: out of memory (Unable to allocate 1.2 GiB)")
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", KEYS)
+def test_the_parsers_own_error_is_kept_as_the_cause(name, whole, tmp_path):
+    path = put(name, arrays_of(name, whole), whole, tmp_path)
+    file = file_of(name, tmp_path)
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError) as found:
+        load(path)
+    without = (".npz", ".keras", ".pth", ".pt", ".bin")
+    if not name.endswith(without):  # a zip archive without its end is none
+        assert found.value.__cause__ is not None
+
+
+@pytest.mark.backends("torch")
+def test_a_length_beyond_the_file_allocates_nothing(tmp_path):
+    """An old PyTorch file begins with a pickle: here, of 2**62 bytes."""
+    path = tmp_path / "a.pth"
+    path.write_bytes(b"\x80\x04\x8e" + (2**62).to_bytes(8, "little") + b"x.")
+    with pytest.raises(ValueError, match="more than it has"):
+        load(path)
+
+
+@pytest.mark.backends("torch")
+def test_a_header_nested_too_deeply_is_damage(tmp_path):
+    """Python's parser raises a MemoryError for it."""
+    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': " + b"-" * 9000
+    text += b"1}"
+    header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("cls.npy", header + bytes(4))
+    with pytest.raises(ValueError, match="cls: a broken .npy header"):
+        load(tmp_path / "a.npz")
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "name", ["a.npz", "a.safetensors", "a.pth", "a.keras", "a.weights.h5"]
+)
+def test_the_umask_is_respected_and_not_changed(
+    name, whole, tmp_path, monkeypatch
+):
+    model, before = load(whole / "a.npz"), os.umask(0o027)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "umask", lambda mask: pytest.fail("a race"))
+            save(model, tmp_path / name)
+    finally:
+        os.umask(before)
+    assert (tmp_path / name).stat().st_mode & 0o777 == 0o640
+    assert os.listdir(tmp_path) == [name]

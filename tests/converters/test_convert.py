@@ -11,8 +11,10 @@ import pytest
 import keras_vit
 from keras_vit.converters import _convert
 from keras_vit.converters._architecture import architecture
+from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._formats import FORMATS
 from keras_vit.converters._layouts import POSITION_PREFIXES
+from keras_vit.converters._writing import write_checkpoint
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -174,3 +176,19 @@ def test_no_framework_at_the_top_of_any_file():
             names.append(getattr(node, "module", None) or "")
             roots = {name.split(".")[0] for name in names}
             assert not roots & {"keras", "torch", "jax", "tensorflow"}, path
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+@pytest.mark.parametrize("name", ["a.npz", "a.safetensors", "a.pth", "folder"])
+def test_a_checkpoint_is_not_emptied_by_writing_it(name, dtype, tmp_path):
+    source = golden_data.load_path("vit_jax_token")
+    checkpoint = open_checkpoint(source)
+    before = dict(checkpoint.weights)
+    layout = "huggingface" if name == "folder" else "timm"
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        folder.mkdir()
+        target, arguments = folder / name, checkpoint.arguments()
+        write_checkpoint(checkpoint.weights, arguments, target, layout, dtype)
+    golden_data.assert_same(checkpoint.weights, before)
+    assert {str(a.dtype) for a in checkpoint.weights.values()} == {"float32"}

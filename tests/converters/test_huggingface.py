@@ -49,6 +49,16 @@ MODELS = [
     ),
     ("DeiTForImageClassification", "logits", {"num_registers": 1}),
     ("DeiTModel", "last_hidden_state", {**NO_HEAD, "distillation": True}),
+    (
+        "DeiTModel",
+        "pooler_output",
+        {
+            **NO_HEAD,
+            "pooling": "token",
+            "representation_size": 10,
+            "num_registers": 1,
+        },
+    ),
     ("Dinov2Model", "last_hidden_state", {**NO_HEAD, **DINOV2}),
     (
         "Dinov2Model",
@@ -120,6 +130,26 @@ def test_transformers_gives_the_same(
     record_error(f"transformers {name}", case, error, 1e-5)
 
 
+def test_tokens_of_deit_whose_head_was_dropped(tmp_path):
+    """Without a head and a pooler, both kinds of DeiT have the same keys."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    save(build(num_registers=1), tmp_path / "whole")
+    model = load(tmp_path / "whole", include_top=False, pooling=None)
+    save(model, tmp_path / "folder")
+    x = np.random.default_rng(1).uniform(-1, 1, (2, 12, 12, 3))
+    expected = keras.ops.convert_to_numpy(model(x))
+    again = load(tmp_path / "folder")
+    found = keras.ops.convert_to_numpy(again(x))
+    np.testing.assert_array_equal(found, expected)
+    theirs = transformers.AutoModel.from_pretrained(tmp_path / "folder")
+    assert type(theirs).__name__ == "DeiTModel"
+    batch = torch.tensor(x, dtype=torch.float32).cpu().permute(0, 3, 1, 2)
+    with torch.no_grad():
+        found = theirs.cpu().eval()(batch).last_hidden_state.numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("name,output,arguments", MODELS)
 def test_a_folder_comes_back_exactly(name, output, arguments, tmp_path):
     model = build(**arguments)
@@ -147,6 +177,10 @@ def test_a_folder_comes_back_exactly(name, output, arguments, tmp_path):
         ({"input_shape": (12, 16, 3)}, "4 x 4 and 3 x 4"),
         ({"patch_size": (4, 3)}, "4 x 3 and 3 x 4"),
         ({"num_registers": 2, "position_prefix": "class"}, "are DINOv2's"),
+        (
+            {**NO_HEAD, "num_registers": 1, "position_prefix": "class"},
+            "positions for 'class'",
+        ),
         ({"representation_size": 5}, "`pre_logits` before a head"),
         ({"layer_scale": 0.1}, "reads 'token_gap' and not 'token'"),
         ({"activation": "swiglu"}, "activation 'swiglu'"),
@@ -212,3 +246,13 @@ def test_an_existing_folder_is_not_overwritten(tmp_path):
         save(build(), tmp_path / "folder")
     save(build(classes=2), tmp_path / "folder", overwrite=True)
     assert load(tmp_path / "folder").output_shape == (None, 2)
+
+
+@pytest.mark.parametrize("layout", ["huggingface", "huggingface:vit"])
+def test_no_file_has_registers_that_transformers_does_not_read(
+    layout, tmp_path
+):
+    model = build(**NO_HEAD, num_registers=2, position_prefix="class")
+    with pytest.raises(ValueError, match="no place for:\n  register_tokens"):
+        save(model, tmp_path / "model.safetensors", layout)
+    assert not list(tmp_path.iterdir())

@@ -1,5 +1,7 @@
 """`--inspect`: what a file holds, and what it leaves open."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from keras_vit.converters import _progress
 from keras_vit.converters import save
 from keras_vit.converters._files import read
 from keras_vit.converters._files import write
+from keras_vit.converters._inspect import inspect
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -154,3 +157,25 @@ def test_long_reading_and_writing_is_tracked(monkeypatch, tmp_path):
     titles = [title for title, _ in seen]
     assert titles == ["writing npz", "reading a.npz", "writing safetensors"]
     assert seen[0][1] == 16
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "config,words",
+    [
+        ({"model_type": "vit"}, "not read"),
+        ({"name": "an experiment"}, "not read"),
+        ({"architecture": "vit_tiny"}, "read"),
+    ],
+)
+def test_what_became_of_a_config_is_said(config, words, tmp_path):
+    source = golden_data.load_path("timm_base")
+    path = tmp_path / source.name
+    path.write_bytes(source.read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if "model_type" in config:
+        with pytest.warns(UserWarning, match="is ignored: it is one of hugg"):
+            text = inspect(path, settings={"num_heads": 3})
+    else:
+        text = inspect(path, settings={"num_heads": 3})
+    assert f"config.json          {words}\n" in text

@@ -114,7 +114,7 @@ def twice(group):
 
 
 DEEP = b"[" * 100_000
-RUN = "it would run "
+RUN = "it would call "
 FILES = {  # name, ending: bytes and what the error says
     ("bomb", ".npz"): (bomb("cls.npy"), "claims to hold 100,000,000"),
     ("bomb", ".pth"): (bomb("a/data.pkl", "a/data/0"), "claims to hold 200"),

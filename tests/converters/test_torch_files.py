@@ -18,7 +18,7 @@ def test_wrapped_names_of_a_pth(tmp_path):
 def test_a_pth_of_a_whole_model_says_what_to_save(tmp_path):
     path = tmp_path / "a.pth"
     torch.save(torch.nn.Linear(2, 2), path)
-    with pytest.raises(ValueError, match=r"run torch.*Linear.*state_dict\(\)"):
+    with pytest.raises(ValueError, match=r"call torch.*Linear.*state_dict\(\)"):
         read(path)
     torch.save({"_torch_params.head/kernel": torch.ones(2, 2)}, path)
     with pytest.raises(ValueError, match="Keras gives its `state_dict`"):

@@ -1,5 +1,8 @@
 """`--verify`: both files on the same images, also in the original library."""
 
+import builtins
+import sys
+
 import numpy as np
 import pytest
 
@@ -56,8 +59,8 @@ def test_every_library_agrees(case, target, to, settings, libraries, tmp_path):
         pytest.importorskip(library)
     source, target = golden_data.load_path(case), tmp_path / target
     _cli.convert(source, target, to=to, settings=settings)
-    text, same = verify(source, target, to=to, settings=settings)
-    assert same, text
+    text, same, complete = verify(source, target, to=to, settings=settings)
+    assert same and complete, text
     assert f"{target.name} in keras_vit" in text and "DIFFERS" not in text
     ran = [
         line.split(" in ")[1].split()[0]
@@ -73,9 +76,9 @@ def test_a_difference_is_found(tmp_path):
     arrays = read(source)
     arrays["head/bias"] = arrays["head/bias"] + np.float32(1e-3)
     write(arrays, target)
-    text, same = verify(source, target)
+    text, same, complete = verify(source, target)
     assert not same and "DIFFERS" in text
-    assert "not run: the original code is not on PyPI" in text
+    assert "(vit_jax): the original code is not on PyPI" in text
 
 
 def test_half_precision_has_its_tolerance(tmp_path):
@@ -84,7 +87,7 @@ def test_half_precision_has_its_tolerance(tmp_path):
     for dtype in (None, "float16", "bfloat16"):
         target = tmp_path / f"{dtype}.npz"
         _cli.convert(source, target, dtype=dtype)
-        text, same = verify(source, target, dtype=dtype)
+        text, same, complete = verify(source, target, dtype=dtype)
         assert same, text
         line = next(x for x in text.splitlines() if "in keras_vit" in x)
         limits[dtype] = float(line.split()[-2])
@@ -114,3 +117,58 @@ def test_the_command_line_says_so(tmp_path, capsys, monkeypatch):
     options.append("--overwrite")
     assert _cli.main([source, str(target), *options]) == 1
     assert "DIFFERS" in capsys.readouterr().out
+
+
+def _break(monkeypatch, kind):
+    """Has timm be absent, or fail as where PyTorch and torchvision differ."""
+    if kind == "absent":
+        monkeypatch.setitem(sys.modules, "timm", None)
+        return
+    for name in [name for name in sys.modules if name.startswith("timm")]:
+        monkeypatch.delitem(sys.modules, name)
+    original = builtins.__import__
+
+    def fail(name, *arguments, **keywords):
+        if name == "timm":
+            cause = RuntimeError("operator torchvision::nms does not exist")
+            if kind == "raised":
+                raise cause
+            # As transformers does, whose error names no module.
+            raise ModuleNotFoundError("Could not import module") from cause
+        return original(name, *arguments, **keywords)
+
+    monkeypatch.setattr(builtins, "__import__", fail)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "kind,words",
+    [
+        ("absent", "timm is not installed: pip install timm"),
+        ("raised", "torchvision cannot be imported (operator torchvision::nms"),
+        ("wrapped", "torchvision cannot be imported (operator torchvision::"),
+    ],
+)
+def test_a_library_that_cannot_run_is_not_verified(
+    kind, words, tmp_path, capsys, monkeypatch
+):
+    source = str(golden_data.load_path("vit_jax_token"))
+    target = str(tmp_path / "a.safetensors")
+    _break(monkeypatch, kind)
+    options = ["--to", "timm", "--verify"]
+    assert _cli.main([source, target, *options]) == 3
+    out = capsys.readouterr().out
+    last = out.strip().splitlines()[-1]
+    assert last.startswith("not verified in the original library: a.safe")
+    assert words in last
+    assert "None is not installed" not in out
+
+
+@pytest.mark.backends("torch")
+def test_what_is_not_on_pypi_is_not_verified_either(tmp_path, capsys):
+    source = str(golden_data.load_path("vit_jax_token"))
+    target = str(tmp_path / "a.npz")
+    options = ["--to", "vit_jax:current", "--verify"]
+    assert _cli.main([source, target, *options]) == 0
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert last.startswith("not verified in the original library: a.npz")

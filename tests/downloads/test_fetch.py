@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -14,6 +15,7 @@ import pytest
 
 from keras_vit import downloads
 from keras_vit.downloads import Source
+from keras_vit.downloads import _fetch
 from keras_vit.downloads import _http
 from tests import server as web
 
@@ -342,3 +344,55 @@ def test_address(server, home):
     assert downloads.local(path) is path
     with pytest.raises(OSError, match="404"):
         downloads.local(server.url + "c.bin")
+
+
+@pytest.mark.backends("torch")
+def test_a_file_is_not_digested_at_each_use(server, folder, monkeypatch):
+    known = f"sha256:{DIGEST[:8]}"
+    path, _ = get(server, folder, digest=known)
+    read = []
+    digest_of = _fetch.digest_of
+
+    def counted(path, *algorithm):
+        read.append(path)
+        return digest_of(path, *algorithm)
+
+    monkeypatch.setattr(_fetch, "digest_of", counted)
+    for _ in range(2):
+        get(server, folder, digest=known)
+    assert not read
+    # A digest that became known later is compared with the record.
+    with pytest.raises(OSError, match="cannot be used: its sha256"):
+        get(server, folder, digest="sha256:00000000")
+    assert not read
+    os.utime(path, ns=(0, 0))
+    get(server, folder, digest=known)
+    assert len(read) == 1
+    get(server, folder, digest=known)
+    assert len(read) == 1
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("size", [len(BODY), len(BODY) + 1])
+def test_a_modified_file_is_noticed(size, server, folder):
+    path, _ = get(server, folder)
+    get(server, folder)
+    before = path.stat().st_mtime_ns
+    path.write_bytes(bytes(size))
+    if size != len(BODY):  # the size alone is enough
+        os.utime(path, ns=(before, before))
+    with pytest.raises(OSError, match="is not what it was when"):
+        get(server, folder)
+
+
+@pytest.mark.backends("torch")
+def test_a_record_of_before_gets_size_and_time(server, folder):
+    path, _ = get(server, folder)
+    record = folder / "w.bin.json"
+    content = json.loads(record.read_text())
+    for name in ("size", "mtime_ns", "checked"):
+        del content[name]
+    record.write_text(json.dumps(content))
+    get(server, folder)
+    assert json.loads(record.read_text())["size"] == len(BODY)
+    assert kept(folder) == [".lock", "w.bin", "w.bin.json"]

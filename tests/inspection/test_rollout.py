@@ -102,3 +102,10 @@ def test_pooling_by_attention_is_followed():
     assert read.shape == (2, 6)
     np.testing.assert_allclose(read.sum(-1), 1, atol=1e-6)
     assert np.ptp(read[0]) > 0.1
+
+
+def test_the_head_reads_the_first_patch():
+    model = models.looking_at(None, pooling="first_patch", class_token=True)
+    layout = inspection.token_layout(model)
+    read = _rollout._read_by_head(model, models.images(), layout)[0]
+    np.testing.assert_array_equal(read, [0, 1, 0, 0, 0, 0, 0])

@@ -132,6 +132,10 @@ CASES = {
         lambda: layers.Pooling("gap", num_prefix_tokens=2),
         TOKENS,
     ),
+    "Pooling first patch": (
+        lambda: layers.Pooling("first_patch", num_prefix_tokens=2),
+        TOKENS,
+    ),
     "AttentionPooling": (
         lambda: layers.AttentionPooling(3, 24, num_prefix_tokens=1),
         TOKENS,

@@ -36,6 +36,7 @@ CASES = {
     "tokens": ({"include_top": False}, 17),
     "gap": ({"pooling": "gap", "class_token": False}, 16),
     "token_gap": ({"pooling": "token_gap"}, 17),
+    "first_patch": ({"pooling": "first_patch", "class_token": False}, 16),
     "map": ({"pooling": "map", "class_token": False}, 16),
     "relative": ({"position_embedding": "relative"}, 17),
 }

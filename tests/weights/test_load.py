@@ -5,7 +5,11 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.converters import Checkpoint
+from keras_vit.converters._convert import Format
 from keras_vit.layers._position_embedding import fit_embedding
+from keras_vit.weights import load_into
+from keras_vit.weights import variables_of
 from keras_vit.weights._adapt import adapt_channels
 from tests import golden_data
 from tests.harness import numpy
@@ -414,3 +418,24 @@ def test_half_precision_file_loads(arrays, tmp_path):
 def test_loading_under_mixed_precision(arrays):
     keras.config.set_dtype_policy("mixed_bfloat16")
     assert_same_body(build(TOKEN), arrays)
+
+
+@pytest.mark.backends("torch")
+def test_positions_that_cannot_be_resampled_are_never_loaded():
+    """A class token and 3 x 5 patches have the shape of 4 x 4 patches."""
+    model = keras_vit.VisionTransformer(
+        **SIZES, classes=5, input_shape=(24, 40, 3)
+    )
+    weights = {
+        path: numpy(variable) for path, variable in variables_of(model).items()
+    }
+    checkpoint = Checkpoint("a.npz", "keras", Format("", {}, ()), weights, {})
+    other = keras_vit.VisionTransformer(
+        **SIZES, classes=5, input_shape=(32, 32, 3), position_prefix="none"
+    )
+    before = numpy(other.get_layer("position_embedding").embedding)
+    assert before.shape == weights["position_embedding/embedding"].shape
+    with pytest.raises(ValueError, match="cannot be fitted.*\n.* 0 prefix tok"):
+        load_into(other, checkpoint, grid=(3, 5))
+    after = numpy(other.get_layer("position_embedding").embedding)
+    np.testing.assert_array_equal(after, before)

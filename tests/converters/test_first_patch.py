@@ -1,0 +1,118 @@
+"""big_vision's `pool_type="0"`: its head takes the first patch, which the
+arrays of a file do not show."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.converters import _cli
+from keras_vit.converters import load
+from keras_vit.converters import save
+from keras_vit.weights import variables_of
+from tests import reference
+
+TOLERANCE = 3e-5
+
+
+def build(**arguments):
+    model = keras_vit.VisionTransformer(
+        **{
+            "patch_size": 4,
+            "hidden_size": 16,
+            "num_layers": 2,
+            "num_heads": 2,
+            "mlp_dim": 32,
+            "input_shape": (12, 12, 3),
+            "classes": 5,
+            "pooling": "first_patch",
+            **arguments,
+        }
+    )
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(rng.normal(0, 0.3, weight.shape))
+    return model
+
+
+def images():
+    draw = np.random.default_rng(1).uniform
+    return draw(-1, 1, (2, 12, 12, 3)).astype("float32")
+
+
+def run(model):
+    return keras.ops.convert_to_numpy(model(images(), training=False))
+
+
+@pytest.mark.parametrize("options", [{}, {"class_token": True}])
+def test_it_is_the_first_patch(options, record_error):
+    model = build(**options)
+    weights = {
+        path: keras.ops.convert_to_numpy(variable)
+        for path, variable in variables_of(model).items()
+    }
+    assert ("class_token/tokens" in weights) == bool(options)
+    expected = reference.vision_transformer(images(), weights, "first_patch")
+    error = np.abs(run(model) - expected).max()
+    record_error("first patch", str(options), error, TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["a.keras", "a.weights.h5"])
+def test_our_own_files_hold_it(name, tmp_path):
+    model = build()
+    save(model, tmp_path / name)
+    again = load(tmp_path / name)
+    assert again.get_layer("pooling").mode == "first_patch"
+    np.testing.assert_array_equal(run(again), run(model))
+
+
+def test_a_file_of_big_vision_comes_back_with_the_argument(tmp_path):
+    model, path = build(), tmp_path / "a.npz"
+    with pytest.warns(UserWarning, match="cannot say that its head takes"):
+        save(model, path, "big_vision")
+    for read in (
+        load(path, pooling="first_patch"),
+        keras_vit.VisionTransformer(weights=path, pooling="first_patch"),
+    ):
+        np.testing.assert_array_equal(run(read), run(model))
+    # A head that was read for another number of classes is new all the same.
+    fresh = load(path, pooling="first_patch", classes=3)
+    assert not run(fresh).any()
+
+
+def test_reading_says_that_arrays_do_not_tell(tmp_path, capsys):
+    path = tmp_path / "a.npz"
+    save(build(pooling="gap"), path, "big_vision")
+    with pytest.warns(UserWarning, match='Give `pooling="gap"` if') as found:
+        model = load(path)
+    assert found[0].filename == __file__
+    assert model.get_layer("pooling").mode == "gap"
+    load(path, pooling="gap")  # without a warning
+    assert _cli.main([str(path), "--inspect"]) == 0
+    assert "pooling: 'gap', the mean" in capsys.readouterr().out
+    options = ["--inspect", "--set", "pooling=first_patch"]
+    assert _cli.main([str(path), *options]) == 0
+    assert "ambiguous" not in capsys.readouterr().out
+
+
+@pytest.mark.backends("torch")
+def test_converting_says_so_and_takes_the_argument(tmp_path):
+    source, target = tmp_path / "a.npz", tmp_path / "a.safetensors"
+    save(build(pooling="gap"), source, "big_vision")
+    (note, *_) = _cli.convert(source, target, to="timm")
+    assert "--set pooling=first_patch" in note
+    settings = {"pooling": "first_patch"}
+    with pytest.raises(ValueError, match="pooling 'first_patch'"):
+        _cli.convert(source, tmp_path / "b.pth", to="timm", settings=settings)
+    _cli.convert(source, tmp_path / "a.keras", settings=settings)
+    model = load(tmp_path / "a.keras")
+    assert model.get_layer("pooling").mode == "first_patch"
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "layout", ["vit_jax", "timm", "mae", "huggingface", "torchvision"]
+)
+def test_other_layouts_refuse_it(layout, tmp_path):
+    with pytest.raises(ValueError, match="pooling 'first_patch'"):
+        save(build(class_token=True), tmp_path / "a.safetensors", layout)
