@@ -26,12 +26,12 @@ Exit status: 0 done, 1 refused or --verify found a difference, 2 wrong usage.
 import argparse
 import ast
 import pathlib
-import warnings
 
 import numpy as np
 
 from keras_vit import _program
 from keras_vit import downloads
+from keras_vit._warnings import warn
 from keras_vit.converters._checkpoint import open_checkpoint
 from keras_vit.converters._checkpoint import raise_if_untold
 from keras_vit.converters._decoder import decoder_facts
@@ -201,10 +201,9 @@ def _warn_if_not_finite(checkpoint):
         if not np.isfinite(array).all()
     ]
     if names:
-        warnings.warn(
+        warn(
             f"{checkpoint.path!r} holds values that are not finite, which are "
             f"kept; no model will load them: {', '.join(sorted(names))}",
-            stacklevel=3,
         )
 
 

@@ -1,6 +1,6 @@
 """The number of heads, which PyTorch's layouts do not store."""
 
-import warnings
+from keras_vit._warnings import warn
 
 # Published widths whose heads are not 64 channels wide.
 # "Scaling Vision Transformers", Table 2; SoViT, arXiv 2305.13035.
@@ -40,12 +40,11 @@ def number_of_heads(arrays, spelling, wanted=None):
         return hidden_size // norm.shape[0]
     if found := _usual(hidden_size):
         if hidden_size < _NARROWEST:
-            warnings.warn(
+            warn(
                 f"The number of heads is not stored, and taken to be {found}, "
                 "of 64 channels each. If it is another, give `num_heads` "
                 "(`--set num_heads=N` on the command line). "
                 f"{_candidates(hidden_size)}",
-                stacklevel=4,
             )
         return found
     raise ValueError(
@@ -71,11 +70,10 @@ def warn_if_another(told, spelling, target):
         or heads == _usual(hidden_size)
     ):
         return
-    warnings.warn(
+    warn(
         f"{str(target)!r} cannot say that it has {heads} heads of "
         f"{hidden_size // heads} channels each. Give num_heads={heads} when it "
         f"is read (`--set num_heads={heads}` on the command line).",
-        stacklevel=4,
     )
 
 

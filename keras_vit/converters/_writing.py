@@ -2,11 +2,11 @@
 out share."""
 
 import math
-import warnings
 
 import ml_dtypes
 import numpy as np
 
+from keras_vit._warnings import warn
 from keras_vit.converters import _huggingface
 from keras_vit.converters._convert import to_checkpoint
 from keras_vit.converters._files import SUFFIXES
@@ -88,10 +88,9 @@ def _warn_if_square(grid, target):
     rows, columns = grid or (1, 1)
     side = math.isqrt(rows * columns)
     if rows != columns and side * side == rows * columns:
-        warnings.warn(
+        warn(
             f"{str(target)!r} cannot say that its {rows * columns} positions "
             f"are a grid of {rows} x {columns}: whoever reads it takes "
             f"{side} x {side}. Give grid_size=({rows}, {columns}) "
             "when it is read, or write a .keras file.",
-            stacklevel=4,
         )
