@@ -8,6 +8,7 @@ from keras_vit import evaluation as evaluation
 from keras_vit import inspection as inspection
 from keras_vit import layers as layers
 from keras_vit import pretraining as pretraining
+from keras_vit import training as training
 from keras_vit._version import __version__ as __version__
 from keras_vit.models import BiT as BiT
 from keras_vit.models import BiT_R50x1 as BiT_R50x1

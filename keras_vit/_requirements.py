@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import sys
 
 # As in pyproject.toml; a test compares them.
@@ -32,7 +33,8 @@ def _check_keras():
         version = importlib.metadata.version("keras")
     except importlib.metadata.PackageNotFoundError:
         return  # a nightly build, or none: then the import says so
-    numbers = tuple(int(part) for part in version.split(".")[:2])
+    # A release candidate is "3.16rc1" or "3.16.0rc1".
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
     if numbers < KERAS:
         raise ImportError(
             f"keras_vit needs Keras {wanted} or newer, and this is Keras "

@@ -1,21 +1,24 @@
-"""Warnings that point at the caller's code."""
-
-import pathlib
-import sys
+import inspect
+import os
 import warnings
 
-_PACKAGE = str(pathlib.Path(__file__).parent)
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def warn(message, category=UserWarning):
-    """Issue a warning whose location is the first caller outside the package.
+    """Issues a warning at the line outside of this package that led to it.
+
+    The `skip_file_prefixes` of `warnings.warn` does so from Python 3.12 on.
 
     Args:
         message: String.
         category: Class of the warning.
     """
-    frame, level = sys._getframe(1), 2
-    while frame.f_back and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame, level = frame.f_back, level + 1
-    # From Python 3.12 on, `skip_file_prefixes` does the same.
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and _is_ours(frame):
+        level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def _is_ours(frame):
+    return os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE)

@@ -94,7 +94,13 @@ def test_an_old_keras(monkeypatch):
     for found["keras"] in ("2.15.0", f"{major}.{minor - 1}.3"):
         with pytest.raises(ImportError, match="this is Keras [23]"):
             _requirements.check()
-    for found["keras"] in (f"{major}.{minor}.0rc1", f"{major}.{minor + 9}.0"):
+    for found["keras"] in (
+        f"{major}.{minor}.0rc1",
+        f"{major}.{minor + 1}rc1",
+        f"{major}.{minor + 9}.0",
+        f"{major + 1}.0.dev1",
+        f"{major + 1}a1",
+    ):
         _requirements.check()
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import keras
+import numpy as np
 import pytest
 
 import keras_vit
@@ -15,12 +16,12 @@ HybridVisionTransformer R26ViTB32 R26ViTS32 R50ViTB16 R50ViTL32 R_ViTTi16
 VisionTransformer ViTB14 ViTB16 ViTB32 ViTB8 ViTG14 ViTH14 ViTL14 ViTL16 ViTL32
 ViTS14 ViTS16 ViTS32 ViTTi16 ViTg14 converters decode_predictions distribution
 evaluation feature_extractor inspection layers list_weights preprocess_input
-pretraining
+pretraining training
 """.split()
 
 
 def test_public_names():
-    rooms = {"models", "preprocessing", "weights", "training", "downloads"}
+    rooms = {"models", "preprocessing", "weights", "downloads"}
     rooms |= {"exporting"}  # of a tool
     found = {name for name in dir(keras_vit) if not name.startswith("_")}
     assert sorted(found - rooms) == sorted(PUBLIC)
@@ -98,3 +99,43 @@ assert np.abs(y - io["y"]).max() < 3e-5, np.abs(y - io["y"]).max()
     for backend in {"jax", "tensorflow", "torch"} - {keras.config.backend()}:
         done = run(code, KERAS_BACKEND=backend)
         assert done.returncode == 0, done.stderr
+
+
+def test_compiled_models_load_in_a_new_process(tmp_path):
+    """After `import keras_vit` alone, which does not import TensorFlow."""
+    schedules = keras_vit.training.HyperRule, keras_vit.training.WarmupDecay
+    for number, (optimizer, schedule) in enumerate(
+        [
+            (keras_vit.training.SGD, schedules[0](0.1, 100)),
+            (keras_vit.training.AdamW, schedules[1](0.1, 100, 10)),
+        ]
+    ):
+        inputs = keras.Input((4,))
+        model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+        peak = {"peak_rate": 0.1, "weight_decay": 1e-4} if number else {}
+        model.compile(
+            optimizer(schedule, **peak),
+            keras_vit.training.SigmoidCrossentropy(),
+        )
+        model.train_on_batch(np.ones((2, 4)), np.eye(2))
+        model.save(tmp_path / f"{number}.keras")
+    done = run(f"""
+import sys, keras
+import keras_vit
+if keras.config.backend() != "tensorflow":
+    assert "tensorflow" not in sys.modules
+models = [keras.models.load_model(f"{tmp_path}/{{n}}.keras") for n in (0, 1)]
+assert [int(m.optimizer.iterations) for m in models] == [1, 1]
+print(*(type(m.optimizer).__name__ for m in models))
+print(*(type(m.optimizer._learning_rate).__name__ for m in models))
+print(*(type(m.loss).__name__ for m in models))
+""")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [
+        "SGD",
+        "AdamW",
+        "HyperRule",
+        "WarmupDecay",
+        "SigmoidCrossentropy",
+        "SigmoidCrossentropy",
+    ]

@@ -7,11 +7,12 @@ from keras_vit.layers import _checks
 from keras_vit.layers import _fast
 from keras_vit.layers import _initializers
 from keras_vit.layers import _quantization
+from keras_vit.layers._composite import CompositeLayer
 from keras_vit.layers._relative_position import relative_logits
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MultiHeadAttention(keras.Layer):
+class MultiHeadAttention(CompositeLayer):
     """Multi-head attention whose variables are laid out as Keras's own.
 
     Separate projections and Keras's fused `dot_product_attention`, which is
@@ -102,6 +103,7 @@ class MultiHeadAttention(keras.Layer):
             self.query_norm.build((*inputs_shape[:2], *heads))
             self.key_norm = self._norm("key_norm")
             self.key_norm.build((*context_shape[:2], *heads))
+        self.restore_trainable()
 
     def _dense(self, equation, output_shape, hidden_size, name):
         bias = self.qkv_bias or name == "attention_output"

@@ -6,11 +6,12 @@ from keras_vit.layers import _fast
 from keras_vit.layers import _initializers
 from keras_vit.layers import _quantization
 from keras_vit.layers._attention import MultiHeadAttention
+from keras_vit.layers._composite import CompositeLayer
 from keras_vit.layers._mlp import MlpBlock
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class AttentionPooling(keras.Layer):
+class AttentionPooling(CompositeLayer):
     """Multi-head attention pooling: a learned probe asks all patches once.
 
     The probe's answer goes through an MLP on a residual. There is no norm
@@ -74,6 +75,7 @@ class AttentionPooling(keras.Layer):
         self.attention.build(one, input_shape)
         self.norm.build(one)
         self.mlp.build(one)
+        self.restore_trainable()
 
     def call(self, inputs):
         patches = inputs[:, self.num_prefix_tokens :]

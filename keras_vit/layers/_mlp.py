@@ -5,10 +5,11 @@ from keras_vit.layers import _checks
 from keras_vit.layers import _fast
 from keras_vit.layers import _initializers
 from keras_vit.layers import _quantization
+from keras_vit.layers._composite import CompositeLayer
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MlpBlock(keras.Layer):
+class MlpBlock(CompositeLayer):
     """Two dense layers with an activation between: the encoder's MLP.
 
     From "An Image is Worth 16x16 Words", Section 3.1
@@ -60,6 +61,7 @@ class MlpBlock(keras.Layer):
         self.dense_1.build(input_shape)
         self.dense_2 = self._dense(self.mlp_dim, hidden_size, "dense_2")
         self.dense_2.build((*input_shape[:-1], self.mlp_dim))
+        self.restore_trainable()
 
     def call(self, inputs, training=False):
         x = self.dense_1(_fast.rows(inputs))

@@ -85,7 +85,12 @@ class PatchEmbedding(keras.Layer):
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
 
     def call(self, inputs):
-        images = _patch_grid.fit(inputs, self.patch_size, self.pad_to_patch)
+        images = _patch_grid.fit(
+            inputs,
+            self.patch_size,
+            self.pad_to_patch,
+            channels=self.kernel.shape[2],
+        )
         x = _padding.channels_last(
             ops.conv,
             images,

@@ -34,14 +34,18 @@ def grid_size(image_size, patch_size, pad_to_patch=False):
     )
 
 
-def fit(images, patch_size, pad_to_patch):
+def fit(images, patch_size, pad_to_patch, channels=None):
     """Returns images (B, H, W, C) whose sizes the patch divides.
 
     Zeros are added at the bottom and at the right where `pad_to_patch` allows
     it. Sizes that are known only while the graph runs (TensorFlow, with an
     input of unknown size) are checked by a reshape that fails: a strided
     convolution would drop the last rows and columns without a word.
+
+    TensorFlow also forgets the number of channels once it has traced images
+    of another one, so a layer that knows it gives `channels`.
     """
+    channels = channels or images.shape[-1]
     height, width = size_of(images, 1, 2)
     if pad_to_patch:
         for axis, (size, patch) in enumerate(
@@ -60,7 +64,7 @@ def fit(images, patch_size, pad_to_patch):
     rows, columns = height // patch_size[0], width // patch_size[1]
     size = (rows * patch_size[0], columns * patch_size[1])
     # With a free batch size the reshape could share out pixels anew.
-    shape = (ops.shape(images)[0], *size, images.shape[-1])
+    shape = (ops.shape(images)[0], *size, channels)
     return ops.reshape(images, shape)
 
 

@@ -3,12 +3,13 @@ from keras import ops
 
 from keras_vit.layers import _checks
 from keras_vit.layers import _padding
+from keras_vit.layers._composite import CompositeLayer
 from keras_vit.layers._group_norm import GroupNorm
 from keras_vit.layers._std_conv import StdConv2D
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ResidualUnit(keras.Layer):
+class ResidualUnit(CompositeLayer):
     """A bottleneck unit of the hybrids' ResNets and of BiT's.
 
     Three convolutions, 1 x 1, 3 x 3 and 1 x 1, on a residual, with group
@@ -129,6 +130,7 @@ class ResidualUnit(keras.Layer):
             self.conv_proj.build(input_shape)
         if self.norm_proj is not None:
             self.norm_proj.build(shape)
+        self.restore_trainable()
 
     def call(self, inputs):
         unit = self._norm_first if self.preactivation else self._norm_last

@@ -8,12 +8,13 @@ from keras_vit.layers import _quantization
 from keras_vit.layers import _reading
 from keras_vit.layers import _remat
 from keras_vit.layers._attention import MultiHeadAttention
+from keras_vit.layers._composite import CompositeLayer
 from keras_vit.layers._layer_scale import LayerScale
 from keras_vit.layers._mlp import MlpBlock
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class TransformerBlock(keras.Layer):
+class TransformerBlock(CompositeLayer):
     """A pre-norm encoder block: attention and an MLP, each on a residual.
 
     From "An Image is Worth 16x16 Words", Section 3.1, Equations 2 and 3
@@ -118,6 +119,7 @@ class TransformerBlock(keras.Layer):
         if self.layer_scale is not None:
             self.scale_1.build(inputs_shape)
             self.scale_2.build(inputs_shape)
+        self.restore_trainable()
 
     def call(self, inputs, relative=None, training=False):
         # Now: gradients may want these values when the model has ended.

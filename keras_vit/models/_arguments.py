@@ -2,7 +2,6 @@
 and with nothing left open."""
 
 import types
-import warnings
 
 from keras_vit._warnings import warn
 from keras_vit.converters import Checkpoint
@@ -106,14 +105,12 @@ def _warn_of_zero_head(s):
     if head is None or not s.include_top or s.classes != head.shape[1]:
         return
     if s.classes == CLASSES_21K and not head.any():
-        warnings.warn(
+        warn(
             f"{s.checkpoint.path!r} was released with a head of zeros: all "
             f"{CLASSES_21K:,} logits of this model are 0 whatever the image. "
             "Give `classes` for a new head to train, or `include_top=False` "
             "for features; AugReg's weights ('augreg-imagenet21k') have a "
             "trained head.",
-            UserWarning,
-            stacklevel=2,
         )
 
 

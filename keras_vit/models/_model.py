@@ -1,8 +1,10 @@
 import contextlib
+import functools
 import itertools
 
 import keras
 
+from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import Pooling
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers import _fast
@@ -18,6 +20,10 @@ class Model(keras.Model):
     graph is what it was. `feature_extractor`, or another model on the same
     tensors, has all tokens where it gives them out; and so has a PyTorch hook
     in the last block.
+
+    `fit`, `evaluate` and `predict` check the shape of an array of images
+    before they begin: with JAX, Keras's trainer loses the weights of a model
+    if an error occurs later.
 
     With PyTorch, `fit` also frees the gradients of the last step before the
     next one, and not in the midst of it.
@@ -52,6 +58,44 @@ class Model(keras.Model):
         if any(_fast.is_watched(layer) for layer in layers):
             return contextlib.nullcontext()
         return _reading.first_of(layers[0], count)
+
+    @functools.wraps(keras.Model.fit)
+    def fit(self, x=None, *args, **kwargs):
+        self._check_images(x)
+        return super().fit(x, *args, **kwargs)
+
+    @functools.wraps(keras.Model.evaluate)
+    def evaluate(self, x=None, *args, **kwargs):
+        self._check_images(x)
+        return super().evaluate(x, *args, **kwargs)
+
+    @functools.wraps(keras.Model.predict)
+    def predict(self, x, *args, **kwargs):
+        self._check_images(x)
+        return super().predict(x, *args, **kwargs)
+
+    def _check_images(self, x):
+        """Raises a ValueError if an array cannot be the model's images.
+
+        Datasets and generators pass: their shapes are known batch by batch.
+        """
+        shape = tuple(getattr(x, "shape", None) or ())
+        if len(self.inputs) != 1 or len(self.inputs[0].shape) != 4:
+            return
+        if len(shape) != 4 or not all(isinstance(n, int) for n in shape):
+            return
+        channels = self.inputs[0].shape[-1]
+        if channels not in (None, shape[-1]):
+            raise ValueError(
+                f"{self.name!r} takes images of {channels} channels, as "
+                "(batch, height, width, channels). Received: images of shape "
+                f"{shape}. Channels come last; leave out an alpha channel "
+                "with `images[..., :3]`."
+            )
+        for layer in self.layers:
+            if isinstance(layer, PatchEmbedding):
+                if layer.input is self.inputs[0]:
+                    layer.compute_output_shape(shape)
 
     if keras.config.backend() == "torch":
 

@@ -96,6 +96,7 @@ def named_model(variant, build, sizes, what):
         )
 
     model.__name__ = model.__qualname__ = variant
+    model.__module__ = "keras_vit.models"  # where pickle finds it
     model.__doc__ = _DOC.format(
         name=variant, what=what, function=build.__name__
     )

@@ -106,8 +106,9 @@ def test_nan_is_converted_bit_for_bit_with_a_warning(name, whole, tmp_path):
     arrays[key] = bits.view("float32")
     path = put(name, arrays, whole, tmp_path)
     target = tmp_path / "target.npz"
-    with pytest.warns(UserWarning, match="not finite, which are kept"):
+    with pytest.warns(UserWarning, match="not finite, which are") as caught:
         _cli.convert(path, target, to="vit_jax", layout=None)
+    assert __file__ in {warning.filename for warning in caught}
     found = read(target, finite=False)[FLAX[0]]
     np.testing.assert_array_equal(found.view("uint32"), bits)
 

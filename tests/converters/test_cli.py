@@ -173,10 +173,13 @@ def test_other_heads_than_a_reader_takes_are_said(tmp_path):
     )
     source, target = (tmp_path / name for name in ("a.npz", "timm.pth"))
     keras_vit.converters.save(model, source)  # Google's layout stores it
-    with pytest.warns(UserWarning, match="cannot say that it has 4 heads of"):
+    message = "cannot say that it has 4 heads of"
+    with pytest.warns(UserWarning, match=message) as caught:
         keras_vit.converters.save(model, target, "timm")
-    with pytest.warns(UserWarning, match="taken to be 1, of 64 channels"):
+    assert __file__ in {warning.filename for warning in caught}
+    with pytest.warns(UserWarning, match="taken to be 1, of 64 ch") as caught:
         _cli.convert(target, tmp_path / "guessed.npz", to="vit_jax")
+    assert __file__ in {warning.filename for warning in caught}
     told = {"num_heads": 4}
     _cli.convert(target, tmp_path / "told.npz", to="vit_jax", settings=told)
     told, guessed = (read(tmp_path / f"{n}.npz") for n in ("told", "guessed"))

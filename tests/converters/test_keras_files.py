@@ -201,8 +201,10 @@ def test_from_a_checkpoint_to_weights_and_back(case, tmp_path):
 def test_a_square_that_is_none_is_warned_of(tmp_path):
     model = build("any size")  # 2 x 8
     path = tmp_path / "model.npz"
-    with pytest.warns(UserWarning, match=r"2 x 8: whoever reads it takes 4 x"):
+    message = r"2 x 8: whoever reads it takes 4 x"
+    with pytest.warns(UserWarning, match=message) as caught:
         save(model, path)
+    assert __file__ in {warning.filename for warning in caught}
     assert load(path).input_shape == (None, 32, 32, 3)
     assert load(path, grid_size=(2, 8)).input_shape == (None, 16, 64, 3)
     save(model, tmp_path / "model.keras")

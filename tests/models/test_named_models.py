@@ -1,8 +1,13 @@
 """What is said of arguments that other packages have."""
 
+import multiprocessing
+import pickle
+
 import pytest
 
 import keras_vit
+from keras_vit.models import BIT_VARIANTS
+from keras_vit.models import VARIANTS
 
 
 def test_arguments_by_position():
@@ -34,3 +39,17 @@ def test_a_file_of_another_size_is_said_in_few_lines(tmp_path):
         keras_vit.ViTS16(weights=tmp_path / "a.npz", **sizes)
     said = str(error.value)
     assert "and " in said and " more" in said and said.count("\n") < 30
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", [*VARIANTS, *BIT_VARIANTS])
+def test_functions_can_be_pickled(name):
+    function = getattr(keras_vit, name)
+    assert pickle.loads(pickle.dumps(function)) is function
+
+
+@pytest.mark.backends("torch")
+def test_functions_can_be_sent_to_a_new_process():
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        name = pool.apply(getattr, (keras_vit.ViTB16, "__name__"))
+    assert name == "ViTB16"

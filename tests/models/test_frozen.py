@@ -1,0 +1,232 @@
+"""Layers that were frozen stay frozen in saved, loaded and cloned models."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import layers
+
+SMALL = {"input_shape": (16, 16, 3), "classes": 3}
+
+
+def vit(**arguments):
+    return keras_vit.VisionTransformer(
+        patch_size=8,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=2,
+        **{**SMALL, "qk_norm": True, "layer_scale": 0.1, **arguments},
+    )
+
+
+def map_pooled():
+    return vit(pooling="map")
+
+
+def hybrid():
+    return keras_vit.HybridVisionTransformer(
+        resnet_layers=(1,),
+        width_factor=0.5,
+        patch_size=1,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        **SMALL,
+    )
+
+
+def bit():
+    return keras_vit.BiT(resnet_layers=(1,), width_factor=0.5, **SMALL)
+
+
+def batch():
+    random = np.random.default_rng(0)
+    images = random.uniform(-1, 1, (4, 16, 16, 3)).astype("float32")
+    return images, np.array([0, 1, 2, 0])
+
+
+def compiled(model):
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    return model
+
+
+def trainable(model):
+    paths = {v.path for v in model.trainable_variables}
+    assert paths == {v.path for v in model.variables if v.trainable}
+    return paths
+
+
+def saved_and_loaded(model, tmp_path):
+    model.save(tmp_path / "model.keras")
+    return keras.models.load_model(tmp_path / "model.keras")
+
+
+def copies(model, tmp_path):
+    """Returns the model as each of Keras's ways of copying one gives it."""
+    config = json.loads(json.dumps(model.get_config()))
+    return {
+        "load_model": saved_and_loaded(model, tmp_path),
+        "clone_model": keras.models.clone_model(model),
+        "from_config": type(model).from_config(config),
+        "model_from_json": keras.models.model_from_json(model.to_json()),
+    }
+
+
+def flags(model):
+    return {x.path: x.trainable for x in model._flatten_layers() if x.weights}
+
+
+def assert_copies_are_equal(model, tmp_path):
+    for way, copy in copies(model, tmp_path).items():
+        assert trainable(copy) == trainable(model), way
+        assert flags(copy) == flags(model), way
+
+
+@pytest.mark.parametrize("build", [vit, map_pooled, hybrid, bit])
+def test_all_but_the_head(build, tmp_path):
+    model = build()
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+    assert trainable(model) == {"head/kernel", "head/bias"}
+    assert_copies_are_equal(model, tmp_path)
+
+
+def freeze_an_attention(model):
+    model.get_layer("block_0").attention.trainable = False
+
+
+def freeze_one_sublayer(model):
+    model.get_layer("block_1").mlp.dense_1.trainable = False
+    model.get_layer("block_0").norm_2.trainable = False
+
+
+def train_one_sublayer_of_a_frozen_block(model):
+    block = model.get_layer("block_0")
+    block.trainable = False
+    block.mlp.trainable = True
+    block.attention.query.trainable = True
+
+
+def freeze_all_but_the_last_block(model):
+    for layer in model.layers:
+        layer.trainable = layer.name in ("block_1", "encoder_norm", "head")
+
+
+def freeze_and_unfreeze(model):
+    freeze_all_but_the_last_block(model)
+    model.trainable = True
+
+
+@pytest.mark.parametrize(
+    "freeze",
+    [
+        freeze_an_attention,
+        freeze_one_sublayer,
+        freeze_all_but_the_last_block,
+        freeze_and_unfreeze,
+    ],
+)
+def test_partial_freezing(freeze, tmp_path):
+    model = vit()
+    freeze(model)
+    assert_copies_are_equal(model, tmp_path)
+
+
+def test_trainable_sublayers_of_a_frozen_block(tmp_path):
+    model = vit()
+    train_one_sublayer_of_a_frozen_block(model)
+    expected = trainable(model)
+    assert "block_0/attention/query/kernel" in expected
+    assert "block_0/attention/key/kernel" not in expected
+    assert_copies_are_equal(model, tmp_path)
+
+
+def test_a_whole_frozen_model(tmp_path):
+    model = vit()
+    model.trainable = False
+    for way, copy in copies(model, tmp_path).items():
+        assert not copy.trainable_variables, way
+        copy.trainable = True
+        for layer in copy.layers:  # Keras's clone says that it is trainable
+            layer.trainable = True
+        assert len(copy.trainable_variables) == len(model.variables), way
+
+
+def test_a_frozen_backbone_inside_a_model(tmp_path):
+    backbone = vit(include_top=False)
+    backbone.trainable = False
+    inputs = keras.Input((16, 16, 3))
+    outputs = keras.layers.Dense(3, name="new_head")(backbone(inputs))
+    model = keras.Model(inputs, outputs)
+    assert trainable(model) == {"new_head/kernel", "new_head/bias"}
+    for way, copy in copies(model, tmp_path).items():
+        assert trainable(copy) == trainable(model), way
+
+
+def test_loaded_layers_can_be_unfrozen_and_frozen_again(tmp_path):
+    model = vit()
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+    loaded = saved_and_loaded(model, tmp_path)
+    block = loaded.get_layer("block_0")
+    block.trainable = True
+    assert len(trainable(loaded)) == 2 + len(block.weights)
+    block.trainable = False
+    assert trainable(loaded) == {"head/kernel", "head/bias"}
+
+
+def test_training_resumes_with_the_state_of_the_optimizer(tmp_path):
+    model = compiled(vit())
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+    model.get_layer("block_1").mlp.trainable = True
+    model.train_on_batch(*batch())
+    loaded = saved_and_loaded(model, tmp_path)
+    before = [np.array(v) for v in model.optimizer.variables]
+    after = [np.array(v) for v in loaded.optimizer.variables]
+    assert len(after) == 2 + 2 * len(model.trainable_variables)
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for _ in range(2):
+        losses = [m.train_on_batch(*batch()) for m in (model, loaded)]
+        assert losses[0] == losses[1]
+    for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_frozen_layer_that_is_built_later():
+    block = layers.TransformerBlock(2, 32, trainable=False)
+    block.build((None, 4, 16))
+    assert not [v for v in block.variables if v.trainable]
+    block = layers.TransformerBlock(2, 32)
+    block.attention.trainable = False
+    block.build((None, 4, 16))
+    inside = {v.path for v in block.trainable_variables}
+    assert not [path for path in inside if "attention" in path]
+    assert len(inside) == len(block.weights) - 8
+
+
+def test_configs_that_were_not_built_keep_the_flags():
+    block = layers.TransformerBlock(2, 32)
+    block.build((None, 4, 16))
+    assert "sublayer_trainable" not in block.get_config()
+    block.mlp.trainable = False
+    config = block.get_config()
+    assert config["sublayer_trainable"] == {"mlp": False}
+    copy = layers.TransformerBlock.from_config(config)
+    assert copy.get_config() == config
+    copy.build((None, 4, 16))
+    assert copy.get_config() == config
+    assert not copy.mlp.trainable_variables and copy.attention.trainable
+
+
+def test_unknown_sublayers_are_an_error():
+    block = layers.TransformerBlock(2, 32, sublayer_trainable={"mpl": False})
+    with pytest.raises(ValueError, match="mlp/dense_1.*Received: mpl"):
+        block.build((None, 4, 16))

@@ -1,0 +1,352 @@
+"""What Keras users do with a model every day, on small models."""
+
+import pickle
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import layers
+
+
+def vit(**arguments):
+    return keras_vit.VisionTransformer(
+        **{
+            "input_shape": (16, 16, 3),
+            "patch_size": 8,
+            "hidden_size": 16,
+            "num_layers": 2,
+            "num_heads": 2,
+            "classes": 3,
+            **arguments,
+        }
+    )
+
+
+def data(count=8, channels=3):
+    random = np.random.default_rng(0)
+    images = random.uniform(-1, 1, (count, 16, 16, channels))
+    return images.astype("float32"), np.arange(count) % 3
+
+
+def compiled(model, **arguments):
+    model.compile(
+        arguments.pop("optimizer", None) or keras.optimizers.Adam(0.001),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        **arguments,
+    )
+    return model
+
+
+def fit(model, *data, **arguments):
+    history = model.fit(
+        *data, verbose=0, **{"batch_size": 4, **arguments}
+    ).history
+    assert all(np.isfinite(values).all() for values in history.values())
+    return history
+
+
+def assert_equal(model, other):
+    images, _ = data()
+    np.testing.assert_allclose(
+        model.predict(images, verbose=0),
+        other.predict(images, verbose=0),
+        atol=1e-6,
+    )
+
+
+def test_callbacks(tmp_path):
+    callbacks = keras.callbacks
+    model = compiled(vit())
+    path = tmp_path / "best.keras"
+    history = fit(
+        model,
+        *data(),
+        epochs=3,
+        validation_split=0.5,
+        callbacks=[
+            callbacks.ModelCheckpoint(path, monitor="loss"),
+            callbacks.EarlyStopping("val_loss", patience=2),
+            callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=100),
+            callbacks.CSVLogger(tmp_path / "log.csv"),
+        ],
+    )
+    rows = (tmp_path / "log.csv").read_text().splitlines()
+    assert len(rows) == 1 + len(history["loss"])
+    assert history["learning_rate"][-1] < history["learning_rate"][0]
+    assert_equal(model, keras.models.load_model(path))
+
+
+def test_backup_and_restore(tmp_path):
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+
+    class Interrupt(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(compiled(vit()), *data(), epochs=2, callbacks=[backup, Interrupt()])
+    model = compiled(vit())
+    assert len(fit(model, *data(), epochs=2, callbacks=[backup])["loss"]) == 1
+    assert int(model.optimizer.iterations) == 4
+
+
+def test_averaged_weights():
+    optimizer = keras.optimizers.SGD(0.1, use_ema=True)
+    model = compiled(vit(), optimizer=optimizer)
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    fit(model, *data(), validation_data=data(), callbacks=[swap])
+
+
+def test_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    board = keras.callbacks.TensorBoard(tmp_path, histogram_freq=1)
+    fit(compiled(vit()), *data(), callbacks=[board])
+    assert list(tmp_path.rglob("events.out*"))
+
+
+@pytest.mark.backends("jax")
+def test_train_step_with_jax():
+    class Custom(keras_vit.models.Model):
+        def train_step(self, state, data):
+            logs, state = super().train_step(state, data)
+            return {**logs, "extra": 2 * logs["loss"]}, state
+
+    whole = vit()
+    model = compiled(Custom(whole.input, whole.output))
+    assert "extra" in fit(model, *data())
+
+
+@pytest.mark.backends("tensorflow", "torch")
+def test_train_step():
+    class Custom(keras_vit.models.Model):
+        def train_step(self, data):
+            logs = super().train_step(data)
+            return {**logs, "extra": 2 * logs["loss"]}
+
+    whole = vit()
+    model = compiled(Custom(whole.input, whole.output))
+    assert "extra" in fit(model, *data())
+
+
+@pytest.mark.backends("jax")
+def test_custom_loop_with_jax():
+    import jax
+
+    model, (images, labels) = vit(), data()
+    optimizer = keras.optimizers.Adam(0.01)
+    optimizer.build(model.trainable_variables)
+    loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def loss_of(trainable, frozen):
+        logits, frozen = model.stateless_call(
+            trainable, frozen, images, training=True
+        )
+        return loss_fn(labels, logits), frozen
+
+    @jax.jit
+    def step(trainable, frozen, state):
+        (loss, frozen), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+            trainable, frozen
+        )
+        trainable, state = optimizer.stateless_apply(
+            state, gradients, trainable
+        )
+        return loss, trainable, frozen, state
+
+    state = [
+        [v.value for v in variables]
+        for variables in (
+            model.trainable_variables,
+            model.non_trainable_variables,
+            optimizer.variables,
+        )
+    ]
+    losses = []
+    for _ in range(5):
+        loss, *state = step(*state)
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.backends("tensorflow")
+def test_custom_loop_with_tensorflow():
+    import tensorflow as tf
+
+    model, (images, labels) = vit(), data()
+    optimizer = keras.optimizers.Adam(0.01)
+    loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = loss_fn(labels, model(images, training=True))
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        return loss
+
+    losses = [float(step()) for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.backends("torch")
+def test_custom_loop_with_torch():
+    import torch
+
+    model, (images, labels) = vit(), data()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    losses = []
+    for _ in range(5):
+        logits = model(images, training=True)
+        labels = torch.as_tensor(labels, device=logits.device)
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        images, labels = data()
+        part = slice(4 * index, 4 * index + 4)
+        return images[part], labels[part]
+
+
+def generator():
+    while True:
+        yield data(4)
+
+
+def test_python_data_and_generators():
+    model = compiled(vit())
+    fit(model, Batches(), batch_size=None)
+    fit(model, generator(), batch_size=None, steps_per_epoch=2)
+
+
+def test_tf_data():
+    tf = pytest.importorskip("tensorflow")
+    dataset = tf.data.Dataset.from_tensor_slices(data()).batch(4)
+    fit(compiled(vit()), dataset, batch_size=None)
+
+
+def test_torch_data_loader():
+    torch = pytest.importorskip("torch")
+    images, labels = map(torch.as_tensor, data())
+    dataset = torch.utils.data.TensorDataset(images, labels)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=4)
+    fit(compiled(vit()), loader, batch_size=None)
+
+
+def test_weights_of_samples_and_classes():
+    model = compiled(vit())
+    fit(model, *data(), sample_weight=np.linspace(0, 1, 8))
+    fit(model, *data(), class_weight={0: 1.0, 1: 2.0, 2: 0.5})
+
+
+def check_policy(policy, tmp_path):
+    keras.config.set_dtype_policy(policy)
+    model = compiled(vit(num_layers=1))
+    fit(model, *data(4))
+    path = tmp_path / "model.keras"
+    model.save(path)
+    keras.config.set_dtype_policy("float32")
+    loaded = keras.models.load_model(path)
+    assert loaded.get_layer("block_0").dtype_policy.name == policy
+    assert_equal(model, loaded)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "float64"])
+def test_dtype_policies(policy, tmp_path):
+    check_policy(policy, tmp_path)
+
+
+# With JAX on a CPU, a training step fails in XLA: "The precision
+# 'F16_F16_F32' is not supported by dot_general on CPU".
+@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.parametrize("policy", ["mixed_float16", "float16"])
+def test_float16_policies(policy, tmp_path):
+    check_policy(policy, tmp_path)
+
+
+def test_gradient_accumulation_and_eager():
+    optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)
+    fit(compiled(vit(), optimizer=optimizer), *data())
+    fit(compiled(vit(num_layers=1), run_eagerly=True), *data(4))
+
+
+@pytest.mark.backends("jax", "tensorflow")  # Keras refuses it with PyTorch
+def test_steps_per_execution():
+    fit(compiled(vit(), steps_per_execution=2), *data())
+
+
+def test_a_new_head_on_a_sub_model(tmp_path):
+    model = vit()
+    features = model.get_layer("pre_logits").output
+    outputs = keras.layers.Dense(5, name="new_head")(features)
+    new = keras.Model(model.input, outputs, name="renamed")
+    new.save(tmp_path / "new.keras")
+    assert_equal(new, keras.models.load_model(tmp_path / "new.keras"))
+    tokens = keras.Model(model.input, model.get_layer("block_0").output)
+    assert tokens.predict(data()[0], verbose=0).shape == (8, 5, 16)
+
+
+def test_clones_and_pickles():
+    model = vit()
+    model.name = "renamed"
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    assert_equal(model, clone)
+    assert_equal(model, pickle.loads(pickle.dumps(model)))
+
+
+def test_weights_in_shards(tmp_path):
+    model, other = vit(), vit()
+    path = tmp_path / "model.weights.json"
+    model.save_weights(path, max_shard_size=2e-5)
+    other.load_weights(path)
+    assert_equal(model, other)
+
+
+def test_frames_of_a_video():
+    model = vit(include_top=False, pooling="token")
+    frames = keras.Input((2, 16, 16, 3))
+    video = keras.Model(frames, keras.layers.TimeDistributed(model)(frames))
+    images = data(4)[0].reshape(2, 2, 16, 16, 3)
+    found = video.predict(images, verbose=0)
+    expected = model.predict(data(4)[0], verbose=0).reshape(2, 2, 16)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_other_channels(channels):
+    model = compiled(vit(input_shape=(16, 16, channels)))
+    fit(model, *data(channels=channels))
+
+
+def test_lora(tmp_path):
+    model = vit()
+    for block in ("block_0", "block_1"):
+        model.get_layer(block).attention.query.enable_lora(2)
+    fit(compiled(model), *data())
+    model.save(tmp_path / "model.keras")
+    assert_equal(model, keras.models.load_model(tmp_path / "model.keras"))
+
+
+def test_layers_alone():
+    tokens = np.ones((2, 5, 16), "float32")
+    for layer in (
+        layers.TransformerBlock(2, 32),
+        layers.MultiHeadAttention(2),
+        layers.MlpBlock(32),
+    ):
+        assert tuple(layer(tokens).shape) == (2, 5, 16)
+    sequential = keras.Sequential([layers.TransformerBlock(2, 32)])
+    assert tuple(sequential(tokens).shape) == (2, 5, 16)
