@@ -50,6 +50,12 @@ class Config(training.TrainedFlags):
         "the run of --weights was on",
         "NAME|FOLDER",
     )
+    test_split: str | None = training.flag(
+        None,
+        "for a name in TFDS, the split to evaluate on; default: test, or "
+        "validation where test has no labels",
+        "NAME",
+    )
     shots: tuple[int, ...] = training.flag(
         (1, 5, 10, 25), "training images a class"
     )
@@ -86,7 +92,11 @@ def main(config):
         name = config.dataset or trained.dataset
         if name is None:
             raise ValueError("Give --dataset: nothing tells which one.")
-        data = training.find_data(name, skip_bad_images=config.skip_bad_images)
+        data = training.find_data(
+            name,
+            skip_bad_images=config.skip_bad_images,
+            test_split=config.test_split,
+        )
         data = training.fitted(data, trained)
         model = training.features_of(trained.model)
         options = trained.reading(data, config.batch_size)

@@ -148,7 +148,7 @@ class Data:
         }
 
 
-def find_data(name, holdout=0.0, skip_bad_images=False):
+def find_data(name, holdout=0.0, skip_bad_images=False, test_split=None):
     """Finds a dataset by its name.
 
     Args:
@@ -163,6 +163,9 @@ def find_data(name, holdout=0.0, skip_bad_images=False):
             or the end of a file tells (another format, cut, too large), else
             when their batch is made, which ends a run after its last
             checkpoint.
+        test_split: String. For a name in TFDS, the split to evaluate on. None
+            takes "test", or "validation" ("val") where there is no such split
+            or its images have no labels, as of ImageNet and iNaturalist.
 
     Returns:
         A `Data`. What has no test set of its own is split 80 to 20, class by
@@ -174,18 +177,24 @@ def find_data(name, holdout=0.0, skip_bad_images=False):
         ImportError: if a package is missing; the message says how to get it.
     """
     holdout = share_of(name, holdout)
+    is_folder = pathlib.Path(name).expanduser().exists()
+    if test_split is not None and (name == "digits" or is_folder):
+        raise ValueError(
+            "--test-split is for data sets in TFDS. Received: "
+            f"{test_split!r} with --dataset {name!r}"
+        )
     # Each source is imported when it is asked for: digits need no TensorFlow.
     if name == "digits":
         from keras_vit.training._digits import digits
 
         return digits(holdout)
-    if pathlib.Path(name).expanduser().exists():
+    if is_folder:
         from keras_vit.training._folders import folder
 
         return folder(name, holdout, skip_bad_images)
     from keras_vit.training._tfds import from_tfds
 
-    return from_tfds(name, holdout)
+    return from_tfds(name, holdout, test_split)
 
 
 def share_of(name, holdout):
