@@ -188,7 +188,8 @@ def print_results(facts, output):
     size, channels = config["image_size"], data["channels"]
     scale = f"keras_vit.preprocess_input(images, mode={config['mode']!r})"
     values = "0 to 255"
-    if data["name"] == "digits":  # scikit-learn's, which are not bytes
+    # Those of scikit-learn, which are not bytes; not a folder of that name.
+    if data["name"] == "digits" and data["image_size"] == 8:
         scale, values = "images / 8 - 1", "0 to 16"
     print(
         f"To use it in Python on images of {size} x {size} x {channels} with "

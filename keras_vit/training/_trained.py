@@ -45,7 +45,7 @@ class Trained:
 
     def reading(self, data, batch_size):
         """Returns the arguments of `Data.test` that the model needs."""
-        plain = "simple" if data.name == "digits" else "vit_jax"
+        plain = "simple" if _is_digits(data) else "vit_jax"
         return {
             "image_size": self.image_size,
             "batch_size": batch_size,
@@ -280,13 +280,18 @@ def _hint(count, wanted):
     return ""
 
 
+def _is_digits(data):
+    """Whether these are scikit-learn's, and not a folder of that name."""
+    return data.name == "digits" and data.image_size == 8
+
+
 def fitted(data, trained):
     """Returns the data with as many channels as the model takes.
 
     Raises:
         ValueError: if they cannot be had.
     """
-    if data.name == "digits" and trained.channels == 3:
+    if _is_digits(data) and trained.channels == 3:
         raise ValueError(
             "Digits are grey, and the model takes images of 3 channels. Load "
             "it for one: keras_vit.converters.load(..., input_shape=(8, 8, 1))."

@@ -21,7 +21,11 @@ def printed_code(facts, folder, capsys):
 def facts_of(name, channels, mode):
     return {
         "config": {"mode": mode, "image_size": 8},
-        "data": {"name": name, "channels": channels},
+        "data": {
+            "name": name,
+            "channels": channels,
+            "image_size": 8 if channels == 1 else None,
+        },
         "seconds": 1.0,
         "test_accuracy": 0.5,
     }
@@ -57,9 +61,14 @@ def test_the_printed_code_scales_digits_as_in_training(tmp_path, capsys):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["tf", "torch"])
-def test_the_printed_code_scales_photos_as_in_training(tmp_path, capsys, mode):
-    code = printed_code(facts_of("photos", 3, mode), tmp_path, capsys)
+@pytest.mark.parametrize(
+    "name, mode", [("photos", "tf"), ("photos", "torch"), ("digits", "tf")]
+)
+def test_the_printed_code_scales_photos_as_in_training(
+    tmp_path, capsys, name, mode
+):
+    """Also of a folder that is called digits."""
+    code = printed_code(facts_of(name, 3, mode), tmp_path, capsys)
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
     expected = keras_vit.preprocess_input(images, mode=mode)
     assert np.array_equal(scaled(images, code), expected)

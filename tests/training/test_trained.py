@@ -177,6 +177,14 @@ def test_channels():
         training.fitted(training.find_data("digits"), found_for(3))
 
 
+@pytest.mark.backends("torch")
+def test_a_folder_of_photos_that_is_called_digits():
+    folder = training.Data("digits", ("a", "b"), 3, None, 0, 1)
+    model = found_for(2)
+    assert training.fitted(folder, model).channels == 3
+    assert model.reading(folder, 4)["protocol"] == "vit_jax"
+
+
 def test_outputs_of_every_image_once():
     data = training.find_data("digits")
     model = vit(input_shape=(8, 8, 1), include_top=False, pooling="gap")
