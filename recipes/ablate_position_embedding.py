@@ -153,7 +153,9 @@ def main(config):
             keras.config.set_dtype_policy("mixed_bfloat16")
         training.require("matplotlib")
         data = training.find_data(
-            config.dataset, skip_bad_images=config.skip_bad_images
+            config.dataset,
+            skip_bad_images=config.skip_bad_images,
+            test_split=config.test_split,
         )
         config = complete(config, data)
         settings = settings_of(config)

@@ -57,6 +57,12 @@ class Config(training.TrainedFlags):
         "the run of --weights was on",
         "NAME|FOLDER",
     )
+    test_split: str | None = training.flag(
+        None,
+        "for a name in TFDS, the split to evaluate on; default: test, or "
+        "validation where test has no labels",
+        "NAME",
+    )
     split: str = training.flag(
         "test",
         f"{', '.join(SPLITS)}: a folder without train and test is split as in "
@@ -91,7 +97,11 @@ def main(config):
                 f"Nothing tells what {config.weights!r} was trained on: give "
                 "--dataset."
             )
-        data = training.find_data(name, skip_bad_images=config.skip_bad_images)
+        data = training.find_data(
+            name,
+            skip_bad_images=config.skip_bad_images,
+            test_split=config.test_split,
+        )
         data = training.fitted(data, trained)
         places, class_names = training.places_of(trained, data)
         real = real_labels(config, data)

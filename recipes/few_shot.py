@@ -40,6 +40,11 @@ from keras_vit import evaluation
 from keras_vit import training
 
 FILES = ("results.json", "features.npz")
+PROBE_L2 = 1e-3
+# Scores, one for each training image and class, up to which the linear probe
+# is fitted without being asked for. CIFAR-100 has 5 million, ImageNet 1.3
+# billion: 10 GB in float64, computed up to 1000 times.
+LARGEST_PROBE = 100_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +54,12 @@ class Config(training.TrainedFlags):
         "'digits', a name in TFDS, or a folder of images; without it, what "
         "the run of --weights was on",
         "NAME|FOLDER",
+    )
+    test_split: str | None = training.flag(
+        None,
+        "for a name in TFDS, the split to evaluate on; default: test, or "
+        "validation where test has no labels",
+        "NAME",
     )
     shots: tuple[int, ...] = training.flag(
         (1, 5, 10, 25), "training images a class"
@@ -61,8 +72,12 @@ class Config(training.TrainedFlags):
         "X",
     )
     neighbours: int = training.flag(20, "for the vote; 0 for none")
-    probe_l2: float = training.flag(
-        1e-3, "penalty of the linear probe; 0 for no probe", "X"
+    probe_l2: float | None = training.flag(
+        None,
+        f"penalty of the linear probe; 0 for no probe; default: {PROBE_L2}, "
+        f"and no probe where training images x classes exceed "
+        f"{LARGEST_PROBE:,}, such as of ImageNet",
+        "X",
     )
     max_train: int | None = training.flag(
         None, "look at the first N training images only"
@@ -86,7 +101,11 @@ def main(config):
         name = config.dataset or trained.dataset
         if name is None:
             raise ValueError("Give --dataset: nothing tells which one.")
-        data = training.find_data(name, skip_bad_images=config.skip_bad_images)
+        data = training.find_data(
+            name,
+            skip_bad_images=config.skip_bad_images,
+            test_split=config.test_split,
+        )
         data = training.fitted(data, trained)
         model = training.features_of(trained.model)
         options = trained.reading(data, config.batch_size)
@@ -144,8 +163,9 @@ def main(config):
 def on_all_images(x, y, classes, test_x, test_y, config):
     """Returns the accuracies of the linear probe and of the neighbours."""
     found = {}
-    if config.probe_l2:
-        probe = evaluation.linear_probe(x, y, classes, config.probe_l2)
+    probe_l2 = probe_l2_of(config, len(x) * classes)
+    if probe_l2:
+        probe = evaluation.linear_probe(x, y, classes, probe_l2)
         found["linear_probe"] = evaluation.accuracy(
             probe.scores(test_x), test_y
         )
@@ -155,6 +175,26 @@ def on_all_images(x, y, classes, test_x, test_y, config):
         )
         found["nearest_neighbours"] = evaluation.accuracy(votes, test_y)
     return found
+
+
+def probe_l2_of(config, scores):
+    """Returns the penalty of the linear probe, or 0 for no probe.
+
+    Args:
+        config: `Config`.
+        scores: Integer. The number of training images times that of classes.
+    """
+    if config.probe_l2 is not None:
+        return config.probe_l2
+    if scores <= LARGEST_PROBE:
+        return PROBE_L2
+    print(
+        f"No linear probe is fitted: training images x classes are {scores:,}, "
+        f"more than {LARGEST_PROBE:,}, and it could take hours. To fit it "
+        f"nevertheless, give --probe-l2 {PROBE_L2}.",
+        flush=True,
+    )
+    return 0
 
 
 def best_of(rows):

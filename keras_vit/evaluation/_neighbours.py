@@ -3,7 +3,7 @@ import numpy as np
 from keras_vit.evaluation._checks import labels_of
 from keras_vit.evaluation._checks import scores_of
 
-_AT_ONCE = 1024  # test images
+_AT_ONCE = 2**24  # similarities, 134 MB in float64
 
 
 def nearest_neighbours(
@@ -47,8 +47,9 @@ def nearest_neighbours(
             f"`temperature` must be above 0, or None. Received: {temperature}"
         )
     votes = np.zeros((len(test), classes))
-    for start in range(0, len(test), _AT_ONCE):
-        similar = test[start : start + _AT_ONCE] @ x.T
+    at_once = max(1, _AT_ONCE // len(x))
+    for start in range(0, len(test), at_once):
+        similar = test[start : start + at_once] @ x.T
         nearest = np.argpartition(-similar, k - 1, axis=1)[:, :k]
         similar = np.take_along_axis(similar, nearest, axis=1)
         if temperature is None:

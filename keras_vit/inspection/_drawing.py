@@ -11,9 +11,23 @@ _MOST_TILES = 16  # along a side: more could not be told apart
 
 
 def as_rgb(image):
-    """Returns an image `(..., channels)` as RGB floats in [0, 1]."""
+    """Returns an image `(..., channels)` as RGB floats in [0, 1].
+
+    Raises:
+        ValueError: if it is neither of uint8 nor of values in [-1, 1].
+    """
     image = np.asarray(image)
-    scaled = image / 255 if image.dtype == np.uint8 else (image + 1) / 2
+    if image.dtype == np.uint8:
+        scaled = image / 255
+    elif image.size and not -1.01 <= image.min() <= image.max() <= 1.01:
+        raise ValueError(
+            "Images to draw must be of uint8, or have values in [-1, 1], as "
+            "preprocess_input(images, mode='tf') gives them. Received: "
+            f"{image.dtype} with values from {image.min():g} to "
+            f"{image.max():g}"
+        )
+    else:
+        scaled = (image + 1) / 2
     scaled = np.clip(scaled, 0, 1).astype("float32")
     if scaled.shape[-1] == 1:
         return np.repeat(scaled, 3, axis=-1)

@@ -73,6 +73,12 @@ class TrainingFlags:
         "ImageNet, 2% of CIFAR and 10% of others",
         "X|paper",
     )
+    test_split: str | None = flag(
+        None,
+        "for a name in TFDS, the split to evaluate on; default: test, or "
+        "validation where test has no labels",
+        "NAME",
+    )
     no_flip: bool = flag(
         False, "do not mirror images (text, left and right hands)"
     )

@@ -148,7 +148,7 @@ class Data:
         }
 
 
-def find_data(name, holdout=0.0, skip_bad_images=False):
+def find_data(name, holdout=0.0, skip_bad_images=False, test_split=None):
     """Finds a dataset by its name.
 
     Args:
@@ -163,29 +163,44 @@ def find_data(name, holdout=0.0, skip_bad_images=False):
             or the end of a file tells (another format, cut, too large), else
             when their batch is made, which ends a run after its last
             checkpoint.
+        test_split: String. For a name in TFDS, the split to evaluate on. None
+            takes "test", or "validation" ("val") where there is no such split
+            or its images have no labels, as of ImageNet and iNaturalist.
 
     Returns:
-        A `Data`. What has no test set of its own is split 80 to 20, class by
-        class. The split is the same in every run, so that weights trained in
-        one have not seen the test images of another.
+        A `Data`. A data set without a test set of its own is split about 80
+        to 20, always in the same way, so that weights trained in one run have
+        not seen the test images of another. In a folder, a hash of each
+        image's path decides (relative to the folder, so with the name of its
+        class). Therefore adding, removing or renaming an image moves no other
+        one between training, validation and test, with two exceptions: a
+        class always keeps one training image, and the test set is never
+        empty. The first matters only if all images of a class would be test
+        images: for n images, once in 5^n classes.
 
     Raises:
         ValueError: if there is no such dataset, or it cannot be used.
         ImportError: if a package is missing; the message says how to get it.
     """
     holdout = share_of(name, holdout)
+    is_folder = pathlib.Path(name).expanduser().exists()
+    if test_split is not None and (name == "digits" or is_folder):
+        raise ValueError(
+            "--test-split is for data sets in TFDS. Received: "
+            f"{test_split!r} with --dataset {name!r}"
+        )
     # Each source is imported when it is asked for: digits need no TensorFlow.
     if name == "digits":
         from keras_vit.training._digits import digits
 
         return digits(holdout)
-    if pathlib.Path(name).expanduser().exists():
+    if is_folder:
         from keras_vit.training._folders import folder
 
         return folder(name, holdout, skip_bad_images)
     from keras_vit.training._tfds import from_tfds
 
-    return from_tfds(name, holdout)
+    return from_tfds(name, holdout, test_split)
 
 
 def share_of(name, holdout):

@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import filecmp
 import os
 import re
 import warnings
@@ -18,8 +19,6 @@ _OTHERS = (
 )
 _SHOWN = 3
 _DRAWN_SIDE = 512
-# 0001, img_12, DSC00034: cameras and people count from 1 in every folder.
-_COUNTED = re.compile(r"[^\W\d_]*[\W_]*\d+")
 
 
 def image_files(root):
@@ -100,10 +99,10 @@ def good_images(paths, skip):
     return good, bad
 
 
-def warn_of_same_names(files, root, depth):
-    """Warns of files that may be one picture in two classes or parts.
+def warn_of_duplicates(files, root, depth):
+    """Warns of equal files of one name in two classes, or in train and test.
 
-    Names that only count are no sign of it: then the contents must be equal.
+    Only files of the same name and size are read, and only until they differ.
 
     Args:
         files: List of `(path, label)`.
@@ -112,34 +111,40 @@ def warn_of_same_names(files, root, depth):
     """
     named = collections.defaultdict(list)
     for path, _ in files:
-        named[path.stem.lower()].append(path)
-    same = []
-    for stem, paths in named.items():
-        groups = _copies(paths) if _COUNTED.fullmatch(stem) else [paths]
-        for group in groups:
+        named[path.name.lower()].append(path)
+    found = []
+    for paths in named.values():
+        for group in _equal(paths) if len(paths) > 1 else ():
             shown = [path.relative_to(root) for path in group]
             if len({path.parts[:depth] for path in shown}) > 1:
-                same.append(" and ".join(map(str, shown[:2])))
-    if same:
+                found.append(" and ".join(map(str, shown[:2])))
+    if found:
         warnings.warn(
-            f"{len(same)} image names occur in two classes, or in train and "
-            f"test: {_some(same)}. If they are the same picture, remove one: "
-            "accuracy would be wrong.",
+            "Equal files are in two classes, or in train and test: "
+            f"{_some(found)}. Remove one of each pair: the accuracy would be "
+            "wrong.",
             stacklevel=2,
         )
 
 
-def _copies(paths):
-    """The files among them that are equal, in groups."""
-    sizes, contents = (collections.defaultdict(list) for _ in range(2))
-    if len(paths) > 1:
-        for path in paths:
-            sizes[path.stat().st_size].append(path)
-    for group in sizes.values():
-        if len(group) > 1:
-            for path in group:
-                contents[path.read_bytes()].append(path)
-    return contents.values()
+def _equal(paths):
+    """Returns groups of two or more files with the same content."""
+    sizes = collections.defaultdict(list)
+    for path in paths:
+        sizes[path.stat().st_size].append(path)
+    groups = []
+    for same_size in sizes.values():
+        same = []
+        for path in same_size:
+            for group in same:
+                if filecmp.cmp(path, group[0], shallow=False):
+                    group.append(path)
+                    break
+            else:
+                same.append([path])
+        groups += [group for group in same if len(group) > 1]
+    filecmp.clear_cache()
+    return groups
 
 
 def _some(names):

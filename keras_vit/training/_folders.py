@@ -12,10 +12,9 @@ from keras_vit.training._data import Data
 from keras_vit.training._files import ENDINGS
 from keras_vit.training._files import good_images
 from keras_vit.training._files import image_files
+from keras_vit.training._files import warn_of_duplicates
 from keras_vit.training._files import warn_of_others
-from keras_vit.training._files import warn_of_same_names
-from keras_vit.training._splits import hold_out
-from keras_vit.training._splits import split
+from keras_vit.training._splits import split_by_path
 from keras_vit.training._tf_batches import Source
 from keras_vit.training._tf_batches import shuffled
 from keras_vit.training._tf_images import tensorflow
@@ -24,6 +23,7 @@ _LAYOUTS = (
     "Expected FOLDER/train/CLASS/* with FOLDER/test/CLASS/* (or val), or "
     "FOLDER/CLASS/*."
 )
+_SHOWN = 5
 _TESTS = ("test", "val", "valid", "validation")  # the first that is there
 
 
@@ -48,13 +48,19 @@ def folder(name, holdout=0.0, skip_bad_images=False):
         skipped += bad
     _raise_unless_same(roots, parts)
     files = [file for part, _ in parts for file in part]
-    warn_of_same_names(files, root, depth=1 if whole else 2)
+    warn_of_duplicates(files, root, depth=1 if whole else 2)
     labels = np.array([label for _, label in files], "int32")
+    # Relative to the folder of the classes, so that it can be moved.
+    top = root if whole else train
     if whole:
-        train, test = split(labels)
+        names = [path.relative_to(top) for path, _ in files]
+        train, test = split_by_path(names, labels)
+        _warn_of_untested(root, np.array(parts[0][1]), labels[test])
     else:
         train, test = np.split(np.arange(len(files)), [len(parts[0][0])])
-    train, dev = hold_out(train, labels, holdout)
+    names = [files[i][0].relative_to(top) for i in train]
+    kept, dev = split_by_path(names, labels[train], holdout, "validation")
+    train, dev = train[kept], train[dev]
     paths = np.array([os.fsencode(path) for path, _ in files])
     index = {"train": train, "dev": dev, "test": test}
     lists = {part: (paths[i], labels[i]) for part, i in index.items()}
@@ -229,6 +235,22 @@ def _images(root, at_least, skip_bad_images):
             )
         files += [(path, label) for path in members]
     return files, classes, bad
+
+
+def _warn_of_untested(root, classes, test_labels):
+    """Warns of classes that are so small that none of their images are test
+    images."""
+    missing = np.setdiff1d(np.arange(len(classes)), test_labels)
+    if len(missing):
+        shown = ", ".join(classes[missing[:_SHOWN]])
+        shown += ", ..." if len(missing) > _SHOWN else ""
+        warnings.warn(
+            f"{str(root)!r}: {len(missing)} of {len(classes)} classes have no "
+            f"image in the test set, and so no accuracy of their own: {shown}. "
+            "The test set is about a fifth of the images, chosen by their "
+            "names. Add images, or make the folders train/ and test/ yourself.",
+            stacklevel=4,
+        )
 
 
 def _raise_unless_same(roots, parts):

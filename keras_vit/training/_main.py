@@ -55,7 +55,9 @@ def begin(config, holdout=None):
     if config.tensorboard:
         require("tensorflow")
     holdout = config.holdout or holdout
-    data = find_data(config.dataset, holdout, config.skip_bad_images)
+    data = find_data(
+        config.dataset, holdout, config.skip_bad_images, config.test_split
+    )
     if share_of(data.name, holdout) and not data.num_dev:
         raise ValueError(
             f"--holdout {holdout} of {data.num_train} images is not one image. "

@@ -7,12 +7,13 @@ import numpy as np
 
 from keras_vit import pretraining
 from keras_vit.converters._models import write_keras
-from keras_vit.preprocessing import preprocess_input
 from keras_vit.training._flags import require
 from keras_vit.training._models import COMPACT
 from keras_vit.training._models import build_model
 from keras_vit.training._output import not_fatal
 from keras_vit.training._output import replacing
+from keras_vit.training._pictures import pixel_range
+from keras_vit.training._pictures import unit_range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,14 +143,6 @@ def build_masked(config, channels):
     )
 
 
-def pixel_range(mode, channels):
-    """Returns the least and the largest value of pixels, by channel."""
-    ends = np.zeros((2, 1, channels), "float32")
-    ends[1] = 255
-    ends = np.asarray(preprocess_input(ends, mode=mode))[:, 0]
-    return tuple(tuple(float(value) for value in end) for end in ends)
-
-
 def save_masked(model, output):
     """Writes the whole model, and the encoder for the next `--weights`."""
     # Without its optimizer, `import keras_vit` is enough to read it.
@@ -179,7 +172,7 @@ class Reconstructions(keras.callbacks.Callback):
         super().__init__()
         self._images, self._folder = images, folder
         self._every, self._step, self._parts = every, step, parts
-        self._range = pixel_range(mode, images.shape[-1])
+        self._mode = mode
         self._drawn = None
 
     def on_train_batch_end(self, batch, logs=None):
@@ -200,10 +193,8 @@ class Reconstructions(keras.callbacks.Callback):
         seen, filled = self.model.reconstruct(self._images, **self._given())
         rows = [keras.ops.convert_to_numpy(x) for x in (seen, filled)]
         path = self._folder / f"step-{step:08}.png"
-        low, high = self._range
-        rows = [(x - low) / (np.subtract(high, low)) for x in rows]
-        first = (self._images - low) / (np.subtract(high, low))
-        save_rows([first, *rows], path, f"step {step}")
+        rows = [unit_range(x, self._mode) for x in (self._images, *rows)]
+        save_rows(rows, path, f"step {step}")
 
     def _given(self):
         parts = self.model.parts
@@ -228,7 +219,7 @@ def save_rows(rows, path, title):
     figure.suptitle(title, fontsize=11)
     grid = figure.subplots(len(rows), count, squeeze=False)
     for axes, name, images in zip(grid, names, rows, strict=True):
-        for one, image in zip(axes, np.clip(images, 0, 1), strict=True):
+        for one, image in zip(axes, images, strict=True):
             grey = image.shape[-1] == 1
             shown = image[..., 0] if grey else image
             one.imshow(shown, cmap="gray", vmin=0, vmax=1)

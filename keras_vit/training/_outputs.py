@@ -6,6 +6,7 @@ import sys
 import keras
 import numpy as np
 
+from keras_vit.training._tf_batches import bad_label
 from keras_vit.training._tf_batches import unreadable
 
 
@@ -23,7 +24,8 @@ def outputs(model, batches, total, limit=None):
         Arrays of the outputs, in float32, and of the labels.
 
     Raises:
-        ValueError: if an image cannot be read; the message names it.
+        ValueError: if an image cannot be read, or a label is out of range;
+            the message names the image, or the data set and its split.
     """
     total = min(total, limit or total)
     bar = keras.utils.Progbar(
@@ -47,7 +49,8 @@ def outputs(model, batches, total, limit=None):
 
 
 def _named(batches):
-    """The batches; TensorFlow's error for a bad image becomes a line."""
+    """The batches; TensorFlow's error for a bad image or label becomes a
+    `ValueError` of one line."""
     iterator = iter(batches)
     for _ in itertools.count():
         try:
@@ -55,6 +58,8 @@ def _named(batches):
         except StopIteration:
             return
         except Exception as error:
+            if message := bad_label(error):
+                raise ValueError(message) from error
             path = unreadable(error)
             if path is None:
                 raise

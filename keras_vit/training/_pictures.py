@@ -5,12 +5,32 @@ import keras
 import numpy as np
 
 from keras_vit._program import label
+from keras_vit.preprocessing import preprocess_input
 from keras_vit.training._flags import require
 from keras_vit.training._output import replacing
 
 _TRAIN, _TEST, _WRONG = "#9aa5b1", "#1f5fa8", "#c62828"
 _PARTS = {"train": _TRAIN, "dev": _TEST, "test": _TEST}
 _LONGEST_NAME = 16
+
+
+def pixel_range(mode, channels):
+    """Returns the least and the largest value of pixels, by channel.
+
+    Args:
+        mode: As in `preprocess_input`.
+        channels: Integer.
+    """
+    ends = np.zeros((2, 1, channels), "float32")
+    ends[1] = 255
+    ends = np.asarray(preprocess_input(ends, mode=mode))[:, 0]
+    return tuple(tuple(float(value) for value in end) for end in ends)
+
+
+def unit_range(images, mode):
+    """Undoes `preprocess_input`: returns images with values in [0, 1]."""
+    low, high = pixel_range(mode, images.shape[-1])
+    return np.clip((images - low) / np.subtract(high, low), 0, 1)
 
 
 def save_curves(rows, path, title=""):
@@ -98,16 +118,20 @@ def spread_out(batches, total, count=25):
     return np.stack(images), labels.argmax(-1) if labels.ndim > 1 else labels
 
 
-def save_predictions(model, images, labels, class_names, path, title=""):
+def save_predictions(
+    model, images, labels, class_names, path, title="", mode="tf"
+):
     """Draws images with their predicted and true labels, mistakes in red.
 
     Args:
         model: A classifier.
-        images: Array of shape `(number, height, width, channels)`, in [-1, 1].
+        images: Array of shape `(number, height, width, channels)`, as the
+            model takes them.
         labels: Array of shape `(number,)` of integers.
         class_names: List of strings.
         path: Path of the picture.
         title: String.
+        mode: The `mode` of `preprocess_input` that the images were made with.
 
     Returns:
         Array of the predicted labels.
@@ -126,10 +150,9 @@ def save_predictions(model, images, labels, class_names, path, title=""):
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid:
         axes.axis("off")
-    for axes, image, true, guess in zip(
-        grid, images, labels, predicted, strict=False
+    for axes, shown, true, guess in zip(
+        grid, unit_range(images, mode), labels, predicted, strict=False
     ):
-        shown = np.clip((image + 1) / 2, 0, 1)
         grey = shown.shape[-1] == 1
         axes.imshow(
             shown[..., 0] if grey else shown, cmap="gray", vmin=0, vmax=1

@@ -116,6 +116,7 @@ def save_predictions_of(job, model, facts, output):
         job.data.class_names,
         output / "predictions.png",
         f"{title_of(job, facts)}, {len(images)} of {job.total} images",
+        mode=job.config.mode,
     )
 
 
@@ -183,10 +184,18 @@ def print_results(facts, output):
     for name in (*FILES, *MORE_FILES):
         if (output / name).exists():
             print(f"  {output / name}")
-    logits = ", for logits," if score.endswith("accuracy") else ""
+    config, data = facts["config"], facts["data"]
+    size, channels = config["image_size"], data["channels"]
+    scale = f"keras_vit.preprocess_input(images, mode={config['mode']!r})"
+    values = "0 to 255"
+    # Those of scikit-learn, which are not bytes; not a folder of that name.
+    if data["name"] == "digits" and data["image_size"] == 8:
+        scale, values = "images / 8 - 1", "0 to 16"
     print(
-        f"To use it in Python{logits} on images after "
-        f"keras_vit.preprocess_input(images, mode={facts['config']['mode']!r})"
-        ":\n  import keras, keras_vit\n"
-        f"  model = keras.models.load_model({str(output / 'model.keras')!r})"
+        f"To use it in Python on images of {size} x {size} x {channels} with "
+        f"values from {values}:\n"
+        "  import keras, keras_vit\n"
+        f"  model = keras.models.load_model({str(output / 'model.keras')!r})\n"
+        f"  images = {scale}"
+        + ("\n  logits = model.predict(images)" * score.endswith("accuracy"))
     )

@@ -91,7 +91,11 @@ def _sweep(plan, config):
     best = _report(done, data, config, output, chosen)
     config = dataclasses.replace(config, holdout=None, overwrite=False)
     with before_training():
-        data = find_data(config.dataset, skip_bad_images=config.skip_bad_images)
+        data = find_data(
+            config.dataset,
+            skip_bad_images=config.skip_bad_images,
+            test_split=config.test_split,
+        )
         job = _job_of(plan, config, data, best)
     facts = train(job, chosen, output)
     if chosen.first:

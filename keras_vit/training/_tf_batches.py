@@ -23,6 +23,7 @@ UNREADABLE = (
     "This image cannot be read, remove it or convert it (a folder is searched "
     "for such files with --skip-bad-images):"
 )
+BAD_LABEL = "A label is out of range:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,12 +189,50 @@ def unreadable(error):
     )
 
 
+def check_label(label, num_classes, dataset, split):
+    """Casts labels to int32, in a function that `tf.data` maps; a label out
+    of range is an error at its element.
+
+    Some sets have images without labels, which are stored as -1. A metric of
+    them would be meaningless: no class is the right one.
+
+    Args:
+        label: Integer tensor of any shape: one class, or several.
+        num_classes: Integer.
+        dataset: String. Name of the data set, for the message.
+        split: String. Name of its split.
+    """
+    tf = tensorflow()
+    message = (
+        # TensorFlow would put backslashes before quotation marks.
+        f"{BAD_LABEL} the split {split} of {dataset} must have labels from "
+        f"0 to {num_classes - 1}. Images without a label, which are stored as "
+        "-1, can be neither trained nor evaluated on: evaluate on another "
+        "split with --test-split, such as --test-split validation. Received:"
+    )
+    in_range = tf.reduce_all((label >= 0) & (label < num_classes))
+    assertion = tf.debugging.Assert(in_range, [message, label])
+    with tf.control_dependencies([assertion]):
+        return tf.cast(label, tf.int32)
+
+
+def bad_label(error):
+    """Returns the message of `check_label` in an error, or None."""
+    found = re.search(
+        rf"({re.escape(BAD_LABEL)}.*)\] \[(.*)\]$", str(error), re.MULTILINE
+    )
+    return found and f"{found[1]} {found[2]}"
+
+
 @contextlib.contextmanager
 def reading(checkpoints):
-    """Turns an image that cannot be read, in its body, into a `UserError`."""
+    """Turns an image that cannot be read, or a label that is out of range, in
+    its body into a `UserError`."""
     try:
         yield
     except Exception as error:  # each backend wraps TensorFlow's in another
+        if message := bad_label(error):
+            raise UserError(message) from error
         name = unreadable(error)
         if name is None:
             raise

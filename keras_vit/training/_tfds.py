@@ -8,15 +8,35 @@ from keras_vit.training._flags import require
 from keras_vit.training._tf_images import tensorflow
 from keras_vit.training._tfds_reading import tfds_source
 
-TEST_SPLITS = ("test", "validation")
+TEST_SPLITS = ("test", "validation", "val")
+# Builders of TFDS 4.9 whose split "test" has images without labels: each of
+# its records has the label -1. imagenet2012 has it since version 5.1.0, if the
+# archive of the test images was there when the data set was prepared.
+UNLABELLED_TEST = frozenset(
+    {
+        "i_naturalist2017",
+        "i_naturalist2018",
+        "i_naturalist2021",
+        "imagenet2012",
+        "pet_finder",
+        "places365_small",
+        "visual_domain_decathlon",
+    }
+)
 
 
-def from_tfds(name, holdout=0.0):
+def from_tfds(name, holdout=0.0, test_split=None):
     """Returns the `Data` of a TFDS name, which is downloaded if need be.
+
+    Args:
+        name: String, as `tfds.builder` takes it.
+        holdout: Float. Fraction of the training images for validation.
+        test_split: String. The split to evaluate on; None for the first of
+            `TEST_SPLITS` that has labels.
 
     Raises:
         ValueError: if there is no such name, or it is no classification of
-            images, has no test set, or cannot be had.
+            images, has no labelled test set, or cannot be had.
     """
     try:
         tensorflow()
@@ -29,18 +49,49 @@ def from_tfds(name, holdout=0.0):
     features = builder.info.features
     label = _label_of(tfds, name, features)
     prepare(builder, name)
-    return _data(builder, name, label, holdout)
+    return _data(builder, name, label, holdout, test_split)
 
 
-def _data(builder, name, label, holdout):
-    splits, features = builder.info.splits, builder.info.features
-    test = next((part for part in TEST_SPLITS if part in splits), None)
+def choose_test_split(name, builder_name, splits, wanted=None):
+    """Returns the name of the split to evaluate on.
+
+    Args:
+        name: String. What the user asked for.
+        builder_name: String. The builder's name, without configuration and
+            version.
+        splits: Names of the splits that there are.
+        wanted: String. The split that the user asked for, or None.
+
+    Raises:
+        ValueError: if there is no such split, or none that has labels.
+    """
+    unlabelled = {"test"} if builder_name in UNLABELLED_TEST else set()
+    found = ", ".join(map(repr, splits)) or "none"
+    if wanted is not None and wanted not in splits:
+        raise ValueError(
+            f"{name!r} has no split {wanted!r}. --test-split takes one of its "
+            f"splits: {found}."
+        )
+    known = TEST_SPLITS if wanted is None else (wanted,)
+    test = next((s for s in known if s in splits and s not in unlabelled), None)
+    if test is None and unlabelled & set(splits):
+        raise ValueError(
+            f"{name!r} cannot be evaluated on its split 'test', whose images "
+            "have no labels: TFDS gives each of them the label -1. Choose a "
+            f"split with labels by --test-split. Its splits are: {found}."
+        )
     if test is None:
         raise ValueError(
             f"{name!r} must have a split 'train' and one of "
-            f"{', '.join(map(repr, TEST_SPLITS))}. It has: "
-            f"{', '.join(splits) or 'none'}."
+            f"{', '.join(map(repr, TEST_SPLITS))}, or another one to evaluate "
+            f"on, named by --test-split. Its splits are: {found}."
         )
+    return test
+
+
+def _data(builder, name, label, holdout, test_split):
+    splits, features = builder.info.splits, builder.info.features
+    test = choose_test_split(name, builder.name, list(splits), test_split)
     # Some have none: ReaL, imagenet_v2.
     trains = label == "label" and "train" in splits
     count = splits["train"].num_examples if trains else 0

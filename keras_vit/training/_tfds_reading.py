@@ -8,6 +8,7 @@ import numpy as np
 from keras_vit.training._flags import require
 from keras_vit.training._tf_batches import FOREVER
 from keras_vit.training._tf_batches import Source
+from keras_vit.training._tf_batches import check_label
 from keras_vit.training._tf_batches import own_rows
 from keras_vit.training._tf_images import tensorflow
 
@@ -25,11 +26,12 @@ def tfds_source(builder, label_name, parts):
         label_name: Feature to use as label: one class, or a sequence of them.
         parts: Dict of "train", "dev" and "test" to `(split, range)`.
     """
-    read = functools.partial(_read, builder, label_name)
     label = builder.info.features[label_name]
+    num_classes = getattr(label, "feature", label).num_classes
+    read = functools.partial(_read, builder, label_name, num_classes)
     options = {}
     if hasattr(label, "feature"):
-        options["label"] = functools.partial(_set, label.feature.num_classes)
+        options["label"] = functools.partial(_set, num_classes)
     return Source(
         endless=functools.partial(_endless, builder, read, *parts["train"]),
         once=functools.partial(_once, read, parts),
@@ -107,11 +109,11 @@ def _once(read, parts, part, own):
     return images.enumerate().map(lambda number, image: (number, *image))
 
 
-def _read(builder, label_name, split, part):
+def _read(builder, label_name, num_classes, split, part):
     """A part of a split, in order: name, encoded image, label."""
     tfds = require("tensorflow_datasets")
     if not part:  # a host that has no image of its own
-        return _read(builder, label_name, split, range(1)).take(0)
+        return _read(builder, label_name, num_classes, split, range(1)).take(0)
     examples = builder.as_dataset(
         split=tfds.core.ReadInstruction(
             split, from_=part.start, to=part.stop, unit="abs"
@@ -125,7 +127,9 @@ def _read(builder, label_name, split, part):
     )
 
     def columns(example):
-        label = tensorflow().cast(example[label_name], "int32")
+        label = check_label(
+            example[label_name], num_classes, builder.info.full_name, split
+        )
         return example["tfds_id"], example["image"], label
 
     return examples.map(columns)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import re
+import warnings
 from typing import Any
 
 import keras
@@ -44,7 +45,7 @@ class Trained:
 
     def reading(self, data, batch_size):
         """Returns the arguments of `Data.test` that the model needs."""
-        plain = "simple" if data.name == "digits" else "vit_jax"
+        plain = "simple" if _is_digits(data) else "vit_jax"
         return {
             "image_size": self.image_size,
             "batch_size": batch_size,
@@ -210,7 +211,9 @@ def places_of(trained, data):
 
     Returns:
         An array of the data's classes as classes of the model, and the names
-        of the model's classes.
+        of the model's classes. Where nothing names the model's classes and
+        there are as many as the data's, they are taken to be the same in the
+        same order, with a warning.
 
     Raises:
         ValueError: if the classes do not fit; the message says what to do.
@@ -218,7 +221,10 @@ def places_of(trained, data):
     count, wanted = classes_of(trained), data.class_names
     known = trained.class_names
     if known is None and count == len(wanted):
-        return np.arange(count), tuple(wanted)  # nothing tells otherwise
+        # ImageNet's classes are always in the order of their identifiers.
+        if not (_are_ids(wanted) and list(wanted) == sorted(wanted)):
+            _warn_of_order(count, data)
+        return np.arange(count), tuple(wanted)
     if known is None and count == _imagenet.CLASSES_1K and _are_ids(wanted):
         known = tuple(name for name, _ in _imagenet.labels_1k())
     if known is None:
@@ -241,6 +247,20 @@ def places_of(trained, data):
     return np.array([known.index(name) for name in wanted]), known
 
 
+def _warn_of_order(count, data):
+    first = ", ".join(
+        f"{number} is {name!r}"
+        for number, name in enumerate(data.class_names[:2])
+    )
+    warnings.warn(
+        f"The weights do not name their {count} classes. They are assumed to "
+        f"be those of {data.name!r}, in the same order: class {first}, and so "
+        "on. If this is wrong, so is the accuracy. A run's folder, with its "
+        "config.json, has the names.",
+        stacklevel=3,
+    )
+
+
 def _train(data):
     return f"recipes/finetune_cifar.py --dataset {data.name} --weights ..."
 
@@ -260,13 +280,18 @@ def _hint(count, wanted):
     return ""
 
 
+def _is_digits(data):
+    """Whether these are scikit-learn's, and not a folder of that name."""
+    return data.name == "digits" and data.image_size == 8
+
+
 def fitted(data, trained):
     """Returns the data with as many channels as the model takes.
 
     Raises:
         ValueError: if they cannot be had.
     """
-    if data.name == "digits" and trained.channels == 3:
+    if _is_digits(data) and trained.channels == 3:
         raise ValueError(
             "Digits are grey, and the model takes images of 3 channels. Load "
             "it for one: keras_vit.converters.load(..., input_shape=(8, 8, 1))."

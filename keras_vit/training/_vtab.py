@@ -7,6 +7,7 @@ import numpy as np
 from keras_vit.training._data import Data
 from keras_vit.training._flags import require
 from keras_vit.training._tf_batches import Source
+from keras_vit.training._tf_batches import check_label
 from keras_vit.training._tf_batches import shuffled
 from keras_vit.training._tf_images import tensorflow
 from keras_vit.training._tfds import open_builder
@@ -105,7 +106,12 @@ def _read(builder, task, split, part):
     )
 
     def columns(example):
-        label = tf.cast(task.label(tf, example), tf.int32)
+        label = check_label(
+            task.label(tf, example),
+            task.classes,
+            builder.info.full_name,
+            split,
+        )
         return example["tfds_id"], example["image"], label
 
     return examples.map(columns)

@@ -1,9 +1,12 @@
+import tracemalloc
 import warnings
 
 import numpy as np
 import pytest
 
 from keras_vit import evaluation
+from keras_vit.evaluation import _linear
+from keras_vit.evaluation import _neighbours
 
 
 def blobs(per_class, columns=12, distance=1.5, seed=0):
@@ -143,11 +146,48 @@ def test_linear_probe_never_predicts_a_missing_class():
         evaluation.linear_probe(x, y, 3, l2=-1)
 
 
+def peak_of(function, *arguments):
+    """The most memory that NumPy held meanwhile, in bytes."""
+    tracemalloc.start()
+    try:
+        function(*arguments)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.backends("torch")
+def test_linear_probe_does_not_hold_all_scores(monkeypatch):
+    """Of ImageNet these would be 10 GB, in several copies."""
+    rng = np.random.default_rng(0)
+    classes, count = 400, 6000
+    x = rng.normal(size=(count, 8))
+    y = rng.integers(0, classes, count)
+    whole = evaluation.linear_probe(x[:200], y[:200] % 3, 3)
+    monkeypatch.setattr(_linear, "_SCORES_AT_ONCE", 100 * classes)
+    with pytest.warns(UserWarning, match="still changing"):
+        peak = peak_of(evaluation.linear_probe, x, y, classes, 1e-3, False, 1)
+    assert peak < count * classes * 8 / 4
+    monkeypatch.setattr(_linear, "_SCORES_AT_ONCE", 3 * 7)
+    parts = evaluation.linear_probe(x[:200], y[:200] % 3, 3)
+    np.testing.assert_allclose(parts.kernel, whole.kernel, atol=1e-9)
+    np.testing.assert_allclose(parts.bias, whole.bias, atol=1e-9)
+
+
+@pytest.mark.backends("torch")
+def test_neighbours_do_not_hold_all_similarities(monkeypatch):
+    """A thousand test images and ImageNet's training images: 10 GB."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(3000, 4)), rng.integers(0, 3, 3000)
+    test = rng.normal(size=(900, 4))
+    monkeypatch.setattr(_neighbours, "_AT_ONCE", 10 * 3000)
+    peak = peak_of(evaluation.nearest_neighbours, x, y, 3, test)
+    assert peak < 900 * 3000 * 8 / 4
+
+
 @pytest.mark.parametrize("temperature", [None, 0.07])
 def test_neighbours_are_those_of_sorting(temperature, monkeypatch):
-    from keras_vit.evaluation import _neighbours
-
-    monkeypatch.setattr(_neighbours, "_AT_ONCE", 7)
+    monkeypatch.setattr(_neighbours, "_AT_ONCE", 7 * 60)
     x, y = blobs([20, 20, 20], columns=6)
     test, _ = blobs([5, 5, 5], columns=6, seed=1)
     found = evaluation.nearest_neighbours(x, y, 4, test, 5, temperature)

@@ -34,6 +34,23 @@ def test_ten_shots_beat_one(trained_run, tmp_path, capsys):
     assert f"{rows[10, 32]['accuracy']:.4f}" in capsys.readouterr().out
 
 
+@pytest.mark.backends("torch")
+def test_no_probe_of_millions_of_images_unless_asked(capsys):
+    recipe = programs.load("few_shot")
+    imagenet = 1_281_167 * 1000
+    config = recipe.Config(weights="x")
+    assert recipe.probe_l2_of(config, imagenet) == 0
+    said = capsys.readouterr().out
+    assert "1,281,167,000" in said and "--probe-l2 0.001" in said
+    cifar100 = 50_000 * 100
+    assert recipe.probe_l2_of(config, cifar100) == 0.001
+    config = recipe.Config(weights="x", probe_l2=0.5)
+    assert recipe.probe_l2_of(config, imagenet) == 0.5
+    config = recipe.Config(weights="x", probe_l2=0.0)
+    assert recipe.probe_l2_of(config, cifar100) == 0
+    assert capsys.readouterr().out == ""
+
+
 def test_mistakes(trained_run, capsys, tmp_path):
     for arguments, match in (
         ((), "Give --weights"),

@@ -235,7 +235,7 @@ def test_a_folder(tmp_path, capsys):
                 image = Image.fromarray(grey * 257)
             else:
                 image = image.convert(mode)
-            image.save(folder / f"{i}.{ending}")
+            image.save(folder / f"photo{i}.{ending}")
     output = tmp_path / "out"
     run(
         dataset=str(tmp_path / "shades"),

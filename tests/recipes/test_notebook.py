@@ -47,3 +47,20 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
     assert [path.name for path in shown] == ["curves.png", "predictions.png"]
     for path in shown:
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_devices_are_named(monkeypatch, capsys):
+    """The cell before the training, on every backend."""
+    notebook = json.loads((FOLDER / "finetune_cifar_tpu.ipynb").read_text())
+    monkeypatch.chdir(FOLDER)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name, value in KNOBS.items():
+        monkeypatch.setenv(name, value)
+    backend = keras.config.backend()
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    cells = [c for c in notebook["cells"] if c["cell_type"] == "code"]
+    names = {}
+    for cell in cells[:3]:
+        exec("".join(cell["source"]), names)
+    said = capsys.readouterr().out.lower()
+    assert f"{backend} finds cpu:0\nstrategy: none on 1 device" in said

@@ -149,7 +149,12 @@ def test_every_kind_explains_itself(tool, capsys):
         with pytest.raises(SystemExit) as end:
             tool.main([kind, "--help"])
         assert end.value.code == 0
-        assert len(capsys.readouterr().out.splitlines()) > 5, kind
+        text = capsys.readouterr().out
+        names = tool.KINDS[kind][3]
+        for name in names.split():
+            assert f"--{name.partition('=')[0]}" in text
+        module = tool.KINDS[kind][1]
+        assert module.__doc__ and module.__doc__.strip() in text
 
 
 def test_a_run(tool, tmp_path, capsys):

@@ -1,3 +1,5 @@
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -25,7 +27,8 @@ def photos(tmp_path):
         for i in range(12):
             ending = ("png", "JPG", "bmp", "gif")[i % 4]
             size = (9 + i, 20 - i)
-            write(tmp_path / name / f"{i}.{ending}", 100 * label + 8 * i, size)
+            path = tmp_path / name / f"image{i}.{ending}"
+            write(path, 100 * label + 8 * i, size)
     (tmp_path / "cat" / "notes.txt").write_text("not an image")
     (tmp_path / "cat" / ".hidden.png").write_text("not an image")
     (tmp_path / ".cache").mkdir()
@@ -58,6 +61,53 @@ def test_classes_with_a_split(photos):
     assert np.bincount(labels).tolist() == [30, 30]
     trained = np.round((images.mean((1, 2, 3)) + 1) * 127.5).astype(int)
     assert not set(trained) & set(colours)
+
+
+def splits_of(folder, holdout=0.2):
+    """The file names of each split, relative to the folder."""
+    data = training.find_data(str(folder), holdout)
+    return {
+        part: {os.path.relpath(name, folder) for name in data.names(part)}
+        for part in ("train", "dev", "test")
+    }
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("layout", ["CLASS", "train/CLASS"])
+def test_adding_a_photo_moves_no_other(tmp_path, layout):
+    folder = tmp_path / "photos"
+    prefix = folder / layout.removesuffix("CLASS")
+    for i in range(80):
+        write(prefix / "ab"[i % 2] / f"image{i}.png", i, (2, 2))
+    if layout != "CLASS":
+        for i in range(2):
+            write(folder / "test" / "ab"[i] / "one.png", i, (2, 2))
+    before = splits_of(folder)
+    count = sum(map(len, before.values()))
+    assert count == (80 if layout == "CLASS" else 82)
+    # It does not matter where the folder is.
+    folder = folder.rename(tmp_path / "moved")
+    assert splits_of(folder) == before
+    prefix = folder / layout.removesuffix("CLASS")
+    for number, name in enumerate(("0", "later", "image8b", "zzz", "m")):
+        write(prefix / "a" / f"{name}.png", 0, (2, 2))
+        after = splits_of(folder)
+        for part, names in before.items():
+            assert names <= after[part]
+        assert sum(map(len, after.values())) == count + number + 1
+    (prefix / "a" / "image2.png").unlink()
+    left = splits_of(folder)
+    assert all(left[part] <= after[part] for part in left)
+
+
+@pytest.mark.backends("tensorflow")
+def test_classes_without_a_test_image_are_named(tmp_path):
+    for i in range(40):
+        write(tmp_path / "many" / f"{i}.png", 0, (2, 2))
+    for name in ("x", "y"):
+        write(tmp_path / "few" / f"{name}.png", 0, (2, 2))
+    with pytest.warns(UserWarning, match="1 of 2 classes have no .*: few"):
+        training.find_data(str(tmp_path))
 
 
 def test_train_and_test_folders(tmp_path):

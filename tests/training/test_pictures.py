@@ -1,8 +1,14 @@
+import types
+
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 from keras_vit import training
+from keras_vit.preprocessing import preprocess_input
+from keras_vit.training import _pictures
+from keras_vit.training import _results
 
 
 def test_spread_out_takes_from_every_part():
@@ -32,6 +38,71 @@ def test_predictions(tmp_path, channels, count):
     expected = model.predict(images, verbose=0).argmax(-1)
     assert np.array_equal(found, expected)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def classifier(channels):
+    inputs = keras.Input((4, 4, channels))
+    outputs = keras.layers.GlobalMaxPooling2D()(inputs)
+    return keras.Model(inputs, keras.layers.Dense(2)(outputs))
+
+
+def count_of(path, colour):
+    """The number of pixels of a picture that have a colour."""
+    pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    return np.sum(np.abs(pixels - colour).max(-1) <= 1)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "mode, colour",
+    [("tf", (200, 120, 40)), ("torch", (200, 120, 40)), ("tf", (90,))],
+)
+def test_predictions_show_the_colours_of_the_images(tmp_path, mode, colour):
+    images = np.full((2, 4, 4, len(colour)), colour, "uint8")
+    path = tmp_path / "predictions.png"
+    training.save_predictions(
+        classifier(len(colour)),
+        preprocess_input(images, mode=mode),
+        [0, 1],
+        ["a", "b"],
+        path,
+        mode=mode,
+    )
+    # Two squares of more than an inch, at 110 pixels an inch.
+    assert count_of(path, colour) > 2 * 110**2
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("mode", ["tf", "torch"])
+def test_predictions_of_a_run_show_the_colours_of_the_files(tmp_path, mode):
+    for name in ("train/a", "train/b", "test/a", "test/b"):
+        (tmp_path / name).mkdir(parents=True)
+        image = Image.new("RGB", (6, 6), (200, 120, 40))
+        image.save(tmp_path / name / f"{name.replace('/', '-')}.png")
+    data = training.find_data(str(tmp_path))
+    job = types.SimpleNamespace(
+        config=types.SimpleNamespace(mode=mode, batch_size=2),
+        data=data,
+        part="test",
+        measure="accuracy",
+        total=2,
+        evaluation=lambda batch_size: data.test(
+            image_size=4, batch_size=batch_size, mode=mode
+        ),
+    )
+    facts = {"model": {"name": "m"}, "test_accuracy": 0.5}
+    _results.save_predictions_of(job, classifier(3), facts, tmp_path)
+    path = tmp_path / "predictions.png"
+    assert count_of(path, (200, 120, 40)) > 2 * 110**2
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("mode, channels", [("tf", 1), ("tf", 3), ("torch", 3)])
+def test_preprocessing_is_undone(mode, channels):
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, channels))
+    scaled = preprocess_input(images.astype("uint8"), mode=mode)
+    found = _pictures.unit_range(scaled, mode)
+    np.testing.assert_allclose(found * 255, images, atol=1e-4)
 
 
 def test_curves(tmp_path):

@@ -1,10 +1,15 @@
 import collections
 import os
+import pathlib
+import re
+import types
 
 import numpy as np
 import pytest
 
 from keras_vit import training
+from keras_vit.training import _tf_batches
+from keras_vit.training import _tfds
 from keras_vit.training import _tfds_reading
 from keras_vit.training._batches import Batches
 from tests.training.mocked import mocked
@@ -88,7 +93,7 @@ def test_a_name_gives_batches():
 
 
 def test_no_test_set():
-    with pytest.raises(ValueError, match="It has: .*extra"):
+    with pytest.raises(ValueError, match="splits are: .*extra"):
         training.find_data("kv_local_no_test")
 
 
@@ -168,7 +173,11 @@ PUBLISHED = {
         {"train": 1_020, "test": 6_149, "validation": 1_020},
         102,
     ),
-    "imagenet2012": ({"train": 1_281_167, "validation": 50_000}, 1000),
+    # Version 5.1.0. The test images have no labels.
+    "imagenet2012": (
+        {"test": 100_000, "train": 1_281_167, "validation": 50_000},
+        1000,
+    ),
     "imagenet2012_real": ({"validation": 50_000}, 1000),
     "imagenet_v2": ({"test": 10_000}, 1000),
     # Not in TFDS, but in the folder where prepared sets are looked for:
@@ -236,7 +245,8 @@ def test_published_sets(name, published):
     assert len(data.class_names) == classes and data.channels == 3
     assert (data.class_names[0], data.class_names[-1]) == NAMES[name]
     assert data.image_size == (32 if "cifar" in name else None)
-    assert data.num_test == splits.get("test", splits.get("validation"))
+    test = "validation" if name == "imagenet2012" else "test"
+    assert data.num_test == splits.get(test, splits.get("validation"))
     total = splits.get("train", 0)
     shares = {"cifar10": 0.02, "cifar100": 0.02, "imagenet2012": 0.01}
     share = shares.get(name, 0.1)
@@ -253,6 +263,135 @@ def test_published_sets(name, published):
     images, labels = next(iter(data.train(**options)))
     assert images.shape == (3, 24, 24, 3)
     assert 0 <= np.min(labels) and np.max(labels) < classes
+
+
+# Sets whose split "test" has no labels: the splits of the published metadata,
+# and the one to evaluate on.
+UNLABELLED = {
+    "i_naturalist2017": (("train", "validation", "test"), "validation"),
+    "i_naturalist2018": (("train", "validation", "test"), "validation"),
+    "i_naturalist2021": (("train", "mini", "val", "test"), "val"),
+    "imagenet2012": (("test", "train", "validation"), "validation"),
+    "pet_finder": (("train", "test"), None),
+    "places365_small": (("train", "test", "validation"), "validation"),
+    "visual_domain_decathlon": (("train", "test", "validation"), "validation"),
+}
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("name", UNLABELLED)
+def test_never_evaluates_on_images_without_labels(name):
+    splits, expected = UNLABELLED[name]
+    if expected is None:
+        with pytest.raises(ValueError, match="have no labels.*--test-split"):
+            _tfds.choose_test_split(name, name, splits)
+    else:
+        assert _tfds.choose_test_split(name, name, splits) == expected
+    with pytest.raises(ValueError, match="have no labels"):
+        _tfds.choose_test_split(name, name, splits, "test")
+    assert _tfds.choose_test_split(name, name, splits, "train") == "train"
+    with pytest.raises(ValueError, match="no split 'dev'.*'train'"):
+        _tfds.choose_test_split(name, name, splits, "dev")
+
+
+@pytest.mark.backends("tensorflow")
+def test_builders_that_write_labels_of_minus_one():
+    """Read from the source code of TFDS, so that a new one is noticed."""
+    root = pathlib.Path(tfds.__file__).parent
+    files = [
+        *root.glob("image_classification/**/*.py"),
+        *root.glob("datasets/*/*.py"),
+    ]
+    found = set()
+    for path in files:
+        text = path.read_text()
+        if not re.search(r"\bImage\(", text) and "imagenet" not in path.name:
+            continue
+        if re.search(
+            r"""label["']?:\s-1|label\[.*\]\s=\s-1|=\s\{.*:\s-1\sfor"""
+            r"""|category,.*=\s-1|"AdoptionSpeed"\]\s=\s-1""",
+            text,
+        ):
+            stem = path.stem.removesuffix("_dataset_builder")
+            found.add(stem)
+    renamed = {
+        "imagenet_common": "imagenet2012",
+        "inaturalist": "i_naturalist2017",
+    }
+    # Its code has a case for test images, but makes the training split alone.
+    labelled = {"placesfull"}
+    found = {renamed.get(name, name) for name in found} - labelled
+    assert found == _tfds.UNLABELLED_TEST
+
+
+class KvLocalUnlabelled(_Local):
+    """As ImageNet in TFDS, and unknown to the table of such sets."""
+
+    SPLITS = {"train": 6, "test": 5, "validation": 4}
+
+    def _split_generators(self, manager):
+        return {
+            split: self._labelled(count, None if split != "test" else -1)
+            for split, count in self.SPLITS.items()
+        }
+
+    def _labelled(self, count, label):
+        for key, values in self._examples(count):
+            if label is not None:
+                values["label"] = label
+            yield key, values
+
+
+@pytest.mark.backends("tensorflow")
+def test_labels_of_minus_one_are_errors():
+    data = training.find_data("kv_local_unlabelled")
+    assert data.num_test == 5
+    options = dict(image_size=8, batch_size=2)
+    named = "split test of kv_local_unlabelled/1.0.0 .* 0 to 1.*"
+    remedy = "--test-split validation. Received: -1"
+
+    def model_is_not_run(images):
+        raise AssertionError
+
+    model = types.SimpleNamespace(predict_on_batch=model_is_not_run)
+    with pytest.raises(ValueError, match=named + remedy) as error:
+        training.outputs(model, data.test(**options), 5)
+    assert "\n" not in str(error.value)
+    run = types.SimpleNamespace(done=0, last="")
+    with pytest.raises(training.UserError, match=named + remedy):
+        with _tf_batches.reading(run):
+            list(data.test(**options))
+    labelled = training.find_data(
+        "kv_local_unlabelled", test_split="validation"
+    )
+    assert labelled.num_test == 4
+    _, labels = arrays(labelled.test(**options))
+    assert sorted(labels.tolist()) == [0, 0, 1, 1]
+    assert len(list(data.train(**options).take(3))) == 3
+
+
+@pytest.mark.backends("tensorflow")
+def test_classes_out_of_range_are_errors():
+    def checked(labels):
+        labels = tf.data.Dataset.from_tensors(tf.constant(labels, "int64"))
+        labels = labels.map(
+            lambda label: _tf_batches.check_label(label, 5, "name", "test")
+        )
+        return next(iter(labels))
+
+    for label in (-1, 5, [1, 5]):
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            checked(label)
+        assert "from 0 to 4" in _tf_batches.bad_label(error.value)
+    kept = checked([0, 4])
+    assert kept.numpy().tolist() == [0, 4] and kept.dtype == tf.int32
+
+
+@pytest.mark.backends("tensorflow")
+def test_the_split_is_for_sets_in_tfds(tmp_path):
+    for name in ("digits", str(tmp_path)):
+        with pytest.raises(ValueError, match="--test-split is for data sets"):
+            training.find_data(name, test_split="validation")
 
 
 def test_real_labels_are_sets():

@@ -1,6 +1,7 @@
 """Models as they are, and their outputs on whole sets."""
 
 import json
+import warnings
 
 import keras
 import numpy as np
@@ -125,13 +126,27 @@ def data_of(names):
 
 
 def test_classes_are_matched_by_name():
-    places, names = training.places_of(found_for(3), data_of("xyz"))
+    with pytest.warns(UserWarning, match="0 is 'x', 1 is 'y', and so on"):
+        places, names = training.places_of(found_for(3), data_of("xyz"))
     assert places.tolist() == [0, 1, 2] and names == ("x", "y", "z")
     known = found_for(3, ("a", "b", "c"))
     places, names = training.places_of(known, data_of("ca"))
     assert places.tolist() == [2, 0] and names == ("a", "b", "c")
     with pytest.raises(ValueError, match="1 of the 3 classes .*: 'x'. Name"):
         training.places_of(known, data_of("abx"))
+
+
+@pytest.mark.backends("torch")
+def test_the_order_of_unnamed_classes_is_known_of_imagenet_alone():
+    ids = [f"n{i:08}" for i in range(3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        places, _ = training.places_of(found_for(3), data_of(ids))
+        known = found_for(3, ("x", "y", "z"))
+        training.places_of(known, data_of("xyz"))
+    assert places.tolist() == [0, 1, 2]
+    with pytest.warns(UserWarning, match="0 is 'n00000002'"):
+        training.places_of(found_for(3), data_of(ids[::-1]))
 
 
 def test_numbers_of_classes_that_do_not_fit():
@@ -160,6 +175,14 @@ def test_channels():
         training.fitted(data, _trained.Trained(None, 8, 4, "tf"))
     with pytest.raises(ValueError, match="Digits are grey"):
         training.fitted(training.find_data("digits"), found_for(3))
+
+
+@pytest.mark.backends("torch")
+def test_a_folder_of_photos_that_is_called_digits():
+    folder = training.Data("digits", ("a", "b"), 3, None, 0, 1)
+    model = found_for(2)
+    assert training.fitted(folder, model).channels == 3
+    assert model.reading(folder, 4)["protocol"] == "vit_jax"
 
 
 def test_outputs_of_every_image_once():

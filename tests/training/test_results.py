@@ -1,0 +1,74 @@
+"""What a run prints about the use of its model."""
+
+import types
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import training
+from keras_vit.training import _results
+
+pytestmark = pytest.mark.backends("torch")
+
+
+def printed_code(facts, folder, capsys):
+    _results.print_results(facts, folder)
+    lines = capsys.readouterr().out.splitlines()
+    return [line.strip() for line in lines if line.startswith("  ")]
+
+
+def facts_of(name, channels, mode):
+    return {
+        "config": {"mode": mode, "image_size": 8},
+        "data": {
+            "name": name,
+            "channels": channels,
+            "image_size": 8 if channels == 1 else None,
+        },
+        "seconds": 1.0,
+        "test_accuracy": 0.5,
+    }
+
+
+def scaled(images, code):
+    """What the printed lines make of images."""
+    ran = []
+    names = {
+        "keras_vit": keras_vit,
+        "images": images,
+        "model": types.SimpleNamespace(predict=ran.append),
+    }
+    for line in code:
+        if line.startswith(("images =", "logits =")):
+            exec(line, names)
+    (found,) = ran
+    return found
+
+
+def test_the_printed_code_scales_digits_as_in_training(tmp_path, capsys):
+    datasets = pytest.importorskip("sklearn.datasets")
+    code = printed_code(facts_of("digits", 1, "tf"), tmp_path, capsys)
+    raw = datasets.load_digits().images[..., None]
+    data = training.find_data("digits")
+    expected = np.concatenate(
+        [
+            images[weights > 0]
+            for images, _, weights in data.test(image_size=8, batch_size=64)
+        ]
+    )
+    found = scaled(raw, code)[data.source.parts["test"]]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name, mode", [("photos", "tf"), ("photos", "torch"), ("digits", "tf")]
+)
+def test_the_printed_code_scales_photos_as_in_training(
+    tmp_path, capsys, name, mode
+):
+    """Also of a folder that is called digits."""
+    code = printed_code(facts_of(name, 3, mode), tmp_path, capsys)
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
+    expected = keras_vit.preprocess_input(images, mode=mode)
+    assert np.array_equal(scaled(images, code), expected)
