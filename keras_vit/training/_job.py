@@ -11,13 +11,13 @@ from typing import Any
 
 import keras
 
+from keras_vit._logging import logger
 from keras_vit.training._checkpoints import Checkpoints
 from keras_vit.training._data import Data
 from keras_vit.training._fit import fit
 from keras_vit.training._flags import before_training
 from keras_vit.training._losses import loss_of
 from keras_vit.training._metrics import MetricsFile
-from keras_vit.training._optimizers import averaged
 from keras_vit.training._output import CHECKPOINTS
 from keras_vit.training._output import claimed
 from keras_vit.training._output import open_output
@@ -150,7 +150,7 @@ def _train(job, chosen, output, keep):
     with contextlib.ExitStack() as scope:
         with before_training():
             ready = _prepare(job, chosen, output, scope)
-        print(headline(job, chosen, output, ready), flush=True)
+        logger.info(headline(job, chosen, output, ready))
         callbacks = _callbacks(job, chosen, output, ready)
         with losing_hosts(chosen, ready.checkpoints):
             fit(
@@ -165,11 +165,11 @@ def _train(job, chosen, output, keep):
             )
         scope.enter_context(writing(output, ready.checkpoints))
         rows = ready.checkpoints.rows
-        score = rows[-1][f"{job.part}_{job.measure}"]
-        if job.config.average:
-            scope.enter_context(averaged(ready.model))
-            score = _score(job, chosen, ready)
-        facts = facts_of(job, ready.model, score, started)
+        row = rows[-1]
+        if job.config.keep == "best":
+            chosen.gather(0)  # the first host has written it by now
+            row = ready.checkpoints.restore_best(ready.model)
+        facts = facts_of(job, ready.model, row, started)
         if chosen.first and keep and job.save:
             job.save(ready.model, output)
         elif chosen.first and keep:
@@ -211,6 +211,7 @@ def _prepare(job, chosen, output, scope):
         seed=config.seed,
         parts=parts,
         hosts=chosen,
+        keep_best=config.keep == "best",
     )
     done = _open(job, chosen, output, checkpoints, model)
     return _Ready(model, batches_from, test, rate, checkpoints, done)
@@ -284,12 +285,3 @@ def _callbacks(job, chosen, output, ready):
         if job.config.tensorboard:
             callbacks.append(TensorBoard(output / TENSORBOARD, metrics))
     return callbacks
-
-
-def _score(job, chosen, ready):
-    results = ready.model.evaluate(
-        _fed(ready.test, chosen), return_dict=True, verbose=0
-    )
-    if chosen.first:
-        print(f"with averaged weights: {results[job.measure]:.4f}")
-    return float(results[job.measure])

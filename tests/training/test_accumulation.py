@@ -10,11 +10,13 @@ from keras_vit import training
 PARTS, BATCH, STEPS = 4, 16, 3
 
 OPTIMIZERS = {
-    "sgd": lambda rate, **kwargs: training.SGD(rate, **kwargs),
+    "sgd": lambda rate, **kwargs: training.SGD(
+        rate, 0.9, convention="optax", **kwargs
+    ),
     # Epsilon: Adam makes a whole step of the rounding of a gradient that is
     # zero by mathematics, as that of the keys' bias.
     "adamw": lambda rate, **kwargs: training.AdamW(
-        rate, 1e-3, 0.05, epsilon=1e-3, **kwargs
+        rate, 0.02, epsilon=1e-3, convention="optax", **kwargs
     ),
 }
 

@@ -4,10 +4,16 @@ import sys
 import keras
 import pytest
 
+from keras_vit import _logging
 from keras_vit import training
 from keras_vit.training import _progress
 from keras_vit.training._tensorboard import TensorBoard
 from tests.training import run_small
+
+
+@pytest.fixture(autouse=True)
+def _shown():
+    _logging.show()
 
 
 @pytest.mark.parametrize(
