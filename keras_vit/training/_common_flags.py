@@ -75,7 +75,7 @@ class TrainingFlags:
         "one of them",
         "P",
     )
-    holdout: str | None = flag(
+    holdout: float | str | None = flag(
         None,
         "evaluate on a share of the training images, such as 0.1, which are "
         "then not trained on, and not on the test set; 'paper' for 1% of "
@@ -128,6 +128,9 @@ class TrainingFlags:
             check_numbers(self, name, minimum=0)
         check_names(self, keep=("last", "best"))
         share_of("", self.holdout)
+        if self.holdout not in (None, "paper"):
+            # A number, also where it was given as text.
+            object.__setattr__(self, "holdout", float(self.holdout))
         check_numbers(self, "seed", minimum=0, below=2**32)
         if self.steps and self.epochs:
             raise ValueError("Give --steps or --epochs, not both.")

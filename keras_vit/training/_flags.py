@@ -30,9 +30,9 @@ def flags(config_class, description, argv=None):
     """Reads the command line into a dataclass.
 
     Every field `like_this: type = flag(default, text)` becomes `--like-this
-    VALUE`. Its type is int, float, str, one of them or None, `tuple[int, ...]`
-    and the like (one value or more), or bool (a flag without a value, False by
-    default).
+    VALUE`. Its type is int, float, str, one of them or None, `float | str` (a
+    number, or text), `tuple[int, ...]` and the like (one value or more), or
+    bool (a flag without a value, False by default).
 
     Args:
         config_class: A dataclass whose `__post_init__` may raise a
@@ -138,8 +138,18 @@ def _shown(default):
 def _plain(hint):
     """The type of a flag's value: int for `int | None`."""
     if isinstance(hint, types.UnionType):
-        (hint,) = set(typing.get_args(hint)) - {types.NoneType}
+        kinds = set(typing.get_args(hint)) - {types.NoneType}
+        if kinds == {float, str}:
+            return _number_or_text
+        (hint,) = kinds
     return hint
+
+
+def _number_or_text(text):
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def check_numbers(config, *names, minimum=None, above=None, below=None):

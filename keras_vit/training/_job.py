@@ -32,7 +32,7 @@ from keras_vit.training._results import save_predictions_of
 from keras_vit.training._results import write_last
 from keras_vit.training._results import writing
 from keras_vit.training._shares import steadily
-from keras_vit.training._tensorboard import TensorBoard
+from keras_vit.training._tensorboard import EventFiles
 
 # What may differ when a run goes on.
 _FREE = (
@@ -192,16 +192,22 @@ def _prepare(job, chosen, output, scope):
     keras.utils.set_random_seed(config.seed)
     scope.enter_context(chosen.scope())
     model = job.build()
-    options = {**job.batches, "batch_size": part_size, "shard": chosen.host}
+    options = {**job.batches, "shard": chosen.host}
 
     def batches_from(start):
+        # Runs begin and resume between whole batches, never within one.
         batches = job.data.train(
-            seed=config.seed, start=start, **options, **job.augment
+            seed=config.seed,
+            start=start // parts,
+            batch_size=config.batch_size,
+            micro_batches=parts,
+            **options,
+            **job.augment,
         )
         return _fed(batches, chosen)
 
     batches_from(0)  # what is wrong with it is said now
-    test = job.evaluation(**options)
+    test = job.evaluation(batch_size=part_size, **options)
     optimizer, rate = job.optimizer()
     model.compile(optimizer=optimizer, **_judged(job))
     checkpoints = Checkpoints(
@@ -283,5 +289,5 @@ def _callbacks(job, chosen, output, ready):
     if chosen.first:
         callbacks.append(Progress(metrics, job.steps))
         if job.config.tensorboard:
-            callbacks.append(TensorBoard(output / TENSORBOARD, metrics))
+            callbacks.append(EventFiles(output / TENSORBOARD, metrics))
     return callbacks
