@@ -231,17 +231,6 @@ def test_the_newest_are_kept(straight):
     assert names == [f"step-{step:08d}.npz" for step in (10, 15, 20)]
 
 
-class Falling(run_small.Stream):
-    """Labels become wrong at step 12, so that the best evaluation is not the
-    last one."""
-
-    def __getitem__(self, index):
-        images, labels = super().__getitem__(index)
-        if 12 <= self.start + index < 10**6:
-            labels = (labels + 1) % 3
-        return images, labels
-
-
 class Evaluated(keras.callbacks.Callback):
     """Keeps the weights of each evaluation."""
 
@@ -255,17 +244,14 @@ class Evaluated(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("damage", [False, True])
-def test_the_best_weights_come_back(damage, tmp_path, capsys):
+def test_the_best_weights_come_back(damage, tmp_path, capsys, monkeypatch):
     """Those that were evaluated: the averages."""
+    # Accuracies of so short a run depend on the backend.
+    scores = {8: 0.1, 16: 0.3, 24: 0.2}
+    monkeypatch.setattr(_metrics, "score_of", lambda row: scores[row["step"]])
     evaluated = Evaluated()
-    model, checkpoints = run_small.main(
-        tmp_path, [evaluated], stream=Falling, keep_best=True
-    )
-    rows = checkpoints.rows
-    best = max(
-        range(3), key=lambda i: (rows[i]["test_accuracy"], rows[i]["step"])
-    )
-    assert best < 2, "the last evaluation must not be the best"
+    model, checkpoints = run_small.main(tmp_path, [evaluated], keep_best=True)
+    rows, best = checkpoints.rows, 1
     if damage:
         (tmp_path / "checkpoints" / "best.npz").write_bytes(b"damaged")
         best = 2
