@@ -4,18 +4,22 @@ import importlib
 import sys
 import warnings
 
+from keras_vit import _logging
+from keras_vit._logging import logger
+
 
 def status(run, arguments):
     """Runs a program and returns its exit status: 0 done, 1 refused.
 
     What users can cause, and warnings, are said in a line each.
     """
+    _logging.show()
     print_any_name()
     warnings.showwarning = _show
     try:
         return run(arguments)
     except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        logger.error("error: %s", error)
         return 1
     except MemoryError as error:
         print(
@@ -25,7 +29,7 @@ def status(run, arguments):
         )
         return 1
     except KeyboardInterrupt:
-        print("\nerror: interrupted", file=sys.stderr)
+        logger.error("\nerror: interrupted")
         return 130
 
 
@@ -50,7 +54,7 @@ def label(name, longest=None):
 
 
 def _show(message, category, *where):
-    print(f"warning: {message}", file=sys.stderr)
+    logger.warning("warning: %s", message)
 
 
 # Where the name to install is another than that to import.

@@ -279,8 +279,7 @@ def plan(config, data, setting):
         rate = training.warmup_cosine(peak, config.steps, config.warmup)
         return training.AdamW(
             rate,
-            config.weight_decay * peak,
-            peak,
+            config.weight_decay,
             global_clipnorm=1.0,
             **config.optimizer_options(),
         ), rate

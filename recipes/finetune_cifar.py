@@ -213,8 +213,7 @@ def optimizer_of(config, steps):
     common["global_clipnorm"] = 1.0
     if config.weights:  # Table 4
         return training.SGD(rate, momentum=0.9, **common), rate
-    decay = config.weight_decay * peak
-    return training.AdamW(rate, decay, peak, **common), rate
+    return training.AdamW(rate, config.weight_decay, **common), rate
 
 
 def count_steps(config, data):

@@ -252,8 +252,7 @@ def optimizer_of(config, steps):
     published = training.PRESETS[config.preset].rate(config.batch_size)
     options = {
         # As in AugReg's code, it does not depend on the rate that is given.
-        "weight_decay": config.weight_decay * published,
-        "peak_rate": peak,
+        "weight_decay": config.weight_decay * published / peak,
         "global_clipnorm": config.clip or None,
         **config.optimizer_options(),
     }

@@ -215,8 +215,7 @@ def optimizer_of(config, steps):
     rate = training.WarmupDecay(peak, steps, config.warmup_steps, "cosine")
     optimizer = training.AdamW(
         rate,
-        config.weight_decay * peak,
-        peak,
+        config.weight_decay,
         beta_2=training.METHODS[config.method].beta_2,
         **config.optimizer_options(),
     )

@@ -188,7 +188,9 @@ def fine_tune(config, name, data):
         config.learning_rate, config.steps, config.warmup
     )
     model.compile(
-        optimizer=training.SGD(rate, momentum=0.9, global_clipnorm=1.0),
+        optimizer=training.SGD(
+            rate, momentum=0.9, global_clipnorm=1.0, convention="optax"
+        ),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     options = {

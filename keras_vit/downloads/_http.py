@@ -6,11 +6,11 @@ import http.client
 import json
 import os
 import shutil
-import sys
 import time
 import urllib.error
 import urllib.request
 
+from keras_vit._logging import logger
 from keras_vit._version import __version__
 from keras_vit.downloads import _progress
 
@@ -147,8 +147,8 @@ def _remember(url, path, headers):
 
 
 def say(text):
-    """Tells the user, where progress bars are shown too."""
-    print(text, file=sys.stderr)
+    """Logs what is shown unless it is turned off, as progress bars are."""
+    logger.warning(text)
 
 
 def remove(path):

@@ -39,6 +39,7 @@ import argparse
 import pathlib
 
 from keras_vit import _program
+from keras_vit._logging import logger
 
 
 def main(argv=None):
@@ -59,16 +60,13 @@ def _run(a):
     _targets.check_target(
         target, not _formats.FORMATS[name].suffix, a.overwrite
     )
-    print(f"reading  {a.model}", flush=True)
+    logger.info(f"reading  {a.model}")
     settings = dict(map(setting, a.set))
     model, shape = _loading.load(a.model, a.layout, settings, a.image_size)
     shape = (a.batch, *shape)
     if a.softmax:
         model = _export.with_softmax(model)
-    print(
-        f"model    {model.name}: {model.count_params():,} parameters",
-        flush=True,
-    )
+    logger.info(f"model    {model.name}: {model.count_params():,} parameters")
     _export.export(
         model,
         target,
@@ -77,7 +75,7 @@ def _run(a):
         _loading.image_size(model),
         a.int8_weights,
         a.check,
-        say=lambda text: print(text, flush=True),
+        say=logger.info,
     )
     return 0
 

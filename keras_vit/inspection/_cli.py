@@ -22,6 +22,7 @@ import pathlib
 import time
 
 from keras_vit import _program
+from keras_vit._logging import logger
 
 SIZE = 224  # pixels, where nothing tells
 
@@ -46,7 +47,7 @@ def _run(a):
     output = training.check_output(a.out, a.overwrite, "--out")
     paths = _images.image_paths(a.images)
     settings = dict(map(setting, a.set))
-    print(f"reading  {a.model}", flush=True)
+    logger.info(f"reading  {a.model}")
     checkpoint = converters.open_checkpoint(
         a.model, a.layout, settings.get("num_heads")
     )
@@ -56,10 +57,9 @@ def _run(a):
         settings.setdefault("input_shape", (None, None, channels))
     model = converters.load(checkpoint, a.layout, **settings)
     classes = model.outputs[0].shape[-1]
-    print(
+    logger.info(
         f"model    {_facts.layout_name(checkpoint)}: "
-        f"{model.count_params():,} parameters, {len(images)} images",
-        flush=True,
+        f"{model.count_params():,} parameters, {len(images)} images"
     )
     report = _report.Report(
         model,
@@ -71,7 +71,7 @@ def _run(a):
         mode=a.mode or _facts.mode_of(checkpoint, channels),
         keep_aspect=a.keep_aspect,
         labels=a.labels or _facts.class_names(checkpoint, classes),
-        say=lambda text: print(text, flush=True),
+        say=logger.info,
     )
     files = report.build()
     training.open_output(output, (*_report.PICTURES, _report.PAGE))
@@ -80,8 +80,10 @@ def _run(a):
             temporary.write_bytes(content)
     seconds = time.perf_counter() - started
     page = output / _report.PAGE
-    print(f"wrote    {page} ({len(files[page.name]) / 1000:.0f} kB) ", end="")
-    print(f"and {len(files) - 1} pictures in {seconds:.0f} s")
+    logger.info(
+        f"wrote    {page} ({len(files[page.name]) / 1000:.0f} kB) "
+        f"and {len(files) - 1} pictures in {seconds:.0f} s"
+    )
     return 0
 
 

@@ -25,6 +25,9 @@ class Batches:
     cutmix: float = 0.0
     flip: bool = True
     start: int = 0
+    # In how many micro-batches each batch comes. Images, augmentation and
+    # mixing are those of the whole batch, which `start` counts.
+    micro_batches: int = 1
 
     def __post_init__(self):
         _raise_unless_in("protocol", self.protocol, PROTOCOLS)
@@ -54,6 +57,17 @@ class Batches:
                 f"together, cannot be shared by {count} hosts. Use a multiple "
                 f"of {count}."
             )
+        if self.micro_batches < 1 or len(self.own) % self.micro_batches:
+            raise ValueError(
+                f"{len(self.own)} images of a batch on each host cannot be "
+                "split into micro-batches of the same size. Use a divisor. "
+                f"Received: micro_batches={self.micro_batches}"
+            )
+
+    @property
+    def micro_batch_size(self):
+        """The rows of a micro-batch that are this host's."""
+        return len(self.own) // self.micro_batches
 
     @property
     def own(self):

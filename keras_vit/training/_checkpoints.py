@@ -4,13 +4,14 @@ import contextlib
 import pathlib
 import re
 import signal
-import sys
 import threading
 
 import keras
 import numpy as np
 
-from keras_vit.training._metrics import score_of
+from keras_vit._logging import logger
+from keras_vit.training._metrics import best_row
+from keras_vit.training._optimizers import assign_averages
 from keras_vit.training._output import not_fatal
 from keras_vit.training._run_state import Diverged
 from keras_vit.training._run_state import arrays_of
@@ -34,8 +35,7 @@ class Checkpoints(keras.callbacks.Callback):
     Weights, the optimizer with its averages, the state of every random
     generator, metrics in the middle of an interval, and the rows written so
     far. Batches are not saved: batch number k follows from the seed and k. A
-    file comes to its place whole; the newest `keep` stay, and the best one by
-    test accuracy, or loss.
+    file comes to its place whole; the newest `keep` stay.
 
     Within `watching()`, SIGTERM (which machines get that are wanted back)
     saves after the step at hand and raises `Preempted`. A loss that is not
@@ -46,12 +46,14 @@ class Checkpoints(keras.callbacks.Callback):
         every: Integer. Steps between two checkpoints.
         facts: Dict of what must be the same for a run to go on, such as
             its config: numbers, strings, None, lists.
-        keep: Integer. How many to keep, besides the best.
+        keep: Integer. How many to keep.
         seed: Integer. Of PyTorch's dropout.
         parts: Integer. Calls of Keras's a step, as for `MetricsFile`. Files
             and messages count steps; nothing is saved within one.
         hosts: A `Strategy`. The first of its hosts writes, and all read what
             it wrote.
+        keep_best: Boolean. Whether to save the weights of the best evaluation
+            too, by accuracy or, without one, by loss; see `restore_best`.
 
     Attributes:
         rows: List of dicts, which the run fills at evaluations; `restore`
@@ -61,13 +63,22 @@ class Checkpoints(keras.callbacks.Callback):
     CHECK = 10  # steps between two looks at the loss, which wait for a device
 
     def __init__(
-        self, folder, every, facts=None, keep=3, seed=0, parts=1, hosts=None
+        self,
+        folder,
+        every,
+        facts=None,
+        keep=3,
+        seed=0,
+        parts=1,
+        hosts=None,
+        keep_best=False,
     ):
         super().__init__()
         self.parts = parts
         self.hosts = hosts or Strategy("none", "there is one host")
         self.folder = pathlib.Path(folder)
         self.every, self.keep, self.seed = every, keep, seed
+        self.keep_best = keep_best
         self.facts = facts or {}
         self.rows = []
         self.step = 0  # Keras's
@@ -90,10 +101,10 @@ class Checkpoints(keras.callbacks.Callback):
                 arrays, note = read_state(path)
             # What damaged bytes lead NumPy to is of many kinds.
             except Exception as error:
-                print(
-                    f"checkpoint {path.name} cannot be used ({error!r}); "
-                    "trying the one before",
-                    file=sys.stderr,
+                logger.warning(
+                    "checkpoint %s cannot be used (%r); trying the one before",
+                    path.name,
+                    error,
                 )
                 continue
             raise_if_another(path, note["facts"], self.facts)
@@ -103,6 +114,41 @@ class Checkpoints(keras.callbacks.Callback):
             self.step = self._saved * self.parts
             return self.step
         return 0
+
+    def restore_best(self, model):
+        """Assigns a model the weights of its best evaluation.
+
+        With `use_ema=True` of the optimizer, they are the averages, which
+        were evaluated.
+
+        Returns:
+            Dict. The row of the evaluation of the weights that the model has
+            then. If those of the best one cannot be read, it keeps its own,
+            with a warning.
+        """
+        best, last = best_row(self.rows), self.rows[-1]
+        if best is last:
+            return last
+        try:
+            arrays, note = read_state(self._best)
+            if note["step"] != best["step"]:
+                raise ValueError(f"it is of step {note['step']}")
+        except Exception as error:
+            logger.warning(
+                "The weights of step %d, the best evaluation, cannot be read "
+                "from %s (%r). Keeping those of the last step.",
+                best["step"],
+                self._best,
+                error,
+            )
+            return last
+        self._assign(model, arrays, self._best)
+        assign_averages(model)
+        return best
+
+    @property
+    def _best(self):
+        return self.folder / "best.npz"
 
     def _assign(self, model, arrays, path):
         model.optimizer.build(model.trainable_variables)
@@ -178,11 +224,16 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self._raise_if_diverged(logs)
+        # The best first: a run that is killed between the two evaluates this
+        # step again.
+        if (
+            self.keep_best
+            and self.rows
+            and best_row(self.rows) is self.rows[-1]
+        ):
+            self.save(path=self._best)
         if self._due():
             self.save()
-        scores = [score_of(row) for row in self.rows]
-        if scores and scores[-1] >= max(scores):
-            self.save(path=self.folder / "best.npz")
         self._raise_if_terminated()
 
     def _due(self):

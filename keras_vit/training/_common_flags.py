@@ -3,6 +3,7 @@
 import dataclasses
 
 from keras_vit.training._data import share_of
+from keras_vit.training._flags import check_names
 from keras_vit.training._flags import check_numbers
 from keras_vit.training._flags import flag
 from keras_vit.training._protocols import PROTOCOLS
@@ -37,9 +38,17 @@ class TrainingFlags:
     )
     average: float = flag(
         0.0,
-        "decay of an average of the weights, which is then evaluated and "
-        "saved: 0.9999 in the paper's Table 2",
+        "decay of a moving average of the weights, which is then evaluated "
+        "and saved: 0.9999 in the paper's Table 2",
         "X",
+    )
+    keep: str = flag(
+        "last",
+        "which weights to save in the end: last, or best, those of the "
+        "evaluation with the highest accuracy; with --holdout it is of "
+        "held-out images, without it of the test images, whose accuracy is "
+        "then optimistic",
+        "last|best",
     )
     mode: str | None = flag(
         None,
@@ -66,7 +75,7 @@ class TrainingFlags:
         "one of them",
         "P",
     )
-    holdout: str | None = flag(
+    holdout: float | str | None = flag(
         None,
         "evaluate on a share of the training images, such as 0.1, which are "
         "then not trained on, and not on the test set; 'paper' for 1% of "
@@ -123,7 +132,11 @@ class TrainingFlags:
         check_numbers(self, "learning_rate", above=0)
         for name in ("mixup", "cutmix"):
             check_numbers(self, name, minimum=0)
+        check_names(self, keep=("last", "best"))
         share_of("", self.holdout)
+        if self.holdout not in (None, "paper"):
+            # A number, also where it was given as text.
+            object.__setattr__(self, "holdout", float(self.holdout))
         check_numbers(self, "seed", minimum=0, below=2**32)
         if self.steps and self.epochs:
             raise ValueError("Give --steps or --epochs, not both.")
@@ -135,8 +148,11 @@ class TrainingFlags:
             )
 
     def optimizer_options(self):
-        """Returns the arguments of optimizers that these flags decide."""
+        """Returns the arguments of `SGD` and `AdamW` that all recipes share:
+        the published conventions, and what these flags decide."""
         return {
+            "convention": "optax",
+            "decay_kernels_only": True,
             "gradient_accumulation_steps": (
                 self.accumulate if self.accumulate > 1 else None
             ),
@@ -151,15 +167,15 @@ class TrainingFlags:
             "protocol": self.protocol,
             "mode": self.mode,
             # Mixed labels are no integers.
-            "one_hot": one_hot or self.mixup > 0 or self.cutmix > 0,
+            "one_hot": one_hot or bool(self.mixup or self.cutmix),
         }
 
     def augmentation(self, channels):
         """Returns what changes images of training, as `Job.augment`."""
         return {
             "augment": self.augment,
-            "mixup": self.mixup,
-            "cutmix": self.cutmix,
+            "mixup": self.mixup or 0.0,
+            "cutmix": self.cutmix or 0.0,
             # Grey images are mostly signs, whose mirror images mean nothing.
             "flip": channels == 3 and not self.no_flip,
         }

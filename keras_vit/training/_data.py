@@ -57,6 +57,9 @@ class Data:
             cutmix: The same; with both, each batch gets one of them.
             flip: Boolean. Whether to mirror half of the images.
             start: Integer. The first batch to give.
+            micro_batches: Integer. In how many micro-batches each batch
+                comes, for accumulating gradients: the same images and labels,
+                with the augmentation and mixing of the whole batch.
             shard: `(index, count)` of this host: it gets its rows of each
                 batch. What all hosts get does not depend on `count`, except
                 that partners in mixup and cutmix come from the same host.

@@ -99,7 +99,9 @@ def train_batches(images, labels, rules):
                 return np.float32(drawn)
 
             batch = _mixing.mix(np, *batch, rules, draws)
-        yield batch
+        size = rules.micro_batch_size
+        for first in range(0, len(batch[0]), size):
+            yield tuple(x[first : first + size] for x in batch)
 
 
 def order(count, first, rules):

@@ -4,11 +4,14 @@ import argparse
 import contextlib
 import dataclasses
 import math
+import signal
 import sys
 import types
 import typing
 
+from keras_vit import _logging
 from keras_vit import _program
+from keras_vit._logging import logger
 from keras_vit.training._checkpoints import Preempted
 from keras_vit.training._run_state import Diverged
 
@@ -27,9 +30,9 @@ def flags(config_class, description, argv=None):
     """Reads the command line into a dataclass.
 
     Every field `like_this: type = flag(default, text)` becomes `--like-this
-    VALUE`. Its type is int, float, str, one of them or None, `tuple[int, ...]`
-    and the like (one value or more), or bool (a flag without a value, False by
-    default).
+    VALUE`. Its type is int, float, str, one of them or None, `float | str` (a
+    number, or text), `tuple[int, ...]` and the like (one value or more), or
+    bool (a flag without a value, False by default).
 
     Args:
         config_class: A dataclass whose `__post_init__` may raise a
@@ -77,22 +80,29 @@ def flags(config_class, description, argv=None):
 
 
 def run(main, config_class, description, argv=None):
-    """Runs a recipe from the command line: `main(config)`."""
+    """Runs a recipe from the command line: `main(config)`.
+
+    Exit status: 0 done, 1 diverged, 2 wrong usage, 130 interrupted, 143 ended
+    by SIGTERM. The last two are 128 and the number of the signal, by which
+    schedulers such as SLURM and Kubernetes know to start the run again.
+    """
+    _logging.show()
     _program.print_any_name()
     config = flags(config_class, description, argv)
     try:
         main(config)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        logger.error("error: %s", error)
         sys.exit(2)
     except Preempted as preempted:
-        print(f"\n{preempted}")  # and status 0: this is how it should be
+        logger.info("\n%s", preempted)
+        sys.exit(128 + signal.SIGTERM)
     except Diverged as error:
-        print(f"\nerror: {error}", file=sys.stderr)
+        logger.error("\nerror: %s", error)
         sys.exit(1)
     except KeyboardInterrupt:
-        print("\nerror: interrupted", file=sys.stderr)
-        sys.exit(130)
+        logger.error("\nerror: interrupted")
+        sys.exit(128 + signal.SIGINT)
 
 
 @contextlib.contextmanager
@@ -116,8 +126,7 @@ def require(module):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message):
-        print(f"error: {message} (--help lists all flags)", file=sys.stderr)
-        sys.exit(2)
+        self.exit(2, f"error: {message} (--help lists all flags)\n")
 
 
 def _shown(default):
@@ -129,8 +138,18 @@ def _shown(default):
 def _plain(hint):
     """The type of a flag's value: int for `int | None`."""
     if isinstance(hint, types.UnionType):
-        (hint,) = set(typing.get_args(hint)) - {types.NoneType}
+        kinds = set(typing.get_args(hint)) - {types.NoneType}
+        if kinds == {float, str}:
+            return _number_or_text
+        (hint,) = kinds
     return hint
+
+
+def _number_or_text(text):
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def check_numbers(config, *names, minimum=None, above=None, below=None):

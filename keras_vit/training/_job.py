@@ -11,13 +11,13 @@ from typing import Any
 
 import keras
 
+from keras_vit._logging import logger
 from keras_vit.training._checkpoints import Checkpoints
 from keras_vit.training._data import Data
 from keras_vit.training._fit import fit
 from keras_vit.training._flags import before_training
 from keras_vit.training._losses import loss_of
 from keras_vit.training._metrics import MetricsFile
-from keras_vit.training._optimizers import averaged
 from keras_vit.training._output import CHECKPOINTS
 from keras_vit.training._output import claimed
 from keras_vit.training._output import open_output
@@ -32,7 +32,7 @@ from keras_vit.training._results import save_predictions_of
 from keras_vit.training._results import write_last
 from keras_vit.training._results import writing
 from keras_vit.training._shares import steadily
-from keras_vit.training._tensorboard import TensorBoard
+from keras_vit.training._tensorboard import EventFiles
 
 # What may differ when a run goes on.
 _FREE = (
@@ -150,7 +150,7 @@ def _train(job, chosen, output, keep):
     with contextlib.ExitStack() as scope:
         with before_training():
             ready = _prepare(job, chosen, output, scope)
-        print(headline(job, chosen, output, ready), flush=True)
+        logger.info(headline(job, chosen, output, ready))
         callbacks = _callbacks(job, chosen, output, ready)
         with losing_hosts(chosen, ready.checkpoints):
             fit(
@@ -165,11 +165,11 @@ def _train(job, chosen, output, keep):
             )
         scope.enter_context(writing(output, ready.checkpoints))
         rows = ready.checkpoints.rows
-        score = rows[-1][f"{job.part}_{job.measure}"]
-        if job.config.average:
-            scope.enter_context(averaged(ready.model))
-            score = _score(job, chosen, ready)
-        facts = facts_of(job, ready.model, score, started)
+        row = rows[-1]
+        if job.config.keep == "best":
+            chosen.gather(0)  # the first host has written it by now
+            row = ready.checkpoints.restore_best(ready.model)
+        facts = facts_of(job, ready.model, row, started)
         if chosen.first and keep and job.save:
             job.save(ready.model, output)
         elif chosen.first and keep:
@@ -192,16 +192,22 @@ def _prepare(job, chosen, output, scope):
     keras.utils.set_random_seed(config.seed)
     scope.enter_context(chosen.scope())
     model = job.build()
-    options = {**job.batches, "batch_size": part_size, "shard": chosen.host}
+    options = {**job.batches, "shard": chosen.host}
 
     def batches_from(start):
+        # Runs begin and resume between whole batches, never within one.
         batches = job.data.train(
-            seed=config.seed, start=start, **options, **job.augment
+            seed=config.seed,
+            start=start // parts,
+            batch_size=config.batch_size,
+            micro_batches=parts,
+            **options,
+            **job.augment,
         )
         return _fed(batches, chosen)
 
     batches_from(0)  # what is wrong with it is said now
-    test = job.evaluation(**options)
+    test = job.evaluation(batch_size=part_size, **options)
     optimizer, rate = job.optimizer()
     model.compile(optimizer=optimizer, **_judged(job))
     checkpoints = Checkpoints(
@@ -211,6 +217,7 @@ def _prepare(job, chosen, output, scope):
         seed=config.seed,
         parts=parts,
         hosts=chosen,
+        keep_best=config.keep == "best",
     )
     done = _open(job, chosen, output, checkpoints, model)
     return _Ready(model, batches_from, test, rate, checkpoints, done)
@@ -282,14 +289,5 @@ def _callbacks(job, chosen, output, ready):
     if chosen.first:
         callbacks.append(Progress(metrics, job.steps))
         if job.config.tensorboard:
-            callbacks.append(TensorBoard(output / TENSORBOARD, metrics))
+            callbacks.append(EventFiles(output / TENSORBOARD, metrics))
     return callbacks
-
-
-def _score(job, chosen, ready):
-    results = ready.model.evaluate(
-        _fed(ready.test, chosen), return_dict=True, verbose=0
-    )
-    if chosen.first:
-        print(f"with averaged weights: {results[job.measure]:.4f}")
-    return float(results[job.measure])

@@ -4,6 +4,7 @@ import pathlib
 
 import keras
 
+from keras_vit._logging import show
 from keras_vit.training._data import find_data
 from keras_vit.training._data import share_of
 from keras_vit.training._flags import before_training
@@ -22,6 +23,7 @@ def main_of(plan):
     """
 
     def main(config):
+        show()
         with before_training():
             chosen, data, output = begin(config)
             job = plan(config, data)

@@ -31,6 +31,11 @@ def score_of(row):
     return 0
 
 
+def best_row(rows):
+    """Returns the row of the best evaluation, the last one of equals."""
+    return max(reversed(rows), key=score_of)
+
+
 class MetricsFile(keras.callbacks.Callback):
     """Writes one row of `metrics.csv` at each evaluation of `model.fit`.
 

@@ -1,10 +1,4 @@
-"""Optimizers whose steps are those of the published code.
-
-Keras's own depart from it in what a recipe does not show: the learning rate
-inside SGD's momentum, weight decay that follows the base rate, and, where
-gradients are accumulated or devices share a batch, schedules, averages and
-clipping that count something else than steps of the whole batch.
-"""
+"""SGD and AdamW with the options of published fine-tuning and pre-training."""
 
 import contextlib
 
@@ -12,120 +6,176 @@ import keras
 from keras import ops
 
 from keras_vit.training._whole_batch import WholeBatch
-from keras_vit.training._whole_batch import moments
+from keras_vit.training._whole_batch import compute_dtype
+from keras_vit.training._whole_batch import slots
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class SGD(WholeBatch):
-    """Stochastic gradient descent that scales its momentum by today's rate.
+    """Stochastic gradient descent with momentum.
 
-    The momentum `m` collects gradients, `m = momentum * m + gradient`, and a
-    step is `-learning_rate * m`, as in PyTorch and optax, with which the paper
-    fine-tunes ("An Image is Worth 16x16 Words", Table 4). Keras's own SGD
-    collects `learning_rate * gradient`: the same at a constant rate, another
-    path with warm-up and decay.
+    By default it computes what `keras.optimizers.SGD` computes. With
+    `convention="optax"`, it follows optax and PyTorch, and so the published
+    code, where they define a step differently:
+
+    - The momentum collects gradients, `m = momentum * m + gradient`, and a
+      step is `-learning_rate * m`. Keras's collects
+      `learning_rate * gradient`. Both are the same at a constant learning
+      rate, and differ with warm-up and decay.
+    - With `gradient_accumulation_steps`, schedules and moving averages count
+      updates of the weights. Keras's count micro-batches.
+
+    In both conventions a variable loses the fraction
+    `weight_decay * learning_rate` of itself at each step; the decay does not
+    enter the momentum.
 
     Args:
-        learning_rate: Float or schedule.
-        momentum: Float in [0, 1).
-        momentum_dtype: String, such as "bfloat16", which the paper's code
-            has: half the memory. None takes each variable's own.
-        weight_decay: Float. What a kernel loses a step at the peak rate, as
-            in `AdamW`; 0.
-        peak_rate: Float. As in `AdamW`.
-        **kwargs: `layer_decay`, by which the rate falls from layer to layer
-            towards the patches (see `layer_scales`); and as for
-            `keras.optimizers.SGD`: `global_clipnorm`, `use_ema`,
-            `ema_momentum`, `gradient_accumulation_steps`, ...
+        learning_rate: Float, schedule, or callable without arguments.
+        momentum: Float in [0, 1].
+        nesterov: Boolean. Whether to apply Nesterov momentum.
+        weight_decay: Float. As for `keras.optimizers.SGD`. big_vision's "wd"
+            is the fraction at the peak of the schedule: divide it by the peak
+            learning rate.
+        convention: "keras" or "optax".
+        decay_kernels_only: Boolean. Whether weight decay applies only to
+            variables named "kernel", as in big_vision: not to biases, norms,
+            tokens and position embeddings.
+        layer_decay: Float in (0, 1]. Factor by which the learning rate
+            decreases from each layer to the one below; see `layer_scales`.
+        momentum_dtype: String, such as "bfloat16", which the code of the
+            paper uses to halve the memory of the momentum. Defaults to the
+            dtype of each variable.
+        **kwargs: As for `keras.optimizers.SGD`: `clipnorm`, `clipvalue`,
+            `global_clipnorm`, `use_ema`, `ema_momentum`,
+            `ema_overwrite_frequency`, `loss_scale_factor`,
+            `gradient_accumulation_steps`, `name`.
     """
 
     def __init__(
-        self, learning_rate=0.01, momentum=0.9, momentum_dtype=None, **kwargs
+        self,
+        learning_rate=0.01,
+        momentum=0.0,
+        nesterov=False,
+        *,
+        weight_decay=None,
+        **kwargs,
     ):
-        if not 0 <= momentum < 1:
+        if not 0 <= momentum <= 1:
             raise ValueError(
-                f"`momentum` must be in [0, 1). Received: momentum={momentum}"
+                f"`momentum` must be in [0, 1]. Received: momentum={momentum}"
             )
-        super().__init__(learning_rate=learning_rate, **kwargs)
+        super().__init__(learning_rate, weight_decay, **kwargs)
         self.momentum = momentum
-        self.momentum_dtype = momentum_dtype
+        self.nesterov = nesterov
 
     def build(self, variables):
         if self.built:
             return
         super().build(variables)
-        self.momentums = moments(self, variables, self.momentum_dtype)
+        self.momentums = []
+        if self.momentum:
+            self.momentums = slots(
+                self, variables, "momentum", self.momentum_dtype
+            )
 
     def update_step(self, gradient, variable, learning_rate):
-        dtype = variable.dtype
-        moment = self.momentums[self._get_variable_index(variable)]
-        # In half precision the product is rounded too, as optax does.
-        update = ops.cast(gradient, dtype) + ops.cast(
-            self.momentum * moment, dtype
-        )
-        self.assign(moment, ops.cast(update, moment.dtype))
+        dtype = compute_dtype(variable)
+        gradient = ops.cast(gradient, dtype)
         rate = self._rate_of(variable, learning_rate)
-        self.assign_sub(variable, self._decayed(rate * update, variable, rate))
+        keras_order = self.convention == "keras"
+        # Keras's momentum has the learning rate in it, optax's has not.
+        step = rate * gradient if keras_order else gradient
+        update = step
+        if self.momentum:
+            moment = self.momentums[self._get_variable_index(variable)]
+            # With a momentum in half precision the product is rounded too, as
+            # optax does.
+            update = ops.cast(self.momentum * moment, dtype) + step
+            self.assign(moment, ops.cast(update, moment.dtype))
+            if self.nesterov:
+                update = self.momentum * update + step
+        if not keras_order:
+            update = rate * update
+        self._update(variable, update, rate)
 
     def get_config(self):
         return {
             **super().get_config(),
             "momentum": self.momentum,
-            "momentum_dtype": self.momentum_dtype,
+            "nesterov": self.nesterov,
         }
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class AdamW(WholeBatch):
-    """Adam with decoupled weight decay that follows the schedule's shape.
+    """Adam with decoupled weight decay.
 
-    A kernel loses `weight_decay * rate / peak_rate` of itself a step: the
-    decay follows warm-up and decay of the rate, not its size. So AugReg
-    defines it (https://arxiv.org/abs/2106.10270; big_vision). The paper's
-    "weight decay 0.1" at a rate of 0.001 is 1e-4 here. Keras's `AdamW` has
-    `weight_decay * rate`. Biases, norms, tokens and positions do not decay.
-    Epsilon is added to the corrected root, as in the publication of Adam and
-    in optax; Keras's own adds it before the correction.
+    By default it computes what `keras.optimizers.AdamW` computes. With
+    `convention="optax"`, it follows optax and PyTorch, and so the published
+    code, where they define a step differently:
+
+    - Epsilon is added to the root of the bias-corrected second moment, as in
+      Algorithm 1 of the publication of Adam, and defaults to 1e-8. Keras adds
+      it before the correction ("epsilon hat"), and its default is 1e-7.
+    - With `gradient_accumulation_steps`, schedules and moving averages count
+      updates of the weights. Keras's count micro-batches.
+
+    In both conventions a variable loses the fraction
+    `weight_decay * learning_rate` of itself at each step: the paper's "weight
+    decay 0.1" is `weight_decay=0.1`.
 
     Args:
-        learning_rate: Float or schedule.
-        weight_decay: Float. What a kernel loses a step at the peak rate.
-        peak_rate: Float. The schedule's highest rate; None takes
-            `learning_rate` if that is a float.
+        learning_rate: Float, schedule, or callable without arguments.
+        weight_decay: Float. As for `keras.optimizers.AdamW`. big_vision's
+            "wd" is the fraction at the peak of the schedule: divide it by the
+            peak learning rate.
         beta_1: Float in [0, 1).
         beta_2: Float in [0, 1).
-        epsilon: Float.
-        momentum_dtype: String, such as "bfloat16" in AugReg; None takes each
-            variable's own.
-        **kwargs: `layer_decay` as in `SGD`; others as for
-            `keras.optimizers.Adam`.
+        epsilon: Float. Defaults to 1e-7 in Keras's convention and to 1e-8 in
+            optax's.
+        amsgrad: Boolean. Whether to apply the AMSGrad variant.
+        convention: "keras" or "optax".
+        decay_kernels_only: Boolean. As for `SGD`.
+        layer_decay: Float. As for `SGD`.
+        momentum_dtype: String, of the first moment; "bfloat16" in AugReg. As
+            for `SGD`.
+        **kwargs: As for `SGD`.
     """
 
     def __init__(
         self,
         learning_rate=0.001,
-        weight_decay=1e-4,
-        peak_rate=None,
+        weight_decay=0.004,
+        *,
         beta_1=0.9,
         beta_2=0.999,
-        epsilon=1e-8,
-        momentum_dtype=None,
+        epsilon=None,
+        amsgrad=False,
         **kwargs,
     ):
-        super().__init__(learning_rate, weight_decay, peak_rate, **kwargs)
+        if weight_decay is None:
+            raise ValueError(
+                "`weight_decay` must be a float, such as 0.0 for none. "
+                "Received: weight_decay=None"
+            )
+        super().__init__(learning_rate, weight_decay, **kwargs)
+        if epsilon is None:
+            epsilon = 1e-7 if self.convention == "keras" else 1e-8
         self.beta_1, self.beta_2 = beta_1, beta_2
         self.epsilon = epsilon
-        self.momentum_dtype = momentum_dtype
+        self.amsgrad = amsgrad
 
     def build(self, variables):
         if self.built:
             return
         super().build(variables)
-        self.momentums = moments(self, variables, self.momentum_dtype)
-        self.velocities = self.add_optimizer_variables(variables, "velocity")
+        self.momentums = slots(self, variables, "momentum", self.momentum_dtype)
+        self.velocities = slots(self, variables, "velocity")
+        if self.amsgrad:
+            self.velocity_hats = slots(self, variables, "velocity_hat")
 
     def update_step(self, gradient, variable, learning_rate):
-        dtype = variable.dtype
+        dtype = compute_dtype(variable)
         gradient = ops.cast(gradient, dtype)
         rate = self._rate_of(variable, learning_rate)
         step = ops.cast(self.iterations + 1, dtype)
@@ -134,13 +184,27 @@ class AdamW(WholeBatch):
 
         mean = ops.cast(self.beta_1 * moment, dtype)
         mean = mean + (1 - self.beta_1) * gradient
-        square = self.beta_2 * velocity + (1 - self.beta_2) * gradient**2
+        square = ops.cast(velocity, dtype)
+        square = self.beta_2 * square + (1 - self.beta_2) * gradient**2
         self.assign(moment, ops.cast(mean, moment.dtype))
-        self.assign(velocity, square)
-        mean = mean / (1 - ops.power(ops.cast(self.beta_1, dtype), step))
-        square = square / (1 - ops.power(ops.cast(self.beta_2, dtype), step))
-        update = rate * mean / (ops.sqrt(square) + self.epsilon)
-        self.assign_sub(variable, self._decayed(update, variable, rate))
+        self.assign(velocity, ops.cast(square, velocity.dtype))
+        # What the moments lack, because they start from zero.
+        mean_sum = 1 - ops.power(ops.cast(self.beta_1, dtype), step)
+        square_sum = 1 - ops.power(ops.cast(self.beta_2, dtype), step)
+        if self.convention == "optax":
+            square = square / square_sum
+        if self.amsgrad:
+            largest = self.velocity_hats[index]
+            square = ops.maximum(ops.cast(largest, dtype), square)
+            self.assign(largest, ops.cast(square, largest.dtype))
+        if self.convention == "optax":
+            update = (
+                rate * (mean / mean_sum) / (ops.sqrt(square) + self.epsilon)
+            )
+        else:
+            rate_hat = rate * ops.sqrt(square_sum) / mean_sum
+            update = rate_hat * mean / (ops.sqrt(square) + self.epsilon)
+        self._update(variable, update, rate)
 
     def get_config(self):
         return {
@@ -148,18 +212,23 @@ class AdamW(WholeBatch):
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
-            "momentum_dtype": self.momentum_dtype,
+            "amsgrad": self.amsgrad,
         }
 
 
 @contextlib.contextmanager
 def averaged(model):
-    """Lends a model the averages of its weights (`use_ema=True`).
+    """Temporarily assigns a model the moving averages of its weights.
 
-    In its body the model has the averages, and afterwards its own weights
-    again. Without averages nothing happens.
+    In the body of the context the weights are the averages (`use_ema=True` of
+    the optimizer), and afterwards what they were before. Without averages
+    nothing happens. `model.fit` leaves the averages in the model when it ends;
+    this is for evaluations before that.
+
+    Args:
+        model: A compiled model.
     """
-    optimizer = model.optimizer
+    optimizer = inner_optimizer(model)
     averages = getattr(optimizer, "_model_variables_moving_average", None)
     if not getattr(optimizer, "use_ema", False) or not averages:
         yield model
@@ -171,12 +240,27 @@ def averaged(model):
         )
         if average is not None
     ]
-    own = [ops.convert_to_numpy(variable) for variable, _ in pairs]
+    raw = [ops.convert_to_numpy(variable) for variable, _ in pairs]
     for variable, average in pairs:
-        # A copy: JAX gives a model's own arrays away when it runs.
+        # A copy, because JAX donates the buffers of a model's variables.
         variable.assign(ops.convert_to_numpy(average))
     try:
         yield model
     finally:
-        for (variable, _), value in zip(pairs, own, strict=True):
+        for (variable, _), value in zip(pairs, raw, strict=True):
             variable.assign(value)
+
+
+def assign_averages(model):
+    """Assigns a model the moving averages of its weights, if there are any.
+
+    As `model.fit` does when it ends.
+    """
+    optimizer = inner_optimizer(model)
+    if getattr(optimizer, "use_ema", False) and optimizer.built:
+        optimizer.finalize_variable_values(model.trainable_variables)
+
+
+def inner_optimizer(model):
+    """Returns the optimizer that steps: what `LossScaleOptimizer` wraps."""
+    return getattr(model.optimizer, "inner_optimizer", model.optimizer)

@@ -8,10 +8,10 @@ import pathlib
 import platform
 import re
 import subprocess
-import sys
 
 import keras
 
+from keras_vit._logging import logger
 from keras_vit._version import __version__
 
 CHECKPOINTS = "checkpoints"
@@ -131,7 +131,7 @@ def _is_taken(lock):
 
 @contextlib.contextmanager
 def not_fatal(what):
-    """Says that something could not be written, and goes on.
+    """Logs that something could not be written, and continues.
 
     Gives a list that is not empty in the end if it was.
     """
@@ -140,7 +140,7 @@ def not_fatal(what):
         yield written
         written.append(what)
     except OSError as error:
-        print(f"{what} could not be written: {error}", file=sys.stderr)
+        logger.warning("%s could not be written: %s", what, error)
 
 
 @contextlib.contextmanager

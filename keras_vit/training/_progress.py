@@ -1,14 +1,18 @@
-"""What a run says while it trains."""
+"""Progress of a run."""
 
+import logging
 import sys
 import time
 
 import keras
 
+from keras_vit._logging import logger
+
 
 class Progress(keras.callbacks.Callback):
-    """Says how far a run is: a line an evaluation, and on a terminal one line
-    that changes in between.
+    """Logs a line for each evaluation.
+
+    On a terminal, if such lines are shown, another one changes in between.
 
     Args:
         metrics: `MetricsFile`, which comes before this in the callbacks.
@@ -27,14 +31,21 @@ class Progress(keras.callbacks.Callback):
         now = time.perf_counter()
         if self._first is None:  # compiling is no measure of what is left
             self._first, self._from = now, self._metrics.exact_step
-        if sys.stdout.isatty() and now - self._shown > self.EVERY:
+        if self._is_live() and now - self._shown > self.EVERY:
             self._shown = now
-            text = self._line(self._metrics.now(logs))
-            print(f"\r\033[K{text}", end="", flush=True)
+            self._rewrite(self._line(self._metrics.now(logs)))
 
     def on_epoch_end(self, epoch, logs=None):
-        start = "\r\033[K" if sys.stdout.isatty() else ""
-        print(start + self._line(self._metrics.rows[-1]), flush=True)
+        if self._is_live():
+            self._rewrite("")
+        logger.info(self._line(self._metrics.rows[-1]))
+
+    def _is_live(self):
+        return sys.stdout.isatty() and logger.isEnabledFor(logging.INFO)
+
+    def _rewrite(self, text):
+        sys.stdout.write(f"\r\033[K{text}")
+        sys.stdout.flush()
 
     def _line(self, row):
         texts = [f"step {row['step']:{len(str(self._steps))}}/{self._steps}"]

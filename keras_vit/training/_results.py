@@ -10,6 +10,7 @@ import time
 import keras
 
 import keras_vit
+from keras_vit._logging import logger
 from keras_vit.converters._models import write_keras
 from keras_vit.models import Model
 from keras_vit.training._flags import UserError
@@ -48,8 +49,16 @@ def save_model(model, output):
     keras_vit.converters.save(model, weights, layout, overwrite=True)
 
 
-def facts_of(job, model, score, started):
-    """Returns what `config.json` holds."""
+def facts_of(job, model, row, started):
+    """Returns what `config.json` holds.
+
+    Args:
+        job: `Job`.
+        model: Its model.
+        row: Dict. The row of `metrics.csv` of the weights that are kept.
+        started: Float. When the run began, by `time.perf_counter`.
+    """
+    metric = f"{job.part}_{job.measure}"
     return {
         "config": {**dataclasses.asdict(job.config), "steps": job.steps},
         "data": job.data.facts(),
@@ -57,7 +66,12 @@ def facts_of(job, model, score, started):
             "name": model.name,
             "weights": model.count_params(),
         },
-        f"{job.part}_{job.measure}": score,
+        metric: row[metric],
+        "kept": {
+            "weights": job.config.keep,
+            "step": row["step"],
+            "chosen_by": metric if job.config.keep == "best" else None,
+        },
         "seconds": round(time.perf_counter() - started, 1),
         "command": shlex.join(sys.argv),
         "versions": versions(),
@@ -177,13 +191,25 @@ def print_results(facts, output):
         for part in ("dev", "test")
         if f"{part}_{measure}" in facts
     )
-    print(
-        f"\n{score.replace('_', ' ')} {facts[score]:.4f} after "
-        f"{facts['seconds']:.0f} seconds"
+    named = score.replace("_", " ")
+    logger.info(
+        f"\n{named} {facts[score]:.4f} after {facts['seconds']:.0f} seconds"
     )
+    kept = facts["kept"]
+    if kept["chosen_by"]:
+        optimistic = (
+            ", which is optimistic, as the step was chosen by it: --holdout "
+            "chooses on held-out images"
+            if score.startswith("test_")
+            else ""
+        )
+        logger.info(
+            f"weights of step {kept['step']} of {facts['config']['steps']}, "
+            f"with the best {named}{optimistic}"
+        )
     for name in (*FILES, *MORE_FILES):
         if (output / name).exists():
-            print(f"  {output / name}")
+            logger.info(f"  {output / name}")
     config, data = facts["config"], facts["data"]
     size, channels = config["image_size"], data["channels"]
     scale = f"keras_vit.preprocess_input(images, mode={config['mode']!r})"
@@ -191,7 +217,7 @@ def print_results(facts, output):
     # Those of scikit-learn, which are not bytes; not a folder of that name.
     if data["name"] == "digits" and data["image_size"] == 8:
         scale, values = "images / 8 - 1", "0 to 16"
-    print(
+    logger.info(
         f"To use it in Python on images of {size} x {size} x {channels} with "
         f"values from {values}:\n"
         "  import keras, keras_vit\n"

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import shutil
 
+from keras_vit._logging import logger
+from keras_vit._logging import show
 from keras_vit.training._data import find_data
 from keras_vit.training._flags import before_training
 from keras_vit.training._job import train
@@ -59,6 +61,7 @@ def sweeping(plan):
     once = main_of(plan)
 
     def main(config):
+        show()
         if config.sweep is None:
             once(config)
         else:
@@ -86,7 +89,7 @@ def _sweep(plan, config):
     for rate, job in jobs.items():
         if done[rate] is None:
             if chosen.first:
-                print(f"\nsweep     learning rate {rate:g}", flush=True)
+                logger.info(f"\nsweep     learning rate {rate:g}")
             done[rate] = _trained(job, chosen, _folder(output, rate))
     best = _report(done, data, config, output, chosen)
     config = dataclasses.replace(config, holdout=None, overwrite=False)
@@ -135,7 +138,7 @@ def _trained(job, chosen, folder):
             "versions": versions(),
         }
         if chosen.first:
-            print(error, flush=True)
+            logger.info(error)
             save_json(facts, folder / DONE)
         return facts
 
@@ -152,11 +155,11 @@ def _report(done, data, config, output, chosen):
     best = max(good, key=good.get)  # of equals the lowest
     if not chosen.first:
         return best
-    print(f"\nlearning rate  accuracy on {data.num_dev} held out images")
+    logger.info(f"\nlearning rate  accuracy on {data.num_dev} held out images")
     for rate, accuracy in found.items():
         text = "diverged" if accuracy is None else f"{accuracy:.4f}"
-        print(f"{rate:<13g}  {text}" + "  best" * (rate == best))
-    print(f"\ntraining on all images with {best:g}", flush=True)
+        logger.info(f"{rate:<13g}  {text}" + "  best" * (rate == best))
+    logger.info(f"\ntraining on all images with {best:g}")
     facts = {
         "rates": [
             {"learning_rate": rate, "dev_accuracy": accuracy}

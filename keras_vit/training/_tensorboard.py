@@ -8,11 +8,11 @@ from keras_vit.training._output import not_fatal
 from keras_vit.training._tf_images import tensorflow
 
 
-class TensorBoard(keras.callbacks.Callback):
+class EventFiles(keras.callbacks.Callback):
     """Writes the rows of `metrics.csv` for TensorBoard, on any backend.
 
-    Keras's callback of this name takes the step from its own epochs, and wants
-    a package that TensorFlow does not bring along.
+    `keras.callbacks.TensorBoard` takes the step from its own epochs, and needs
+    a package that TensorFlow does not install.
 
     Args:
         folder: Path of the folder for event files.

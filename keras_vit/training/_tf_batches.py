@@ -87,13 +87,25 @@ def train_batches(data, rules):
         return finish(image, label, data, rules)
 
     images = named_errors(data.source.endless(rules), prepare)
-    batches = images.batch(len(rules.own), drop_remainder=True)
-    if rules.mixed:
+    if not rules.mixed:
+        batches = images.batch(rules.micro_batch_size, drop_remainder=True)
+    else:
+        batches = images.batch(len(rules.own), drop_remainder=True)
         numbers = tf.data.Dataset.range(rules.start, FOREVER)
         batches = tf.data.Dataset.zip(numbers, batches).map(
             lambda number, batch: mixed(number, *batch, rules)
         )
+        if rules.micro_batches > 1:
+            batches = batches.map(
+                lambda *batch: tuple(in_micro_batches(x, rules) for x in batch)
+            ).unbatch()
     return steady(batches.prefetch(2))
+
+
+def in_micro_batches(x, rules):
+    tf = tensorflow()
+    shape = (rules.micro_batches, rules.micro_batch_size, *x.shape[1:])
+    return tf.reshape(x, shape)
 
 
 def ordered_batches(data, part, total, rules):

@@ -40,7 +40,7 @@ def plan(config, data):
         steps=config.steps,
         interval=4,
         build=build,
-        optimizer=lambda: (training.SGD(rate, global_clipnorm=1.0), rate),
+        optimizer=lambda: (training.SGD(rate, 0.9, global_clipnorm=1.0), rate),
         batches={"image_size": 8},
         augment={},
     )

@@ -18,6 +18,7 @@ import keras_vit
 from keras_vit import training
 
 STEPS, BATCH, CLASSES = 5, 16, 8
+PUBLISHED = {"convention": "optax", "decay_kernels_only": True}
 
 
 def optimizer(kind):
@@ -27,11 +28,15 @@ def optimizer(kind):
     if kind == "adamw":
         rate = training.warmup_cosine(0.003, STEPS, warmup=0.4)
         return training.AdamW(
-            rate, 1e-3, 0.003, epsilon=1e-4, global_clipnorm=1.0
+            rate, 1 / 3, epsilon=1e-4, global_clipnorm=1.0, **PUBLISHED
         )
     accumulate = {"sgd": None, "sgd-accumulate": 2}[kind]
     return training.SGD(
-        rate, global_clipnorm=1.0, gradient_accumulation_steps=accumulate
+        rate,
+        0.9,
+        global_clipnorm=1.0,
+        gradient_accumulation_steps=accumulate,
+        **PUBLISHED,
     )
 
 

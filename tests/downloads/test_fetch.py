@@ -13,6 +13,7 @@ import urllib.parse
 import numpy as np
 import pytest
 
+from keras_vit import _logging
 from keras_vit import downloads
 from keras_vit.downloads import Source
 from keras_vit.downloads import _fetch
@@ -75,6 +76,7 @@ def assert_refused(server, folder, *words, paths=("a/w.bin",), **options):
 
 
 def test_once(server, folder, capsys):
+    _logging.show()
     for _ in range(3):
         assert_got(server, folder)
     assert server.paths() == ["a/w.bin"]
@@ -104,6 +106,7 @@ def test_trouble_that_passes(server, folder, code):
 
 
 def test_next_source(server, folder, capsys):
+    _logging.show()
     server.behave["dead/w.bin"] = web.status(403)
     path, source = get(server, folder, "dead/w.bin", "a/w.bin")
     assert source.address == server.url + "a/w.bin"

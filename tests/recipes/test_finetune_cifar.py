@@ -429,3 +429,44 @@ def test_evaluate_finds_the_accuracy_that_was_reported(digits, tmp_path):
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     expected = facts_of(digits)["test_accuracy"]
     assert results["accuracy"] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("average", [0.0, 0.5])
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_the_saved_weights_are_those_reported(keep, average, tmp_path, capsys):
+    """The step, the accuracy and `model.keras` are of the same weights."""
+    run(
+        steps=6,
+        batch_size=8,
+        # Too high for the accuracy to rise at each evaluation.
+        learning_rate=0.3,
+        warmup=0.0,
+        average=average,
+        keep=keep,
+        output=str(tmp_path),
+    )
+    rows = rows_of(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    step = config["kept"]["step"]
+    (row,) = (row for row in rows if row["step"] == str(step))
+    accuracies = [float(row["test_accuracy"]) for row in rows]
+    if keep == "best":
+        assert config["kept"]["chosen_by"] == "test_accuracy"
+        assert float(row["test_accuracy"]) == max(accuracies)
+        assert f"weights of step {step} of 6" in capsys.readouterr().out
+    else:
+        assert step == 6 and config["kept"]["chosen_by"] is None
+    assert float(row["test_accuracy"]) == pytest.approx(
+        config["test_accuracy"], abs=1e-5
+    )
+    model = keras.models.load_model(tmp_path / "model.keras")
+    test = training.find_data("digits").test(image_size=8, batch_size=8)
+    images, labels, weights = (
+        np.concatenate(column)
+        for column in zip(*(test[i] for i in range(len(test))), strict=True)
+    )
+    found = model.predict(images, verbose=0).argmax(-1) == labels
+    assert found[weights > 0].mean() == pytest.approx(
+        config["test_accuracy"], abs=1e-5
+    )
+    assert not (tmp_path / "checkpoints").exists()

@@ -5,6 +5,7 @@ import pathlib
 import sys
 import types
 
+import keras
 import pytest
 
 FOLDER = pathlib.Path(__file__).parents[2] / "recipes"

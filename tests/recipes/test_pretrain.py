@@ -83,7 +83,7 @@ def test_presets_are_what_was_published(name):
         config.batch_size,
         job.steps,
         config.learning_rate,
-        pytest.approx(optimizer.decay),
+        pytest.approx(optimizer.weight_decay * config.learning_rate),
         config.decay,
         config.warmup_steps,
         job.loss,
@@ -94,7 +94,11 @@ def test_presets_are_what_was_published(name):
         config.mixup,
         config.representation_size,
     )
-    assert optimizer.peak_rate == config.learning_rate == rate.peak
+    assert (optimizer.convention, optimizer.decay_kernels_only) == (
+        "optax",
+        True,
+    )
+    assert config.learning_rate == rate.peak
     assert (rate.steps, rate.warmup_steps) == (job.steps, config.warmup_steps)
     assert rate.decay == config.decay
     is_half = name.startswith(BFLOAT16)
@@ -152,7 +156,7 @@ def test_decay_does_not_depend_on_the_rate():
 
     def decay(**settings):
         job = recipe.plan(recipe.Config(**settings), imagenet())
-        return job.optimizer()[0].decay
+        return job.optimizer()[0].weight_decay * job.config.learning_rate
 
     published = {"preset": "augreg-imagenet"}
     assert decay(**published, learning_rate=3e-4) == pytest.approx(1e-4)

@@ -58,7 +58,7 @@ def test_defaults_are_what_was_published(method):
         config.batch_size,
         job.steps,
         pytest.approx(config.learning_rate),
-        pytest.approx(optimizer.decay),
+        pytest.approx(optimizer.weight_decay * config.learning_rate),
         rate.warmup_steps,
         optimizer.beta_2,
         config.mask_ratio,

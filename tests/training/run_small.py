@@ -1,5 +1,6 @@
 """A small run to interrupt."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -31,6 +32,11 @@ class Stream(keras.utils.PyDataset):
         return images.astype("float32"), labels
 
 
+@dataclasses.dataclass
+class Config:
+    """No flags."""
+
+
 def build():
     rate = 0.05
     keras.utils.set_random_seed(0)
@@ -43,19 +49,23 @@ def build():
     model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
     schedule = training.warmup_cosine(rate, STEPS, 0.2)
     optimizer = training.AdamW(
-        schedule, 0.01, rate, use_ema=True, momentum_dtype="bfloat16"
+        schedule,
+        0.2,
+        convention="optax",
+        use_ema=True,
+        momentum_dtype="bfloat16",
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
     return model, schedule
 
 
-def main(folder, callbacks=(), stream=Stream):
+def main(folder, callbacks=(), stream=Stream, keep_best=False):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     model, schedule = build()
     checkpoints = training.Checkpoints(
-        folder / "checkpoints", EVERY, {"seed": 0}
+        folder / "checkpoints", EVERY, {"seed": 0}, keep_best=keep_best
     )
     done = checkpoints.restore(model)
     _output.open_output(folder, ())
@@ -82,6 +92,7 @@ def main(folder, callbacks=(), stream=Stream):
     }
     np.savez(folder / "end.npz", **arrays)
     (folder / "rows.json").write_text(json.dumps(rows))
+    return model, checkpoints
 
 
 class Tell(keras.callbacks.Callback):
@@ -97,9 +108,8 @@ class Tell(keras.callbacks.Callback):
 
 
 def in_process(folder, counter):
-    """What a process of its own does; SIGTERM ends it with status 0."""
+    """Runs in a process of its own, as a recipe does."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        main(folder, [Tell(counter)])
-    except training.Preempted:
-        pass
+    training.run(
+        lambda config: main(folder, [Tell(counter)]), Config, "A run.", []
+    )

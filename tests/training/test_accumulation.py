@@ -1,20 +1,26 @@
 """Accumulated gradients through `model.fit`, against the whole batch."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit import training
+from keras_vit.training import _job
+from tests.training import pictures
 
 PARTS, BATCH, STEPS = 4, 16, 3
 
 OPTIMIZERS = {
-    "sgd": lambda rate, **kwargs: training.SGD(rate, **kwargs),
+    "sgd": lambda rate, **kwargs: training.SGD(
+        rate, 0.9, convention="optax", **kwargs
+    ),
     # Epsilon: Adam makes a whole step of the rounding of a gradient that is
     # zero by mathematics, as that of the keys' bias.
     "adamw": lambda rate, **kwargs: training.AdamW(
-        rate, 1e-3, 0.05, epsilon=1e-3, **kwargs
+        rate, 0.02, epsilon=1e-3, convention="optax", **kwargs
     ),
 }
 
@@ -54,3 +60,95 @@ def test_parts_are_the_whole_batch(name, scaled, record_error):
     whole = fitted(name, 1)
     error = np.abs(fitted(name, PARTS, scaled) - whole).max()
     record_error("gradient accumulation", name, error, 1e-6)
+
+
+def micro_batches(make, count, **options):
+    """Images and labels of two batches of 8, as micro-batches."""
+    batches = make(batch_size=8, micro_batches=count, seed=3, **options)
+    taken = [
+        tuple(np.asarray(x) for x in batch)
+        for batch in itertools.islice(batches, 2 * count)
+    ]
+    assert {len(images) for images, _ in taken} == {8 // count}
+    return [np.concatenate(column) for column in zip(*taken, strict=True)]
+
+
+MIXING = [{}, {"mixup": 0.5}, {"cutmix": 1.0}, {"mixup": 1.0, "cutmix": 1.0}]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("options", MIXING)
+@pytest.mark.parametrize("start", [0, 5])
+def test_micro_batches_of_digits_are_the_batch(options, start):
+    """Distortion, lambda and partners are those of the whole batch."""
+    train = training.find_data("digits").train
+    whole = micro_batches(train, 1, image_size=8, start=start, **options)
+    for count in (2, 4):
+        parts = micro_batches(
+            train, count, image_size=8, start=start, **options
+        )
+        for found, expected in zip(parts, whole, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("options", MIXING)
+@pytest.mark.parametrize("shard", [(0, 1), (1, 2)])
+def test_micro_batches_of_files_are_the_batch(options, shard, tmp_path):
+    for i in range(12):
+        part = "train" if i < 10 else "test"
+        path = tmp_path / part / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(pictures.encode(pictures.noise(12, 16, seed=i)))
+    train = training.find_data(str(tmp_path)).train
+    options = {"image_size": 8, "augment": "light2", **options}
+
+    def rows(count):
+        batches = train(
+            batch_size=8, micro_batches=count, seed=3, shard=shard, **options
+        )
+        taken = list(batches.take(2 * count).as_numpy_iterator())
+        assert {len(images) for images, _ in taken} == {8 // shard[1] // count}
+        return [np.concatenate(column) for column in zip(*taken, strict=True)]
+
+    whole = rows(1)
+    for found, expected in zip(rows(2), whole, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.backends("torch")
+def test_micro_batches_divide_the_batch():
+    train = training.find_data("digits").train
+    with pytest.raises(ValueError, match="micro_batches=3"):
+        next(iter(train(image_size=8, batch_size=8, micro_batches=3)))
+
+
+@pytest.mark.backends("torch")
+def test_a_job_asks_for_whole_batches(tmp_path, monkeypatch):
+    """What `model.fit` gets with `--accumulate 2` is the batch without it."""
+    from tests.recipes import programs
+
+    recipe = programs.load("finetune_cifar")
+    seen = {}
+    fit = _job.fit
+
+    def spy(model, train, test, **keywords):
+        parts = keywords["checkpoints"].parts
+        batches = itertools.islice(train(0), 2 * parts)
+        columns = zip(*batches, strict=True)
+        seen[parts] = [np.concatenate([*map(np.asarray, c)]) for c in columns]
+        fit(model, train, test, **keywords)
+
+    monkeypatch.setattr(_job, "fit", spy)
+    for parts in (1, 2):
+        recipe.main(
+            recipe.Config(
+                batch_size=8,
+                steps=1,
+                mixup=0.5,
+                accumulate=parts,
+                output=str(tmp_path / str(parts)),
+            )
+        )
+    for found, expected in zip(seen[2], seen[1], strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -111,7 +111,7 @@ def test_event_files_are_read_in_the_order_of_runs(tmp_path):
     moments = [NOW, NOW, at(2016), at(1970), at(2110), NOW]
     for step, moment in enumerate(moments):
         with clock(moment):
-            _tensorboard.TensorBoard(tmp_path, Rows(step))
+            _tensorboard.EventFiles(tmp_path, Rows(step))
     steps = []
     for path in sorted(map(str, tmp_path.iterdir())):
         *_, last = tf.data.TFRecordDataset(path)

@@ -104,3 +104,42 @@ def test_require_says_what_to_install():
         ImportError, match=r'a_module_that_is_not_there\. .* "\.\[recipes\]"'
     ):
         training.require("a_module_that_is_not_there")
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "given, expected", [(0.1, 0.1), ("0.1", 0.1), ("paper", "paper"), (0, 0.0)]
+)
+def test_holdout_is_a_number_or_paper(given, expected):
+    made = training.TrainingFlags(holdout=given)
+    read = training.flags(training.TrainingFlags, "", ["--holdout", str(given)])
+    for config in (made, read):
+        assert config.holdout == expected
+        assert type(config.holdout) is type(expected)
+
+
+@pytest.mark.backends("torch")
+def test_batches_without_mixing():
+    """None stands for no mixing where a recipe does not replace it."""
+    config = training.TrainingFlags()
+    assert config.batches()["one_hot"] is False
+    assert config.augmentation(3)["mixup"] == 0
+    assert training.TrainingFlags(mixup=0.2).batches()["one_hot"] is True
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "error, status",
+    [
+        (training.Preempted("Saved step 3."), 143),
+        (training.Diverged("The loss is nan."), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_statuses(error, status):
+    def main(config):
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        training.run(main, training.TrainingFlags, "", [])
+    assert ended.value.code == status

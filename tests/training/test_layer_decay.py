@@ -38,7 +38,7 @@ def test_layer_decay_by_hand(make):
         {n: rng.normal(size=3).astype("float32") for n in scales}
         for _ in range(5)
     ]
-    given = {"weight_decay": 0.03, "peak_rate": 0.1}
+    given = {"weight_decay": 0.3}
     whole = make(0.1, layer_decay=0.5, **given)
     assert whole.get_config()["layer_decay"] == 0.5
     found = _steps(whole, values, grads)

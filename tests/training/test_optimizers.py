@@ -9,6 +9,7 @@ from keras_vit import training
 
 STEPS = 50
 PEAK = 0.05
+PUBLISHED = {"convention": "optax", "decay_kernels_only": True}
 
 
 @pytest.fixture
@@ -120,7 +121,11 @@ def test_sgd_is_optaxs(optax, dtype, record_property):
         grads,
     )
     ours = training.SGD(
-        schedule(), momentum=0.9, momentum_dtype=dtype, global_clipnorm=1.0
+        schedule(),
+        momentum=0.9,
+        momentum_dtype=dtype,
+        global_clipnorm=1.0,
+        convention="optax",
     )
     found = by_keras(ours, values, grads)
     assert np.abs(found - expected).max() < 1e-6
@@ -152,7 +157,11 @@ def test_sgd_decays_as_optax_does(optax):
         grads,
     )
     ours = training.SGD(
-        schedule(), weight_decay=decay, peak_rate=PEAK, global_clipnorm=1.0
+        schedule(),
+        momentum=0.9,
+        weight_decay=decay / PEAK,
+        global_clipnorm=1.0,
+        **PUBLISHED,
     )
     found = by_keras(ours, values, grads)
     assert np.abs(found - expected).max() < 1e-6
@@ -181,7 +190,11 @@ def test_adamw_is_optaxs(optax, dtype):
         grads,
     )
     ours = training.AdamW(
-        schedule(), decay, PEAK, momentum_dtype=dtype, global_clipnorm=1.0
+        schedule(),
+        decay / PEAK,
+        momentum_dtype=dtype,
+        global_clipnorm=1.0,
+        **PUBLISHED,
     )
     found = by_keras(ours, values, grads)
     assert np.abs(found - expected).max() < 1e-6
@@ -193,11 +206,15 @@ def test_adamw_is_optaxs(optax, dtype):
 
 
 MAKERS = {
-    "sgd": lambda **kwargs: training.SGD(schedule(), **kwargs),
-    "sgd with decay": lambda **kwargs: training.SGD(
-        schedule(), weight_decay=0.03, peak_rate=PEAK, **kwargs
+    "sgd": lambda **kwargs: training.SGD(
+        schedule(), 0.9, convention="optax", **kwargs
     ),
-    "adamw": lambda **kwargs: training.AdamW(schedule(), 0.03, PEAK, **kwargs),
+    "sgd with decay": lambda **kwargs: training.SGD(
+        schedule(), 0.9, weight_decay=0.6, **PUBLISHED, **kwargs
+    ),
+    "adamw": lambda **kwargs: training.AdamW(
+        schedule(), 0.6, **PUBLISHED, **kwargs
+    ),
 }
 
 
@@ -256,8 +273,8 @@ def test_saved_with_a_model_it_goes_on(name, tmp_path):
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="peak_rate=None"):
-        training.AdamW(schedule(), 0.1)
+    with pytest.raises(ValueError, match="weight_decay=None"):
+        training.AdamW(schedule(), None)
     with pytest.raises(ValueError, match="momentum=1.5"):
         training.SGD(momentum=1.5)
 
@@ -273,3 +290,293 @@ def test_gradients_do_not_outlive_a_step(optimizer):
     model.train_on_batch(np.ones((4, 3)), np.ones((4, 2)))
     assert all(v.value.grad is None for v in model.trainable_variables)
     assert not np.array_equal(model.get_weights()[0], before[0])
+
+
+KERAS_PAIRS = {
+    "sgd": ("SGD", {}),
+    "sgd momentum": ("SGD", {"momentum": 0.9}),
+    "sgd nesterov decay": (
+        "SGD",
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    ),
+    "sgd accumulated": (
+        "SGD",
+        {"momentum": 0.9, "gradient_accumulation_steps": 5},
+    ),
+    "sgd clipnorm": ("SGD", {"momentum": 0.9, "clipnorm": 0.5}),
+    "adamw": ("AdamW", {}),
+    "adamw decay": ("AdamW", {"weight_decay": 0.1}),
+    "adamw clipvalue": ("AdamW", {"weight_decay": 0.1, "clipvalue": 0.5}),
+    "adamw amsgrad": ("AdamW", {"weight_decay": 0.1, "amsgrad": True}),
+    "adamw averaged": (
+        "AdamW",
+        {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 7},
+    ),
+    "adamw accumulated": (
+        "AdamW",
+        {
+            "weight_decay": 0.1,
+            "gradient_accumulation_steps": 5,
+            "use_ema": True,
+            "ema_momentum": 0.9,
+        },
+    ),
+    "adamw loss scale": (
+        "AdamW",
+        {"weight_decay": 0.1, "loss_scale_factor": 8.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("case", KERAS_PAIRS)
+def test_fifty_steps_are_those_of_keras(case, scheduled):
+    """A class with the name of a Keras optimizer computes the same."""
+    name, arguments = KERAS_PAIRS[case]
+    rng = np.random.default_rng(0)
+    values = start(rng)
+    grads = gradients(rng, values)
+    theirs, ours = (
+        getattr(module, name)(schedule() if scheduled else 1e-3, **arguments)
+        for module in (keras.optimizers, training)
+    )
+    expected = by_keras(theirs, values, grads)
+    found = by_keras(ours, values, grads)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
+    for average, other in zip(
+        getattr(ours, "_model_variables_moving_average", ()),
+        getattr(theirs, "_model_variables_moving_average", ()),
+        strict=True,
+    ):
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(average),
+            ops.convert_to_numpy(other),
+            rtol=1e-5,
+            atol=2e-6,
+        )
+    for attribute in ("weight_decay", "clipnorm", "use_ema"):
+        assert getattr(ours, attribute) == getattr(theirs, attribute)
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_defaults_are_those_of_keras(name):
+    found = getattr(training, name)().get_config()
+    expected = getattr(keras.optimizers, name)().get_config()
+    expected.pop("name")
+    assert expected.items() <= found.items()
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+@pytest.mark.parametrize("by", ["var_names", "var_list"])
+def test_excluded_variables_do_not_decay(name, by):
+    kernel = keras.Variable(np.ones((2, 2), "float32"), name="kernel")
+    other = keras.Variable(np.ones((2, 2), "float32"), name="projection")
+    optimizer = getattr(training, name)(1e-2, weight_decay=0.5)
+    excluded = {"var_names": ["proj"], "var_list": [other]}[by]
+    optimizer.exclude_from_weight_decay(**{by: excluded})
+    zeros = ops.zeros((2, 2))
+    for _ in range(10):
+        optimizer.apply([zeros, zeros], [kernel, other])
+    np.testing.assert_array_equal(ops.convert_to_numpy(other), 1)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(kernel), (1 - 0.5 * 1e-2) ** 10, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("convention", ["keras", "optax"])
+def test_averages_are_in_the_model_after_fit(convention):
+    x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    optimizer = training.SGD(
+        0.1, convention=convention, use_ema=True, ema_momentum=0.9
+    )
+    model.compile(optimizer, "mse")
+    raw = []
+    model.fit(
+        x,
+        x @ np.ones((4, 2), "float32"),
+        epochs=3,
+        verbose=0,
+        callbacks=[
+            keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda epoch, logs: raw.append(model.get_weights())
+            )
+        ],
+    )
+    averages = optimizer._model_variables_moving_average
+    for found, average, last in zip(
+        model.get_weights(), averages, raw[-1], strict=True
+    ):
+        np.testing.assert_array_equal(found, ops.convert_to_numpy(average))
+        assert (found != last).any()
+
+
+def test_overwriting_with_averages_counts_whole_batches():
+    rng = np.random.default_rng(0)
+    values = start(rng)
+    parts = gradients(rng, values, 4 * 20)
+    wholes = [
+        {k: sum(part[k] for part in parts[i : i + 4]) / 4 for k in values}
+        for i in range(0, len(parts), 4)
+    ]
+    common = {
+        "convention": "optax",
+        "use_ema": True,
+        "ema_momentum": 0.9,
+        "ema_overwrite_frequency": 3,
+    }
+    in_parts = training.SGD(0.1, gradient_accumulation_steps=4, **common)
+    found = by_keras(in_parts, values, parts)[3::4]
+    expected = by_keras(training.SGD(0.1, **common), values, wholes)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("convention", ["keras", "optax"])
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_half_precision_variables_learn(name, convention):
+    """0.999 is 1 in bfloat16: bias corrections would divide by 0."""
+    trajectories = []
+    for dtype in ("float32", "bfloat16"):
+        variable = keras.Variable(np.zeros(8), dtype=dtype, name="kernel")
+        arguments = {"momentum": 0.9} if name == "SGD" else {}
+        optimizer = getattr(training, name)(
+            0.01, convention=convention, **arguments
+        )
+        optimizer.build([variable])
+        gradient = ops.cast(np.linspace(0.5, 2, 8), dtype)
+        for _ in range(20):
+            optimizer.apply([gradient], [variable])
+        trajectories.append(ops.convert_to_numpy(ops.cast(variable, "float32")))
+    np.testing.assert_allclose(*trajectories, rtol=0.03)
+    assert (trajectories[1] < 0).all()
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: training.SGD(
+            0.1,
+            0.9,
+            True,
+            weight_decay=0.1,
+            convention="optax",
+            decay_kernels_only=True,
+            layer_decay=0.5,
+            momentum_dtype="bfloat16",
+            clipnorm=1.0,
+        ),
+        lambda: training.AdamW(
+            schedule(),
+            weight_decay=0.1,
+            beta_1=0.8,
+            beta_2=0.9,
+            epsilon=1e-3,
+            amsgrad=True,
+            convention="optax",
+            use_ema=True,
+            ema_momentum=0.5,
+            ema_overwrite_frequency=3,
+            gradient_accumulation_steps=2,
+            loss_scale_factor=8.0,
+        ),
+    ],
+)
+def test_configs_are_whole(optimizer):
+    """Also inside Keras's `LossScaleOptimizer`."""
+    made = optimizer()
+    config = made.get_config()
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(made))
+    assert type(again) is type(made) and again.get_config() == config
+    scaled = keras.optimizers.LossScaleOptimizer(optimizer())
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(scaled))
+    found = again.inner_optimizer.get_config()
+    assert found == config | {"loss_scale_factor": None, "name": found["name"]}
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_scaling_the_loss_changes_nothing(name):
+    """`LossScaleOptimizer` scales by powers of two, which round nothing."""
+    x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+    y = x @ np.ones((4, 2), "float32")
+    ends = []
+    for scaled in (False, True):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        optimizer = getattr(training, name)(
+            0.1,
+            weight_decay=0.1,
+            global_clipnorm=1.0,
+            use_ema=True,
+            ema_momentum=0.5,
+            gradient_accumulation_steps=2,
+            convention="optax",
+        )
+        if scaled:
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        model.compile(optimizer, "mse")
+        for _ in range(6):
+            model.train_on_batch(x, y)
+        with training.averaged(model):
+            ends.append([model.get_weights()])
+        ends[-1].append(model.get_weights())
+    for found, expected in zip(*ends, strict=True):
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+    assert any((a != b).any() for a, b in zip(*ends[0], strict=True))
+
+
+# What `get_config` returned before `weight_decay` had the meaning of Keras.
+OLD_CONFIGS = {
+    "SGD": {
+        "learning_rate": 0.5,
+        "weight_decay": 0.03,
+        "peak_rate": 0.5,
+        "layer_decay": None,
+        "momentum": 0.9,
+        "momentum_dtype": None,
+    },
+    "AdamW": {
+        "learning_rate": 0.5,
+        "weight_decay": 0.03,
+        "peak_rate": 0.5,
+        "layer_decay": None,
+        "beta_1": 0.9,
+        "beta_2": 0.999,
+        "epsilon": 1e-8,
+        "momentum_dtype": "bfloat16",
+    },
+}
+
+
+@pytest.mark.parametrize("name", OLD_CONFIGS)
+def test_optimizers_of_older_files_step_as_before(name):
+    old = keras.saving.deserialize_keras_object(
+        {
+            "module": None,
+            "class_name": name,
+            "config": OLD_CONFIGS[name],
+            "registered_name": f"keras_vit>{name}",
+        }
+    )
+    assert type(old) is getattr(training, name)
+    arguments = {k: v for k, v in OLD_CONFIGS[name].items() if k != "peak_rate"}
+    expected = getattr(training, name)(
+        **arguments | {"weight_decay": 0.03 / 0.5},
+        convention="optax",
+        decay_kernels_only=True,
+    )
+    found, expected = old.get_config(), expected.get_config()
+    found.pop("name"), expected.pop("name")
+    assert found == expected
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_removed_and_wrong_arguments(name):
+    make = getattr(training, name)
+    with pytest.raises(ValueError, match="multiplied by the learning rate"):
+        make(0.1, weight_decay=0.1, peak_rate=0.1)
+    with pytest.raises(ValueError, match="convention='pytorch'"):
+        make(0.1, convention="pytorch")
+    with pytest.raises(ValueError, match="not recognized"):
+        make(0.1, no_such_argument=1)

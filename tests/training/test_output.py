@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from keras_vit import _logging
 from keras_vit import training
 from keras_vit.training import _output
 from keras_vit.training import _results
@@ -125,6 +126,8 @@ def test_a_killed_run_holds_nothing(tmp_path):
 
 
 def test_a_full_disk_at_the_end(capsys):
+    _logging.show()
+
     class Kept:
         last = "The last good checkpoint is step-00000005.npz."
 

@@ -4,10 +4,16 @@ import sys
 import keras
 import pytest
 
+from keras_vit import _logging
 from keras_vit import training
 from keras_vit.training import _progress
-from keras_vit.training._tensorboard import TensorBoard
+from keras_vit.training._tensorboard import EventFiles
 from tests.training import run_small
+
+
+@pytest.fixture(autouse=True)
+def _shown():
+    _logging.show()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +91,7 @@ def test_event_files(tmp_path):
     tf = pytest.importorskip("tensorflow")
     folder = tmp_path / "tensorboard"
     rows = metrics_and_fit(
-        tmp_path, lambda metrics: TensorBoard(folder, metrics)
+        tmp_path, lambda metrics: EventFiles(folder, metrics)
     ).rows
     (path,) = folder.iterdir()
     assert "tfevents" in path.name
@@ -115,7 +121,7 @@ def test_events_that_a_full_disk_refused_come_later(tmp_path, capsys):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tf.io, "TFRecordWriter", refusing)
         metrics_and_fit(
-            tmp_path, lambda metrics: TensorBoard(tmp_path / "tb", metrics)
+            tmp_path, lambda metrics: EventFiles(tmp_path / "tb", metrics)
         )
     assert "No space left" in capsys.readouterr().err
     (path,) = (tmp_path / "tb").iterdir()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import _logging
 from keras_vit.converters._cli import main
 from keras_vit.converters._formats import FORMATS
 from keras_vit.converters._resnet import RULES
@@ -95,6 +96,7 @@ def features(model):
 
 
 def test_by_name(paper, tiny, server, home, capsys):
+    _logging.show()
     model = tiny(weights="imagenet21k", classes=3, representation_size=32)
     expected = features(paper).predict(IMAGE, verbose=0)
     found = features(model).predict(IMAGE, verbose=0)

@@ -110,7 +110,9 @@ def _tune(paths):
     for peak in RATES:
         # One model, whose step is compiled once.
         model = build(None)
-        optimizer = training.AdamW(rate(peak), 0.05 * peak, peak)
+        optimizer = training.AdamW(
+            rate(peak), 0.05, convention="optax", decay_kernels_only=True
+        )
         model.compile(
             optimizer,
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -1,0 +1,86 @@
+"""The library logs; programs show what it logs."""
+
+import ast
+import logging
+import pathlib
+
+import pytest
+
+import keras_vit
+from keras_vit import _logging
+from keras_vit import training
+from keras_vit.training import _progress
+from tests.training import run_small
+
+# What these print is the output of a program.
+PROGRAMS = ("converters/_cli.py",)
+
+
+@pytest.mark.backends("torch")
+def test_the_library_does_not_print():
+    folder = pathlib.Path(keras_vit.__file__).parent
+    found = [
+        f"{path.relative_to(folder)}:{node.lineno}"
+        for path in sorted(folder.rglob("*.py"))
+        if str(path.relative_to(folder)) not in PROGRAMS
+        and path.name != "_logging.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+    assert not found
+
+
+@pytest.fixture
+def logger(monkeypatch):
+    """The logger of a process that did not ask to be shown anything."""
+    logger = _logging.logger
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", True)
+    level = logger.level
+    logger.setLevel(logging.NOTSET)
+    yield logger
+    logger.setLevel(level)
+
+
+def train(folder):
+    model, schedule = run_small.build()
+    metrics = training.MetricsFile(folder / "metrics.csv", 4, schedule)
+    training.fit(
+        model,
+        run_small.Stream,
+        run_small.Stream(100, count=1),
+        steps=2,
+        interval=1,
+        callbacks=[metrics, _progress.Progress(metrics, 2)],
+        checkpoints=training.Checkpoints(folder / "checkpoints", 100),
+    )
+
+
+@pytest.mark.backends("torch")
+def test_training_is_quiet_unless_asked(logger, tmp_path, capsys):
+    train(tmp_path)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.backends("torch")
+def test_programs_show_each_line_once(logger, tmp_path, capsys):
+    _logging.show()
+    _logging.show()
+    train(tmp_path)
+    logger.warning("a warning")
+    shown = capsys.readouterr()
+    assert [line[:8] for line in shown.out.splitlines()] == [
+        "step 1/2",
+        "step 2/2",
+    ]
+    assert shown.err == "a warning\n"
+
+
+@pytest.mark.backends("torch")
+def test_the_level_decides(logger, tmp_path, capsys):
+    _logging.show()
+    logger.setLevel(logging.WARNING)
+    train(tmp_path)
+    assert capsys.readouterr().out == ""
