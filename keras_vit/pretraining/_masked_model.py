@@ -58,6 +58,54 @@ class MaskedModel(keras.Model):
         """Returns a prediction as patches of pixels, to look at."""
         raise NotImplementedError
 
+    def compile(
+        self,
+        optimizer="rmsprop",
+        loss=None,
+        loss_weights=None,
+        metrics=None,
+        weighted_metrics=None,
+        **kwargs,
+    ):
+        """Configures the model for training.
+
+        The loss is the model's own, and there are no labels to measure
+        against: `loss`, `loss_weights`, `metrics` and `weighted_metrics` must
+        be None. Override `patch_losses` to change the loss.
+
+        Args:
+            optimizer: Optimizer or its name.
+            loss: None.
+            loss_weights: None.
+            metrics: None.
+            weighted_metrics: None.
+            **kwargs: As for `keras.Model.compile`, such as `jit_compile`.
+
+        Raises:
+            ValueError: if a loss or a metric is given.
+        """
+        given = {
+            "loss": loss,
+            "loss_weights": loss_weights,
+            "metrics": metrics,
+            "weighted_metrics": weighted_metrics,
+        }
+        given = [f"{k}={v!r}" for k, v in given.items() if v is not None]
+        if given:
+            raise ValueError(
+                f"{type(self).__name__} computes its own loss from the images "
+                "and reads no labels. Leave out `loss`, `loss_weights`, "
+                "`metrics` and `weighted_metrics`. Received: "
+                f"{', '.join(given)}"
+            )
+        super().compile(optimizer, **kwargs)
+
+    def compile_from_config(self, config):
+        # Keras calls `compile` while loading only if it is not overridden.
+        config = keras.saving.deserialize_keras_object(config)
+        self.compile(**config)
+        self.optimizer.build(self.trainable_variables)
+
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
@@ -66,8 +114,10 @@ class MaskedModel(keras.Model):
         if sample_weight is not None:
             image = ops.cast(ops.reshape(sample_weight, (-1, 1)), losses.dtype)
             weights = weights * image
-        # As in transformers, no image without a mask divides by zero.
+        # Sample weights may all be zero.
         loss = ops.sum(losses * weights) / (ops.sum(weights) + 1e-6)
+        for extra in self.losses:  # of regularizers and `add_loss`
+            loss = loss + ops.cast(ops.sum(extra), loss.dtype)
         return loss / _num_replicas()
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):

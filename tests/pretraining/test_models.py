@@ -66,6 +66,80 @@ def test_other_inputs_give_the_same_loss(kind):
     assert abs(numpy(whole) - numpy(expected)) > 1e-5
 
 
+@pytest.mark.parametrize("kind", ["mim", "mae", "mpp"])
+def test_regularization_losses_are_part_of_the_loss(kind):
+    """Those of weights and of activities, in the encoder and outside it."""
+    images = small.images(4)
+    model = small.MODELS[kind](small.encoder())
+
+    def with_the_same_mask(function):
+        state = ops.convert_to_tensor([1, 0], dtype="uint32")
+        model.seed_generator.state.assign(state)
+        return function()
+
+    def evaluate():
+        model.compile("sgd")
+        return model.evaluate(images, verbose=0)
+
+    own = model.decoder if kind == "mae" else model.mask_token
+    weight = own.trainable_variables[-1]
+    weight.assign(ops.ones_like(weight))
+    plain = with_the_same_mask(evaluate)
+    kernel = model.encoder.get_layer("block_0").mlp.dense_1.kernel
+    kernel.regularizer = keras.regularizers.L2(0.5)
+    weight.regularizer = keras.regularizers.L2(2.0)
+    penalty = 0.5 * (numpy(kernel) ** 2).sum() + 2 * numpy(weight).size
+    found = with_the_same_mask(evaluate)
+    np.testing.assert_allclose(found, plain + penalty, rtol=1e-5)
+    assert penalty > plain
+
+    norm = model.encoder.get_layer("encoder_norm")
+    norm.activity_regularizer = keras.regularizers.L2(0.01)
+    with_activity = with_the_same_mask(evaluate)
+    # Squares of normalised tokens, of an image: of all, or of those kept.
+    num_tokens = 1 + (4 if kind == "mae" else 16)
+    activity = 0.01 * num_tokens * 16
+    np.testing.assert_allclose(with_activity - found, activity, rtol=1e-2)
+    fitted = with_the_same_mask(
+        lambda: model.fit(images, shuffle=False, verbose=0).history["loss"][0]
+    )
+    np.testing.assert_allclose(fitted, with_activity, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"loss": "mse"},
+        {"metrics": ["mae"]},
+        {"weighted_metrics": ["mae"]},
+        {"loss_weights": [2.0]},
+    ],
+)
+@pytest.mark.backends("torch")
+def test_compile_refuses_what_would_be_ignored(arguments):
+    model = small.MODELS["mim"](small.encoder())
+    (name, value), *_ = arguments.items()
+    with pytest.raises(ValueError, match=name) as raised:
+        model.compile("sgd", **arguments)
+    assert f"{name}={value!r}" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    model.compile("sgd", jit_compile=False)
+
+
+def test_a_compiled_model_is_read_with_its_optimizer(tmp_path):
+    model = small.MODELS["mim"](small.encoder())
+    model.compile(keras.optimizers.Adam(3e-3))
+    model.fit(small.images(), verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.compiled
+    for found, expected in zip(
+        again.optimizer.variables, model.optimizer.variables, strict=True
+    ):
+        np.testing.assert_array_equal(numpy(found), numpy(expected))
+    again.fit(small.images(), verbose=0)
+
+
 def test_masks_differ_by_image_and_step_and_a_seed_repeats():
     def masks(seed):
         model = pretraining.MaskedAutoencoder(
