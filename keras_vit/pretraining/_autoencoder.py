@@ -43,6 +43,8 @@ class MaskedAutoencoder(MaskedModel):
         images: Tensor of shape `(batch, height, width, channels)`.
         noise: Tensor of shape `(batch, num_patches)`: the patches with the
             lowest values stay. None draws it.
+        training: Boolean. Whether the encoder's dropout and stochastic depth
+            are on.
 
     Returns:
         A call gives a dict: `prediction`, `(batch, num_patches, rows *
@@ -133,17 +135,19 @@ class MaskedAutoencoder(MaskedModel):
         )(x)
         return keras.Model([tokens, places], x, name="decoder")
 
-    def call(self, images, noise=None):
-        latent, masked, places = self.encode(images, noise)
-        x = self.decoder([latent, places])[:, self.parts.num_prefix :]
+    def call(self, images, noise=None, training=None):
+        latent, masked, places = self.encode(images, noise, training)
+        x = self.decoder([latent, places], training=training)
+        x = x[:, self.parts.num_prefix :]
         return {"prediction": x, "masked": masked}
 
-    def encode(self, images, noise=None):
+    def encode(self, images, noise=None, training=None):
         """Runs the encoder on the patches that stay.
 
         Args:
             images: As in a call.
             noise: As in a call.
+            training: As in a call.
 
         Returns:
             `(tokens, masked, places)`: the encoder's output for its prefix
@@ -155,14 +159,15 @@ class MaskedAutoencoder(MaskedModel):
             shape = (ops.shape(images)[0], parts.num_patches)
             noise = keras.random.uniform(shape, seed=self.seed_generator)
         order, places = _masks.ranks(noise)
-        tokens = parts.embed(images)
+        tokens = parts.embed(images, training=training)
         kept = ops.take_along_axis(
             tokens[:, parts.num_prefix :],
             order[:, : self.num_kept, None],
             axis=1,
         )
         prefix = tokens[:, : parts.num_prefix]
-        latent = parts.encode(ops.concatenate([prefix, kept], axis=1))
+        latent = ops.concatenate([prefix, kept], axis=1)
+        latent = parts.encode(latent, training)
         masked = ops.cast(places >= self.num_kept, "float32")
         return latent, masked, ops.cast(places, "int32")
 

@@ -213,6 +213,8 @@ class Reconstructions(keras.callbacks.Callback):
         noise = noise.astype("float32")
         if isinstance(self.model, pretraining.MaskedAutoencoder):
             return {"noise": noise}
+        if isinstance(self.model, pretraining.MaskedImageModeling):
+            return {"masked": self.model.sample_mask(len(noise), seed=0)}
         # Of each image, the patches with the largest numbers.
         kept = int(parts.num_patches * (1 - self.model.mask_ratio) + 1e-6)
         return {"masked": noise.argsort(1).argsort(1) >= kept}

@@ -83,7 +83,7 @@ def test_regularization_losses_are_part_of_the_loss(kind):
 
     own = model.decoder if kind == "mae" else model.mask_token
     weight = own.trainable_variables[-1]
-    weight.assign(ops.ones_like(weight))
+    weight.assign(np.ones(weight.shape, "float32"))
     plain = with_the_same_mask(evaluate)
     kernel = model.encoder.get_layer("block_0").mlp.dense_1.kernel
     kernel.regularizer = keras.regularizers.L2(0.5)
@@ -104,6 +104,33 @@ def test_regularization_losses_are_part_of_the_loss(kind):
         lambda: model.fit(images, shuffle=False, verbose=0).history["loss"][0]
     )
     np.testing.assert_allclose(fitted, with_activity, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["mim", "mae", "mpp"])
+@pytest.mark.parametrize("option", ["dropout", "drop_path"])
+def test_dropout_and_stochastic_depth_act_in_training_alone(kind, option):
+    """The step does not change the weights, so that only they change."""
+    model = small.MODELS[kind](small.encoder(**{option: 0.5}))
+    model.compile(keras.optimizers.SGD(0.0))
+    images = small.images(4)
+
+    def measure(function):
+        state = ops.convert_to_tensor([1, 0], dtype="uint32")
+        model.seed_generator.state.assign(state)
+        return function()
+
+    def fit():
+        history = model.fit(images, shuffle=False, verbose=0).history
+        return history["loss"][0]
+
+    def evaluate():
+        return model.evaluate(images, verbose=0)
+
+    expected = measure(evaluate)
+    np.testing.assert_allclose(measure(evaluate), expected, rtol=1e-6)
+    losses = [measure(fit) for _ in range(3)]
+    assert len(set(losses)) > 1
+    assert np.abs(np.array(losses) - expected).max() > 1e-5
 
 
 @pytest.mark.parametrize(
@@ -210,3 +237,21 @@ def test_another_model_is_refused():
     for encoder in (hybrid, keras.Sequential(), None):
         with pytest.raises(ValueError, match="`encoder` does not fit"):
             pretraining.MaskedImageModeling(encoder)
+
+
+@pytest.mark.backends("torch")
+def test_the_initial_mask_token_is_simmims():
+    """models/simmim.py: normal, 0.02, cut off at -0.02 and 0.02."""
+    from scipy import stats
+
+    encoder = small.encoder(hidden_size=512, num_layers=1)
+    token = numpy(pretraining.MaskedImageModeling(encoder).mask_token.tokens)
+    assert np.abs(token).max() <= 0.02
+    assert stats.kstest(token.ravel() / 0.02, stats.truncnorm(-1, 1).cdf)[1] > (
+        1e-4
+    )
+    keras.utils.set_random_seed(0)
+    first = pretraining.MaskedImageModeling(encoder).mask_token.tokens
+    keras.utils.set_random_seed(0)
+    again = pretraining.MaskedImageModeling(encoder).mask_token.tokens
+    np.testing.assert_array_equal(numpy(first), numpy(again))
