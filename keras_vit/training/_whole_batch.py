@@ -15,7 +15,8 @@ class WholeBatch(keras.optimizers.Optimizer):
     Weight decay is decoupled and follows the schedule's shape: a kernel loses
     `weight_decay * rate / peak_rate` of itself a step. With `layer_decay`,
     see `layer_scales`, each layer has its own share of the rate, and so of
-    the decay.
+    the decay. `decay_kernels_only=False` lets all variables decay but those
+    that `exclude_from_weight_decay` names.
     """
 
     def __init__(
@@ -24,6 +25,7 @@ class WholeBatch(keras.optimizers.Optimizer):
         weight_decay=0.0,
         peak_rate=None,
         layer_decay=None,
+        decay_kernels_only=True,
         **kwargs,
     ):
         if peak_rate is None and weight_decay:
@@ -38,14 +40,20 @@ class WholeBatch(keras.optimizers.Optimizer):
         self.decay = weight_decay
         self.peak_rate = peak_rate
         self.layer_decay = layer_decay
+        self.decay_kernels_only = decay_kernels_only
 
     def build(self, variables):
         super().build(variables)
         # TensorFlow takes steps of variables of its own, without a path.
-        self._decays = [is_kernel(variable) for variable in variables]
+        self._decays = [self._decays_at_all(v) for v in variables]
         if self.layer_decay is not None:
             paths = [variable.path for variable in variables]
             self._scales = layer_scales(paths, self.layer_decay)
+
+    def _decays_at_all(self, variable):
+        if self.decay_kernels_only and not is_kernel(variable):
+            return False
+        return self._use_weight_decay(variable)
 
     def _rate_of(self, variable, learning_rate):
         rate = ops.cast(learning_rate, variable.dtype)
@@ -67,6 +75,7 @@ class WholeBatch(keras.optimizers.Optimizer):
             "weight_decay": self.decay,
             "peak_rate": self.peak_rate,
             "layer_decay": self.layer_decay,
+            "decay_kernels_only": self.decay_kernels_only,
         }
 
     def _get_current_learning_rate(self):

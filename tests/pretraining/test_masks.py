@@ -107,7 +107,9 @@ def test_units_are_simmims(size, unit, patch, ratio, masked):
     np.testing.assert_array_equal(
         np.repeat(np.repeat(corners, times, 1), times, 2), found
     )
-    in_call = ops.convert_to_numpy(model(np.zeros((2, size, size, 3)))["masked"])
+    in_call = ops.convert_to_numpy(
+        model(np.zeros((2, size, size, 3)))["masked"]
+    )
     assert set(in_call.sum(1)) == {masked}
 
 
