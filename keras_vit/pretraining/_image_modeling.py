@@ -23,6 +23,13 @@ class MaskedImageModeling(MaskedModel):
     pixels (a 1 x 1 convolution and a pixel shuffle), and the mean absolute
     difference on masked patches as the loss.
 
+    SimMIM is `mask_ratio=0.6, mask_patch_size=32` for patches of 16 pixels.
+    Its ViT-B/16 has no absolute positions but a relative position bias, one
+    table for all blocks, which `VisionTransformer` does not have. The encoder
+    keeps the positions, activation and initial weights that it was built with.
+    SimMIM's keys have no bias, which changes nothing: under the softmax it
+    cancels.
+
     Args:
         encoder: A `VisionTransformer` for images of one size, whose output is
             all tokens: `include_top=False, pooling=None`. Its weights are

@@ -18,8 +18,9 @@ _BLOCKS = 24
 def random_mask(batch_size, num_patches, ratio, seed=None):
     """Draws patches to mask, each as likely as any other.
 
-    The ratio is exact in every image: as in "Masked Autoencoders Are Scalable
-    Vision Learners" (https://arxiv.org/abs/2111.06377) the first
+    Every image has the same number of masked patches: as in "Masked
+    Autoencoders Are Scalable Vision Learners"
+    (https://arxiv.org/abs/2111.06377) the first
     `int(num_patches * (1 - ratio))` of a random order stay.
 
     Args:

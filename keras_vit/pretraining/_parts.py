@@ -114,7 +114,9 @@ def sincos_positions(grid_size, hidden_size, num_prefix):
     """Returns MAE's fixed positions, `(1, num_prefix + patches, hidden)`.
 
     `sincos2d` of `AddPositionEmbs` is big_vision's, with frequencies down to
-    1e-4; here they end just before. Rows of prefix tokens are zero.
+    1e-4; here they end just before. Rows of prefix tokens are zero. MAE's
+    code has square grids alone; of others, each axis counts its own rows or
+    columns.
     """
     if hidden_size % 4:
         raise ValueError(

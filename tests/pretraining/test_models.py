@@ -255,3 +255,60 @@ def test_the_initial_mask_token_is_simmims():
     keras.utils.set_random_seed(0)
     again = pretraining.MaskedImageModeling(encoder).mask_token.tokens
     np.testing.assert_array_equal(numpy(first), numpy(again))
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "make,arguments",
+    [
+        (
+            pretraining.MaskedPatchPrediction,
+            {"value_range": (0.0, 255.0), "target": "downsized"},
+        ),
+        (
+            pretraining.MaskedImageModeling,
+            {"mask_patch_size": 8, "mask_ratio": 0.25},
+        ),
+        (pretraining.MaskedImageModeling, {"masking": "block"}),
+        (
+            pretraining.MaskedAutoencoder,
+            {"positions": "learned", "norm_pixels": False, **small.DECODER},
+        ),
+    ],
+)
+def test_overrides_keep_the_other_arguments_of_a_file(
+    make, arguments, tmp_path
+):
+    path = tmp_path / "model.keras"
+    model = make(small.encoder(), seed=3, **arguments)
+    model.save(path)
+    again = pretraining.load(path, drop_path=0.1)
+    assert again.encoder.get_layer("block_1").drop_path == 0.1
+    found, expected = again.get_config(), model.get_config()
+    for name in expected.keys() - {"encoder", "name", "dtype"}:
+        np.testing.assert_array_equal(found[name], expected[name], name)
+    for ours, theirs in zip(again.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(numpy(ours), numpy(theirs))
+
+
+@pytest.mark.parametrize("kind", ["mim", "mae", "mpp"])
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_fit_reports_the_mean_loss_of_the_parts_of_a_batch(kind, policy):
+    """The learning rate is 0, so that every step has the same weights."""
+    keras.config.set_dtype_policy(policy)
+    images = small.images(8)
+    model = small.MODELS[kind](small.encoder())
+    losses = []
+    for i in range(0, 8, 2):
+        part = images[i : i + 2]
+        losses.append(float(model.compute_loss(x=part, y_pred=model(part))))
+    state = ops.convert_to_tensor([1, 0], dtype="uint32")
+    model.seed_generator.state.assign(state)
+    model.compile(keras.optimizers.SGD(0.0, gradient_accumulation_steps=2))
+    history = model.fit(images, batch_size=2, shuffle=False, verbose=0).history
+    assert history.keys() == {"loss"}
+    # Compiled, products in half precision are rounded elsewhere.
+    tolerance = 1e-5 if policy == "float32" else 3e-2
+    np.testing.assert_allclose(
+        history["loss"][0], np.mean(losses), rtol=tolerance
+    )
