@@ -1,9 +1,10 @@
 """Pre-trains a Vision Transformer on images alone; labels are not read.
 
-Three ways: mae, "Masked Autoencoders Are Scalable Vision Learners"
-(https://arxiv.org/abs/2111.06377); mim, as SimMIM and transformers'
-ViTForMaskedImageModeling; mpp, the masked patch prediction of "An Image is
-Worth 16x16 Words", Appendix B.1.2 (https://arxiv.org/abs/2010.11929).
+Three methods: mae, "Masked Autoencoders Are Scalable Vision Learners"
+(https://arxiv.org/abs/2111.06377); mim, masked image modeling after SimMIM
+(https://arxiv.org/abs/2111.09886), with learned absolute positions instead of
+its shared relative position bias; mpp, the masked patch prediction of "An Image
+is Worth 16x16 Words", Appendix B.1.2 (https://arxiv.org/abs/2010.11929).
 
   python recipes/pretrain_masked.py --method mae --output runs/mae
       handwritten digits: no download, a minute on 2 CPU cores
@@ -14,6 +15,8 @@ Worth 16x16 Words", Appendix B.1.2 (https://arxiv.org/abs/2010.11929).
       as published, 800 epochs: for many accelerators
   python recipes/finetune_cifar.py --dataset imagenet2012 --weights runs/... \\
       --layer-decay 0.65 --epochs 100
+      fine-tunes with SGD, which is not MAE's or SimMIM's fine-tuning: see
+      docs/reproduce.md for what differs
   python recipes/pretrain_masked.py --method mim --model ViTS16 --dataset photos
       your own images, in photos/CLASS/* (one class will do)
 
@@ -242,6 +245,13 @@ def complete(given, data):
     }
     if given.masking == "block" and given.mask_patch_size is None:
         filled["mask_patch_size"] = None
+    unit = filled.get("mask_patch_size", given.mask_patch_size)
+    if unit and (unit % patch_size or image_size % unit):
+        raise ValueError(
+            "--mask-patch-size must be a multiple of the patch size, "
+            f"{patch_size}, that divides the image size, {image_size}: for "
+            f"example {patch_size}. Received: {unit}"
+        )
     small = data.image_size is not None and data.image_size < 96
     mode = method.mode if data.channels == 3 else "tf"
     config = dataclasses.replace(

@@ -322,6 +322,8 @@ def test_mistakes_are_said_before_training(tmp_path):
         ("labels, which are not read", {"mixup": 0.2}),
         ("is no Vision Transformer", {"model": "BiT_R50x1"}),
         ("is no Vision Transformer", {"model": "R50ViTB16"}),
+        ("--mask-patch-size", {"method": "mim", "model": "ViTH14"}),
+        ("--mask-patch-size", {"method": "mim", "mask_patch_size": 3}),
         ("4 x 4", {"method": "mpp", "target": "downsized"}),
     ):
         with pytest.raises(ValueError, match=message):
