@@ -68,7 +68,10 @@ class Config(training.TrainingFlags):
         None, "peak; as published, for the batch's size", "X"
     )
     weight_decay: float | None = training.flag(
-        None, "kernels lose this times the rate a step; as published", "X"
+        None,
+        "of AdamW: kernels, and the tokens of mae and mim, lose this times the "
+        "learning rate a step; as published",
+        "X",
     )
     warmup_steps: int | None = training.flag(
         None, "steps with a rising rate; as published, or a fifth of the run"

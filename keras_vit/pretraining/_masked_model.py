@@ -6,6 +6,9 @@ from keras import ops
 from keras_vit.pretraining._parts import Parts
 from keras_vit.weights import variables_of
 
+# Arguments of `compile` that need labels.
+_UNUSED = ("loss", "loss_weights", "metrics", "weighted_metrics")
+
 
 class MaskedModel(keras.Model):
     """A model whose loss compares what it gives with the images it got.
@@ -84,13 +87,12 @@ class MaskedModel(keras.Model):
         Raises:
             ValueError: if a loss or a metric is given.
         """
-        given = {
-            "loss": loss,
-            "loss_weights": loss_weights,
-            "metrics": metrics,
-            "weighted_metrics": weighted_metrics,
-        }
-        given = [f"{k}={v!r}" for k, v in given.items() if v is not None]
+        values = (loss, loss_weights, metrics, weighted_metrics)
+        given = [
+            f"{name}={value!r}"
+            for name, value in zip(_UNUSED, values, strict=True)
+            if value is not None
+        ]
         if given:
             raise ValueError(
                 f"{type(self).__name__} computes its own loss from the images "
@@ -103,7 +105,10 @@ class MaskedModel(keras.Model):
     def compile_from_config(self, config):
         # Keras calls `compile` while loading only if it is not overridden.
         config = keras.saving.deserialize_keras_object(config)
-        self.compile(**config)
+        # Files of earlier versions may hold a loss or metrics, which never
+        # took effect.
+        unused = dict.fromkeys(_UNUSED)
+        self.compile(**{**config, **unused})
         self.optimizer.build(self.trainable_variables)
 
     def compute_loss(

@@ -165,6 +165,10 @@ def test_a_compiled_model_is_read_with_its_optimizer(tmp_path):
     ):
         np.testing.assert_array_equal(numpy(found), numpy(expected))
     again.fit(small.images(), verbose=0)
+    # A file may hold metrics that could be given before.
+    config = {**model.get_compile_config(), "metrics": ["mae"], "loss": "mse"}
+    again.compile_from_config(config)
+    again.fit(small.images(), verbose=0)
 
 
 def test_masks_differ_by_image_and_step_and_a_seed_repeats():
