@@ -1,9 +1,10 @@
 """Pre-trains a Vision Transformer on images alone; labels are not read.
 
-Three ways: mae, "Masked Autoencoders Are Scalable Vision Learners"
-(https://arxiv.org/abs/2111.06377); mim, as SimMIM and transformers'
-ViTForMaskedImageModeling; mpp, the masked patch prediction of "An Image is
-Worth 16x16 Words", Appendix B.1.2 (https://arxiv.org/abs/2010.11929).
+Three methods: mae, "Masked Autoencoders Are Scalable Vision Learners"
+(https://arxiv.org/abs/2111.06377); mim, masked image modeling after SimMIM
+(https://arxiv.org/abs/2111.09886), with learned absolute positions instead of
+its shared relative position bias; mpp, the masked patch prediction of "An Image
+is Worth 16x16 Words", Appendix B.1.2 (https://arxiv.org/abs/2010.11929).
 
   python recipes/pretrain_masked.py --method mae --output runs/mae
       handwritten digits: no download, a minute on 2 CPU cores
@@ -14,6 +15,8 @@ Worth 16x16 Words", Appendix B.1.2 (https://arxiv.org/abs/2010.11929).
       as published, 800 epochs: for many accelerators
   python recipes/finetune_cifar.py --dataset imagenet2012 --weights runs/... \\
       --layer-decay 0.65 --epochs 100
+      fine-tunes with SGD, which is not MAE's or SimMIM's fine-tuning: see
+      docs/reproduce.md for what differs
   python recipes/pretrain_masked.py --method mim --model ViTS16 --dataset photos
       your own images, in photos/CLASS/* (one class will do)
 
@@ -65,7 +68,10 @@ class Config(training.TrainingFlags):
         None, "peak; as published, for the batch's size", "X"
     )
     weight_decay: float | None = training.flag(
-        None, "kernels lose this times the rate a step; as published", "X"
+        None,
+        "of AdamW: kernels, and the tokens of mae and mim, lose this times the "
+        "learning rate a step; as published",
+        "X",
     )
     warmup_steps: int | None = training.flag(
         None, "steps with a rising rate; as published, or a fifth of the run"
@@ -76,6 +82,11 @@ class Config(training.TrainingFlags):
     masking: str = training.flag(
         "random", "mim: random patches, or blocks of them (block)", "NAME"
     )
+    mask_patch_size: int | None = training.flag(
+        None,
+        "mim with random masks: pixels a side of the squares that are masked; "
+        "32 with --model, the patch size without it",
+    )
     target: str = training.flag(
         "mean_color",
         "mpp: mean_color (3 bits), downsized (4 x 4 of them) or pixels",
@@ -83,10 +94,29 @@ class Config(training.TrainingFlags):
     )
     decoder_layers: int | None = training.flag(None, "mae: 8")
     decoder_width: int | None = training.flag(None, "mae: 512")
+    clip: float | None = training.flag(
+        None,
+        "largest global norm of the gradients, 0 for any; as published: 5 for "
+        "mim with --model, else any",
+        "X",
+    )
+    drop_path: float | None = training.flag(
+        None,
+        "rate of stochastic depth in the last block; as published: 0.1 for "
+        "mim with --model, else 0",
+        "X",
+    )
     protocol: str | None = training.flag(
         None,
         f"how images are cut: {', '.join(training.PROTOCOLS)}; simple for "
-        "images below 96 pixels, else pretrain",
+        "images below 96 pixels, else mae for mae, simmim for mim, pretrain "
+        "for mpp",
+        "NAME",
+    )
+    mode: str | None = training.flag(
+        None,
+        "pixels: tf for [-1, 1], torch for ImageNet's mean and deviation; "
+        "torch for mae and mim of colour images, else tf",
         "NAME",
     )
     picture_every: int | None = training.flag(
@@ -96,9 +126,11 @@ class Config(training.TrainingFlags):
     def __post_init__(self):
         super().__post_init__()
         check = training.check_numbers
-        check(self, "weight_decay", "warmup_steps", minimum=0)
+        check(self, "weight_decay", "warmup_steps", "clip", minimum=0)
+        check(self, "drop_path", minimum=0, below=1)
         check(self, "mask_ratio", above=0, below=1)
         counts = ("decoder_layers", "decoder_width", "picture_every")
+        counts += ("mask_patch_size",)
         check(self, *counts, minimum=1)
         training.check_names(
             self,
@@ -106,10 +138,27 @@ class Config(training.TrainingFlags):
             masking=("random", "block"),
             target=("mean_color", "downsized", "pixels"),
         )
+        self._refuse_unused()
         if self.mixup or self.cutmix:
             raise ValueError(
                 "--mixup and --cutmix mix labels, which are not read here."
             )
+
+    def _refuse_unused(self):
+        """Raises if a flag is given that the method does not read."""
+        for method, name, default in (
+            ("mim", "masking", "random"),
+            ("mim", "mask_patch_size", None),
+            ("mpp", "target", "mean_color"),
+            ("mae", "decoder_layers", None),
+            ("mae", "decoder_width", None),
+        ):
+            value = getattr(self, name)
+            if value != default and self.method != method:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is for --method {method}. "
+                    f"Received: {value} with --method {self.method}"
+                )
 
 
 def plan(given, data):
@@ -191,10 +240,23 @@ def complete(given, data):
             "mask_ratio",
             "decoder_layers",
             "decoder_width",
+            "clip",
+            "drop_path",
+            "mask_patch_size",
         )
         if getattr(given, name) is None
     }
+    if given.masking == "block" and given.mask_patch_size is None:
+        filled["mask_patch_size"] = None
+    unit = filled.get("mask_patch_size", given.mask_patch_size)
+    if unit and (unit % patch_size or image_size % unit):
+        raise ValueError(
+            "--mask-patch-size must be a multiple of the patch size, "
+            f"{patch_size}, that divides the image size, {image_size}: for "
+            f"example {patch_size}. Received: {unit}"
+        )
     small = data.image_size is not None and data.image_size < 96
+    mode = method.mode if data.channels == 3 else "tf"
     config = dataclasses.replace(
         given,
         image_size=image_size,
@@ -202,8 +264,8 @@ def complete(given, data):
         batch_size=batch,
         learning_rate=given.learning_rate or method.learning_rate * share,
         warmup_steps=warmup,
-        mode=given.mode or "tf",
-        protocol=given.protocol or ("simple" if small else "pretrain"),
+        mode=given.mode or mode,
+        protocol=given.protocol or ("simple" if small else method.protocol),
         **filled,
     )
     return config, steps, max(1, min(steps // 10, round(10 * epoch)))
@@ -211,14 +273,27 @@ def complete(given, data):
 
 def optimizer_of(config, steps):
     """Returns the optimizer and its rate, a function of the step."""
-    peak = config.learning_rate
-    rate = training.WarmupDecay(peak, steps, config.warmup_steps, "cosine")
+    peak, warmup = config.learning_rate, config.warmup_steps
+    method = training.method_of(config.method, config.model)
+    if method.milestone is None:
+        rate = training.WarmupDecay(peak, steps, warmup, "cosine")
+    else:
+        milestones = [max(warmup, round(method.milestone * steps))]
+        start = method.warmup_start * peak
+        rate = training.WarmupMultiStep(peak, warmup, milestones, start)
+    options = {
+        **config.optimizer_options(),
+        "global_clipnorm": config.clip or None,
+        "decay_kernels_only": method.not_decayed is None,
+    }
     optimizer = training.AdamW(
         rate,
         config.weight_decay,
-        beta_2=training.METHODS[config.method].beta_2,
-        **config.optimizer_options(),
+        beta_2=method.beta_2,
+        **options,
     )
+    if method.not_decayed is not None:
+        optimizer.exclude_from_weight_decay(var_names=method.not_decayed)
     return optimizer, rate
 
 

@@ -22,12 +22,19 @@ class MaskedAutoencoder(MaskedModel):
     Masked patches are removed before the blocks, which therefore take a
     quarter of the time at a ratio of 0.75.
 
+    The encoder keeps the initial weights and the activation that it was built
+    with: those of google-research/vision_transformer. `recipes/
+    pretrain_masked.py` builds it as facebookresearch/mae does, with the exact
+    GELU and a class token of random initial values.
+
     Args:
         encoder: A `VisionTransformer` for images of one size, whose output is
             all tokens: `include_top=False, pooling=None`. Its weights are
             shared, so that `model.encoder` is the trained one.
-        mask_ratio: Float in (0, 1). Share of patches that are removed.
-        decoder_hidden_size: Integer.
+        mask_ratio: Float in (0, 1). Fraction of patches that are removed:
+            `int(num_patches * (1 - mask_ratio))` stay.
+        decoder_hidden_size: Integer, a multiple of 4. 512 with 8 layers and
+            16 heads is the published decoder of ViT-B/16, L/16 and H/14.
         decoder_num_layers: Integer.
         decoder_num_heads: Integer. It must divide `decoder_hidden_size`.
         decoder_mlp_dim: Integer; None for 4 times `decoder_hidden_size`.
@@ -43,6 +50,8 @@ class MaskedAutoencoder(MaskedModel):
         images: Tensor of shape `(batch, height, width, channels)`.
         noise: Tensor of shape `(batch, num_patches)`: the patches with the
             lowest values stay. None draws it.
+        training: Boolean. Whether the encoder's dropout and stochastic depth
+            are on.
 
     Returns:
         A call gives a dict: `prediction`, `(batch, num_patches, rows *
@@ -78,6 +87,12 @@ class MaskedAutoencoder(MaskedModel):
         super().__init__(encoder, seed=seed, **kwargs)
         self.num_kept = _masks.num_kept(self.parts.num_patches, mask_ratio)
         self.mask_ratio = mask_ratio
+        if decoder_hidden_size % 4:
+            raise ValueError(
+                "The decoder's positions are sines and cosines of rows and "
+                "columns: `decoder_hidden_size` must be a multiple of 4. "
+                f"Received: decoder_hidden_size={decoder_hidden_size}"
+            )
         self.decoder_hidden_size = decoder_hidden_size
         self.decoder_num_layers = decoder_num_layers
         self.decoder_num_heads = decoder_num_heads
@@ -112,10 +127,9 @@ class MaskedAutoencoder(MaskedModel):
             **own,
         )
         x = positions(x)
-        if width % 4 == 0:  # else random ones
-            positions.embedding.assign(
-                sincos_positions(parts.grid_size, width, parts.num_prefix)
-            )
+        positions.embedding.assign(
+            sincos_positions(parts.grid_size, width, parts.num_prefix)
+        )
         for i in range(self.decoder_num_layers):
             x = TransformerBlock(
                 self.decoder_num_heads,
@@ -133,17 +147,19 @@ class MaskedAutoencoder(MaskedModel):
         )(x)
         return keras.Model([tokens, places], x, name="decoder")
 
-    def call(self, images, noise=None):
-        latent, masked, places = self.encode(images, noise)
-        x = self.decoder([latent, places])[:, self.parts.num_prefix :]
+    def call(self, images, noise=None, training=None):
+        latent, masked, places = self.encode(images, noise, training)
+        x = self.decoder([latent, places], training=training)
+        x = x[:, self.parts.num_prefix :]
         return {"prediction": x, "masked": masked}
 
-    def encode(self, images, noise=None):
+    def encode(self, images, noise=None, training=None):
         """Runs the encoder on the patches that stay.
 
         Args:
             images: As in a call.
             noise: As in a call.
+            training: As in a call.
 
         Returns:
             `(tokens, masked, places)`: the encoder's output for its prefix
@@ -155,14 +171,15 @@ class MaskedAutoencoder(MaskedModel):
             shape = (ops.shape(images)[0], parts.num_patches)
             noise = keras.random.uniform(shape, seed=self.seed_generator)
         order, places = _masks.ranks(noise)
-        tokens = parts.embed(images)
+        tokens = parts.embed(images, training=training)
         kept = ops.take_along_axis(
             tokens[:, parts.num_prefix :],
             order[:, : self.num_kept, None],
             axis=1,
         )
         prefix = tokens[:, : parts.num_prefix]
-        latent = parts.encode(ops.concatenate([prefix, kept], axis=1))
+        latent = ops.concatenate([prefix, kept], axis=1)
+        latent = parts.encode(latent, training)
         masked = ops.cast(places >= self.num_kept, "float32")
         return latent, masked, ops.cast(places, "int32")
 

@@ -76,9 +76,15 @@ def load(
             f"{checkpoint.path!r} holds a model without what pre-training "
             "needs beyond the encoder. `converters.load` reads it."
         )
-    keras_file = checkpoint.path.endswith(".keras")
-    if keras_file and is_pretraining(checkpoint.path) and not overrides:
-        return keras.models.load_model(checkpoint.path, safe_mode=True)
+    arguments = {name: told[name] for name in _TOLD if name in told}
+    if checkpoint.path.endswith(".keras") and is_pretraining(checkpoint.path):
+        saved = keras.models.load_model(checkpoint.path, safe_mode=True)
+        if not overrides:
+            return saved
+        # Also what arrays and other formats do not hold, such as `masking`.
+        arguments |= saved.get_config()
+        for name in ("encoder", "name", "dtype"):
+            del arguments[name]
     given = {n: overrides.pop(n) for n in _OF_ENCODER if n in overrides}
     own = dataclasses.replace(
         checkpoint, weights=encoder_weights(checkpoint.weights)
@@ -86,7 +92,6 @@ def load(
     encoder = converters.load(
         own, include_top=False, pooling=None, mask_token=False, **given
     )
-    arguments = {name: told[name] for name in _TOLD if name in told}
     model = _MODELS[kind](encoder, **{**arguments, **overrides})
     _put(model, checkpoint, told.get("grid_size"))
     return model

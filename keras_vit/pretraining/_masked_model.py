@@ -6,6 +6,9 @@ from keras import ops
 from keras_vit.pretraining._parts import Parts
 from keras_vit.weights import variables_of
 
+# Arguments of `compile` that need labels.
+_UNUSED = ("loss", "loss_weights", "metrics", "weighted_metrics")
+
 
 class MaskedModel(keras.Model):
     """A model whose loss compares what it gives with the images it got.
@@ -58,6 +61,56 @@ class MaskedModel(keras.Model):
         """Returns a prediction as patches of pixels, to look at."""
         raise NotImplementedError
 
+    def compile(
+        self,
+        optimizer="rmsprop",
+        loss=None,
+        loss_weights=None,
+        metrics=None,
+        weighted_metrics=None,
+        **kwargs,
+    ):
+        """Configures the model for training.
+
+        The loss is the model's own, and there are no labels to measure
+        against: `loss`, `loss_weights`, `metrics` and `weighted_metrics` must
+        be None. Override `patch_losses` to change the loss.
+
+        Args:
+            optimizer: Optimizer or its name.
+            loss: None.
+            loss_weights: None.
+            metrics: None.
+            weighted_metrics: None.
+            **kwargs: As for `keras.Model.compile`, such as `jit_compile`.
+
+        Raises:
+            ValueError: if a loss or a metric is given.
+        """
+        values = (loss, loss_weights, metrics, weighted_metrics)
+        given = [
+            f"{name}={value!r}"
+            for name, value in zip(_UNUSED, values, strict=True)
+            if value is not None
+        ]
+        if given:
+            raise ValueError(
+                f"{type(self).__name__} computes its own loss from the images "
+                "and reads no labels. Leave out `loss`, `loss_weights`, "
+                "`metrics` and `weighted_metrics`. Received: "
+                f"{', '.join(given)}"
+            )
+        super().compile(optimizer, **kwargs)
+
+    def compile_from_config(self, config):
+        # Keras calls `compile` while loading only if it is not overridden.
+        config = keras.saving.deserialize_keras_object(config)
+        # Files of earlier versions may hold a loss or metrics, which never
+        # took effect.
+        unused = dict.fromkeys(_UNUSED)
+        self.compile(**{**config, **unused})
+        self.optimizer.build(self.trainable_variables)
+
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
@@ -66,8 +119,10 @@ class MaskedModel(keras.Model):
         if sample_weight is not None:
             image = ops.cast(ops.reshape(sample_weight, (-1, 1)), losses.dtype)
             weights = weights * image
-        # As in transformers, no image without a mask divides by zero.
+        # Sample weights may all be zero.
         loss = ops.sum(losses * weights) / (ops.sum(weights) + 1e-6)
+        for extra in self.losses:  # of regularizers and `add_loss`
+            loss = loss + ops.cast(ops.sum(extra), loss.dtype)
         return loss / _num_replicas()
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):

@@ -18,8 +18,9 @@ _BLOCKS = 24
 def random_mask(batch_size, num_patches, ratio, seed=None):
     """Draws patches to mask, each as likely as any other.
 
-    The ratio is exact in every image: as in "Masked Autoencoders Are Scalable
-    Vision Learners" (https://arxiv.org/abs/2111.06377) the first
+    Every image has the same number of masked patches: as in "Masked
+    Autoencoders Are Scalable Vision Learners"
+    (https://arxiv.org/abs/2111.06377) the first
     `int(num_patches * (1 - ratio))` of a random order stay.
 
     Args:
@@ -39,7 +40,7 @@ def random_mask(batch_size, num_patches, ratio, seed=None):
     """
     kept = num_kept(num_patches, ratio)
     noise = keras.random.uniform((batch_size, num_patches), seed=seed)
-    return _lowest_stay(noise, kept)
+    return lowest_stay(noise, kept)
 
 
 def block_mask(batch_size, grid_size, ratio, seed=None):
@@ -88,13 +89,22 @@ def block_mask(batch_size, grid_size, ratio, seed=None):
     number = ops.arange(_BLOCKS, dtype="float32")[:, None, None]
     first = ops.min(ops.where(inside > 0, number, float(_BLOCKS)), axis=1)
     order = ops.reshape(first, (-1, length)) + noise[:, draws:]
-    return _lowest_stay(-order, kept)
+    return lowest_stay(-order, kept)
 
 
 def num_kept(num_patches, ratio):
     """Returns how many patches of an image stay."""
-    # 10 patches at a ratio of 0.9 keep one, which rounding would lose.
-    kept = math.floor(num_patches * (1 - ratio) + 1e-6)
+    # The published expression, in the same floating-point numbers: at a ratio
+    # of 0.9, 9 of 100 patches stay.
+    return _checked(num_patches, int(num_patches * (1 - ratio)), ratio)
+
+
+def num_kept_of_units(num_units, ratio):
+    """Returns how many of SimMIM's mask units stay (its `MaskGenerator`)."""
+    return _checked(num_units, num_units - math.ceil(num_units * ratio), ratio)
+
+
+def _checked(num_patches, kept, ratio):
     if not 0 < kept < num_patches:
         raise ValueError(
             f"A ratio of {ratio} masks {num_patches - kept} of {num_patches} "
@@ -111,7 +121,7 @@ def ranks(noise):
     return order, ops.argsort(order, axis=1)
 
 
-def _lowest_stay(noise, kept):
+def lowest_stay(noise, kept):
     return ops.cast(ranks(noise)[1] >= kept, "float32")
 
 

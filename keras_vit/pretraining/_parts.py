@@ -40,7 +40,9 @@ class Parts:
             self.patch_size[0] * self.patch_size[1] * self.channels
         )
 
-    def embed(self, images, change=None):
+    # `training` is passed on explicitly: under JAX, Keras's trainer runs
+    # `call` without the context from which layers otherwise take it.
+    def embed(self, images, change=None, training=None):
         """Images to tokens with positions (B, P + N, D); `change` gets the
         patches' vectors (B, N, D) before anything is added to them."""
         grid = self.embedding(images)
@@ -48,13 +50,14 @@ class Parts:
         if change is not None:
             x = change(x)
         for layer in self._between:
-            x = layer(x, grid) if layer is self.positions else layer(x)
+            inputs = (x, grid) if layer is self.positions else (x,)
+            x = layer(*inputs, training=training)
         return x
 
-    def encode(self, tokens):
+    def encode(self, tokens, training=None):
         """Tokens with positions, any number of them, through the blocks."""
         for layer in self._body:
-            tokens = layer(tokens)
+            tokens = layer(tokens, training=training)
         return tokens
 
     def cut(self, images):
@@ -111,7 +114,9 @@ def sincos_positions(grid_size, hidden_size, num_prefix):
     """Returns MAE's fixed positions, `(1, num_prefix + patches, hidden)`.
 
     `sincos2d` of `AddPositionEmbs` is big_vision's, with frequencies down to
-    1e-4; here they end just before. Rows of prefix tokens are zero.
+    1e-4; here they end just before. Rows of prefix tokens are zero. MAE's
+    code has square grids alone; of others, each axis counts its own rows or
+    columns.
     """
     if hidden_size % 4:
         raise ValueError(

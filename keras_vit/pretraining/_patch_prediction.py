@@ -42,6 +42,8 @@ class MaskedPatchPrediction(MaskedModel):
         images: Tensor of shape `(batch, height, width, channels)`.
         masked: Tensor of shape `(batch, num_patches)`, 1 or True where a
             patch is corrupted; None draws one.
+        training: Boolean. Whether the encoder's dropout and stochastic depth
+            are on.
 
     Returns:
         A call gives a dict: `prediction`, logits `(batch, num_patches,
@@ -97,7 +99,7 @@ class MaskedPatchPrediction(MaskedModel):
         )
         self.predictor.build((None, None, parts.hidden_size))
 
-    def call(self, images, masked=None):
+    def call(self, images, masked=None, training=None):
         parts = self.parts
         batch = ops.shape(images)[0]
         if masked is None:
@@ -108,8 +110,11 @@ class MaskedPatchPrediction(MaskedModel):
         how = keras.random.uniform(
             (batch, parts.num_patches, 2), seed=self.seed_generator
         )
-        tokens = parts.embed(images, lambda x: self.corrupt(x, masked, how))
-        x = self.predictor(parts.encode(tokens)[:, parts.num_prefix :])
+        tokens = parts.embed(
+            images, lambda x: self.corrupt(x, masked, how), training
+        )
+        tokens = parts.encode(tokens, training)
+        x = self.predictor(tokens[:, parts.num_prefix :])
         if self.target != "pixels":
             x = ops.reshape(
                 x,

@@ -61,6 +61,7 @@ from keras_vit.training._run_state import Diverged as Diverged
 from keras_vit.training._schedules import DECAYS as DECAYS
 from keras_vit.training._schedules import HyperRule as HyperRule
 from keras_vit.training._schedules import WarmupDecay as WarmupDecay
+from keras_vit.training._schedules import WarmupMultiStep as WarmupMultiStep
 from keras_vit.training._schedules import warmup_cosine as warmup_cosine
 from keras_vit.training._strategy import Strategy as Strategy
 from keras_vit.training._strategy import strategy as strategy

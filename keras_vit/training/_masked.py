@@ -1,6 +1,8 @@
 """Pre-training without labels: what was published, models and pictures."""
 
 import dataclasses
+import math
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -34,6 +36,93 @@ class Method:
     warmup_steps: int | None = None
     decoder_layers: int | None = None
     decoder_width: int | None = None
+    protocol: str = "pretrain"  # of images that are not small
+    mode: str = "tf"  # of `preprocess_input`, for three channels
+    # Multiplies the learning rate by 0.1 after this fraction of the steps;
+    # None for a cosine.
+    milestone: float | None = None
+    warmup_start: float = 0.0  # as a fraction of the peak learning rate
+    clip: float | None = None  # largest global norm of the gradients
+    drop_path: float = 0.0
+    mask_patch_size: int | None = None  # pixels
+    # Arguments of the encoder.
+    encoder: dict = dataclasses.field(default_factory=dict)
+    # Names of weights that do not decay; None lets kernels alone decay.
+    not_decayed: tuple | None = None
+    initialize: Callable | None = None  # (model, seed) -> None
+    # What is known to differ from the source.
+    differs: str = ""
+
+
+_NOT_DECAYED = ("bias", "gamma", "beta")  # of one dimension in PyTorch
+
+
+def initialize_mae(model, seed):
+    """Samples the initial weights of facebookresearch/mae, models_mae.py.
+
+    The code samples query, key and value as one matrix, so that their range is
+    smaller than that of three square ones by the square root of 2.
+    """
+    rng = np.random.default_rng(seed)
+    for name, variable in _weights_to_sample(model):
+        shape = tuple(variable.shape)
+        if name.endswith("tokens"):
+            value = rng.normal(0, 0.02, shape)
+        elif name.endswith("bias"):
+            value = np.zeros(shape)
+        else:
+            inputs, outputs = _matrix(name, shape)
+            if name.endswith(_QUERY_KEY_VALUE):
+                outputs *= 3
+            bound = math.sqrt(6 / (inputs + outputs))
+            value = rng.uniform(-bound, bound, shape)
+        variable.assign(value.astype("float32"))
+
+
+def initialize_simmim(model, seed):
+    """Samples the initial weights of microsoft/SimMIM, models/simmim.py and
+    vision_transformer.py.
+
+    All are normal with a standard deviation of 0.02, truncated at one of them
+    on both sides; the last matrices of block `i`, counted from 1, are divided
+    by `sqrt(2 * i)`. The decoder is a PyTorch convolution as it is by default.
+    """
+    rng = np.random.default_rng(seed)
+    for name, variable in _weights_to_sample(model):
+        shape = tuple(variable.shape)
+        if name.startswith("decoder/"):
+            bound = 1 / math.sqrt(model.parts.hidden_size)
+            value = rng.uniform(-bound, bound, shape)
+        elif name.endswith("bias"):
+            value = np.zeros(shape)
+        else:
+            value = rng.standard_normal(shape)
+            while (far := np.abs(value) > 1).any():
+                value[far] = rng.standard_normal(far.sum())
+            value *= 0.02
+        if name.endswith(("attention_output/kernel", "dense_2/kernel")):
+            block = int(name.split("/")[0].removeprefix("block_"))
+            value /= math.sqrt(2 * (block + 1))
+        variable.assign(value.astype("float32"))
+
+
+_QUERY_KEY_VALUE = ("query/kernel", "key/kernel", "value/kernel")
+
+
+def _weights_to_sample(model):
+    """Returns pairs of paths and variables: kernels, biases and tokens."""
+    return [
+        (path, variable)
+        for path, variable in model.variables_by_path().items()
+        if path.rpartition("/")[2] in ("kernel", "bias", "tokens")
+    ]
+
+
+def _matrix(path, shape):
+    """Returns the numbers of inputs and outputs of a kernel."""
+    if path.endswith(_QUERY_KEY_VALUE):
+        return shape[0], math.prod(shape[1:])
+    return math.prod(shape[:-1]), shape[-1]
 
 
 METHODS = {
@@ -49,7 +138,7 @@ METHODS = {
         steps=1_000_000,
         warmup_steps=10_000,
     ),
-    # Theirs falls to a tenth after 700 epochs; the recipe's along a cosine.
+    # Not called "simmim", because of `differs`.
     "mim": Method(
         "microsoft/SimMIM, configs/vit_base__800ep (arXiv 2111.09886)",
         model="ViTB16",
@@ -61,6 +150,18 @@ METHODS = {
         mask_ratio=0.6,
         epochs=800,
         warmup_epochs=10,
+        protocol="simmim",
+        mode="torch",
+        milestone=700 / 800,
+        warmup_start=5e-7 / 1e-4,
+        clip=5.0,
+        drop_path=0.1,
+        mask_patch_size=32,
+        encoder={"activation": "gelu", "layer_scale": 0.1},
+        not_decayed=(*_NOT_DECAYED, "embedding"),
+        initialize=initialize_simmim,
+        differs="learned absolute positions instead of a relative position "
+        "bias shared by all blocks; the class token decays",
     ),
     "mae": Method(
         "https://arxiv.org/abs/2111.06377, Table 8; facebookresearch/mae",
@@ -75,6 +176,11 @@ METHODS = {
         warmup_epochs=40,
         decoder_layers=8,
         decoder_width=512,
+        protocol="mae",
+        mode="torch",
+        encoder={"activation": "gelu"},
+        not_decayed=_NOT_DECAYED,
+        initialize=initialize_mae,
     ),
 }
 # For minutes on two CPU cores, without --model: chosen here.
@@ -87,6 +193,13 @@ SMALL = {
     "steps": None,
     "warmup_epochs": 10,
     "warmup_steps": None,
+    "milestone": None,
+    "warmup_start": 0.0,
+    "clip": None,
+    "drop_path": 0.0,
+    "mask_patch_size": None,
+    "encoder": {},
+    "initialize": None,
 }
 SMALL_DECODER = {"decoder_layers": 2, "decoder_width": 32}
 
@@ -94,7 +207,7 @@ SMALL_DECODER = {"decoder_layers": 2, "decoder_width": 32}
 def method_of(name, model):
     """Returns the `Method` of a name, or what replaces it for a small model."""
     method = METHODS[name]
-    if model is not None:
+    if model is not None and model not in COMPACT:
         return method
     decoder = SMALL_DECODER if name == "mae" else {}
     return dataclasses.replace(method, **SMALL, **decoder)
@@ -106,9 +219,18 @@ def build_masked(config, channels):
     Args:
         config: With `method`, `model`, `image_size`, `patch_size`,
             `mask_ratio`, `decoder_layers`, `decoder_width`, `target`,
-            `masking`, `mode`, `remat` and `seed`.
+            `masking`, `mask_patch_size`, `drop_path`, `mode`, `remat` and
+            `seed`.
         channels: Integer.
     """
+    method = method_of(config.method, config.model)
+    model = _build(config, method, channels)
+    if method.initialize is not None:
+        method.initialize(model, config.seed)
+    return model
+
+
+def _build(config, method, channels):
     small = config.model is None or config.model in COMPACT
     encoder = build_model(
         config.model,
@@ -119,13 +241,18 @@ def build_masked(config, channels):
         include_top=False,
         pooling=None,
         remat=config.remat,
+        drop_path=config.drop_path,
+        **method.encoder,
         # The small model pools patches, and is fine-tuned the same way.
         **({"class_token": False} if small else {}),
     )
     options = {"mask_ratio": config.mask_ratio, "seed": config.seed}
     if config.method == "mim":
         return pretraining.MaskedImageModeling(
-            encoder, masking=config.masking, **options
+            encoder,
+            masking=config.masking,
+            mask_patch_size=config.mask_patch_size,
+            **options,
         )
     if config.method == "mpp":
         return pretraining.MaskedPatchPrediction(
@@ -204,6 +331,8 @@ class Reconstructions(keras.callbacks.Callback):
         noise = noise.astype("float32")
         if isinstance(self.model, pretraining.MaskedAutoencoder):
             return {"noise": noise}
+        if isinstance(self.model, pretraining.MaskedImageModeling):
+            return {"masked": self.model.sample_mask(len(noise), seed=0)}
         # Of each image, the patches with the largest numbers.
         kept = int(parts.num_patches * (1 - self.model.mask_ratio) + 1e-6)
         return {"masked": noise.argsort(1).argsort(1) >= kept}

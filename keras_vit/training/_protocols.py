@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from keras_vit.training._tf_images import decode
 from keras_vit.training._tf_images import decode_random_area
+from keras_vit.training._tf_images import random_resized_window
 from keras_vit.training._tf_images import tensorflow
 
 # Data sets of images smaller than this are treated like CIFAR: the rule is
@@ -105,6 +106,49 @@ def shift(size, channels):
     return train
 
 
+def random_resized_crop(size, channels, *, scale, method):
+    """torchvision's `RandomResizedCrop` of a Pillow image."""
+    window = functools.partial(random_resized_window, scale=scale)
+
+    def train(encoded, seed):
+        part = decode_random_area(encoded, channels, seed, window)
+        return resize_like_pillow(part, (size, size), method)
+
+    return train
+
+
+def bicubic_centre(size, channels, *, ratio_above_224=256 / 224):
+    """torchvision's `Resize` of the smaller side, bicubic, and `CenterCrop`.
+
+    The smaller side gets 256 pixels for 224; above 224 pixels,
+    `ratio_above_224` times the size.
+    """
+    tf = tensorflow()
+    small = size * 256 // 224 if size <= 224 else int(size * ratio_above_224)
+
+    def test(encoded, seed=None):
+        pixels = decode(encoded, channels)
+        sides = tf.shape(pixels)[:2]
+        sides = small * sides // tf.reduce_min(sides)
+        larger = resize_like_pillow(pixels, sides, "bicubic")
+        # `tf.round` and Python's `round` take halves to the even integer.
+        at = tf.round(tf.cast(sides - size, tf.float32) / 2)
+        top, left = tf.unstack(tf.cast(at, tf.int32))
+        return larger[top : top + size, left : left + size]
+
+    return test
+
+
+def resize_like_pillow(pixels, sides, method):
+    """Resizes with antialiasing, within one grey level of Pillow, which
+    rounds to uint8 after the columns and after the rows."""
+    tf = tensorflow()
+    for sides_of_pass in ((tf.shape(pixels)[0], sides[1]), sides):
+        pixels = tf.image.resize(pixels, sides_of_pass, method, antialias=True)
+        pixels = tf.round(tf.clip_by_value(pixels, 0, 255))
+    return pixels
+
+
 @dataclasses.dataclass(frozen=True)
 class Protocol:
     train: Callable
@@ -142,5 +186,15 @@ PROTOCOLS = {
         train=_part(resize_and_crop, ratio=512 / 480),
         train_small=_part(resize_and_crop, ratio=160 / 128),
         test=resize,
+    ),
+    # facebookresearch/mae, main_pretrain.py, and its util/datasets.py
+    "mae": Protocol(
+        train=_part(random_resized_crop, scale=(0.2, 1.0), method="bicubic"),
+        test=_part(bicubic_centre, ratio_above_224=1.0),
+    ),
+    # microsoft/SimMIM, data/data_simmim.py, and its data_finetune.py
+    "simmim": Protocol(
+        train=_part(random_resized_crop, scale=(0.67, 1.0), method="bilinear"),
+        test=bicubic_centre,
     ),
 }

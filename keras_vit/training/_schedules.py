@@ -80,6 +80,54 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+@keras.saving.register_keras_serializable("keras_vit")
+class WarmupMultiStep(keras.optimizers.schedules.LearningRateSchedule):
+    """A linear warm-up, then a learning rate that falls at milestones.
+
+    As `MultiStepLRScheduler` of microsoft/SimMIM, lr_scheduler.py. Its
+    training loop sets the learning rate after a step, so that each step has
+    the one of the step before it; here each step has its own.
+
+    Args:
+        peak: Float. The highest learning rate.
+        warmup_steps: Integer.
+        milestones: List of integers. From each of these steps on, the
+            learning rate is multiplied by `factor`.
+        start: Float. The learning rate of the first step of the warm-up.
+        factor: Float.
+    """
+
+    def __init__(self, peak, warmup_steps, milestones, start=0.0, factor=0.1):
+        if milestones and warmup_steps > min(milestones):
+            raise ValueError(
+                "The warm-up must end before the first milestone. Received: "
+                f"warmup_steps={warmup_steps}, milestones={milestones}"
+            )
+        self.peak, self.warmup_steps = peak, warmup_steps
+        self.milestones = list(milestones)
+        self.start, self.factor = start, factor
+
+    def __call__(self, step):
+        ops = keras.ops
+        step = ops.cast(step, "float32")
+        done = ops.minimum(step / max(1, self.warmup_steps), 1.0)
+        rate = self.start + (self.peak - self.start) * done
+        if not self.warmup_steps:
+            rate = self.peak * ops.ones_like(step)
+        for milestone in self.milestones:
+            rate = ops.where(step >= milestone, rate * self.factor, rate)
+        return rate
+
+    def get_config(self):
+        return {
+            "peak": self.peak,
+            "warmup_steps": self.warmup_steps,
+            "milestones": self.milestones,
+            "start": self.start,
+            "factor": self.factor,
+        }
+
+
 DECAYS = {
     "cosine": WarmupDecay._cosine,
     "linear": WarmupDecay._linear,

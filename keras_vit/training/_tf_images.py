@@ -1,6 +1,7 @@
 """Encoded images to pixels, with TensorFlow, whatever their format."""
 
 import functools
+import math
 
 import keras
 
@@ -56,21 +57,28 @@ def decode(encoded, channels):
     )
 
 
-def decode_random_area(encoded, channels, seed):
-    """Decodes a random part, and of a JPEG nothing but this part."""
+def decode_random_area(encoded, channels, seed, window=None):
+    """Decodes a random part, and of a JPEG nothing but this part.
+
+    Args:
+        encoded: String tensor.
+        channels: 1 or 3.
+        seed: Two integers.
+        window: Function of the image's shape and the seed that returns the
+            part, such as `random_resized_window`; None for `random_window`.
+    """
     tf = tensorflow()
+    window_of = window or random_window
 
     def of_jpeg():
-        window = random_window(tf.io.extract_jpeg_shape(encoded), seed)
+        window = window_of(tf.io.extract_jpeg_shape(encoded), seed)
         crop = functools.partial(tf.io.decode_and_crop_jpeg, crop_window=window)
         part = _of_jpeg(crop, encoded, channels)
         return upright(part, orientation(encoded))
 
     def of_other():
         pixels = _decode_other(encoded, channels)
-        top, left, height, width = tf.unstack(
-            random_window(tf.shape(pixels), seed)
-        )
+        top, left, height, width = tf.unstack(window_of(tf.shape(pixels), seed))
         return pixels[top : top + height, left : left + width]
 
     return tf.cond(tf.io.is_jpeg(encoded), of_jpeg, of_other)
@@ -140,6 +148,50 @@ def random_window(shape, seed):
         use_image_if_no_bounding_boxes=True,
     )
     return tf.concat([begin[:2], size[:2]], 0)
+
+
+def random_resized_window(shape, seed, scale):
+    """Samples a part as torchvision's `RandomResizedCrop` does.
+
+    Ten tries sample the area uniformly and the aspect ratio log-uniformly
+    from 3/4 to 4/3. If no part fits the image, it is the largest one in its
+    centre whose aspect ratio is in this range.
+
+    Args:
+        shape: Integers `(height, width, ...)`.
+        seed: Two integers.
+        scale: `(smallest, largest)` fraction of the area.
+
+    Returns:
+        Integers: the top, left, height and width.
+    """
+    tf = tensorflow()
+    sides = tf.cast(shape[:2], tf.float32)
+    low, high = 3 / 4, 4 / 3
+    first, second = tf.unstack(
+        tf.random.experimental.stateless_split(seed, 2), num=2
+    )
+    numbers = tf.random.stateless_uniform((10, 2), first)
+    area = scale[0] + (scale[1] - scale[0]) * numbers[:, 0]
+    area *= sides[0] * sides[1]
+    aspect = tf.exp(
+        math.log(low) + (math.log(high) - math.log(low)) * numbers[:, 1]
+    )
+    parts = tf.stack([tf.sqrt(area / aspect), tf.sqrt(area * aspect)], axis=1)
+    parts = tf.round(parts)
+    fits = tf.reduce_all((parts > 0) & (parts <= sides), axis=1)
+    found = tf.reduce_any(fits)
+    centre = tf.stack(
+        [
+            tf.minimum(sides[0], tf.round(sides[1] / low)),
+            tf.minimum(sides[1], tf.round(sides[0] * high)),
+        ]
+    )
+    part = tf.where(found, parts[tf.argmax(tf.cast(fits, tf.int32))], centre)
+    room = sides - part
+    at = tf.random.stateless_uniform((2,), second) * (room + 1)
+    at = tf.where(found, tf.minimum(tf.floor(at), room), room // 2)
+    return tf.cast(tf.concat([at, part], 0), tf.int32)
 
 
 def _of_jpeg(read, encoded, channels):

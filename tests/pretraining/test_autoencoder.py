@@ -76,3 +76,11 @@ def test_without_a_class_token():
     encoder = small.encoder(class_token=False)
     model = small.MODELS["mae"](encoder)
     assert model(small.images(2))["prediction"].shape == (2, 16, 48)
+
+
+@pytest.mark.backends("torch")
+def test_a_decoder_without_sines_is_refused():
+    """Its fixed positions would be random."""
+    decoder = {**small.DECODER, "decoder_hidden_size": 6}
+    with pytest.raises(ValueError, match="decoder_hidden_size=6"):
+        pretraining.MaskedAutoencoder(small.encoder(), **decoder)

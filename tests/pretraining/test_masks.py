@@ -4,6 +4,7 @@ import pytest
 from keras import ops
 
 from keras_vit import pretraining
+from tests.pretraining import small
 
 # grid, ratio, how many stay: `int(length * (1 - ratio))` in MAE's code
 KEPT = (
@@ -11,7 +12,7 @@ KEPT = (
     ((14, 14), 0.75, 49),
     ((14, 14), 0.9, 19),
     ((7, 5), 0.4, 21),
-    ((2, 5), 0.9, 1),
+    ((10, 10), 0.9, 9),  # 100 * (1 - 0.9) is 9.999999999999998
 )
 
 
@@ -66,6 +67,66 @@ def test_blocks_hang_together():
 
     assert joined("random") < 0.45  # another masked one above: the ratio
     assert joined("block") > 0.75
+
+
+def simmim_mask(size, unit, patch, ratio, rng):
+    """`MaskGenerator` of microsoft/SimMIM, data/data_simmim.py, by its
+    definition: ceil(ratio * units) units, each of whole patches."""
+    side = size // unit
+    mask = np.zeros(side * side, int)
+    mask[rng.permutation(side**2)[: int(np.ceil(side**2 * ratio))]] = 1
+    ones = np.ones((unit // patch,) * 2, int)
+    return np.kron(mask.reshape(side, side), ones)
+
+
+@pytest.mark.parametrize(
+    "size,unit,patch,ratio,masked",
+    # configs/vit_base__800ep: 120 of 196 patches of 16 pixels
+    [(224, 32, 16, 0.6, 120), (192, 32, 8, 0.6, 352), (32, 8, 8, 0.3, 5)],
+)
+def test_units_are_simmims(size, unit, patch, ratio, masked):
+    encoder = small.encoder(input_shape=(size, size, 3), patch_size=patch)
+    model = pretraining.MaskedImageModeling(
+        encoder, mask_ratio=ratio, mask_patch_size=unit, seed=0
+    )
+    assert model.get_config()["mask_patch_size"] == unit
+    side, count = size // patch, 400
+    found = ops.convert_to_numpy(model.sample_mask(count, seed=3))
+    found = found.reshape(count, side, side)
+    rng = np.random.default_rng(0)
+    expected = np.stack(
+        [simmim_mask(size, unit, patch, ratio, rng) for _ in range(count)]
+    )
+    assert set(found.sum((1, 2))) == set(expected.sum((1, 2))) == {masked}
+    # How often a patch and the one to its right are both masked or both not.
+    agree = [(x[:, :, 1:] == x[:, :, :-1]).mean() for x in (found, expected)]
+    assert abs(agree[0] - agree[1]) < 0.02
+    assert np.abs(found.mean(0) - expected.mean(0)).max() < 0.15
+    times = unit // patch
+    corners = found[:, ::times, ::times]
+    np.testing.assert_array_equal(
+        np.repeat(np.repeat(corners, times, 1), times, 2), found
+    )
+    in_call = ops.convert_to_numpy(
+        model(np.zeros((2, size, size, 3)))["masked"]
+    )
+    assert set(in_call.sum(1)) == {masked}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"mask_patch_size": 6},
+        {"mask_patch_size": 2},
+        {"mask_patch_size": 12},
+        {"mask_patch_size": 8, "masking": "block"},
+        {"mask_patch_size": 16},  # of one unit none would stay
+    ],
+)
+def test_units_that_do_not_fit_are_refused(arguments):
+    with pytest.raises(ValueError, match=r"mask_patch_size=|ratio"):
+        pretraining.MaskedImageModeling(small.encoder(), **arguments)
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0, 0.99, -1])

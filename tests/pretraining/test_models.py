@@ -66,6 +66,111 @@ def test_other_inputs_give_the_same_loss(kind):
     assert abs(numpy(whole) - numpy(expected)) > 1e-5
 
 
+@pytest.mark.parametrize("kind", ["mim", "mae", "mpp"])
+def test_regularization_losses_are_part_of_the_loss(kind):
+    """Those of weights and of activities, in the encoder and outside it."""
+    images = small.images(4)
+    model = small.MODELS[kind](small.encoder())
+
+    def with_the_same_mask(function):
+        state = ops.convert_to_tensor([1, 0], dtype="uint32")
+        model.seed_generator.state.assign(state)
+        return function()
+
+    def evaluate():
+        model.compile("sgd")
+        return model.evaluate(images, verbose=0)
+
+    own = model.decoder if kind == "mae" else model.mask_token
+    weight = own.trainable_variables[-1]
+    weight.assign(np.ones(weight.shape, "float32"))
+    plain = with_the_same_mask(evaluate)
+    kernel = model.encoder.get_layer("block_0").mlp.dense_1.kernel
+    kernel.regularizer = keras.regularizers.L2(0.5)
+    weight.regularizer = keras.regularizers.L2(2.0)
+    penalty = 0.5 * (numpy(kernel) ** 2).sum() + 2 * numpy(weight).size
+    found = with_the_same_mask(evaluate)
+    np.testing.assert_allclose(found, plain + penalty, rtol=1e-5)
+    assert penalty > plain
+
+    norm = model.encoder.get_layer("encoder_norm")
+    norm.activity_regularizer = keras.regularizers.L2(0.01)
+    with_activity = with_the_same_mask(evaluate)
+    # Squares of normalised tokens, of an image: of all, or of those kept.
+    num_tokens = 1 + (4 if kind == "mae" else 16)
+    activity = 0.01 * num_tokens * 16
+    np.testing.assert_allclose(with_activity - found, activity, rtol=1e-2)
+    fitted = with_the_same_mask(
+        lambda: model.fit(images, shuffle=False, verbose=0).history["loss"][0]
+    )
+    np.testing.assert_allclose(fitted, with_activity, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["mim", "mae", "mpp"])
+@pytest.mark.parametrize("option", ["dropout", "drop_path"])
+def test_dropout_and_stochastic_depth_act_in_training_alone(kind, option):
+    """The step does not change the weights, so that only they change."""
+    model = small.MODELS[kind](small.encoder(**{option: 0.5}))
+    model.compile(keras.optimizers.SGD(0.0))
+    images = small.images(4)
+
+    def measure(function):
+        state = ops.convert_to_tensor([1, 0], dtype="uint32")
+        model.seed_generator.state.assign(state)
+        return function()
+
+    def fit():
+        history = model.fit(images, shuffle=False, verbose=0).history
+        return history["loss"][0]
+
+    def evaluate():
+        return model.evaluate(images, verbose=0)
+
+    expected = measure(evaluate)
+    np.testing.assert_allclose(measure(evaluate), expected, rtol=1e-6)
+    losses = [measure(fit) for _ in range(3)]
+    assert len(set(losses)) > 1
+    assert np.abs(np.array(losses) - expected).max() > 1e-5
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"loss": "mse"},
+        {"metrics": ["mae"]},
+        {"weighted_metrics": ["mae"]},
+        {"loss_weights": [2.0]},
+    ],
+)
+@pytest.mark.backends("torch")
+def test_compile_refuses_what_would_be_ignored(arguments):
+    model = small.MODELS["mim"](small.encoder())
+    (name, value), *_ = arguments.items()
+    with pytest.raises(ValueError, match=name) as raised:
+        model.compile("sgd", **arguments)
+    assert f"{name}={value!r}" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    model.compile("sgd", jit_compile=False)
+
+
+def test_a_compiled_model_is_read_with_its_optimizer(tmp_path):
+    model = small.MODELS["mim"](small.encoder())
+    model.compile(keras.optimizers.Adam(3e-3))
+    model.fit(small.images(), verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.compiled
+    for found, expected in zip(
+        again.optimizer.variables, model.optimizer.variables, strict=True
+    ):
+        np.testing.assert_array_equal(numpy(found), numpy(expected))
+    again.fit(small.images(), verbose=0)
+    # A file may hold metrics that could be given before.
+    config = {**model.get_compile_config(), "metrics": ["mae"], "loss": "mse"}
+    again.compile_from_config(config)
+    again.fit(small.images(), verbose=0)
+
+
 def test_masks_differ_by_image_and_step_and_a_seed_repeats():
     def masks(seed):
         model = pretraining.MaskedAutoencoder(
@@ -136,3 +241,78 @@ def test_another_model_is_refused():
     for encoder in (hybrid, keras.Sequential(), None):
         with pytest.raises(ValueError, match="`encoder` does not fit"):
             pretraining.MaskedImageModeling(encoder)
+
+
+@pytest.mark.backends("torch")
+def test_the_initial_mask_token_is_simmims():
+    """models/simmim.py: normal, 0.02, cut off at -0.02 and 0.02."""
+    from scipy import stats
+
+    encoder = small.encoder(hidden_size=512, num_layers=1)
+    token = numpy(pretraining.MaskedImageModeling(encoder).mask_token.tokens)
+    assert np.abs(token).max() <= 0.02
+    assert stats.kstest(token.ravel() / 0.02, stats.truncnorm(-1, 1).cdf)[1] > (
+        1e-4
+    )
+    keras.utils.set_random_seed(0)
+    first = pretraining.MaskedImageModeling(encoder).mask_token.tokens
+    keras.utils.set_random_seed(0)
+    again = pretraining.MaskedImageModeling(encoder).mask_token.tokens
+    np.testing.assert_array_equal(numpy(first), numpy(again))
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "make,arguments",
+    [
+        (
+            pretraining.MaskedPatchPrediction,
+            {"value_range": (0.0, 255.0), "target": "downsized"},
+        ),
+        (
+            pretraining.MaskedImageModeling,
+            {"mask_patch_size": 8, "mask_ratio": 0.25},
+        ),
+        (pretraining.MaskedImageModeling, {"masking": "block"}),
+        (
+            pretraining.MaskedAutoencoder,
+            {"positions": "learned", "norm_pixels": False, **small.DECODER},
+        ),
+    ],
+)
+def test_overrides_keep_the_other_arguments_of_a_file(
+    make, arguments, tmp_path
+):
+    path = tmp_path / "model.keras"
+    model = make(small.encoder(), seed=3, **arguments)
+    model.save(path)
+    again = pretraining.load(path, drop_path=0.1)
+    assert again.encoder.get_layer("block_1").drop_path == 0.1
+    found, expected = again.get_config(), model.get_config()
+    for name in expected.keys() - {"encoder", "name", "dtype"}:
+        np.testing.assert_array_equal(found[name], expected[name], name)
+    for ours, theirs in zip(again.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(numpy(ours), numpy(theirs))
+
+
+@pytest.mark.parametrize("kind", ["mim", "mae", "mpp"])
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_fit_reports_the_mean_loss_of_the_parts_of_a_batch(kind, policy):
+    """The learning rate is 0, so that every step has the same weights."""
+    keras.config.set_dtype_policy(policy)
+    images = small.images(8)
+    model = small.MODELS[kind](small.encoder())
+    losses = []
+    for i in range(0, 8, 2):
+        part = images[i : i + 2]
+        losses.append(float(model.compute_loss(x=part, y_pred=model(part))))
+    state = ops.convert_to_tensor([1, 0], dtype="uint32")
+    model.seed_generator.state.assign(state)
+    model.compile(keras.optimizers.SGD(0.0, gradient_accumulation_steps=2))
+    history = model.fit(images, batch_size=2, shuffle=False, verbose=0).history
+    assert history.keys() == {"loss"}
+    # Compiled, products in half precision are rounded elsewhere.
+    tolerance = 1e-5 if policy == "float32" else 3e-2
+    np.testing.assert_allclose(
+        history["loss"][0], np.mean(losses), rtol=tolerance
+    )

@@ -43,7 +43,7 @@ def imagenet():
 # decay a step, warm-up, second beta, ratio.
 PUBLISHED = {
     "mpp": (4096, 1_000_000, 2e-4, 0.0, 10_000, 0.999, 0.5),
-    "mim": (2048, 500_456, 4e-4, 2e-5, 6_256, 0.999, 0.6),
+    "mim": (2048, 500_456, 4e-4, 0.05 * 4e-4, 6_256, 0.999, 0.6),
     "mae": (4096, 250_228, 2.4e-3, 1.2e-4, 12_511, 0.95, 0.75),
 }
 
@@ -69,6 +69,188 @@ def test_defaults_are_what_was_published(method):
         given = dataclasses.replace(given, batch_size=256)
         job = recipe.plan(given, imagenet())
         assert job.config.learning_rate == pytest.approx(1.5e-4)
+
+
+# Read in the sources that METHODS names: crop, pixels, clipping, stochastic
+# depth, mask unit, activation, layer scale.
+ENCODERS = {
+    "mpp": ("pretrain", "tf", None, 0.0, None, "gelu_tanh", None),
+    "mim": ("simmim", "torch", 5.0, 0.1, 32, "gelu", 0.1),
+    "mae": ("mae", "torch", None, 0.0, None, "gelu", None),
+}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("method", training.METHODS)
+def test_encoders_and_images_are_what_was_published(method):
+    job = recipe.plan(small_published(method), imagenet())
+    optimizer, _ = job.optimizer()
+    model = job.build()
+    block = model.encoder.get_layer("block_11")
+    assert ENCODERS[method] == (
+        job.batches["protocol"],
+        job.batches["mode"],
+        optimizer.global_clipnorm,
+        block.drop_path,
+        getattr(model, "mask_patch_size", None),
+        block.activation,
+        block.layer_scale,
+    )
+    assert model.encoder.get_layer("block_0").drop_path == 0
+    assert block.norm_epsilon == 1e-6
+    if method == "mim":
+        masked = model.sample_mask(3, seed=0)
+        # ceil(0.6 * 4) of 4 units of 2 x 2 patches
+        assert set(keras.ops.convert_to_numpy(masked).sum(1)) == {12}
+    if method == "mae":
+        decoder = model.decoder.get_layer("block_0")
+        assert (decoder.num_heads, decoder.mlp_dim) == (16, 2048)
+        assert model.norm_pixels
+
+
+def small_published(method, **given):
+    """ViT-Ti/16 for small images, otherwise as published."""
+    return recipe.Config(method=method, model="ViTTi16", image_size=64, **given)
+
+
+def simmim_learning_rate(step, epoch, base, total):
+    """lr_scheduler.py, `MultiStepLRScheduler._get_lr`, with the numbers of
+    configs/vit_base__800ep, scaled by main_simmim.py."""
+    scale = total / 512
+    peak, start, warmup = base * scale, 5e-7 * scale, 10 * epoch
+    if step < warmup:
+        return start + step * (peak - start) / warmup
+    return peak * 0.1 ** (step >= 700 * epoch)
+
+
+def mae_learning_rate(step, epoch, base, total):
+    """util/lr_sched.py with the numbers of PRETRAIN.md."""
+    peak, at = base * total / 256, step / epoch
+    if at < 40:
+        return peak * at / 40
+    return peak * 0.5 * (1 + np.cos(np.pi * (at - 40) / (800 - 40)))
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "method,expected,base,batch",
+    [
+        ("mim", simmim_learning_rate, 1e-4, 2048),
+        ("mae", mae_learning_rate, 1.5e-4, 4096),
+    ],
+)
+def test_learning_rates_are_what_was_published(method, expected, base, batch):
+    data = dataclasses.replace(imagenet(), num_train=625 * batch)
+    job = recipe.plan(recipe.Config(method=method, model="ViTB16"), data)
+    _, rate = job.optimizer()
+    assert job.steps == 800 * 625
+    for epoch in (0, 0.5, 5, 9.999, 10, 40, 300, 699.999, 700, 750, 799.9):
+        step = round(epoch * 625)
+        np.testing.assert_allclose(
+            float(rate(step)),
+            expected(step, 625, base, batch),
+            rtol=1e-4,
+            atol=1e-9,
+        )
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("method", ["mim", "mae"])
+def test_weights_that_decay_are_those_of_the_original(method):
+    """In PyTorch all of more than one dimension decay, but SimMIM's `cls_token`
+    (here it does; METHODS says so) and `pos_embed`."""
+    job = recipe.plan(small_published(method, steps=10), imagenet())
+    model, (optimizer, rate) = job.build(), job.optimizer()
+    optimizer.build(model.trainable_variables)
+    step = job.config.warmup_steps
+    optimizer.iterations.assign(step)
+    lost = {}
+    for variable in model.trainable_variables:
+        variable.assign(keras.ops.ones(variable.shape))
+    optimizer.apply(
+        [keras.ops.zeros(v.shape) for v in model.trainable_variables]
+    )
+    for path, variable in model.variables_by_path().items():
+        if variable.trainable:
+            value = keras.ops.convert_to_numpy(variable)
+            lost[path] = 1 - float(value.mean())
+    decay = 0.05 * float(rate(step))
+    assert decay > 0
+    for path, found in lost.items():
+        name = path.rpartition("/")[2]
+        expected = decay if name in ("kernel", "tokens") else 0
+        assert found == pytest.approx(expected, rel=0.01, abs=1e-9), path
+    assert "class_token/tokens" in lost
+    assert {"mim": "mask_token/tokens", "mae": "decoder/mask_token/tokens"}[
+        method
+    ] in lost
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("method", ["mim", "mae"])
+def test_initial_weights_are_those_of_the_original(method):
+    """models_mae.py `initialize_weights`; models/simmim.py and
+    vision_transformer.py `_init_weights` and `fix_init_weight`."""
+    model = recipe.plan(small_published(method), imagenet()).build()
+    width, hidden = 192, 768
+    # (largest value or None, standard deviation) of SimMIM's truncation
+    cut = (0.02, 0.02 * 0.53956)
+
+    def uniform(inputs, outputs):
+        bound = (6 / (inputs + outputs)) ** 0.5
+        return (bound, bound / 3**0.5)
+
+    if method == "mae":
+        expected = {
+            "patch_embedding/kernel": uniform(16 * 16 * 3, width),
+            "block_3/attention/query/kernel": uniform(width, 3 * width),
+            "block_3/attention/value/kernel": uniform(width, 3 * width),
+            "block_3/attention/attention_output/kernel": uniform(width, width),
+            "block_3/mlp/dense_1/kernel": uniform(width, hidden),
+            "decoder/block_1/mlp/dense_2/kernel": uniform(2048, 512),
+            "decoder/block_1/attention/key/kernel": uniform(512, 3 * 512),
+            "decoder/embedding/kernel": uniform(width, 512),
+            "decoder/prediction/kernel": uniform(512, 768),
+            "class_token/tokens": (None, 0.02),
+            "decoder/mask_token/tokens": (None, 0.02),
+            "block_3/mlp/dense_1/bias": (0, 0),
+            "decoder/block_3/mlp/dense_2/bias": (0, 0),
+        }
+    else:
+        default = 1 / width**0.5  # of PyTorch's convolution of 1 x 1
+        fourth = [x / 8**0.5 for x in cut]  # block 4: sqrt(2 * 4)
+        expected = {
+            "patch_embedding/kernel": cut,
+            "block_3/attention/query/kernel": cut,
+            "block_3/mlp/dense_1/kernel": cut,
+            "block_3/attention/attention_output/kernel": fourth,
+            "block_3/mlp/dense_2/kernel": fourth,
+            "class_token/tokens": cut,
+            "mask_token/tokens": cut,
+            "block_3/mlp/dense_1/bias": (0, 0),
+            "decoder/pixels/kernel": (default, default / 3**0.5),
+            "decoder/pixels/bias": (default, default / 3**0.5),
+        }
+    variables = model.variables_by_path()
+    for path, (largest, deviation) in expected.items():
+        value = keras.ops.convert_to_numpy(variables[path])
+        if largest is not None:
+            assert np.abs(value).max() <= largest * (1 + 1e-6), path
+            assert np.abs(value).max() >= 0.9 * largest, path
+        tolerance = 0.02 + 4 / (2 * value.size) ** 0.5
+        assert value.std() == pytest.approx(deviation, rel=tolerance), path
+
+
+@pytest.mark.backends("torch")
+def test_flags_of_another_method_are_refused():
+    for given in (
+        {"method": "mae", "masking": "block"},
+        {"method": "mpp", "mask_patch_size": 32},
+        {"method": "mae", "target": "pixels"},
+        {"method": "mim", "decoder_layers": 2},
+    ):
+        with pytest.raises(ValueError, match="Received"):
+            recipe.Config(**given)
 
 
 @pytest.mark.parametrize("method", training.METHODS)
@@ -140,6 +322,8 @@ def test_mistakes_are_said_before_training(tmp_path):
         ("labels, which are not read", {"mixup": 0.2}),
         ("is no Vision Transformer", {"model": "BiT_R50x1"}),
         ("is no Vision Transformer", {"model": "R50ViTB16"}),
+        ("--mask-patch-size", {"method": "mim", "model": "ViTH14"}),
+        ("--mask-patch-size", {"method": "mim", "mask_patch_size": 3}),
         ("4 x 4", {"method": "mpp", "target": "downsized"}),
     ):
         with pytest.raises(ValueError, match=message):

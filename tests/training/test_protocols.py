@@ -85,6 +85,82 @@ def test_a_part_of_a_jpeg_is_the_part_of_the_whole():
         assert np.abs(part - expected).max() <= 1
 
 
+# main_pretrain.py of facebookresearch/mae; data/data_simmim.py of
+# microsoft/SimMIM, whose interpolation is torchvision's default.
+MASKED = {
+    "mae": ((0.2, 1.0), Image.Resampling.BICUBIC),
+    "simmim": ((0.67, 1.0), Image.Resampling.BILINEAR),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("shape", [(61, 83), (20, 90), (300, 200)])
+def test_random_resized_crops_are_pillows(name, shape):
+    scale, resampling = MASKED[name]
+    pixels = noise(*shape)
+    train = PROTOCOLS[name].for_training(None)(32, 3)
+    for i in range(5):
+        window = _tf_images.random_resized_window((*shape, 3), (0, i), scale)
+        top, left, height, width = window.numpy().tolist()
+        part = Image.fromarray(pixels).crop(
+            (left, top, left + width, top + height)
+        )
+        expected = np.asarray(part.resize((32, 32), resampling)).astype(int)
+        found = train(encode(pixels), (0, i)).numpy()
+        assert np.abs(found - expected).max() <= 1
+        np.testing.assert_array_equal(found, np.round(found))
+
+
+@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("shape", [(375, 500), (60, 400), (400, 60)])
+def test_random_resized_windows_are_torchvisions(name, shape):
+    """By its own function. In the narrow shapes no part fits at times."""
+    transforms = pytest.importorskip("torchvision.transforms")
+    torch = pytest.importorskip("torch")
+    from scipy import stats
+
+    scale, _ = MASKED[name]
+    count = 800
+    image = torch.zeros(3, *shape)
+    torch.manual_seed(0)
+    expected = np.array(
+        [
+            transforms.RandomResizedCrop.get_params(
+                image, scale, (3 / 4, 4 / 3)
+            )
+            for _ in range(count)
+        ]
+    )
+    seeds = tf.stack(
+        [tf.zeros(count, tf.int64), tf.range(count, dtype="int64")]
+    )
+    found = tf.map_fn(
+        lambda seed: _tf_images.random_resized_window((*shape, 3), seed, scale),
+        tf.transpose(seeds),
+        fn_output_signature=tf.int32,
+    ).numpy()
+    assert (found[:, :2] >= 0).all()
+    assert (found[:, :2] + found[:, 2:] <= shape).all()
+    for column in range(4):
+        p = stats.ks_2samp(found[:, column], expected[:, column]).pvalue
+        assert p > 1e-3, column
+
+
+@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("shape", [(90, 150), (150, 91), (40, 51)])
+def test_masked_methods_evaluate_the_middle(name, shape):
+    """`Resize` and `CenterCrop` of torchvision, for 56 as for 224 pixels."""
+    transforms = pytest.importorskip("torchvision.transforms")
+    bicubic = transforms.InterpolationMode.BICUBIC
+    both = transforms.Compose(
+        [transforms.Resize(64, bicubic), transforms.CenterCrop(56)]
+    )
+    pixels = noise(*shape)
+    expected = np.asarray(both(Image.fromarray(pixels))).astype(int)
+    found = PROTOCOLS[name].test(56, 3)(encode(pixels)).numpy()
+    assert np.abs(found - expected).max() <= 1
+
+
 @pytest.mark.parametrize("name", ["vit_jax", "bit-hyperrule"])
 def test_evaluation_resizes_the_whole_image(name):
     pixels = noise(50, 70)
