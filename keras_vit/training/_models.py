@@ -5,6 +5,7 @@ import json
 import pathlib
 
 import keras
+import numpy as np
 
 import keras_vit
 from keras_vit.converters import Checkpoint
@@ -223,6 +224,17 @@ def _spread_positions(model, seed):
     for i, table in enumerate(tables):
         table.assign(
             keras.random.normal(table.shape, stddev=0.5, seed=seed + i)
+        )
+
+
+def initialize_positions(model, seed):
+    """Sets learned positions to N(0, 1 / sqrt(width)), as big_vision does."""
+    layer = model.get_layer("position_embedding")
+    if layer.kind == "learned":
+        shape = layer.embedding.shape
+        generator = np.random.default_rng(seed)
+        layer.embedding.assign(
+            generator.normal(0, shape[-1] ** -0.5, shape).astype("float32")
         )
 
 

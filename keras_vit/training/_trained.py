@@ -42,9 +42,12 @@ class Trained:
     dataset: str | None = None
     told_by: str | None = None
 
-    def reading(self, data, batch_size):
-        """Returns the arguments of `Data.test` that the model needs."""
-        plain = "simple" if data.name == "digits" else "vit_jax"
+    def reading(self, data, batch_size, protocol="vit_jax"):
+        """Returns the arguments of `Data.test` that the model needs.
+
+        `protocol` is that of a model of which nothing tells one.
+        """
+        plain = "simple" if data.name == "digits" else protocol
         return {
             "image_size": self.image_size,
             "batch_size": batch_size,
