@@ -174,6 +174,13 @@ def find_data(name, holdout=0.0, skip_bad_images=False):
         ImportError: if a package is missing; the message says how to get it.
     """
     holdout = share_of(name, holdout)
+    if skip_bad_images and (
+        name == "digits" or not pathlib.Path(name).expanduser().exists()
+    ):
+        raise ValueError(
+            "--skip-bad-images is for a folder of images. There is no folder "
+            f"{name!r}: leave the flag out, or give a folder."
+        )
     # Each source is imported when it is asked for: digits need no TensorFlow.
     if name == "digits":
         from keras_vit.training._digits import digits

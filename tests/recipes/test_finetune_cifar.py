@@ -391,6 +391,14 @@ def test_flags_that_would_do_nothing_are_refused():
     ):
         with pytest.raises(ValueError, match=match):
             recipe.Config(**settings)
+    with pytest.raises(ValueError, match="--remat computes the blocks"):
+        data = training.find_data("digits")
+        recipe.plan(
+            recipe.Config(model="compact-bit", remat=True), data
+        ).build()
+    for name in ("digits", "cifar10"):
+        with pytest.raises(ValueError, match="--skip-bad-images is for"):
+            training.find_data(name, skip_bad_images=True)
     with pytest.raises(ValueError, match="--preset takes vit_jax.*: bit"):
         recipe.Config(preset="bit", **tuned)
 

@@ -58,9 +58,9 @@ def no_files(monkeypatch, tmp_path):
         assert model in VARIANTS or model in BIT_VARIANTS
         return facts(model, None, patch_size)
 
-    def find_data(name, holdout=0.0, skip_bad_images=False):
+    def find_data(name, holdout=0.0, *others):
         if name != "imagenet21k":
-            return find(name, holdout, skip_bad_images)
+            return find(name, holdout, *others)
         # A set that its user prepares: test has the first images.
         assert not holdout
         digits = find("digits")
