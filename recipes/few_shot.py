@@ -15,8 +15,9 @@ neighbours (k = 20, votes weighted by similarity, as for DINO).
   python recipes/few_shot.py --weights runs/digits --l2 1 32 1024 32768
 
 Features are what goes into the head. The output folder gets results.json and
-features.npz. Sizes and pixels are taken from the run's config.json, where there
-is one. KERAS_BACKEND chooses jax, tensorflow or torch.
+features.npz. Sizes, pixels and how images are resized are taken from the run's
+config.json, where there is one; else images are resized as in big_vision's
+`common_fewshot.py`. KERAS_BACKEND chooses jax, tensorflow or torch.
 
 Measured 2026-11-21 on 2 busy CPU cores, digits, the model of `finetune_cifar.py
 --steps 500`, which has seen these classes: 1 shot 0.9480, 5 shots 0.9582, 10
@@ -45,6 +46,8 @@ PROBE_L2 = 1e-3
 # is fitted without being asked for. CIFAR-100 has 5 million, ImageNet 1.3
 # billion: 10 GB in float64, computed up to 1000 times.
 LARGEST_PROBE = 100_000_000
+# As published: big_vision/configs/common_fewshot.py
+PROTOCOL = "few-shot"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +62,13 @@ class Config(training.TrainedFlags):
         None,
         "for a name in TFDS, the split to evaluate on; default: test, or "
         "validation where test has no labels",
+        "NAME",
+    )
+    protocol: str | None = training.flag(
+        None,
+        f"how images are resized: {', '.join(training.PROTOCOLS)}; without "
+        f"it, as in the training of a recipe's run, else {PROTOCOL}, which is "
+        "published: to 256 pixels, of which the middle 224 are taken",
         "NAME",
     )
     shots: tuple[int, ...] = training.flag(
@@ -108,7 +118,7 @@ def main(config):
         )
         data = training.fitted(data, trained)
         model = training.features_of(trained.model)
-        options = trained.reading(data, config.batch_size)
+        options = trained.reading(data, config.batch_size, PROTOCOL)
         batches = data.once("train", **options), data.once("test", **options)
         output = training.check_output(
             config.output or pathlib.Path("runs") / f"few-shot-{data.name}",

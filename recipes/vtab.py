@@ -169,6 +169,17 @@ def opened(config):
     return path.parent, done
 
 
+def optimizer_of(rate):
+    # vit_jax/train.py: the momentum is in bfloat16.
+    return training.SGD(
+        rate,
+        momentum=0.9,
+        momentum_dtype="bfloat16",
+        global_clipnorm=1.0,
+        convention="optax",
+    )
+
+
 def fine_tune(config, name, data):
     """Returns the results of one task."""
     started = time.perf_counter()
@@ -188,9 +199,7 @@ def fine_tune(config, name, data):
         config.learning_rate, config.steps, config.warmup
     )
     model.compile(
-        optimizer=training.SGD(
-            rate, momentum=0.9, global_clipnorm=1.0, convention="optax"
-        ),
+        optimizer=optimizer_of(rate),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     options = {

@@ -112,9 +112,9 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
     ):
         inputs = keras.Input((4,))
         model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
-        peak = {"peak_rate": 0.1, "weight_decay": 1e-4} if number else {}
+        decay = {"weight_decay": 1e-4} if number else {}
         model.compile(
-            optimizer(schedule, **peak),
+            optimizer(schedule, **decay),
             keras_vit.training.SigmoidCrossentropy(),
         )
         model.train_on_batch(np.ones((2, 4)), np.eye(2))

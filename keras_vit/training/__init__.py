@@ -34,6 +34,9 @@ from keras_vit.training._metrics import MetricsFile as MetricsFile
 from keras_vit.training._models import MODEL_NAMES as MODEL_NAMES
 from keras_vit.training._models import bias_head as bias_head
 from keras_vit.training._models import build_model as build_model
+from keras_vit.training._models import (
+    initialize_positions as initialize_positions,
+)
 from keras_vit.training._models import layout_of as layout_of
 from keras_vit.training._models import model_facts as model_facts
 from keras_vit.training._models import zero_head as zero_head
@@ -53,6 +56,7 @@ from keras_vit.training._patches import choose_sizes as choose_sizes
 from keras_vit.training._pictures import save_curves as save_curves
 from keras_vit.training._pictures import save_predictions as save_predictions
 from keras_vit.training._pictures import spread_out as spread_out
+from keras_vit.training._presets import FINE_TUNING as FINE_TUNING
 from keras_vit.training._presets import PRESETS as PRESETS
 from keras_vit.training._protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.training._randaugment import AUGREG as AUGREG

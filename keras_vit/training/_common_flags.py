@@ -147,6 +147,14 @@ class TrainingFlags:
                 f"{self.batch_size}."
             )
 
+    def published_holdout(self):
+        """Returns the share of the training images that a preset leaves out.
+
+        They are not trained on. Unlike with `--holdout`, the test set is
+        evaluated all the same, as the published code does.
+        """
+        return 0.0
+
     def optimizer_options(self):
         """Returns the arguments of `SGD` and `AdamW` that all recipes share:
         the published conventions, and what these flags decide."""

@@ -192,6 +192,11 @@ def find_data(name, holdout=0.0, skip_bad_images=False, test_split=None):
             "--test-split is for data sets in TFDS. Received: "
             f"{test_split!r} with --dataset {name!r}"
         )
+    if skip_bad_images and (name == "digits" or not is_folder):
+        raise ValueError(
+            "--skip-bad-images is for a folder of images. There is no folder "
+            f"{name!r}: leave the flag out, or give a folder."
+        )
     # Each source is imported when it is asked for: digits need no TensorFlow.
     if name == "digits":
         from keras_vit.training._digits import digits

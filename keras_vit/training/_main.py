@@ -1,5 +1,6 @@
 """A recipe's main function: what is there, then its job."""
 
+import dataclasses
 import pathlib
 
 import keras
@@ -57,9 +58,12 @@ def begin(config, holdout=None):
     if config.tensorboard:
         require("tensorflow")
     holdout = config.holdout or holdout
+    left_out = holdout or config.published_holdout()
     data = find_data(
-        config.dataset, holdout, config.skip_bad_images, config.test_split
+        config.dataset, left_out, config.skip_bad_images, config.test_split
     )
+    if not holdout:
+        data = dataclasses.replace(data, num_dev=0)  # evaluate on the test set
     if share_of(data.name, holdout) and not data.num_dev:
         raise ValueError(
             f"--holdout {holdout} of {data.num_train} images is not one image. "

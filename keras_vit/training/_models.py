@@ -5,6 +5,7 @@ import json
 import pathlib
 
 import keras
+import numpy as np
 
 import keras_vit
 from keras_vit.converters import Checkpoint
@@ -182,8 +183,11 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
             starts at zero ("An Image is Worth 16x16 Words", Section 3.2).
         patch_size: Integer, or None.
         seed: Integer.
-        **arguments: `input_shape`, `classes` and, for a Vision Transformer,
-            `remat`; without weights also any other of its function.
+        **arguments: `input_shape`, `classes`, `remat`, `dropout`; without
+            weights also any other of the model's function.
+
+    Raises:
+        ValueError: if `remat` is asked of a BiT.
     """
     if weights is None:
         built = _build_new(model or "compact-vit", patch_size, arguments)
@@ -192,7 +196,7 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
         return built
     checkpoint = opened(model, weights)
     if checkpoint.family == "bit":
-        arguments.pop("remat", None)
+        arguments = _without_remat(arguments)
     else:
         # The paper takes the whole pre-training head away, both its layers.
         arguments["representation_size"] = None
@@ -208,10 +212,20 @@ def _build_new(model, patch_size, arguments):
     if "resnet_layers" not in _sizes(model):
         sizes = {**sizes, "patch_size": patch_size}
     if name == "BiT" or model in BIT_VARIANTS:
-        arguments = {k: v for k, v in arguments.items() if k != "remat"}
+        arguments = _without_remat(arguments)
     if model in COMPACT:
         arguments = {**arguments, "name": model.replace("-", "_")}
     return getattr(keras_vit, name)(**{**sizes, **arguments})
+
+
+def _without_remat(arguments):
+    """Returns the arguments for a BiT, which has no `remat`."""
+    if arguments.get("remat"):
+        raise ValueError(
+            "--remat computes the blocks of a Vision Transformer or a hybrid "
+            "twice. A BiT has none: leave it out."
+        )
+    return {k: v for k, v in arguments.items() if k != "remat"}
 
 
 def _spread_positions(model, seed):
@@ -223,6 +237,17 @@ def _spread_positions(model, seed):
     for i, table in enumerate(tables):
         table.assign(
             keras.random.normal(table.shape, stddev=0.5, seed=seed + i)
+        )
+
+
+def initialize_positions(model, seed):
+    """Sets learned positions to N(0, 1 / sqrt(width)), as big_vision does."""
+    layer = model.get_layer("position_embedding")
+    if layer.kind == "learned":
+        shape = layer.embedding.shape
+        generator = np.random.default_rng(seed)
+        layer.embedding.assign(
+            generator.normal(0, shape[-1] ** -0.5, shape).astype("float32")
         )
 
 

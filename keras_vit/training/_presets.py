@@ -1,4 +1,4 @@
-"""What was published of pre-training, in numbers."""
+"""The published numbers of pre-training and of fine-tuning."""
 
 import dataclasses
 
@@ -31,6 +31,11 @@ class Preset:
     pooling: str | None = None
     position_embedding: str | None = None
     representation: bool = False  # tanh layer of the hidden size at the top
+    # big_vision's: N(0, 1 / sqrt(width)), and none for the class token.
+    positions_of_big_vision: bool = False
+    preactivation: bool | None = None  # of a BiT; None is its own default
+    # Share of the training images that the published run does not train on.
+    holdout: dict = dataclasses.field(default_factory=dict)
 
     def rate(self, batch_size):
         """Returns the peak rate for a batch; BiT's is proportional to it."""
@@ -46,7 +51,8 @@ class Preset:
         values = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if getattr(config, field.name, "no flag") is None
+            if field.name != "holdout"
+            and getattr(config, field.name, "no flag") is None
         }
         if config.steps:
             values.pop("epochs", None)
@@ -68,6 +74,10 @@ PAPER = "https://arxiv.org/abs/2010.11929"  # "An Image is Worth 16x16 Words"
 AUGREG = "https://arxiv.org/abs/2106.10270"  # "How to train your ViT?"
 BIT = "https://arxiv.org/abs/1912.11370"  # "Big Transfer (BiT)"
 
+# big_vision trains on `train[:99%]`, and on ImageNet-21k without the first
+# 51,200 images, which its user keeps apart as the test set.
+_MINIVAL = {"imagenet2012": 0.01}
+
 _AUGREG = {
     "learning_rate": 1e-3,
     "weight_decay": 0.1,  # 1e-4 at the peak, there
@@ -76,6 +86,8 @@ _AUGREG = {
     "model": "ViTB16",
     "momentum_dtype": "bfloat16",
     "loss": "sigmoid",
+    "positions_of_big_vision": True,
+    "holdout": _MINIVAL,
 }
 _BIT = {
     "learning_rate": 0.48,  # 0.03 for 256 images
@@ -154,11 +166,14 @@ PRESETS = {
         pooling="gap",
         position_embedding="sincos2d",
         representation=True,
+        holdout=_MINIVAL,
     ),
-    "bit-s": Preset(f"{BIT}, Section 3.3, on ImageNet", **_BIT),
+    # The paper has no clipping. big_vision's configs, below, clip at 1.
+    "bit-s": Preset(f"{BIT}, Section 3.3, on ImageNet", **_BIT, clip=0.0),
     "bit-m": Preset(
         f"{BIT}, Section 3.3, on ImageNet-21k; loss of big_vision's",
         **_BIT,
+        clip=0.0,
         loss="sigmoid",
         head_bias=-10.0,
     ),
@@ -171,6 +186,10 @@ PRESETS = {
             "warmup_steps": 1000,
         },
         momentum_dtype="bfloat16",
+        # Its model is `bit`, a post-activation ResNet whose last norm in each
+        # unit starts at zero. bit_i21k.py has `bit_paper`.
+        preactivation=False,
+        holdout=_MINIVAL,
     ),
     "big-vision-bit-imagenet21k": Preset(
         "big_vision/configs/bit_i21k.py",
@@ -189,3 +208,127 @@ PRESETS[None] = Preset(
     decay="cosine",
     representation=True,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuning:
+    """One published way to fine-tune; fields are named as the recipe's flags.
+
+    A dict has a value for each data set, by its name in TFDS, unless a comment
+    says otherwise.
+    """
+
+    source: str
+    protocol: str
+    learning_rate: float
+    steps: dict | int | None  # None: BiT-HyperRule, by the number of images
+    warmup_steps: dict | int | None  # None: likewise
+    image_size: int | None = 384  # None: likewise, by their size
+    batch_size: int = 512
+    momentum_dtype: str = "bfloat16"
+    clip: float = 1.0  # 0 for none
+    # By model and data set, where it is another one.
+    learning_rates: dict = dataclasses.field(default_factory=dict)
+    dropout: dict | None = None  # by model, if not 0; None is 0 for all
+    holdout: dict = dataclasses.field(default_factory=dict)
+
+    def fill(self, config):
+        """Returns a config with the preset's values where it has None.
+
+        Raises:
+            ValueError: if the preset needs the model's name and has none, or
+                has no value for this data set.
+        """
+        dataset = config.dataset.split(":")[0]
+        if self.dropout is not None and config.model is None:
+            raise ValueError(
+                f"--preset {config.preset} depends on the model. Give --model."
+            )
+        values = {
+            name: getattr(self, name)
+            for name in ("protocol", "image_size", "batch_size", "clip")
+        }
+        values["momentum_dtype"] = self.momentum_dtype
+        values["learning_rate"] = self.learning_rates.get(
+            (config.model, dataset), self.learning_rate
+        )
+        values["dropout"] = (self.dropout or {}).get(config.model, 0.0)
+        if config.epochs is None:
+            values["steps"] = self.steps
+        if config.warmup is None:
+            values["warmup_steps"] = self.warmup_steps
+        values = {
+            name: value
+            for name, value in values.items()
+            if getattr(config, name) is None
+        }
+        for name, value in values.items():
+            if isinstance(value, dict):
+                if dataset not in value:
+                    raise ValueError(
+                        f"--preset {config.preset} has no {name} for "
+                        f"{config.dataset!r}, only for {', '.join(value)}. "
+                        f"Give --{name.replace('_', '-')}."
+                    )
+                values[name] = value[dataset]
+        return dataclasses.replace(config, **values)
+
+
+_CIFAR = {"cifar10": 10_000, "cifar100": 10_000}
+_SMALL_SETS = {"oxford_iiit_pet": 500, "oxford_flowers102": 500}
+_STEPS = {**_CIFAR, "imagenet2012": 20_000, **_SMALL_SETS}
+_WARMUP = {name: 500 if steps > 500 else 100 for name, steps in _STEPS.items()}
+_LAST_ONES = {"cifar10": 0.02, "cifar100": 0.02, "imagenet2012": 0.01}
+
+FINE_TUNING = {
+    # configs/common.py has CIFAR and ImageNet. Pets and Flowers: the steps of
+    # the paper's Table 4, the warm-up of configs/augreg.py, all images.
+    "vit_jax": FineTuning(
+        f"{PAPER}, Table 4; vit_jax/configs/vit.py, common.py, models.py",
+        protocol="vit_jax",
+        learning_rate=0.03,
+        learning_rates={("ViTB16", "cifar10"): 0.01},
+        steps=_STEPS,
+        warmup_steps=_WARMUP,
+        dropout={
+            "ViTL16": 0.1,
+            "ViTH14": 0.1,
+            "R50ViTB16": 0.1,
+            "R50ViTL32": 0.1,
+        },
+        holdout=_LAST_ONES,
+    ),
+    # Any data set. Its source says that rate and steps are often overridden.
+    "vit_jax-augreg": FineTuning(
+        f"{AUGREG}; vit_jax/configs/augreg.py",
+        protocol="vit_jax",
+        learning_rate=0.03,
+        steps=500,
+        warmup_steps=100,
+    ),
+    # Its source found these rates best for B/32: 0.03 on ImageNet, 0.01 on
+    # CIFAR-100, 0.003 on CIFAR-10, Pets and Flowers.
+    "big_vision": FineTuning(
+        "big_vision/configs/transfer.py",
+        protocol="big_vision",
+        learning_rate=0.01,
+        steps=_STEPS,
+        warmup_steps=_WARMUP,
+        holdout={
+            **_LAST_ONES,
+            "oxford_iiit_pet": 0.1,
+            "oxford_flowers102": 0.1,
+        },
+    ),
+    "bit-hyperrule": FineTuning(
+        f"{BIT}, Section 3.3; bit_hyperrule.py of google-research/big_transfer",
+        protocol="bit-hyperrule",
+        learning_rate=0.003,
+        steps=None,
+        warmup_steps=None,
+        image_size=None,
+        momentum_dtype="float32",
+        clip=0.0,
+        holdout=_LAST_ONES,
+    ),
+}

@@ -5,6 +5,10 @@ a function of an encoded image and a seed (two integers, unused where nothing
 is random), which gives float pixels in [0, 255] of shape `(size, size,
 channels)`. Mirroring and scaling are the pipeline's (`_tf_batches.py`).
 TensorFlow is imported when a function is made.
+
+big_vision casts back to uint8 after each resize (`pp/ops_image.py`), which
+drops the fraction; vit_jax and BiT do not. Functions that both use take
+`integers`, whether to do so.
 """
 
 import dataclasses
@@ -21,13 +25,20 @@ from keras_vit.training._tf_images import tensorflow
 SMALL = 96
 
 
-def inception(size, channels):
+def as_integers(pixels):
+    """Returns what a cast to uint8 leaves of float pixels, as floats."""
+    tf = tensorflow()
+    return tf.floor(tf.clip_by_value(pixels, 0, 255))
+
+
+def inception(size, channels, *, integers=False):
     """A random part of 5% to 100% of the area, resized without antialiasing."""
     tf = tensorflow()
 
     def train(encoded, seed):
         part = decode_random_area(encoded, channels, seed)
-        return tf.image.resize(part, (size, size))
+        pixels = tf.image.resize(part, (size, size))
+        return as_integers(pixels) if integers else pixels
 
     return train
 
@@ -64,19 +75,40 @@ def small_side_and_centre(size, channels, *, ratio):
 
     def test(encoded, seed=None):
         pixels = resize_small(decode(encoded, channels), round(size * ratio))
-        shape = tensorflow().shape(pixels)
-        top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
-        return pixels[top : top + size, left : left + size]
+        return centre(pixels, size)
 
     return test
 
 
+def resize_and_centre(size, channels, *, ratio):
+    """The whole image in a larger square, of which the middle is taken."""
+    tf = tensorflow()
+    larger = round(size * ratio)
+
+    def test(encoded, seed=None):
+        pixels = tf.image.resize(decode(encoded, channels), (larger, larger))
+        return centre(as_integers(pixels), size)
+
+    return test
+
+
+def centre(pixels, size):
+    """Returns the middle of an image, `size` pixels high and wide."""
+    shape = tensorflow().shape(pixels)
+    top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
+    return pixels[top : top + size, left : left + size]
+
+
 def resize_small(pixels, size):
-    """Resizes the smaller side to `size`, by area, and keeps the aspect."""
+    """Resizes the smaller side to `size` as big_vision's `resize_small` does.
+
+    By area, keeping the aspect, to integers in [0, 255].
+    """
     tf = tensorflow()
     sides = tf.cast(tf.shape(pixels)[:2], tf.float32)
     sides = tf.round(sides * (size / tf.reduce_min(sides)))
-    return tf.image.resize(pixels, tf.cast(sides, tf.int32), method="area")
+    sides = tf.cast(sides, tf.int32)
+    return as_integers(tf.image.resize(pixels, sides, method="area"))
 
 
 def resize(size, channels, *, antialias=False):
@@ -172,14 +204,19 @@ PROTOCOLS = {
     "vit_jax": Protocol(train=inception, test=resize),
     # big_vision/configs/transfer.py: 448 and 384 pixels
     "big_vision": Protocol(
-        train=inception,
+        train=_part(inception, integers=True),
         train_small=_part(small_side_and_crop, ratio=448 / 384),
         test=_part(small_side_and_centre, ratio=448 / 384),
     ),
     # big_vision/configs/vit_i21k.py, vit_i1k.py, bit_i1k.py: 256 and 224 pixels
     "pretrain": Protocol(
-        train=inception,
+        train=_part(inception, integers=True),
         test=_part(small_side_and_centre, ratio=256 / 224),
+    ),
+    # big_vision/configs/common_fewshot.py: 256 and 224 pixels, aspect not kept
+    "few-shot": Protocol(
+        train=_part(resize_and_centre, ratio=256 / 224),
+        test=_part(resize_and_centre, ratio=256 / 224),
     ),
     # BiT-HyperRule, "Big Transfer" Section 3.3: (512, 480) or (160, 128)
     "bit-hyperrule": Protocol(

@@ -23,7 +23,7 @@ from keras_vit.training._tf_images import tensorflow
 
 # Level: operations an image, their magnitude, and the p of mixup's Beta(p, p)
 # that belongs to it. ("How to train your ViT?", big_vision/configs)
-AUGREG = {
+_PUBLISHED = {
     "none": (0, 0, 0.0),
     "light1": (2, 0, 0.0),
     "light2": (2, 10, 0.2),
@@ -32,8 +32,17 @@ AUGREG = {
     "strong1": (2, 20, 0.5),
     "strong2": (2, 20, 0.8),
 }
+SCALED = "-scaled"
+# The published code cuts out and translates by a fixed number of pixels,
+# whatever the size of the image. That suits the 224 pixels of AugReg, but 100
+# pixels are more than the whole of a CIFAR image. The "-scaled" levels are not
+# published: they scale both numbers with the size of the image.
+AUGREG = _PUBLISHED | {
+    f"{name}{SCALED}": numbers
+    for name, numbers in _PUBLISHED.items()
+    if numbers[1] > 0
+}
 GREY = 128
-# What is counted in pixels was so for images of 224 pixels.
 PUBLISHED_SIZE = 224
 CUTOUT, TRANSLATE = 40, 100
 
@@ -52,7 +61,10 @@ def randaugment(level, size):
     """
     tf = tensorflow()
     count, magnitude, _ = AUGREG[level]
-    known = list(operations(magnitude, size).values()) if count else []
+    known = []
+    if count:
+        scaled = level.endswith(SCALED)
+        known = list(operations(magnitude, size, scaled).values())
     split = tf.random.experimental.stateless_split
 
     def one_of_them(image, seed):
@@ -71,15 +83,17 @@ def randaugment(level, size):
     return augment
 
 
-def operations(magnitude, size):
+def operations(magnitude, size, scaled=False):
     """Returns the 16 operations by name, as functions of image and seed.
 
     Args:
         magnitude: Number, 10 for the strongest that was meant.
         size: Integer. Height and width of the images.
+        scaled: Boolean. Whether cutout and translation scale with `size`, from
+            the published numbers of pixels at 224.
     """
     level = magnitude / 10
-    scale = size / PUBLISHED_SIZE
+    scale = size / PUBLISHED_SIZE if scaled else 1
     enhance = level * 1.8 + 0.1
     return {
         **_of_keras_cv(level),
@@ -102,8 +116,10 @@ def _of_keras_cv(level):
     bits = min(max(1, int(level * 4)), 8)
     posterize = layers.Posterization(bits=bits, **exact)
     solarize = layers.Solarization(**exact)
-    # Above 255 it leaves every pixel as it is, like 256.
-    threshold = float(min(int(level * 256), 256))
+    # The published code compares uint8 pixels with this integer, which
+    # TensorFlow converts to uint8: thresholds of 256 and 512 (magnitudes 10
+    # and 20) become 0, which inverts every pixel, and 384 becomes 128.
+    threshold = float(int(level * 256) % 256)
 
     def autocontrast(x, seed):
         # It depends on an image's lowest and highest values alone: applied to

@@ -82,6 +82,8 @@ def train_batches(data, rules):
         if rules.flip:
             image = tf.image.stateless_random_flip_left_right(image, seeds[1])
         if augment:
+            # big_vision's protocols give integers. Others, for which no
+            # RandAugment is published, are rounded.
             image = tf.cast(tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8)
             image = tf.cast(augment(image, seeds[2]), tf.float32)
         return finish(image, label, data, rules)

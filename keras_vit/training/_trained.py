@@ -43,9 +43,12 @@ class Trained:
     dataset: str | None = None
     told_by: str | None = None
 
-    def reading(self, data, batch_size):
-        """Returns the arguments of `Data.test` that the model needs."""
-        plain = "simple" if _is_digits(data) else "vit_jax"
+    def reading(self, data, batch_size, protocol="vit_jax"):
+        """Returns the arguments of `Data.test` that the model needs.
+
+        `protocol` is used for a model whose own protocol is not known.
+        """
+        plain = "simple" if _is_digits(data) else protocol
         return {
             "image_size": self.image_size,
             "batch_size": batch_size,

@@ -184,6 +184,10 @@ def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
         input_shape=(8, 8, 1),
         classes=10,
     )
+    config = dataclasses.replace(config, dropout=0.25)
+    dropped = recipe.plan(config, data).build()
+    assert dropped.get_layer("block_0").dropout == 0.25
+    assert dropped.get_layer("block_0").mlp.dropout == 0.25
     old = keras.models.load_model(digits / "model.keras")
     images = first_batch()[0][:4]
     bodies = [
@@ -342,19 +346,82 @@ def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
     assert found.input_shape == (None, 40, 40, 1)
 
 
-def test_bits_rule_chooses():
+def test_bits_rule_chooses(monkeypatch):
+    facts = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
+    monkeypatch.setattr(training, "model_facts", lambda *_: facts)
     data = training.find_data("digits")
+    bit = {"preset": "bit-hyperrule", "weights": "x.npz"}
 
     def chosen(**settings):
-        config = recipe.Config(protocol="bit-hyperrule", **settings)
-        config = recipe.complete(config, data)
-        steps, _ = recipe.count_steps(config, data)
-        return config.image_size, config.mixup, config.learning_rate, steps
+        job = recipe.plan(recipe.Config(**bit, **settings), data)
+        config = job.config
+        optimizer, rate = job.optimizer()
+        assert type(optimizer) is training.SGD
+        assert type(rate) is training.HyperRule
+        assert optimizer.global_clipnorm is None
+        assert optimizer.momentum_dtype is None
+        return (
+            *(config.image_size, config.batch_size, config.protocol),
+            *(config.mixup, config.learning_rate, job.steps),
+        )
 
-    assert chosen(model="compact-bit") == (128, 0.0, 0.003, 500)
-    big = dataclasses.replace(data, num_train=50_000, image_size=None)
-    data = big
-    assert chosen(model="BiT_R50x1") == (480, 0.1, 0.003, 10_000)
+    rule = "bit-hyperrule"
+    assert chosen() == (128, 512, rule, 0.0, 0.003, 500)
+    data = dataclasses.replace(data, num_train=50_000, image_size=None)
+    assert chosen() == (480, 512, rule, 0.1, 0.003, 10_000)
+    given = {"batch_size": 32, "image_size": 64, "mixup": 0.5, "steps": 9}
+    found = chosen(**given, learning_rate=0.1, protocol="vit_jax")
+    assert found == (64, 32, "vit_jax", 0.5, 0.1, 9)
+
+
+def test_flags_that_would_do_nothing_are_refused():
+    tuned = {"weights": "x.npz"}
+    for match, settings in (
+        ("--weight-decay is of AdamW", {**tuned, "weight_decay": 0.5}),
+        ("--warmup or --warmup-steps", {"warmup": 0.1, "warmup_steps": 3}),
+        ("give --weights", {"preset": "vit_jax"}),
+        (
+            "has a warm-up of its own",
+            {**tuned, "preset": "bit-hyperrule", "warmup": 0.5},
+        ),
+        (
+            "has a warm-up of its own",
+            {**tuned, "preset": "bit-hyperrule", "warmup_steps": 5},
+        ),
+    ):
+        with pytest.raises(ValueError, match=match):
+            recipe.Config(**settings)
+    with pytest.raises(ValueError, match="--remat computes the blocks"):
+        data = training.find_data("digits")
+        recipe.plan(
+            recipe.Config(model="compact-bit", remat=True), data
+        ).build()
+    for name in ("digits", "cifar10"):
+        with pytest.raises(ValueError, match="--skip-bad-images is for"):
+            training.find_data(name, skip_bad_images=True)
+    with pytest.raises(ValueError, match="--preset takes vit_jax.*: bit"):
+        recipe.Config(preset="bit", **tuned)
+
+
+def test_flags_that_are_given_are_used():
+    data = training.find_data("digits")
+
+    def optimizer_of(**settings):
+        return recipe.plan(recipe.Config(**settings), data).optimizer()[0]
+
+    assert optimizer_of().global_clipnorm == 1.0
+    assert optimizer_of(clip=0.0).global_clipnorm is None
+    assert optimizer_of(clip=2.0).global_clipnorm == 2.0
+    half = optimizer_of(momentum_dtype="bfloat16")
+    assert half.momentum_dtype == "bfloat16"
+    _, rate = recipe.plan(
+        recipe.Config(steps=100, warmup_steps=7), data
+    ).optimizer()
+    assert rate.warmup_steps == 7
+    model = recipe.plan(recipe.Config(dropout=0.25), data).build()
+    assert model.get_layer("block_0").dropout == 0.25
+    with pytest.raises(ValueError, match="--dropout is for Vision"):
+        recipe.plan(recipe.Config(model="compact-bit", dropout=0.1), data)
 
 
 def test_sizes_that_are_not_given():
@@ -407,7 +474,7 @@ def test_help_teaches():
         "--dataset NAME|FOLDER",
         "--image-size N",
         "ViTB16",
-        "(default: 64)",
+        "images a step; 64, or 512 with --preset",
     ):
         assert words in done.stdout
 

@@ -56,9 +56,9 @@ PUBLISHED = {
         "cosine", 10_000, "softmax", 0, 0.0, 1.0, "light2", 0.2, 384),
     # 4096 images: 16 times 0.03, and 16 times 3e-5.
     "bit-s": ("BiT_R50x1", 4096, 28_151, 0.48, 4.8e-4,
-        "staircase", 5_000, "softmax", 0, None, 1.0, "none", 0.0, None),
+        "staircase", 5_000, "softmax", 0, None, None, "none", 0.0, None),
     "bit-m": ("BiT_R50x1", 4096, 311948, 0.48, 4.8e-4,
-        "staircase", 5_000, "sigmoid", -10, None, 1.0, "none", 0.0, None),
+        "staircase", 5_000, "sigmoid", -10, None, None, "none", 0.0, None),
     "big-vision-bit-imagenet": ("BiT_R50x1", 4096, 28_151, 1.6, 1.6e-3,
         "cosine", 1_000, "softmax", 0, None, 1.0, "none", 0.0, None),
     "big-vision-bit-imagenet21k": ("BiT_R50x1", 4096, 311948, 0.48, 4.8e-4,
@@ -193,7 +193,8 @@ def test_augmentation_brings_its_mixup():
         return recipe.complete(config, imagenet()).mixup
 
     assert [mixup(augment=level) for level in training.AUGREG] == [
-        *(0.0, 0.0, 0.2, 0.2, 0.5, 0.5, 0.8)
+        *(0.0, 0.0, 0.2, 0.2, 0.5, 0.5, 0.8),
+        *(0.2, 0.2, 0.5, 0.5, 0.8),  # light2-scaled and so on
     ]
     assert mixup(augment="strong2", mixup=0.1) == 0.1
     assert mixup() == 0.0

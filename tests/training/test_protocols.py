@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 from PIL import ImageOps
 
-from keras_vit.training import _protocols
 from keras_vit.training import _tf_images
 from keras_vit.training._protocols import PROTOCOLS
 from tests.training.pictures import bilinear
@@ -20,10 +19,11 @@ pytestmark = pytest.mark.backends("tensorflow")
 SEED = (3, 5)
 
 
-def is_a_part_of(small, large, atol=1e-2):
+def is_a_part_of(small, large, atol=1e-2, integers=False):
     size = small.shape[0]
     windows = np.lib.stride_tricks.sliding_window_view(large, small.shape)
-    errors = np.abs(windows[:, :, 0] - small).max((2, 3, 4))
+    errors = np.abs(windows[:, :, 0] - small - integers / 2).max((2, 3, 4))
+    atol += integers / 2
     assert windows.shape[:2] == tuple(n - size + 1 for n in large.shape[:2])
     return np.argwhere(errors < atol)
 
@@ -42,9 +42,17 @@ def window(image, seed):
     return slice(y, y + height), slice(x, x + width)
 
 
+def assert_is_the_integer_part(found, expected, atol):
+    """Of a sum in float32: a number just below an integer may reach it."""
+    assert (found % 1 == 0).all()
+    fraction = expected - found
+    assert fraction.min() > -atol and fraction.max() < 1 + atol
+
+
 @pytest.mark.parametrize("name", ["vit_jax", "big_vision", "pretrain"])
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_inception_crop(name, kind):
+    """vit_jax keeps fractions, and big_vision casts to uint8."""
     encoded = encode(noise(61, 83), kind)
     pixels = tf.io.decode_image(encoded).numpy()
     train = PROTOCOLS[name].for_training(None)(24, 3)
@@ -52,11 +60,17 @@ def test_inception_crop(name, kind):
         rows, columns = window(pixels, seed)
         expected = bilinear(pixels[rows, columns].astype(float), 24)
         found = train(encoded, seed).numpy()
+        if name != "vit_jax" and kind == "PNG":
+            assert_is_the_integer_part(found, expected, 1e-3)
+            continue
+        if name != "vit_jax":
+            assert (found % 1 == 0).all()
+            found = found + 0.5
         error = np.abs(found - expected)
         # libjpeg upsamples colours in another way at a window's edge.
         inside = error[1:-1, 1:-1] if kind == "JPEG" else error
-        assert inside.max() < (1.1 if kind == "JPEG" else 1e-3)
-        assert error.mean() < 0.3
+        assert inside.max() < (1.6 if kind == "JPEG" else 1e-3)
+        assert error.mean() < 0.5
 
 
 def test_inception_windows_are_of_the_published_kind():
@@ -181,17 +195,15 @@ def test_big_vision_evaluates_the_middle(shape, name, size, small):
     larger = by_area(pixels.astype(float), *sides)
     top, left = ((n - size) // 2 for n in sides)
     expected = larger[top : top + size, left : left + size]
-    np.testing.assert_allclose(found, expected, atol=1e-2)
+    assert_is_the_integer_part(found, expected, 1e-2)
 
 
 def test_big_vision_trains_on_small_images():
     pixels = noise(32, 32)
     train = PROTOCOLS["big_vision"].for_training(32)(48, 3)
     larger = by_area(pixels.astype(float), 56, 56)
-    places = [
-        tuple(is_a_part_of(train(encode(pixels), (0, i)).numpy(), larger)[0])
-        for i in range(20)
-    ]
+    crops = [train(encode(pixels), (0, i)).numpy() for i in range(20)]
+    places = [tuple(is_a_part_of(x, larger, integers=True)[0]) for x in crops]
     assert len(set(places)) > 10
 
 
@@ -228,9 +240,9 @@ def test_one_channel(name):
 
 def test_only_small_images_have_rules_of_their_own():
     protocol = PROTOCOLS["big_vision"]
-    assert protocol.for_training(None) is _protocols.inception
-    assert protocol.for_training(224) is _protocols.inception
-    assert protocol.for_training(32) is not _protocols.inception
+    assert protocol.for_training(None) is protocol.train
+    assert protocol.for_training(224) is protocol.train
+    assert protocol.for_training(32) is protocol.train_small
 
 
 def formats():

@@ -50,7 +50,10 @@ OF_KERAS_CV = {
     "Posterize": pillow(
         lambda x, level: ImageOps.posterize(x, min(8, max(1, int(level * 4))))
     ),
-    "Solarize": pillow(lambda x, level: ImageOps.solarize(x, int(level * 256))),
+    # A threshold of 256 is one of 0 in uint8: every pixel is inverted.
+    "Solarize": pillow(
+        lambda x, level: ImageOps.solarize(x, int(level * 256) % 256)
+    ),
 }
 OF_POINTS = {
     "Equalize": pillow(lambda x, _: ImageOps.equalize(x)),
@@ -171,7 +174,7 @@ def test_there_are_16_and_each_is_drawn(monkeypatch):
     names = set(operations(10, 8))
     assert len(names) == 16
 
-    def numbered(magnitude, size):
+    def numbered(magnitude, size, scaled):
         return {
             str(i): lambda x, seed, i=i: x + tf.cast(i, tf.uint8)
             for i in range(16)
@@ -193,7 +196,8 @@ def test_there_are_16_and_each_is_drawn(monkeypatch):
 
 @pytest.mark.backends("tensorflow")
 def test_levels_are_the_published_ones():
-    assert AUGREG == {
+    published = {k: v for k, v in AUGREG.items() if "-" not in k}
+    assert published == {
         "none": (0, 0, 0),
         "light1": (2, 0, 0),
         "light2": (2, 10, 0.2),
@@ -205,8 +209,35 @@ def test_levels_are_the_published_ones():
 
 
 @pytest.mark.backends("tensorflow")
-def test_pixels_scale_with_the_image():
+def test_pixels_scale_with_the_image_on_request():
     """A third of an image of 32 pixels, as it would be of 224."""
     ramp = np.tile(np.arange(32, dtype=np.uint8)[None, :, None], (32, 1, 3))
-    found = operations(10, 32)["TranslateX"](tf.constant(ramp), (0, 1)).numpy()
+    moves = operations(10, 32, scaled=True)
+    found = moves["TranslateX"](tf.constant(ramp), (0, 1)).numpy()
     assert (found == 128).any(-1).sum(1).tolist() == [14] * 32
+
+
+@pytest.mark.backends("tensorflow")
+def test_pixels_do_not_scale_as_published():
+    """Of 384 pixels in a row 200 are translated out of the image."""
+    ramp = np.tile(np.arange(384)[None, :, None] % 100, (384, 1, 3))
+    ramp = tf.constant(ramp.astype(np.uint8))
+    found = operations(20, 384)["TranslateX"](ramp, (0, 1)).numpy()
+    assert (found == 128).any(-1).sum(1).tolist() == [200] * 384
+    cut = operations(20, 384)["Cutout"](ramp, (0, 1)).numpy() == 128
+    assert cut.any((1, 2)).sum() <= 160
+
+
+@pytest.mark.backends("tensorflow")
+def test_levels_that_scale_have_names_of_their_own(monkeypatch):
+    seen = []
+
+    def recorded(magnitude, size, scaled):
+        seen.append((magnitude, size, scaled))
+        return {"Invert": lambda x, seed: 255 - x}
+
+    monkeypatch.setattr(_randaugment, "operations", recorded)
+    for level in ("light2", "light2-scaled"):
+        randaugment(level, 32)
+    assert seen == [(10, 32, False), (10, 32, True)]
+    assert AUGREG["light2-scaled"] == AUGREG["light2"]

@@ -1,0 +1,341 @@
+"""Commands of docs/reproduce.md have the settings that were published."""
+
+import dataclasses
+import pathlib
+import re
+import shlex
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import training
+from keras_vit.models import BIT_VARIANTS
+from keras_vit.models import VARIANTS
+from keras_vit.training import _main
+from keras_vit.training._randaugment import AUGREG
+from tests.recipes import programs
+from tests.recipes import published
+from tests.training.mocked import mocked
+
+pytest.importorskip("tensorflow_datasets")
+pytestmark = pytest.mark.backends("torch")
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reproduce.md"
+finetune = programs.load("finetune_cifar")
+pretrain = programs.load("pretrain")
+
+
+def commands():
+    """Returns every command of the page with an argument or more.
+
+    Masked pre-training has tests of its own (test_pretrain_masked.py).
+    """
+    text = re.sub(r"## Learning without labels.*?(?=\n## )", "",
+                  PAGE.read_text(), flags=re.DOTALL)  # fmt: skip
+    return re.findall(r"(recipes/\w+\.py --[^`\n|]*)", text)
+
+
+COMMANDS = commands()
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory):
+    """TFDS with the metadata of prepared data sets."""
+    with mocked(tmp_path_factory.mktemp("tfds"), published.SIZES):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_files(monkeypatch, tmp_path):
+    """Released weights are not read, but what their names stand for is."""
+    facts = training.model_facts
+    find = training.find_data
+
+    def facts_of(model, weights, patch_size=None):
+        if weights is None or model is None:
+            return facts(model, weights, patch_size)
+        assert model in VARIANTS or model in BIT_VARIANTS
+        return facts(model, None, patch_size)
+
+    def find_data(name, holdout=0.0, *others):
+        if name != "imagenet21k":
+            return find(name, holdout, *others)
+        # A set that its user prepares: test has the first images.
+        assert not holdout
+        digits = find("digits")
+        return dataclasses.replace(
+            digits, name=name, image_size=None, channels=3, num_train=14_145_922
+        )
+
+    monkeypatch.setattr(training, "model_facts", facts_of)
+    monkeypatch.setattr(_main, "find_data", find_data)
+    monkeypatch.chdir(tmp_path)
+
+
+def config_of(program, command):
+    _, *argv = shlex.split(command)
+    return training.flags(program.Config, "", argv)
+
+
+def part(split, dataset):
+    """Returns the number of images of such as "train[:98%]"."""
+    count = published.SIZES[dataset]["train"]
+    name, start, stop = re.match(
+        r"(\w+)(?:\[(\d*)%?:(\d*)%?\])?", split
+    ).groups()
+    assert name == "train"
+    first, last = (
+        round(int(x) / 100 * count) if x else default
+        for x, default in ((start, 0), (stop, count))
+    )
+    return last - first
+
+
+def kernel_of(optimizer):
+    """Returns a kernel of ones that the optimizer is built for."""
+    kernel = keras.Variable(np.ones((2, 2), "float32"), name="kernel")
+    optimizer.build([kernel])
+    return kernel
+
+
+def momentum_dtype(optimizer):
+    kernel_of(optimizer)
+    return keras.backend.standardize_dtype(optimizer.momentums[0].dtype)
+
+
+def lost_at_the_peak(optimizer, warmup_steps):
+    """Returns what of a kernel weight decay takes in a step at the peak."""
+    kernel = kernel_of(optimizer)
+    optimizer.iterations.assign(warmup_steps)
+    optimizer.apply([keras.ops.zeros((2, 2))], [kernel])
+    return 1 - keras.ops.convert_to_numpy(kernel)[0, 0]
+
+
+def test_every_command_is_known():
+    tuned = [x for x in COMMANDS if "finetune_cifar" in x]
+    assert tuned == list(published.FINE_TUNING)
+    pretrained = [x for x in COMMANDS if "pretrain.py" in x]
+    found = {
+        config_of(pretrain, x).preset: config_of(pretrain, x).dataset
+        for x in pretrained
+    }
+    assert found == {
+        name: values["dataset"]
+        for name, values in published.PRETRAINING.items()
+    }
+    assert set(found) == set(training.PRESETS) - {None}
+    # The others are of the digits of an earlier run, or have tests below.
+    for command in set(COMMANDS) - {*tuned, *pretrained}:
+        name = re.match(r"recipes/(\w+)\.py", command)[1]
+        config_of(programs.load(name), command)
+        assert "runs/digits" in command or name in (
+            *("few_shot", "vtab"),
+            "pretrain_masked",
+        )
+
+
+@pytest.mark.parametrize("command", published.FINE_TUNING)
+def test_fine_tuning(command, datasets):
+    source = published.FINE_TUNING[command]
+    config = config_of(finetune, command)
+    if config.sweep:
+        rates = training.rates_of(config.sweep, config.dataset)
+        assert rates == source["sweep"]
+        _, data, _ = _main.begin(config, holdout="paper")
+        assert data.num_dev == part(source["held_out"], config.dataset)
+        data = training.find_data(config.dataset)  # as the sweep's last run
+        config = dataclasses.replace(
+            config, sweep=None, learning_rate=source["base_lr"]
+        )
+    else:
+        _, data, _ = _main.begin(config)
+    job = finetune.plan(config, data)
+    config = job.config
+    optimizer, rate = job.optimizer()
+    assert data.num_train == part(source["train"], config.dataset)
+    assert job.part == "test"
+    assert data.num_test == published.SIZES[config.dataset][source["test"]]
+    assert config.image_size == source["crop"]
+    assert config.batch_size == source["batch"]
+    assert job.steps == source["total_steps"]
+    assert config.protocol == source["pp"]
+    assert config.mode == "tf"
+    assert config.dropout == source["dropout_rate"]
+    assert config.mixup == source.get("mixup", 0.0)
+    assert (config.augment, config.cutmix) == ("none", 0.0)
+    assert (config.weight_decay, config.layer_decay) == (None, None)
+    assert config.average == source.get("polyak", 0.0)
+    assert type(optimizer) is training.SGD
+    assert optimizer.momentum == source["momentum"]
+    assert momentum_dtype(optimizer) == source["optim_dtype"]
+    assert optimizer.global_clipnorm == source["grad_norm_clip"]
+    assert optimizer.use_ema == ("polyak" in source)
+    parts = optimizer.gradient_accumulation_steps or 1
+    assert parts == config.accumulate
+    if parts == 1:
+        assert lost_at_the_peak(job.optimizer()[0], 500) == 0
+    assert rate.peak == source["base_lr"]
+    if source["decay_type"] == "cosine":
+        assert type(rate) is training.WarmupDecay and rate.decay == "cosine"
+        assert rate.warmup_steps == source["warmup_steps"]
+        assert rate.steps == source["total_steps"]
+        return
+    first, *falls = source["supports"]
+    assert float(rate(first)) == pytest.approx(rate.peak)
+    assert float(rate(first / 2)) == pytest.approx(rate.peak / 2)
+    for i, step in enumerate(falls[:-1]):
+        assert float(rate(step)) == pytest.approx(rate.peak / 10**i)
+        assert float(rate(step + 1)) == pytest.approx(rate.peak / 10 ** (i + 1))
+
+
+@pytest.mark.parametrize("name", published.PRETRAINING)
+def test_pre_training(name, datasets):
+    source = published.PRETRAINING[name]
+    command = f"--preset {name} --dataset {source['dataset']}"
+    config = config_of(pretrain, f"pretrain.py {command}")
+    _, data, _ = _main.begin(config)
+    job = pretrain.plan(config, data)
+    config = job.config
+    optimizer, rate = job.optimizer()
+    count = 14_145_922
+    if source["dataset"] == "imagenet2012":
+        count = part(source["split"], source["dataset"])
+    assert data.num_train == count and job.part == "test"
+    batch = source["batch_size"]
+    steps = round(source["total_epochs"] * count / batch)
+    assert job.steps == steps == source.get("total_steps", steps)
+    assert config.batch_size == batch and config.image_size == 224
+    assert config.model == source["model"]
+    assert job.loss == source["loss"]
+    assert config.head_bias == source["init_head_bias"]
+    assert config.protocol == source["pp"]
+    level = AUGREG[config.augment]
+    assert level[:2] == (source["randaug"] or (0, 0))
+    assert config.mixup == source["mixup"]
+    assert "scaled" not in config.augment
+    assert (rate.peak, rate.warmup_steps, rate.decay, rate.steps) == (
+        pytest.approx(source["lr"]),
+        source["warmup_steps"],
+        source["decay_type"],
+        steps,
+    )
+    assert optimizer.global_clipnorm == source["grad_clip_norm"]
+    assert momentum_dtype(optimizer) == source["mu_dtype"]
+    lost = lost_at_the_peak(job.optimizer()[0], source["warmup_steps"])
+    assert lost == pytest.approx(source["wd"], rel=2e-3)
+    if "momentum" in source:
+        assert type(optimizer) is training.SGD
+        assert optimizer.momentum == source["momentum"]
+    else:
+        assert type(optimizer) is training.AdamW
+        assert optimizer.beta_1 == source["b1"]
+        assert optimizer.beta_2 == source["b2"]
+    assert (config.dropout or 0) == source["dropout"]
+    width = VARIANTS[config.model].sizes()["hidden_size"] if (
+        config.model in VARIANTS) else 0  # fmt: skip
+    expected = width if source["rep_size"] else 0
+    assert (config.representation_size or 0) == expected
+
+
+def built(preset, **settings):
+    """Returns the model that a preset trains, for small images."""
+    digits = training.find_data("digits")
+    config = pretrain.Config(preset=preset, image_size=32, **settings)
+    return pretrain.plan(config, digits).build()
+
+
+@pytest.mark.parametrize("name", ["augreg-imagenet", "augreg-imagenet21k"])
+def test_positions_of_augreg(name):
+    """big_vision/models/vit.py: get_posemb, and _Model.__call__."""
+    assert published.PRETRAINING[name]["posemb"] == "learn"
+    model = built(name, model="ViTTi16", augment="none")
+    layer = model.get_layer("position_embedding")
+    assert layer.num_prefix_tokens == 0  # the class token has no position
+    assert layer.embedding.shape == (1, 4, 192)
+    values = keras.ops.convert_to_numpy(layer.embedding)
+    assert values.std() == pytest.approx(192**-0.5, rel=0.1)
+    assert values.mean() == pytest.approx(0, abs=0.01)
+    (token,) = model.get_layer("class_token").get_weights()
+    assert not token.any()
+
+
+def test_positions_of_the_paper():
+    assert published.PRETRAINING["paper-imagenet"]["posemb"] == "vit_jax"
+    model = built("paper-imagenet", model="ViTTi16")
+    layer = model.get_layer("position_embedding")
+    assert layer.embedding.shape == (1, 5, 192)
+    values = keras.ops.convert_to_numpy(layer.embedding)
+    assert values.std() == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [x for x, y in published.PRETRAINING.items() if "preactivation" in y],
+)
+def test_networks_of_bit(name):
+    """big_vision/models/bit.py and bit_paper.py"""
+    model = built(name, model="compact-bit")
+    names = {layer.name for layer in model.layers}
+    before = published.PRETRAINING[name]["preactivation"]
+    assert ("final_norm" in names) == before
+    unit = model.get_layer("stage_1_unit_1")
+    assert unit.preactivation == before
+    gamma = keras.ops.convert_to_numpy(unit.norm_3.gamma)
+    assert (gamma == before).all()  # ones, or zeros
+    full = keras_vit.BiT_R50x1(
+        preactivation=before, input_shape=(32, 32, 3), classes=10
+    )
+    assert ("final_norm" in {x.name for x in full.layers}) == before
+
+
+def test_few_shot(monkeypatch):
+    (command,) = (x for x in COMMANDS if "few_shot" in x and "oxford" in x)
+    few_shot = programs.load("few_shot")
+    config = config_of(few_shot, command)
+    source = published.FEW_SHOT
+    assert config.shots == source["shots"]
+    assert config.l2 == (source["l2_reg"],)
+    assert config.seeds == source["num_seeds"]
+    # 224 pixels are the size of these weights.
+    trained = training.Trained(None, 224, 3, "tf")
+    data = dataclasses.replace(training.find_data("digits"), name="pets")
+    seen = []
+
+    class Stop(Exception):
+        pass
+
+    def once(self, part, **options):
+        seen.append(options)
+        if len(seen) == 2:
+            raise Stop
+        return options
+
+    monkeypatch.setattr(few_shot.Config, "trained", lambda self: trained)
+    monkeypatch.setattr(training, "find_data", lambda *_, **__: data)
+    monkeypatch.setattr(training, "fitted", lambda data, _: data)
+    monkeypatch.setattr(training, "features_of", lambda model: model)
+    monkeypatch.setattr(training.Data, "once", once)
+    with pytest.raises(Stop):
+        few_shot.main(config)
+    for options in seen:
+        assert options["protocol"] == source["pp"]
+        assert options["image_size"] == 224 and options["mode"] == "tf"
+
+
+def test_vtab():
+    (command,) = (x for x in COMMANDS if "vtab" in x)
+    vtab = programs.load("vtab")
+    config = config_of(vtab, command)
+    source = published.VTAB
+    assert config.steps == source["steps"]
+    assert config.learning_rate == source["lr"]
+    assert config.image_size == source["resolution"]
+    assert config.batch_size == source["batch"]
+    assert len(training.VTAB_TASKS) == source["tasks"]
+    rate = training.warmup_cosine(0.01, config.steps, config.warmup)
+    assert rate.warmup_steps == published.VIT_JAX["warmup_steps"]
+    optimizer = vtab.optimizer_of(rate)
+    assert optimizer.momentum == source["momentum"]
+    assert optimizer.global_clipnorm == source["grad_norm_clip"]
+    assert momentum_dtype(optimizer) == source["optim_dtype"]

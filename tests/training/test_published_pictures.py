@@ -1,0 +1,97 @@
+"""Pictures against those that big_vision's own functions made.
+
+The arrays and how they were made: make_published_pictures.py.
+"""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from keras_vit.training import _protocols
+from keras_vit.training import _tf_images
+from keras_vit.training._protocols import PROTOCOLS
+from keras_vit.training._randaugment import operations
+from tests.training.make_published_pictures import SEEDS
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.backends("tensorflow")
+
+with np.load(
+    pathlib.Path(__file__).with_name("published_pictures.npz")
+) as stored:
+    ARRAYS = dict(stored)
+IMAGE, PNG = ARRAYS.pop("image"), ARRAYS.pop("png").tobytes()
+CASES = sorted(
+    {name.rpartition("/")[0] for name in ARRAYS if name.startswith("rand")}
+)
+# The share of pixels that may differ, and by how much. The original rounds
+# coordinates and sums in float32: ties of shears fall to either side, and
+# means of nine pixels lose a fraction.
+TOLERANCES = {
+    "ShearX": (0.02, 255),
+    "ShearY": (0.02, 255),
+    "Rotate": (0.005, 255),
+    "Sharpness": (0.06, 3),
+}
+
+
+def compare(found, expected, share=0, most=0):
+    assert found.shape == expected.shape
+    error = np.abs(found.astype(float) - expected)
+    assert (error > 0).any(-1).mean() <= share
+    assert error.max() <= most
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operations_of_randaugment(case):
+    """At 32 pixels: cutout and translation are not scaled with the image."""
+    pytest.importorskip("keras_cv")
+    _, name, magnitude = case.split("/")
+    operation = operations(int(magnitude), len(IMAGE))[name]
+    operation = tf.function(operation, autograph=False)
+    ways = [ARRAYS[key] for key in sorted(ARRAYS) if key.startswith(f"{case}/")]
+    for seed in range(8 if len(ways) > 1 else 1):
+        found = operation(tf.constant(IMAGE), tf.constant([0, seed])).numpy()
+        nearest = min(ways, key=lambda way: (found != way).sum())
+        compare(found, nearest, *TOLERANCES.get(name, ()))
+
+
+@pytest.mark.parametrize(
+    "name, size, expected",
+    [
+        ("few-shot", 56, "few_shot"),
+        ("pretrain", 56, "eval"),
+        ("big_vision", 48, "transfer_eval"),
+    ],
+)
+def test_evaluation_makes_the_published_integers(name, size, expected):
+    found = PROTOCOLS[name].test(size, 3)(PNG).numpy()
+    # The area of a pixel is summed in float32 in either code.
+    compare(found, ARRAYS[f"pp/{expected}"])
+
+
+@pytest.mark.parametrize("name", ["big_vision", "pretrain"])
+def test_training_makes_the_published_integers(name):
+    train = PROTOCOLS[name].for_training(None)(48, 3)
+    for seed in SEEDS:
+        compare(train(PNG, (0, seed)).numpy(), ARRAYS[f"pp/inception_{seed}"])
+
+
+def test_small_images_are_parts_of_the_published_larger_ones():
+    train = PROTOCOLS["big_vision"].for_training(32)(48, 3)
+    larger = ARRAYS["pp/transfer_before_crop"]
+    windows = np.lib.stride_tricks.sliding_window_view(larger, (48, 48, 3))
+    for seed in SEEDS:
+        found = train(PNG, (0, seed)).numpy()
+        assert (windows[:, :, 0] == found).all((2, 3, 4)).any()
+
+
+@pytest.mark.parametrize("name", ["vit_jax", "bit-hyperrule"])
+def test_other_code_bases_do_not_cast(name):
+    found = PROTOCOLS[name].test(24, 3)(PNG).numpy()
+    pixels = tf.image.resize(_tf_images.decode(PNG, 3), (24, 24)).numpy()
+    assert (pixels % 1).any()
+    np.testing.assert_array_equal(found, pixels)
+    found = _protocols.inception(24, 3)(PNG, (0, 0)).numpy()
+    assert (found % 1).any()
