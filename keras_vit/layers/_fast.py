@@ -53,12 +53,15 @@ def lent(array, own=False):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class LayerNorm(keras.layers.LayerNormalization):
+class LayerNormalization(keras.layers.LayerNormalization):
     """A `keras.layers.LayerNormalization` over the last axis, computed by the
     backend's fastest kernel.
 
     Under PyTorch its normalised shape is static, without which
     `model.export(format="onnx")` fails.
+
+    It has the name of Keras's class, since `.weights.h5` files list the layers
+    of a model by the names of their classes.
     """
 
     def call(self, inputs):
@@ -69,8 +72,8 @@ class LayerNorm(keras.layers.LayerNormalization):
 
 
 def layer_norm(**arguments):
-    """Returns a `LayerNorm` whose initial values NumPy makes."""
-    return LayerNorm(
+    """Returns a `LayerNormalization` whose initial values NumPy makes."""
+    return LayerNormalization(
         gamma_initializer=_initializers.Constant(1.0),
         beta_initializer=_initializers.Constant(0.0),
         **arguments,

@@ -58,12 +58,7 @@ def begin(config, holdout=None):
     if config.tensorboard:
         require("tensorflow")
     holdout = config.holdout or holdout
-    left_out = holdout or config.published_holdout()
-    data = find_data(
-        config.dataset, left_out, config.skip_bad_images, config.test_split
-    )
-    if not holdout:
-        data = dataclasses.replace(data, num_dev=0)  # evaluate on the test set
+    data = data_of(config, holdout)
     if share_of(data.name, holdout) and not data.num_dev:
         raise ValueError(
             f"--holdout {holdout} of {data.num_train} images is not one image. "
@@ -71,3 +66,13 @@ def begin(config, holdout=None):
         )
     output = config.output or pathlib.Path("runs") / data.name
     return chosen, data, check_output(output, config.overwrite)
+
+
+def data_of(config, holdout):
+    """Returns the data of a config, evaluated on its test set if `holdout` is
+    None. The images that a preset leaves out of training are left out then."""
+    left_out = holdout or config.published_holdout()
+    data = find_data(
+        config.dataset, left_out, config.skip_bad_images, config.test_split
+    )
+    return data if holdout else dataclasses.replace(data, num_dev=0)

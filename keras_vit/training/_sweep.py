@@ -6,10 +6,10 @@ import shutil
 
 from keras_vit._logging import logger
 from keras_vit._logging import show
-from keras_vit.training._data import find_data
 from keras_vit.training._flags import before_training
 from keras_vit.training._job import train
 from keras_vit.training._main import begin
+from keras_vit.training._main import data_of
 from keras_vit.training._main import main_of
 from keras_vit.training._output import DONE
 from keras_vit.training._output import SWEEP
@@ -94,11 +94,7 @@ def _sweep(plan, config):
     best = _report(done, data, config, output, chosen)
     config = dataclasses.replace(config, holdout=None, overwrite=False)
     with before_training():
-        data = find_data(
-            config.dataset,
-            skip_bad_images=config.skip_bad_images,
-            test_split=config.test_split,
-        )
+        data = data_of(config, holdout=None)
         job = _job_of(plan, config, data, best)
     facts = train(job, chosen, output)
     if chosen.first:

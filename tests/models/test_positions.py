@@ -25,7 +25,7 @@ SIZES = {
     "mlp_dim": 16,
     "classes": 3,
 }
-CASES = [
+COMBINATIONS = [
     case
     for case in itertools.product(KINDS, PLACEMENTS)
     # "learned" is "learned_1d"; of none, one place is as good as another.
@@ -41,12 +41,18 @@ ON_ALL_BACKENDS = (
     ("relative", "every_layer"),
     ("sincos2d", "stem"),
 )
-CASES = [
-    case
-    if case in ON_ALL_BACKENDS
-    else pytest.param(*case, marks=pytest.mark.backends("torch"))
-    for case in CASES
-]
+
+
+def marked(cases):
+    return [
+        case
+        if case in ON_ALL_BACKENDS
+        else pytest.param(*case, marks=pytest.mark.backends("torch"))
+        for case in cases
+    ]
+
+
+CASES = marked(COMBINATIONS)
 
 
 def build(kind, place, **options):
@@ -83,7 +89,7 @@ def test_a_model_tells_what_it_has(kind, place, tmp_path):
 
 def test_arrays_alone_tell_what_is_learned(tmp_path):
     """Keras's own files without our notes: names and shapes are enough."""
-    for kind, place in CASES:
+    for kind, place in ON_ALL_BACKENDS:
         if kind in ("none", "sincos2d"):
             continue
         model = build(kind, place)
@@ -135,7 +141,7 @@ def test_remat_changes_nothing(kind, place):
             assert np.abs(plain).max() > 0
 
 
-LEARNED = [c for c in CASES if c[0] in ("learned_2d", "relative")]
+LEARNED = marked(c for c in COMBINATIONS if c[0] in ("learned_2d", "relative"))
 HOMELESS = [*LEARNED, ("learned", "every_layer"), ("sincos2d", "every_layer")]
 
 

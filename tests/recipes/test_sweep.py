@@ -123,7 +123,9 @@ def quick(monkeypatch):
         return {
             f"{job.part}_accuracy": FOUND[rate],
             "seconds": 1,
-            "config": {"mode": job.config.mode},
+            "config": {"mode": job.config.mode, "image_size": 8},
+            "data": {"name": "digits", "channels": 1, "image_size": 8},
+            "kept": {"chosen_by": None},
         }
 
     monkeypatch.setattr(_sweep, "train", train)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import _logging
 from keras_vit import training
 from keras_vit.training import _results
 
@@ -13,6 +14,7 @@ pytestmark = pytest.mark.backends("torch")
 
 
 def printed_code(facts, folder, capsys):
+    _logging.show()
     _results.print_results(facts, folder)
     lines = capsys.readouterr().out.splitlines()
     return [line.strip() for line in lines if line.startswith("  ")]
@@ -27,6 +29,7 @@ def facts_of(name, channels, mode):
             "image_size": 8 if channels == 1 else None,
         },
         "seconds": 1.0,
+        "kept": {"chosen_by": None},
         "test_accuracy": 0.5,
     }
 
