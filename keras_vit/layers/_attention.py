@@ -129,7 +129,10 @@ class MultiHeadAttention(CompositeLayer):
             epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
         )
 
-    def call(self, inputs, context=None, relative=None, training=False):
+    def call(
+        self, inputs, context=None, relative=None, training=False, mask=None
+    ):
+        _checks.no_mask(self, mask)
         context = inputs if context is None else context
         query, key = self._query_and_key(inputs, context)
         value = self.value(context)
@@ -184,6 +187,10 @@ class MultiHeadAttention(CompositeLayer):
         self, inputs_shape, context_shape=None, relative_shape=None
     ):
         return inputs_shape
+
+    def compute_mask(self, inputs, previous_mask):
+        # Keras asks for it when a model is built, without a call.
+        _checks.no_mask(self, previous_mask)
 
     def get_build_config(self):
         return _quantization.add(super().get_build_config(), self)

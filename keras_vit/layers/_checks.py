@@ -77,3 +77,18 @@ def _is_int(value):
 
 def _is_real(value):
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def no_mask(layer, mask):
+    """Raises a ValueError if Keras passes the mask of an earlier layer.
+
+    Attention over tokens that should be masked would be wrong without a trace
+    in the output.
+    """
+    if mask is not None:
+        raise ValueError(
+            f"{type(layer).__name__} {layer.name!r} does not support masks: it "
+            "would attend to the masked tokens. Leave out the mask, for "
+            "example with `Embedding(..., mask_zero=False)`. Received: a mask "
+            f"of shape {tuple(mask.shape)}"
+        )

@@ -51,7 +51,8 @@ class TransformerBlock(CompositeLayer):
         That of `inputs`.
 
     Raises:
-        ValueError: if `num_heads` does not divide the hidden size.
+        ValueError: if `num_heads` does not divide the hidden size, or if the
+            inputs carry a mask of an earlier layer: masks are not supported.
     """
 
     def __init__(
@@ -121,7 +122,8 @@ class TransformerBlock(CompositeLayer):
             self.scale_2.build(inputs_shape)
         self.restore_trainable()
 
-    def call(self, inputs, relative=None, training=False):
+    def call(self, inputs, relative=None, training=False, mask=None):
+        _checks.no_mask(self, mask)
         # Now: gradients may want these values when the model has ended.
         count = _reading.count_of(self)
         if self.remat and training:
@@ -153,6 +155,10 @@ class TransformerBlock(CompositeLayer):
 
     def compute_output_shape(self, inputs_shape, relative_shape=None):
         return inputs_shape
+
+    def compute_mask(self, inputs, previous_mask):
+        # Keras asks for it when a model is built, without a call.
+        _checks.no_mask(self, previous_mask)
 
     def get_build_config(self):
         return _quantization.add(super().get_build_config(), self)

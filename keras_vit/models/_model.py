@@ -21,9 +21,9 @@ class Model(keras.Model):
     tensors, has all tokens where it gives them out; and so has a PyTorch hook
     in the last block.
 
-    `fit`, `evaluate` and `predict` check the shape of an array of images
-    before they begin: with JAX, Keras's trainer loses the weights of a model
-    if an error occurs later.
+    `fit`, `evaluate` and `predict` check the shape of an array or of a
+    `tf.data.Dataset` of images before they begin: with JAX, Keras's trainer
+    loses the weights of a model if an error occurs later.
 
     With PyTorch, `fit` also frees the gradients of the last step before the
     next one, and not in the midst of it.
@@ -75,14 +75,17 @@ class Model(keras.Model):
         return super().predict(x, *args, **kwargs)
 
     def _check_images(self, x):
-        """Raises a ValueError if an array cannot be the model's images.
+        """Raises a ValueError if images cannot be those of the model.
 
-        Datasets and generators pass: their shapes are known batch by batch.
+        Arrays have a shape, and a `tf.data.Dataset` an `element_spec`. What
+        is known only batch by batch is not checked here.
         """
-        shape = tuple(getattr(x, "shape", None) or ())
+        spec = getattr(x, "element_spec", x)
+        spec = spec[0] if isinstance(spec, tuple) and spec else spec
+        shape = tuple(getattr(spec, "shape", None) or ())
         if len(self.inputs) != 1 or len(self.inputs[0].shape) != 4:
             return
-        if len(shape) != 4 or not all(isinstance(n, int) for n in shape):
+        if len(shape) != 4 or not all(isinstance(n, int) for n in shape[1:]):
             return
         channels = self.inputs[0].shape[-1]
         if channels not in (None, shape[-1]):

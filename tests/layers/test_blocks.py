@@ -1,5 +1,7 @@
 """Blocks against the NumPy oracle, and what dropout does in them."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -168,3 +170,17 @@ def test_attention_dropout_does_not_round_the_softmax(dtype):
         return np.abs(numpy(found) - numpy(exact(full))).max()
 
     assert error(training=True) < 1.25 * error(training=False)
+
+
+def test_masks_are_refused():
+    """Symbolic and eager; they were dropped with a warning from each layer."""
+    block = layers.TransformerBlock(2, 8)
+    embedding = keras.layers.Embedding(5, 4, mask_zero=True)
+    tokens = np.array([[1, 2, 0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for x in (keras.Input((3,)), tokens):
+            with pytest.raises(ValueError, match=r"mask_zero=False.*\(.*, 3\)"):
+                block(embedding(x))
+            with pytest.raises(ValueError, match="MultiHeadAttention"):
+                layers.MultiHeadAttention(2)(embedding(x))
