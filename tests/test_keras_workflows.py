@@ -102,7 +102,6 @@ def test_averaged_weights():
 
 
 def test_tensorboard(tmp_path):
-    pytest.importorskip("tensorboard")
     board = keras.callbacks.TensorBoard(tmp_path, histogram_freq=1)
     fit(compiled(vit()), *data(), callbacks=[board])
     assert list(tmp_path.rglob("events.out*"))
