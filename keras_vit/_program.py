@@ -22,10 +22,10 @@ def status(run, arguments):
         logger.error("error: %s", error)
         return 1
     except MemoryError as error:
-        print(
-            f"error: out of memory{f' ({error})' if str(error) else ''}. Close "
-            "other programs, or use a machine with more memory.",
-            file=sys.stderr,
+        logger.error(
+            "error: out of memory%s. Close other programs, or use a machine "
+            "with more memory.",
+            f" ({error})" if str(error) else "",
         )
         return 1
     except KeyboardInterrupt:

@@ -1,7 +1,6 @@
-import warnings
-
 import numpy as np
 
+from keras_vit._warnings import warn
 from keras_vit.evaluation._checks import labels_of
 from keras_vit.evaluation._checks import scores_of
 from keras_vit.evaluation._linear import L2
@@ -138,17 +137,15 @@ def _look_at_counts(labels, test_labels, classes, most):
     tested = np.bincount(test_labels, minlength=classes) > 0
     missing = np.flatnonzero((counts == 0) & tested)
     if missing.size:
-        warnings.warn(
+        warn(
             f"{missing.size} classes have images to score and none to train "
             f"on, so that all of these count as wrong: {_some(missing)}.",
-            stacklevel=3,
         )
     few = np.flatnonzero((counts > 0) & (counts < most))
     if few.size:
-        warnings.warn(
+        warn(
             f"{few.size} classes have fewer than {most} images, and train "
             f"with all they have: {_some(few)}.",
-            stacklevel=3,
         )
 
 

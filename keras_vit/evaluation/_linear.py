@@ -1,10 +1,10 @@
 """Linear classifiers on frozen features, in float64."""
 
 import dataclasses
-import warnings
 
 import numpy as np
 
+from keras_vit._warnings import warn
 from keras_vit.evaluation._checks import labels_of
 from keras_vit.evaluation._checks import scores_of
 
@@ -149,10 +149,9 @@ def linear_probe(
 
     flat, done = _lbfgs(loss, np.zeros((columns + 1) * classes), steps)
     if not done:
-        warnings.warn(
+        warn(
             f"The linear probe was still changing after {steps} steps: raise "
             "`steps` or `l2`.",
-            stacklevel=2,
         )
     w = flat.reshape(columns + 1, classes)
     return Linear(mean, deviation, w[:-1], w[-1])

@@ -79,11 +79,11 @@ def read_real(path):
     path = pathlib.Path(path).expanduser()
     try:
         labels = json.loads(path.read_text())
-    except FileNotFoundError:
+    except FileNotFoundError as error:
         raise FileNotFoundError(
             f"There is no file {str(path)!r}. real.json is in "
             "https://github.com/google-research/reassessed-imagenet"
-        ) from None
+        ) from error
     except ValueError as error:
         raise ValueError(
             f"{str(path)!r} cannot be read as JSON: {error}"

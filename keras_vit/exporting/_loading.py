@@ -88,4 +88,4 @@ def _any_model(path, error):
     try:
         return keras.models.load_model(path, safe_mode=True)
     except (ValueError, TypeError, KeyError) as other:
-        raise ValueError(f"{error}\nNor does Keras load it: {other}") from None
+        raise ValueError(f"{error}\nNor does Keras load it: {other}") from other

@@ -1,10 +1,10 @@
 import sys
-import warnings
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_vit._warnings import warn
 from keras_vit.preprocessing import _dtypes
 
 # A float resize of pixels in [0, 255] can end at 255.00003.
@@ -152,11 +152,9 @@ def _check_values(images):
     if highest <= 1 and ((images > 0) & (images < 1)).any():
         # The text is the same each time, so that Python's usual filter shows
         # it once for a line of the caller's and not once an image.
-        warnings.warn(
+        warn(
             "`preprocess_input` takes values in [0, 255] and received floats "
             "that all lie in [0, 1]: they seem to be scaled already, and "
             "would all come out close to -1. Pass `images * 255` instead, "
             "or drop the earlier scaling.",
-            UserWarning,
-            stacklevel=3,
         )

@@ -5,8 +5,8 @@ import concurrent.futures
 import filecmp
 import os
 import re
-import warnings
 
+from keras_vit._warnings import warn
 from keras_vit.training._image_headers import fault_of_ends
 from keras_vit.training._tf_images import decode
 from keras_vit.training._tf_images import tensorflow
@@ -43,11 +43,10 @@ def image_files(root):
 def warn_of_others(paths):
     """Warns of what `image_files` left out."""
     if paths:
-        warnings.warn(
+        warn(
             f"{len(paths)} files are left out: {_some(list(map(str, paths)))}. "
             "Links must lead to a file, and images be JPEG, PNG, BMP or GIF, "
             f"with a name that ends in {', '.join(ENDINGS)}: convert them.",
-            stacklevel=2,
         )
 
 
@@ -90,10 +89,9 @@ def good_images(paths, skip):
         if fault
     ]
     if bad:
-        warnings.warn(
+        warn(
             f"{len(bad)} of {len(paths)} images cannot be used and are "
             f"skipped: {_some(bad)}",
-            stacklevel=2,
         )
     good = {p for p, fault in zip(paths, faults, strict=True) if not fault}
     return good, bad
@@ -119,11 +117,10 @@ def warn_of_duplicates(files, root, depth):
             if len({path.parts[:depth] for path in shown}) > 1:
                 found.append(" and ".join(map(str, shown[:2])))
     if found:
-        warnings.warn(
+        warn(
             "Equal files are in two classes, or in train and test: "
             f"{_some(found)}. Remove one of each pair: the accuracy would be "
             "wrong.",
-            stacklevel=2,
         )
 
 

@@ -3,11 +3,11 @@
 import functools
 import os
 import pathlib
-import warnings
 
 import numpy as np
 
 from keras_vit._program import printable
+from keras_vit._warnings import warn
 from keras_vit.training._data import Data
 from keras_vit.training._files import ENDINGS
 from keras_vit.training._files import good_images
@@ -162,10 +162,9 @@ def _train_and_test(root):
     if train and tests:
         unused = [path.name for path in (*tests[1:], *folders.values())]
         if unused:
-            warnings.warn(
+            warn(
                 f"{str(root)!r}: {train.name}/ is trained on and measured on "
                 f"{tests[0].name}/; not used: {', '.join(sorted(unused))}.",
-                stacklevel=4,
             )
         return train, tests[0]
     if (train or tests) and not folders:
@@ -188,12 +187,11 @@ def _warn_if_deeper(root, found):
         for path in paths
     }
     if len(inner) > 1:
-        warnings.warn(
+        warn(
             f"{str(root)!r}: the classes are {', '.join(sorted(found))}, and "
             "all their images lie in folders within them: "
             f"{', '.join(sorted(inner)[:6])}. If these are the classes, give "
             f"{str(root / min(found))!r} or such.",
-            stacklevel=5,
         )
 
 
@@ -244,12 +242,11 @@ def _warn_of_untested(root, classes, test_labels):
     if len(missing):
         shown = ", ".join(classes[missing[:_SHOWN]])
         shown += ", ..." if len(missing) > _SHOWN else ""
-        warnings.warn(
+        warn(
             f"{str(root)!r}: {len(missing)} of {len(classes)} classes have no "
             f"image in the test set, and so no accuracy of their own: {shown}. "
             "The test set is about a fifth of the images, chosen by their "
             "names. Add images, or make the folders train/ and test/ yourself.",
-            stacklevel=4,
         )
 
 

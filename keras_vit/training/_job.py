@@ -5,13 +5,13 @@ import dataclasses
 import math
 import shutil
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from keras_vit._logging import logger
+from keras_vit._warnings import warn
 from keras_vit.training._checkpoints import Checkpoints
 from keras_vit.training._data import Data
 from keras_vit.training._fit import fit
@@ -237,11 +237,10 @@ def _judged(job):
 def _warn_of_average(job):
     decay, steps = job.config.average, job.steps
     if decay**steps > 0.1:
-        warnings.warn(
+        warn(
             f"--average {decay} over {steps} steps is {decay**steps:.0%} the "
             "weights that training starts with. At most "
             f"{math.floor(1e4 * 0.1 ** (1 / steps)) / 1e4} fits so few steps.",
-            stacklevel=2,
         )
 
 

@@ -4,13 +4,13 @@ import dataclasses
 import json
 import pathlib
 import re
-import warnings
 from typing import Any
 
 import keras
 import numpy as np
 
 import keras_vit
+from keras_vit._warnings import warn
 from keras_vit.models import Model
 from keras_vit.preprocessing import _imagenet
 from keras_vit.training._models import model_facts
@@ -255,12 +255,11 @@ def _warn_of_order(count, data):
         f"{number} is {name!r}"
         for number, name in enumerate(data.class_names[:2])
     )
-    warnings.warn(
+    warn(
         f"The weights do not name their {count} classes. They are assumed to "
         f"be those of {data.name!r}, in the same order: class {first}, and so "
         "on. If this is wrong, so is the accuracy. A run's folder, with its "
         "config.json, has the names.",
-        stacklevel=3,
     )
 
 
