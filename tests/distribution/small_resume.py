@@ -15,6 +15,7 @@ import sys
 import keras
 
 import keras_vit
+from keras_vit import _logging
 from keras_vit import training
 from keras_vit.training import _job
 from tests.training.test_checkpoints import Crash
@@ -54,6 +55,7 @@ def crashing(fit):
 
 
 def main(folder, name):
+    _logging.show()
     name, model_devices = name.split(":")
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
