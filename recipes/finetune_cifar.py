@@ -268,6 +268,11 @@ def complete(config, data):
             "--dropout is for Vision Transformers and hybrids. A BiT has no "
             "encoder."
         )
+    if config.layer_decay is not None and not facts["stride"]:
+        raise ValueError(
+            "--layer-decay counts the blocks of Vision Transformers and "
+            "hybrids. A BiT has none: leave it out."
+        )
     mixup = config.mixup
     if mixup is None:
         mixup = 0.1 if bit and data.num_train >= 20_000 else 0.0

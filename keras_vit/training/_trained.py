@@ -100,7 +100,8 @@ def trained(weights, model=None, image_size=None, mode=None, protocol=None):
     config, data = told.get("config", {}), told.get("data", {})
     image_size = image_size or config.get("image_size")
     facts = {"mode": "tf"}
-    if not weights.endswith(".keras"):
+    # A .keras file may hold any model: it is compared with a name only.
+    if model is not None or not weights.endswith(".keras"):
         facts = model_facts(model, weights)
     loaded = _load(opened(model, weights), image_size)
     channels = loaded.input_shape[-1]
