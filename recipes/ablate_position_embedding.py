@@ -77,7 +77,10 @@ GRID = {
 # Figure 9: the class token takes 8/3 of the rate of the patches' mean.
 RATES = {"gap": 0.003, "token": 0.008}
 FILES = ("table.txt", "results.json", "table.png")
-_FREE = ("settings", "output", "overwrite", "checkpoint_every", "tensorboard")
+_FREE = (
+    *("settings", "output", "overwrite", "checkpoint_every", "tensorboard"),
+    "skip_bad_images",  # which a run may need that met one
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +123,11 @@ class Config(training.TrainingFlags):
         for name in ("epochs", "holdout"):
             if getattr(self, name) is not None:
                 raise ValueError(f"--{name} is not for this recipe.")
+        if self.keep != "last":
+            raise ValueError(
+                "--keep best would choose each setting's weights by the test "
+                "images that it is then compared on. Leave it out."
+            )
         settings_of(self)
 
 
@@ -152,6 +160,8 @@ def main(config):
         if config.mixed_precision:
             keras.config.set_dtype_policy("mixed_bfloat16")
         training.require("matplotlib")
+        if config.tensorboard:
+            training.require("tensorflow")
         data = training.find_data(
             config.dataset,
             skip_bad_images=config.skip_bad_images,

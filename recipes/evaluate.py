@@ -59,8 +59,9 @@ class Config(training.TrainedFlags):
     )
     test_split: str | None = training.flag(
         None,
-        "for a name in TFDS, the split to evaluate on; default: test, or "
-        "validation where test has no labels",
+        "for a name in TFDS, the split to evaluate on; default: without "
+        "--dataset that of the run, else test, or validation where test has "
+        "no labels",
         "NAME",
     )
     split: str = training.flag(
@@ -97,10 +98,13 @@ def main(config):
                 f"Nothing tells what {config.weights!r} was trained on: give "
                 "--dataset."
             )
+        test_split = config.test_split
+        if config.dataset is None:
+            test_split = test_split or trained.test_split
         data = training.find_data(
             name,
             skip_bad_images=config.skip_bad_images,
-            test_split=config.test_split,
+            test_split=test_split,
         )
         data = training.fitted(data, trained)
         places, class_names = training.places_of(trained, data)

@@ -60,8 +60,9 @@ class Config(training.TrainedFlags):
     )
     test_split: str | None = training.flag(
         None,
-        "for a name in TFDS, the split to evaluate on; default: test, or "
-        "validation where test has no labels",
+        "for a name in TFDS, the split to evaluate on; default: without "
+        "--dataset that of the run, else test, or validation where test has "
+        "no labels",
         "NAME",
     )
     protocol: str | None = training.flag(
@@ -111,10 +112,13 @@ def main(config):
         name = config.dataset or trained.dataset
         if name is None:
             raise ValueError("Give --dataset: nothing tells which one.")
+        test_split = config.test_split
+        if config.dataset is None:
+            test_split = test_split or trained.test_split
         data = training.find_data(
             name,
             skip_bad_images=config.skip_bad_images,
-            test_split=config.test_split,
+            test_split=test_split,
         )
         data = training.fitted(data, trained)
         model = training.features_of(trained.model)

@@ -25,7 +25,8 @@ Without --preset the settings are this recipe's own, for small machines and
 sets: batches of 64 and the size that the weights were made for. They are not
 the paper's. The presets' numbers and sources are in
 keras_vit/training/_presets.py; they train on the share of the training images
-that their source trains on, and evaluate on the test set.
+that their source trains on, and evaluate on the test set. --holdout 0, and the
+last training of --sweep, train on all of them.
 
 A run that was interrupted goes on where it was, bit for bit, with the same
 command.
@@ -166,6 +167,12 @@ class Config(training.TrainingFlags):
             training.rates_of(self.sweep)
             if self.learning_rate is not None:
                 raise ValueError("Give --sweep or --learning-rate, not both.")
+            if self.holdout == 0:
+                raise ValueError(
+                    "--sweep measures each learning rate on held-out images. "
+                    "Give --holdout a share above 0, or leave it out. "
+                    f"Received: --holdout {self.holdout:g}"
+                )
         training.check_numbers(self, "weight_decay", "clip", minimum=0)
         training.check_numbers(self, "warmup", "dropout", minimum=0, below=1)
         training.check_numbers(self, "warmup_steps", minimum=0)
@@ -260,6 +267,11 @@ def complete(config, data):
         raise ValueError(
             "--dropout is for Vision Transformers and hybrids. A BiT has no "
             "encoder."
+        )
+    if config.layer_decay is not None and not facts["stride"]:
+        raise ValueError(
+            "--layer-decay counts the blocks of Vision Transformers and "
+            "hybrids. A BiT has none: leave it out."
         )
     mixup = config.mixup
     if mixup is None:

@@ -94,6 +94,7 @@ class Config:
         training.check_numbers(self, "learning_rate", above=0)
         training.check_numbers(self, "warmup", minimum=0, below=1)
         training.check_numbers(self, "seed", minimum=0, below=2**32)
+        training.check_names(self, mode=("tf", "torch"))
         if self.weights is None:
             raise ValueError("Give --weights: what to fine-tune.")
         for name in self.tasks:
@@ -111,6 +112,11 @@ def main(config):
         training.require("tensorflow_datasets")
         facts = training.model_facts(config.model, config.weights)
         config = dataclasses.replace(config, mode=config.mode or facts["mode"])
+        if config.remat and not facts["stride"]:
+            raise ValueError(
+                "--remat is for Vision Transformers and hybrids. A BiT has no "
+                "encoder: leave it out."
+            )
         if facts["stride"]:
             training.check_patch_size(
                 config.image_size, facts["patch_size"] * facts["stride"]

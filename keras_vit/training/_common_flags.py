@@ -79,7 +79,8 @@ class TrainingFlags:
         None,
         "evaluate on a share of the training images, such as 0.1, which are "
         "then not trained on, and not on the test set; 'paper' for 1% of "
-        "ImageNet, 2% of CIFAR and 10% of others",
+        "ImageNet, 2% of CIFAR and 10% of others; 0 trains on all images and "
+        "evaluates on the test set, also where a preset leaves some out",
         "X|paper",
     )
     test_split: str | None = flag(

@@ -57,7 +57,8 @@ def begin(config, holdout=None):
     require("matplotlib")
     if config.tensorboard:
         require("tensorflow")
-    holdout = config.holdout or holdout
+    if config.holdout is not None:
+        holdout = config.holdout
     data = data_of(config, holdout)
     if share_of(data.name, holdout) and not data.num_dev:
         raise ValueError(
@@ -69,9 +70,16 @@ def begin(config, holdout=None):
 
 
 def data_of(config, holdout):
-    """Returns the data of a config, evaluated on its test set if `holdout` is
-    None. The images that a preset leaves out of training are left out then."""
-    left_out = holdout or config.published_holdout()
+    """Returns the data of a config.
+
+    Args:
+        config: `TrainingFlags`.
+        holdout: The share of the training images to evaluate on, or "paper".
+            With 0, the model trains on all of them and is evaluated on the
+            test set. With None, likewise, except that it does not train on
+            the images that a preset leaves out.
+    """
+    left_out = config.published_holdout() if holdout is None else holdout
     data = find_data(
         config.dataset, left_out, config.skip_bad_images, config.test_split
     )

@@ -74,7 +74,9 @@ def _sweep(plan, config):
     with before_training():
         chosen, data, output = begin(config, holdout="paper")
         config = dataclasses.replace(
-            config, output=str(output), holdout=config.holdout or "paper"
+            config,
+            output=str(output),
+            holdout="paper" if config.holdout is None else config.holdout,
         )
         rates = rates_of(config.sweep, config.dataset)
         jobs = {rate: _job_of(plan, config, data, rate) for rate in rates}
@@ -92,9 +94,12 @@ def _sweep(plan, config):
                 logger.info(f"\nsweep     learning rate {rate:g}")
             done[rate] = _trained(job, chosen, _folder(output, rate))
     best = _report(done, data, config, output, chosen)
-    config = dataclasses.replace(config, holdout=None, overwrite=False)
+    # 0, so that a preset leaves out no images either.
+    config = dataclasses.replace(
+        config, holdout=0.0, sweep=None, overwrite=False
+    )
     with before_training():
-        data = data_of(config, holdout=None)
+        data = data_of(config, config.holdout)
         job = _job_of(plan, config, data, best)
     facts = train(job, chosen, output)
     if chosen.first:

@@ -31,6 +31,8 @@ class Trained:
         protocol: String, or None if nothing tells.
         class_names: Tuple of strings, or None if nothing tells.
         dataset: What it was trained on, as `find_data` takes it, or None.
+        test_split: The split of that data set that the run named to be
+            evaluated on, or None.
         told_by: Path of the config.json that told, or None.
     """
 
@@ -41,6 +43,7 @@ class Trained:
     protocol: str | None = None
     class_names: tuple | None = None
     dataset: str | None = None
+    test_split: str | None = None
     told_by: str | None = None
 
     def reading(self, data, batch_size, protocol="vit_jax"):
@@ -100,7 +103,8 @@ def trained(weights, model=None, image_size=None, mode=None, protocol=None):
     config, data = told.get("config", {}), told.get("data", {})
     image_size = image_size or config.get("image_size")
     facts = {"mode": "tf"}
-    if not weights.endswith(".keras"):
+    # A .keras file may hold any model: it is compared with a name only.
+    if model is not None or not weights.endswith(".keras"):
         facts = model_facts(model, weights)
     loaded = _load(opened(model, weights), image_size)
     channels = loaded.input_shape[-1]
@@ -112,6 +116,7 @@ def trained(weights, model=None, image_size=None, mode=None, protocol=None):
         protocol=protocol or config.get("protocol"),
         class_names=tuple(data["class_names"]) if data else None,
         dataset=config.get("dataset"),
+        test_split=config.get("test_split"),
         told_by=told_by,
     )
 

@@ -70,6 +70,15 @@ def test_settings():
             asked(wrong)
     with pytest.raises(ValueError, match="gap or token. Received: 'map'"):
         recipe.Config(pooling="map")
+    with pytest.raises(ValueError, match="--keep best.*the test images"):
+        recipe.Config(keep="best")
+
+
+def test_a_run_that_met_a_bad_image_goes_on_without_it(tmp_path):
+    data = training.find_data("digits")
+    recipe.open_folder(config(tmp_path / "out"), data)
+    skipping = config(tmp_path / "out", skip_bad_images=True)
+    assert recipe.open_folder(skipping, data) == tmp_path / "out"
 
 
 def test_each_pooling_has_its_rate():

@@ -200,6 +200,43 @@ def test_real_labels_of_tfds(tmp_path, monkeypatch):
     assert found == {"results.json"}
 
 
+@pytest.mark.parametrize("program", ["evaluate", "few_shot"])
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), ("cifar10", "extra")),
+        (("--test-split", "test"), ("cifar10", "test")),
+        # The split of the run is that of its own data set.
+        (("--dataset", "cifar10"), ("cifar10", None)),
+    ],
+)
+def test_the_split_is_that_of_the_run(
+    program, flags, expected, tmp_path, monkeypatch, capsys
+):
+    model = keras_vit.VisionTransformer(
+        patch_size=4,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        input_shape=(8, 8, 3),
+        classes=10,
+    )
+    model.save(tmp_path / "model.keras")
+    config = {"dataset": "cifar10", "test_split": "extra"}
+    (tmp_path / "config.json").write_text(
+        json.dumps({"config": config, "data": {"class_names": ["a"] * 10}})
+    )
+    asked = []
+
+    def find_data(name, *, skip_bad_images, test_split):
+        asked.append((name, test_split))
+        raise ValueError("This is all that the test needs.")
+
+    monkeypatch.setattr(training, "find_data", find_data)
+    programs.refused(capsys, program, "--weights", tmp_path, *flags)
+    assert asked == [expected]
+
+
 def test_mistakes(trained_run, capsys, tmp_path):
     assert "Give --weights" in programs.refused(capsys, "evaluate")
     weights = ("--weights", trained_run)

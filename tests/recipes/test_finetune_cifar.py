@@ -422,6 +422,8 @@ def test_flags_that_are_given_are_used():
     assert model.get_layer("block_0").dropout == 0.25
     with pytest.raises(ValueError, match="--dropout is for Vision"):
         recipe.plan(recipe.Config(model="compact-bit", dropout=0.1), data)
+    with pytest.raises(ValueError, match="--layer-decay counts the blocks"):
+        recipe.plan(recipe.Config(model="compact-bit", layer_decay=0.5), data)
 
 
 def test_sizes_that_are_not_given():

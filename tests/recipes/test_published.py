@@ -144,7 +144,7 @@ def test_fine_tuning(command, datasets):
         assert rates == source["sweep"]
         _, data, _ = _main.begin(config, holdout="paper")
         assert data.num_dev == part(source["held_out"], config.dataset)
-        data = training.find_data(config.dataset)  # as the sweep's last run
+        data = _main.data_of(config, 0.0)  # as the sweep's last training
         config = dataclasses.replace(
             config, sweep=None, learning_rate=source["base_lr"]
         )
@@ -187,6 +187,23 @@ def test_fine_tuning(command, datasets):
     for i, step in enumerate(falls[:-1]):
         assert float(rate(step)) == pytest.approx(rate.peak / 10**i)
         assert float(rate(step + 1)) == pytest.approx(rate.peak / 10 ** (i + 1))
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        (finetune, "--preset vit_jax --dataset cifar10 --weights x.npz"),
+        (pretrain, "--preset augreg-imagenet --dataset imagenet2012"),
+    ],
+)
+def test_holdout_of_0_trains_on_all_images(program, command, datasets):
+    config = config_of(program, f"recipe.py {command} --holdout 0")
+    _, data, _ = _main.begin(config)
+    count = published.SIZES[config.dataset]["train"]
+    assert (data.num_train, data.num_dev) == (count, 0)
+    # Without the flag, the preset leaves some out.
+    _, data, _ = _main.begin(dataclasses.replace(config, holdout=None))
+    assert (data.num_train < count, data.num_dev) == (True, 0)
 
 
 @pytest.mark.parametrize("name", published.PRETRAINING)

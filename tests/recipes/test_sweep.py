@@ -33,6 +33,8 @@ def test_flags_that_do_not_go_together():
         recipe.Config(sweep="paper", learning_rate=0.1)
     with pytest.raises(ValueError, match="--holdout must be a share.*'much'"):
         recipe.Config(holdout="much")
+    with pytest.raises(ValueError, match="share above 0.*--holdout 0"):
+        recipe.Config(sweep="paper", holdout=0.0)
 
 
 def test_dev_images_are_evaluated_on(tmp_path):
@@ -149,6 +151,24 @@ def test_the_papers_grid_where_one_diverges(tmp_path, quick, capsys):
     del quick[:]
     run(steps=1, batch_size=8, sweep="paper", output=str(output))
     assert (0.03, False) not in quick
+
+
+def test_the_last_training_has_the_images_that_a_preset_leaves_out(
+    tmp_path, quick, monkeypatch
+):
+    """As in the paper, whose grid is measured on held-out images only."""
+    counts = []
+    job_of = _sweep._job_of
+
+    def recorded(plan, config, data, rate):
+        counts.append((data.num_train, data.num_dev))
+        return job_of(plan, config, data, rate)
+
+    monkeypatch.setattr(_sweep, "_job_of", recorded)
+    monkeypatch.setattr(recipe.Config, "published_holdout", lambda self: 0.2)
+    output = str(tmp_path / "out")
+    run(steps=1, batch_size=8, sweep="0.001,0.003", output=output)
+    assert counts == [(1295, 143), (1295, 143), (1438, 0)]
 
 
 def test_all_rates_are_too_high(tmp_path, quick, monkeypatch):

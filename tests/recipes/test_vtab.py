@@ -91,6 +91,21 @@ def test_mistakes(prepared, tmp_path, capsys):
     assert "There is no task 'dt'. --tasks takes: caltech101" in line
     line = programs.refused(capsys, "vtab", *prepared, "--image-size", 13)
     assert "--image-size" in line
+    line = programs.refused(capsys, "vtab", *prepared, "--mode", "caffe")
+    assert "--mode takes tf, torch. Received: caffe" in line
+    bit = keras_vit.BiT(
+        resnet_layers=(1, 1),
+        width_factor=0.5,
+        input_shape=(32, 32, 3),
+        classes=3,
+    )
+    bit.save(tmp_path / "bit.keras")
+    line = programs.refused(
+        capsys, "vtab", "--weights", tmp_path / "bit.keras", "--remat",
+        "--tasks", "dtd", "--output", tmp_path / "bit",
+    )  # fmt: skip
+    assert "--remat is for Vision Transformers" in line
+    assert not (tmp_path / "bit").exists()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "results.json").write_text("{}")
     line = programs.refused(capsys, "vtab", *prepared)

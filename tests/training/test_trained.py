@@ -66,6 +66,11 @@ def test_mistakes(tmp_path):
     keras_vit.converters.save(vit(), tmp_path / "a.npz")
     with pytest.raises(ValueError, match="does not hold a ViTB16"):
         training.trained(str(tmp_path / "a.npz"), "ViTB16")
+    run = write(tmp_path / "run", vit())
+    with pytest.raises(ValueError, match="does not hold a ViTB16"):
+        training.trained(run, "ViTB16")
+    with pytest.raises(ValueError, match="no model 'ViTB17'.* ViTB16"):
+        training.trained(run, "ViTB17")
     keras_vit.converters.save(
         vit(input_shape=(8, 16, 3)), tmp_path / "wide.keras"
     )
