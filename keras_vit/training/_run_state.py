@@ -23,10 +23,13 @@ def raise_if_another(path, found, expected):
     """
     expected = json.loads(json.dumps(expected))
     differing = [
-        f"{name} was {found.get(name)!r} and is {expected.get(name)!r}"
+        f"{name} was {found.get(name, 'not recorded')!r} and is "
+        f"{expected.get(name, 'not recorded')!r}"
         for name in sorted(found.keys() | expected.keys())
         if found.get(name) != expected.get(name)
     ]
+    if found.keys() != expected.keys():
+        differing.append("it was written by another version of this package")
     if differing:
         raise ValueError(
             f"{str(path)!r} is of another run: {'; '.join(differing)}. Run "

@@ -124,7 +124,8 @@ def _done(job, output):
     facts = json.loads(path.read_text())
     found = {**facts["config"], "backend": facts["versions"]["backend"]}
     expected = job.facts()
-    raise_if_another(path, {k: found.get(k) for k in expected}, expected)
+    known = {k: found[k] for k in expected if k in found}
+    raise_if_another(path, known, expected)
     return facts
 
 

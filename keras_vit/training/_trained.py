@@ -19,6 +19,13 @@ from keras_vit.training._models import opened
 _SHOWN = 5
 
 
+_SIGMOID = (
+    "\nThe model was trained with a sigmoid for each class. Its probabilities "
+    "here are the\nsoftmax of its logits: accuracy is right, percentages and "
+    "the calibration error are not\nthose of the training."
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Trained:
     """What `trained` found.
@@ -34,6 +41,7 @@ class Trained:
         test_split: The split of that data set that the run named to be
             evaluated on, or None.
         told_by: Path of the config.json that told, or None.
+        loss: Name of the loss it was trained with, or None.
     """
 
     model: Any
@@ -45,6 +53,7 @@ class Trained:
     dataset: str | None = None
     test_split: str | None = None
     told_by: str | None = None
+    loss: str | None = None
 
     def reading(self, data, batch_size, protocol="vit_jax"):
         """Returns the arguments of `Data.test` that the model needs.
@@ -71,6 +80,8 @@ class Trained:
             f"taken from {source}: image size {size}, mode {self.mode}, "
             f"protocol {self.protocol or 'not told'}, "
             f"{len(self.class_names or ())} names of classes"
+            + _SIGMOID
+            * (self.loss == "sigmoid")
         )
 
 
@@ -118,6 +129,7 @@ def trained(weights, model=None, image_size=None, mode=None, protocol=None):
         dataset=config.get("dataset"),
         test_split=config.get("test_split"),
         told_by=told_by,
+        loss=config.get("loss"),
     )
 
 

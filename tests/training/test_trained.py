@@ -116,6 +116,17 @@ def test_features_go_into_the_head(options, tmp_path):
     )
 
 
+def test_a_loss_of_sigmoids_is_mentioned(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    keras_vit.converters.save(vit(), folder / "model.keras")
+    for loss, mentioned in (("sigmoid", True), ("softmax", False)):
+        config = {"config": {"loss": loss}, "data": {"class_names": ["a"] * 3}}
+        (folder / "config.json").write_text(json.dumps(config))
+        found = training.trained(str(folder))
+        assert ("with a sigmoid" in found.describe()) == mentioned
+
+
 def test_other_activations_are_no_probabilities():
     model = vit(classifier_activation="sigmoid")
     with pytest.raises(ValueError, match="It ends in 'sigmoid'"):
