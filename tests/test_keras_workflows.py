@@ -268,7 +268,9 @@ def test_dtype_policies(policy, tmp_path):
 
 
 # With JAX on a CPU, a training step fails in XLA: "The precision
-# 'F16_F16_F32' is not supported by dot_general on CPU".
+# 'F16_F16_F32' is not supported by dot_general on CPU". It fails in the same
+# way with `keras.layers.MultiHeadAttention`, whatever
+# JAX_DEFAULT_MATMUL_PRECISION is.
 @pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("policy", ["mixed_float16", "float16"])
 def test_float16_policies(policy, tmp_path):

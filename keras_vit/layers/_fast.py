@@ -81,10 +81,24 @@ def layer_norm(**arguments):
 
 
 def is_watched(layer):
-    """Whether somebody sees what a layer, or one inside it, takes and gives."""
-    return keras.config.backend() == "torch" and any(
-        _torch_fast.has_hooks(part) for part in layer.modules()
+    """Returns whether code outside the package may see the inputs and outputs
+    of a layer or of a layer inside it: by a `call` that was replaced in the
+    instance, or by hooks of PyTorch."""
+    is_torch = keras.config.backend() == "torch"
+    return any(
+        _has_replaced_call(part) or (is_torch and _torch_fast.has_hooks(part))
+        for part in (layer, *layer._flatten_layers(include_self=False))
     )
+
+
+def _has_replaced_call(layer):
+    call = vars(layer).get("call")
+    if call is None:
+        return False
+    # `dense` below replaces it, too.
+    form = _drawing.FORMS.get(keras.config.backend())
+    kernel = None if form is None else form.dense
+    return getattr(call, "func", None) is not kernel
 
 
 def dense(layer, axes=1):

@@ -18,8 +18,9 @@ class Model(keras.Model):
     Where the class token alone is pooled, the last block computes that token
     and no other: its keys and values are of all tokens, all else of one. The
     graph is what it was. `feature_extractor`, or another model on the same
-    tensors, has all tokens where it gives them out; and so has a PyTorch hook
-    in the last block.
+    tensors, has all tokens where it gives them out; and so have a PyTorch hook
+    and a `call` that was replaced in the instance, in the last block, the
+    norms after it and the pooling layer.
 
     `fit`, `evaluate` and `predict` check the shape of an array or of a
     `tf.data.Dataset` of images before they begin: with JAX, Keras's trainer
@@ -53,8 +54,8 @@ class Model(keras.Model):
     def _leaving_out(self):
         if self._first_read is None:
             return contextlib.nullcontext()
-        block, norms, count = self._first_read
-        layers = [self.get_layer(name) for name in (block, *norms)]
+        block, readers, count = self._first_read
+        layers = [self.get_layer(name) for name in (block, *readers)]
         if any(_fast.is_watched(layer) for layer in layers):
             return contextlib.nullcontext()
         return _reading.first_of(layers[0], count)
@@ -111,36 +112,36 @@ def _first_read(nodes, outputs):
     """Finds the block of whose tokens only the first are read.
 
     Returns:
-        Its name, the names of the norms that read it, and how many tokens;
-        None if all tokens of all blocks are read.
+        Its name, the names of the layers that read its tokens, and how many
+        tokens; None if all tokens of all blocks are read.
     """
     for node in nodes:
         block = node.operation
         if type(block) is TransformerBlock:  # another may do more
             calls = sum(other.operation is block for other in nodes)
-            norms, count = _readers(node.outputs[0], nodes, outputs)
+            readers, count = _readers(node.outputs[0], nodes, outputs)
             if calls == 1 and count is not None:
-                return block.name, norms, count
+                return block.name, readers, count
     return None
 
 
 def _readers(tokens, nodes, outputs):
-    """Returns the norms that read tokens, and how many of the first are read
-    at most; None for all."""
-    norms, most = (), 0
+    """Returns the names of the norms and poolings that read tokens, and how
+    many of the first are read at most; None for all."""
+    names, most = (), 0
     if any(tokens is x for x in outputs):
-        return norms, None
+        return names, None
     for node in nodes:
         if not any(tokens is x for x in node.input_tensors):
             continue
         reader, count = node.operation, None
         if isinstance(reader, Pooling) and reader.mode == "token":
-            count = reader.index + 1
+            names, count = (*names, reader.name), reader.index + 1
         elif isinstance(reader, keras.layers.LayerNormalization):
             if reader.axis in (-1, 2, [-1], [2]):
                 more, count = _readers(node.outputs[0], nodes, outputs)
-                norms = (*norms, reader.name, *more)
+                names = (*names, reader.name, *more)
         if count is None:
-            return norms, None
+            return names, None
         most = max(most, count)
-    return norms, most
+    return names, most

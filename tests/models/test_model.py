@@ -1,5 +1,6 @@
 """What a model leaves out: the same results, for less."""
 
+import math
 import threading
 
 import keras
@@ -62,14 +63,16 @@ def values(x):
 def tokens_of(model, monkeypatch):
     """How many tokens the MLP of the last block is given."""
     mlp, seen = model.get_layer("block_2").mlp, []
-    original = mlp.call
+    original = type(mlp).call
 
-    def call(x, **arguments):
-        seen.append(x.shape[1])
-        return original(x, **arguments)
+    def call(self, x, **arguments):
+        if self is mlp:
+            seen.append(x.shape[1])
+        return original(self, x, **arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(mlp, "call", call)
+        # In the class: a `call` replaced in the instance gets all tokens.
+        patch.setattr(type(mlp), "call", call)
         model(IMAGES)
     return seen[-1]
 
@@ -219,6 +222,34 @@ def test_a_replaced_forward_sees_all_tokens(name):
     layer.forward = wrapped
     model(IMAGES)
     assert seen == [(2, 17, 16)]
+
+
+@pytest.mark.backends("torch")
+def test_a_hook_of_the_pooling_layer_receives_all_tokens():
+    model, seen = build(), []
+    model.get_layer("pooling").register_forward_pre_hook(
+        lambda layer, args: seen.append(tuple(args[0].shape))
+    )
+    model(IMAGES)
+    assert seen == [(2, 17, 16)]
+
+
+@pytest.mark.parametrize("name", ["block", "mlp", "dense_2", "encoder_norm"])
+def test_a_replaced_call_returns_all_tokens(name):
+    model, seen = build(), []
+    block = model.get_layer("block_2")
+    layers = {"block": block, "mlp": block.mlp, "dense_2": block.mlp.dense_2}
+    layer = layers.get(name) or model.get_layer(name)
+    call = layer.call
+
+    def wrapped(*arguments, **options):
+        output = call(*arguments, **options)
+        seen.append(math.prod(output.shape))
+        return output
+
+    layer.call = wrapped
+    model(IMAGES)
+    assert seen == [2 * 17 * 16]
 
 
 @pytest.mark.backends("torch")
