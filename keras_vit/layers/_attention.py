@@ -111,7 +111,7 @@ class MultiHeadAttention(CompositeLayer):
         # Keras's GlorotUniform would take the first axis for a convolution's
         # window and start far too small.
         start = _initializers.glorot(hidden_size, hidden_size)
-        layer = keras.layers.EinsumDense(
+        layer = _fast.EinsumDense(
             equation,
             output_shape=(None, *output_shape),
             bias_axes=("D" if len(output_shape) == 1 else "Hd")
@@ -122,7 +122,8 @@ class MultiHeadAttention(CompositeLayer):
             dtype=self.dtype_policy,
             name=name,
         )
-        return _fast.dense(layer, axes=3 - len(output_shape))
+        layer.num_summed_axes = 3 - len(output_shape)
+        return layer
 
     def _norm(self, name):
         return _fast.layer_norm(

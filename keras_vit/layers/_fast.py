@@ -86,35 +86,41 @@ def is_watched(layer):
     instance, or by hooks of PyTorch."""
     is_torch = keras.config.backend() == "torch"
     return any(
-        _has_replaced_call(part) or (is_torch and _torch_fast.has_hooks(part))
+        "call" in vars(part) or (is_torch and _torch_fast.has_hooks(part))
         for part in (layer, *layer._flatten_layers(include_self=False))
     )
 
 
-def _has_replaced_call(layer):
-    call = vars(layer).get("call")
-    if call is None:
-        return False
-    # `dense` below replaces it, too.
-    form = _drawing.FORMS.get(keras.config.backend())
-    kernel = None if form is None else form.dense
-    return getattr(call, "func", None) is not kernel
+class _FusedBias:
+    """Computes a dense layer by a kernel that adds the bias while it sums.
 
-
-def dense(layer, axes=1):
-    """Returns a `Dense` or `EinsumDense` that adds its bias while it sums.
-
-    Quantised, the layer calls what it always does.
-
-    Args:
-        layer: The layer. It has no activation, and sums over the last `axes`
-            axes of what it is given.
-        axes: Integer.
+    The layer has no activation. It sums over the last `num_summed_axes` axes of
+    its inputs. Quantised, it computes what Keras's layer does.
     """
-    form = _drawing.FORMS.get(keras.config.backend())
-    if form is not None:
-        layer.call = functools.partial(form.dense, layer, axes)
-    return layer
+
+    num_summed_axes = 1
+
+    def call(self, inputs, training=None):
+        kernels = _drawing.FORMS.get(keras.config.backend())
+        if kernels is None:
+            return self.reference_call(inputs)
+        return kernels.dense(self, self.num_summed_axes, inputs)
+
+    def reference_call(self, inputs):
+        """Computes the layer with Keras's own operations."""
+        return super().call(inputs)
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        # Keras quantises a subclass only without the check of its type.
+        return super().quantize(mode, type_check=False, config=config)
+
+
+class Dense(_FusedBias, keras.layers.Dense):
+    """A `keras.layers.Dense` that a kernel of the backend computes."""
+
+
+class EinsumDense(_FusedBias, keras.layers.EinsumDense):
+    """A `keras.layers.EinsumDense` that a kernel of the backend computes."""
 
 
 def gelu(x, approximate, training=False):

@@ -45,14 +45,13 @@ class MlpBlock(CompositeLayer):
         )
 
     def _dense(self, inputs, units, name):
-        layer = keras.layers.Dense(
+        return _fast.Dense(
             units,
             kernel_initializer=_initializers.glorot(inputs, units),
             bias_initializer=_initializers.Normal(1e-6),
             dtype=self.dtype_policy,
             name=name,
         )
-        return _fast.dense(layer)
 
     def build(self, input_shape):
         hidden_size, gates = input_shape[-1], self.activation == "swiglu"

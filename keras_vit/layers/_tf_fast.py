@@ -19,8 +19,9 @@ is_plain = contextvars.ContextVar("is_plain", default=False)
 def fits(x):
     """Whether an accelerator's own kernels are none of the question."""
     if (
-        is_plain.get()
-        or keras.config.backend() != "tensorflow"
+        # First, since `torch.compile` cannot trace the `get` below.
+        keras.config.backend() != "tensorflow"
+        or is_plain.get()
         or keras.backend.standardize_dtype(x.dtype) != "float32"
     ):
         return False
@@ -96,7 +97,7 @@ def dense(layer, axes, x, training=None):
     """A product of two matrices and a bias, which TensorFlow makes one kernel,
     with a GELU that follows."""
     if layer.bias is None or not fits(x):
-        return type(layer).call(layer, x)
+        return layer.reference_call(x)
     import tensorflow as tf
 
     kernel, bias = map(ops.convert_to_tensor, (layer.kernel, layer.bias))

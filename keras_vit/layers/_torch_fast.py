@@ -91,7 +91,7 @@ def dense(layer, axes, x, training=None):
         "float64",
         "bfloat16",
     ):
-        return type(layer).call(layer, x)
+        return layer.reference_call(x)
     import torch
 
     kernel, bias = map(keras.ops.convert_to_tensor, (layer.kernel, layer.bias))

@@ -59,6 +59,7 @@ def resolve(said):
         or s.checkpoint is None
         or s.checkpoint.layout in ("timm", "mae")
         or (s.pooling == "first_patch" and _may_pool_first_patch(s, told))
+        or (s.pooling == "first_patch" and _is_bare_keras_file(s, told))
     )
     if s.include_top and s.pooling is None and _may_pool_first_patch(s, told):
         warn(
@@ -96,6 +97,19 @@ def _may_pool_first_patch(s, told):
         s.checkpoint is not None
         and first_patch_is_possible(s.checkpoint.layout, told)
         and "pooling" not in s.checkpoint.config
+    )
+
+
+def _is_bare_keras_file(s, told):
+    """Whether a `.weights.h5` file without a config has the arrays of "gap",
+    which are those of "first_patch"."""
+    return (
+        s.checkpoint is not None
+        and s.checkpoint.layout == "keras"
+        and told.get("pooling") == "gap"
+        # Arrays do not tell the activation, so the file holds a config if it
+        # is there.
+        and "activation" not in s.checkpoint.config
     )
 
 

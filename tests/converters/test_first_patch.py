@@ -116,3 +116,32 @@ def test_converting_says_so_and_takes_the_argument(tmp_path):
 def test_other_layouts_refuse_it(layout, tmp_path):
     with pytest.raises(ValueError, match="pooling 'first_patch'"):
         save(build(class_token=True), tmp_path / "a.safetensors", layout)
+
+
+def test_a_weights_file_keeps_the_head(tmp_path):
+    """Keras's `save_weights` stores no pooling."""
+    arguments = {
+        "input_shape": (16, 16, 3),
+        "patch_size": 8,
+        "hidden_size": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+        "classes": 3,
+        "pooling": "first_patch",
+        "class_token": False,
+    }
+    model = keras_vit.VisionTransformer(**arguments)
+    random = np.random.default_rng(0)
+    model.set_weights([random.normal(size=w.shape) for w in model.weights])
+    model.save_weights(tmp_path / "m.weights.h5")
+    again = keras_vit.VisionTransformer(
+        **arguments,
+        weights=str(tmp_path / "m.weights.h5"),
+        activation="gelu_tanh",
+        norm_epsilon=1e-6,
+        resampling="bilinear_align_corners",
+    )
+    for found, expected in zip(
+        again.get_weights(), model.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)

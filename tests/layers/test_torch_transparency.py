@@ -13,6 +13,7 @@ import keras_vit
 from tests.harness import numpy
 
 pytestmark = pytest.mark.backends("torch")
+torch = pytest.importorskip("torch")
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.normal(size=(2, 32, 32, 3)).astype("float32")
@@ -172,3 +173,22 @@ def test_trace(make, gradients):
     with torch.set_grad_enabled(gradients):
         traced = torch.jit.trace(model, images)
         torch.testing.assert_close(traced(images), model(images))
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_compile_without_graph_breaks(gradients):
+    """Stock `keras.layers.MultiHeadAttention` cannot, nor can convolutions of
+    Keras: `torch.compile(BiT)` needs `fullgraph=False`."""
+    model = keras_vit.VisionTransformer(
+        patch_size=8,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=2,
+        input_shape=(16, 16, 3),
+        classes=3,
+    )
+    x = torch.ones(2, 16, 16, 3)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    with torch.set_grad_enabled(gradients):
+        torch.testing.assert_close(compiled(x), model(x))
