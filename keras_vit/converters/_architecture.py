@@ -198,7 +198,7 @@ def _raise_if_ambiguous(facts, prefixes, counts, grids):
 
     A class token with a position and a grid that is no square looks like a
     square grid and a class token without. In timm's models, registers have no
-    position, and neither has the class token beside them; of those with layer
+    position, and neither has their class token; of those with layer
     scale, this is so in DeiT III but not in DINOv2.
     """
     first = prefixes[0]

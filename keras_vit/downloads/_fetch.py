@@ -54,7 +54,7 @@ def fetch(folder, sources, check=None, what="The file"):
     """Returns `(path, source)` of a file, downloading it if it is not there.
 
     A file comes to `folder` whole and checked, or not at all. The SHA-256 that
-    it then has is recorded beside it, with its size and time of modification.
+    it then has is recorded next to the file, with size and modification time.
     As long as these two are the same the file is not read again; if one is
     another, the file's SHA-256 must still be the recorded one. A file put
     there by hand is checked in the same way when it is first used. One process

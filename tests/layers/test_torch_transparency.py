@@ -57,8 +57,6 @@ def hybrid():
 @pytest.mark.parametrize("make", [vit, bit, hybrid])
 def test_hooks_may_keep_tensors_without_copying_them(make):
     """No layer overwrites a tensor that another layer has returned."""
-    import torch
-
     model = make()
     kept = []
 
@@ -135,8 +133,6 @@ SLOW_VMAP = pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("activation", ["gelu_tanh", "gelu", "swiglu"])
 def test_vmap_of_a_model(activation, gradients):
-    import torch
-
     model = vit(activation=activation)
     images = torch.tensor(IMAGES)
     with torch.set_grad_enabled(gradients):
@@ -148,8 +144,6 @@ def test_vmap_of_a_model(activation, gradients):
 @SLOW_VMAP
 def test_vmap_of_gradients():
     """Gradients of each image's own logits, as saliency maps take them."""
-    import torch
-
     model = vit()
     images = torch.tensor(IMAGES)
 
@@ -166,8 +160,6 @@ def test_vmap_of_gradients():
 @pytest.mark.parametrize("make", [vit, bit, hybrid])
 def test_trace(make, gradients):
     """`torch.jit.trace` checks its own trace."""
-    import torch
-
     model = make()
     images = torch.tensor(IMAGES)
     with torch.set_grad_enabled(gradients):
