@@ -10,6 +10,7 @@ from keras_vit import layers as layers
 from keras_vit import pretraining as pretraining
 from keras_vit import training as training
 from keras_vit._version import __version__ as __version__
+from keras_vit.checkpoints import list_weights as list_weights
 from keras_vit.models import BiT as BiT
 from keras_vit.models import BiT_R50x1 as BiT_R50x1
 from keras_vit.models import BiT_R50x3 as BiT_R50x3
@@ -41,4 +42,3 @@ from keras_vit.models import ViTTi16 as ViTTi16
 from keras_vit.models import feature_extractor as feature_extractor
 from keras_vit.preprocessing import decode_predictions as decode_predictions
 from keras_vit.preprocessing import preprocess_input as preprocess_input
-from keras_vit.weights import list_weights as list_weights

@@ -1,5 +1,6 @@
 """What programs share; plain Python."""
 
+import ast
 import importlib
 import sys
 import warnings
@@ -81,3 +82,14 @@ def require(module, extra):
             "such programs need: in a clone of the repository, pip install "
             f'".[{extra}]"'
         ) from error
+
+
+def setting(text):
+    """Reads `name=value`, where the value is one of Python's or a word."""
+    name, found, value = text.partition("=")
+    if not found:
+        raise ValueError(f"--set takes name=value. Received: {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value  # a word, such as gelu

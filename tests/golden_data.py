@@ -11,8 +11,8 @@ import tempfile
 
 import numpy as np
 
+from keras_vit.checkpoints._files import read
 from keras_vit.converters import open_checkpoint
-from keras_vit.converters._files import read
 from tests import containers
 from tests.golden_tables import DERIVED
 from tests.golden_tables import PRETRAINING as PRETRAINING

@@ -40,8 +40,8 @@ import hashlib, sys
 sys.path.insert(0, {str(ROOT)!r})
 import keras_vit
 from keras_vit.downloads import Source
-from keras_vit.weights._row import Weights
-from keras_vit.weights._table import TABLE
+from keras_vit.checkpoints._row import Weights
+from keras_vit.checkpoints._table import TABLE
 folder, digest, *addresses = sys.argv[1:]
 files = tuple((Source(x, digest), "vit_jax") for x in addresses)
 arguments = TABLE["ViTTi16", "augreg-imagenet21k"].arguments

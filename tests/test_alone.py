@@ -51,7 +51,7 @@ def test_first_steps(tmp_path):
     code = """
 import keras, numpy as np
 import keras_vit
-from keras_vit.converters._cli import main
+from keras_vit.convert import main
 
 def build(**arguments):
     return keras_vit.VisionTransformer(

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import keras_vit
-from keras_vit.weights._table import ALIASES
-from keras_vit.weights._table import TABLE
+from keras_vit.checkpoints._table import ALIASES
+from keras_vit.checkpoints._table import TABLE
 from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
@@ -20,7 +20,7 @@ TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 TEXTS["recipes/README.md"] = (ROOT / "recipes" / "README.md").read_text()
 # What a program of `tools/` takes is said here.
 SOURCES = {
-    "convert": ("keras_vit/converters/_cli.py",),
+    "convert": ("keras_vit/convert.py",),
     "inspect": ("keras_vit/inspection/_cli.py",),
     "export": ("keras_vit/exporting/_cli.py",),
     "benchmark": ("tools/benchmark.py",),

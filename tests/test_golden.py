@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import convert as _cli
+from keras_vit.checkpoints._convert import from_checkpoint
+from keras_vit.checkpoints._formats import FORMATS
 from keras_vit.converters import Checkpoint
-from keras_vit.converters import _cli
 from keras_vit.converters import open_checkpoint
-from keras_vit.converters._convert import from_checkpoint
-from keras_vit.converters._formats import FORMATS
 from keras_vit.layers._position_embedding import fit_embedding
-from keras_vit.layers._resampling import resample
-from keras_vit.weights import load_into
+from keras_vit.layers.resampling import resample
+from keras_vit.models import load_into
 from tests import golden_data
 
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import convert as _cli
 from keras_vit import pretraining
-from keras_vit.converters import _cli
+from keras_vit.checkpoints._files import read
 from keras_vit.converters import open_checkpoint
-from keras_vit.converters._files import read
 from tests import golden_data
 
 CASES = golden_data.PRETRAINING

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.converters import _cli
+from keras_vit import convert as _cli
+from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints._files import write
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
-from keras_vit.converters._files import read
-from keras_vit.converters._files import write
 from tests import golden_data
 from tests.golden_data import RESNET_TOLERANCE
 from tests.golden_data import RESNETS

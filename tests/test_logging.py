@@ -13,7 +13,7 @@ from keras_vit.training import _progress
 from tests.training import run_small
 
 # What these print is the output of a program.
-PROGRAMS = ("converters/_cli.py",)
+PROGRAMS = ("convert.py",)
 
 
 @pytest.mark.backends("torch")

@@ -21,7 +21,7 @@ pretraining training
 
 
 def test_public_names():
-    rooms = {"models", "preprocessing", "weights", "downloads"}
+    rooms = {"models", "preprocessing", "checkpoints", "downloads"}
     rooms |= {"exporting"}  # of a tool
     found = {name for name in dir(keras_vit) if not name.startswith("_")}
     assert sorted(found - rooms) == sorted(PUBLIC)

@@ -23,6 +23,6 @@ def enter_beside_the_door():
 
 if __name__ == "__main__":
     enter_beside_the_door()
-    from keras_vit.converters._cli import main
+    from keras_vit.convert import main
 
     sys.exit(main())

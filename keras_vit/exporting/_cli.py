@@ -48,7 +48,6 @@ def main(argv=None):
 
 
 def _run(a):
-    from keras_vit.converters._cli import setting
     from keras_vit.exporting import _export
     from keras_vit.exporting import _formats
     from keras_vit.exporting import _loading
@@ -61,7 +60,7 @@ def _run(a):
         target, not _formats.FORMATS[name].suffix, a.overwrite
     )
     logger.info(f"reading  {a.model}")
-    settings = dict(map(setting, a.set))
+    settings = dict(map(_program.setting, a.set))
     model, shape = _loading.load(a.model, a.layout, settings, a.image_size)
     shape = (a.batch, *shape)
     if a.softmax:

@@ -6,7 +6,7 @@ import keras
 
 from keras_vit import converters
 from keras_vit import downloads
-from keras_vit.converters._files import of_run
+from keras_vit.checkpoints._files import of_run
 from keras_vit.inspection import _parts
 
 SIZE = 224  # pixels, where nothing tells

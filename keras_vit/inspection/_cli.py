@@ -36,7 +36,6 @@ def main(argv=None):
 def _run(a):
     from keras_vit import converters
     from keras_vit import training
-    from keras_vit.converters._cli import setting
     from keras_vit.inspection import _facts
     from keras_vit.inspection import _images
     from keras_vit.inspection import _parts
@@ -46,7 +45,7 @@ def _run(a):
     training.require("matplotlib")
     output = training.check_output(a.out, a.overwrite, "--out")
     paths = _images.image_paths(a.images)
-    settings = dict(map(setting, a.set))
+    settings = dict(map(_program.setting, a.set))
     logger.info(f"reading  {a.model}")
     checkpoint = converters.open_checkpoint(
         a.model, a.layout, settings.get("num_heads")

@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_vit._program import label
-from keras_vit.layers._resampling import resample
+from keras_vit.layers.resampling import resample
 
 DARK, BLUE, RED, PALE = "#22303c", "#1f5fa8", "#c62828", "#9aa5b1"
 PALE_RGB = np.array([0.78, 0.82, 0.86])

@@ -5,7 +5,7 @@ from keras_vit.inspection import _parts
 from keras_vit.inspection._maps import each_map
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers import Pooling
-from keras_vit.layers._resampling import resample
+from keras_vit.layers.resampling import resample
 
 
 def attention_rollout(maps, residual=True):

@@ -3,6 +3,7 @@ from keras_vit.layers._attention_pooling import (
     AttentionPooling as AttentionPooling,
 )
 from keras_vit.layers._class_token import ClassToken as ClassToken
+from keras_vit.layers._fast import LayerNormalization as LayerNormalization
 from keras_vit.layers._group_norm import GroupNorm as GroupNorm
 from keras_vit.layers._layer_scale import LayerScale as LayerScale
 from keras_vit.layers._mask_token import MaskToken as MaskToken

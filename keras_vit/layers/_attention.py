@@ -3,10 +3,10 @@ import math
 import keras
 from keras import ops
 
-from keras_vit.layers import _checks
+from keras_vit import _checks
 from keras_vit.layers import _fast
-from keras_vit.layers import _initializers
 from keras_vit.layers import _quantization
+from keras_vit.layers import initializers
 from keras_vit.layers._composite import CompositeLayer
 from keras_vit.layers._relative_position import relative_logits
 
@@ -110,7 +110,7 @@ class MultiHeadAttention(CompositeLayer):
         # For the (hidden_size, hidden_size) matrix. Given the 3-D kernel,
         # Keras's GlorotUniform would take the first axis for a convolution's
         # window and start far too small.
-        start = _initializers.glorot(hidden_size, hidden_size)
+        start = initializers.glorot(hidden_size, hidden_size)
         layer = _fast.EinsumDense(
             equation,
             output_shape=(None, *output_shape),
@@ -118,7 +118,7 @@ class MultiHeadAttention(CompositeLayer):
             if bias
             else None,
             kernel_initializer=start,
-            bias_initializer=_initializers.Constant(0.0),
+            bias_initializer=initializers.Constant(0.0),
             dtype=self.dtype_policy,
             name=name,
         )

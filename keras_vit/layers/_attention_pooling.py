@@ -1,10 +1,10 @@
 import keras
 from keras import ops
 
-from keras_vit.layers import _checks
+from keras_vit import _checks
 from keras_vit.layers import _fast
-from keras_vit.layers import _initializers
 from keras_vit.layers import _quantization
+from keras_vit.layers import initializers
 from keras_vit.layers._attention import MultiHeadAttention
 from keras_vit.layers._composite import CompositeLayer
 from keras_vit.layers._mlp import MlpBlock
@@ -68,7 +68,7 @@ class AttentionPooling(CompositeLayer):
         batch, _, hidden_size = input_shape
         self.probe = self.add_weight(
             shape=(1, 1, hidden_size),
-            initializer=_initializers.glorot(1, hidden_size),
+            initializer=initializers.glorot(1, hidden_size),
             name="probe",
         )
         one = (batch, 1, hidden_size)

@@ -115,6 +115,11 @@ def build(make, wanted=True):
     return make()
 
 
+def skip():
+    """Returns a context within which no initial values are computed."""
+    return _set(wanted=False)
+
+
 def at_once():
     """Returns a context within which nothing waits for the end of `build`."""
     return _set(beside=None)

@@ -12,10 +12,10 @@ import keras
 from keras import ops
 
 from keras_vit.layers import _drawing
-from keras_vit.layers import _initializers
 from keras_vit.layers import _jax_fast
 from keras_vit.layers import _tf_fast
 from keras_vit.layers import _torch_fast
+from keras_vit.layers import initializers
 
 MANY = 256  # tokens, from which a batch's scores are too many for the cache
 LONG = 1024  # queries, beyond which scores are the largest of all tensors
@@ -74,8 +74,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
 def layer_norm(**arguments):
     """Returns a `LayerNormalization` whose initial values NumPy makes."""
     return LayerNormalization(
-        gamma_initializer=_initializers.Constant(1.0),
-        beta_initializer=_initializers.Constant(0.0),
+        gamma_initializer=initializers.Constant(1.0),
+        beta_initializer=initializers.Constant(0.0),
         **arguments,
     )
 

@@ -1,6 +1,6 @@
 import keras
 
-from keras_vit.layers import _checks
+from keras_vit import _checks
 
 
 @keras.saving.register_keras_serializable("keras_vit")

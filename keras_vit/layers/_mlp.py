@@ -1,10 +1,10 @@
 import keras
 
+from keras_vit import _checks
 from keras_vit.layers import _activation
-from keras_vit.layers import _checks
 from keras_vit.layers import _fast
-from keras_vit.layers import _initializers
 from keras_vit.layers import _quantization
+from keras_vit.layers import initializers
 from keras_vit.layers._composite import CompositeLayer
 
 
@@ -47,8 +47,8 @@ class MlpBlock(CompositeLayer):
     def _dense(self, inputs, units, name):
         return _fast.Dense(
             units,
-            kernel_initializer=_initializers.glorot(inputs, units),
-            bias_initializer=_initializers.Normal(1e-6),
+            kernel_initializer=initializers.glorot(inputs, units),
+            bias_initializer=initializers.Normal(1e-6),
             dtype=self.dtype_policy,
             name=name,
         )

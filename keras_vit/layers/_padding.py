@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.layers import _checks
+from keras_vit import _checks
 from keras_vit.layers import _patch_grid
 
 

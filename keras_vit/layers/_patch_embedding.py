@@ -3,10 +3,10 @@ import math
 import keras
 from keras import ops
 
-from keras_vit.layers import _checks
-from keras_vit.layers import _initializers
+from keras_vit import _checks
 from keras_vit.layers import _padding
 from keras_vit.layers import _patch_grid
+from keras_vit.layers import initializers
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -71,7 +71,7 @@ class PatchEmbedding(keras.Layer):
             )
         self.kernel = self.add_weight(
             shape=(*self.patch_size, channels, self.hidden_size),
-            initializer=_initializers.lecun(
+            initializer=initializers.lecun(
                 math.prod(self.patch_size) * channels
             ),
             name="kernel",
@@ -79,7 +79,7 @@ class PatchEmbedding(keras.Layer):
         if self.use_bias:
             self.bias = self.add_weight(
                 shape=(self.hidden_size,),
-                initializer=_initializers.Constant(0.0),
+                initializer=initializers.Constant(0.0),
                 name="bias",
             )
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})

@@ -2,15 +2,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers import _checks
-from keras_vit.layers import _initializers
+from keras_vit import _checks
 from keras_vit.layers import _position_store
+from keras_vit.layers import initializers
 from keras_vit.layers._patch_grid import size_of
 from keras_vit.layers._position_fitting import fit_axis
 from keras_vit.layers._position_fitting import fit_embedding
 from keras_vit.layers._position_fitting import known
-from keras_vit.layers._resampling import RESAMPLINGS
-from keras_vit.layers._resampling import resample
+from keras_vit.layers.resampling import RESAMPLINGS
+from keras_vit.layers.resampling import resample
 
 KINDS = ("learned", "learned_2d", "sincos2d", "none")
 
@@ -135,7 +135,7 @@ class AddPositionEmbs(keras.Layer):
         # Resampling stays in the variable's precision: hence no autocast.
         return self.add_weight(
             shape=shape,
-            initializer=_initializers.Normal(0.02),
+            initializer=initializers.Normal(0.02),
             autocast=False,
             name=name,
         )

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_vit.layers._resampling import resample
+from keras_vit.layers.resampling import resample
 
 
 def known(size):

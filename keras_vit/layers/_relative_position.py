@@ -4,12 +4,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers import _checks
-from keras_vit.layers import _initializers
+from keras_vit import _checks
 from keras_vit.layers import _position_store
+from keras_vit.layers import initializers
 from keras_vit.layers._patch_grid import size_of
 from keras_vit.layers._position_fitting import fit_offsets
-from keras_vit.layers._resampling import RESAMPLINGS
+from keras_vit.layers.resampling import RESAMPLINGS
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -85,7 +85,7 @@ class RelativePositionEmbs(keras.Layer):
         # Resampling stays in the variable's precision: hence no autocast.
         self.offsets = self.add_weight(
             shape=(2 * rows * columns - 1, self.head_size),
-            initializer=_initializers.Normal(0.02),
+            initializer=initializers.Normal(0.02),
             autocast=False,
             name="offsets",
         )

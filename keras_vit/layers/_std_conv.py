@@ -3,9 +3,9 @@ import math
 import keras
 from keras import ops
 
-from keras_vit.layers import _checks
-from keras_vit.layers import _initializers
+from keras_vit import _checks
 from keras_vit.layers import _padding
+from keras_vit.layers import initializers
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -84,7 +84,7 @@ class StdConv2D(keras.Layer):
             )
         self.kernel = self.add_weight(
             shape=(*self.kernel_size, channels, self.filters),
-            initializer=_initializers.lecun(
+            initializer=initializers.lecun(
                 math.prod(self.kernel_size) * channels
             ),
             autocast=False,

@@ -2,7 +2,7 @@ import functools
 
 import keras
 
-from keras_vit.layers import _checks
+from keras_vit import _checks
 from keras_vit.layers import _fast
 from keras_vit.layers import _quantization
 from keras_vit.layers import _reading

@@ -10,6 +10,8 @@ from keras_vit.models._features import feature_extractor as feature_extractor
 from keras_vit.models._hybrid import (
     HybridVisionTransformer as HybridVisionTransformer,
 )
+from keras_vit.models._load import load_into as load_into
+from keras_vit.models._load import variables_of as variables_of
 from keras_vit.models._model import Model as Model
 from keras_vit.models._variants import VARIANTS as VARIANTS
 from keras_vit.models._variants import R26ViTB32 as R26ViTB32

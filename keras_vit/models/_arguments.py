@@ -3,18 +3,18 @@ and with nothing left open."""
 
 import types
 
+from keras_vit import _checks
 from keras_vit._warnings import warn
-from keras_vit.converters import Checkpoint
-from keras_vit.converters import open_checkpoint
-from keras_vit.converters._layouts import first_patch_is_possible
-from keras_vit.converters._resnet import RULES
-from keras_vit.layers import _checks
-from keras_vit.layers import _initializers
+from keras_vit.checkpoints import Checkpoint
+from keras_vit.checkpoints import named
+from keras_vit.checkpoints import open_checkpoint
+from keras_vit.checkpoints._layouts import first_patch_is_possible
+from keras_vit.checkpoints._resnet import RULES
 from keras_vit.layers import _patch_grid
+from keras_vit.layers import initializers
 from keras_vit.models import _positions
 from keras_vit.models import _resnet
 from keras_vit.models._input_shape import shape_of
-from keras_vit.weights import named
 
 DEFAULT_IMAGE_SIZE = 224
 CLASSES_21K = 21843
@@ -302,13 +302,13 @@ def _prefix_tokens(s):
     patches, in order, and how many of them have a position."""
     tokens, positioned = [], 0
     if s.class_token:
-        tokens.append(("class_token", 1, _initializers.Constant(0.0)))
+        tokens.append(("class_token", 1, initializers.Constant(0.0)))
     if s.distillation:
-        tokens.append(("distillation_token", 1, _initializers.Normal(0.02)))
+        tokens.append(("distillation_token", 1, initializers.Normal(0.02)))
     if s.position_prefix == "class":
         positioned = len(tokens)
     if s.num_registers:
-        small = _initializers.Normal(0.02)
+        small = initializers.Normal(0.02)
         tokens.append(("register_tokens", s.num_registers, small))
     if s.position_prefix == "all":
         positioned = sum(count for _, count, _ in tokens)

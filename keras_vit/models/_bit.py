@@ -2,9 +2,9 @@ import types
 
 import keras
 
-from keras_vit.converters._resnet import RULES
+from keras_vit import _checks
+from keras_vit.checkpoints._resnet import RULES
 from keras_vit.layers import GroupNorm
-from keras_vit.layers import _checks
 from keras_vit.models import _arguments
 from keras_vit.models import _resnet
 from keras_vit.models import _trunk

@@ -1,7 +1,7 @@
 import difflib
 import inspect
 
-from keras_vit.weights import named
+from keras_vit.checkpoints import named
 
 # What timm, keras-hub and vit-keras call it.
 _ELSEWHERE = {

@@ -1,6 +1,6 @@
 """Which positions a model has, and where they are added."""
 
-from keras_vit.layers import _checks
+from keras_vit import _checks
 
 KINDS = ("learned", "learned_1d", "learned_2d", "relative", "sincos2d", "none")
 PLACEMENTS = ("stem", "every_layer", "every_layer_shared")

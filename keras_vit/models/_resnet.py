@@ -7,12 +7,12 @@ stage.
 
 import keras
 
-from keras_vit.converters import _resnet
+from keras_vit import _checks
+from keras_vit.checkpoints import _resnet
 from keras_vit.layers import GroupNorm
 from keras_vit.layers import MaxPool2D
 from keras_vit.layers import ResidualUnit
 from keras_vit.layers import StdConv2D
-from keras_vit.layers import _checks
 
 GROUPS = 32
 

@@ -13,10 +13,10 @@ from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers import _drawing
 from keras_vit.layers import _fast
-from keras_vit.layers import _initializers
+from keras_vit.layers import initializers
+from keras_vit.models._load import load_into
 from keras_vit.models._model import Model
 from keras_vit.models._resnet import resnet
-from keras_vit.weights import load_into
 
 
 def build(s):
@@ -217,8 +217,8 @@ def _pre_logits(x, size):
     return keras.layers.Dense(
         size,
         activation="tanh",
-        kernel_initializer=_initializers.lecun(x.shape[-1]),
-        bias_initializer=_initializers.Constant(0.0),
+        kernel_initializer=initializers.lecun(x.shape[-1]),
+        bias_initializer=initializers.Constant(0.0),
         name="pre_logits",
     )(x)
 
@@ -230,8 +230,8 @@ def head_layer(classes, activation, name):
     return keras.layers.Dense(
         classes,
         activation=activation,
-        kernel_initializer=_initializers.Constant(0.0),
-        bias_initializer=_initializers.Constant(0.0),
+        kernel_initializer=initializers.Constant(0.0),
+        bias_initializer=initializers.Constant(0.0),
         dtype="float32" if half else policy,
         name=name,
     )

@@ -1,9 +1,9 @@
 import keras
 from keras import ops
 
+from keras_vit import _checks
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import TransformerBlock
-from keras_vit.layers import _checks
 from keras_vit.pretraining import _masks
 from keras_vit.pretraining._masked_model import MaskedModel
 from keras_vit.pretraining._parts import head_policy

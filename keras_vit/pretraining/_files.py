@@ -5,9 +5,9 @@ import dataclasses
 import keras
 
 from keras_vit import converters
-from keras_vit.converters._convert import raise_if
-from keras_vit.converters._decoder import without_decoder
-from keras_vit.converters._keras_files import is_pretraining
+from keras_vit.checkpoints._convert import raise_if
+from keras_vit.checkpoints._decoder import without_decoder
+from keras_vit.checkpoints._keras_files import is_pretraining
 from keras_vit.pretraining._autoencoder import MaskedAutoencoder
 from keras_vit.pretraining._image_modeling import MaskedImageModeling
 from keras_vit.pretraining._patch_prediction import MaskedPatchPrediction

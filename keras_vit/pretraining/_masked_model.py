@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
+from keras_vit.models import variables_of
 from keras_vit.pretraining._parts import Parts
-from keras_vit.weights import variables_of
 
 # Arguments of `compile` that need labels.
 _UNUSED = ("loss", "loss_weights", "metrics", "weighted_metrics")

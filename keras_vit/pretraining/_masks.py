@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from keras_vit.layers import _checks
+from keras_vit import _checks
 
 # BEiT's blocks: at least 16 of 196 patches, up to 1 : 0.3 long or high.
 _SMALLEST = 16 / 196

@@ -2,8 +2,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import _checks
 from keras_vit.layers import MaskToken
-from keras_vit.layers import _checks
 from keras_vit.pretraining import _masks
 from keras_vit.pretraining._masked_model import MaskedModel
 from keras_vit.pretraining._parts import head_policy

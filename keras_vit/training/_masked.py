@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit import pretraining
-from keras_vit.converters._models import write_keras
+from keras_vit.converters import write_keras
 from keras_vit.training._flags import require
 from keras_vit.training._models import COMPACT
 from keras_vit.training._models import build_model

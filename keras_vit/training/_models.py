@@ -8,19 +8,19 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.converters import Checkpoint
-from keras_vit.converters import open_checkpoint
-from keras_vit.converters._layouts import meaning
-from keras_vit.converters._layouts import raise_unless_held
-from keras_vit.converters._layouts import spelling_of
-from keras_vit.converters._models import describe
-from keras_vit.converters._positions import is_positions
-from keras_vit.converters._resnet import stride
+from keras_vit.checkpoints import Checkpoint
+from keras_vit.checkpoints import named
+from keras_vit.checkpoints import open_checkpoint
+from keras_vit.checkpoints._layouts import meaning
+from keras_vit.checkpoints._layouts import raise_unless_held
+from keras_vit.checkpoints._layouts import spelling_of
+from keras_vit.checkpoints._positions import is_positions
+from keras_vit.checkpoints._resnet import stride
+from keras_vit.checkpoints._table import ALIASES
+from keras_vit.checkpoints._table import TABLE
+from keras_vit.converters import describe
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
-from keras_vit.weights import named
-from keras_vit.weights._table import ALIASES
-from keras_vit.weights._table import TABLE
 
 # For minutes on two CPU cores: the function, its arguments, pixels.
 _RESNET = {"resnet_layers": (1, 1), "width_factor": 0.5}

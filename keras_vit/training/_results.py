@@ -11,7 +11,7 @@ import keras
 
 import keras_vit
 from keras_vit._logging import logger
-from keras_vit.converters._models import write_keras
+from keras_vit.converters import write_keras
 from keras_vit.models import Model
 from keras_vit.training._flags import UserError
 from keras_vit.training._models import layout_of

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.converters import _archives
-from keras_vit.converters import _cli
+from keras_vit import convert as _cli
+from keras_vit.checkpoints import _archives
+from keras_vit.checkpoints._files import read
 from keras_vit.converters import load
 from keras_vit.converters import save
-from keras_vit.converters._files import read
 from tests.containers import FLAX
 from tests.containers import KEYS
 from tests.containers import arrays_of

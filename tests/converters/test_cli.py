@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.converters import _cli
-from keras_vit.converters._files import read
+from keras_vit import convert as _cli
+from keras_vit.checkpoints._files import read
 from tests import golden_data
 
 TOOL = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"

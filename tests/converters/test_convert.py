@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.converters import _convert
-from keras_vit.converters._architecture import architecture
-from keras_vit.converters._checkpoint import open_checkpoint
-from keras_vit.converters._formats import FORMATS
-from keras_vit.converters._layouts import POSITION_PREFIXES
-from keras_vit.converters._writing import write_checkpoint
+from keras_vit.checkpoints import _convert
+from keras_vit.checkpoints._architecture import architecture
+from keras_vit.checkpoints._checkpoint import open_checkpoint
+from keras_vit.checkpoints._formats import FORMATS
+from keras_vit.checkpoints._layouts import POSITION_PREFIXES
+from keras_vit.checkpoints._writing import write_checkpoint
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -169,7 +169,7 @@ def test_wrong_number_of_axes_is_named():
 
 
 def test_no_framework_at_the_top_of_any_file():
-    folder = pathlib.Path(keras_vit.converters.__file__).parent
+    folder = pathlib.Path(keras_vit.checkpoints.__file__).parent
     for path in folder.glob("*.py"):
         for node in ast.parse(path.read_text()).body:
             names = [a.name for a in getattr(node, "names", [])]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.converters import _cli
+from keras_vit import convert as _cli
 from keras_vit.converters import load
 from keras_vit.converters import save
-from keras_vit.weights import variables_of
+from keras_vit.models import variables_of
 from tests import reference
 
 TOLERANCE = 3e-5

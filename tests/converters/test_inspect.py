@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.converters import _cli
-from keras_vit.converters import _progress
+from keras_vit import convert as _cli
+from keras_vit.checkpoints import _progress
+from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints._files import write
+from keras_vit.checkpoints._inspect import inspect
 from keras_vit.converters import save
-from keras_vit.converters._files import read
-from keras_vit.converters._files import write
-from keras_vit.converters._inspect import inspect
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -149,7 +149,7 @@ def test_long_reading_and_writing_is_tracked(monkeypatch, tmp_path):
         seen.append((title, size))
         return iter(items)
 
-    monkeypatch.setattr("keras_vit.converters._containers.track", track)
+    monkeypatch.setattr("keras_vit.checkpoints._containers.track", track)
     arrays = {"a": np.ones(4, "float32")}
     for suffix in (".npz", ".safetensors"):
         write(arrays, tmp_path / f"a{suffix}")

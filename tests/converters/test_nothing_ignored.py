@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.checkpoints._convert import from_checkpoint
+from keras_vit.checkpoints._convert import to_checkpoint
 from keras_vit.converters import open_checkpoint
-from keras_vit.converters._convert import from_checkpoint
-from keras_vit.converters._convert import to_checkpoint
-from keras_vit.weights import load_into
+from keras_vit.models import load_into
 from tests import golden_data
 
 # What cannot change a result: a key's bias shifts all scores of a query

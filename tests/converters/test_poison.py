@@ -13,11 +13,11 @@ import h5py
 import numpy as np
 import pytest
 
-from keras_vit.converters import _cli
+from keras_vit import convert as _cli
+from keras_vit.checkpoints._files import read
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
-from keras_vit.converters._files import read
 from tests.fuzzing import _readers
 
 pytestmark = pytest.mark.backends("torch")

@@ -2,8 +2,8 @@
 
 import pytest
 
+from keras_vit.checkpoints._files import read
 from keras_vit.converters import load
-from keras_vit.converters._files import read
 
 torch = pytest.importorskip("torch")
 

@@ -6,10 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from keras_vit.converters import _cli
-from keras_vit.converters._files import read
-from keras_vit.converters._files import write
-from keras_vit.converters._verify import verify
+from keras_vit import convert as _cli
+from keras_vit._verify import verify
+from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints._files import write
 from tests import golden_data
 
 # case, target, layout to write, --set, libraries that run

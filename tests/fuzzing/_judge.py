@@ -7,13 +7,13 @@ import sys
 
 import numpy as np
 
-from keras_vit.converters import _checkpoint
-from keras_vit.converters import _cli
-from keras_vit.converters import _hdf5_newer
-from keras_vit.converters import _inspect
-from keras_vit.converters import _layouts
+from keras_vit import convert as _cli
+from keras_vit.checkpoints import _checkpoint
+from keras_vit.checkpoints import _hdf5_newer
+from keras_vit.checkpoints import _inspect
+from keras_vit.checkpoints import _layouts
+from keras_vit.checkpoints._files import read
 from keras_vit.converters import open_checkpoint
-from keras_vit.converters._files import read
 
 _told = {}
 

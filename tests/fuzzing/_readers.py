@@ -95,9 +95,9 @@ def tiny():
 def save_all(folder):
     import torch
 
+    from keras_vit.checkpoints._files import read
+    from keras_vit.checkpoints._files import write
     from keras_vit.converters import save
-    from keras_vit.converters._files import read
-    from keras_vit.converters._files import write
 
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.layers import _initializers
+from keras_vit.layers import initializers
 
 SHAPE = (8, 50, 1000)
 
 
 def start(name):
     return {
-        "uniform": lambda: _initializers.glorot(40, 20),
-        "normal": lambda: _initializers.Normal(0.3),
-        "truncated": lambda: _initializers.lecun(16),
-        "constant": lambda: _initializers.Constant(0.5),
+        "uniform": lambda: initializers.glorot(40, 20),
+        "normal": lambda: initializers.Normal(0.3),
+        "truncated": lambda: initializers.lecun(16),
+        "constant": lambda: initializers.Constant(0.5),
     }[name]()
 
 
@@ -55,8 +55,8 @@ def test_seeds(name):
 def test_a_config_keeps_the_seed_that_was_passed():
     """And no other: Keras's initializers store None where none was passed."""
     for make in (
-        lambda seed: _initializers.Uniform(0.1, seed=seed),
-        lambda seed: _initializers.Normal(0.1, seed=seed),
+        lambda seed: initializers.Uniform(0.1, seed=seed),
+        lambda seed: initializers.Normal(0.1, seed=seed),
     ):
         assert make(None).get_config()["seed"] is None
         seeded = make(5)

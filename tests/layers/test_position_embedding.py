@@ -14,9 +14,9 @@ from keras_vit.layers import MultiHeadAttention
 from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers._position_embedding import fit_embedding
 from keras_vit.layers._position_fitting import fit_offsets
-from keras_vit.layers._resampling import RESAMPLINGS
-from keras_vit.layers._resampling import resample
-from keras_vit.layers._resampling import resampling_matrix
+from keras_vit.layers.resampling import RESAMPLINGS
+from keras_vit.layers.resampling import resample
+from keras_vit.layers.resampling import resampling_matrix
 from tests.harness import numpy
 
 length = st.integers(1, 12)

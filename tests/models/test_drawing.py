@@ -8,7 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit.layers import _drawing
-from keras_vit.layers import _initializers
+from keras_vit.layers import initializers
 from keras_vit.models import _trunk
 from tests.harness import numpy
 
@@ -71,13 +71,13 @@ def test_a_variable_that_copied_its_start_is_made_again(
 
 def test_counting_parameters_initializes_no_weights(monkeypatch):
     called = []
-    initialize = _initializers._Start.__call__
+    initialize = initializers._Start.__call__
 
     def counted(self, shape, dtype=None):
         called.append(shape)
         return initialize(self, shape, dtype)
 
-    monkeypatch.setattr(_initializers._Start, "__call__", counted)
+    monkeypatch.setattr(initializers._Start, "__call__", counted)
     with keras.StatelessScope(initialize_variables=False):
         model = keras_vit.VisionTransformer(**SIZES)
     assert not called
@@ -108,7 +108,7 @@ def test_what_breaks_while_it_is_built_is_told(at_once, monkeypatch):
 
 
 def test_what_breaks_while_it_is_drawn_is_told(monkeypatch):
-    monkeypatch.setattr(_initializers.Uniform, "_draw", lambda *_: 1 / 0)
+    monkeypatch.setattr(initializers.Uniform, "_draw", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         build()
 

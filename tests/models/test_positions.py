@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.checkpoints._formats import FORMATS
+from keras_vit.converters import describe
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
-from keras_vit.converters._formats import FORMATS
-from keras_vit.converters._models import describe
 from keras_vit.models._positions import KINDS
 from keras_vit.models._positions import PLACEMENTS
 from tests.harness import numpy

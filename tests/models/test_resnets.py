@@ -193,7 +193,7 @@ def test_bit_comes_back_from_files(preactivation, tmp_path):
 
 
 def test_hybrid_is_described_by_its_layers():
-    from keras_vit.converters._models import describe
+    from keras_vit.converters import describe
 
     rules = {
         "group_norm_epsilon": 0.1,

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.checkpoints._convert import Format
 from keras_vit.converters import Checkpoint
-from keras_vit.converters._convert import Format
 from keras_vit.layers._position_embedding import fit_embedding
-from keras_vit.weights import load_into
-from keras_vit.weights import variables_of
-from keras_vit.weights._adapt import adapt_channels
+from keras_vit.models import load_into
+from keras_vit.models import variables_of
+from keras_vit.models._adapt import adapt_channels
 from tests import golden_data
 from tests.harness import numpy
 

@@ -11,17 +11,17 @@ import pytest
 
 import keras_vit
 from keras_vit import _logging
-from keras_vit.converters._cli import main
-from keras_vit.converters._formats import FORMATS
-from keras_vit.converters._resnet import RULES
-from keras_vit.converters._resnet import stride
+from keras_vit.checkpoints import _named
+from keras_vit.checkpoints._formats import FORMATS
+from keras_vit.checkpoints._resnet import RULES
+from keras_vit.checkpoints._resnet import stride
+from keras_vit.checkpoints._row import Weights
+from keras_vit.checkpoints._table import ALIASES
+from keras_vit.checkpoints._table import TABLE
+from keras_vit.convert import main
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import _bit_variants
 from keras_vit.models import _variants
-from keras_vit.weights import _named
-from keras_vit.weights._row import Weights
-from keras_vit.weights._table import ALIASES
-from keras_vit.weights._table import TABLE
 from tests import server as web
 from tests.server import publish
 
@@ -68,12 +68,12 @@ def saved(model, tmp_path, suffix, layout, drop=(), **changed):
     path = tmp_path / f"saved{suffix}"
     keras_vit.converters.save(model, path, layout, overwrite=True)
     if drop or changed:
-        arrays = keras_vit.converters._files.read(path)
+        arrays = keras_vit.checkpoints._files.read(path)
         for key in drop:
             del arrays[key]
         path.unlink()
         arrays.update(changed)
-        keras_vit.converters._files.write(arrays, path)
+        keras_vit.checkpoints._files.write(arrays, path)
     return path.read_bytes()
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import keras_vit
 from keras_vit.layers import _drawing
-from keras_vit.layers import _initializers
-from keras_vit.weights import load_into
+from keras_vit.layers import initializers
+from keras_vit.models import load_into
 from tests import golden_data
 from tests.harness import numpy
 
@@ -36,7 +36,7 @@ SMALL = {
 def drawn(monkeypatch):
     """The shapes that are drawn."""
     shapes = []
-    for kind in (_initializers.Uniform, _initializers.Normal):
+    for kind in (initializers.Uniform, initializers.Normal):
         draw = kind._draw
 
         def _draw(self, generator, x, draw=draw):
