@@ -5,7 +5,6 @@ import keras
 from keras_vit import _checks
 from keras_vit.layers import _fast
 from keras_vit.layers import _quantization
-from keras_vit.layers import _reading
 from keras_vit.layers import _remat
 from keras_vit.layers._attention import MultiHeadAttention
 from keras_vit.layers._composite import CompositeLayer
@@ -45,13 +44,19 @@ class TransformerBlock(CompositeLayer):
     Call arguments:
         inputs: Tokens of shape `(batch, length, hidden_size)`.
         relative: Output of `RelativePositionEmbs`, or None.
+        num_queries: Integer, or None for all. Number of output tokens to
+            compute: the first ones, attending to all tokens of `inputs`. A
+            model that pools only the class token needs no other token of its
+            last block.
         training: Boolean. Whether dropout is on.
 
     Output shape:
-        That of `inputs`.
+        `(batch, length, hidden_size)`, or
+        `(batch, num_queries, hidden_size)`.
 
     Raises:
-        ValueError: if `num_heads` does not divide the hidden size, or if the
+        ValueError: if `num_queries` is not from 1 to the number of tokens, if
+            `num_heads` does not divide the hidden size, or if the
             inputs carry a mask of an earlier layer: masks are not supported.
     """
 
@@ -122,23 +127,35 @@ class TransformerBlock(CompositeLayer):
             self.scale_2.build(inputs_shape)
         self.restore_trainable()
 
-    def call(self, inputs, relative=None, training=False, mask=None):
+    def call(
+        self,
+        inputs,
+        relative=None,
+        num_queries=None,
+        training=False,
+        mask=None,
+    ):
         _checks.no_mask(self, mask)
-        # Now: gradients may want these values when the model has ended.
-        count = _reading.count_of(self)
+        _check_num_queries(num_queries, inputs.shape[1])
         if self.remat and training:
             tensors = (inputs,) if relative is None else (inputs, relative)
-            train = functools.partial(self._call, training=True, count=count)
+            train = functools.partial(
+                self._call, training=True, num_queries=num_queries
+            )
             return _remat.call(self, train, *tensors)
-        return self._call(inputs, relative, training, count)
+        return self._call(inputs, relative, training, num_queries)
 
-    def _call(self, inputs, relative=None, training=False, count=None):
+    def _call(self, inputs, relative=None, training=False, num_queries=None):
         x = self.norm_1(inputs)
-        if count is None or relative is not None:
+        if num_queries is None:
             x = self.attention(x, relative=relative, training=training)
         else:
-            x = self.attention(x[:, :count], x, training=training)
-            inputs = inputs[:, :count]
+            inputs = inputs[:, :num_queries]
+            if relative is None:
+                x = self.attention(x[:, :num_queries], x, training=training)
+            else:  # `relative` is of the last tokens, the patches
+                x = self.attention(x, relative=relative, training=training)
+                x = x[:, :num_queries]
         if self.dropout > 0:
             x = self._dropout(x, training=training)
         if self.scale_1 is not None:
@@ -153,8 +170,24 @@ class TransformerBlock(CompositeLayer):
             y = self._path_2(y, training=training)
         return x + y
 
-    def compute_output_shape(self, inputs_shape, relative_shape=None):
-        return inputs_shape
+    def compute_output_shape(
+        self, inputs_shape, relative_shape=None, num_queries=None
+    ):
+        batch, length, channels = inputs_shape
+        _check_num_queries(num_queries, length)
+        return (batch, num_queries or length, channels)
+
+    def compute_output_spec(
+        self,
+        inputs,
+        relative=None,
+        num_queries=None,
+        training=False,
+        mask=None,
+    ):
+        # Keras passes only the shapes of tensors to `compute_output_shape`.
+        shape = self.compute_output_shape(inputs.shape, num_queries=num_queries)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def compute_mask(self, inputs, previous_mask):
         # Keras asks for it when a model is built, without a call.
@@ -182,3 +215,14 @@ class TransformerBlock(CompositeLayer):
             "drop_path": self.drop_path,
             "remat": self.remat,
         }
+
+
+def _check_num_queries(num_queries, length):
+    if num_queries is None:
+        return
+    _checks.positive_int("num_queries", num_queries)
+    if length is not None and num_queries > length:
+        raise ValueError(
+            f"`num_queries` must be at most the number of tokens, {length}. "
+            f"Received: num_queries={num_queries}"
+        )
