@@ -56,7 +56,7 @@ def main(argv=None):
 
 def _run(arguments):
     settings = dict(map(_program.setting, arguments.set))
-    source = downloads.local(arguments.source)
+    source = downloads.fetch_if_remote(arguments.source)
     if arguments.inspect:
         print(inspect(source, arguments.layout, settings))
         return 0

@@ -1,10 +1,10 @@
-"""Files and repositories of the Hugging Face hub: hf://owner/name[@revision]
-and, for one file, hf://owner/name[@revision]/path."""
+"""Downloads from the Hugging Face hub: repositories, hf://owner/name[@revision],
+and single files, hf://owner/name[@revision]/path."""
 
 import contextlib
 import os
 
-# What is asked for first; the second kind is older.
+# Patterns of weight files, the preferred format first.
 _WEIGHTS = tuple(
     (f"{stem}.{suffix}", f"{stem}-*.{suffix}", f"{stem}.{suffix}.index.json")
     for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin"))
@@ -12,7 +12,7 @@ _WEIGHTS = tuple(
 
 
 def parse(address):
-    """Returns `(repository, revision, file)`; the last two may be None.
+    """Return `(repository, revision, file)`; the last two may be None.
 
     Raises:
         ValueError: if the address does not name a repository.
@@ -22,36 +22,40 @@ def parse(address):
     name, _, revision = name.partition("@")
     if not owner or not name:
         raise ValueError(
-            "An address on the Hugging Face hub is hf://owner/name, or "
-            "hf://owner/name/path/of/a/file, either with @revision behind the "
-            f"name. Received: {address!r}"
+            "An address on the Hugging Face hub is hf://owner/name or "
+            "hf://owner/name/path/of/a/file, optionally with @revision after "
+            f"the name. Received: {address!r}"
         )
     return f"{owner}/{name}", revision or None, file or None
 
 
 def download_file(address, folder):
-    """Downloads one file into a folder and returns its path.
+    """Download one file into a folder and return its path.
 
     Raises:
-        OSError: if it could not be had; the message says why.
+        OSError: if the download failed.
     """
     repository, revision, file = parse(address)
-    with _told_plainly():
+    with _translate_errors():
         return _hub().hf_hub_download(
             repository, file, revision=revision, local_dir=folder
         )
 
 
 def download_repository(address, cache):
-    """Downloads a repository's config and weights into the hub's own kind of
-    cache, which holds several revisions, and returns the folder.
+    """Download a repository's config and weights and return their folder.
+
+    Args:
+        address: String, hf://owner/name[@revision].
+        cache: Path of a cache in the format of huggingface_hub, which holds
+            several revisions.
 
     Raises:
-        OSError: if it could not be had; the message says why.
+        OSError: if the download failed, or the repository has no weights.
     """
     repository, revision, _ = parse(address)
     hub = _hub()
-    with _told_plainly(address):
+    with _translate_errors(address):
         for names in _WEIGHTS:
             folder = hub.snapshot_download(
                 repository,
@@ -59,8 +63,10 @@ def download_repository(address, cache):
                 cache_dir=cache,
                 allow_patterns=["config.json", *names],
             )
-            there = set(os.listdir(folder) if os.path.isdir(folder) else ())
-            if {names[0], names[2]} & there:
+            if any(
+                os.path.exists(os.path.join(folder, name))
+                for name in (names[0], names[2])
+            ):
                 return folder
         raise OSError(
             f"{repository} has neither {_WEIGHTS[0][0]} nor {_WEIGHTS[1][0]}. "
@@ -80,24 +86,25 @@ def _hub():
 
 
 @contextlib.contextmanager
-def _told_plainly(address=None):
-    """Keeps of the hub's errors the first line of what caused them."""
+def _translate_errors(address=None):
+    """Raise an `OSError` with the first line of the root cause."""
     try:
         yield
     except MemoryError:
         raise
     except Exception as error:
-        # Ours already, or the machine's, such as a full disk.
+        # Raised above, or by the system, such as for a full disk.
         if type(error) is OSError or getattr(error, "errno", None) is not None:
             raise
         cause = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         lines = str(cause).strip().splitlines() or [""]
-        said = f"{lines[0]} ({type(error).__name__})"
+        message = f"{lines[0]} ({type(error).__name__})"
         if address:
-            said = (
-                f"{address} could not be had: {said}. Without a network, "
-                "download the folder elsewhere and give its path."
+            message = (
+                f"{address} could not be downloaded: {message}. Without a "
+                "network, download the folder on another machine and give its "
+                "path."
             )
-        raise OSError(said) from error
+        raise OSError(message) from error

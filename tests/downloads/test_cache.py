@@ -16,8 +16,8 @@ import pytest
 from keras_vit import _logging
 from keras_vit import downloads
 from keras_vit.downloads import Source
-from keras_vit.downloads import _fetch
-from keras_vit.downloads import _http
+from keras_vit.downloads import cache
+from keras_vit.downloads import http
 from tests import server as web
 
 pytestmark = pytest.mark.backends("torch")
@@ -28,7 +28,7 @@ DIGEST = hashlib.sha256(BODY).hexdigest()
 
 @pytest.fixture
 def server(server, monkeypatch):
-    monkeypatch.setattr(_http, "_CHUNK", 10_000)
+    monkeypatch.setattr(http, "CHUNK_SIZE", 10_000)
     server.files["a/w.bin"] = BODY
     return server
 
@@ -45,7 +45,7 @@ def is_body(path, source):
 
 def get(server, folder, *paths, digest="", check=is_body):
     sources = [Source(server.url + p, digest) for p in paths or ("a/w.bin",)]
-    return downloads.fetch(folder, tuple(sources), check, what="W")
+    return downloads.fetch(folder, tuple(sources), check, label="W")
 
 
 def kept(folder):
@@ -67,7 +67,7 @@ def assert_refused(server, folder, *words, paths=("a/w.bin",), **options):
     with pytest.raises(OSError) as error:
         get(server, folder, *paths, **options)
     text = str(error.value)
-    by_hand = f"put w.bin into the folder {str(folder)!r} by hand"
+    by_hand = f"put w.bin into the folder {str(folder)!r}"
     for word in (*words, "W could not be downloaded", by_hand):
         assert word in text, text
     for path in paths:
@@ -87,7 +87,7 @@ def test_once(server, folder, capsys):
 @pytest.mark.parametrize("code", [403, 404, 410])
 def test_refused(server, folder, code):
     server.behave["a/w.bin"] = web.status(code)
-    assert_refused(server, folder, f"it answered {code}")
+    assert_refused(server, folder, f"the server answered {code}")
     assert server.paths() == ["a/w.bin"]  # asking again would not help
 
 
@@ -124,9 +124,9 @@ def test_all_sources_are_named(server, folder):
     assert_refused(
         server,
         folder,
-        "it gave a web page instead of the file",
-        "it answered 403",
-        "it answered 404",
+        "the server sent a web page instead of the file",
+        "the server answered 403",
+        "the server answered 404",
         paths=("b/w.bin", "c/w.bin", "d/w.bin"),
     )
 
@@ -154,7 +154,8 @@ def test_broken_off_goes_on(server, folder):
 
 def test_broken_off_goes_on_in_the_next_run(server, folder):
     server.behave["a/w.bin"] = web.Truncated(3)
-    assert_refused(server, folder, "it broke off after 262500 of 300000 bytes")
+    text = "the connection ended after 262500 of 300000 bytes"
+    assert_refused(server, folder, text)
     assert_got(server, folder)
     assert server.hits[-1] == ("a/w.bin", "bytes=262500-")
 
@@ -162,7 +163,7 @@ def test_broken_off_goes_on_in_the_next_run(server, folder):
 def test_another_version_starts_anew(server, folder):
     server.behave["a/w.bin"] = web.Truncated(3)
     server.files["a/w.bin"] = bytes(300_000)
-    assert_refused(server, folder, "it broke off")
+    assert_refused(server, folder, "the connection ended")
     server.files["a/w.bin"] = BODY  # its ETag is another
     assert_got(server, folder)
 
@@ -170,10 +171,10 @@ def test_another_version_starts_anew(server, folder):
 def test_killed_before_another_version_came(server, folder, monkeypatch):
     server.behave["a/w.bin"] = web.Truncated(3)
     server.files["a/w.bin"] = bytes(300_000)
-    assert_refused(server, folder, "it broke off")
+    assert_refused(server, folder, "the connection ended")
     server.files["a/w.bin"] = BODY
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(_http, "_receive", lambda *arguments: sys.exit())
+        patch.setattr(http, "_receive", lambda *arguments: sys.exit())
         get(server, folder)
     assert_got(server, folder, check=None, digest=f"sha256:{DIGEST}")
     assert server.hits[-1][1] is None
@@ -190,7 +191,7 @@ def test_a_server_without_versions_starts_anew(server, folder):
         handler.wfile.write(body[: 1000 if left[0] >= 0 else None])
 
     server.behave["a/w.bin"] = nameless
-    assert_refused(server, folder, "it broke off after 1000")
+    assert_refused(server, folder, "the connection ended after 1000")
     assert_got(server, folder)
     assert {span for _, span in server.hits} == {None}
 
@@ -214,7 +215,7 @@ def test_another_range_than_asked_for(server, folder):
 
 
 def test_stalled(server, folder, monkeypatch):
-    monkeypatch.setattr(_http, "TIMEOUT", 0.3)
+    monkeypatch.setattr(http, "TIMEOUT", 0.3)
 
     def stall(handler, body):
         handler.send_response(200)
@@ -224,11 +225,11 @@ def test_stalled(server, folder, monkeypatch):
         time.sleep(0.8)
 
     server.behave["a/w.bin"] = stall
-    assert_refused(server, folder, "nothing came for 0.3 s")
+    assert_refused(server, folder, "no data for 0.3 s")
 
 
 def test_slow_is_not_stalled(server, folder, monkeypatch):
-    monkeypatch.setattr(_http, "TIMEOUT", 0.5)
+    monkeypatch.setattr(http, "TIMEOUT", 0.5)
     server.behave["a/w.bin"] = web.slowly(1.5, pieces=15)
     assert_got(server, folder)
 
@@ -253,7 +254,7 @@ def test_changed_after_the_download(server, folder):
     path, _ = get(server, folder)
     path.write_bytes(BODY[:-1] + b"x")
     with pytest.raises(
-        OSError, match=f"expected {DIGEST}. Delete it and w.bin.json"
+        OSError, match=f"expected {DIGEST}.*delete it and w.bin.json"
     ):
         get(server, folder)
     path.unlink()
@@ -266,14 +267,14 @@ def test_put_there_by_hand(server, folder):
     path, _ = get(server, folder)
     assert server.hits == []
     path.write_bytes(bytes(len(BODY)))
-    with pytest.raises(OSError, match="Delete it"):  # its digest is known now
+    with pytest.raises(OSError, match="delete it"):  # its digest is known now
         get(server, folder)
 
 
 def test_something_else_put_there_by_hand(server, folder):
     folder.mkdir(parents=True)
     (folder / "w.bin").write_bytes(b"no")
-    with pytest.raises(OSError, match="by hand, is not what it should be: it"):
+    with pytest.raises(OSError, match="expected file: it is not"):
         get(server, folder)
     assert server.hits == []
 
@@ -293,7 +294,7 @@ def test_not_enough_room(server, folder, monkeypatch):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_the_disk_fills_up(server, folder, monkeypatch):
     full = {"open": lambda path, mode: open("/dev/full", "wb", buffering=0)}
-    monkeypatch.setattr(_http, "open", full["open"], raising=False)
+    monkeypatch.setattr(http, "open", full["open"], raising=False)
     with pytest.raises(OSError, match="does not fit on the disk"):
         get(server, folder)
     assert kept(folder) == [".lock"]
@@ -302,7 +303,7 @@ def test_the_disk_fills_up(server, folder, monkeypatch):
 
 def test_home_is_no_folder(server, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="W cannot be kept.*KERAS_VIT_HOME"):
+    with pytest.raises(OSError, match="W cannot be saved.*KERAS_VIT_HOME"):
         get(server, tmp_path / "file" / "weights")
 
 
@@ -318,35 +319,37 @@ def test_an_address_names_no_other_folder(end, server, folder):
 @pytest.mark.parametrize("end", ["a/", "a/..", "a/%2E%2E", ""])
 def test_an_address_without_a_name(end, server, home):
     with pytest.raises(ValueError, match="must end in its name"):
-        downloads.local(server.url + end)
+        downloads.fetch_if_remote(server.url + end)
     assert not home.exists()
 
 
 def test_digests_behind_an_address_are_held_to(server, home):
     address = server.url + "a/w.bin"
-    downloads.local(address)
+    downloads.fetch_if_remote(address)
     with pytest.raises(OSError, match="expected 00000000"):
-        downloads.local(address + "#sha256:00000000")
-    downloads.local(f"{address}#sha256:{DIGEST[:8].upper()}")
+        downloads.fetch_if_remote(address + "#sha256:00000000")
+    downloads.fetch_if_remote(f"{address}#sha256:{DIGEST[:8].upper()}")
     for wrong in ("#deadbeef", "#sha257:00000000", "#sha256:", "#sha256:xyz"):
         with pytest.raises(ValueError, match="#sha256:... or #md5"):
-            downloads.local(address + wrong)
+            downloads.fetch_if_remote(address + wrong)
     with pytest.raises(ValueError, match="for one file"):
-        downloads.local("hf://o/n#sha256:00000000")
+        downloads.fetch_if_remote("hf://o/n#sha256:00000000")
 
 
 def test_address(server, home):
     for _ in range(2):
-        path = downloads.local(f"{server.url}a/w.bin#sha256:{DIGEST[:10]}")
+        path = downloads.fetch_if_remote(
+            f"{server.url}a/w.bin#sha256:{DIGEST[:10]}"
+        )
         assert path.read_bytes() == BODY
         assert path.name == "w.bin"
     server.files["b/w.bin"] = BODY[:10]
-    other = downloads.local(server.url + "b/w.bin?download=1")
+    other = downloads.fetch_if_remote(server.url + "b/w.bin?download=1")
     assert other.name == "w.bin"
     assert other != path
-    assert downloads.local(path) is path
+    assert downloads.fetch_if_remote(path) is path
     with pytest.raises(OSError, match="404"):
-        downloads.local(server.url + "c.bin")
+        downloads.fetch_if_remote(server.url + "c.bin")
 
 
 @pytest.mark.backends("torch")
@@ -354,13 +357,13 @@ def test_a_file_is_not_digested_at_each_use(server, folder, monkeypatch):
     known = f"sha256:{DIGEST[:8]}"
     path, _ = get(server, folder, digest=known)
     read = []
-    digest_of = _fetch.digest_of
+    digest_of = cache.digest_of
 
     def counted(path, *algorithm):
         read.append(path)
         return digest_of(path, *algorithm)
 
-    monkeypatch.setattr(_fetch, "digest_of", counted)
+    monkeypatch.setattr(cache, "digest_of", counted)
     for _ in range(2):
         get(server, folder, digest=known)
     assert not read
@@ -384,7 +387,7 @@ def test_a_modified_file_is_noticed(size, server, folder):
     path.write_bytes(bytes(size))
     if size != len(BODY):  # the size alone is enough
         os.utime(path, ns=(before, before))
-    with pytest.raises(OSError, match="is not what it was when"):
+    with pytest.raises(OSError, match="has changed since"):
         get(server, folder)
 
 

@@ -3,7 +3,7 @@ import pytest
 from keras import ops
 
 from keras_vit import pretraining
-from keras_vit.pretraining._parts import sincos_positions
+from keras_vit.layers._position_embedding import sincos_positions
 from tests.pretraining import small
 
 
@@ -39,7 +39,7 @@ def test_positions_are_maes():
     np.testing.assert_allclose(numpy(layer.embedding)[0], expected, atol=1e-6)
     assert not layer.trainable_variables
     assert model.decoder.get_layer("position_embedding").trainable is False
-    oblong = sincos_positions((2, 3), 8, 0)[0]
+    oblong = sincos_positions((2, 3), 8)[0]
     np.testing.assert_array_equal(oblong[1, 4:], oblong[0, 4:])  # row 0
     np.testing.assert_array_equal(oblong[3, :4], oblong[0, :4])  # column 0
 
@@ -66,9 +66,9 @@ def test_the_target_is_a_normalised_patch():
     losses = numpy(model.patch_losses(images, outputs))
     np.testing.assert_allclose(losses[0, 6], (target**2).mean(), rtol=1e-5)
     # Predicting the target gives the pixels back.
-    patches = model.parts.cut(images)
+    patches = model.stages.patchify(images)
     target = ops.convert_to_tensor(target[None, None].astype("float32"))
-    shown = model.pixels(target, patches[:, 6:7])
+    shown = model.prediction_to_pixels(target, patches[:, 6:7])
     np.testing.assert_allclose(numpy(shown)[0, 0], patch, atol=1e-5)
 
 
