@@ -65,7 +65,6 @@ KNOWN = {
         ("pretraining", "checkpoints"),
         ("pretraining", "layers"),
         ("training", "checkpoints"),
-        ("training", "preprocessing"),
         ("tools/benchmarks/exported_models.py", "exporting"),
         ("tools/benchmarks/masked.py", "training"),
         ("tools/benchmarks/pipeline.py", "_program"),
