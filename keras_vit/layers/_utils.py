@@ -74,9 +74,9 @@ class CompositeLayer(keras.Layer):
             for path, sublayer, _ in _sublayers(self)
             if sublayer.quantization_mode is not None
         }
-        return (
-            {**config, "quantization": quantization} if quantization else config
-        )
+        if quantization:
+            config = {**config, "quantization": quantization}
+        return config
 
     def build_from_config(self, config):
         super().build_from_config(config)

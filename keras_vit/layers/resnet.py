@@ -122,7 +122,7 @@ class StdConv2D(keras.Layer):
         )
 
     def _pointwise_conv(self, inputs, kernel):
-        """Computes a product of matrices, which is faster than a convolution."""
+        """Computes a matrix product, which is faster than a convolution."""
         if self.strides != (1, 1):
             inputs = inputs[:, :: self.strides[0], :: self.strides[1]]
         pixels = ops.reshape(inputs, (-1, inputs.shape[-1]))
@@ -217,9 +217,8 @@ class GroupNorm(keras.Layer):
         # Without this, the mean of squares minus the squared mean has no
         # correct digits where the mean is large. Subtracting a constant from a
         # group does not change the output: no gradient needed.
-        x = x - ops.stop_gradient(
-            self._mean_over_groups(ops.mean(x, axis=(1, 2)))
-        )
+        mean = self._mean_over_groups(ops.mean(x, axis=(1, 2)))
+        x = x - ops.stop_gradient(mean)
         # The remaining mean is the rounding error of the first.
         mean = self._mean_over_groups(ops.mean(x, axis=(1, 2)))
         square = self._mean_over_groups(ops.mean(ops.square(x), axis=(1, 2)))

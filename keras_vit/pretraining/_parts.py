@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers import _patch_grid
+from keras_vit.layers.patches import grid_size
 
 
 class Parts:
@@ -33,7 +33,7 @@ class Parts:
         self.patch_size = self.embedding.patch_size
         self.hidden_size = self.embedding.hidden_size
         rows, columns, self.channels = encoder.input_shape[1:]
-        self.grid_size = _patch_grid.grid_size((rows, columns), self.patch_size)
+        self.grid_size = grid_size((rows, columns), self.patch_size)
         self.num_patches = self.grid_size[0] * self.grid_size[1]
         self.num_prefix = encoder.output_shape[1] - self.num_patches
         self.patch_area = (
