@@ -6,7 +6,7 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import TransformerBlock
-from keras_vit.layers._position_embedding import sincos_positions
+from keras_vit.layers.positions import sincos_positions
 from keras_vit.pretraining import masks
 from keras_vit.pretraining.masked_model import MaskedModel
 from keras_vit.pretraining.masked_model import float32_output_policy
