@@ -1,21 +1,27 @@
-"""Pictures of results, as matplotlib figures apart from pyplot, whose state
-belongs to the caller. matplotlib is imported when something is drawn."""
+"""Plots of results, as `matplotlib.figure.Figure`s.
+
+pyplot, whose state belongs to the caller, is not used. matplotlib is imported
+at the first plot.
+"""
 
 import numpy as np
 
 from keras_vit._program import label
 
-_RIGHT, _WRONG, _PLAIN = "#1f5fa8", "#c62828", "#9aa5b1"
-_NAMED = 40  # classes; more names could not be read
-_LONGEST_NAME = 18
+_BLUE, _RED, _GREY = "#1f5fa8", "#c62828", "#9aa5b1"
+_MAX_NAMED_CLASSES = 40  # more names would be illegible
+_MAX_NAME_LENGTH = 18
 
 
 def draw_reliability(rows, title=""):
-    """Returns a figure of accuracy against confidence.
+    """Plot accuracy against confidence.
 
     Args:
-        rows: What `reliability` returns.
+        rows: The output of `reliability`.
         title: String.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
     """
     figure = _figure((5, 5.4), title)
     top, bottom = figure.subplots(
@@ -24,39 +30,44 @@ def draw_reliability(rows, title=""):
     left = [row["lower"] for row in rows]
     width = rows[0]["upper"] - rows[0]["lower"]
     bars = {"width": width, "align": "edge", "edgecolor": "white"}
-    top.bar(left, [r["accuracy"] or 0 for r in rows], color=_RIGHT, **bars)
+    top.bar(left, [r["accuracy"] or 0 for r in rows], color=_BLUE, **bars)
     filled = [row for row in rows if row["images"]]
     confidence = [row["confidence"] for row in filled]
     accuracy = [row["accuracy"] for row in filled]
-    top.plot((0, 1), (0, 1), "--", color=_PLAIN, label="as right as it is sure")
-    top.plot(confidence, accuracy, "o", ms=4, color=_WRONG, label="bin's means")
+    top.plot((0, 1), (0, 1), "--", color=_GREY, label="perfect calibration")
+    top.plot(confidence, accuracy, "o", ms=4, color=_RED, label="mean of a bin")
     top.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     top.legend(frameon=False, fontsize=8)
-    bottom.bar(left, [row["images"] for row in rows], color=_PLAIN, **bars)
+    bottom.bar(left, [row["images"] for row in rows], color=_GREY, **bars)
     bottom.set(xlabel="confidence", ylabel="images")
     return figure
 
 
 def draw_confusion(confusion, class_names, title=""):
-    """Returns a figure of a confusion matrix, each row in shares.
+    """Plot a confusion matrix, each row divided by its sum.
 
     Args:
-        confusion: What `confusion_matrix` returns.
+        confusion: The output of `confusion_matrix`.
         class_names: List of strings.
         title: String.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
     """
     confusion = np.asarray(confusion)
     count = len(class_names)
-    named = count <= _NAMED
+    named = count <= _MAX_NAMED_CLASSES
     side = max(5.0, 0.28 * count) if named else 8.0
     figure = _figure((side + 1.2, side), title)
     axes = figure.subplots()
     images = np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     shown = axes.imshow(confusion / images, cmap="Blues", vmin=0, vmax=1)
-    figure.colorbar(shown, ax=axes, label="share of the true class", shrink=0.8)
+    figure.colorbar(
+        shown, ax=axes, label="fraction of the true class", shrink=0.8
+    )
     axes.set(xlabel="predicted", ylabel="true")
     if named:
-        names = [label(name, _LONGEST_NAME) for name in class_names]
+        names = [label(name, _MAX_NAME_LENGTH) for name in class_names]
         axes.set_xticks(range(count), names, rotation=90, fontsize=8)
         axes.set_yticks(range(count), names, fontsize=8)
         for (row, column), number in np.ndenumerate(confusion):
@@ -75,14 +86,17 @@ def draw_confusion(confusion, class_names, title=""):
 
 
 def draw_top(images, tops, names, title=""):
-    """Returns a figure of images, each with bars of its best classes.
+    """Plot images, each with bars of its top classes.
 
     Args:
         images: List of arrays `(height, width)` or `(height, width, 3)` with
             values in [0, 1].
         tops: For each image a list of `(class name, probability)`.
-        names: For each image what to write above it.
+        names: For each image its title.
         title: String.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
     """
     columns = min(3, len(images))
     rows = -(-len(images) // columns)
@@ -96,12 +110,12 @@ def draw_top(images, tops, names, title=""):
         row, column = divmod(number, columns)
         left, right = grid[row, 2 * column : 2 * column + 2]
         left.imshow(image, cmap="gray", vmin=0, vmax=1)
-        left.set_title(label(name, _LONGEST_NAME), fontsize=8)
+        left.set_title(label(name, _MAX_NAME_LENGTH), fontsize=8)
         right.barh(range(len(top)), [p for _, p in top], color="#9dc0e6")
         right.set(xlim=(0, 1), ylim=(len(top) - 0.5, -0.5))
-        for place, (known, probability) in enumerate(top):
-            text = f"{label(known, _LONGEST_NAME)}  {probability:.1%}"
-            right.text(0.02, place, text, va="center", fontsize=8)
+        for position, (name, probability) in enumerate(top):
+            text = f"{label(name, _MAX_NAME_LENGTH)}  {probability:.1%}"
+            right.text(0.02, position, text, va="center", fontsize=8)
     return figure
 
 
