@@ -85,7 +85,15 @@ CASES = {
         TOKENS,
         GRID,
     ),
+    "LayerNormalization": (
+        lambda: layers.LayerNormalization(epsilon=1e-3),
+        TOKENS,
+    ),
     "MlpBlock": (lambda: layers.MlpBlock(20, dropout=0.1), TOKENS),
+    "MlpBlock regularised": (
+        lambda: layers.MlpBlock(20, kernel_regularizer="l2"),
+        TOKENS,
+    ),
     "MlpBlock quick": (lambda: layers.MlpBlock(20, "quick_gelu"), TOKENS),
     "LayerScale": (lambda: layers.LayerScale(0.5), TOKENS),
     "MultiHeadAttention": (lambda: layers.MultiHeadAttention(3), TOKENS),
@@ -118,6 +126,7 @@ CASES = {
             dropout=0.1,
             attention_dropout=0.1,
             drop_path=0.1,
+            kernel_regularizer=keras.regularizers.L1L2(1e-4, 1e-3),
         ),
         TOKENS,
     ),
