@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.models import variables_of
+from keras_vit.models import weights_by_path
 from keras_vit.pretraining._parts import Parts
 
 # Arguments of `compile` that need labels.
@@ -46,9 +46,9 @@ class MaskedModel(keras.Model):
             for variable in layer.weights
         }
         decoder = getattr(self, "decoder", None)
-        inside = variables_of(decoder) if decoder is not None else {}
+        inside = weights_by_path(decoder) if decoder is not None else {}
         return {
-            **variables_of(self.encoder),
+            **weights_by_path(self.encoder),
             **beside,
             **{f"decoder/{path}": value for path, value in inside.items()},
         }

@@ -10,7 +10,7 @@ import pytest
 import keras_vit
 from keras_vit.layers import _drawing
 from keras_vit.layers import initializers
-from keras_vit.models import load_into
+from keras_vit.models import load_weights
 from tests import golden_data
 from tests.harness import numpy
 
@@ -119,7 +119,7 @@ def test_weights_of_one_array_share_no_memory():
     one[:] = 5
     weights = checkpoint.weights | dict.fromkeys(names[:2], one[0])
     weights |= {names[2]: one[0], names[3]: one[1]}
-    load_into(model, replace(checkpoint, weights=weights), own=True)
+    load_weights(model, replace(checkpoint, weights=weights), own=True)
     found = [w for w in model.weights if w.path in names]
     found[0].assign_add(keras.ops.ones(found[0].shape))
     kept = [numpy(w) for w in found]
@@ -135,9 +135,9 @@ def test_a_file_s_arrays_become_the_variables():
     path = golden_data.load_path("vit_jax_token")
     checkpoint = keras_vit.converters.open_checkpoint(path)
     model = keras_vit.converters.load(checkpoint)
-    load_into(model, checkpoint, own=True)
+    load_weights(model, checkpoint, own=True)
     starts = {x.ctypes.data for x in checkpoint.weights.values()}
     taken = {_drawing._address(w) for w in model.weights}
     assert len(starts & taken) > len(starts) / 2
-    load_into(model, checkpoint)
+    load_weights(model, checkpoint)
     assert not starts & {_drawing._address(w) for w in model.weights}
