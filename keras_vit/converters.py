@@ -24,8 +24,8 @@ from keras_vit.checkpoints._layouts import spelling_of
 from keras_vit.checkpoints._positions import is_positions
 from keras_vit.checkpoints._writing import raise_unless_writable
 from keras_vit.checkpoints._writing import write_checkpoint
-from keras_vit.models import load_into
-from keras_vit.models import variables_of
+from keras_vit.models import load_weights
+from keras_vit.models import weights_by_path
 
 
 def load(path, layout=None, num_heads=None, **overrides):
@@ -102,7 +102,7 @@ def _load_whole(checkpoint):
             f"{checkpoint.path!r} cannot be loaded. {error}"
         ) from error
     # Keras does not mind arrays that no layer asks for.
-    load_into(model, checkpoint, checkpoint.config.get("grid_size"))
+    load_weights(model, checkpoint, checkpoint.config.get("grid_size"))
     return model
 
 
@@ -220,7 +220,7 @@ def describe(model):
         ValueError: if it is another model.
     """
     whole, model = model, getattr(model, "encoder", model)
-    variables = variables_of(model)
+    variables = weights_by_path(model)
     if whole is not model:
         variables = whole.variables_by_path()
     weights = {

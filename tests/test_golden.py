@@ -12,7 +12,7 @@ from keras_vit.converters import Checkpoint
 from keras_vit.converters import open_checkpoint
 from keras_vit.layers.resampling import resample
 from keras_vit.layers.resampling import resample_embedding
-from keras_vit.models import load_into
+from keras_vit.models import load_weights
 from tests import golden_data
 
 
@@ -22,7 +22,7 @@ def build(case):
     spelling = min(FORMATS[layout], key=lambda f: len(f.unknown(arrays)))
     weights = from_checkpoint(arrays, spelling, heads=3)
     model = keras_vit.VisionTransformer(**golden_data.arguments(case))
-    load_into(model, Checkpoint(case, layout, spelling, weights, {}))
+    load_weights(model, Checkpoint(case, layout, spelling, weights, {}))
     return model
 
 

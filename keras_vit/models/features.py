@@ -1,7 +1,7 @@
 import keras
 
 from keras_vit.layers import TransformerBlock
-from keras_vit.models._model import Model
+from keras_vit.models.model import Model
 
 
 def feature_extractor(model, names):

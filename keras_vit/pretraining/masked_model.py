@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import Patches
-from keras_vit.models import variables_of
+from keras_vit.models import weights_by_path
 
 # Arguments of `compile` that need labels.
 _LABEL_ARGUMENTS = ("loss", "loss_weights", "metrics", "weighted_metrics")
@@ -43,14 +43,14 @@ class MaskedModel(keras.Model):
         The encoder's paths have no prefix, the decoder's begin with
         `decoder/`, and those of other layers with the layer's name.
         """
-        paths = dict(variables_of(self.encoder))
+        paths = dict(weights_by_path(self.encoder))
         for layer in self.layers:
             if not isinstance(layer, keras.Model):
                 for variable in layer.weights:
                     paths[f"{layer.name}/{variable.name}"] = variable
         decoder = getattr(self, "decoder", None)
         if decoder is not None:
-            for path, variable in variables_of(decoder).items():
+            for path, variable in weights_by_path(decoder).items():
                 paths[f"decoder/{path}"] = variable
         return paths
 

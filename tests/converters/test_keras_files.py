@@ -15,7 +15,7 @@ from keras_vit.checkpoints._files import read
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
-from keras_vit.models import variables_of
+from keras_vit.models import weights_by_path
 from tests import golden_data
 
 SIZES = {
@@ -71,7 +71,7 @@ def build(name):
 
 
 def assert_same(model, expected):
-    weights, wanted = variables_of(model), variables_of(expected)
+    weights, wanted = weights_by_path(model), weights_by_path(expected)
     assert weights.keys() == wanted.keys()
     images = np.random.default_rng(1).uniform(-1, 1, (2, 16, 32, 3))
     images = images.astype("float32")
@@ -105,7 +105,7 @@ def test_keras_reads_our_file_and_we_read_its(name, tmp_path):
     bare = tmp_path / "bare.weights.h5"
     model.save_weights(bare)
     found = open_checkpoint(bare).weights
-    wanted = variables_of(model)
+    wanted = weights_by_path(model)
     assert found.keys() == wanted.keys()
     for key, variable in wanted.items():
         value = keras.ops.convert_to_numpy(variable)
@@ -128,7 +128,7 @@ def test_bfloat16_is_kept(tmp_path):
         path = tmp_path / f"model{ending}"
         save(model, path)
         found = open_checkpoint(path).weights["block_0/mlp/dense_1/kernel"]
-        wanted = variables_of(model)["block_0/mlp/dense_1/kernel"]
+        wanted = weights_by_path(model)["block_0/mlp/dense_1/kernel"]
         assert str(found.dtype) == "bfloat16"
         wanted = keras.ops.convert_to_numpy(wanted).astype("float32")
         np.testing.assert_array_equal(found.astype("float32"), wanted)

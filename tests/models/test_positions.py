@@ -12,8 +12,8 @@ from keras_vit.converters import describe
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
-from keras_vit.models._positions import KINDS
-from keras_vit.models._positions import PLACEMENTS
+from keras_vit.models.config import POSITION_EMBEDDINGS
+from keras_vit.models.config import POSITION_PLACEMENTS
 from tests.harness import numpy
 
 SIZES = {
@@ -27,7 +27,7 @@ SIZES = {
 }
 COMBINATIONS = [
     case
-    for case in itertools.product(KINDS, PLACEMENTS)
+    for case in itertools.product(POSITION_EMBEDDINGS, POSITION_PLACEMENTS)
     # "learned" is "learned_1d"; of none, one place is as good as another.
     if case[0] != "learned"
     and case not in (("relative", "stem"), ("none", "every_layer_shared"))
@@ -171,7 +171,7 @@ def test_relative_positions_are_in_blocks():
 
 
 def test_one_table_in_all_layers_is_one_set_of_weights():
-    count = {p: build("learned", p).count_params() for p in PLACEMENTS}
+    count = {p: build("learned", p).count_params() for p in POSITION_PLACEMENTS}
     assert count["stem"] == count["every_layer_shared"]
     table = 7 * 16
     assert count["every_layer"] == count["stem"] + table

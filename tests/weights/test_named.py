@@ -20,12 +20,13 @@ from keras_vit.checkpoints._table import ALIASES
 from keras_vit.checkpoints._table import TABLE
 from keras_vit.convert import main
 from keras_vit.models import BIT_VARIANTS
-from keras_vit.models import _bit_variants
-from keras_vit.models import _variants
+from keras_vit.models import VARIANTS
+from keras_vit.models.config import Variant
+from keras_vit.models.variants import variant_builder
 from tests import server as web
 from tests.server import publish
 
-SIZES = _variants.Variant(32, 2, 4, 64, 8)
+SIZES = Variant(32, 2, 4, 64, 8)
 GOOGLE = TABLE["ViTB16", "imagenet21k"].arguments
 IMAGE = np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3))
 
@@ -33,8 +34,8 @@ IMAGE = np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3))
 @pytest.fixture
 def tiny(monkeypatch):
     """A model function like ViTB16, small."""
-    monkeypatch.setitem(_variants.VARIANTS, "Tiny", SIZES)
-    return _variants._variant("Tiny")
+    monkeypatch.setitem(VARIANTS, "Tiny", SIZES)
+    return variant_builder("Tiny")
 
 
 def offer(monkeypatch, tag, *files, classes=7, **facts):
@@ -148,9 +149,9 @@ def test_resnets(kind, server, hub, tmp_path, monkeypatch):
     of hardly any contrast, where epsilons show."""
     if kind == "hybrid":
         tag, layout, timm = "imagenet21k", "vit_jax", "timm/r/m.safetensors"
-        variant = _variants.Variant(32, 2, 4, 64, 1, (1, 1))
-        monkeypatch.setitem(_variants.VARIANTS, "Tiny", variant)
-        build = _variants._variant("Tiny")
+        variant = Variant(32, 2, 4, 64, 1, (1, 1))
+        monkeypatch.setitem(VARIANTS, "Tiny", variant)
+        build = variant_builder("Tiny")
         arguments = TABLE["R50ViTB16", tag].arguments
         model = keras_vit.HybridVisionTransformer(
             **variant.sizes(), input_shape=(32, 32, 3), classes=7
@@ -158,7 +159,7 @@ def test_resnets(kind, server, hub, tmp_path, monkeypatch):
     else:
         tag, layout, timm = "imagenet21k", "bit", "timm/b/m.safetensors"
         monkeypatch.setitem(BIT_VARIANTS, "Tiny", ((1, 1), 1))
-        build = _bit_variants._variant("Tiny")
+        build = variant_builder("Tiny")
         arguments = TABLE["BiT_R50x1", tag].arguments
         model = keras_vit.BiT(
             resnet_layers=(1, 1), input_shape=(32, 32, 3), classes=7
@@ -337,7 +338,7 @@ def test_row(variant, tag):
     if variant in BIT_VARIANTS:
         assert row.arguments == RULES["bit"]
     else:
-        sizes = _variants.VARIANTS[variant]
+        sizes = VARIANTS[variant]
         patch = sizes.patch_size
         if sizes.resnet_layers is not None:
             patch *= stride(sizes.resnet_layers)

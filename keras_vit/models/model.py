@@ -1,8 +1,13 @@
+"""The functional model class, its head, and how a model is put together."""
+
+import contextlib
 import functools
 
 import keras
 
 from keras_vit.layers import PatchEmbedding
+from keras_vit.layers import initializers
+from keras_vit.models.loading import load_weights
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -64,3 +69,56 @@ class Model(keras.Model):
             if isinstance(layer, PatchEmbedding):
                 if layer.input is self.inputs[0]:
                     layer.compute_output_shape(shape)
+
+
+def build_model(
+    forward,
+    input_tensor,
+    input_shape,
+    name,
+    checkpoint=None,
+    grid=None,
+    reuse_head=True,
+):
+    """Build the model `forward(images)` and load its weights.
+
+    Args:
+        forward: Function of a Keras tensor of images, of its output.
+        input_tensor: Keras tensor to build on, or None.
+        input_shape: `(height, width, channels)`, without `input_tensor`.
+        name: String. Name of the model.
+        checkpoint: A `Checkpoint`, or None for random weights.
+        grid: As in `load_weights`.
+        reuse_head: As in `load_weights`.
+    """
+    images = input_tensor
+    if input_tensor is None:
+        images = keras.Input(input_shape, name="images")
+    # A checkpoint sets every variable but a new head, which is zero anyway.
+    skip = checkpoint is not None
+    with initializers.skip_init() if skip else contextlib.nullcontext():
+        outputs = forward(images)
+    model = Model(images, outputs, name=name)
+    if checkpoint is not None:
+        load_weights(model, checkpoint, grid, reuse_head)
+    if input_tensor is not None:
+        # Only now: the checkpoint has no weights of the layers before it.
+        inputs = keras.utils.get_source_inputs(input_tensor)
+        inputs = inputs[0] if len(inputs) == 1 else inputs
+        model = Model(inputs, outputs, name=name)
+    return model
+
+
+def classification_head(classes, activation, name):
+    """Return the dense layer that ends a model, zero at first."""
+    # Outputs are float32 under mixed precision, for the loss and the softmax.
+    policy = keras.config.dtype_policy()
+    half = policy.compute_dtype in ("float16", "bfloat16")
+    return keras.layers.Dense(
+        classes,
+        activation=activation,
+        kernel_initializer=initializers.Constant(0.0),
+        bias_initializer=initializers.Constant(0.0),
+        dtype="float32" if half else policy,
+        name=name,
+    )
