@@ -45,13 +45,13 @@ class ViTConfig:
         "Integer or `(rows, columns)`, in pixels. Required without weights.",
     )
     hidden_size: int = option(
-        None, "Integer. Channels of a token, D in the paper. Required."
+        None, "Integer. Channels of a token, D in the paper. Required likewise."
     )
     num_layers: int = option(
-        None, "Integer. Number of encoder blocks. Required."
+        None, "Integer. Number of encoder blocks. Required likewise."
     )
     num_heads: int = option(
-        None, "Integer. It must divide `hidden_size`. Required."
+        None, "Integer. It must divide `hidden_size`. Required likewise."
     )
     mlp_dim: int = option(
         None,

@@ -50,7 +50,7 @@ def offer(monkeypatch, tag, *files, classes=7, **facts):
 
 def original(classes=7, zero_head=False, **arguments):
     """A model of random weights."""
-    model = _variants.VisionTransformer(
+    model = keras_vit.VisionTransformer(
         **{**SIZES.sizes(), **arguments},
         input_shape=(32, 32, 3),
         classes=classes,
