@@ -6,10 +6,10 @@ import types
 from keras_vit import _checks
 from keras_vit._warnings import warn
 from keras_vit.checkpoints import Checkpoint
-from keras_vit.checkpoints import named
 from keras_vit.checkpoints import open_checkpoint
-from keras_vit.checkpoints._layouts import first_patch_is_possible
-from keras_vit.checkpoints._resnet import RULES
+from keras_vit.checkpoints import resolve_weights
+from keras_vit.checkpoints.formats import RESNET_CONSTANTS
+from keras_vit.checkpoints.formats import first_patch_is_possible
 from keras_vit.layers import _patch_grid
 from keras_vit.layers import initializers
 from keras_vit.models import _positions
@@ -79,7 +79,7 @@ def resolve(said):
         if getattr(s, name) is None:
             setattr(s, name, told.get(name, value))
     if hybrid:
-        _resnet.resolve(s, told, RULES["vit_jax"])
+        _resnet.resolve(s, told, RESNET_CONSTANTS["vit_jax"])
     _check_sizes(s)
     s.patch_size = _checks.positive_pair("patch_size", s.patch_size)
     _resolve_grid(s, told)
@@ -96,7 +96,7 @@ def _may_pool_first_patch(s, told):
     return (
         s.checkpoint is not None
         and first_patch_is_possible(s.checkpoint.layout, told)
-        and "pooling" not in s.checkpoint.config
+        and "pooling" not in s.checkpoint.stored
     )
 
 
@@ -109,7 +109,7 @@ def _is_bare_keras_file(s, told):
         and told.get("pooling") == "gap"
         # Arrays do not tell the activation, so the file holds a config if it
         # is there.
-        and "activation" not in s.checkpoint.config
+        and "activation" not in s.checkpoint.stored
     )
 
 
@@ -166,7 +166,7 @@ _BUILDERS = {
 
 def opened(weights, family, num_heads=None):
     """Returns the checkpoint at a path, if it holds a model of the family."""
-    checkpoint = named(weights)
+    checkpoint = resolve_weights(weights)
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(checkpoint, num_heads=num_heads)
     if checkpoint.family != family:

@@ -3,7 +3,7 @@ import types
 import keras
 
 from keras_vit import _checks
-from keras_vit.checkpoints._resnet import RULES
+from keras_vit.checkpoints.formats import RESNET_CONSTANTS
 from keras_vit.layers import GroupNorm
 from keras_vit.models import _arguments
 from keras_vit.models import _resnet
@@ -121,7 +121,9 @@ def _resolve(s):
         )
     if s.preactivation is None:
         s.preactivation = told.get("preactivation", True)
-    _resnet.resolve(s, told, RULES["bit" if s.preactivation else "vit_jax"])
+    _resnet.resolve(
+        s, told, RESNET_CONSTANTS["bit" if s.preactivation else "vit_jax"]
+    )
     if s.input_shape is None:
         size = (_arguments.DEFAULT_IMAGE_SIZE,) * 2
         s.input_shape = (*size, told.get("channels", 3))

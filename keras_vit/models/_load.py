@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from keras_vit.checkpoints._convert import raise_if
-from keras_vit.checkpoints._positions import is_positions
+from keras_vit.checkpoints.infer import is_position_layer
+from keras_vit.checkpoints.weight_map import raise_problems
 from keras_vit.layers import _fast
 from keras_vit.models._adapt import adapt
 
@@ -25,12 +25,12 @@ def load_into(model, checkpoint, grid=None, keeps_head=True, own=False):
     """
     variables = variables_of(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
-    positions = {x.name: x for x in model.layers if is_positions(x.name)}
+    positions = {x.name: x for x in model.layers if is_position_layer(x.name)}
     weights, fresh, unfitted = adapt(
         checkpoint.weights, shapes, positions, grid, keeps_head
     )
 
-    key = checkpoint.format.key
+    key = checkpoint.weight_map.key
     problems = {
         "Arrays that are missing from the file": [
             key(path) for path in shapes.keys() - weights.keys() - fresh
@@ -50,7 +50,7 @@ def load_into(model, checkpoint, grid=None, keeps_head=True, own=False):
         ],
     }
     if any(problems.values()):
-        raise_if(
+        raise_problems(
             problems,
             f"{checkpoint.path!r} does not fit the model {model.name!r}. It "
             f"holds {_sizes(checkpoint)}; `keras_vit.converters.load` builds "

@@ -1,7 +1,7 @@
 import difflib
 import inspect
 
-from keras_vit.checkpoints import named
+from keras_vit.checkpoints import resolve_weights
 
 # What timm, keras-hub and vit-keras call it.
 _ELSEWHERE = {
@@ -85,7 +85,7 @@ def named_model(variant, build, sizes, what):
         _raise_if_strange(variant, architecture, known)
         return build(
             include_top=include_top,
-            weights=named(weights, variant, sizes),
+            weights=resolve_weights(weights, variant, sizes),
             input_tensor=input_tensor,
             input_shape=input_shape,
             pooling=pooling,

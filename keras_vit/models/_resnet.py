@@ -8,7 +8,7 @@ stage.
 import keras
 
 from keras_vit import _checks
-from keras_vit.checkpoints import _resnet
+from keras_vit.checkpoints.infer import stride
 from keras_vit.layers import GroupNorm
 from keras_vit.layers import MaxPool2D
 from keras_vit.layers import ResidualUnit
@@ -42,7 +42,7 @@ def resolve(s, told, rules):
             f"Received: width_factor={s.width_factor!r}"
         )
     s.resnet_width = width
-    s.stride = _resnet.stride(s.resnet_layers)
+    s.stride = stride(s.resnet_layers)
 
 
 def _layers(layers):

@@ -5,9 +5,9 @@ import dataclasses
 import keras
 
 from keras_vit import converters
-from keras_vit.checkpoints._convert import raise_if
-from keras_vit.checkpoints._decoder import without_decoder
 from keras_vit.checkpoints._keras_files import is_pretraining
+from keras_vit.checkpoints.infer import drop_pretraining
+from keras_vit.checkpoints.weight_map import raise_problems
 from keras_vit.pretraining._autoencoder import MaskedAutoencoder
 from keras_vit.pretraining._image_modeling import MaskedImageModeling
 from keras_vit.pretraining._patch_prediction import MaskedPatchPrediction
@@ -99,7 +99,7 @@ def load(
 
 def encoder_weights(weights):
     """Returns weights by our paths, less all that an encoder has not."""
-    own = without_decoder(weights)
+    own = drop_pretraining(weights)
     own.pop("mask_token/tokens", None)
     return own
 
@@ -111,8 +111,8 @@ def _put(model, checkpoint, grid):
     variables = model.variables_by_path()
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
     resized = grid != model.parts.grid_size
-    key = checkpoint.format.key
-    raise_if(
+    key = checkpoint.weight_map.key
+    raise_problems(
         {
             "Arrays that are missing from the file": [
                 key(path)
