@@ -5,12 +5,14 @@ import pathlib
 
 import numpy as np
 
-from keras_vit.checkpoints import _resnet
-from keras_vit.checkpoints._checkpoint import open_checkpoint
+from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints._keras_files import is_keras
-from keras_vit.checkpoints._originals import NotInstalledError
-from keras_vit.checkpoints._originals import NotRunError
-from keras_vit.checkpoints._originals import original
+from keras_vit.checkpoints.formats import LAYOUTS
+from keras_vit.checkpoints.formats import RESNET_CONSTANTS
+from keras_vit.checkpoints.formats.reference import ReferenceNotInstalled
+from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
+from keras_vit.checkpoints.formats.reference import reference_model
+from keras_vit.checkpoints.infer import stride as resnet_stride
 
 BATCH, SEED = 2, 0
 # Relative to the largest output. float32: two programs that add up in another
@@ -28,7 +30,7 @@ _SAID = (
     "activation",
     "norm_epsilon",
     "resampling",
-    *_resnet.RULES["bit"],
+    *RESNET_CONSTANTS["bit"],
 )
 
 
@@ -88,8 +90,8 @@ def verify(source, target, layout=None, to=None, settings=None, dtype=None):
         name = pathlib.Path(checkpoint.path).name
         try:
             row = _original(checkpoint, told, output, images, found)
-        except NotRunError as error:
-            complete &= not isinstance(error, NotInstalledError)
+        except ReferenceUnavailable as error:
+            complete &= not isinstance(error, ReferenceNotInstalled)
             unverified.append(
                 f"not verified in the original library: {name} "
                 f"({checkpoint.layout}): {error}"
@@ -120,7 +122,7 @@ def _image_shape(model, told):
     if told.get("grid_size"):
         grid, patch = told["grid_size"], told["patch_size"]
         if "resnet_layers" in told:
-            stride = _resnet.stride(told["resnet_layers"])
+            stride = resnet_stride(told["resnet_layers"])
             patch = tuple(stride * size for size in patch)
     else:
         grid, patch = (224, 224), (1, 1)
@@ -155,7 +157,13 @@ def _row(name, found, expected, tolerance):
 def _original(checkpoint, told, output, images, found):
     name = pathlib.Path(checkpoint.path).name
     try:
-        library, run = original(checkpoint, told, output, images.shape[1:3])
+        library, run = reference_model(
+            LAYOUTS[checkpoint.layout],
+            checkpoint,
+            told,
+            output,
+            images.shape[1:3],
+        )
     except RuntimeError as error:  # PyTorch's, of a file it does not take
         reason = " ".join(str(error).split())[:200]
         name = f"{name} in {checkpoint.layout}: {reason}"

@@ -34,19 +34,19 @@ import numpy as np
 from keras_vit import _program
 from keras_vit import downloads
 from keras_vit._warnings import warn
-from keras_vit.checkpoints._checkpoint import open_checkpoint
-from keras_vit.checkpoints._checkpoint import raise_if_untold
-from keras_vit.checkpoints._decoder import decoder_facts
+from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints._inspect import inspect
 from keras_vit.checkpoints._keras_files import is_keras
-from keras_vit.checkpoints._layouts import first_patch_is_possible
-from keras_vit.checkpoints._layouts import known
-from keras_vit.checkpoints._layouts import meaning
-from keras_vit.checkpoints._layouts import spelling_of
-from keras_vit.checkpoints._resnet import RULES
 from keras_vit.checkpoints._writing import DTYPES
 from keras_vit.checkpoints._writing import raise_unless_writable
 from keras_vit.checkpoints._writing import write_checkpoint
+from keras_vit.checkpoints.checkpoint import check_hyperparameters
+from keras_vit.checkpoints.formats import RESNET_CONSTANTS
+from keras_vit.checkpoints.formats import check_layout
+from keras_vit.checkpoints.formats import first_patch_is_possible
+from keras_vit.checkpoints.formats import get_weight_map
+from keras_vit.checkpoints.formats import implied_arguments
+from keras_vit.checkpoints.infer import infer_pretraining
 
 
 def main(argv=None):
@@ -124,8 +124,8 @@ def convert(
     """
     source = pathlib.Path(source).expanduser()
     target = pathlib.Path(target).expanduser()
-    known(layout)
-    known(to)
+    check_layout(layout)
+    check_layout(to)
     settings = settings or {}
     if is_keras(target):
         _raise_unless_plain(source, target, to, settings, dtype)
@@ -146,12 +146,12 @@ def convert(
             "with --to."
         )
     raise_unless_writable(target, to)
-    raise_if_untold(checkpoint, settings)
+    check_hyperparameters(checkpoint, settings)
     grid = settings.get("grid_size")
     told = {**checkpoint.arguments(grid), **settings}
     _warn_if_not_finite(checkpoint)
     notes = []
-    if "pooling" not in {**checkpoint.config, **settings} and (
+    if "pooling" not in {**checkpoint.stored, **settings} and (
         first_patch_is_possible(checkpoint.layout, told)
     ):
         notes.append(
@@ -166,11 +166,11 @@ def convert(
     if not target.suffix:
         return notes  # a folder's config.json says it all
     name = to.partition(":")[0]
-    usual = meaning(name, spelling_of(to, paths), paths)
+    usual = implied_arguments(name, get_weight_map(to, paths), paths)
     return notes + [
         f"note: {name} has {argument}={usual[argument]!r} unless told; these "
         f"weights are for {told[argument]!r}."
-        for argument in ("activation", "norm_epsilon", *RULES["bit"])
+        for argument in ("activation", "norm_epsilon", *RESNET_CONSTANTS["bit"])
         if argument in usual and usual[argument] != told[argument]
     ]
 
@@ -203,14 +203,14 @@ def _to_keras(source, target, layout, settings, overwrite, encoder):
         decoder_num_heads=settings.get("decoder_num_heads"),
     )
     shapes = {path: array.shape for path, array in checkpoint.weights.items()}
-    if decoder_facts(shapes):
+    if infer_pretraining(shapes):
         load = pretraining.load
     save_keras(load(checkpoint, layout, **settings), target, overwrite)
 
 
 def _warn_if_not_finite(checkpoint):
     names = [
-        checkpoint.format.key(path)
+        checkpoint.weight_map.key(path)
         for path, array in checkpoint.weights.items()
         if not np.isfinite(array).all()
     ]

@@ -8,10 +8,8 @@ import zipfile
 import keras
 
 from keras_vit import models
-from keras_vit.checkpoints._checkpoint import Checkpoint
-from keras_vit.checkpoints._checkpoint import open_checkpoint as open_checkpoint
-from keras_vit.checkpoints._checkpoint import raise_if_untold
-from keras_vit.checkpoints._decoder import decoder_facts
+from keras_vit.checkpoints import Checkpoint
+from keras_vit.checkpoints import open_checkpoint as open_checkpoint
 from keras_vit.checkpoints._files import replacing
 from keras_vit.checkpoints._keras_configs import raise_unless_ours
 from keras_vit.checkpoints._keras_files import is_keras
@@ -19,11 +17,13 @@ from keras_vit.checkpoints._keras_files import is_pretraining
 from keras_vit.checkpoints._keras_files import settings_of
 from keras_vit.checkpoints._keras_files import told_by_layers
 from keras_vit.checkpoints._keras_files import write_notes
-from keras_vit.checkpoints._layouts import known
-from keras_vit.checkpoints._layouts import spelling_of
-from keras_vit.checkpoints._positions import is_positions
 from keras_vit.checkpoints._writing import raise_unless_writable
 from keras_vit.checkpoints._writing import write_checkpoint
+from keras_vit.checkpoints.checkpoint import check_hyperparameters
+from keras_vit.checkpoints.formats import check_layout
+from keras_vit.checkpoints.formats import get_weight_map
+from keras_vit.checkpoints.infer import infer_pretraining
+from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.models import load_weights
 from keras_vit.models import weights_by_path
 
@@ -65,11 +65,11 @@ def load(path, layout=None, num_heads=None, **overrides):
 
     >>> model = keras_vit.converters.load("ViT-B_16.npz", classes=10)
     """
-    known(layout)
+    check_layout(layout)
     checkpoint = path
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(path, layout, num_heads)
-    raise_if_untold(checkpoint, overrides)
+    check_hyperparameters(checkpoint, overrides)
     whole = checkpoint.path.endswith(".keras") and not overrides
     if whole and not is_pretraining(checkpoint.path):
         return _load_whole(checkpoint)
@@ -102,7 +102,7 @@ def _load_whole(checkpoint):
             f"{checkpoint.path!r} cannot be loaded. {error}"
         ) from error
     # Keras does not mind arrays that no layer asks for.
-    load_weights(model, checkpoint, checkpoint.config.get("grid_size"))
+    load_weights(model, checkpoint, checkpoint.stored.get("grid_size"))
     return model
 
 
@@ -110,7 +110,7 @@ def defaults_of(checkpoint):
     """Returns the arguments of `VisionTransformer` that build the model that
     a checkpoint was written from."""
     has_head = "head/kernel" in checkpoint.weights
-    defaults = {"include_top": has_head, **checkpoint.built}
+    defaults = {"include_top": has_head, **checkpoint.build_arguments}
     if has_head:
         defaults.pop("pooling", None)  # it is of the architecture
     else:
@@ -147,7 +147,7 @@ def save(model, path, layout=None, overwrite=False):
         save_keras(model, path, overwrite)
         return
     layout = layout or ("vit_jax" if path.suffix else "huggingface")
-    spelling_of(layout)
+    get_weight_map(layout)
     raise_unless_writable(path, layout)
     weights, told, _ = describe(model)
     lora = any("lora_" in path for path in weights)
@@ -229,7 +229,7 @@ def describe(model):
     }
     configs = {layer.name: layer.get_config() for layer in model.layers}
     positions = next(
-        (layer for layer in model.layers if is_positions(layer.name)), None
+        (layer for layer in model.layers if is_position_layer(layer.name)), None
     )
     shapes = {path: array.shape for path, array in weights.items()}
     try:
@@ -239,7 +239,7 @@ def describe(model):
         raise ValueError(
             f"The model {model.name!r} was not made by keras_vit. {error}"
         ) from error
-    told |= decoder_facts(shapes)
+    told |= infer_pretraining(shapes)
     if whole is not model:
         told |= settings_of(whole.get_config())
     return weights, told, built

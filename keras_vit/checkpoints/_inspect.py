@@ -1,14 +1,13 @@
 """What a file holds and what it leaves open, for reading."""
 
-from keras_vit.checkpoints._checkpoint import open_checkpoint
-from keras_vit.checkpoints._checkpoint import untold
-from keras_vit.checkpoints._config import belongs
 from keras_vit.checkpoints._files import read
 from keras_vit.checkpoints._files import read_config
 from keras_vit.checkpoints._keras_files import is_keras
-from keras_vit.checkpoints._layouts import detect
-from keras_vit.checkpoints._layouts import first_patch_is_possible
-from keras_vit.checkpoints._resnet_formats import without_counts
+from keras_vit.checkpoints.checkpoint import missing_hyperparameters
+from keras_vit.checkpoints.checkpoint import open_checkpoint
+from keras_vit.checkpoints.formats import detect_layout
+from keras_vit.checkpoints.formats import first_patch_is_possible
+from keras_vit.checkpoints.formats import is_config_of
 
 
 def inspect(path, layout=None, settings=None):
@@ -30,7 +29,7 @@ def inspect(path, layout=None, settings=None):
     if is_keras(path):
         checkpoint = open_checkpoint(path, layout, finite=False)
         arrays, name = checkpoint.weights, "of Keras's own files"
-        silent = untold(checkpoint, settings)
+        silent = missing_hyperparameters(checkpoint, settings)
         if silent:
             questions.append(
                 f"{', '.join(silent)}: weights alone do not tell. Give them "
@@ -39,17 +38,17 @@ def inspect(path, layout=None, settings=None):
     else:
         arrays = read(path, finite=False)
         try:
-            found, spelling = detect(without_counts(arrays), layout)
+            found, spelling = detect_layout(arrays, layout)
         except ValueError as error:
             if layout is not None:
                 raise
             return "\n".join(
                 ["layout          unknown", str(error), *_table(arrays)]
             )
-        name = ":".join(filter(None, (found, spelling.name)))
+        name = ":".join(filter(None, (found, spelling.variant)))
         checkpoint = _opened(path, layout, settings, questions)
     told = _told(checkpoint, settings, questions)
-    if "pooling" not in {**checkpoint.config, **settings} and (
+    if "pooling" not in {**checkpoint.stored, **settings} and (
         first_patch_is_possible(checkpoint.layout, told)
     ):
         questions.append(
@@ -60,7 +59,7 @@ def inspect(path, layout=None, settings=None):
     lines = [f"{'layout':20} {name}", *_size(arrays)]
     config = read_config(path)
     if config and not is_keras(path):
-        used = "read" if belongs(config, checkpoint.layout) else "not read"
+        used = "read" if is_config_of(config, checkpoint.layout) else "not read"
         lines.append(f"{'config.json':20} {used}")
     lines += [f"{key:20} {value}" for key, value in sorted(told.items())]
     if questions:

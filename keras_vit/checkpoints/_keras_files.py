@@ -10,19 +10,27 @@ import pathlib
 
 from keras_vit.checkpoints import _archives
 from keras_vit.checkpoints import _keras_trees
-from keras_vit.checkpoints import _resnet
-from keras_vit.checkpoints._architecture import architecture
-from keras_vit.checkpoints._architecture import positioned
 from keras_vit.checkpoints._containers import naming_damage
 from keras_vit.checkpoints._containers import unique
 from keras_vit.checkpoints._files import raise_unless_usable
-from keras_vit.checkpoints._positions import is_positions
-from keras_vit.checkpoints._positions import placement
+from keras_vit.checkpoints.infer import family as family_of
+from keras_vit.checkpoints.infer import infer_architecture
+from keras_vit.checkpoints.infer import infer_bit
+from keras_vit.checkpoints.infer import is_position_layer
+from keras_vit.checkpoints.infer import num_tokens_with_position
+from keras_vit.checkpoints.infer import placement
+from keras_vit.checkpoints.infer import resnet_constants
 
 ENDINGS = (".keras", ".weights.h5")
 # What no array tells; a file without notes needs it from elsewhere.
 _OF_VIT = ("activation", "norm_epsilon", "resampling")
-_OF_RESNET = tuple(_resnet.RULES["bit"])
+_OF_RESNET = (
+    "group_norm_epsilon",
+    "std_epsilon",
+    "std_epsilon_place",
+    "conv_padding",
+    "pool_padding",
+)
 UNTOLD = {
     "vit": _OF_VIT,
     "hybrid": (*_OF_VIT, *_OF_RESNET),
@@ -115,9 +123,9 @@ def read_keras(path, finite=True):
 
 
 def _facts(shapes, grid):
-    if _resnet.family(shapes) == "bit":
-        return _resnet.bit_facts(shapes)
-    return architecture(shapes, grid)
+    if family_of(shapes) == "bit":
+        return infer_bit(shapes)
+    return infer_architecture(shapes, grid)
 
 
 def _agreed(notes, facts):
@@ -153,16 +161,16 @@ def told_by_layers(configs, shapes, grid=None):
         shapes: Dict of our paths to shapes.
         grid: `(rows, columns)` of learned positions.
     """
-    family = _resnet.family(shapes)
+    family = family_of(shapes)
     if family == "bit":
-        told = {**_resnet.bit_facts(shapes), **_resnet.rules_of(configs)}
+        told = {**infer_bit(shapes), **resnet_constants(configs)}
         pooling = "gap" if "pooling" in configs else None
         return told, _built(configs, pooling)
-    told = architecture(shapes, grid)
+    told = infer_architecture(shapes, grid)
     if family == "hybrid":
-        told.update(_resnet.rules_of(configs))
+        told.update(resnet_constants(configs))
     block = configs["block_0"]
-    layer = next(filter(is_positions, configs), "position_embedding")
+    layer = next(filter(is_position_layer, configs), "position_embedding")
     positions = configs[layer]
     told["activation"] = block["activation"]
     told["norm_epsilon"] = block["norm_epsilon"]
@@ -177,7 +185,7 @@ def told_by_layers(configs, shapes, grid=None):
         prefixes = [
             prefix
             for prefix in ("all", "class", "none")
-            if positioned(prefix, told) == count
+            if num_tokens_with_position(prefix, told) == count
         ]
         if not prefixes:
             raise ValueError(f"{layer} has {count!r} positions of no patch")

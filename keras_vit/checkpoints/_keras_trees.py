@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.checkpoints import _hdf5
-from keras_vit.checkpoints._decoder import DECODER
+from keras_vit.checkpoints.infer import DECODER
 
 NOTES = "keras_vit"  # the attribute that our .weights.h5 files tell more in
 # Layers that are neither dense nor a norm: the name of their array.

@@ -7,13 +7,13 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit._warnings import warn
-from keras_vit.checkpoints import _huggingface
-from keras_vit.checkpoints._convert import to_checkpoint
 from keras_vit.checkpoints._files import SUFFIXES
 from keras_vit.checkpoints._files import write
-from keras_vit.checkpoints._heads import warn_if_another
-from keras_vit.checkpoints._layouts import raise_unless_held
-from keras_vit.checkpoints._layouts import spelling_of
+from keras_vit.checkpoints.formats import check_representable
+from keras_vit.checkpoints.formats import get_weight_map
+from keras_vit.checkpoints.formats import huggingface
+from keras_vit.checkpoints.infer import warn_if_heads_ambiguous
+from keras_vit.checkpoints.weight_map import to_checkpoint
 
 DTYPES = {
     "float32": np.float32,
@@ -44,13 +44,13 @@ def write_checkpoint(
     """
     raise_unless_writable(target, layout)
     if layout == "huggingface" and "resnet_layers" not in told:
-        layout = f"huggingface:{_huggingface.spelling(told)}"
-    raise_unless_held(told, layout)
+        layout = f"huggingface:{huggingface.nearest_variant(told)}"
+    check_representable(told, layout)
     folder = target.suffix == ""
     if folder:
         kept = str(next(iter(weights.values())).dtype)
-        files = _huggingface.configs(told, layout, dtype or kept, source)
-        _huggingface.raise_if_there(target, overwrite)
+        files = huggingface.folder_configs(told, layout, dtype or kept, source)
+        huggingface.check_folder(target, overwrite)
     elif told.get("position_embedding") == "learned":
         _warn_if_square(told["grid_size"], target)
     if told.get("pooling") == "first_patch" and told["classes"]:
@@ -60,16 +60,16 @@ def write_checkpoint(
             '`pooling="first_patch"` when it is read, or in big_vision '
             '`pool_type="0"`.'
         )
-    spelling = spelling_of(layout, weights)
+    spelling = get_weight_map(layout, weights)
     if not folder and "hidden_size" in told:
-        warn_if_another(told, spelling, target)
+        warn_if_heads_ambiguous(told, spelling, target)
     heads = (told["num_heads"], told.get("decoder_num_heads"))
     arrays = to_checkpoint(weights, spelling, heads)
     # Most arrays are views of the weights. The writer changes their type one
     # by one, so that memory does not hold all of them in both.
     dtype = dtype and np.dtype(DTYPES[dtype])
     if folder:
-        _huggingface.write_folder(target, arrays, files, overwrite, dtype)
+        huggingface.write_folder(target, arrays, files, overwrite, dtype)
     else:
         write(arrays, target, overwrite, dtype)
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_vit.checkpoints._files import read_config
-from keras_vit.checkpoints._positions import placement
+from keras_vit.checkpoints.infer import placement
 from keras_vit.inspection import _parts
 from keras_vit.preprocessing import decode_predictions
 
@@ -13,7 +13,9 @@ def layout_name(checkpoint):
     """How a checkpoint is laid out, in words."""
     if checkpoint.layout == "keras":
         return "Keras's own"
-    return ":".join(filter(None, (checkpoint.layout, checkpoint.format.name)))
+    return ":".join(
+        filter(None, (checkpoint.layout, checkpoint.weight_map.variant))
+    )
 
 
 def table(model, checkpoint, settings, size, mode):

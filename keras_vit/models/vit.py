@@ -487,7 +487,7 @@ def _possible_poolings(checkpoint, inferred):
     """
     if checkpoint.layout in ("timm", "mae"):
         return POOLINGS
-    stored = {"pooling", "activation"} <= checkpoint.config.keys()
+    stored = {"pooling", "activation"} <= checkpoint.stored.keys()
     if (
         checkpoint.layout in ("big_vision", "keras")
         and inferred["pooling"] == "gap"

@@ -5,9 +5,9 @@ import dataclasses
 import keras
 
 from keras_vit import converters
-from keras_vit.checkpoints._convert import raise_if
-from keras_vit.checkpoints._decoder import without_decoder
 from keras_vit.checkpoints._keras_files import is_pretraining
+from keras_vit.checkpoints.infer import drop_pretraining
+from keras_vit.checkpoints.weight_map import raise_problems
 from keras_vit.pretraining.mae import MaskedAutoencoder
 from keras_vit.pretraining.patch_prediction import MaskedPatchPrediction
 from keras_vit.pretraining.simmim import MaskedImageModeling
@@ -109,7 +109,7 @@ def load(
 
 def _encoder_weights(weights):
     """Return the weights of an encoder, without decoder and mask token."""
-    weights = without_decoder(weights)
+    weights = drop_pretraining(weights)
     weights.pop("mask_token/tokens", None)
     return weights
 
@@ -126,16 +126,16 @@ def _load_decoder(model, checkpoint, resized):
     variables = model.variables_by_path()
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
     if resized:
-        shapes = {k: v for k, v in shapes.items() if not _is_positions(k)}
+        shapes = {k: v for k, v in shapes.items() if not _is_position_layer(k)}
     required = shapes.keys() - _encoder_weights(shapes).keys()
     encoder = _encoder_weights(checkpoint.weights).keys()
     weights = {
         path: array
         for path, array in checkpoint.weights.items()
-        if path not in encoder and not (resized and _is_positions(path))
+        if path not in encoder and not (resized and _is_position_layer(path))
     }
-    key = checkpoint.format.key
-    raise_if(
+    key = checkpoint.weight_map.key
+    raise_problems(
         {
             "Arrays that are missing from the file": [
                 key(path) for path in required - weights.keys()
@@ -159,5 +159,5 @@ def _load_decoder(model, checkpoint, resized):
         variables[path].assign(array)
 
 
-def _is_positions(path):
+def _is_position_layer(path):
     return path.endswith(_POSITIONS)

@@ -157,7 +157,7 @@ def test_inspect_and_mistakes(capsys, tmp_path):
         ([source, str(tmp_path / "a.npz"), "--set", "x"], "name=value"),
         ([str(tmp_path / "no.npz"), str(tmp_path / "a.npz")], "no file"),
         ([source, str(tmp_path / "no" / "a.npz")], "no folder"),
-        ([source, str(tmp_path / "a.npz"), "--to", "timm:x"], "spellings"),
+        ([source, str(tmp_path / "a.npz"), "--to", "timm:x"], "variants"),
     ):
         assert _cli.main(arguments) == 1
         assert message in capsys.readouterr().err

@@ -8,23 +8,23 @@ import sys
 import numpy as np
 
 from keras_vit import convert as _cli
-from keras_vit.checkpoints import _checkpoint
 from keras_vit.checkpoints import _hdf5_newer
 from keras_vit.checkpoints import _inspect
-from keras_vit.checkpoints import _layouts
+from keras_vit.checkpoints import formats
 from keras_vit.checkpoints._files import read
 from keras_vit.converters import open_checkpoint
 
 _told = {}
+_detect_layout = formats.detect_layout
 
 
 def _detect(arrays, layout=None):
-    """As `_layouts.detect`, which looks at names and axes alone: what it said
+    """As `detect_layout`, which looks at names and axes alone: what it said
     once of the same ones. It takes longer than all the rest."""
     key = (layout, *((name, array.shape) for name, array in arrays.items()))
     if key not in _told:
         try:
-            _told[key] = _layouts.detect(arrays, layout)
+            _told[key] = _detect_layout(arrays, layout)
         except ValueError as error:
             _told[key] = error
     if isinstance(_told[key], ValueError):
@@ -34,7 +34,7 @@ def _detect(arrays, layout=None):
 
 def remember():
     """Has the readers ask for a layout's name once only."""
-    _checkpoint.detect = _inspect.detect = _detect
+    formats.detect_layout = _inspect.detect_layout = _detect
 
 
 # What no reader has a reason for: Python says so before it happens.

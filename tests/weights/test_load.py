@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints._convert import Format
+from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.converters import Checkpoint
 from keras_vit.layers.resampling import resample_embedding
 from keras_vit.models import load_weights
@@ -430,7 +430,9 @@ def test_positions_that_cannot_be_resampled_are_never_loaded():
         path: numpy(variable)
         for path, variable in weights_by_path(model).items()
     }
-    checkpoint = Checkpoint("a.npz", "keras", Format("", {}, ()), weights, {})
+    checkpoint = Checkpoint(
+        "a.npz", "keras", WeightMap("", {}, ()), weights, {}
+    )
     other = keras_vit.VisionTransformer(
         **SIZES, classes=5, input_shape=(32, 32, 3), position_prefix="none"
     )
