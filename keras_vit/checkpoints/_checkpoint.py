@@ -13,20 +13,20 @@ from keras_vit.checkpoints._decoder import decoder_facts
 from keras_vit.checkpoints._decoder import decoder_heads
 from keras_vit.checkpoints._decoder import drop_decoder
 from keras_vit.checkpoints._decoder import without_decoder
-from keras_vit.checkpoints._files import existing
-from keras_vit.checkpoints._files import of_run
-from keras_vit.checkpoints._files import read
-from keras_vit.checkpoints._files import read_config
 from keras_vit.checkpoints._heads import number_of_heads
-from keras_vit.checkpoints._keras_files import UNTOLD
-from keras_vit.checkpoints._keras_files import is_keras
-from keras_vit.checkpoints._keras_files import read_keras
 from keras_vit.checkpoints._layouts import detect
 from keras_vit.checkpoints._layouts import known
 from keras_vit.checkpoints._layouts import meaning
 from keras_vit.checkpoints._layouts import position_prefixes
 from keras_vit.checkpoints._layouts import spelling_of
 from keras_vit.checkpoints._resnet_formats import without_counts
+from keras_vit.checkpoints.files import existing_path
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.files import read_config
+from keras_vit.checkpoints.files import resolve_run_folder
+from keras_vit.checkpoints.keras_files import HYPERPARAMETERS_NOT_IN_SHAPES
+from keras_vit.checkpoints.keras_files import is_keras
+from keras_vit.checkpoints.keras_files import read_keras
 
 # Keras's files have our own names: no rows, and a path is its own key.
 _OURS = Format("", {}, ())
@@ -124,7 +124,7 @@ def open_checkpoint(
     """Reads a file exactly, under the spelling that its keys are in.
 
     Args:
-        path: A file or folder that `checkpoints._files.read` reads, one of
+        path: A file or folder that `checkpoints.files.read` reads, one of
             Keras's own files, the folder of a recipe's run, or the address of
             a file (https://, gs://, hf://).
         layout: Name of the layout; None finds it by the keys. For a
@@ -141,7 +141,7 @@ def open_checkpoint(
         OSError: if it could not be downloaded.
         ValueError: if it cannot be read, or is not in that layout.
     """
-    path = of_run(downloads.local(path))
+    path = resolve_run_folder(downloads.local(path))
     if is_keras(path):
         return _open_keras(path, layout, finite, decoder)
     arrays = read(path, finite)
@@ -169,7 +169,7 @@ def open_checkpoint(
 
 def _open_keras(path, layout, finite, decoder):
     known(layout)
-    weights, told, built = read_keras(existing(path), finite)
+    weights, told, built = read_keras(existing_path(path), finite)
     if not decoder:
         weights = without_decoder(weights)
     checkpoint = Checkpoint(str(path), "keras", _OURS, weights, told, built)
@@ -195,7 +195,7 @@ def untold(checkpoint, said):
     if checkpoint.layout != "keras":
         return []
     known_ones = checkpoint.config.keys() | said.keys()
-    names = UNTOLD[checkpoint.family]
+    names = HYPERPARAMETERS_NOT_IN_SHAPES[checkpoint.family]
     return [name for name in names if name not in known_ones]
 
 

@@ -4,9 +4,9 @@ beside the weights."""
 import json
 import pathlib
 
-from keras_vit.checkpoints._files import read_config
-from keras_vit.checkpoints._files import replacing
-from keras_vit.checkpoints._files import write
+from keras_vit.checkpoints.files import atomic_write
+from keras_vit.checkpoints.files import read_config
+from keras_vit.checkpoints.files import write
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -104,7 +104,7 @@ def write_folder(folder, arrays, files, overwrite=False, dtype=None):
     folder.mkdir(parents=True, exist_ok=True)
     write(arrays, folder / _FILES[0], overwrite, dtype)
     for name, content in files.items():
-        with replacing(folder / name, overwrite) as temporary:
+        with atomic_write(folder / name, overwrite) as temporary:
             pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
 
 

@@ -12,7 +12,7 @@ import tempfile
 import numpy as np
 
 from keras_vit.checkpoints import _huggingface
-from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints.files import read
 
 
 class NotRunError(Exception):

@@ -3,7 +3,7 @@ belongs to the caller. matplotlib is imported when something is drawn."""
 
 import numpy as np
 
-from keras_vit._program import label
+from keras_vit._program import plot_label
 
 _RIGHT, _WRONG, _PLAIN = "#1f5fa8", "#c62828", "#9aa5b1"
 _NAMED = 40  # classes; more names could not be read
@@ -56,7 +56,7 @@ def draw_confusion(confusion, class_names, title=""):
     figure.colorbar(shown, ax=axes, label="share of the true class", shrink=0.8)
     axes.set(xlabel="predicted", ylabel="true")
     if named:
-        names = [label(name, _LONGEST_NAME) for name in class_names]
+        names = [plot_label(name, _LONGEST_NAME) for name in class_names]
         axes.set_xticks(range(count), names, rotation=90, fontsize=8)
         axes.set_yticks(range(count), names, fontsize=8)
         for (row, column), number in np.ndenumerate(confusion):
@@ -96,11 +96,11 @@ def draw_top(images, tops, names, title=""):
         row, column = divmod(number, columns)
         left, right = grid[row, 2 * column : 2 * column + 2]
         left.imshow(image, cmap="gray", vmin=0, vmax=1)
-        left.set_title(label(name, _LONGEST_NAME), fontsize=8)
+        left.set_title(plot_label(name, _LONGEST_NAME), fontsize=8)
         right.barh(range(len(top)), [p for _, p in top], color="#9dc0e6")
         right.set(xlim=(0, 1), ylim=(len(top) - 0.5, -0.5))
         for place, (known, probability) in enumerate(top):
-            text = f"{label(known, _LONGEST_NAME)}  {probability:.1%}"
+            text = f"{plot_label(known, _LONGEST_NAME)}  {probability:.1%}"
             right.text(0.02, place, text, va="center", fontsize=8)
     return figure
 
@@ -109,5 +109,5 @@ def _figure(size, title):
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, dpi=120, layout="constrained")
-    figure.suptitle(label(title), fontsize=10)
+    figure.suptitle(plot_label(title), fontsize=10)
     return figure

@@ -7,7 +7,7 @@ import keras
 from keras_vit import converters
 from keras_vit.checkpoints._convert import raise_if
 from keras_vit.checkpoints._decoder import without_decoder
-from keras_vit.checkpoints._keras_files import is_pretraining
+from keras_vit.checkpoints.keras_files import is_pretraining
 from keras_vit.pretraining._autoencoder import MaskedAutoencoder
 from keras_vit.pretraining._image_modeling import MaskedImageModeling
 from keras_vit.pretraining._patch_prediction import MaskedPatchPrediction

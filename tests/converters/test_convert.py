@@ -14,7 +14,7 @@ from keras_vit.checkpoints._architecture import architecture
 from keras_vit.checkpoints._checkpoint import open_checkpoint
 from keras_vit.checkpoints._formats import FORMATS
 from keras_vit.checkpoints._layouts import POSITION_PREFIXES
-from keras_vit.checkpoints._writing import write_checkpoint
+from keras_vit.checkpoints.writing import write_checkpoint
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

@@ -9,12 +9,12 @@ import pytest
 from keras_vit import convert as _cli
 from keras_vit.checkpoints._convert import from_checkpoint
 from keras_vit.checkpoints._convert import to_checkpoint
-from keras_vit.checkpoints._files import read
 from keras_vit.checkpoints._formats import FORMATS
 from keras_vit.checkpoints._heads import number_of_heads
 from keras_vit.checkpoints._layouts import detect
 from keras_vit.checkpoints._layouts import raise_unless_held
 from keras_vit.checkpoints._layouts import spelling_of
+from keras_vit.checkpoints.files import read
 from keras_vit.converters import open_checkpoint
 from tests import golden_data
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints.files import read
 from keras_vit.converters import load
 
 torch = pytest.importorskip("torch")

@@ -9,10 +9,10 @@ import numpy as np
 
 from keras_vit import convert as _cli
 from keras_vit.checkpoints import _checkpoint
-from keras_vit.checkpoints import _hdf5_newer
-from keras_vit.checkpoints import _inspect
+
+from keras_vit.checkpoints import report as _inspect
 from keras_vit.checkpoints import _layouts
-from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints.files import read
 from keras_vit.converters import open_checkpoint
 
 _told = {}

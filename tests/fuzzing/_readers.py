@@ -95,8 +95,8 @@ def tiny():
 def save_all(folder):
     import torch
 
-    from keras_vit.checkpoints._files import read
-    from keras_vit.checkpoints._files import write
+    from keras_vit.checkpoints.files import read
+    from keras_vit.checkpoints.files import write
     from keras_vit.converters import save
 
     folder = pathlib.Path(folder)
