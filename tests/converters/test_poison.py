@@ -18,11 +18,11 @@ from keras_vit.checkpoints.files import read
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
-from tests.fuzzing import _readers
+from tests.fuzzing import readers
 
 pytestmark = pytest.mark.backends("torch")
 
-tiny = functools.cache(_readers.tiny)
+tiny = functools.cache(readers.tiny_model)
 
 ONES = np.ones(4, "float32")
 
