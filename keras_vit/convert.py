@@ -61,7 +61,7 @@ def main(argv=None):
 
 def _run(arguments):
     settings = dict(map(_program.parse_setting, arguments.set))
-    source = downloads.local(arguments.source)
+    source = downloads.fetch_if_remote(arguments.source)
     if arguments.inspect:
         print(report(source, arguments.layout, settings))
         return 0

@@ -16,6 +16,7 @@ import zlib
 MAX_EXPANSION_RATIO = 4
 MAX_EXTRA_BYTES = 2**26
 COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+METHODS_WITH_LZMA = (*COMPRESSION_METHODS, zipfile.ZIP_LZMA)
 # What parsers raise for a damaged file. MemoryError is not among them, nor is
 # what a bug of this package would raise (KeyError, TypeError, ...).
 PARSE_ERRORS = (
@@ -32,26 +33,28 @@ PARSE_ERRORS = (
 
 
 @contextlib.contextmanager
-def open_archive(path):
+def open_archive(path, methods=COMPRESSION_METHODS):
     """Open a zip archive for reading after checking its members.
 
     Args:
         path: `pathlib.Path` of the archive.
+        methods: Compression methods that members may have. Of LZMA, a caller
+            must read 4 KiB at a time, because `zipfile` unpacks all of what it
+            is asked for, whatever size it has then.
 
     Yields:
         A `zipfile.ZipFile`.
 
     Raises:
         ValueError: if a member is a duplicate, encrypted, a link, compressed
-            by another method than NumPy, Keras and PyTorch use, or lies
-            outside of the archive; or if all members together are too large
-            for the file.
+            by another method, or lies outside of the archive; or if all
+            members together are too large for the file.
         zipfile.BadZipFile: or another of `PARSE_ERRORS`, for a damaged file.
     """
     with zipfile.ZipFile(path) as archive:
         names, total = set(), 0
         for member in archive.infolist():
-            problem = _problem_of(member, names)
+            problem = _problem_of(member, names, methods)
             if problem:
                 raise ValueError(f"it holds {member.filename!r}, {problem}")
             names.add(member.filename)
@@ -60,7 +63,7 @@ def open_archive(path):
         yield archive
 
 
-def _problem_of(member, names):
+def _problem_of(member, names, methods):
     """Return what is wrong with a member of an archive, or None."""
     parts = pathlib.PurePosixPath(member.filename.replace("\\", "/")).parts
     if member.filename in names:
@@ -71,7 +74,7 @@ def _problem_of(member, names):
         return "a link"
     if member.flag_bits & 1:
         return "which is encrypted"
-    if member.compress_type not in COMPRESSION_METHODS:
+    if member.compress_type not in methods:
         return "compressed by a method that is not supported"
     return None
 

@@ -141,7 +141,7 @@ def open_checkpoint(
         OSError: if it could not be downloaded.
         ValueError: if it cannot be read, or is not in that layout.
     """
-    path = resolve_run_folder(downloads.local(path))
+    path = resolve_run_folder(downloads.fetch_if_remote(path))
     if is_keras(path):
         return _open_keras(path, layout, finite, decoder)
     arrays = read(path, finite)

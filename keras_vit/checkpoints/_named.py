@@ -67,7 +67,7 @@ def _raise_if_misspelt(weights, variant):
 
 def folder_of(variant, tag):
     """Returns where the file of a row of the table is kept."""
-    return downloads.home() / "weights" / tag / variant
+    return downloads.cache_dir() / "weights" / tag / variant
 
 
 def _released(variant, tag, row, sizes):
@@ -87,7 +87,7 @@ def _released(variant, tag, row, sizes):
         folder_of(variant, tag),
         tuple(layouts),
         check,
-        what=f"{variant}(weights={tag!r})",
+        label=f"{variant}(weights={tag!r})",
     )
     checkpoint = checked.get(source) or read(path, source)
     checkpoint = replace(checkpoint, path=str(path))  # it was elsewhere

@@ -303,7 +303,7 @@ def _read_npz(path):
     arrays, problems = {}, []
     with (
         _archives.parsing(kind, path),
-        _archives.open_archive(path) as archive,
+        _archives.open_archive(path, _archives.METHODS_WITH_LZMA) as archive,
     ):
         size = path.stat().st_size
         for member in track(archive.infolist(), f"reading {path.name}", size):
@@ -327,6 +327,8 @@ def _read_npy(archive, member):
             stored = member.file_size - file.tell()
             _archives.check_shape(shape, dtype.itemsize, stored)
     with archive.open(member) as file:
+        if member.compress_type == zipfile.ZIP_LZMA:
+            file = _SmallReads(file)
         array = np.lib.format.read_array(file, allow_pickle=False)
     # NumPy does not know the name bfloat16 and reads two bytes (big_vision).
     if array.dtype == np.dtype("V2"):
@@ -334,6 +336,16 @@ def _read_npy(archive, member):
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     return array
+
+
+class _SmallReads:
+    """A file that returns 4 KiB at most; NumPy asks again for the rest."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def read(self, size):
+        return self.file.read(min(size, 2**12))
 
 
 def _read_npy_header(file):

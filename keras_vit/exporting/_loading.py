@@ -79,12 +79,12 @@ def raise_unless_plain(model):
 
 
 def _is_whole(path):
-    path = resolve_run_folder(downloads.local(path))
+    path = resolve_run_folder(downloads.fetch_if_remote(path))
     return str(path).endswith(".keras") and zipfile.is_zipfile(path)
 
 
 def _any_model(path, error):
-    path = resolve_run_folder(downloads.local(path))
+    path = resolve_run_folder(downloads.fetch_if_remote(path))
     try:
         return keras.models.load_model(path, safe_mode=True)
     except (ValueError, TypeError, KeyError) as other:

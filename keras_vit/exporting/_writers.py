@@ -10,7 +10,6 @@ import keras
 
 from keras_vit._program import require
 from keras_vit.exporting._quiet import quiet
-from keras_vit.layers import _fast
 
 
 def saved_model(model, path, shape, int8=False):
@@ -33,7 +32,7 @@ def onnx_of_keras(model, path, shape, int8=False):
     """By tf2onnx or jax2onnx."""
     require(f"{'tf' if _backend() == 'tensorflow' else 'jax'}2onnx", "export")
     signature = [_spec(model, shape)]
-    with quiet(), _fast.plain():
+    with quiet():
         # Keras asks for a call first; a symbolic one costs nothing.
         model(model.inputs)
         model.export(
@@ -70,7 +69,7 @@ def litert(model, path, shape, int8=False):
     import tensorflow as tf
 
     options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if int8 else {}
-    with quiet(), _fast.plain():
+    with quiet():
         model.export(
             path,
             format="litert",

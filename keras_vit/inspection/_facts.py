@@ -79,7 +79,7 @@ def _encoder(model, told, size):
     positions = getattr(layer, "kind", "relative")
     if (place := placement(layer.name)) != "stem":
         positions += f" in {place.replace('_', ' ')}"
-    if layer.stored():
+    if layer.embedding_variables():
         grid = " × ".join(map(str, layer.built_grid))
         positions += f", for {grid} patches; fitted: {layer.resampling}"
     return [

@@ -2,6 +2,7 @@ import keras
 import numpy as np
 
 from keras_vit.inspection import _parts
+from keras_vit.models.features import all_tokens
 
 
 def attention_maps(model, images, layers=None):
@@ -72,7 +73,7 @@ def token_norms(model, images, layers=None):
     """
     blocks = _parts.blocks_of(model, layers)
     images = _parts.as_images(model, images)
-    outputs = _parts.run(model, [block.output for block in blocks], images)
+    outputs = _parts.run(model, [all_tokens(block) for block in blocks], images)
     return np.stack(
         [np.linalg.norm(x.astype("float32"), axis=-1) for x in outputs]
     )

@@ -6,7 +6,6 @@ from keras_vit.models._bit_variants import BiT_R101x1 as BiT_R101x1
 from keras_vit.models._bit_variants import BiT_R101x3 as BiT_R101x3
 from keras_vit.models._bit_variants import BiT_R152x2 as BiT_R152x2
 from keras_vit.models._bit_variants import BiT_R152x4 as BiT_R152x4
-from keras_vit.models._features import feature_extractor as feature_extractor
 from keras_vit.models._hybrid import (
     HybridVisionTransformer as HybridVisionTransformer,
 )
@@ -34,3 +33,4 @@ from keras_vit.models._variants import ViTS16 as ViTS16
 from keras_vit.models._variants import ViTS32 as ViTS32
 from keras_vit.models._variants import ViTTi16 as ViTTi16
 from keras_vit.models._vit import VisionTransformer as VisionTransformer
+from keras_vit.models.features import feature_extractor as feature_extractor

@@ -60,16 +60,18 @@ def adapt(weights, shapes, positions=(), grid=None, keeps_head=True):
             try:
                 _fit_positions(weights, name, layer, grid)
             except ValueError as error:
-                paths = [f"{name}/{key}" for key in layer.stored()]
+                paths = [f"{name}/{key}" for key in layer.embedding_variables()]
                 unfitted |= dict.fromkeys(paths, str(error))
     return weights, fresh, unfitted
 
 
 def _fit_positions(weights, name, layer, grid):
-    stored = {key: weights.get(f"{name}/{key}") for key in layer.stored()}
+    stored = {
+        key: weights.get(f"{name}/{key}") for key in layer.embedding_variables()
+    }
     if any(array is None for array in stored.values()):
         return
-    for key, array in layer.fit(stored, grid).items():
+    for key, array in layer.resample_arrays(stored, grid).items():
         weights[f"{name}/{key}"] = array
 
 

@@ -10,8 +10,8 @@ from keras_vit.checkpoints import named
 from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints._layouts import first_patch_is_possible
 from keras_vit.checkpoints._resnet import RULES
-from keras_vit.layers import _patch_grid
 from keras_vit.layers import initializers
+from keras_vit.layers.patches import grid_size
 from keras_vit.models import _positions
 from keras_vit.models import _resnet
 from keras_vit.models._input_shape import shape_of
@@ -183,7 +183,7 @@ def _grid(s, image_size, patch_size):
     """Patches of an image, or of the feature map that a ResNet makes of it."""
     size = tuple(n if n is None else -(-n // s.stride) for n in image_size)
     try:
-        return _patch_grid.grid_size(size, patch_size, s.pad_to_patch)
+        return grid_size(size, patch_size, s.pad_to_patch)
     except ValueError as error:
         if s.stride == 1:
             raise
@@ -206,7 +206,7 @@ def _check_sizes(s):
         s.mlp_dim = 4 * s.hidden_size
     for name in SIZES[1:]:
         setattr(s, name, _checks.positive_int(name, getattr(s, name)))
-    s.num_registers = _checks.natural_int("num_registers", s.num_registers)
+    s.num_registers = _checks.non_negative_int("num_registers", s.num_registers)
     for name in ("dropout", "attention_dropout", "drop_path"):
         setattr(s, name, _checks.rate(name, getattr(s, name)))
     _checks.positive_float("norm_epsilon", s.norm_epsilon)
@@ -236,7 +236,7 @@ def _resolve_grid(s, told):
         s.grid_size = grid
     else:
         size = -(-DEFAULT_IMAGE_SIZE // s.stride)
-        s.grid_size = s.checkpoint_grid or _patch_grid.grid_size(
+        s.grid_size = s.checkpoint_grid or grid_size(
             (size, size), s.patch_size, pad_to_patch=True
         )
 

@@ -1,14 +1,11 @@
 """Putting a checkpoint's weights into a model: all of them or none."""
 
-import numpy as np
-
 from keras_vit.checkpoints._convert import raise_if
 from keras_vit.checkpoints._positions import is_positions
-from keras_vit.layers import _fast
 from keras_vit.models._adapt import adapt
 
 
-def load_into(model, checkpoint, grid=None, keeps_head=True, own=False):
+def load_into(model, checkpoint, grid=None, keeps_head=True):
     """Loads a checkpoint into a model that may differ from it in size.
 
     Args:
@@ -16,8 +13,6 @@ def load_into(model, checkpoint, grid=None, keeps_head=True, own=False):
         checkpoint: A `Checkpoint`.
         grid: `(rows, columns)` of its position embeddings, or None.
         keeps_head: Boolean. Whether a head that fits is taken.
-        own: Boolean. Whether nobody else has the checkpoint: variables then
-            take its arrays' memory where they can.
 
     Raises:
         ValueError: if anything is missing, has no place or is of another
@@ -57,19 +52,8 @@ def load_into(model, checkpoint, grid=None, keeps_head=True, own=False):
             "what a file holds.",
             most=8,
         )
-    taken = set()
     for path, array in weights.items():
-        memory = _memory(array)
-        alone = own and memory not in taken
-        taken.add(memory)
-        variables[path].assign(_fast.lent(array, alone))
-
-
-def _memory(array):
-    """Tells arrays apart whose numbers nobody else has."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return id(array)
+        variables[path].assign(array)
 
 
 def _sizes(checkpoint):

@@ -137,10 +137,6 @@ FILES = {  # name, ending: bytes and what the error says
     ),
     ("negative", ".npz"): (shaped("(-4,)"), "cls: its shape .-4,. does not"),
     ("terabytes", ".npz"): (shaped("(2199023255552,)"), "cls: its shape .219"),
-    ("lzma", ".npz"): (
-        archive(("cls.npy", npy()), method=zipfile.ZIP_LZMA),
-        "'cls.npy', compressed by a method",
-    ),
     ("overflow", ".npz"): (
         shaped("(4611686018427387904, 4)"),
         "cls: its shape .461.* does not fit the 16 bytes",

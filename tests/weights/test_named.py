@@ -270,7 +270,7 @@ def test_by_hand(home, tiny, tmp_path, monkeypatch):
     offer(monkeypatch, "by-hand", ("http://127.0.0.1:9/ViT.npz", "vit_jax"))
     with pytest.raises(OSError, match="put ViT.npz into the folder") as error:
         tiny(weights="by-hand")
-    folder = re.search("the folder '(.*)' by hand", str(error.value))[1]
+    folder = re.search("the folder '(.*)', or give", str(error.value))[1]
     with open(f"{folder}/ViT.npz", "wb") as file:
         file.write(other(tmp_path))
     assert tiny(weights="by-hand").output_shape == (None, 7)
