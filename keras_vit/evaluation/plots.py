@@ -6,7 +6,7 @@ at the first plot.
 
 import numpy as np
 
-from keras_vit._program import label
+from keras_vit._program import plot_label
 
 _BLUE, _RED, _GREY = "#1f5fa8", "#c62828", "#9aa5b1"
 _MAX_NAMED_CLASSES = 40  # more names would be illegible
@@ -67,7 +67,7 @@ def draw_confusion(confusion, class_names, title=""):
     )
     axes.set(xlabel="predicted", ylabel="true")
     if named:
-        names = [label(name, _MAX_NAME_LENGTH) for name in class_names]
+        names = [plot_label(name, _MAX_NAME_LENGTH) for name in class_names]
         axes.set_xticks(range(count), names, rotation=90, fontsize=8)
         axes.set_yticks(range(count), names, fontsize=8)
         for (row, column), number in np.ndenumerate(confusion):
@@ -110,11 +110,11 @@ def draw_top(images, tops, names, title=""):
         row, column = divmod(number, columns)
         left, right = grid[row, 2 * column : 2 * column + 2]
         left.imshow(image, cmap="gray", vmin=0, vmax=1)
-        left.set_title(label(name, _MAX_NAME_LENGTH), fontsize=8)
+        left.set_title(plot_label(name, _MAX_NAME_LENGTH), fontsize=8)
         right.barh(range(len(top)), [p for _, p in top], color="#9dc0e6")
         right.set(xlim=(0, 1), ylim=(len(top) - 0.5, -0.5))
         for position, (name, probability) in enumerate(top):
-            text = f"{label(name, _MAX_NAME_LENGTH)}  {probability:.1%}"
+            text = f"{plot_label(name, _MAX_NAME_LENGTH)}  {probability:.1%}"
             right.text(0.02, position, text, va="center", fontsize=8)
     return figure
 
@@ -123,5 +123,5 @@ def _figure(size, title):
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, dpi=120, layout="constrained")
-    figure.suptitle(label(title), fontsize=10)
+    figure.suptitle(plot_label(title), fontsize=10)
     return figure

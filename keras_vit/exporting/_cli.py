@@ -44,7 +44,7 @@ from keras_vit._logging import logger
 
 def main(argv=None):
     """Runs the command line and returns its exit status."""
-    return _program.status(_run, _parser().parse_args(argv))
+    return _program.run_program(_run, _parser().parse_args(argv))
 
 
 def _run(a):
@@ -60,7 +60,7 @@ def _run(a):
         target, not _formats.FORMATS[name].suffix, a.overwrite
     )
     logger.info(f"reading  {a.model}")
-    settings = dict(map(_program.setting, a.set))
+    settings = dict(map(_program.parse_setting, a.set))
     model, shape = _loading.load(a.model, a.layout, settings, a.image_size)
     shape = (a.batch, *shape)
     if a.softmax:

@@ -6,7 +6,7 @@ import keras
 
 from keras_vit import converters
 from keras_vit import downloads
-from keras_vit.checkpoints._files import of_run
+from keras_vit.checkpoints.files import resolve_run_folder
 from keras_vit.inspection import _parts
 
 SIZE = 224  # pixels, where nothing tells
@@ -79,12 +79,12 @@ def raise_unless_plain(model):
 
 
 def _is_whole(path):
-    path = of_run(downloads.fetch_if_remote(path))
+    path = resolve_run_folder(downloads.fetch_if_remote(path))
     return str(path).endswith(".keras") and zipfile.is_zipfile(path)
 
 
 def _any_model(path, error):
-    path = of_run(downloads.fetch_if_remote(path))
+    path = resolve_run_folder(downloads.fetch_if_remote(path))
     try:
         return keras.models.load_model(path, safe_mode=True)
     except (ValueError, TypeError, KeyError) as other:

@@ -30,7 +30,7 @@ SIZE = 224  # pixels, where nothing tells
 def main(argv=None):
     """Runs the command line and returns its exit status."""
     # Options may stand between images.
-    return _program.status(_run, _parser().parse_intermixed_args(argv))
+    return _program.run_program(_run, _parser().parse_intermixed_args(argv))
 
 
 def _run(a):
@@ -45,7 +45,7 @@ def _run(a):
     training.require("matplotlib")
     output = training.check_output(a.out, a.overwrite, "--out")
     paths = _images.image_paths(a.images)
-    settings = dict(map(_program.setting, a.set))
+    settings = dict(map(_program.parse_setting, a.set))
     logger.info(f"reading  {a.model}")
     checkpoint = converters.open_checkpoint(
         a.model, a.layout, settings.get("num_heads")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_vit._program import label
+from keras_vit._program import plot_label
 from keras_vit.layers.resampling import resample
 
 DARK, BLUE, RED, PALE = "#22303c", "#1f5fa8", "#c62828", "#9aa5b1"
@@ -95,7 +95,7 @@ def figure(width, height, title=""):
         figsize=(width, height), dpi=120, layout="constrained"
     )
     if title:
-        figure.suptitle(label(title), fontsize=10, color=DARK)
+        figure.suptitle(plot_label(title), fontsize=10, color=DARK)
     return figure
 
 

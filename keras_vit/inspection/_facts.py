@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_vit.checkpoints._files import read_config
+from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.infer import placement
 from keras_vit.inspection import _parts
 from keras_vit.preprocessing import decode_predictions

@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 
-from keras_vit._program import label
+from keras_vit._program import plot_label
 from keras_vit.inspection import _drawing
 
 _DARK, _BLUE, _RED = _drawing.DARK, _drawing.BLUE, _drawing.RED
@@ -44,7 +44,7 @@ def plot_attention_heatmap(images, heatmaps, titles=None):
         image = _drawing.enlarged(image, 240)
         fine = _drawing.resized(heat, image.shape[:2])
         left.imshow(image)
-        left.set_ylabel(label(name, 24), fontsize=8, color=_DARK)
+        left.set_ylabel(plot_label(name, 24), fontsize=8, color=_DARK)
         middle.imshow(image * fine[..., None])
         right.imshow(image.mean(-1), cmap="gray", vmin=0, vmax=1)
         right.imshow(fine, cmap="inferno", alpha=0.65)

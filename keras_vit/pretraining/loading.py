@@ -5,8 +5,8 @@ import dataclasses
 import keras
 
 from keras_vit import converters
-from keras_vit.checkpoints._keras_files import is_pretraining
 from keras_vit.checkpoints.infer import drop_pretraining
+from keras_vit.checkpoints.keras_files import is_pretraining
 from keras_vit.checkpoints.weight_map import raise_problems
 from keras_vit.pretraining.mae import MaskedAutoencoder
 from keras_vit.pretraining.patch_prediction import MaskedPatchPrediction

@@ -70,12 +70,12 @@ def saved(model, tmp_path, suffix, layout, drop=(), **changed):
     path = tmp_path / f"saved{suffix}"
     keras_vit.converters.save(model, path, layout, overwrite=True)
     if drop or changed:
-        arrays = keras_vit.checkpoints._files.read(path)
+        arrays = keras_vit.checkpoints.files.read(path)
         for key in drop:
             del arrays[key]
         path.unlink()
         arrays.update(changed)
-        keras_vit.checkpoints._files.write(arrays, path)
+        keras_vit.checkpoints.files.write(arrays, path)
     return path.read_bytes()
 
 
