@@ -124,8 +124,8 @@ def check_target(target, is_folder, overwrite):
     kind = "folder" if is_folder else "file"
     if target.exists() and target.is_dir() != is_folder:
         raise ValueError(
-            f"TARGET {str(target)!r} exists and is not a {kind}, as this format "
-            "needs."
+            f"TARGET {str(target)!r} exists and is not a {kind}, which this "
+            "format needs."
         )
     if target.exists() and not overwrite:
         raise ValueError(
@@ -135,8 +135,8 @@ def check_target(target, is_folder, overwrite):
     if target.is_dir() and any(target.iterdir()):
         if not (target / _SAVED_MODEL_FILE).is_file():
             raise ValueError(
-                f"The folder {str(target)!r} is not empty and not a SavedModel; "
-                "--overwrite would delete its content. Choose another TARGET."
+                f"The folder {str(target)!r} is not a SavedModel. --overwrite "
+                "would delete its content: choose another TARGET."
             )
     if not target.absolute().parent.is_dir():
         raise ValueError(

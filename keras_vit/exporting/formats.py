@@ -111,9 +111,9 @@ def check_representable(name, model, shape):
     size = 4 * model.count_params()
     if form.max_bytes and size >= form.max_bytes:
         raise ValueError(
-            f"{name} files are limited to 2 GB, and the weights of {model.name!r} take "
-            f"{size / 1e9:.1f}. Write a SavedModel (TARGET without an ending) "
-            "or .pt2 instead."
+            f"{name} files are limited to 2 GB, and the weights of "
+            f"{model.name!r} take {size / 1e9:.1f}. Write a "
+            "SavedModel (TARGET without a suffix) or .pt2 instead."
         )
 
 

@@ -45,8 +45,8 @@ def load(path, layout=None, settings=None, size=None):
     if shape[:2] != requested[:2] and None not in shape[:2]:
         if checkpoint is None:
             raise ValueError(
-                f"--image-size: {str(path)!r} was not made by keras_vit and takes "
-                f"only images of {shape[0]} x {shape[1]} pixels."
+                f"--image-size: {str(path)!r} was not made by keras_vit and "
+                f"takes only images of {shape[0]} x {shape[1]} pixels."
             )
         settings = {**settings, "input_shape": requested}
         model = converters.load(checkpoint, layout, **settings)

@@ -131,8 +131,8 @@ def _parser():
         "images",
         metavar="IMAGES",
         nargs="*",
-        help="image files, or folders of them; resized for the model, and shown "
-        "unchanged",
+        help="image files, or folders of them; resized for the model and "
+        "shown unchanged",
     )
     parser.add_argument(
         "--out",

@@ -268,8 +268,8 @@ def _png(image):
 def _contrast(heat):
     times = [1 / max(float(x.min()), 1e-6) for x in heat]
     return (
-        f"The largest is {min(times):.1f} to {max(times):.1f} times the smallest; "
-        "below 1.5, differences are small."
+        f"The largest is {min(times):.1f} to {max(times):.1f} times the "
+        "smallest; below 1.5, differences are small."
     )
 
 
@@ -361,8 +361,8 @@ def _describe_encoder(model, arguments, size):
         ("Tokens", " + ".join(counts)),
         (
             "Encoder",
-            f"{arguments['num_layers']} layers of width {arguments['hidden_size']}, "
-            f"{arguments['num_heads']} heads, MLP of width {arguments['mlp_dim']}",
+            "{num_layers} layers of width {hidden_size}, {num_heads} heads, "
+            "MLP of width {mlp_dim}".format(**arguments),
         ),
         ("Activation", arguments["activation"]),
         ("Epsilon of the norms", f"{arguments['norm_epsilon']:g}"),
@@ -424,7 +424,7 @@ def _top_classes(outputs, model, labels, top=5):
         try:
             decode_predictions(outputs[:1])
         except (OSError, ValueError):
-            note = "ImageNet's names could not be downloaded; classes are numbered."
+            note = "ImageNet's names could not be fetched: classes are numbers."
             labels = _numbers(classes)
     elif labels is None:
         labels = _numbers(classes)
@@ -472,8 +472,9 @@ def _html_row(parts):
 
 
 def _html_figure(png, alt, caption=""):
-    under = f"<figcaption>{html.escape(caption)}</figcaption>"
-    return f"<figure>\n{_html_image(png, alt)}\n{under if caption else ''}</figure>"
+    if caption:
+        caption = f"<figcaption>{html.escape(caption)}</figcaption>"
+    return f"<figure>\n{_html_image(png, alt)}\n{caption}</figure>"
 
 
 def _html_image(png, alt):

@@ -143,7 +143,8 @@ def _missing_layer(model, problem, layer_class):
     if nested:
         hint = f"A model inside it has: pass model.get_layer({nested[0]!r})."
     return ValueError(
-        f"The model {model.name!r} {problem}: {layer_class.__name__} is missing. {hint}"
+        f"The model {model.name!r} {problem}: {layer_class.__name__} is "
+        f"missing. {hint}"
     )
 
 

@@ -12,9 +12,9 @@ def embedding_filters(model, count=28):
     """Return principal components of the patch embedding's filters (Figure 7,
     left).
 
-    For a hybrid or a BiT, those of the first convolution. From "An Image is Worth 16x16 Words",
-    Section 4.5 (https://arxiv.org/abs/2010.11929). The sign of a
-    component is arbitrary: its largest value is made positive.
+    For a hybrid or a BiT, those of the first convolution. From "An Image is
+    Worth 16x16 Words", Section 4.5 (https://arxiv.org/abs/2010.11929). The
+    sign of a component is arbitrary: its largest value is made positive.
 
     Args:
         model: A model made by this package, or of its layers.

@@ -133,7 +133,7 @@ def test_int8(name, export, tmp_path):
         *("--int8-weights", "--softmax"),
     )
     assert status == 0, said
-    assert "int8     same largest output on" in said
+    assert "int8     same top class on" in said
     found = formats.FORMATS[name].reader(target)(images())
     np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
     logits = model.predict_on_batch(images())
