@@ -1,4 +1,4 @@
-"""The parts of a model that looking inside needs, found by their kind."""
+"""Find the layers of a model, and what its tokens stand for."""
 
 import dataclasses
 import re
@@ -18,7 +18,7 @@ _FIRST_UNIT = re.compile(r"stage_\d+_unit_1")
 
 @dataclasses.dataclass(frozen=True)
 class TokenLayout:
-    """What the tokens of a model stand for; see `token_layout`."""
+    """Tokens of a model; see `token_layout`."""
 
     prefix: tuple
     grid: tuple
@@ -30,7 +30,7 @@ class TokenLayout:
 
 
 def token_layout(model, image_size=None):
-    """Tells what the tokens stand for, the axes of an attention map.
+    """Return what the tokens of a model, the axes of attention maps, are.
 
     Args:
         model: A model made by this package, or of its layers.
@@ -41,16 +41,16 @@ def token_layout(model, image_size=None):
         An object with `prefix`, the names of the tokens before the patches,
         such as `("class_token", "register_tokens", "register_tokens")`;
         `num_prefix`, their number; `grid`, `(rows, columns)` of the patches,
-        which follow row by row; and `patch_size`, `(rows, columns)` in pixels
-        from one patch to the next, with a hybrid's ResNet counted in.
+        in row-major order; and `patch_size`, `(rows, columns)` in pixels from
+        one patch to the next, including the stride of a hybrid's ResNet.
 
     Raises:
-        ValueError: if the model cuts no patches, or takes images of any size
+        ValueError: if the model has no patches, or takes images of any size
             and `image_size` is None.
     """
-    embedding = part(model, PatchEmbedding)
+    embedding = find_layer(model, PatchEmbedding)
     if embedding is None:
-        raise _no_such(model, "cuts no patches", PatchEmbedding)
+        raise _missing_layer(model, "has no patches", PatchEmbedding)
     shape = model.inputs[0].shape
     image_size = tuple(image_size or shape[1:3])
     if None in image_size:
@@ -58,52 +58,54 @@ def token_layout(model, image_size=None):
             f"The model {model.name!r} takes images of any size: give "
             "`image_size=(height, width)`."
         )
-    # Followed by shape alone, through a hybrid's ResNet too.
-    cut = keras.Model(model.inputs[0], embedding.output)
-    grid = cut.compute_output_shape((1, *image_size, shape[-1]))[1:3]
+    # By shape inference, through a hybrid's ResNet too.
+    stem = keras.Model(model.inputs[0], embedding.output)
+    grid = stem.compute_output_shape((1, *image_size, shape[-1]))[1:3]
     tokens = [layer for layer in model.layers if isinstance(layer, ClassToken)]
     prefix = [
         layer.name
         for layer in sorted(tokens, key=lambda layer: layer.index)
         for _ in range(layer.num_tokens)
     ]
-    return TokenLayout(tuple(prefix), tuple(grid), patch_pixels(model))
+    return TokenLayout(tuple(prefix), tuple(grid), _patch_pixels(model))
 
 
-def patch_pixels(model):
-    """Returns `(rows, columns)` in pixels from one patch to the next."""
-    rows, columns = part(model, PatchEmbedding).patch_size
+def _patch_pixels(model):
+    """Return `(rows, columns)` in pixels from one patch to the next."""
+    rows, columns = find_layer(model, PatchEmbedding).patch_size
     names = [layer.name for layer in model.layers]
     stages = [name for name in names if _FIRST_UNIT.fullmatch(name)]
     pixels = stride(stages) if "root_conv" in names else 1
     return rows * pixels, columns * pixels
 
 
-def positions_of(model):
-    """Returns the first layer of positions, of any kind, or None."""
-    return part(model, (AddPositionEmbs, RelativePositionEmbs))
+def find_positions(model):
+    """Return the first position embedding layer, of any kind, or None."""
+    return find_layer(model, (AddPositionEmbs, RelativePositionEmbs))
 
 
 def image_size(model):
-    """The size of image to show to a model: its own, or what its positions
-    were learned for; None if nothing tells."""
+    """Return a model's image size, or that of its learned positions.
+
+    None if both are unspecified.
+    """
     size = tuple(model.inputs[0].shape[1:3])
     if None not in size:
         return size
-    positions = positions_of(model)
+    positions = find_positions(model)
     if positions is None:
         return None
-    pairs = zip(positions.built_grid, patch_pixels(model), strict=True)
+    pairs = zip(positions.built_grid, _patch_pixels(model), strict=True)
     return tuple(count * pixels for count, pixels in pairs)
 
 
-def part(model, kind):
-    """Returns the model's layer of a kind, or None."""
-    return next((x for x in model.layers if isinstance(x, kind)), None)
+def find_layer(model, layer_class):
+    """Return the model's first layer of a class, or None."""
+    return next((x for x in model.layers if isinstance(x, layer_class)), None)
 
 
-def blocks_of(model, layers=None):
-    """Returns the encoder blocks, in order.
+def find_blocks(model, layers=None):
+    """Return the encoder blocks, in order.
 
     Args:
         model: A functional model.
@@ -111,46 +113,44 @@ def blocks_of(model, layers=None):
             end; None for all.
 
     Raises:
-        ValueError: if the model has none, or not as many.
+        ValueError: if the model has no blocks, or an index is out of range.
     """
     blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
     if not blocks:
-        raise _no_such(model, "has no attention", TransformerBlock)
+        raise _missing_layer(model, "has no attention", TransformerBlock)
     if layers is None:
         return blocks
-    wanted = [layers] if isinstance(layers, (int, np.integer)) else layers
-    wanted = list(wanted)
+    indices = [layers] if isinstance(layers, (int, np.integer)) else layers
+    indices = list(indices)
     count = len(blocks)
-    if not wanted or not all(-count <= index < count for index in wanted):
+    if not indices or not all(-count <= index < count for index in indices):
         raise ValueError(
             f"`layers` must be from 0 to {count - 1}, or from -{count} to -1: "
             f"the model {model.name!r} has {count} blocks. Received: "
             f"layers={layers!r}"
         )
-    return [blocks[index] for index in wanted]
+    return [blocks[index] for index in indices]
 
 
-def _no_such(model, fault, kind):
-    inner = [
+def _missing_layer(model, problem, layer_class):
+    nested = [
         layer.name
         for layer in model.layers
         if isinstance(layer, keras.Model)
-        and any(isinstance(x, kind) for x in layer._flatten_layers())
+        and any(isinstance(x, layer_class) for x in _flatten(layer))
     ]
-    hint = "It has no layer of that kind."
-    if inner:
-        hint = f"A model inside it has one: pass model.get_layer({inner[0]!r})."
+    hint = "It has no layer of this class."
+    if nested:
+        hint = f"A model inside it has: pass model.get_layer({nested[0]!r})."
     return ValueError(
-        f"The model {model.name!r} {fault}: {kind.__name__} is missing. {hint}"
+        f"The model {model.name!r} {problem}: {layer_class.__name__} is "
+        f"missing. {hint}"
     )
 
 
-def as_images(model, images):
-    """Returns a batch of images as an array.
-
-    Raises:
-        ValueError: if it is none that the model takes.
-    """
+def check_images(model, images):
+    """Return a batch of images as an array, or raise a ValueError if the
+    model does not take its shape."""
     shape = getattr(images, "shape", ())
     expected = model.inputs[0].shape
     if len(shape) != len(expected) or any(
@@ -165,13 +165,28 @@ def as_images(model, images):
     return keras.ops.convert_to_numpy(images)
 
 
-def run(model, tensors, images):
-    """Lists the values that some of a model's tensors, or lists of them, take,
-    as arrays."""
-    # By name: of a list of one, Keras would give the one.
+def compute_tensors(model, tensors, images):
+    """Compute intermediate tensors, or lists of them, of a model.
+
+    Args:
+        model: A functional model.
+        tensors: List of symbolic tensors of the model, or of lists of them.
+        images: Array, a batch of images.
+
+    Returns:
+        List of arrays, or of lists of them.
+    """
+    # A dict, since Keras unpacks a list of one tensor.
     named = {str(index): tensor for index, tensor in enumerate(tensors)}
     extract = keras.Model(model.inputs[0], named)
-    # Eagerly: compiling a model for a few images takes longer than they do.
+    # Eagerly: compiling takes longer than computing a few images.
     extract.compile(run_eagerly=True)
     values = extract.predict_on_batch(images)
     return [values[name] for name in named]
+
+
+def _flatten(model):
+    for layer in model.layers:
+        yield layer
+        if isinstance(layer, keras.Model):
+            yield from _flatten(layer)

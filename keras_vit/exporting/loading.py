@@ -1,4 +1,4 @@
-"""The model to export, at the size of images that was asked for."""
+"""Load the model to export, for the requested image size."""
 
 import zipfile
 
@@ -7,25 +7,25 @@ import keras
 from keras_vit import converters
 from keras_vit import downloads
 from keras_vit.checkpoints.files import resolve_run_folder
-from keras_vit.inspection import _parts
+from keras_vit.inspection import tokens
 
-SIZE = 224  # pixels, where nothing tells
+DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
 
 
 def load(path, layout=None, settings=None, size=None):
-    """Loads a model.
+    """Load a model.
 
     Args:
-        path: What `converters.load` reads, or a .keras file of any model.
+        path: As in `converters.load`, or a .keras file of any model.
         layout: String or None, see `converters.load`.
-        settings: Dict of arguments that win over what the file tells.
+        settings: Dict of arguments that override the file's.
         size: `(height, width)` of the images; None for the model's own.
 
     Returns:
-        The model, and the shape of one image, None where it is left open.
+        The model, and the shape of an image, None where dynamic.
 
     Raises:
-        ValueError: if it cannot be loaded, does not fit the size, or has
+        ValueError: if it cannot be loaded, does not support the size, or has
             several inputs or outputs.
     """
     settings = settings or {}
@@ -36,35 +36,31 @@ def load(path, layout=None, settings=None, size=None):
         )
         model = converters.load(checkpoint, layout, **settings)
     except ValueError as error:
-        if checkpoint or layout or settings or not _is_whole(path):
+        if checkpoint or layout or settings or not _is_keras_file(path):
             raise
-        model = _any_model(path, error)
-    raise_unless_plain(model)
+        model = _load_any_model(path, error)
+    check_exportable(model)
     shape = tuple(model.inputs[0].shape[1:])
-    wanted = (*(size or shape[:2]), shape[-1])
-    if shape[:2] != wanted[:2] and None not in shape[:2]:
+    requested = (*(size or shape[:2]), shape[-1])
+    if shape[:2] != requested[:2] and None not in shape[:2]:
         if checkpoint is None:
             raise ValueError(
-                f"--image-size: {str(path)!r} takes images of {shape[0]} x "
-                f"{shape[1]} pixels alone, and was not made by keras_vit."
+                f"--image-size: {str(path)!r} was not made by keras_vit and "
+                f"takes only images of {shape[0]} x {shape[1]} pixels."
             )
-        settings = {**settings, "input_shape": wanted}
+        settings = {**settings, "input_shape": requested}
         model = converters.load(checkpoint, layout, **settings)
-    return model, wanted
+    return model, requested
 
 
 def image_size(model):
-    """The size of images to run a model with: its own, or what its positions
-    were learned for."""
-    return _parts.image_size(model) or (SIZE, SIZE)
+    """Return the image size of a model, or that of its learned positions."""
+    return tokens.image_size(model) or (DEFAULT_SIZE, DEFAULT_SIZE)
 
 
-def raise_unless_plain(model):
-    """Says what of a model cannot be exported here.
-
-    Raises:
-        ValueError: if it is no function of one batch of images.
-    """
+def check_exportable(model):
+    """Raise a ValueError unless a model maps one batch of images to one
+    output."""
     try:
         count = (len(model.inputs), len(model.outputs))
         rank = len(model.inputs[0].shape)
@@ -72,20 +68,22 @@ def raise_unless_plain(model):
         count, rank = None, None
     if count != (1, 1) or rank != 4:
         raise ValueError(
-            "Exported is a model of one input, (batch, height, width, "
-            f"channels), and one output. {model.name!r} has other ones; of a "
+            "Only models of one input, (batch, height, width, channels), and "
+            f"one output can be exported, and {model.name!r} is not one. Of a "
             "model of keras_vit.pretraining, export its `encoder`."
         )
 
 
-def _is_whole(path):
+def _is_keras_file(path):
     path = resolve_run_folder(downloads.fetch_if_remote(path))
     return str(path).endswith(".keras") and zipfile.is_zipfile(path)
 
 
-def _any_model(path, error):
+def _load_any_model(path, error):
     path = resolve_run_folder(downloads.fetch_if_remote(path))
     try:
         return keras.models.load_model(path, safe_mode=True)
     except (ValueError, TypeError, KeyError) as other:
-        raise ValueError(f"{error}\nNor does Keras load it: {other}") from other
+        raise ValueError(
+            f"{error}\nKeras cannot load it either: {other}"
+        ) from other

@@ -1,28 +1,28 @@
+"""Filters of the patch embedding, and similarity of position embeddings."""
+
 import keras
 import numpy as np
 
-from keras_vit.inspection import _parts
+from keras_vit.inspection import tokens
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import PatchEmbedding
 
 
 def embedding_filters(model, count=28):
-    """Returns the patch embedding's main filters: Figure 7, left.
+    """Return principal components of the patch embedding's filters (Figure 7,
+    left).
 
-    Principal components of the filters that the first layer projects patches
-    with: those that tell most of them, in decreasing order. Of a hybrid or a
-    BiT it is the first convolution. From "An Image is Worth 16x16 Words",
-    Section 4.5 (https://arxiv.org/abs/2010.11929). A component's sign means
-    nothing: its largest value is made positive.
+    For a hybrid or a BiT, those of the first convolution. From "An Image is
+    Worth 16x16 Words", Section 4.5 (https://arxiv.org/abs/2010.11929). The
+    sign of a component is arbitrary: its largest value is made positive.
 
     Args:
         model: A model made by this package, or of its layers.
-        count: Integer. How many components, 28 in the paper; fewer are
-            returned if there are no more.
+        count: Integer. Maximum number of components, 28 in the paper.
 
     Returns:
-        Array of shape `(count, rows, columns, channels)`, each component
-        scaled to [0, 1] over all its channels: a picture if these are RGB.
+        Array of shape `(count, rows, columns, channels)`, in order of
+        decreasing variance, each scaled to [0, 1] over all channels.
 
     Raises:
         ValueError: if `count` is below 1, or the model has no such layer.
@@ -46,7 +46,7 @@ def embedding_filters(model, count=28):
 
 def _first_kernel(model):
     layers = {layer.name: layer for layer in model.layers}
-    first = layers.get("root_conv") or _parts.part(model, PatchEmbedding)
+    first = layers.get("root_conv") or tokens.find_layer(model, PatchEmbedding)
     if first is None:
         raise ValueError(
             f"The model {model.name!r} was not made by keras_vit: it has "
@@ -56,28 +56,25 @@ def _first_kernel(model):
 
 
 def position_similarity(model, grid_size=None):
-    """Returns how alike position embeddings are: Figure 7, centre.
+    """Return the cosine similarity of position embeddings (Figure 7, centre).
+    From "An Image is Worth 16x16 Words", Section 4.5
+       (https://arxiv.org/abs/2010.11929).
 
-    The cosine of the angle between the position embedding of every patch and
-    that of every other. From "An Image is Worth 16x16 Words", Section 4.5
-    (https://arxiv.org/abs/2010.11929).
+       Args:
+           model: A model made by this package, or of its layers.
+           grid_size: `(rows, columns)` of patches, to which learned embeddings
+               are resampled; None for the grid they were learned for.
 
-    Args:
-        model: A model made by this package, or of its layers.
-        grid_size: `(rows, columns)` of patches, to which learned embeddings
-            are resampled as for images of that size; None for those they
-            were learned for.
+       Returns:
+           Array of shape `(rows, columns, rows, columns)`: [i, j] compares the
+           patch in row i and column j with all patches. If each block adds its
+           own embeddings, those of the first block.
 
-    Returns:
-        Array of shape `(rows, columns, rows, columns)`: [i, j] is a picture
-        of the patch in row i and column j with all others. Where each block
-        adds its own, those of the first.
-
-    Raises:
-        ValueError: if the model adds no position embeddings to its patches,
-            or they are computed and `grid_size` is needed to say for which.
+       Raises:
+           ValueError: if the model adds no position embeddings to its patches,
+               or they are fixed and `grid_size` is None.
     """
-    layer = _parts.part(model, AddPositionEmbs)
+    layer = tokens.find_layer(model, AddPositionEmbs)
     if layer is None or layer.kind == "none":
         raise ValueError(
             f"The model {model.name!r} adds no position embeddings to its "
@@ -92,10 +89,9 @@ def position_similarity(model, grid_size=None):
     rows, columns = grid_size
     before = layer.num_prefix_tokens + layer.num_skipped_tokens
     length = before + rows * columns
-    width = _parts.part(model, PatchEmbedding).hidden_size
-    # Added to zeros, embeddings of any kind come out as they are. Not by
-    # calling the layer: that would round the zeros, and so them, to its
-    # precision.
+    width = tokens.find_layer(model, PatchEmbedding).hidden_size
+    # Adding to zeros gives the embeddings of any kind. `call` is used directly
+    # since `__call__` would cast to the layer's compute dtype.
     zeros = np.zeros((1, length, width), "float32")
     grid = np.zeros((1, rows, columns, 1), "float32")
     added = layer.call(*map(keras.ops.convert_to_tensor, (zeros, grid)))

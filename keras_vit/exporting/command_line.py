@@ -1,17 +1,17 @@
-"""Exports a model for those who run it without Keras, and checks it.
+"""Export a model to SavedModel, ONNX, LiteRT or PyTorch, and check it.
 
   export.py runs/digits digits.onnx
       the model of a recipe's run for ONNX Runtime
   export.py vit_b16.keras served/
-      a folder without an ending: a SavedModel for TensorFlow Serving
+      a name without a suffix: a SavedModel for TensorFlow Serving
   export.py ViT-B_16.npz vit.tflite --int8-weights --batch 1
-      a checkpoint for phones, with dense weights of 8 bits
+      a checkpoint for phones, with dense weights in int8
   KERAS_BACKEND=torch export.py model.keras model.pt2 --softmax
-      for PyTorch without Keras; outputs are probabilities
+      for PyTorch without Keras, with probabilities as outputs
   export.py vit_b16.keras big.onnx --image-size 384
-      at another size of images; positions are resampled
+      for another image size; position embeddings are resampled
 
-The backend writes what it can, and a .keras file is the same under each:
+The backend determines what can be written. A .keras file loads under each:
 
   format       TARGET    tensorflow          jax            torch
   saved_model  (folder)  any batch and size  any, any       -
@@ -19,20 +19,21 @@ The backend writes what it can, and a .keras file is the same under each:
   litert       .tflite   any batch and size  -              -
   torch        .pt2      -                   -              any batch
 
-With one size of images where it says no more. (a) needs jax2onnx, TensorFlow
+Where "size" is missing, the image size is fixed. (a) needs jax2onnx, TensorFlow
 tf2onnx, (b) onnxscript; in a clone: pip install ".[export]".
 
-The exported model takes images as Keras's does, (batch, height, width,
-channels) in [-1, 1] or whatever the model was trained with: pixels are scaled
-outside. It is written beside TARGET, opened again and run on random images, at
-batches of 1 and 3 if the batch is open; if an output differs from Keras's by
-more than 1e-4 (of the largest output, where that exceeds 1; int8: a quarter of
-the largest), nothing is left. Then a call of batch 1 is timed on both.
+The exported model takes the same images as the Keras model, (batch, height,
+width, channels), preprocessed as in training: for example in [-1, 1]. It is
+written to a temporary file, read back and run on random images, with batches of
+1 and 3 if the batch size is dynamic. If an output differs from Keras's by more
+than 1e-4 (relative to the largest output if that exceeds 1; int8: a quarter of
+the largest), TARGET is not written. Finally a batch of 1 is timed with both.
 
---int8-weights: SavedModel and .pt2 by Keras's quantize("int8"), LiteRT by its
-dynamic range, ONNX by onnxruntime's; products run in int8, too.
+--int8-weights: SavedModel and .pt2 use Keras's quantize("int8"), LiteRT
+dynamic-range and ONNX onnxruntime's dynamic quantisation; matrix products run
+in int8, too.
 
-Exit status: 0 done, 1 refused, 2 wrong usage.
+Exit status: 0 done, 1 error, 2 wrong usage.
 """
 
 import argparse
@@ -43,38 +44,36 @@ from keras_vit._logging import logger
 
 
 def main(argv=None):
-    """Runs the command line and returns its exit status."""
+    """Run the command line and return its exit status."""
     return _program.run_program(_run, _parser().parse_args(argv))
 
 
 def _run(a):
-    from keras_vit.exporting import _export
-    from keras_vit.exporting import _formats
-    from keras_vit.exporting import _loading
-    from keras_vit.exporting import _targets
+    # Here, so that --help does not wait for Keras.
+    from keras_vit.exporting import export
+    from keras_vit.exporting import formats
+    from keras_vit.exporting import loading
 
     target = a.target.expanduser()
-    name = _formats.format_of(a.format, target)
-    _formats.writer_of(name)
-    _targets.check_target(
-        target, not _formats.FORMATS[name].suffix, a.overwrite
-    )
+    name = formats.format_of(a.format, target)
+    formats.writer_of(name)
+    export.check_target(target, not formats.FORMATS[name].suffix, a.overwrite)
     logger.info(f"reading  {a.model}")
     settings = dict(map(_program.parse_setting, a.set))
-    model, shape = _loading.load(a.model, a.layout, settings, a.image_size)
+    model, shape = loading.load(a.model, a.layout, settings, a.image_size)
     shape = (a.batch, *shape)
     if a.softmax:
-        model = _export.with_softmax(model)
+        model = export.with_softmax(model)
     logger.info(f"model    {model.name}: {model.count_params():,} parameters")
-    _export.export(
+    export.export(
         model,
         target,
         name,
         shape,
-        _loading.image_size(model),
+        loading.image_size(model),
         a.int8_weights,
         a.check,
-        say=logger.info,
+        log=logger.info,
     )
     return 0
 
@@ -102,14 +101,15 @@ def _parser():
         "model",
         metavar="MODEL",
         help="a checkpoint, a .keras file, the folder of a recipe's run or "
-        "of Hugging Face's, or the address of one: all that tools/convert.py "
-        "reads, and any .keras file of one input and one output",
+        "of a Hugging Face model, or the URL of one: everything that "
+        "tools/convert.py reads, and any .keras file of one input and one "
+        "output",
     )
     parser.add_argument("target", metavar="TARGET", type=pathlib.Path)
     parser.add_argument(
         "--format",
         choices=("saved_model", "onnx", "litert", "torch"),
-        help="default: what TARGET's ending tells",
+        help="default: by the suffix of TARGET",
     )
     parser.add_argument(
         "--image-size",
@@ -118,30 +118,30 @@ def _parser():
         type=_count,
         action=_Size,
         help="height and width in pixels, or one number for both (default: "
-        "the model's; any, if it takes any and the format can)",
+        "the model's; dynamic if the model and the format support it)",
     )
     parser.add_argument(
         "--batch",
         metavar="N|dynamic",
         type=_batch,
         default=None,
-        help="images in a batch (default: dynamic, which is any number)",
+        help="batch size (default: dynamic, any number)",
     )
     parser.add_argument(
         "--int8-weights",
         action="store_true",
-        help="make dense weights int8; tells how far outputs move",
+        help="quantise dense weights to int8, and report the difference",
     )
     parser.add_argument(
         "--softmax",
         action="store_true",
-        help="end in probabilities, for a model that ends in logits",
+        help="output probabilities, for a model that outputs logits",
     )
     parser.add_argument(
         "--check",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="run what was written, and refuse it if it differs",
+        help="compare the exported model with Keras's",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace an existing TARGET"
@@ -150,15 +150,15 @@ def _parser():
         "--from",
         dest="layout",
         metavar="LAYOUT",
-        help="layout of MODEL, if it cannot be told",
+        help="format of MODEL, if it cannot be inferred",
     )
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="an argument of VisionTransformer that MODEL cannot tell, such "
-        "as num_heads=6 or grid_size=(2,8); may be repeated",
+        help="an argument of VisionTransformer that cannot be inferred from "
+        "MODEL, such as num_heads=6 or grid_size=(2,8); may be repeated",
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""Image files for a report, with Pillow, which matplotlib brings along."""
+"""Read image files for a report with Pillow, a dependency of matplotlib."""
 
 import math
 import pathlib
@@ -7,12 +7,12 @@ import numpy as np
 
 from keras_vit.preprocessing import preprocess_input
 
-_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-_MODES = {1: "L", 3: "RGB"}
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+_PILLOW_MODES = {1: "L", 3: "RGB"}
 
 
 def image_paths(names):
-    """Lists image files: those named, and all in the folders named.
+    """List the given image files, and those in the given folders.
 
     Raises:
         FileNotFoundError: if there is no such file, or a folder has none.
@@ -25,41 +25,45 @@ def image_paths(names):
             found = sorted(
                 p
                 for p in path.iterdir()
-                if p.suffix.lower() in _ENDINGS
+                if p.suffix.lower() in _SUFFIXES
                 and p.is_file()
                 and not p.name.startswith(".")
             )
         if not found or not path.exists():
-            what, more = "no file", ""
-            if path.exists():
-                what, more = "no image in the folder", _inner(path)
-            raise FileNotFoundError(f"There is {what} {str(path)!r}.{more}")
+            if not path.exists():
+                raise FileNotFoundError(f"There is no file {str(path)!r}.")
+            raise FileNotFoundError(
+                f"There is no image in the folder {str(path)!r}."
+                + _suggest_subfolder(path)
+            )
         paths += found
     return paths
 
 
-def _inner(folder):
-    """Folders of a set of images are not searched: a report shows a few."""
+def _suggest_subfolder(folder):
+    # Subfolders are not searched: a report shows few images.
     inner = [str(p) for p in sorted(folder.iterdir()) if p.is_dir()]
-    return f" Name one of those in it, such as {inner[0]!r}." if inner else ""
+    return (
+        f" Give one of its subfolders, such as {inner[0]!r}." if inner else ""
+    )
 
 
 def read_images(paths, channels=3):
-    """Reads image files as uint8 arrays `(height, width, channels)`.
+    """Read image files as uint8 arrays `(height, width, channels)`.
 
     Raises:
-        ValueError: if any cannot be read; one error names them all.
+        ValueError: that lists all files that cannot be read.
     """
-    if paths and channels not in _MODES:
+    if paths and channels not in _PILLOW_MODES:
         raise ValueError(
             f"The model takes images of {channels} channels, and image files "
-            "have 1 or 3: leave out IMAGES to look at the weights alone."
+            "have 1 or 3: leave out IMAGES to inspect the weights only."
         )
     images, bad = [], []
     for path in paths:
         try:
             images.append(_read(path, channels))
-        except Exception as error:  # Pillow raises all kinds for broken files
+        except Exception as error:  # Pillow raises many classes
             reason = str(error).splitlines() or [type(error).__name__]
             bad.append(f"  {path}: {reason[0]}")
     if bad:
@@ -75,15 +79,15 @@ def _read(path, channels):
 
     with Image.open(path) as image:
         image = ImageOps.exif_transpose(image)
-        if image.mode.startswith("I"):  # 16 bits, of which Pillow keeps none
+        if image.mode.startswith("I"):  # 16 bits, which Pillow cannot convert
             pixels = np.asarray(image).astype("float64") / 256
             image = Image.fromarray(np.clip(pixels, 0, 255).astype("uint8"))
-        pixels = np.asarray(image.convert(_MODES[channels]))
+        pixels = np.asarray(image.convert(_PILLOW_MODES[channels]))
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
-def resized(image, size):
-    """Returns an image of `(height, width)`, bilinear and antialiased."""
+def resize(image, size):
+    """Resize an image to `(height, width)`, bilinear with antialiasing."""
     from PIL import Image
 
     if image.shape[:2] == tuple(size):
@@ -94,17 +98,17 @@ def resized(image, size):
     return np.asarray(picture).reshape(*size, image.shape[-1])
 
 
-def thumbnail(image, longest):
-    """Returns an image that is no larger than is worth looking at."""
-    scale = longest / max(image.shape[:2])
+def thumbnail(image, max_side):
+    """Downsize an image to at most `max_side` pixels per side."""
+    scale = max_side / max(image.shape[:2])
     if scale >= 1:
         return image
-    return resized(image, [max(1, round(n * scale)) for n in image.shape[:2]])
+    return resize(image, [max(1, round(n * scale)) for n in image.shape[:2]])
 
 
-def with_aspect(image_size, area, patch_size):
-    """Returns the size of about an area, in whole patches, that keeps an
-    image's aspect best."""
+def size_with_aspect(image_size, area, patch_size):
+    """Return the size, in whole patches and of about `area` pixels, that best
+    keeps an image's aspect ratio."""
     scale = math.sqrt(area / (image_size[0] * image_size[1]))
     return tuple(
         max(1, round(side * scale / patch)) * patch
@@ -112,14 +116,16 @@ def with_aspect(image_size, area, patch_size):
     )
 
 
-def batches(images, size, patch_size, mode, keep_aspect):
-    """Lists batches of preprocessed images: one, or one an image where each
-    keeps its aspect."""
+def make_batches(images, size, patch_size, mode, keep_aspect):
+    """Return a list of batches of preprocessed images.
+
+    There is one batch, or one per image if images keep their aspect ratio.
+    """
     area = size[0] * size[1]
     scaled = [
-        resized(
+        resize(
             image,
-            with_aspect(image.shape[:2], area, patch_size)
+            size_with_aspect(image.shape[:2], area, patch_size)
             if keep_aspect
             else size,
         )

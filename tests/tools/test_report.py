@@ -1,4 +1,4 @@
-"""tools/inspect.py: a model in, a report out."""
+"""tools/report.py: a model in, a report out."""
 
 import base64
 import html.parser
@@ -16,14 +16,14 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit.inspection import _cli
-from keras_vit.inspection import _report
+from keras_vit.inspection import command_line
+from keras_vit.inspection import report
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
 
 ROOT = pathlib.Path(__file__).parents[2]
-TOOL = ROOT / "tools" / "inspect.py"
+TOOLS = ROOT / "tools"
 MODEL = golden_data.folder("hf_vit")  # 32 x 32 pixels, patches of 8
 
 
@@ -65,13 +65,14 @@ def photos(tmp_path):
 
 
 def run(*arguments):
-    return _cli.main([str(argument) for argument in arguments])
+    return command_line.main([str(argument) for argument in arguments])
 
 
-def test_as_a_program(photos, tmp_path):
+@pytest.mark.parametrize("name", ["report.py", "inspect.py"])
+def test_as_a_program(name, photos, tmp_path):
     """By its path, which puts the folder of tools first on Python's path."""
     done = subprocess.run(
-        [sys.executable, TOOL, MODEL, photos, "--out", tmp_path / "report"],
+        [sys.executable, TOOLS / name, MODEL, photos, "--out", "report"],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -81,13 +82,13 @@ def test_as_a_program(photos, tmp_path):
     assert done.returncode == 0, done.stderr
     assert re.search(r"wrote .*report.html \(\d+ kB\)", done.stdout)
     files = {path.name for path in (tmp_path / "report").iterdir()}
-    assert files == {*_report.PICTURES, "report.html"}
+    assert files == {*report.FIGURES, "report.html"}
 
 
 def test_pythons_inspect_is_not_hidden():
     """From other tools, and where Python looks for modules first."""
     code = (
-        f"import sys; sys.path.insert(0, {str(TOOL.parent)!r})\n"
+        f"import sys; sys.path.insert(0, {str(TOOLS)!r})\n"
         "import inspect, dataclasses\n"
         "assert inspect.isfunction(dataclasses.field), inspect\n"
         "assert 'tools' not in inspect.__file__\n"
@@ -114,16 +115,17 @@ def test_the_page(photos, tmp_path, capsys):
         assert fact in told, fact
     # What is beside the page is in it, and nothing is fetched.
     inside = list(page.pictures.values())
-    for name in _report.PICTURES:
+    for name in report.FIGURES:
         assert (out / name).read_bytes() in inside, name
-    assert len(inside) == len(_report.PICTURES) + 2  # images with predictions
+    assert len(inside) == len(report.FIGURES) + 2  # images with predictions
     assert all(source.startswith("data:") for source in page.sources)
     assert not {"script", "link", "iframe"} & set(page.tags)
     for data in inside:
         Image.open(io.BytesIO(data)).verify()
     # Five of seven classes for each of two images, best first.
     shares = [
-        float(x) for x in re.findall(r"([\d.]+)%", told.partition("Where")[0])
+        float(x)
+        for x in re.findall(r"([\d.]+)%", told.partition(" Attention ")[0])
     ]
     assert len(shares) == 10
     assert shares[:5] == sorted(shares[:5], reverse=True)
@@ -159,7 +161,7 @@ def test_images_in_their_own_aspect(photos, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(MODEL, photos / "a.png", "--keep-aspect", "--out", out) == 0
     told = Page(out / "report.html").text
-    assert "their own aspect, about as large as 32 × 32" in told
+    assert "their own aspect ratio, of about 32 × 32" in told
 
 
 def test_names_from_a_recipe_and_from_a_file(photos, tmp_path):
@@ -178,7 +180,7 @@ def test_names_from_a_recipe_and_from_a_file(photos, tmp_path):
     run(tmp_path / "model.keras", photos, "--out", tmp_path / "one")
     told = Page(tmp_path / "one" / "report.html").text
     assert "owl" in told
-    assert "it is zero" in told  # the head, as before training
+    assert "the head is zero" in told  # the head, as before training
     (tmp_path / "names.txt").write_text("ant\nbee\nfly\n")
     names = ("--labels", tmp_path / "names.txt")
     run(tmp_path / "model.keras", photos, "--out", tmp_path / "two", *names)
@@ -191,7 +193,7 @@ def test_a_model_without_attention(photos, tmp_path):
     path = golden_data.weights_path("bit_paper")
     assert run(path, photos, "--out", tmp_path / "report") == 0
     told = Page(tmp_path / "report" / "report.html").text
-    assert "units a stage" in told
+    assert "units per stage" in told
     assert not (tmp_path / "report" / "attention.png").exists()
 
 
@@ -236,7 +238,7 @@ def test_mistakes(arguments, reason, photos, tmp_path, capsys):
 
 
 def test_images_of_sixteen_bits_and_turned_ones(tmp_path):
-    from keras_vit.inspection._images import read_images
+    from keras_vit.inspection.images import read_images
 
     ramp = np.linspace(0, 65535, 12).astype("uint16").reshape(3, 4)
     Image.fromarray(ramp).save(tmp_path / "ramp.png")
@@ -252,14 +254,14 @@ def test_images_of_sixteen_bits_and_turned_ones(tmp_path):
 
 
 def test_only_image_files_of_a_folder(tmp_path):
-    from keras_vit.inspection._images import image_paths
+    from keras_vit.inspection.images import image_paths
 
     for name in ("._a.jpg", ".DS_Store", "b/c.jpg", "d.jpg/e.txt", "f.JPG"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert image_paths([tmp_path]) == [tmp_path / "f.JPG"]
     (tmp_path / "f.JPG").unlink()
-    with pytest.raises(FileNotFoundError, match="in it, such as '.*/b'"):
+    with pytest.raises(FileNotFoundError, match="subfolders, such as '.*/b'"):
         image_paths([tmp_path])
 
 
@@ -309,6 +311,6 @@ def test_in_a_browser(width, photos, tmp_path):
     said = re.search(r'data-probe="([^"]*)"', done.stdout)
     assert said, done.stderr
     found = json.loads(html.unescape(said[1]))
-    assert found["pictures"] == len(_report.PICTURES) + 2
+    assert found["pictures"] == len(report.FIGURES) + 2
     assert found["broken"] == found["fetched"] == 0
     assert found["wide"] <= 0
