@@ -202,10 +202,10 @@ class TransformerBlock(CompositeLayer):
             name: String. Name of the layer: "attention".
 
         Returns:
-            A layer of two arguments, query tokens and key and value tokens,
-            both `(batch, length, hidden_size)`, that returns the shape of the
-            first. If the block is called with `relative`, the layer must take
-            it as a keyword.
+            A layer of two inputs, query tokens and key and value tokens, both
+            `(batch, length, hidden_size)`, whose output has the shape of the
+            first; `build` takes both shapes. If the block is called with
+            `relative`, the layer must take it as a keyword.
         """
         return MultiHeadAttention(
             self.num_heads,

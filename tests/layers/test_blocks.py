@@ -209,6 +209,9 @@ class RMSNormBlock(layers.TransformerBlock):
 class Mean(keras.layers.Layer):
     """An attention without weights: all tokens get the mean of all."""
 
+    def build(self, query_shape, context_shape):
+        pass
+
     def call(self, query, context):
         mean = ops.mean(context, axis=1, keepdims=True)
         return ops.broadcast_to(mean, ops.shape(query))

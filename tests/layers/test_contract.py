@@ -85,10 +85,6 @@ CASES = {
         TOKENS,
         GRID,
     ),
-    "LayerNormalization": (
-        lambda: layers.LayerNormalization(epsilon=1e-3),
-        TOKENS,
-    ),
     "MlpBlock": (lambda: layers.MlpBlock(20, dropout=0.1), TOKENS),
     "MlpBlock regularised": (
         lambda: layers.MlpBlock(20, kernel_regularizer="l2"),
@@ -204,6 +200,9 @@ def test_contract(case):
 
 def test_every_layer_has_a_case():
     public = {name for name in dir(layers) if name[0].isupper()}
+    # Keras's own layer, whose config changes when it is built. See
+    # test_kernels.py.
+    public.remove("LayerNormalization")
     assert public == {name.split()[0] for name in CASES}
 
 

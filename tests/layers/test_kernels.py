@@ -32,7 +32,7 @@ def outcome(function, arrays, variables=()):
         with keras.StatelessScope(list(zip(variables, values, strict=True))):
             y = ops.cast(function(*arrays), "float32")
         pattern = np.cos(np.arange(np.prod(y.shape))).reshape(y.shape)
-        return ops.sum(y * pattern.astype("float32")), y
+        return ops.sum(y * ops.convert_to_tensor(pattern, "float32")), y
 
     arrays = [ops.convert_to_tensor(x) for x in arrays]
     if BACKEND == "jax":
@@ -48,8 +48,10 @@ def outcome(function, arrays, variables=()):
         total, y = scalar(inputs, values)
         total.backward()
         gradients = [x.grad for x in (*inputs, *values)]
-        y = y.detach()
-    return [numpy(ops.cast(x, "float32")) for x in (y, *gradients)]
+    return [
+        numpy(ops.cast(ops.stop_gradient(x), "float32"))
+        for x in (y, *gradients)
+    ]
 
 
 def assert_close(found, expected, tolerance):
@@ -192,15 +194,15 @@ def test_layer_norm(dtype, mean):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"axis": 1}, {"center": False}, {"axis": [1, 2]}]
+    "arguments", [{"center": False}, {"scale": False}, {"axis": [1, 2]}]
 )
 def test_layer_norm_takes_keras_s_arguments(arguments):
     x = normal(3, 5, 16)
-    found = layers.LayerNormalization(**arguments)(x)
-    expected = keras.layers.LayerNormalization(**arguments)(x)
-    np.testing.assert_array_equal(
-        ops.convert_to_numpy(found), ops.convert_to_numpy(expected)
+    found, expected = (
+        ops.convert_to_numpy(base(**arguments)(x))
+        for base in (layers.LayerNormalization, keras.layers.LayerNormalization)
     )
+    np.testing.assert_array_equal(found, expected)
 
 
 @JAX
