@@ -47,7 +47,7 @@ import sys
 # Keras itself looks for some of these when imported; what counts is us.
 import keras
 others = {others!r} | {{"matplotlib", "sklearn", "keras_cv", "scipy",
-                        "tensorflow_datasets", "safetensors"}}
+                        "tensorflow_datasets"}}
 before = others & sys.modules.keys()
 import keras_vit, numpy as np
 assert others & sys.modules.keys() == before
