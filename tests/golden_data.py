@@ -11,7 +11,7 @@ import tempfile
 
 import numpy as np
 
-from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.converters import open_checkpoint
 from tests import containers

@@ -28,9 +28,9 @@ import hashlib, sys, types
 package = types.ModuleType("keras_vit")
 package.__path__ = [{str(ROOT / "keras_vit")!r}]
 sys.modules["keras_vit"] = package
-from keras_vit.downloads import Source, _http, fetch
-_http._CHUNK = 10_000
-_http.WAITS = (0, 0)
+from keras_vit.downloads import Source, fetch, http
+http.CHUNK_SIZE = 10_000
+http.RETRY_DELAYS = (0, 0)
 folder, digest, *addresses = sys.argv[1:]
 path, _ = fetch(folder, tuple(Source(x, digest) for x in addresses))
 print(hashlib.sha256(path.read_bytes()).hexdigest())

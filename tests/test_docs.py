@@ -21,8 +21,9 @@ TEXTS["recipes/README.md"] = (ROOT / "recipes" / "README.md").read_text()
 # What a program of `tools/` takes is said here.
 SOURCES = {
     "convert": ("keras_vit/convert.py",),
-    "inspect": ("keras_vit/inspection/_cli.py",),
-    "export": ("keras_vit/exporting/_cli.py",),
+    "inspect": ("keras_vit/inspection/command_line.py",),
+    "report": ("keras_vit/inspection/command_line.py",),
+    "export": ("keras_vit/exporting/command_line.py",),
     "benchmark": ("tools/benchmark.py",),
 }
 BLOCKS = {

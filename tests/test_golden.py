@@ -11,9 +11,9 @@ from keras_vit.checkpoints.formats import detect_layout
 from keras_vit.checkpoints.weight_map import from_checkpoint
 from keras_vit.converters import Checkpoint
 from keras_vit.converters import open_checkpoint
-from keras_vit.layers._position_embedding import fit_embedding
 from keras_vit.layers.resampling import resample
-from keras_vit.models import load_into
+from keras_vit.layers.resampling import resample_embedding
+from keras_vit.models import load_weights
 from tests import golden_data
 
 
@@ -24,7 +24,7 @@ def build(case):
     arrays = LAYOUTS[layout].normalize(arrays)
     weights = from_checkpoint(arrays, weight_map, heads=3)
     model = keras_vit.VisionTransformer(**golden_data.arguments(case))
-    load_into(model, Checkpoint(case, layout, weight_map, weights, {}))
+    load_weights(model, Checkpoint(case, layout, weight_map, weights, {}))
     return model
 
 
@@ -157,7 +157,7 @@ def test_resampling(case, tag, old, new, method, prefix, record_error):
     golden = golden_data.io(case)
     before, after = golden[f"{tag}before"], golden[f"{tag}after"]
 
-    at_load = fit_embedding(before, old, new, method, prefix)
+    at_load = resample_embedding(before, old, new, method, prefix)
     error = np.abs(at_load - after).max()
     record_error(case, f"{tag}at load", error, 3e-6)
     np.testing.assert_array_equal(at_load[:, :prefix], before[:, :prefix])

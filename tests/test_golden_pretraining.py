@@ -7,7 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import convert as _cli
 from keras_vit import pretraining
-from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.converters import open_checkpoint
 from tests import golden_data
@@ -32,7 +32,7 @@ def test_outputs_and_loss_are_the_originals(case, record_error):
     if case == "hf_vit_mim":
         outputs = model(images, masked=golden["bool_masked_pos"])
         main = "reconstruction"
-        found = {main: model.parts.join(outputs["prediction"])}
+        found = {main: model.stages.unpatchify(outputs["prediction"])}
         found = {main: np.transpose(numpy(found[main]), (0, 3, 1, 2))}
     else:
         latent, masked, places = model.encode(images, golden["noise"])
@@ -44,7 +44,7 @@ def test_outputs_and_loss_are_the_originals(case, record_error):
             found["latent"] = numpy(latent)
     found["loss"] = numpy(model.compute_loss(x=images, y_pred=outputs))
     if "reconstruction_nhwc" in golden:
-        joined = model.parts.join(outputs["prediction"])
+        joined = model.stages.unpatchify(outputs["prediction"])
         found["reconstruction_nhwc"] = numpy(joined)
     for name, array in found.items():
         assert array.shape == golden[name].shape

@@ -8,8 +8,8 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints._files import read
-from keras_vit.checkpoints._files import write
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.files import write
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from tests import golden_data

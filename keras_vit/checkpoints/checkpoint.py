@@ -6,13 +6,13 @@ from dataclasses import field
 from keras_vit import downloads
 from keras_vit.checkpoints import formats
 from keras_vit.checkpoints import infer
-from keras_vit.checkpoints._files import existing
-from keras_vit.checkpoints._files import of_run
-from keras_vit.checkpoints._files import read
-from keras_vit.checkpoints._files import read_config
-from keras_vit.checkpoints._keras_files import UNTOLD
-from keras_vit.checkpoints._keras_files import is_keras
-from keras_vit.checkpoints._keras_files import read_keras
+from keras_vit.checkpoints.files import existing_path
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.files import read_config
+from keras_vit.checkpoints.files import resolve_run_folder
+from keras_vit.checkpoints.keras_files import HYPERPARAMETERS_NOT_IN_SHAPES
+from keras_vit.checkpoints.keras_files import is_keras
+from keras_vit.checkpoints.keras_files import read_keras
 from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.checkpoints.weight_map import from_checkpoint
 
@@ -157,7 +157,7 @@ def open_checkpoint(
         OSError: if it could not be downloaded.
         ValueError: if it cannot be read, or is not in that layout.
     """
-    path = of_run(downloads.local(path))
+    path = resolve_run_folder(downloads.fetch_if_remote(path))
     if is_keras(path):
         return _open_keras(path, layout, finite, decoder)
     arrays = read(path, finite)
@@ -198,7 +198,7 @@ def _drop_decoder(arrays, weight_map):
 
 def _open_keras(path, layout, finite, decoder):
     formats.check_layout(layout)
-    weights, stored, build_arguments = read_keras(existing(path), finite)
+    weights, stored, build_arguments = read_keras(existing_path(path), finite)
     if not decoder:
         weights = infer.drop_pretraining(weights)
     checkpoint = Checkpoint(
@@ -227,7 +227,11 @@ def missing_hyperparameters(checkpoint, explicit):
     if checkpoint.layout != "keras":
         return []
     known = checkpoint.stored.keys() | explicit.keys()
-    return [name for name in UNTOLD[checkpoint.family] if name not in known]
+    return [
+        name
+        for name in HYPERPARAMETERS_NOT_IN_SHAPES[checkpoint.family]
+        if name not in known
+    ]
 
 
 def check_hyperparameters(checkpoint, explicit):

@@ -172,7 +172,7 @@ def _raise_if_misspelt(weights, variant):
 
 def _folder(variant, tag):
     """Returns where the files of weights are cached."""
-    return downloads.home() / "weights" / tag / variant
+    return downloads.cache_dir() / "weights" / tag / variant
 
 
 def _fetch_released(variant, tag, sizes):
@@ -193,7 +193,7 @@ def _fetch_released(variant, tag, sizes):
         _folder(variant, tag),
         tuple(layouts),
         check,
-        what=f"{variant}(weights={tag!r})",
+        label=f"{variant}(weights={tag!r})",
     )
     checkpoint = checked.get(source) or read(path, source)
     weights = dict(checkpoint.weights)

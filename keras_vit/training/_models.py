@@ -233,7 +233,9 @@ def _spread_positions(model, seed):
     # small patches: digits then learn far slower (0.91 after 800 steps, and
     # 0.97 after 600 with 0.5). All kinds start alike, wherever they are added.
     layers = [x for x in model.layers if is_position_layer(x.name)]
-    tables = [table for x in layers for table in x.stored().values()]
+    tables = [
+        table for x in layers for table in x.embedding_variables().values()
+    ]
     for i, table in enumerate(tables):
         table.assign(
             keras.random.normal(table.shape, stddev=0.5, seed=seed + i)

@@ -10,12 +10,12 @@ import pytest
 
 import keras_vit
 from keras_vit.checkpoints import open_checkpoint
-from keras_vit.checkpoints._writing import write_checkpoint
 from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.checkpoints.formats import detect_layout
 from keras_vit.checkpoints.infer import infer_architecture
 from keras_vit.checkpoints.weight_map import from_checkpoint
 from keras_vit.checkpoints.weight_map import to_checkpoint
+from keras_vit.checkpoints.writing import write_checkpoint
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit.checkpoints import open_checkpoint
-from keras_vit.checkpoints._files import write
+from keras_vit.checkpoints.files import write
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

@@ -10,7 +10,7 @@ import keras_vit
 from keras_vit.checkpoints.weight_map import from_checkpoint
 from keras_vit.checkpoints.weight_map import to_checkpoint
 from keras_vit.converters import open_checkpoint
-from keras_vit.models import load_into
+from keras_vit.models import load_weights
 from tests import golden_data
 
 # What cannot change a result: a key's bias shifts all scores of a query
@@ -41,7 +41,9 @@ def test_shuffling_any_array_changes_the_result(case):
         if all(_is_in(name, silent) for name in moved):
             continue  # compared in `shuffled`
         weights = {**checkpoint.weights, **moved}
-        load_into(model, dataclasses.replace(checkpoint, weights=weights), grid)
+        load_weights(
+            model, dataclasses.replace(checkpoint, weights=weights), grid
+        )
         after = model.predict_on_batch(image)
         change = np.abs(after - before).max() / np.abs(before).max()
         assert change > 1e-6, f"{key}: {change}"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit import convert as _cli
-from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.checkpoints.formats import check_representable
 from keras_vit.checkpoints.formats import detect_layout

@@ -1,7 +1,4 @@
-"""What a model leaves out: the same results, for less."""
-
-import math
-import threading
+"""The last block computes only the tokens that are pooled."""
 
 import keras
 import numpy as np
@@ -9,7 +6,6 @@ import pytest
 
 import keras_vit
 from keras_vit.layers import TransformerBlock
-from keras_vit.layers import _reading
 from keras_vit.models import Model
 
 BACKEND = keras.config.backend()
@@ -23,8 +19,8 @@ SIZES = {
     "classes": 3,
 }
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 16, 16, 3))
-# What is asked for, and of how many tokens the last block's MLP is then: there
-# are 16 patches.
+# Options, and how many tokens the last block's MLP computes: there are 16
+# patches.
 CASES = {
     "token": ({}, 1),
     "no top": ({"include_top": False, "pooling": "token"}, 1),
@@ -39,7 +35,7 @@ CASES = {
     "token_gap": ({"pooling": "token_gap"}, 17),
     "first_patch": ({"pooling": "first_patch", "class_token": False}, 16),
     "map": ({"pooling": "map", "class_token": False}, 16),
-    "relative": ({"position_embedding": "relative"}, 17),
+    "relative": ({"position_embedding": "relative"}, 1),
 }
 
 
@@ -52,8 +48,15 @@ def build(**options):
     return model
 
 
-def plain(model):
-    return keras.Model(model.input, model.output)
+def full(model):
+    """The same model, whose last block computes all tokens."""
+    copy = keras.models.clone_model(model, call_function=call_in_full)
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def call_in_full(layer, *args, num_queries=None, **kwargs):
+    return layer(*args, **kwargs)
 
 
 def values(x):
@@ -71,7 +74,6 @@ def tokens_of(model, monkeypatch):
         return original(self, x, **arguments)
 
     with monkeypatch.context() as patch:
-        # In the class: a `call` replaced in the instance gets all tokens.
         patch.setattr(type(mlp), "call", call)
         model(IMAGES)
     return seen[-1]
@@ -82,8 +84,8 @@ def test_the_same_for_less(name, monkeypatch, record_error):
     options, count = CASES[name]
     model = build(**options)
     assert tokens_of(model, monkeypatch) == count
-    found, wanted = values(model(IMAGES)), values(plain(model)(IMAGES))
-    record_error("tokens left out", name, np.abs(found - wanted).max(), 1e-5)
+    found, wanted = values(model(IMAGES)), values(full(model)(IMAGES))
+    record_error("num_queries", name, np.abs(found - wanted).max(), 1e-5)
 
 
 def weights_after(model, optimizer="sgd"):
@@ -97,9 +99,9 @@ def weights_after(model, optimizer="sgd"):
 @pytest.mark.parametrize("name", ["token", "distilled", "remat"])
 def test_the_same_gradients(name, record_error):
     model = build(**CASES[name][0])
-    other = plain(build(**CASES[name][0]))
+    other = full(build(**CASES[name][0]))
     error = np.abs(weights_after(model) - weights_after(other)).max()
-    record_error("tokens left out", f"{name}, two steps", error, 1e-5)
+    record_error("num_queries", f"{name}, two steps", error, 1e-5)
 
 
 def test_dropout_runs():
@@ -107,7 +109,7 @@ def test_dropout_runs():
     assert np.isfinite(weights_after(model, "adam")).all()
 
 
-def test_saved_and_cloned_models_leave_out_as_much(tmp_path, monkeypatch):
+def test_saved_and_cloned_models_compute_as_little(tmp_path, monkeypatch):
     model = build()
     model.save(tmp_path / "a.keras")
     loaded = keras.saving.load_model(tmp_path / "a.keras")
@@ -121,18 +123,47 @@ def test_saved_and_cloned_models_leave_out_as_much(tmp_path, monkeypatch):
         )
 
 
-def test_all_tokens_where_they_are_wanted():
+@pytest.mark.parametrize("name", ["token", "distilled", "relative"])
+@pytest.mark.parametrize("copied", ["built", "saved", "cloned"])
+def test_features_are_of_all_tokens(name, copied, tmp_path):
+    model = build(**CASES[name][0])
+    if copied == "saved":
+        model.save(tmp_path / "a.keras")
+        copy = keras.saving.load_model(tmp_path / "a.keras")
+    else:
+        copy = keras.models.clone_model(model) if copied == "cloned" else model
+        copy.set_weights(model.get_weights())
+    length = 18 if name == "distilled" else 17
+    reference = full(model)
+    for layer in ("block_2", "encoder_norm"):
+        expected = values(
+            keras.Model(reference.input, reference.get_layer(layer).output)(
+                IMAGES
+            )
+        )
+        assert expected.shape == (2, length, 16)
+        for found in (
+            keras_vit.feature_extractor(copy, layer)(IMAGES),
+            keras_vit.feature_extractor(copy, [layer, "head"])(IMAGES)[layer],
+        ):
+            np.testing.assert_allclose(values(found), expected, atol=1e-6)
+    norms = keras_vit.inspection.token_norms(copy, IMAGES)
+    assert norms.shape == (3, 2, length)
+    np.testing.assert_allclose(
+        keras_vit.inspection.attention_heatmap(copy, IMAGES),
+        keras_vit.inspection.attention_heatmap(reference, IMAGES),
+        atol=1e-6,
+    )
+
+
+def test_outputs_of_a_built_model_are_of_all_tokens():
     model = build()
     for name in ("block_2", "encoder_norm"):
-        outputs = [
-            keras_vit.feature_extractor(model, name)(IMAGES),
-            keras_vit.feature_extractor(model, [name, "head"])(IMAGES)[name],
-            keras.Model(model.input, model.get_layer(name).output)(IMAGES),
-        ]
-        assert {tuple(x.shape) for x in outputs} == {(2, 17, 16)}
+        output = model.get_layer(name).output
+        assert keras.Model(model.input, output)(IMAGES).shape == (2, 17, 16)
 
 
-def test_extracted_pre_logits_leave_out_as_much(monkeypatch):
+def test_extracted_pre_logits_compute_as_little(monkeypatch):
     model = build(representation_size=8)
     extract = keras_vit.feature_extractor(model, "pre_logits")
     assert tokens_of(extract, monkeypatch) == 1
@@ -140,130 +171,26 @@ def test_extracted_pre_logits_leave_out_as_much(monkeypatch):
     assert tokens_of(Model(model.input, head), monkeypatch) == 1
 
 
-def test_a_block_that_is_called_twice_is_whole(monkeypatch):
-    block = TransformerBlock(2, 32, name="block_2")
-    x = tokens = keras.Input((17, 16))
-    for _ in range(2):
-        x = block(x)
-    model = Model(tokens, keras_vit.layers.Pooling()(x))
-    array = np.random.default_rng(0).normal(size=(2, 17, 16))
-    np.testing.assert_allclose(
-        values(model(array)), values(plain(model)(array)), rtol=1e-6
-    )
-
-
-def test_a_block_of_ones_own_is_whole():
-    class Block(TransformerBlock):
-        def call(self, inputs, relative=None, training=False):
-            return keras.ops.flip(super().call(inputs), axis=1)
-
-    tokens = keras.Input((17, 16))
-    x = Block(2, 32)(tokens)
-    assert Model(tokens, keras_vit.layers.Pooling()(x))._first_read is None
-
-
-def test_other_readers_are_seen():
-    """A norm over the tokens, and a layer that is no norm."""
-    for reader in (
-        keras.layers.LayerNormalization(axis=[1, 2]),
-        keras.layers.Activation("relu"),
-    ):
-        tokens = keras.Input((17, 16))
-        x = reader(TransformerBlock(2, 32)(tokens))
-        model = Model(tokens, keras_vit.layers.Pooling()(x))
-        assert model._first_read is None
-
-
-def test_other_threads_are_not_told():
-    block, found = object(), []
-    with _reading.first_of(block, 1):
-        ask = threading.Thread(
-            target=lambda: found.append(_reading.count_of(block))
+@pytest.mark.parametrize("relative", [False, True])
+def test_num_queries_of_a_block(relative):
+    rng = np.random.default_rng(0)
+    tokens = rng.normal(size=(2, 17, 16)).astype("float32")
+    offsets = rng.normal(size=(2, 31, 8)).astype("float32")
+    inputs = (tokens, offsets) if relative else (tokens,)
+    block = TransformerBlock(2, 32)
+    every = values(block(*inputs))
+    for count in (1, 3, 17):
+        symbolic = [keras.Input(x.shape[1:]) for x in inputs]
+        assert block(*symbolic, num_queries=count).shape == (None, count, 16)
+        np.testing.assert_allclose(
+            values(block(*inputs, num_queries=count)),
+            every[:, :count],
+            atol=1e-6,
         )
-        ask.start()
-        ask.join()
-        with _reading.first_of(object(), 2):
-            assert _reading.count_of(block) is None
-        assert _reading.count_of(block) == 1
-    assert found == [None] and _reading.count_of(block) is None
 
 
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("name", ["block", "mlp", "encoder_norm"])
-def test_a_hook_sees_all_tokens(name):
-    model, seen = build(), []
-    block = model.get_layer("block_2")
-    parts = {"block": block, "mlp": block.mlp}
-    layer = parts.get(name) or model.get_layer(name)
-    before = values(model(IMAGES))
-    hook = layer.register_forward_hook(
-        lambda layer, args, output: seen.append(tuple(output.shape))
-    )
-    after = values(model(IMAGES))
-    hook.remove()
-    assert seen == [(2, 17, 16)]
-    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("name", ["block", "mlp", "encoder_norm"])
-def test_a_replaced_forward_sees_all_tokens(name):
-    model, seen = build(), []
-    block = model.get_layer("block_2")
-    layers = {"block": block, "mlp": block.mlp}
-    layer = layers.get(name) or model.get_layer(name)
-    forward = layer.forward
-
-    def wrapped(*arguments, **options):
-        output = forward(*arguments, **options)
-        seen.append(tuple(output.shape))
-        return output
-
-    layer.forward = wrapped
-    model(IMAGES)
-    assert seen == [(2, 17, 16)]
-
-
-@pytest.mark.backends("torch")
-def test_a_hook_of_the_pooling_layer_receives_all_tokens():
-    model, seen = build(), []
-    model.get_layer("pooling").register_forward_pre_hook(
-        lambda layer, args: seen.append(tuple(args[0].shape))
-    )
-    model(IMAGES)
-    assert seen == [(2, 17, 16)]
-
-
-@pytest.mark.parametrize("name", ["block", "mlp", "dense_2", "encoder_norm"])
-def test_a_replaced_call_returns_all_tokens(name):
-    model, seen = build(), []
-    block = model.get_layer("block_2")
-    layers = {"block": block, "mlp": block.mlp, "dense_2": block.mlp.dense_2}
-    layer = layers.get(name) or model.get_layer(name)
-    call = layer.call
-
-    def wrapped(*arguments, **options):
-        output = call(*arguments, **options)
-        seen.append(math.prod(output.shape))
-        return output
-
-    layer.call = wrapped
-    model(IMAGES)
-    assert seen == [2 * 17 * 16]
-
-
-@pytest.mark.backends("torch")
-def test_gradients_are_free_before_the_next_step():
-    model, held = build(), []
-    weights_after(model)
-    original = model.call
-
-    def call(*args, **kwargs):
-        held.append(any(v.value.grad is not None for v in model.weights))
-        return original(*args, **kwargs)
-
-    model.call = call
-    model.train_step((IMAGES, np.arange(2), None))
-    model.train_step((IMAGES, np.arange(2), None))
-    assert held == [False, False]
-    assert any(v.value.grad is not None for v in model.weights)
+@pytest.mark.parametrize("count", [0, 18, 1.5])
+def test_wrong_num_queries(count):
+    block = TransformerBlock(2, 32)
+    with pytest.raises(ValueError, match="num_queries"):
+        block(keras.Input((17, 16)), num_queries=count)

@@ -7,10 +7,10 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.converters import Checkpoint
-from keras_vit.layers._position_embedding import fit_embedding
-from keras_vit.models import load_into
-from keras_vit.models import variables_of
-from keras_vit.models._adapt import adapt_channels
+from keras_vit.layers.resampling import resample_embedding
+from keras_vit.models import load_weights
+from keras_vit.models import weights_by_path
+from keras_vit.models.loading import adapt_channels
 from tests import golden_data
 from tests.harness import numpy
 
@@ -100,7 +100,7 @@ def test_another_size_resamples_the_positions(arrays, size):
     grid = (size[0] // 8, size[1] // 8)
     np.testing.assert_array_equal(
         weights_of(model)[embedding],
-        fit_embedding(stored, (4, 4), grid, "bilinear_align_corners", 1),
+        resample_embedding(stored, (4, 4), grid, "bilinear_align_corners", 1),
     )
     # The same as resampling while the model runs.
     x = np.random.default_rng(0).uniform(-1, 1, (1, *size, 3))
@@ -427,7 +427,8 @@ def test_positions_that_cannot_be_resampled_are_never_loaded():
         **SIZES, classes=5, input_shape=(24, 40, 3)
     )
     weights = {
-        path: numpy(variable) for path, variable in variables_of(model).items()
+        path: numpy(variable)
+        for path, variable in weights_by_path(model).items()
     }
     checkpoint = Checkpoint(
         "a.npz", "keras", WeightMap("", {}, ()), weights, {}
@@ -438,6 +439,6 @@ def test_positions_that_cannot_be_resampled_are_never_loaded():
     before = numpy(other.get_layer("position_embedding").embedding)
     assert before.shape == weights["position_embedding/embedding"].shape
     with pytest.raises(ValueError, match="cannot be fitted.*\n.* 0 prefix tok"):
-        load_into(other, checkpoint, grid=(3, 5))
+        load_weights(other, checkpoint, grid=(3, 5))
     after = numpy(other.get_layer("position_embedding").embedding)
     np.testing.assert_array_equal(after, before)

@@ -21,12 +21,13 @@ from keras_vit.checkpoints.released import RELEASED
 from keras_vit.checkpoints.released import ReleasedWeights
 from keras_vit.convert import main
 from keras_vit.models import BIT_VARIANTS
-from keras_vit.models import _bit_variants
-from keras_vit.models import _variants
+from keras_vit.models import VARIANTS
+from keras_vit.models.config import Variant
+from keras_vit.models.variants import variant_builder
 from tests import server as web
 from tests.server import publish
 
-SIZES = _variants.Variant(32, 2, 4, 64, 8)
+SIZES = Variant(32, 2, 4, 64, 8)
 GOOGLE = RELEASED["ViTB16", "imagenet21k"].arguments
 IMAGE = np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3))
 
@@ -34,8 +35,8 @@ IMAGE = np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3))
 @pytest.fixture
 def tiny(monkeypatch):
     """A model function like ViTB16, small."""
-    monkeypatch.setitem(_variants.VARIANTS, "Tiny", SIZES)
-    return _variants._variant("Tiny")
+    monkeypatch.setitem(VARIANTS, "Tiny", SIZES)
+    return variant_builder("Tiny")
 
 
 def offer(monkeypatch, tag, *files, classes=7, **facts):
@@ -50,7 +51,7 @@ def offer(monkeypatch, tag, *files, classes=7, **facts):
 
 def original(classes=7, zero_head=False, **arguments):
     """A model of random weights."""
-    model = _variants.VisionTransformer(
+    model = keras_vit.VisionTransformer(
         **{**SIZES.sizes(), **arguments},
         input_shape=(32, 32, 3),
         classes=classes,
@@ -69,12 +70,12 @@ def saved(model, tmp_path, suffix, layout, drop=(), **changed):
     path = tmp_path / f"saved{suffix}"
     keras_vit.converters.save(model, path, layout, overwrite=True)
     if drop or changed:
-        arrays = keras_vit.checkpoints._files.read(path)
+        arrays = keras_vit.checkpoints.files.read(path)
         for key in drop:
             del arrays[key]
         path.unlink()
         arrays.update(changed)
-        keras_vit.checkpoints._files.write(arrays, path)
+        keras_vit.checkpoints.files.write(arrays, path)
     return path.read_bytes()
 
 
@@ -149,9 +150,9 @@ def test_resnets(kind, server, hub, tmp_path, monkeypatch):
     of hardly any contrast, where epsilons show."""
     if kind == "hybrid":
         tag, layout, timm = "imagenet21k", "vit_jax", "timm/r/m.safetensors"
-        variant = _variants.Variant(32, 2, 4, 64, 1, (1, 1))
-        monkeypatch.setitem(_variants.VARIANTS, "Tiny", variant)
-        build = _variants._variant("Tiny")
+        variant = Variant(32, 2, 4, 64, 1, (1, 1))
+        monkeypatch.setitem(VARIANTS, "Tiny", variant)
+        build = variant_builder("Tiny")
         arguments = RELEASED["R50ViTB16", tag].arguments
         model = keras_vit.HybridVisionTransformer(
             **variant.sizes(), input_shape=(32, 32, 3), classes=7
@@ -159,7 +160,7 @@ def test_resnets(kind, server, hub, tmp_path, monkeypatch):
     else:
         tag, layout, timm = "imagenet21k", "bit", "timm/b/m.safetensors"
         monkeypatch.setitem(BIT_VARIANTS, "Tiny", ((1, 1), 1))
-        build = _bit_variants._variant("Tiny")
+        build = variant_builder("Tiny")
         arguments = RELEASED["BiT_R50x1", tag].arguments
         model = keras_vit.BiT(
             resnet_layers=(1, 1), input_shape=(32, 32, 3), classes=7
@@ -271,7 +272,7 @@ def test_by_hand(home, tiny, tmp_path, monkeypatch):
     offer(monkeypatch, "by-hand", ("http://127.0.0.1:9/ViT.npz", "vit_jax"))
     with pytest.raises(OSError, match="put ViT.npz into the folder") as error:
         tiny(weights="by-hand")
-    folder = re.search("the folder '(.*)' by hand", str(error.value))[1]
+    folder = re.search("the folder '(.*)', or give", str(error.value))[1]
     with open(f"{folder}/ViT.npz", "wb") as file:
         file.write(other(tmp_path))
     assert tiny(weights="by-hand").output_shape == (None, 7)
@@ -338,7 +339,7 @@ def test_row(variant, tag):
     if variant in BIT_VARIANTS:
         assert row.arguments == RESNET_CONSTANTS["bit"]
     else:
-        sizes = _variants.VARIANTS[variant]
+        sizes = VARIANTS[variant]
         patch = sizes.patch_size
         if sizes.resnet_layers is not None:
             patch *= stride(sizes.resnet_layers)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_vit.checkpoints._files import read
-from keras_vit.checkpoints._files import read_config
-from keras_vit.checkpoints._files import replacing
-from keras_vit.checkpoints._files import write
+from keras_vit.checkpoints.files import atomic_write
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.files import read_config
+from keras_vit.checkpoints.files import write
 from keras_vit.checkpoints.formats.layout import Layout
 from keras_vit.checkpoints.formats.meta import mae_decoder
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
@@ -349,7 +349,7 @@ def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
     folder.mkdir(parents=True, exist_ok=True)
     write(arrays, folder / _FILES[0], overwrite, dtype)
     for name, content in configs.items():
-        with replacing(folder / name, overwrite) as temporary:
+        with atomic_write(folder / name, overwrite) as temporary:
             pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
 
 

@@ -8,7 +8,7 @@ Libraries are imported inside, for none of them is needed to convert.
 
 import numpy as np
 
-from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints.files import read
 
 
 class ReferenceUnavailable(Exception):
