@@ -236,7 +236,7 @@ def _load_keras(checkpoint):
 def _build_arguments(checkpoint):
     """Return the arguments that build the model a checkpoint was made from."""
     has_head = "head/kernel" in checkpoint.weights
-    arguments = {"include_top": has_head, **checkpoint.built}
+    arguments = {"include_top": has_head, **checkpoint.build_arguments}
     if has_head:
         arguments.pop("pooling", None)  # inferred with the architecture
     else:
