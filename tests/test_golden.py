@@ -6,23 +6,25 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints._convert import from_checkpoint
-from keras_vit.checkpoints._formats import FORMATS
+from keras_vit.checkpoints.formats import LAYOUTS
+from keras_vit.checkpoints.formats import detect_layout
+from keras_vit.checkpoints.weight_map import from_checkpoint
 from keras_vit.converters import Checkpoint
 from keras_vit.converters import open_checkpoint
 from keras_vit.layers.resampling import resample
 from keras_vit.layers.resampling import resample_embedding
-from keras_vit.models import load_into
+from keras_vit.models import load_weights
 from tests import golden_data
 
 
 def build(case):
     layout, _ = golden_data.MODELS[case]
     arrays = golden_data.arrays(case)
-    spelling = min(FORMATS[layout], key=lambda f: len(f.unknown(arrays)))
-    weights = from_checkpoint(arrays, spelling, heads=3)
+    _, weight_map = detect_layout(arrays, layout)
+    arrays = LAYOUTS[layout].normalize(arrays)
+    weights = from_checkpoint(arrays, weight_map, heads=3)
     model = keras_vit.VisionTransformer(**golden_data.arguments(case))
-    load_into(model, Checkpoint(case, layout, spelling, weights, {}))
+    load_weights(model, Checkpoint(case, layout, weight_map, weights, {}))
     return model
 
 

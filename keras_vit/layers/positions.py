@@ -163,7 +163,11 @@ class AddPositionEmbs(keras.Layer):
         elif self.kind == "learned_2d":
             positions = self._concatenate(*self._learned_2d(size))
         else:
-            positions = self._sincos2d(size, inputs.shape[-1])
+            positions = sincos_positions(
+                size,
+                inputs.shape[-1],
+                self.num_prefix_tokens + self.num_skipped_tokens,
+            )
         return inputs + ops.cast(positions, inputs.dtype)
 
     def _concatenate(self, prefix, patches):
@@ -211,20 +215,6 @@ class AddPositionEmbs(keras.Layer):
         patches = ops.reshape(patches, (*self.built_grid, hidden_size))
         patches = resample(patches, size, self.resampling)
         return ops.reshape(patches, (-1, hidden_size))
-
-    def _sincos2d(self, size, hidden_size):
-        xp, dtype = (np, "float64") if is_static(size) else (ops, "float32")
-        omega = 1e4 ** -np.linspace(0, 1, hidden_size // 4).astype(dtype)
-        rows, columns = (xp.arange(n, dtype=dtype) for n in size)
-        # (rows, columns, hidden_size / 4); x is the column
-        x = xp.zeros_like(rows)[:, None, None] + columns[None, :, None] * omega
-        y = rows[:, None, None] * omega + xp.zeros_like(columns)[None, :, None]
-        parts = [xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)]
-        positions = xp.concatenate(parts, axis=-1)
-        positions = xp.reshape(positions, (1, -1, hidden_size))
-        prefix = self.num_prefix_tokens + self.num_skipped_tokens
-        prefix = xp.zeros((1, prefix, hidden_size), dtype)
-        return xp.concatenate([prefix, positions], axis=1)
 
     def _check_length(self, shape, size):
         if not is_static(size):
@@ -292,6 +282,48 @@ class AddPositionEmbs(keras.Layer):
             "resampling": self.resampling,
             "num_skipped_tokens": self.num_skipped_tokens,
         }
+
+
+def sincos_positions(
+    grid_size, hidden_size, num_prefix_tokens=0, endpoint=True
+):
+    """Returns fixed 2-D position embeddings of sines and cosines.
+
+    The channels are sines and cosines of the column, then of the row, at
+    `hidden_size / 4` frequencies from 1 down to 1e-4.
+
+    Args:
+        grid_size: `(rows, columns)` of patches, integers or scalar tensors.
+        hidden_size: Integer, a multiple of 4.
+        num_prefix_tokens: Integer. Tokens before the patches, whose
+            embeddings are zero.
+        endpoint: Boolean. Whether 1e-4 is the last frequency, as in
+            big_vision, or the first one left out, as in MAE.
+
+    Returns:
+        Array of shape `(1, num_prefix_tokens + rows * columns, hidden_size)`;
+        a tensor if the grid is one.
+
+    Raises:
+        ValueError: if `hidden_size` is not a multiple of 4.
+    """
+    if hidden_size % 4:
+        raise ValueError(
+            "Positions of sines and cosines need a hidden size that is a "
+            f"multiple of 4. Received: hidden_size={hidden_size}"
+        )
+    xp, dtype = (np, "float64") if is_static(grid_size) else (ops, "float32")
+    exponents = np.linspace(0, 1, hidden_size // 4, endpoint=endpoint)
+    omega = 1e4 ** -exponents.astype(dtype)
+    rows, columns = (xp.arange(n, dtype=dtype) for n in grid_size)
+    # (rows, columns, hidden_size / 4), x along the columns
+    x = xp.zeros_like(rows)[:, None, None] + columns[None, :, None] * omega
+    y = rows[:, None, None] * omega + xp.zeros_like(columns)[None, :, None]
+    parts = [xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)]
+    positions = xp.concatenate(parts, axis=-1)
+    positions = xp.reshape(positions, (1, -1, hidden_size))
+    prefix = xp.zeros((1, num_prefix_tokens, hidden_size), dtype)
+    return xp.concatenate([prefix, positions], axis=1)
 
 
 @keras.saving.register_keras_serializable("keras_vit")

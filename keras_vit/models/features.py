@@ -1,7 +1,7 @@
 import keras
 
 from keras_vit.layers import TransformerBlock
-from keras_vit.models._model import Model
+from keras_vit.models.model import Model
 
 
 def feature_extractor(model, names):
@@ -15,16 +15,16 @@ def feature_extractor(model, names):
         model: A functional `keras.Model`, such as `ViTB16()`.
         names: String, or list of strings. Names of layers:
             "patch_embedding", "position_embedding", "block_0" ...,
-            "encoder_norm", "pooling", "pre_logits", "head". A layer that is
-            called several times, such as "position_embedding_shared", gives
-            its first output; "position_embedding_shared/2" is its third.
+            "encoder_norm", "pooling", "pre_logits", "head". Of a layer that
+            all blocks share, "position_embedding_shared" is the output of its
+            first call, and "position_embedding_shared/3" that before block 3.
 
     Returns:
         A `keras.Model` that maps images to a dict `{name: output}` if `names`
         is a list, and to the output itself if it is a string.
 
     Raises:
-        ValueError: if the model has no layer of that name.
+        ValueError: if the model has no such layer or call.
 
     Example:
 
@@ -33,35 +33,25 @@ def feature_extractor(model, names):
     """
     requested = list(names) if isinstance(names, (list, tuple)) else [names]
     layers = {layer.name: layer for layer in model.layers}
-    unknown = [name for name in requested if name not in layers]
+    unknown = [
+        name for name in requested if str(name).partition("/")[0] not in layers
+    ]
     if unknown or not requested:
         raise ValueError(
             "`names` must be names of the model's layers. Received: "
             f"{unknown or names!r}. The model {model.name!r} has: "
             f"{', '.join(layers)}"
         )
-    outputs = {name: _output(model, layers[name]) for name in requested}
+    outputs = {}
+    for name in requested:
+        layer, _, call = name.partition("/")
+        outputs[name] = _output(model, layers[layer], call)
     if isinstance(names, str):
         outputs = outputs[names]
     inputs = model.inputs
     # A list of one input would make Keras warn at every call with a tensor.
     inputs = inputs[0] if len(inputs) == 1 else inputs
     return Model(inputs, outputs, name=f"{model.name}_features")
-
-
-def _output(model, layer):
-    if layer.name == "position_embedding_shared":
-        return layer._inbound_nodes[0].output_tensors[0]
-    if isinstance(layer, TransformerBlock):
-        return all_tokens(layer)
-    if isinstance(layer, keras.layers.LayerNormalization):
-        for block in model.layers:
-            if isinstance(block, TransformerBlock):
-                if layer.input is block.output:
-                    tokens = all_tokens(block)
-                    if tokens is not block.output:
-                        return layer(tokens)
-    return layer.output
 
 
 def all_tokens(block):
@@ -75,3 +65,30 @@ def all_tokens(block):
     if block.output.shape == inputs[0].shape:
         return block.output
     return block(*inputs)
+
+
+def _output(model, layer, call):
+    if call:
+        return _output_of_call(layer, call)
+    if isinstance(layer, TransformerBlock):
+        return all_tokens(layer)
+    if isinstance(layer, keras.layers.LayerNormalization):
+        for block in model.layers:
+            if isinstance(block, TransformerBlock):
+                if layer.input is block.output:
+                    tokens = all_tokens(block)
+                    if tokens is not block.output:
+                        return layer(tokens)
+    return layer.output
+
+
+def _output_of_call(layer, call):
+    # Keras's public `layer.output` is that of the first call.
+    nodes = layer._inbound_nodes
+    if not call.isdecimal() or int(call) >= len(nodes):
+        raise ValueError(
+            f"`names` of calls of {layer.name!r} must be from "
+            f"'{layer.name}/0' to '{layer.name}/{len(nodes) - 1}'. Received: "
+            f"'{layer.name}/{call}'"
+        )
+    return nodes[int(call)].output_tensors[0]

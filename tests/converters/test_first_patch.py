@@ -9,7 +9,7 @@ import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.converters import load
 from keras_vit.converters import save
-from keras_vit.models import variables_of
+from keras_vit.models import weights_by_path
 from tests import reference
 
 TOLERANCE = 3e-5
@@ -49,7 +49,7 @@ def test_it_is_the_first_patch(options, record_error):
     model = build(**options)
     weights = {
         path: keras.ops.convert_to_numpy(variable)
-        for path, variable in variables_of(model).items()
+        for path, variable in weights_by_path(model).items()
     }
     assert ("class_token/tokens" in weights) == bool(options)
     expected = reference.vision_transformer(images(), weights, "first_patch")
@@ -68,7 +68,7 @@ def test_our_own_files_hold_it(name, tmp_path):
 
 def test_a_file_of_big_vision_comes_back_with_the_argument(tmp_path):
     model, path = build(), tmp_path / "a.npz"
-    with pytest.warns(UserWarning, match="cannot say that its head takes"):
+    with pytest.warns(UserWarning, match="does not store that its head takes"):
         save(model, path, "big_vision")
     for read in (
         load(path, pooling="first_patch"),

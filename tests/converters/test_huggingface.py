@@ -10,7 +10,7 @@ import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.converters import load
 from keras_vit.converters import save
-from keras_vit.models import variables_of
+from keras_vit.models import weights_by_path
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -155,7 +155,7 @@ def test_a_folder_comes_back_exactly(name, output, arguments, tmp_path):
     model = build(**arguments)
     save(model, tmp_path / "folder")
     again = load(tmp_path / "folder")
-    wanted, found = variables_of(model), variables_of(again)
+    wanted, found = weights_by_path(model), weights_by_path(again)
     if not arguments.get("mask_token"):
         assert found.keys() == wanted.keys()
     for key in wanted:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints._formats import FORMATS
+from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.converters import describe
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
-from keras_vit.models._positions import KINDS
-from keras_vit.models._positions import PLACEMENTS
+from keras_vit.models.config import POSITION_EMBEDDINGS
+from keras_vit.models.config import POSITION_PLACEMENTS
 from tests.harness import numpy
 
 SIZES = {
@@ -27,7 +27,7 @@ SIZES = {
 }
 COMBINATIONS = [
     case
-    for case in itertools.product(KINDS, PLACEMENTS)
+    for case in itertools.product(POSITION_EMBEDDINGS, POSITION_PLACEMENTS)
     # "learned" is "learned_1d"; of none, one place is as good as another.
     if case[0] != "learned"
     and case not in (("relative", "stem"), ("none", "every_layer_shared"))
@@ -149,7 +149,7 @@ HOMELESS = [*LEARNED, ("learned", "every_layer"), ("sincos2d", "every_layer")]
 def test_foreign_layouts_refuse_what_they_cannot_hold(kind, place, tmp_path):
     model = build(kind, place, input_shape=(8, 8, 3))
     named = kind if kind in ("learned_2d", "relative") else place
-    for layout in FORMATS:
+    for layout in LAYOUTS:
         if layout == "bit":  # of ResNets alone
             continue
         with pytest.raises(
@@ -171,7 +171,7 @@ def test_relative_positions_are_in_blocks():
 
 
 def test_one_table_in_all_layers_is_one_set_of_weights():
-    count = {p: build("learned", p).count_params() for p in PLACEMENTS}
+    count = {p: build("learned", p).count_params() for p in POSITION_PLACEMENTS}
     assert count["stem"] == count["every_layer_shared"]
     table = 7 * 16
     assert count["every_layer"] == count["stem"] + table
@@ -185,6 +185,16 @@ def test_features_of_positions():
     patches = numpy(found["patch_embedding"]).reshape(2, 6, 16)
     first = numpy(found["position_embedding_shared"])[:, 1:]
     np.testing.assert_allclose(first, patches + table[:, 1:], atol=1e-6)
+    names = ["position_embedding_shared/1", "block_0"]
+    found = keras_vit.feature_extractor(model, names)(images())
+    second = numpy(found["position_embedding_shared/1"])[:, 1:]
+    expected = numpy(found["block_0"])[:, 1:] + table[:, 1:]
+    np.testing.assert_allclose(second, expected, atol=1e-6)
+    for call in (9, "a"):
+        with pytest.raises(ValueError, match=f"shared/{call}"):
+            keras_vit.feature_extractor(
+                model, f"position_embedding_shared/{call}"
+            )
     model = build("relative", "every_layer")
     found = keras_vit.feature_extractor(model, "position_embedding_1")(images())
     assert found.shape == (2, 11, 8)

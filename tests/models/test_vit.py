@@ -1,5 +1,7 @@
 """The model function: its options, and what Keras does with its models."""
 
+import dataclasses
+import inspect
 import json
 
 import keras
@@ -7,6 +9,9 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.models import BiTConfig
+from keras_vit.models import ResNetConfig
+from keras_vit.models import ViTConfig
 from tests import reference
 from tests.harness import numpy
 
@@ -332,6 +337,34 @@ def test_every_weight_learns():
         assert weight.path.endswith(still) or moved > 1e-7, weight.path
 
 
+def test_none_is_the_default():
+    fields = [field.name for field in dataclasses.fields(ViTConfig)]
+    given = {name: None for name in fields if name not in TINY}
+    named = tiny(**given).get_config()
+    assert json.dumps(named["layers"]) == json.dumps(
+        tiny().get_config()["layers"]
+    )
+
+
+@pytest.mark.parametrize(
+    "function, config_classes",
+    [
+        ("VisionTransformer", [ViTConfig]),
+        ("HybridVisionTransformer", [ViTConfig, ResNetConfig]),
+        ("BiT", [BiTConfig]),
+    ],
+)
+def test_fields_of_configs_are_documented_arguments(function, config_classes):
+    function = getattr(keras_vit, function)
+    parameters = inspect.signature(function).parameters
+    for config_class in config_classes:
+        for field in dataclasses.fields(config_class):
+            assert parameters[field.name].default == field.default
+            assert f"\n        {field.name}: " in function.__doc__
+    with pytest.raises(TypeError, match="'depth'. Did you mean 'num_layers'"):
+        keras_vit.VisionTransformer(depth=3)
+
+
 def test_drop_path_grows_with_depth():
     model = tiny(num_layers=5, drop_path=0.4)
     rates = [model.get_layer(f"block_{i}").drop_path for i in range(5)]
@@ -380,7 +413,6 @@ ERRORS = {
     ),
     "shape": ({"input_shape": 16}, "height, width, channels.*input_shape=16"),
     "layer scale": ({"layer_scale": "a"}, "initial_value='a'"),
-    "no dropout": ({"dropout": None}, "dropout=None"),
     "attention dropout": ({"attention_dropout": 1}, "attention_dropout=1"),
     "contradiction": (
         {"input_tensor": keras.Input((8, 8, 3))},

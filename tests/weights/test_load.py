@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints._convert import Format
+from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.converters import Checkpoint
 from keras_vit.layers.resampling import resample_embedding
-from keras_vit.models import load_into
-from keras_vit.models import variables_of
-from keras_vit.models._adapt import adapt_channels
+from keras_vit.models import load_weights
+from keras_vit.models import weights_by_path
+from keras_vit.models.loading import adapt_channels
 from tests import golden_data
 from tests.harness import numpy
 
@@ -427,15 +427,18 @@ def test_positions_that_cannot_be_resampled_are_never_loaded():
         **SIZES, classes=5, input_shape=(24, 40, 3)
     )
     weights = {
-        path: numpy(variable) for path, variable in variables_of(model).items()
+        path: numpy(variable)
+        for path, variable in weights_by_path(model).items()
     }
-    checkpoint = Checkpoint("a.npz", "keras", Format("", {}, ()), weights, {})
+    checkpoint = Checkpoint(
+        "a.npz", "keras", WeightMap("", {}, ()), weights, {}
+    )
     other = keras_vit.VisionTransformer(
         **SIZES, classes=5, input_shape=(32, 32, 3), position_prefix="none"
     )
     before = numpy(other.get_layer("position_embedding").embedding)
     assert before.shape == weights["position_embedding/embedding"].shape
     with pytest.raises(ValueError, match="cannot be fitted.*\n.* 0 prefix tok"):
-        load_into(other, checkpoint, grid=(3, 5))
+        load_weights(other, checkpoint, grid=(3, 5))
     after = numpy(other.get_layer("position_embedding").embedding)
     np.testing.assert_array_equal(after, before)

@@ -8,7 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit.layers import initializers
-from keras_vit.models import load_into
+from keras_vit.models import load_weights
 from tests import golden_data
 from tests.harness import numpy
 
@@ -95,7 +95,7 @@ def test_weights_of_one_array_share_no_memory():
     one = np.full((2, len(checkpoint.weights[names[0]])), 5, "float32")
     weights = checkpoint.weights | dict.fromkeys(names[:2], one[0])
     weights |= {names[2]: one[0], names[3]: one[1]}
-    load_into(model, replace(checkpoint, weights=weights))
+    load_weights(model, replace(checkpoint, weights=weights))
     found = [w for w in model.weights if w.path in names]
     found[0].assign_add(keras.ops.ones(found[0].shape))
     kept = [numpy(w) for w in found]

@@ -1,0 +1,566 @@
+"""Options of the architectures with their defaults, and the named variants."""
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import numbers
+import textwrap
+
+import keras
+
+from keras_vit import _checks
+
+DEFAULT_IMAGE_SIZE = 224
+POOLINGS = ("token", "gap", "token_gap", "first_patch", "map", None)
+FINAL_NORMS = ("before_pooling", "after_pooling", "none")
+POSITION_EMBEDDINGS = (
+    "learned",
+    "learned_1d",
+    "learned_2d",
+    "relative",
+    "sincos2d",
+    "none",
+)
+POSITION_PLACEMENTS = ("stem", "every_layer", "every_layer_shared")
+POSITION_PREFIXES = ("all", "class", "none")
+
+
+def option(default, doc):
+    """Declare a field of a config: its default and its documentation."""
+    return dataclasses.field(default=default, metadata={"doc": doc})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """Architecture of a Vision Transformer; see `VisionTransformer`.
+
+    The defaults are those of google-research/vision_transformer; the other
+    values are what timm, Hugging Face, torchvision and big_vision do
+    differently.
+    """
+
+    patch_size: tuple = option(
+        None,
+        "Integer or `(rows, columns)`, in pixels. Required without weights.",
+    )
+    hidden_size: int = option(
+        None, "Integer. Channels of a token, D in the paper. Required likewise."
+    )
+    num_layers: int = option(
+        None, "Integer. Number of encoder blocks. Required likewise."
+    )
+    num_heads: int = option(
+        None, "Integer. It must divide `hidden_size`. Required likewise."
+    )
+    mlp_dim: int = option(
+        None,
+        "Integer. Width of the MLPs; None for 4 times `hidden_size`.",
+    )
+    pooling: str = option(
+        None,
+        '"token" (the class token), "gap" (mean of the patches), "token_gap" '
+        '(both concatenated: DINOv2\'s classifier), "first_patch" (the token '
+        'of the top left patch: big_vision\'s `pool_type="0"`, whose files '
+        'have the arrays of "gap"), "map" (attention pooling), or None. With '
+        '`include_top`, None is "token", or "gap" without a class token; '
+        "otherwise None is no pooling.",
+    )
+    representation_size: int = option(
+        None,
+        "Integer. Width of the tanh layer `pre_logits` before the head, which "
+        "the paper has in pre-training; None for no such layer.",
+    )
+    class_token: bool = option(
+        None,
+        "Boolean. Whether there is a class token. None is True, unless "
+        "`pooling` is one that does not use it.",
+    )
+    num_registers: int = option(
+        0, "Integer. Number of register tokens after the class token."
+    )
+    distillation: bool = option(
+        False,
+        "Boolean. Whether to have DeiT's distillation token; with a head, the "
+        "output is the mean of the two tokens' heads.",
+    )
+    mask_token: bool = option(
+        False, "Boolean. Whether to store a token for masked patches."
+    )
+    position_embedding: str = option(
+        "learned",
+        '"learned" (also called "learned_1d"), "learned_2d", "relative", '
+        '"sincos2d" or "none": the variants of the paper\'s Appendix D.4 and '
+        "big_vision's fixed one. See `AddPositionEmbs` and "
+        "`RelativePositionEmbs`.",
+    )
+    position_placement: str = option(
+        None,
+        'Where positions are added: "stem" (once before the blocks), '
+        '"every_layer" (before every block, separate embeddings) or '
+        '"every_layer_shared" (before every block, the same embeddings). None '
+        'is "stem", and "every_layer" for relative positions, which are part '
+        "of every block's attention. Ignored if `position_embedding` is "
+        '"none".',
+    )
+    position_prefix: str = option(
+        "all",
+        "Which tokens before the patches have a position embedding: "
+        '"all", "class" (registers have none: DINOv2) or "none" (big_vision '
+        "and timm's `no_embed_class`). Relative positions are of patches "
+        "alone.",
+    )
+    grid_size: tuple = option(
+        None,
+        "`(rows, columns)` of the learned positions. None takes that of "
+        "`input_shape`; if this is unknown, that of `weights`, else that of "
+        "224 x 224 pixels.",
+    )
+    resampling: str = option(
+        "bilinear_align_corners",
+        "How positions are fitted to another grid. See `AddPositionEmbs`.",
+    )
+    patch_bias: bool = option(
+        True, "Boolean. Whether the patch embedding has a bias."
+    )
+    pre_norm: bool = option(
+        False, "Boolean. Whether tokens are normalised before the blocks."
+    )
+    qkv_bias: bool = option(
+        True, "Boolean. Whether query, key and value have a bias."
+    )
+    qk_norm: bool = option(
+        False, "Boolean. Whether queries and keys are normalised."
+    )
+    layer_scale: float = option(
+        None,
+        "Float. Initial value of the factors of `LayerScale`; None for no "
+        "such layers.",
+    )
+    activation: str = option(
+        "gelu_tanh",
+        '"gelu_tanh" (Google\'s weights), "gelu" (exact: PyTorch\'s weights), '
+        '"quick_gelu", or the name of a Keras activation.',
+    )
+    norm_epsilon: float = option(
+        1e-6,
+        "Float. Epsilon of every layer norm; 1e-12 in some of Hugging Face's "
+        "weights.",
+    )
+    final_norm: str = option(
+        "before_pooling",
+        '"before_pooling" (layer `encoder_norm`, on all tokens), '
+        '"after_pooling" (layer `head_norm`, as in timm\'s average pooling) '
+        'or "none".',
+    )
+    dropout: float = option(
+        0.0,
+        "Float in [0, 1). After the positions, the attention and both dense "
+        "layers of the MLP.",
+    )
+    attention_dropout: float = option(
+        0.0, "Float in [0, 1). On attention probabilities."
+    )
+    drop_path: float = option(
+        0.0,
+        "Float in [0, 1). Stochastic depth in the last block; the rate grows "
+        "linearly from 0 in the first.",
+    )
+    remat: bool = option(
+        False,
+        "Boolean. Whether training recomputes the blocks for the gradients "
+        "instead of storing their activations.",
+    )
+    pad_to_patch: bool = option(
+        False,
+        "Boolean. Whether to accept images that the patch does not divide, "
+        "adding zeros at the bottom and at the right.",
+    )
+
+    def __post_init__(self):
+        check_given(
+            self, ("patch_size", "hidden_size", "num_layers", "num_heads")
+        )
+        hidden_size = _checks.positive_int("hidden_size", self.hidden_size)
+        if self.mlp_dim is None:
+            _set(self, mlp_dim=4 * hidden_size)
+        for name in ("hidden_size", "num_layers", "num_heads", "mlp_dim"):
+            _convert(self, name, _checks.positive_int)
+        _convert(self, "num_registers", _checks.non_negative_int)
+        for name in ("dropout", "attention_dropout", "drop_path"):
+            _convert(self, name, _checks.rate)
+        _convert(self, "norm_epsilon", _checks.positive_float)
+        _convert(self, "patch_size", _checks.positive_pair)
+        if self.grid_size is not None:
+            _convert(self, "grid_size", _checks.positive_pair)
+        if self.representation_size is not None:
+            _convert(self, "representation_size", _checks.positive_int)
+        for name, choices in (
+            ("pooling", POOLINGS),
+            ("final_norm", FINAL_NORMS),
+            ("position_prefix", POSITION_PREFIXES),
+            ("position_embedding", POSITION_EMBEDDINGS),
+        ):
+            _checks.one_of(name, getattr(self, name), choices)
+        self._resolve_positions()
+        self._check_pooling()
+
+    def _resolve_positions(self):
+        if self.position_embedding == "learned_1d":
+            _set(self, position_embedding="learned")
+        relative = self.position_embedding == "relative"
+        if self.position_placement is None:
+            default = "every_layer" if relative else "stem"
+            _set(self, position_placement=default)
+        _checks.one_of(
+            "position_placement", self.position_placement, POSITION_PLACEMENTS
+        )
+        if relative and self.position_placement == "stem":
+            raise ValueError(
+                "Relative positions are part of every block's attention: "
+                "`position_placement` must be 'every_layer' or "
+                "'every_layer_shared'. Received: position_placement='stem'"
+            )
+        if self.position_embedding == "none":
+            _set(self, position_placement="stem")
+
+    def _check_pooling(self):
+        if self.class_token is None:
+            uses_token = self.pooling in (None, "token", "token_gap")
+            _set(self, class_token=uses_token)
+        if self.pooling in ("token", "token_gap") and not self.class_token:
+            raise ValueError(
+                f"`pooling={self.pooling!r}` uses the class token, and this "
+                "model has none. Set `class_token=True`, or choose "
+                "`pooling='gap'`, 'first_patch' or 'map'."
+            )
+        norm_after_pooling = self.final_norm == "after_pooling"
+        if self.pooling is None:
+            for name, given in (
+                ("representation_size", self.representation_size),
+                ("final_norm='after_pooling'", norm_after_pooling),
+            ):
+                if given:
+                    raise ValueError(
+                        f"`{name}` needs a `pooling`. Received: pooling=None "
+                        "with include_top=False."
+                    )
+        if self.distillation and (
+            not self.class_token
+            or self.representation_size
+            or norm_after_pooling
+        ):
+            raise ValueError(
+                "`distillation=True` needs `class_token=True`, no "
+                "`representation_size` and no norm after the pooling. "
+                f"Received: class_token={self.class_token}, "
+                f"pooling={self.pooling!r}, "
+                f"representation_size={self.representation_size}, "
+                f"final_norm={self.final_norm!r}"
+            )
+
+    @property
+    def prefix_tokens(self):
+        """`{layer name: (number of tokens, has a position embedding)}` of
+        the tokens before the patches, in order."""
+        counts = {
+            "class_token": int(self.class_token),
+            "distillation_token": int(self.distillation),
+            "register_tokens": self.num_registers,
+        }
+        embedded = {
+            "all": tuple(counts),
+            "class": ("class_token", "distillation_token"),
+            "none": (),
+        }[self.position_prefix]
+        return {
+            name: (count, name in embedded)
+            for name, count in counts.items()
+            if count
+        }
+
+
+def resolve(config_class, explicit, inferred):
+    """Build a config: the explicit value, else the checkpoint's, else the
+    default.
+
+    Args:
+        config_class: Class, such as `ViTConfig`.
+        explicit: Dict of the caller's arguments; None is as if not given.
+        inferred: Dict of arguments that a checkpoint implies; may hold others.
+    """
+    values = {}
+    for name in field_names(config_class):
+        for source in (explicit, inferred):
+            if source.get(name) is not None:
+                values[name] = source[name]
+                break
+    return config_class(**values)
+
+
+def resolve_vit(explicit, inferred, include_top):
+    """Build the `ViTConfig` of a model, without `grid_size`.
+
+    Args:
+        explicit: As in `resolve`.
+        inferred: As in `resolve`; empty without a checkpoint.
+        include_top: Boolean. Whether the model has a head.
+    """
+    explicit = {k: v for k, v in explicit.items() if v is not None}
+    inferred = dict(inferred)
+    # These depend on the new model: the size of its images, and whether its
+    # output is the pooled vector, pre_logits or all tokens.
+    for name in ("grid_size", "representation_size"):
+        inferred.pop(name, None)
+    explicit.pop("grid_size", None)
+    embedding = explicit.get("position_embedding")
+    embedding = "learned" if embedding == "learned_1d" else embedding
+    if embedding not in (None, inferred.get("position_embedding")):
+        inferred.pop("position_placement", None)
+    if not include_top:
+        inferred.pop("pooling", None)
+        if explicit.get("pooling") is None and inferred:
+            final_norm = explicit.get("final_norm") or inferred["final_norm"]
+            if final_norm == "after_pooling":  # after the checkpoint's pooling
+                explicit["final_norm"] = "none"
+    elif "pooling" not in {**inferred, **explicit}:
+        explicit["pooling"] = (
+            "token" if explicit.get("class_token", True) else "gap"
+        )
+    return resolve(ViTConfig, explicit, inferred)
+
+
+def resolve_input_shape(input_shape, input_tensor):
+    """Return the checked shape of the model's images; None if unspecified."""
+    if input_tensor is not None:
+        if not keras.utils.is_keras_tensor(input_tensor):
+            raise ValueError(
+                "`input_tensor` must be a Keras tensor, such as the output of "
+                f"`keras.Input`. Received: {type(input_tensor).__name__}"
+            )
+        shape = _check_shape("input_tensor", input_tensor.shape[1:])
+        if input_shape is not None and tuple(input_shape) != shape:
+            raise ValueError(
+                f"`input_shape={input_shape}` contradicts `input_tensor`, "
+                f"whose shape is {shape}. Give one of them."
+            )
+        return shape
+    if input_shape is None:
+        return None
+    return _check_shape("input_shape", input_shape)
+
+
+def _check_shape(name, shape):
+    error = ValueError(
+        f"`{name}` must have the shape (height, width, channels), where "
+        "height and width may be None for any size; channels come last. "
+        f"Received: {name}={shape!r}"
+    )
+    if not isinstance(shape, (tuple, list)) or len(shape) != 3:
+        raise error
+    if shape[2] is None:
+        raise error
+    for size in shape:
+        if size is not None and (
+            not isinstance(size, numbers.Integral) or size <= 0
+        ):
+            raise error
+    if shape[0] in (1, 3) and shape[2] > 4 and shape[1] != shape[0]:
+        raise ValueError(
+            f"`{name}={shape!r}` would be images of {shape[0]} rows with "
+            f"{shape[2]} channels: give (height, width, channels), "
+            f"{(*shape[1:], shape[0])}."
+        )
+    return tuple(size if size is None else int(size) for size in shape)
+
+
+def resolve_classes(include_top, classes, inferred, checkpoint):
+    """Return the number of classes; None if there is no head."""
+    if include_top not in (True, False):
+        # The first positional argument, which differs in other packages.
+        raise ValueError(
+            "`include_top` must be True or False. Received: include_top="
+            f"{include_top!r}. Give all arguments by name, such as "
+            'weights="imagenet21k" or input_shape=(224, 224, 3).'
+        )
+    if classes is not None:
+        classes = _checks.positive_int("classes", classes)
+    if not include_top:
+        return None
+    if classes is None:
+        classes = inferred.get("classes", 1000)
+    if classes is None:
+        raise ValueError(
+            f"{checkpoint.path!r} has no classification head. Give `classes` "
+            "for a new one, or set `include_top=False`."
+        )
+    return classes
+
+
+# Names that timm, keras-hub and vit-keras have for our arguments.
+FOREIGN_ARGUMENT_NAMES = {
+    "num_classes": "classes",
+    "num_labels": "classes",
+    "pretrained_top": "classes",
+    "dynamic_img_size": "input_shape",
+    "image_size": "input_shape",
+    "img_size": "input_shape",
+    "image_shape": "input_shape",
+    "in_chans": "input_shape",
+    "in_channels": "input_shape",
+    "preset": "weights",
+    "pretrained": "weights",
+    "embed_dim": "hidden_size",
+    "depth": "num_layers",
+    "drop_rate": "dropout",
+    "dropout_rate": "dropout",
+    "drop_path_rate": "drop_path",
+    "global_pool": "pooling",
+    "init_values": "layer_scale",
+    "reg_tokens": "num_registers",
+}
+
+
+def check_arguments(function, names, accepted):
+    """Raise a TypeError for an unknown argument, with the name it may mean.
+
+    Args:
+        function: String. Name of the function.
+        names: Names of the arguments that it received.
+        accepted: Names of the arguments that it takes.
+    """
+    for name in names:
+        if name not in accepted:
+            close = difflib.get_close_matches(name, accepted, 1)
+            suggestion = FOREIGN_ARGUMENT_NAMES.get(name)
+            suggestion = suggestion or (close[0] if close else None)
+            hint = f" Did you mean {suggestion!r}?" if suggestion else ""
+            raise TypeError(f"{function}() has no argument {name!r}.{hint}")
+
+
+def takes_fields_of(*config_classes):
+    """Decorate a function whose `**architecture` are the fields of configs.
+
+    Unknown names are refused. The fields and their defaults become part of
+    the signature, and their documentation takes the place of the line
+    `{architecture}` in the docstring.
+    """
+    fields = {
+        field.name: field
+        for config_class in config_classes
+        for field in dataclasses.fields(config_class)
+    }
+
+    def decorate(function):
+        signature = inspect.signature(function)
+        *named, rest = signature.parameters.values()
+        names = {parameter.name for parameter in named}
+        added = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=field.default
+            )
+            for name, field in fields.items()
+            if name not in names
+        ]
+        accepted = [parameter.name for parameter in (*named, *added)]
+
+        @functools.wraps(function)
+        def wrapper(**arguments):
+            check_arguments(function.__name__, arguments, accepted)
+            return function(**arguments)
+
+        wrapper.__doc__ = (function.__doc__ or "").replace(
+            "        {architecture}\n",
+            "".join(_field_doc(fields[p.name]) for p in added),
+        )
+        wrapper.__signature__ = signature.replace(parameters=(*named, *added))
+        return wrapper
+
+    return decorate
+
+
+def _field_doc(field):
+    lines = textwrap.wrap(f"{field.name}: {field.metadata['doc']}", 67)
+    text = textwrap.indent("\n".join(lines), " " * 12)
+    return text[4:] + "\n"
+
+
+def field_names(config_class):
+    """Return the names of a config's fields."""
+    return [field.name for field in dataclasses.fields(config_class)]
+
+
+def check_given(config, names):
+    """Raise a ValueError for fields that have no default and are None."""
+    missing = [name for name in names if getattr(config, name) is None]
+    if missing:
+        raise ValueError(
+            f"{', '.join(missing)} must be given where there are no `weights` "
+            "to take them from."
+        )
+
+
+def _set(config, **values):
+    for name, value in values.items():
+        object.__setattr__(config, name, value)
+
+
+def _convert(config, name, check):
+    _set(config, **{name: check(name, getattr(config, name))})
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """Sizes of a named model; see `VARIANTS`."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    mlp_dim: int
+    patch_size: int
+    resnet_layers: tuple | None = None  # of a hybrid
+
+    def sizes(self):
+        """Return the arguments of the function that builds the model."""
+        values = dataclasses.asdict(self)
+        return {name: v for name, v in values.items() if v is not None}
+
+
+# Ti, S: https://arxiv.org/abs/2106.10270, Table 2.
+# B, L, H: https://arxiv.org/abs/2010.11929, Table 1.
+# g, G: https://arxiv.org/abs/2106.04560, Table 2 (which pools with "map").
+# S, B, L with patches of 14: https://arxiv.org/abs/2304.07193 (DINOv2).
+#                   hidden layers heads   mlp patch
+VARIANTS = {
+    "ViTTi16": Variant(192, 12, 3, 768, 16),
+    "ViTS16": Variant(384, 12, 6, 1536, 16),
+    "ViTS32": Variant(384, 12, 6, 1536, 32),
+    "ViTB8": Variant(768, 12, 12, 3072, 8),
+    "ViTB16": Variant(768, 12, 12, 3072, 16),
+    "ViTB32": Variant(768, 12, 12, 3072, 32),
+    "ViTL16": Variant(1024, 24, 16, 4096, 16),
+    "ViTL32": Variant(1024, 24, 16, 4096, 32),
+    "ViTH14": Variant(1280, 32, 16, 5120, 14),
+    "ViTS14": Variant(384, 12, 6, 1536, 14),
+    "ViTB14": Variant(768, 12, 12, 3072, 14),
+    "ViTL14": Variant(1024, 24, 16, 4096, 14),
+    "ViTg14": Variant(1408, 40, 16, 6144, 14),
+    "ViTG14": Variant(1664, 48, 16, 8192, 14),
+    # google-research/vision_transformer, configs/models.py. The patch is one
+    # of the feature map; one position of the root's is 4 x 4 pixels.
+    "R_ViTTi16": Variant(192, 12, 3, 768, 8, ()),
+    "R26ViTS32": Variant(384, 12, 6, 1536, 1, (2, 2, 2, 2)),
+    "R26ViTB32": Variant(768, 12, 12, 3072, 1, (2, 2, 2, 2)),
+    "R50ViTB16": Variant(768, 12, 12, 3072, 1, (3, 4, 9)),
+    "R50ViTL32": Variant(1024, 24, 16, 4096, 1, (3, 4, 6, 3)),
+}
+
+# https://arxiv.org/abs/1912.11370: units of each stage, and the width factor.
+BIT_VARIANTS = {
+    "BiT_R50x1": ((3, 4, 6, 3), 1),
+    "BiT_R50x3": ((3, 4, 6, 3), 3),
+    "BiT_R101x1": ((3, 4, 23, 3), 1),
+    "BiT_R101x3": ((3, 4, 23, 3), 3),
+    "BiT_R152x2": ((3, 8, 36, 3), 2),
+    "BiT_R152x4": ((3, 8, 36, 3), 4),
+}

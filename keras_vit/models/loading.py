@@ -1,0 +1,218 @@
+"""Load a checkpoint's weights into a model: all of them or none."""
+
+import numpy as np
+
+from keras_vit.checkpoints import Checkpoint
+from keras_vit.checkpoints import open_checkpoint
+from keras_vit.checkpoints import resolve_weights
+from keras_vit.checkpoints.infer import is_position_layer
+from keras_vit.checkpoints.weight_map import raise_problems
+
+_HEADS = ("head", "distillation_head")
+_INPUT_KERNELS = ("root_conv/kernel", "patch_embedding/kernel")
+_FUNCTIONS = {
+    "vit": "VisionTransformer",
+    "hybrid": "HybridVisionTransformer",
+    "bit": "BiT",
+}
+
+
+def open_for(function, weights, num_heads=None):
+    """Open the checkpoint of a model that a function builds.
+
+    Args:
+        function: String. "VisionTransformer", "HybridVisionTransformer" or
+            "BiT".
+        weights: Path, address or `Checkpoint`.
+        num_heads: Integer, for files that do not store it; or None.
+
+    Returns:
+        A `Checkpoint`.
+
+    Raises:
+        ValueError: if another function builds the model.
+    """
+    checkpoint = resolve_weights(weights)
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = open_checkpoint(checkpoint, num_heads=num_heads)
+    needed = _FUNCTIONS[checkpoint.family]
+    if needed != function:
+        raise ValueError(
+            f"{checkpoint.path!r} holds a model that `{needed}` builds, not "
+            f"`{function}`. Call that one, or `converters.load`, which finds "
+            "it."
+        )
+    return checkpoint
+
+
+def load_weights(model, checkpoint, grid=None, reuse_head=True):
+    """Load a checkpoint into a model that may differ from it in size.
+
+    Args:
+        model: A model made by this package.
+        checkpoint: A `Checkpoint`.
+        grid: `(rows, columns)` of its position embeddings, or None.
+        reuse_head: Boolean. Whether a head that fits is loaded.
+
+    Raises:
+        ValueError: if a weight is missing, unknown or of another shape. One
+            error lists all of them; the model is then unchanged.
+    """
+    variables = weights_by_path(model)
+    shapes = {path: tuple(v.shape) for path, v in variables.items()}
+    positions = {x.name: x for x in model.layers if is_position_layer(x.name)}
+    weights, reinitialized, unfitted = adapt(
+        checkpoint.weights, shapes, positions, grid, reuse_head
+    )
+
+    key = checkpoint.weight_map.key
+    problems = {
+        "Arrays that are missing from the file": [
+            key(path) for path in shapes.keys() - weights.keys() - reinitialized
+        ],
+        "Arrays that the model has no place for": [
+            key(path) for path in weights.keys() - shapes.keys()
+        ],
+        "Arrays of another shape than the model's": [
+            f"{key(path)}: {weights[path].shape} in the file, "
+            f"{shapes[path]} in the model"
+            for path in weights.keys() & shapes.keys() - unfitted.keys()
+            if weights[path].shape != shapes[path]
+        ],
+        # Their shape may be the model's all the same.
+        "Position embeddings that cannot be fitted to the model": [
+            f"{key(path)}: {reason}" for path, reason in unfitted.items()
+        ],
+    }
+    if any(problems.values()):
+        raise_problems(
+            problems,
+            f"{checkpoint.path!r} does not fit the model {model.name!r}. It "
+            f"holds {_describe(checkpoint)}; `keras_vit.converters.load` "
+            "builds what a file holds.",
+            most=8,
+        )
+    for path, array in weights.items():
+        variables[path].assign(array)
+
+
+def weights_by_path(model):
+    """Return the weights of a functional model as `{path: variable}`.
+
+    A path begins with the name of its layer, whatever scope the model was
+    built in.
+    """
+    return {
+        layer.name + variable.path.partition(layer.name)[2]: variable
+        for layer in model.layers
+        for variable in layer.weights
+    }
+
+
+def adapt(weights, shapes, positions=(), grid=None, reuse_head=True):
+    """Fit weights to a model of another size.
+
+    * A head is dropped if the model has none or another number of classes, if
+      the model drops the `pre_logits` layer that the head was trained on, or
+      if `reuse_head` is False.
+    * `pre_logits`, a pooling head and its norm are dropped if the model has
+      none.
+    * The first kernel, of the patches or of a ResNet, is fitted to the model's
+      channels.
+    * Position embeddings are resampled to the model's grid.
+
+    Everything else is returned as it is, also what does not fit.
+
+    Args:
+        weights: Dict of paths to arrays.
+        shapes: Dict of the model's paths to shapes.
+        positions: Dict of names to the model's position embedding layers.
+        grid: `(rows, columns)` of the weights' position embeddings, or None
+            if unknown.
+        reuse_head: Boolean. Whether a head that fits is kept.
+
+    Returns:
+        `(weights, reinitialized, unfitted)`: the fitted weights; the set of
+        paths of the model's head that keep their initial values; and a dict of
+        paths of position embeddings that cannot be resampled to the reason.
+    """
+    weights, reinitialized, unfitted = dict(weights), set(), {}
+    has_pre_logits = {"pre_logits/kernel", "pre_logits/bias"} <= weights.keys()
+    drops_pre_logits = has_pre_logits and "pre_logits/kernel" not in shapes
+    if drops_pre_logits:
+        _drop_layer(weights, "pre_logits")
+    for layer in ("pooling", "head_norm", "mask_token"):
+        if not any(path.startswith(f"{layer}/") for path in shapes):
+            _drop_layer(weights, layer)
+    for head in _HEADS:
+        missing = not any(path.startswith(f"{head}/") for path in weights)
+        unwanted = drops_pre_logits or not reuse_head
+        if missing or unwanted or _has_other_classes(head, weights, shapes):
+            _drop_layer(weights, head)
+            reinitialized |= {p for p in shapes if p.startswith(f"{head}/")}
+    path = next((p for p in _INPUT_KERNELS if p in weights), None)
+    if path in shapes and weights[path].ndim == 4:
+        weights[path] = adapt_channels(weights[path], shapes[path][2])
+    if grid is not None:
+        for name, layer in dict(positions).items():
+            try:
+                _fit_positions(weights, name, layer, grid)
+            except ValueError as error:
+                paths = [f"{name}/{key}" for key in layer.embedding_variables()]
+                unfitted |= dict.fromkeys(paths, str(error))
+    return weights, reinitialized, unfitted
+
+
+def adapt_channels(kernel, channels):
+    """Fit a first kernel (rows, columns, channels, out) to other channels.
+
+    One channel gets the sum of all, so a grey image gives exactly the result
+    of an image of equal channels. More (or fewer) repeat the kernel's
+    channels in order, scaled so that the sum of the responses keeps its size.
+    """
+    old = kernel.shape[2]
+    if channels == old:
+        return kernel
+    if channels == 1:
+        return kernel.sum(axis=2, keepdims=True)
+    index = np.arange(channels) % old
+    return kernel[:, :, index] * np.asarray(old / channels, kernel.dtype)
+
+
+def _fit_positions(weights, name, layer, grid):
+    stored = {
+        key: weights.get(f"{name}/{key}") for key in layer.embedding_variables()
+    }
+    if any(array is None for array in stored.values()):
+        return
+    for key, array in layer.resample_arrays(stored, grid).items():
+        weights[f"{name}/{key}"] = array
+
+
+def _has_other_classes(head, weights, shapes):
+    """Whether a complete head differs in the number of classes alone, or the
+    model has no head."""
+    kernel, bias = weights.get(f"{head}/kernel"), weights.get(f"{head}/bias")
+    if f"{head}/kernel" not in shapes:
+        return True
+    if kernel is None or bias is None or kernel.ndim != 2:
+        return False
+    width, classes = shapes[f"{head}/kernel"]
+    complete = bias.shape == kernel.shape[1:]
+    return complete and kernel.shape[0] == width and kernel.shape[1] != classes
+
+
+def _drop_layer(weights, layer):
+    for path in [path for path in weights if path.startswith(f"{layer}/")]:
+        del weights[path]
+
+
+def _describe(checkpoint):
+    """Return the sizes of a checkpoint's model for an error message."""
+    names = ("patch_size", "hidden_size", "num_layers", "resnet_layers")
+    try:
+        inferred = checkpoint.arguments()
+    except ValueError:
+        inferred = {}
+    sizes = [f"{name}={inferred[name]}" for name in names if inferred.get(name)]
+    return ", ".join(sizes) or "no complete model"

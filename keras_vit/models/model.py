@@ -1,0 +1,124 @@
+"""The functional model class, its head, and how a model is put together."""
+
+import contextlib
+import functools
+
+import keras
+
+from keras_vit.layers import PatchEmbedding
+from keras_vit.layers import initializers
+from keras_vit.models.loading import load_weights
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Model(keras.Model):
+    """Functional model that checks the shape of images before it runs.
+
+    `fit`, `evaluate` and `predict` check the shape of an array or of a
+    `tf.data.Dataset` of images before they begin: with JAX, Keras's trainer
+    loses the weights of a model if an error occurs later.
+
+    Args:
+        inputs: As of a functional `keras.Model`.
+        outputs: As of a functional `keras.Model`.
+        name: String. Name of the model.
+
+    Example:
+
+    >>> features = vit.get_layer("pre_logits").output
+    >>> model = keras_vit.models.Model(vit.input, my_head(features))
+    """
+
+    @functools.wraps(keras.Model.fit)
+    def fit(self, x=None, *args, **kwargs):
+        self._check_images(x)
+        return super().fit(x, *args, **kwargs)
+
+    @functools.wraps(keras.Model.evaluate)
+    def evaluate(self, x=None, *args, **kwargs):
+        self._check_images(x)
+        return super().evaluate(x, *args, **kwargs)
+
+    @functools.wraps(keras.Model.predict)
+    def predict(self, x, *args, **kwargs):
+        self._check_images(x)
+        return super().predict(x, *args, **kwargs)
+
+    def _check_images(self, x):
+        """Raise a ValueError if the model cannot take images of this shape.
+
+        Arrays have a shape, and a `tf.data.Dataset` an `element_spec`. Shapes
+        that are known only batch by batch are not checked.
+        """
+        spec = getattr(x, "element_spec", x)
+        spec = spec[0] if isinstance(spec, tuple) and spec else spec
+        shape = tuple(getattr(spec, "shape", None) or ())
+        if len(self.inputs) != 1 or len(self.inputs[0].shape) != 4:
+            return
+        if len(shape) != 4 or not all(isinstance(n, int) for n in shape[1:]):
+            return
+        channels = self.inputs[0].shape[-1]
+        if channels not in (None, shape[-1]):
+            raise ValueError(
+                f"{self.name!r} takes images of {channels} channels, as "
+                "(batch, height, width, channels). Received: images of shape "
+                f"{shape}. Channels come last; leave out an alpha channel "
+                "with `images[..., :3]`."
+            )
+        for layer in self.layers:
+            if isinstance(layer, PatchEmbedding):
+                if layer.input is self.inputs[0]:
+                    layer.compute_output_shape(shape)
+
+
+def build_model(
+    forward,
+    input_tensor,
+    input_shape,
+    name,
+    checkpoint=None,
+    grid=None,
+    reuse_head=True,
+):
+    """Build the model `forward(images)` and load its weights.
+
+    Args:
+        forward: Function of a Keras tensor of images, of its output.
+        input_tensor: Keras tensor to build on, or None.
+        input_shape: `(height, width, channels)`, without `input_tensor`.
+        name: String. Name of the model.
+        checkpoint: A `Checkpoint`, or None for random weights.
+        grid: As in `load_weights`.
+        reuse_head: As in `load_weights`.
+    """
+    images = input_tensor
+    if input_tensor is None:
+        images = keras.Input(input_shape, name="images")
+    # A checkpoint sets every variable but a new head, which is zero anyway.
+    skip = checkpoint is not None
+    with initializers.skip_init() if skip else contextlib.nullcontext():
+        outputs = forward(images)
+    model = Model(images, outputs, name=name)
+    if checkpoint is not None:
+        load_weights(model, checkpoint, grid, reuse_head)
+    if input_tensor is not None:
+        # Only now: the checkpoint has no weights of the layers before it.
+        inputs = keras.utils.get_source_inputs(input_tensor)
+        inputs = inputs[0] if len(inputs) == 1 else inputs
+        model = Model(inputs, outputs, name=name)
+    return model
+
+
+def classification_head(classes, activation, name):
+    """Return the dense layer that ends a model, zero at first."""
+    # Outputs are float32 under mixed precision, for the loss and the softmax.
+    policy = keras.config.dtype_policy()
+    half = policy.compute_dtype in ("float16", "bfloat16")
+    return keras.layers.Dense(
+        classes,
+        activation=activation,
+        kernel_initializer=initializers.Constant(0.0),
+        bias_initializer=initializers.Constant(0.0),
+        dtype="float32" if half else policy,
+        name=name,
+    )

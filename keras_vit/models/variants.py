@@ -1,0 +1,128 @@
+"""The model functions of named sizes: `ViTB16` and the others."""
+
+import inspect
+
+from keras_vit.checkpoints import resolve_weights
+from keras_vit.models.config import BIT_VARIANTS
+from keras_vit.models.config import VARIANTS
+from keras_vit.models.config import check_arguments
+from keras_vit.models.resnet import BiT
+from keras_vit.models.vit import HybridVisionTransformer
+from keras_vit.models.vit import VisionTransformer
+
+_DOC = """Build {name}, {description}
+
+    Args:
+        include_top: Boolean. Whether to end in a classification head, which
+            is zero at first.
+        weights: None for random weights; the name of released ones, such as
+            "imagenet21k" (`keras_vit.list_weights()` shows all), which are
+            downloaded once; or a path or an address, see `{function}`.
+        input_tensor: Optional Keras tensor to build the model on.
+        input_shape: `(height, width, channels)`; height and width may be None
+            for images of any size. None takes that of the weights, else
+            `(224, 224, 3)`.
+        pooling: As in `{function}`; None for its default.
+        classes: Integer. None takes the number in `weights`, else 1000.
+        classifier_activation: Activation of the head; None for logits.
+        name: String. Name of the model.
+        **architecture: Any other argument of `{function}`.
+
+    Returns:
+        A `keras.Model` that takes images in [-1, 1] (`preprocess_input`).
+
+    Raises:
+        ValueError: if an argument is wrong or the weights do not fit.
+        FileNotFoundError: if there is no file at `weights`.
+        OSError: if the weights could not be downloaded.
+        TypeError: if there is no such argument.
+
+    Example:
+
+    >>> model = keras_vit.{name}(classes=10)
+    """
+_VIT = """a Vision Transformer for images.
+
+    {sizes}.
+    From "An Image is Worth 16x16 Words" (https://arxiv.org/abs/2010.11929)
+    and, for Ti, S, g and G, from its successors."""
+_BIT = """a BiT ResNet for images.
+
+    Units of the stages {resnet_layers}, width factor {width_factor}. From "Big
+    Transfer (BiT): General Visual Representation Learning"
+    (https://arxiv.org/abs/1912.11370)."""
+
+
+def variant_builder(variant):
+    """Return the function that builds a variant of `VARIANTS` or
+    `BIT_VARIANTS`."""
+    if variant in BIT_VARIANTS:
+        build = BiT
+        layers, width = BIT_VARIANTS[variant]
+        sizes = {"resnet_layers": layers, "width_factor": width}
+        description = _BIT.format(**sizes)
+    else:
+        sizes = VARIANTS[variant].sizes()
+        hybrid = "resnet_layers" in sizes
+        build = HybridVisionTransformer if hybrid else VisionTransformer
+        listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        description = _VIT.format(sizes=listed)
+    accepted = inspect.signature(build).parameters
+
+    def model(
+        include_top=True,
+        weights=None,
+        input_tensor=None,
+        input_shape=None,
+        pooling=None,
+        classes=None,
+        classifier_activation=None,
+        name=variant,
+        **architecture,
+    ):
+        check_arguments(variant, architecture, accepted)
+        return build(
+            include_top=include_top,
+            weights=resolve_weights(weights, variant, sizes),
+            input_tensor=input_tensor,
+            input_shape=input_shape,
+            pooling=pooling,
+            classes=classes,
+            classifier_activation=classifier_activation,
+            name=name,
+            **{**sizes, **architecture},
+        )
+
+    model.__name__ = model.__qualname__ = variant
+    model.__module__ = "keras_vit.models"  # where pickle finds it
+    model.__doc__ = _DOC.format(
+        name=variant, description=description, function=build.__name__
+    )
+    return model
+
+
+ViTTi16 = variant_builder("ViTTi16")
+ViTS16 = variant_builder("ViTS16")
+ViTS32 = variant_builder("ViTS32")
+ViTB8 = variant_builder("ViTB8")
+ViTB16 = variant_builder("ViTB16")
+ViTB32 = variant_builder("ViTB32")
+ViTL16 = variant_builder("ViTL16")
+ViTL32 = variant_builder("ViTL32")
+ViTH14 = variant_builder("ViTH14")
+ViTS14 = variant_builder("ViTS14")
+ViTB14 = variant_builder("ViTB14")
+ViTL14 = variant_builder("ViTL14")
+ViTg14 = variant_builder("ViTg14")
+ViTG14 = variant_builder("ViTG14")
+R_ViTTi16 = variant_builder("R_ViTTi16")
+R26ViTS32 = variant_builder("R26ViTS32")
+R26ViTB32 = variant_builder("R26ViTB32")
+R50ViTB16 = variant_builder("R50ViTB16")
+R50ViTL32 = variant_builder("R50ViTL32")
+BiT_R50x1 = variant_builder("BiT_R50x1")
+BiT_R50x3 = variant_builder("BiT_R50x3")
+BiT_R101x1 = variant_builder("BiT_R101x1")
+BiT_R101x3 = variant_builder("BiT_R101x3")
+BiT_R152x2 = variant_builder("BiT_R152x2")
+BiT_R152x4 = variant_builder("BiT_R152x4")

@@ -1,0 +1,525 @@
+"""Vision Transformers, pure and hybrid."""
+
+import dataclasses
+import functools
+
+import keras
+import numpy as np
+
+from keras_vit import _checks
+from keras_vit._warnings import warn
+from keras_vit.layers import AddPositionEmbs
+from keras_vit.layers import AttentionPooling
+from keras_vit.layers import ClassToken
+from keras_vit.layers import LayerNormalization
+from keras_vit.layers import MaskToken
+from keras_vit.layers import PatchEmbedding
+from keras_vit.layers import Pooling
+from keras_vit.layers import RelativePositionEmbs
+from keras_vit.layers import TransformerBlock
+from keras_vit.layers import initializers
+from keras_vit.models.config import DEFAULT_IMAGE_SIZE
+from keras_vit.models.config import POOLINGS
+from keras_vit.models.config import ViTConfig
+from keras_vit.models.config import resolve
+from keras_vit.models.config import resolve_classes
+from keras_vit.models.config import resolve_input_shape
+from keras_vit.models.config import resolve_vit
+from keras_vit.models.config import takes_fields_of
+from keras_vit.models.loading import open_for
+from keras_vit.models.model import build_model
+from keras_vit.models.model import classification_head
+from keras_vit.models.resnet import ResNetConfig
+from keras_vit.models.resnet import resnet
+
+CLASSES_21K = 21843
+
+
+@takes_fields_of(ViTConfig)
+def VisionTransformer(
+    *,
+    include_top=True,
+    weights=None,
+    input_tensor=None,
+    input_shape=None,
+    classes=None,
+    classifier_activation=None,
+    name="vision_transformer",
+    **architecture,
+):
+    """Build a Vision Transformer of any size as a functional Keras model.
+
+    From "An Image is Worth 16x16 Words", Section 3.1
+    (https://arxiv.org/abs/2010.11929). The defaults are those of its code,
+    google-research/vision_transformer; the other options are what timm,
+    Hugging Face, torchvision and big_vision do differently.
+
+    An architecture argument that is not given, or None, is that of `weights`,
+    else the default.
+
+    Images are `(batch, height, width, channels)` floats in [-1, 1] (see
+    `preprocess_input`). Layers are named `patch_embedding`, `class_token`,
+    `position_embedding`, `block_0` ..., `encoder_norm`, `pooling`,
+    `pre_logits` and `head`; `feature_extractor` gives the outputs of each.
+    Positions in every layer are `position_embedding_0` ..., or, shared,
+    `position_embedding_shared`.
+
+    Args:
+        include_top: Boolean. Whether to end in a classification head, which
+            is zero at first. Without it the output is the pooled vector
+            (after `pre_logits`), or all tokens if `pooling` is None.
+        weights: None for random weights, or the path of a checkpoint: a file
+            of google-research/vision_transformer, big_vision, timm, Hugging
+            Face (or its folder), torchvision, DINOv2 or MAE. See below.
+        input_tensor: Optional Keras tensor to build the model on.
+        input_shape: `(height, width, channels)`. None takes that of the
+            weights, else `(224, 224, 3)`. Height and width may be None:
+            the model then takes images of any size and aspect.
+        classes: Integer. None takes the number in `weights`, else 1000.
+        classifier_activation: Activation of the head; None for logits.
+        name: String. Name of the model.
+        {architecture}
+
+    Loading `weights` is exact and strict: an array that is missing, unknown or
+    of another shape is an error that lists all of them. Four things may
+    differ, and are adapted: with another number of `classes` the head is new,
+    and zero; for another `input_shape` the positions are resampled; for other
+    channels the patch kernel is summed (one channel) or repeated and rescaled;
+    and without `representation_size` a stored `pre_logits` is dropped, with
+    the head that was trained on it.
+
+    Returns:
+        A `keras.Model`.
+
+    Raises:
+        ValueError: if an argument is wrong, the patch does not divide the
+            image, or the weights do not fit.
+        FileNotFoundError: if there is no file at `weights`.
+
+    Example:
+
+    >>> model = keras_vit.VisionTransformer(
+    ...     input_shape=(32, 32, 3), patch_size=4, hidden_size=192,
+    ...     num_layers=6, num_heads=3, classes=10)
+    """
+    return _build(
+        "VisionTransformer",
+        architecture,
+        include_top=include_top,
+        weights=weights,
+        input_tensor=input_tensor,
+        input_shape=input_shape,
+        classes=classes,
+        classifier_activation=classifier_activation,
+        name=name,
+    )
+
+
+@takes_fields_of(ResNetConfig, ViTConfig)
+def HybridVisionTransformer(
+    *,
+    include_top=True,
+    weights=None,
+    input_tensor=None,
+    input_shape=None,
+    classes=None,
+    classifier_activation=None,
+    move_stage_4=False,
+    name="hybrid_vision_transformer",
+    **architecture,
+):
+    """Build a Vision Transformer over the feature map of a ResNet.
+
+    From "An Image is Worth 16x16 Words", Section 3.1, Hybrid Architecture
+    (https://arxiv.org/abs/2010.11929). The ResNet normalises groups of
+    channels and standardises its kernels, as BiT does, and its units are those
+    of ResNet v1: convolution, norm, ReLU. Its constants default to those of
+    google-research/vision_transformer, or to those that the format of
+    `weights` implies.
+
+    The patches are cut from the feature map: `patch_size` counts its
+    positions. An image may have any size whose feature map the patch divides.
+    The layers before `patch_embedding` are `root_conv`, `root_norm`, `root`
+    (after the pooling) and, counted from 1, `stage_1_unit_1` ..., `stage_1`
+    ...; `feature_extractor` gives the outputs of each.
+
+    Args:
+        include_top: As in `VisionTransformer`.
+        weights: As in `VisionTransformer`.
+        input_tensor: As in `VisionTransformer`.
+        input_shape: As in `VisionTransformer`.
+        classes: As in `VisionTransformer`.
+        classifier_activation: As in `VisionTransformer`.
+        move_stage_4: Boolean. What the paper does with the fourth of four
+            stages: False takes its output (option i); True moves its units
+            into the third stage, whose output has four times the positions
+            (option ii).
+        name: String. Name of the model.
+        {architecture}
+
+    Returns:
+        A `keras.Model`.
+
+    Raises:
+        ValueError: if an argument is wrong, the patch does not divide the
+            feature map, or the weights do not fit.
+        FileNotFoundError: if there is no file at `weights`.
+
+    Example:
+
+    >>> model = keras_vit.HybridVisionTransformer(
+    ...     input_shape=(64, 64, 3), resnet_layers=(1, 1), width_factor=0.5,
+    ...     patch_size=1, hidden_size=192, num_layers=4, num_heads=3,
+    ...     classes=10)
+    """
+    if move_stage_4:
+        layers = architecture.get("resnet_layers")
+        if not isinstance(layers, (tuple, list)) or len(layers) != 4:
+            raise ValueError(
+                "`move_stage_4=True` moves the units of the fourth of four "
+                "stages, such as `resnet_layers=(3, 4, 6, 3)`. "
+                f"Received: resnet_layers={layers!r}"
+            )
+        architecture["resnet_layers"] = (*layers[:2], layers[2] + layers[3])
+    return _build(
+        "HybridVisionTransformer",
+        architecture,
+        include_top=include_top,
+        weights=weights,
+        input_tensor=input_tensor,
+        input_shape=input_shape,
+        classes=classes,
+        classifier_activation=classifier_activation,
+        name=name,
+    )
+
+
+def vit(images, config, stem=None, classes=None, classifier_activation=None):
+    """Build the graph of a Vision Transformer.
+
+    Args:
+        images: Keras tensor of shape `(B, H, W, C)`.
+        config: A `ViTConfig`.
+        stem: The `ResNetConfig` of a hybrid, or None.
+        classes: Integer; None for no head.
+        classifier_activation: Activation of the head.
+
+    Returns:
+        Keras tensor: logits `(B, classes)`, the pooled vector `(B, D)`, or
+        all tokens `(B, P + N, D)` if `config.pooling` is None.
+    """
+    # B batch, h w grid of patches, N = h w patches, P prefix tokens,
+    # D hidden size
+    c = config
+    norm = functools.partial(LayerNormalization, epsilon=c.norm_epsilon)
+    zeros, normal = initializers.Constant(0.0), initializers.Normal
+    prefix, num_prefix, num_embedded = [], 0, 0
+    for name, (count, has_position) in c.prefix_tokens.items():
+        initializer = zeros if name == "class_token" else normal(0.02)
+        layer = ClassToken(
+            count, index=num_prefix, initializer=initializer, name=name
+        )
+        prefix.append((layer, has_position))
+        num_prefix += count
+        num_embedded += count if has_position else 0
+
+    # The stem: images to tokens
+    x = images if stem is None else resnet(images, stem)  # (B, H', W', C')
+    grid = PatchEmbedding(
+        c.hidden_size,
+        c.patch_size,
+        use_bias=c.patch_bias,
+        pad_to_patch=c.pad_to_patch,
+        name="patch_embedding",
+    )(x)  # (B, h, w, D)
+    x = keras.layers.Reshape((-1, c.hidden_size), name="tokens")(grid)
+    if c.mask_token:
+        x = MaskToken(name="mask_token", trainable=False)(x)  # (B, N, D)
+
+    # Positions are added after the tokens that have one joined, and before
+    # the others do.
+    for layer, has_position in prefix:
+        x = layer(x) if has_position else x
+    if c.position_placement == "stem":
+        x = _positions(c, "position_embedding", num_embedded)(x, grid)
+    for layer, has_position in prefix:
+        x = x if has_position else layer(x)  # (B, P + N, D)
+    x = keras.layers.Dropout(c.dropout, name="dropout")(x)
+    if c.pre_norm:
+        x = norm(name="pre_norm")(x)
+
+    # The encoder
+    shared = None
+    if c.position_placement == "every_layer_shared":
+        name = "position_embedding_shared"
+        shared = _positions(c, name, num_embedded, num_prefix - num_embedded)
+    relative = None
+    for i, drop_path in enumerate(np.linspace(0, c.drop_path, c.num_layers)):
+        block = TransformerBlock(
+            c.num_heads,
+            c.mlp_dim,
+            activation=c.activation,
+            norm_epsilon=c.norm_epsilon,
+            qkv_bias=c.qkv_bias,
+            qk_norm=c.qk_norm,
+            layer_scale=c.layer_scale,
+            dropout=c.dropout,
+            attention_dropout=c.attention_dropout,
+            drop_path=float(drop_path),
+            remat=c.remat,
+            name=f"block_{i}",
+        )
+        if c.position_placement != "stem":
+            positions = shared or _positions(
+                c,
+                f"position_embedding_{i}",
+                num_embedded,
+                num_prefix - num_embedded,
+            )
+            if c.position_embedding != "relative":
+                x = positions(x, grid)
+            elif relative is None or shared is None:
+                relative = positions(grid)  # (B, 2 N - 1, D / heads)
+        block_inputs = (x,) if relative is None else (x, relative)
+        x = block(*block_inputs)
+    encoder_norm = None
+    if c.final_norm == "before_pooling":
+        encoder_norm = norm(name="encoder_norm")
+        x = encoder_norm(x)  # (B, P + N, D)
+
+    # The head
+    if c.pooling is None:
+        return x
+    if c.pooling == "token":
+        # The last block computes the pooled tokens alone, which saves 7 % of
+        # ViT-B/16. The calls above stay outside the graph of the model; they
+        # give `layer.output` all tokens.
+        num_queries = 2 if c.distillation else 1
+        x = block(*block_inputs, num_queries=num_queries)
+        x = x if encoder_norm is None else encoder_norm(x)
+    if c.pooling == "map":
+        pooling = AttentionPooling(
+            c.num_heads,
+            c.mlp_dim,
+            activation=c.activation,
+            norm_epsilon=c.norm_epsilon,
+            num_prefix_tokens=num_prefix,
+            name="pooling",
+        )
+    else:
+        pooling = Pooling(
+            c.pooling, num_prefix_tokens=num_prefix, name="pooling"
+        )
+    head = functools.partial(
+        classification_head, classes, classifier_activation
+    )
+    if c.pooling == "token" and c.distillation:
+        distillation = Pooling("token", index=1, name="distillation")
+        vectors = [pooling(x), distillation(x)]  # 2 x (B, D)
+        dtype = None
+        if classes is not None:
+            names = ("head", "distillation_head")
+            vectors = [
+                head(name=name)(vector)
+                for name, vector in zip(names, vectors, strict=True)
+            ]
+            # In the heads' precision: under mixed precision the mean of
+            # float32 logits would be rounded.
+            dtype = vectors[0].dtype
+        return keras.layers.Average(name="distilled_mean", dtype=dtype)(vectors)
+    x = pooling(x)  # (B, D)
+    if c.final_norm == "after_pooling":
+        x = norm(name="head_norm")(x)
+    if c.representation_size is None:
+        x = keras.layers.Identity(name="pre_logits")(x)
+    else:
+        x = keras.layers.Dense(
+            c.representation_size,
+            activation="tanh",
+            kernel_initializer=initializers.lecun_normal(x.shape[-1]),
+            bias_initializer=initializers.Constant(0.0),
+            name="pre_logits",
+        )(x)  # (B, representation_size)
+    return x if classes is None else head(name="head")(x)
+
+
+def _positions(config, name, num_prefix_tokens, num_skipped_tokens=0):
+    if config.position_embedding == "relative":
+        return RelativePositionEmbs(
+            config.hidden_size // config.num_heads,
+            grid_size=config.grid_size,
+            resampling=config.resampling,
+            name=name,
+        )
+    return AddPositionEmbs(
+        config.position_embedding,
+        grid_size=config.grid_size,
+        num_prefix_tokens=num_prefix_tokens,
+        resampling=config.resampling,
+        num_skipped_tokens=num_skipped_tokens,
+        name=name,
+    )
+
+
+def _build(
+    function,
+    architecture,
+    include_top,
+    weights,
+    input_tensor,
+    input_shape,
+    classes,
+    classifier_activation,
+    name,
+):
+    """Resolve the arguments of `VisionTransformer` or
+    `HybridVisionTransformer`, and build the model."""
+    input_shape = resolve_input_shape(input_shape, input_tensor)
+    checkpoint, inferred = None, {}
+    if weights is not None:
+        checkpoint = open_for(function, weights, architecture.get("num_heads"))
+        inferred = _infer(checkpoint, architecture, input_shape)
+    stem = None
+    if function == "HybridVisionTransformer":
+        stem = resolve(ResNetConfig, architecture, inferred)
+    stride = 1 if stem is None else stem.stride
+    config = resolve_vit(architecture, inferred, include_top)
+
+    checkpoint_grid = inferred.get("grid_size")
+    if input_shape is None:
+        size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
+        if checkpoint_grid:
+            pairs = zip(checkpoint_grid, config.patch_size, strict=True)
+            size = tuple(count * patch * stride for count, patch in pairs)
+        input_shape = (*size, inferred.get("channels", 3))
+    grid = _image_grid(
+        input_shape[:2], stride, config.patch_size, config.pad_to_patch
+    )
+    if architecture.get("grid_size") is not None:
+        grid = architecture["grid_size"]
+    elif None in grid:
+        size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
+        grid = checkpoint_grid or _image_grid(
+            size, stride, config.patch_size, pad_to_patch=True
+        )
+    config = dataclasses.replace(config, grid_size=grid)
+
+    classes = resolve_classes(include_top, classes, inferred, checkpoint)
+    reuse_head = True
+    if checkpoint is not None:
+        poolings = _possible_poolings(checkpoint, inferred)
+        pooling = architecture.get("pooling")
+        reuse_head = pooling is None or pooling in poolings
+        if classes is not None:
+            _warn_of_zero_head(checkpoint, classes)
+            if pooling is None:
+                _warn_of_first_patch(checkpoint, inferred, poolings)
+
+    def forward(images):
+        return vit(images, config, stem, classes, classifier_activation)
+
+    return build_model(
+        forward,
+        input_tensor,
+        input_shape,
+        name,
+        checkpoint,
+        checkpoint_grid,
+        reuse_head,
+    )
+
+
+def _infer(checkpoint, explicit, input_shape):
+    """Return the arguments that a checkpoint implies."""
+    grid, image_grid = explicit.get("grid_size"), None
+    if grid is not None:
+        grid = _checks.positive_pair("grid_size", grid)
+    if input_shape:
+        patch = explicit.get("patch_size") or checkpoint.patch_size or 1
+        image_grid = _image_grid(
+            input_shape[:2],
+            checkpoint.stride,
+            _checks.positive_pair("patch_size", patch),
+            explicit.get("pad_to_patch"),
+        )
+    prefix, class_token = (
+        explicit.get(name) for name in ("position_prefix", "class_token")
+    )
+    inferred = checkpoint.arguments(grid, image_grid, None, prefix)
+    if inferred["grid_size"] is None and class_token is not None:
+        # The class token that the file lacks may have a position.
+        inferred = checkpoint.arguments(grid, image_grid, class_token, prefix)
+    count = inferred["num_positions"]
+    if count is not None and inferred["grid_size"] is None:
+        raise ValueError(
+            f"{checkpoint.path!r} has {count} positions, which are no square "
+            "grid and not that of the image. Give `grid_size=(rows, columns)` "
+            f"of the file, with rows * columns = {count}. Received: "
+            f"grid_size={grid}, input_shape={input_shape}"
+        )
+    return inferred
+
+
+def _image_grid(image_size, stride, patch_size, pad_to_patch):
+    """Return `(rows, columns)` of the patches of an image, or of the feature
+    map that a ResNet makes of it; None where a size is unknown."""
+    size = tuple(n if n is None else -(-n // stride) for n in image_size)
+    patches = PatchEmbedding(
+        1, patch_size, pad_to_patch=bool(pad_to_patch), name="patch_embedding"
+    )
+    try:
+        return patches.compute_output_shape((None, *size, 3))[1:3]
+    except ValueError as error:
+        if stride == 1:
+            raise
+        raise ValueError(
+            f"The ResNet makes a feature map of {size[0]} x {size[1]} of an "
+            f"image of {image_size[0]} x {image_size[1]}; it is cut into "
+            f"patches as an image is. {error}"
+        ) from error
+
+
+def _possible_poolings(checkpoint, inferred):
+    """Return the poolings that a checkpoint's head may have been trained on.
+
+    Files of timm rarely store the pooling. Those of big_vision and Keras's
+    `save_weights` never do, and "gap" and "first_patch" have the same arrays.
+    """
+    if checkpoint.layout in ("timm", "mae"):
+        return POOLINGS
+    stored = {"pooling", "activation"} <= checkpoint.stored.keys()
+    if (
+        checkpoint.layout in ("big_vision", "keras")
+        and inferred["pooling"] == "gap"
+        and not stored
+    ):
+        return ("gap", "first_patch")
+    return (inferred["pooling"],)
+
+
+def _warn_of_first_patch(checkpoint, inferred, poolings):
+    if (
+        checkpoint.layout == "big_vision"
+        and "first_patch" in poolings
+        and inferred["classes"] is not None
+    ):
+        warn(
+            f"{checkpoint.path!r} is read as a model whose head takes the mean "
+            "of the patches. Its arrays are the same as those of big_vision's "
+            '`pool_type="0"`, which takes the first patch instead. Give '
+            '`pooling="gap"` if the mean is right, or `pooling="first_patch"`.'
+        )
+
+
+def _warn_of_zero_head(checkpoint, classes):
+    """Warn of the paper's ImageNet-21k files, whose head is zero."""
+    head = checkpoint.weights.get("head/kernel")
+    if head is not None and classes == head.shape[1] == CLASSES_21K:
+        if not head.any():
+            warn(
+                f"{checkpoint.path!r} was released with a head of zeros: all "
+                f"{CLASSES_21K:,} logits of this model are 0 whatever the "
+                "image. Give `classes` for a new head to train, or "
+                "`include_top=False` for features; AugReg's weights "
+                "('augreg-imagenet21k') have a trained head.",
+            )
