@@ -1,11 +1,15 @@
-"""Argument checks shared by the layers: every message names the argument, the
-value that came and the values that would work. NumPy's numbers count as
-Python's, and come back as them."""
+"""Argument checks.
+
+Each returns the checked value as a Python number or tuple, or raises a
+`ValueError` with the argument's name, the received value and what is accepted.
+NumPy's numbers are accepted.
+"""
 
 import numbers
 
 
 def positive_int(name, value):
+    """Returns an integer above 0."""
     if not _is_int(value) or value <= 0:
         raise ValueError(
             f"`{name}` must be a positive integer. Received: {name}={value!r}"
@@ -13,7 +17,8 @@ def positive_int(name, value):
     return int(value)
 
 
-def natural_int(name, value):
+def non_negative_int(name, value):
+    """Returns an integer of 0 or more."""
     if not _is_int(value) or value < 0:
         raise ValueError(
             f"`{name}` must be an integer, 0 or more. "
@@ -38,6 +43,7 @@ def positive_pair(name, value):
 
 
 def rate(name, value):
+    """Returns a float in [0, 1)."""
     if not _is_real(value) or not 0 <= value < 1:
         raise ValueError(
             f"`{name}` must be a number from 0 up to, but not including, 1. "
@@ -47,6 +53,7 @@ def rate(name, value):
 
 
 def positive_float(name, value):
+    """Returns a finite float above 0."""
     if not _is_real(value) or not 0 < value < float("inf"):
         raise ValueError(
             f"`{name}` must be a number above 0. Received: {name}={value!r}"
@@ -55,6 +62,7 @@ def positive_float(name, value):
 
 
 def one_of(name, value, choices):
+    """Returns a value that is one of the choices, strings or None."""
     if not isinstance(value, (str, type(None))) or value not in choices:
         raise ValueError(
             f"`{name}` must be one of {', '.join(map(repr, choices))}. "
@@ -63,11 +71,29 @@ def one_of(name, value, choices):
     return value
 
 
-def rank(layer, shape, expected, letters):
-    if len(shape) != expected:
+def check_rank(layer, shape, axes):
+    """Checks that a layer's input has the axes that `axes` names, such as
+    "(batch, length, channels)"."""
+    rank = axes.count(",") + 1
+    if len(shape) != rank:
         raise ValueError(
-            f"{layer} takes a tensor of {expected} axes, {letters}. "
+            f"{type(layer).__name__} takes a tensor of {rank} axes, {axes}. "
             f"Received: shape {tuple(shape)}"
+        )
+
+
+def no_mask(layer, mask):
+    """Checks that Keras passes no mask of an earlier layer.
+
+    The layer would attend to tokens that should be masked, and its output
+    would not show it.
+    """
+    if mask is not None:
+        raise ValueError(
+            f"{type(layer).__name__} {layer.name!r} does not support masks: it "
+            "would attend to the masked tokens. Leave out the mask, for "
+            "example with `Embedding(..., mask_zero=False)`. Received: a mask "
+            f"of shape {tuple(mask.shape)}"
         )
 
 
@@ -77,18 +103,3 @@ def _is_int(value):
 
 def _is_real(value):
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def no_mask(layer, mask):
-    """Raises a ValueError if Keras passes the mask of an earlier layer.
-
-    Attention over tokens that should be masked would be wrong without a trace
-    in the output.
-    """
-    if mask is not None:
-        raise ValueError(
-            f"{type(layer).__name__} {layer.name!r} does not support masks: it "
-            "would attend to the masked tokens. Leave out the mask, for "
-            "example with `Embedding(..., mask_zero=False)`. Received: a mask "
-            f"of shape {tuple(mask.shape)}"
-        )

@@ -1,4 +1,4 @@
-"""The `keras_vit` logger, and how programs show what it logs."""
+"""The `keras_vit` logger, and its output in command-line programs."""
 
 import logging
 import sys
@@ -7,24 +7,25 @@ logger = logging.getLogger("keras_vit")
 
 
 def show():
-    """Shows what the library logs, as programs do.
+    """Print log messages of level INFO and above, for programs.
 
-    Messages of level INFO go to standard output, warnings and errors to
-    standard error, as plain text. Libraries leave this to whoever uses them:
-    without it, Python shows warnings and errors only.
+    INFO goes to standard output, warnings and errors to standard error, as
+    plain text. Without this call Python prints only warnings and errors.
     """
-    if not any(isinstance(handler, _Plain) for handler in logger.handlers):
-        logger.addHandler(_Plain())
+    if not any(
+        isinstance(handler, _PrintHandler) for handler in logger.handlers
+    ):
+        logger.addHandler(_PrintHandler())
     logger.setLevel(logging.INFO)
-    # A library that configures the root logger would show each line again.
+    # If a library configures the root logger, lines would be printed twice.
     logger.propagate = False
 
 
-class _Plain(logging.Handler):
+class _PrintHandler(logging.Handler):
     def emit(self, record):
-        # Looked up at each message: tests and notebooks replace the streams.
-        is_problem = record.levelno >= logging.WARNING
-        stream = sys.stderr if is_problem else sys.stdout
+        # Looked up for each message: tests and notebooks replace the streams.
+        is_warning = record.levelno >= logging.WARNING
+        stream = sys.stderr if is_warning else sys.stdout
         try:
             print(self.format(record), file=stream, flush=True)
         except Exception:

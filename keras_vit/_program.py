@@ -1,4 +1,4 @@
-"""What programs share; plain Python."""
+"""Helpers that the command lines share. Imports no Keras."""
 
 import ast
 import importlib
@@ -9,13 +9,16 @@ from keras_vit import _logging
 from keras_vit._logging import logger
 
 
-def status(run, arguments):
-    """Runs a program and returns its exit status: 0 done, 1 refused.
+def run_program(run, arguments):
+    """Call `run(arguments)` and return a program's exit status.
 
-    What users can cause, and warnings, are said in a line each.
+    Errors that users can cause, and warnings, are printed as one line each.
+
+    Returns:
+        What `run` returns; 1 after an error; 130 after Ctrl-C.
     """
     _logging.show()
-    print_any_name()
+    escape_unprintable_output()
     warnings.showwarning = _show
     try:
         return run(arguments)
@@ -34,20 +37,20 @@ def status(run, arguments):
         return 130
 
 
-def print_any_name():
-    """Names that are no text are no reason to fail while printing them."""
+def escape_unprintable_output():
+    """Have stdout and stderr escape file names that are no valid text."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a notebook's has not
+        if hasattr(stream, "reconfigure"):  # not in notebooks
             stream.reconfigure(errors="backslashreplace")
 
 
 def printable(name):
-    """Returns a name as text: those of files may hold any bytes."""
+    """Return a file name as text, with invalid bytes escaped."""
     return str(name).encode(errors="backslashreplace").decode()
 
 
-def label(name, longest=None):
-    """Returns a name as matplotlib is to draw it: short, and no formula."""
+def plot_label(name, longest=None):
+    """Return a name for matplotlib: shortened, and never a formula."""
     name = printable(name)
     if longest and len(name) > longest:
         name = name[: longest - 1] + "…"
@@ -58,7 +61,7 @@ def _show(message, category, *where):
     logger.warning("warning: %s", message)
 
 
-# Where the name to install is another than that to import.
+# Packages that are installed under another name than they are imported.
 _DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "keras_cv": "keras-cv",
@@ -67,10 +70,14 @@ _DISTRIBUTIONS = {
 
 
 def require(module, extra):
-    """Imports a module that only those need who installed an extra.
+    """Import a module of an optional dependency.
+
+    Args:
+        module: String. Name of the module.
+        extra: String. Name of the extra of this package that installs it.
 
     Raises:
-        ImportError: in one line that says how to install it.
+        ImportError: with the command that installs it.
     """
     try:
         return importlib.import_module(module)
@@ -84,8 +91,11 @@ def require(module, extra):
         ) from error
 
 
-def setting(text):
-    """Reads `name=value`, where the value is one of Python's or a word."""
+def parse_setting(text):
+    """Return `(name, value)` of "name=value".
+
+    The value is a Python literal, or else a string.
+    """
     name, found, value = text.partition("=")
     if not found:
         raise ValueError(f"--set takes name=value. Received: {text!r}")

@@ -1,5 +1,7 @@
-"""What `import keras_vit` needs, looked for before Keras is imported: where
-it is missing, Keras ends in a page of calls that names another module."""
+"""Check Keras's version and backend before Keras is imported.
+
+Otherwise a missing backend ends in a long traceback that names another module.
+"""
 
 import difflib
 import importlib.metadata
@@ -10,40 +12,34 @@ import pathlib
 import re
 import sys
 
-# As in pyproject.toml; a test compares them.
-KERAS = (3, 15)
+KERAS = (3, 15)  # as in pyproject.toml
 BACKENDS = ("jax", "tensorflow", "torch")
 _KERAS_BACKENDS = (*BACKENDS, "numpy", "openvino")
 
 
 def check():
-    """Looks for Keras and for the backend that was chosen.
-
-    Raises:
-        ImportError: in one line that says what to install or to set.
-    """
+    """Raise an ImportError that says what to install or to set, if needed."""
     _check_keras()
     if "keras" not in sys.modules:
-        _check_backend(*_backend())
+        _check_backend(*_configured_backend())
 
 
 def _check_keras():
-    wanted = ".".join(map(str, KERAS))
     try:
         version = importlib.metadata.version("keras")
     except importlib.metadata.PackageNotFoundError:
-        return  # a nightly build, or none: then the import says so
+        return  # keras-nightly, or not installed: importing it will tell
     # A release candidate is "3.16rc1" or "3.16.0rc1".
-    numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
-    if numbers < KERAS:
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < KERAS:
+        required = ".".join(map(str, KERAS))
         raise ImportError(
-            f"keras_vit needs Keras {wanted} or newer, and this is Keras "
-            f'{version}. Run: pip install -U "keras>={wanted}"'
+            f"keras_vit needs Keras {required} or newer, and this is Keras "
+            f'{version}. Run: pip install -U "keras>={required}"'
         )
 
 
-def _backend():
-    """Returns the backend that Keras will take, and who says so."""
+def _configured_backend():
+    """Return the backend that Keras will use, and where it is configured."""
     name = os.environ.get("KERAS_BACKEND")
     if name:
         return name, "KERAS_BACKEND"
@@ -58,34 +54,35 @@ def _backend():
     return str(name), str(path)
 
 
-def _check_backend(name, said_by):
-    there = [backend for backend in BACKENDS if _is_there(backend)]
+def _check_backend(name, source):
+    installed = [backend for backend in BACKENDS if _is_installed(backend)]
     if name not in _KERAS_BACKENDS:
-        like = difflib.get_close_matches(name, BACKENDS, n=1)
-        best = (like or there or BACKENDS)[0]
+        similar = difflib.get_close_matches(name, BACKENDS, n=1)
+        suggestion = (similar or installed or BACKENDS)[0]
         raise ImportError(
-            f"Keras has no backend {name!r} ({said_by}). keras_vit runs on "
-            f"{', '.join(BACKENDS)}; installed: {', '.join(there) or 'none'}. "
-            f"Set the environment variable KERAS_BACKEND={best} before Python "
-            "starts."
+            f"Keras has no backend {name!r} ({source}). keras_vit runs on "
+            f"{', '.join(BACKENDS)}; installed: "
+            f"{', '.join(installed) or 'none'}. Set the environment variable "
+            f"KERAS_BACKEND={suggestion} before Python starts."
         )
-    if _is_there(name):
+    if _is_installed(name):
         return
-    what = f"The backend {name!r} ({said_by}) is not installed"
-    if there:
+    if installed:
         raise ImportError(
-            f"{what}. Installed: {', '.join(there)}. Set the environment "
-            f"variable KERAS_BACKEND={there[0]} before Python starts, or run: "
+            f"The backend {name!r} ({source}) is not installed. Installed: "
+            f"{', '.join(installed)}. Set the environment variable "
+            f"KERAS_BACKEND={installed[0]} before Python starts, or run: "
             f"pip install {name}."
         )
     raise ImportError(
-        f"{what}, and no other either. Run: pip install jax (or tensorflow, or "
-        "torch), and set the environment variable KERAS_BACKEND=jax."
+        f"The backend {name!r} ({source}) is not installed, and no other "
+        "either. Run: pip install jax (or tensorflow, or torch), and set the "
+        "environment variable KERAS_BACKEND=jax."
     )
 
 
-def _is_there(module):
-    # None in sys.modules forbids a module: tests do so.
+def _is_installed(module):
+    # None in sys.modules blocks an import.
     if module in sys.modules:
         return sys.modules[module] is not None
     try:

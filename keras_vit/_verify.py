@@ -1,16 +1,18 @@
-"""Runs a converted file and what it was made from on the same images."""
+"""Compare the outputs of a converted file with those of its source."""
 
 import math
 import pathlib
 
 import numpy as np
 
-from keras_vit.checkpoints import _resnet
-from keras_vit.checkpoints._checkpoint import open_checkpoint
-from keras_vit.checkpoints._keras_files import is_keras
-from keras_vit.checkpoints._originals import NotInstalledError
-from keras_vit.checkpoints._originals import NotRunError
-from keras_vit.checkpoints._originals import original
+from keras_vit.checkpoints import infer
+from keras_vit.checkpoints.checkpoint import open_checkpoint
+from keras_vit.checkpoints.formats import LAYOUTS
+from keras_vit.checkpoints.formats import RESNET_CONSTANTS
+from keras_vit.checkpoints.formats.reference import ReferenceNotInstalled
+from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
+from keras_vit.checkpoints.formats.reference import reference_model
+from keras_vit.checkpoints.keras_files import is_keras
 
 BATCH, SEED = 2, 0
 # Relative to the largest output. float32: two programs that add up in another
@@ -18,9 +20,9 @@ BATCH, SEED = 2, 0
 # Half precision: weights are rounded by up to half an epsilon, 2**-8 and
 # 2**-11, and the outputs of some ten blocks by several times that.
 TOLERANCE = 3e-5
-HALF = {"bfloat16": 10 * 2**-8, "float16": 10 * 2**-11}
-# What the target's reader must be told where its layout means something else.
-_SAID = (
+HALF_TOLERANCES = {"bfloat16": 10 * 2**-8, "float16": 10 * 2**-11}
+# Passed when the target is read, whose layout may have other defaults.
+EXPLICIT_ARGUMENTS = (
     "num_heads",
     "grid_size",
     "position_prefix",
@@ -28,28 +30,34 @@ _SAID = (
     "activation",
     "norm_epsilon",
     "resampling",
-    *_resnet.RULES["bit"],
+    *RESNET_CONSTANTS["bit"],
 )
 
 
 def verify(source, target, layout=None, to=None, settings=None, dtype=None):
-    """Returns `(text, same, complete)`: a table of largest differences;
-    whether all are within tolerance; and False if an original library that can
-    be installed is not there or does not work.
+    """Run a converted file and its source on the same images.
+
+    Each is run by this package and, where it is installed, by the library
+    that its layout is of.
 
     Args:
-        source: Path of what was converted.
-        target: Path of what was written.
-        layout: Name of the source's layout; None finds it.
-        to: Name of the target's; None finds it.
+        source: Path of the file that was converted.
+        target: Path of the file that was written.
+        layout: Name of the source's layout; None infers it.
+        to: Name of the target's layout; None infers it.
         settings: Dict of arguments of `VisionTransformer`, as in `convert`.
-        dtype: What the arrays were rounded to, or None.
+        dtype: Name of the type that the arrays were converted to, or None.
+
+    Returns:
+        String, a table of the largest differences; Boolean, whether all are
+        within tolerance; Boolean, False if an original library that can be
+        installed is missing or does not work.
 
     Raises:
         ValueError: if either file is of no model that can be built.
     """
     try:
-        import torch  # noqa: F401  (behind TensorFlow it crashes some builds)
+        import torch  # noqa: F401  (some builds crash if TensorFlow came first)
     except ImportError:
         pass
     import keras
@@ -59,37 +67,42 @@ def verify(source, target, layout=None, to=None, settings=None, dtype=None):
     settings = settings or {}
     source, target = pathlib.Path(source), pathlib.Path(target)
     old = open_checkpoint(source, layout, settings.get("num_heads"))
-    told = {**old.arguments(settings.get("grid_size")), **settings}
-    ours = load(source, layout, **settings)
-    shape = _image_shape(ours, told)
+    arguments = {**old.arguments(settings.get("grid_size")), **settings}
+    source_model = load(source, layout, **settings)
+    shape = _image_shape(source_model, arguments)
     images = np.random.default_rng(SEED).uniform(-1, 1, (BATCH, *shape))
     images = images.astype("float32")
     rows = []
     if is_keras(target):
-        theirs = load(target)
+        target_model = load(target)
         new = open_checkpoint(target)
     else:
-        said = {name: told[name] for name in _SAID if told.get(name)}
-        if told["classes"] is not None and "pooling" in told:
-            said["pooling"] = told["pooling"]
-        said |= {"input_shape": shape, **settings}
-        theirs = load(target, to, **said)
-        new = open_checkpoint(target, to, told["num_heads"])
-    before = _outputs(ours, images)
-    after = _outputs(theirs, images)
-    tolerance = HALF.get(dtype, TOLERANCE) if _narrows(old, dtype) else 0
-    tolerance = tolerance or TOLERANCE
+        explicit = {
+            name: arguments[name]
+            for name in EXPLICIT_ARGUMENTS
+            if arguments.get(name)
+        }
+        if arguments["classes"] is not None and "pooling" in arguments:
+            explicit["pooling"] = arguments["pooling"]
+        explicit |= {"input_shape": shape, **settings}
+        target_model = load(target, to, **explicit)
+        new = open_checkpoint(target, to, arguments["num_heads"])
+    before = _outputs(source_model, images)
+    after = _outputs(target_model, images)
+    tolerance = TOLERANCE
+    if _is_rounded(old, dtype):
+        tolerance = HALF_TOLERANCES.get(dtype, TOLERANCE)
     rows.append(_row(f"{target.name} in keras_vit", after, before, tolerance))
-    output = _output(ours, told)
+    output = _output_name(source_model)
     complete, unverified = True, []
     for checkpoint, found in ((old, before), (new, after)):
         if checkpoint.layout == "keras":
             continue
         name = pathlib.Path(checkpoint.path).name
         try:
-            row = _original(checkpoint, told, output, images, found)
-        except NotRunError as error:
-            complete &= not isinstance(error, NotInstalledError)
+            row = _run_original(checkpoint, arguments, output, images, found)
+        except ReferenceUnavailable as error:
+            complete &= not isinstance(error, ReferenceNotInstalled)
             unverified.append(
                 f"not verified in the original library: {name} "
                 f"({checkpoint.layout}): {error}"
@@ -114,13 +127,13 @@ def _outputs(model, images):
     return keras.ops.convert_to_numpy(keras.ops.cast(outputs, "float32"))
 
 
-def _image_shape(model, told):
-    """The saved model's own size; where it takes any, that of the grid."""
+def _image_shape(model, arguments):
+    """Return the model's image size, or that of the grid if it takes any."""
     height, width, channels = model.input_shape[1:]
-    if told.get("grid_size"):
-        grid, patch = told["grid_size"], told["patch_size"]
-        if "resnet_layers" in told:
-            stride = _resnet.stride(told["resnet_layers"])
+    if arguments.get("grid_size"):
+        grid, patch = arguments["grid_size"], arguments["patch_size"]
+        if "resnet_layers" in arguments:
+            stride = infer.stride(arguments["resnet_layers"])
             patch = tuple(stride * size for size in patch)
     else:
         grid, patch = (224, 224), (1, 1)
@@ -131,20 +144,21 @@ def _image_shape(model, told):
     )
 
 
-def _output(model, told):
+def _output_name(model):
     names = {layer.name for layer in model.layers}
     if "head" in names:
         return "logits"
     return "pooled" if "pooling" in names else "tokens"
 
 
-def _narrows(checkpoint, dtype):
+def _is_rounded(checkpoint, dtype):
+    """Return whether converting to a type rounded the source's weights."""
     first = next(iter(checkpoint.weights.values()))
-    return dtype is not None and str(first.dtype) not in HALF
+    return dtype is not None and str(first.dtype) not in HALF_TOLERANCES
 
 
 def _row(name, found, expected, tolerance):
-    """`(name, largest difference, tolerance, verdict)`."""
+    """Return `(name, largest difference, tolerance, verdict)`."""
     limit = tolerance * max(1.0, float(np.abs(expected).max()))
     if found.shape != expected.shape:
         return name, math.nan, limit, "DIFFERS"
@@ -152,11 +166,17 @@ def _row(name, found, expected, tolerance):
     return name, error, limit, "same" if error <= limit else "DIFFERS"
 
 
-def _original(checkpoint, told, output, images, found):
+def _run_original(checkpoint, arguments, output, images, found):
     name = pathlib.Path(checkpoint.path).name
     try:
-        library, run = original(checkpoint, told, output, images.shape[1:3])
-    except RuntimeError as error:  # PyTorch's, of a file it does not take
+        library, run = reference_model(
+            LAYOUTS[checkpoint.layout],
+            checkpoint,
+            arguments,
+            output,
+            images.shape[1:3],
+        )
+    except RuntimeError as error:  # of PyTorch, if the weights do not fit
         reason = " ".join(str(error).split())[:200]
         name = f"{name} in {checkpoint.layout}: {reason}"
         return name, None, None, "DIFFERS"

@@ -6,19 +6,19 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def warn(message, category=UserWarning):
-    """Issues a warning at the line outside of this package that led to it.
+    """Issue a warning that points to the caller's line outside this package.
 
-    The `skip_file_prefixes` of `warnings.warn` does so from Python 3.12 on.
+    From Python 3.12 on, `skip_file_prefixes` of `warnings.warn` does so.
 
     Args:
         message: String.
         category: Class of the warning.
     """
     level, frame = 1, inspect.currentframe()
-    while frame is not None and _is_ours(frame):
+    while frame is not None and _is_in_package(frame):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 
 
-def _is_ours(frame):
+def _is_in_package(frame):
     return os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE)

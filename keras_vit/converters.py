@@ -8,50 +8,49 @@ import zipfile
 import keras
 
 from keras_vit import models
-from keras_vit.checkpoints._checkpoint import Checkpoint
-from keras_vit.checkpoints._checkpoint import open_checkpoint as open_checkpoint
-from keras_vit.checkpoints._checkpoint import raise_if_untold
-from keras_vit.checkpoints._decoder import decoder_facts
-from keras_vit.checkpoints._files import replacing
-from keras_vit.checkpoints._keras_configs import raise_unless_ours
-from keras_vit.checkpoints._keras_files import is_keras
-from keras_vit.checkpoints._keras_files import is_pretraining
-from keras_vit.checkpoints._keras_files import settings_of
-from keras_vit.checkpoints._keras_files import told_by_layers
-from keras_vit.checkpoints._keras_files import write_notes
-from keras_vit.checkpoints._layouts import known
-from keras_vit.checkpoints._layouts import spelling_of
-from keras_vit.checkpoints._positions import is_positions
-from keras_vit.checkpoints._writing import raise_unless_writable
-from keras_vit.checkpoints._writing import write_checkpoint
-from keras_vit.models import load_weights
-from keras_vit.models import weights_by_path
+from keras_vit.checkpoints import Checkpoint
+from keras_vit.checkpoints import open_checkpoint as open_checkpoint
+from keras_vit.checkpoints.checkpoint import check_hyperparameters
+from keras_vit.checkpoints.files import atomic_write
+from keras_vit.checkpoints.formats import check_layout
+from keras_vit.checkpoints.formats import get_weight_map
+from keras_vit.checkpoints.infer import infer_pretraining
+from keras_vit.checkpoints.infer import is_position_layer
+from keras_vit.checkpoints.keras_files import arguments_from_layer_configs
+from keras_vit.checkpoints.keras_files import check_config_is_safe
+from keras_vit.checkpoints.keras_files import is_keras
+from keras_vit.checkpoints.keras_files import is_pretraining
+from keras_vit.checkpoints.keras_files import pretraining_options
+from keras_vit.checkpoints.keras_files import write_metadata
+from keras_vit.checkpoints.writing import check_writable
+from keras_vit.checkpoints.writing import write_checkpoint
 
 
 def load(path, layout=None, num_heads=None, **overrides):
-    """Builds the model that a checkpoint holds and loads its weights.
+    """Build the model of a checkpoint and load its weights.
 
-    The architecture is read from the arrays, and from a config.json in the
-    folder or beside the file. What arrays cannot tell (epsilons, the kind of
-    GELU, how positions are resampled) follows from the layout.
+    The architecture is inferred from the arrays, and from a config.json in
+    the folder or next to the file. What arrays do not store (epsilons, the
+    GELU, the resampling of positions) follows from the layout.
 
     Args:
         path: String or path: an .npz, .safetensors, .pth, .pt or .bin file,
             the .index.json of a sharded one, a Hugging Face folder, or a
             .keras or .weights.h5 file of a model of this package. A .keras
-            file without overrides is the model as it was saved. Also an
-            address (https://, hf://), or what `open_checkpoint` returned.
-        layout: "vit_jax", "big_vision", "timm", "huggingface",
-            "torchvision", "dinov2", "mae" or "bit"; None finds it by the
-            keys, if only one fits. For a .weights.h5 file that another
-            program than `converters.save` wrote, the layout whose code the
-            weights were made for: the file does not tell.
-        num_heads: Integer. Needed where the layout does not store it and the
-            hidden size is unusual.
-        **overrides: Arguments that win over what the file tells, such as
+            file without overrides is loaded by Keras, as it was saved. Also a
+            URL (https://, hf://), or what `open_checkpoint` returned.
+        layout: String. How the code base names its arrays: `"vit_jax"`,
+            `"big_vision"`, `"timm"`, `"huggingface"`, `"torchvision"`,
+            `"dinov2"`, `"mae"` or `"bit"`. `None` infers it from the keys, if
+            only one layout fits. For a .weights.h5 file that was not written
+            by `converters.save`, the layout of the code base that the weights
+            were made for, which the file does not store.
+        num_heads: Integer. Number of attention heads, where the file does not
+            store it and the hidden size is unusual.
+        **overrides: Arguments that take precedence over the file, such as
             `classes`, `input_shape` or `include_top`: those of
-            `VisionTransformer`, `HybridVisionTransformer` or `BiT`, by what
-            the file holds.
+            `VisionTransformer`, `HybridVisionTransformer` or `BiT`, depending
+            on the file.
 
     Returns:
         A `keras.Model`.
@@ -59,26 +58,26 @@ def load(path, layout=None, num_heads=None, **overrides):
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if the file cannot be read, fits no layout or several, or
-            does not fit the overrides.
+            does not fit the overrides. No model is then returned.
 
     Example:
 
     >>> model = keras_vit.converters.load("ViT-B_16.npz", classes=10)
     """
-    known(layout)
+    check_layout(layout)
     checkpoint = path
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(path, layout, num_heads)
-    raise_if_untold(checkpoint, overrides)
-    whole = checkpoint.path.endswith(".keras") and not overrides
-    if whole and not is_pretraining(checkpoint.path):
-        return _load_whole(checkpoint)
+    check_hyperparameters(checkpoint, overrides)
+    saved_by_keras = checkpoint.path.endswith(".keras") and not overrides
+    if saved_by_keras and not is_pretraining(checkpoint.path):
+        return _load_keras(checkpoint)
     build = {
         "vit": models.VisionTransformer,
         "hybrid": models.HybridVisionTransformer,
         "bit": models.BiT,
     }[checkpoint.family]
-    arguments = {**defaults_of(checkpoint), **overrides}
+    arguments = {**_build_arguments(checkpoint), **overrides}
     representation = checkpoint.weights.get("pre_logits/bias")
     pools = arguments["include_top"] or arguments.get("pooling")
     if representation is not None and pools:
@@ -86,56 +85,25 @@ def load(path, layout=None, num_heads=None, **overrides):
     return build(**arguments, weights=checkpoint)
 
 
-def _load_whole(checkpoint):
-    shapes = [array.shape for array in checkpoint.weights.values()]
-    try:
-        raise_unless_ours(
-            checkpoint.path,
-            keras.saving.get_registered_object,
-            max(map(max, filter(None, shapes)), default=0),
-        )
-        model = keras.models.load_model(checkpoint.path, safe_mode=True)
-    except MemoryError:
-        raise
-    except Exception as error:  # Keras's kinds differ by what is broken
-        raise ValueError(
-            f"{checkpoint.path!r} cannot be loaded. {error}"
-        ) from error
-    # Keras does not mind arrays that no layer asks for.
-    load_weights(model, checkpoint, checkpoint.config.get("grid_size"))
-    return model
-
-
-def defaults_of(checkpoint):
-    """Returns the arguments of `VisionTransformer` that build the model that
-    a checkpoint was written from."""
-    has_head = "head/kernel" in checkpoint.weights
-    defaults = {"include_top": has_head, **checkpoint.built}
-    if has_head:
-        defaults.pop("pooling", None)  # it is of the architecture
-    else:
-        defaults.setdefault("pooling", _pooling(checkpoint.weights))
-    return defaults
-
-
 def save(model, path, layout=None, overwrite=False):
-    """Writes a model's weights as a checkpoint, exactly.
+    """Write the weights of a model to a checkpoint file.
 
     Args:
         model: A model made by this package.
-        path: String or path; its ending chooses the container: .npz,
-            .safetensors, .pth, .pt, .bin, or no ending for a folder of
-            Hugging Face's. `.keras` is the whole model, `.weights.h5` its
-            weights and what `load` needs to build it again.
-        layout: Name of the layout to write; None for "vit_jax", and
-            "huggingface" in a folder. A spelling other than its usual one
-            follows a colon: "vit_jax:current", "big_vision:scan". Keras's own
-            files have none.
+        path: String or path, whose suffix chooses the file type: .npz,
+            .safetensors, .pth, .pt, .bin, or no suffix for a Hugging Face
+            folder. `.keras` is the whole model, `.weights.h5` its weights
+            with what `load` needs to build it again.
+        layout: String. Name of the layout to write; `None` for `"vit_jax"`,
+            and `"huggingface"` in a folder. A variant of a layout follows a
+            colon: `"vit_jax:current"`, `"big_vision:scan"`. Keras's own files
+            have no layout.
         overwrite: Boolean. Whether an existing file may be replaced.
 
     Raises:
         FileExistsError: if the file exists and `overwrite` is False.
-        ValueError: if the layout has no place for one of the weights.
+        ValueError: if the layout cannot store one of the weights. Nothing is
+            written then.
     """
     path = pathlib.Path(path).expanduser()
     if is_keras(path):
@@ -144,18 +112,17 @@ def save(model, path, layout=None, overwrite=False):
                 f"{path.suffix} files have no layout. Received: "
                 f"layout={layout!r}"
             )
-        save_keras(model, path, overwrite)
+        _save_keras(model, path, overwrite)
         return
     layout = layout or ("vit_jax" if path.suffix else "huggingface")
-    spelling_of(layout)
-    raise_unless_writable(path, layout)
-    weights, told, _ = describe(model)
-    lora = any("lora_" in path for path in weights)
+    get_weight_map(layout)
+    check_writable(path, layout)
+    weights, arguments, _ = describe(model)
     try:
-        write_checkpoint(weights, told, path, layout, overwrite=overwrite)
+        write_checkpoint(weights, arguments, path, layout, overwrite=overwrite)
     except ValueError as error:
         hint = ""
-        if lora:
+        if any("lora_" in name for name in weights):
             hint = (
                 "\nKeras merges LoRA weights when it saves: write the model as "
                 "a .keras file, load that, and convert the result."
@@ -166,31 +133,66 @@ def save(model, path, layout=None, overwrite=False):
         ) from error
 
 
-def save_keras(model, path, overwrite=False):
-    """Writes a .keras file, or a .weights.h5 file with what it cannot tell."""
-    weights, told, built = describe(model)
-    del weights
-    with replacing(path, overwrite) as temporary:
-        if path.suffix == ".keras":
-            write_keras(model, temporary)
-        else:
-            model.save_weights(temporary)
-            write_notes(temporary, told, built)
+def describe(model):
+    """Return the weights and the arguments of a model made by this package.
+
+    Args:
+        model: A `keras.Model`, also one of `keras_vit.pretraining`.
+
+    Returns:
+        Dict of variable paths to NumPy arrays; dict of the arguments of
+        `VisionTransformer` (or of the model's own function) that describe its
+        architecture; dict of other arguments that it was built with, such as
+        `input_shape`.
+
+    Raises:
+        ValueError: if the model was not made by this package.
+    """
+    encoder = getattr(model, "encoder", model)
+    if encoder is model:
+        variables = models.variables_of(model)
+    else:
+        variables = model.variables_by_path()
+    weights = {
+        path: keras.ops.convert_to_numpy(variable.value)
+        for path, variable in variables.items()
+    }
+    configs = {layer.name: layer.get_config() for layer in encoder.layers}
+    positions = next(
+        (layer for layer in encoder.layers if is_position_layer(layer.name)),
+        None,
+    )
+    shapes = {path: array.shape for path, array in weights.items()}
+    try:
+        grid = getattr(positions, "built_grid", None)
+        arguments, built = arguments_from_layer_configs(configs, shapes, grid)
+    except (ValueError, KeyError) as error:
+        raise ValueError(
+            f"The model {encoder.name!r} was not made by keras_vit. {error}"
+        ) from error
+    arguments |= infer_pretraining(shapes)
+    if encoder is not model:
+        arguments |= pretraining_options(model.get_config())
+    return weights, arguments, built
 
 
 def write_keras(model, path):
-    """Writes a .keras file, whatever the clock says.
+    """Write a .keras file, also if the system's clock is wrong.
 
-    Keras stamps the weights with the time, and a zip archive knows none before
-    1980 or after 2107.
+    Keras stores the time of writing in the file, a zip archive, which cannot
+    store years before 1980 or after 2107.
+
+    Args:
+        model: A `keras.Model`.
+        path: Path of the file, which is replaced if it exists.
     """
     try:
         model.save(path)
-    except (ValueError, struct.error):  # zipfile's; any other comes again
-        _write_undated(model, pathlib.Path(path))
+    except (ValueError, struct.error):  # of zipfile; others are raised again
+        _write_keras_without_times(model, pathlib.Path(path))
 
 
-def _write_undated(model, path):
+def _write_keras_without_times(model, path):
     with (
         tempfile.TemporaryDirectory(dir=path.parent) as folder,
         zipfile.ZipFile(path, "w", strict_timestamps=False) as archive,
@@ -201,8 +203,49 @@ def _write_undated(model, path):
                 archive.write(part, part.relative_to(folder))
 
 
+def _save_keras(model, path, overwrite):
+    _, arguments, built = describe(model)
+    with atomic_write(path, overwrite) as temporary:
+        if path.suffix == ".keras":
+            write_keras(model, temporary)
+        else:
+            model.save_weights(temporary)
+            write_metadata(temporary, arguments, built)
+
+
+def _load_keras(checkpoint):
+    shapes = [array.shape for array in checkpoint.weights.values()]
+    try:
+        check_config_is_safe(
+            checkpoint.path,
+            keras.saving.get_registered_object,
+            max(map(max, filter(None, shapes)), default=0),
+        )
+        model = keras.models.load_model(checkpoint.path, safe_mode=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # Keras raises all sorts for a wrong config
+        raise ValueError(
+            f"{checkpoint.path!r} cannot be loaded. {error}"
+        ) from error
+    # Keras ignores arrays that no layer asks for; this raises for them.
+    models.load_into(model, checkpoint, checkpoint.stored.get("grid_size"))
+    return model
+
+
+def _build_arguments(checkpoint):
+    """Return the arguments that build the model a checkpoint was made from."""
+    has_head = "head/kernel" in checkpoint.weights
+    arguments = {"include_top": has_head, **checkpoint.built}
+    if has_head:
+        arguments.pop("pooling", None)  # inferred with the architecture
+    else:
+        arguments.setdefault("pooling", _pooling(checkpoint.weights))
+    return arguments
+
+
 def _pooling(weights):
-    """The pooling of a model without a head: None if it gives all tokens."""
+    """Return the pooling of a model without a head; None if it has none."""
     if "pooling/probe" in weights:
         return "map"
     if "head_norm/gamma" in weights:
@@ -210,36 +253,3 @@ def _pooling(weights):
     if "pre_logits/kernel" in weights:
         return "token" if "class_token/tokens" in weights else "gap"
     return None
-
-
-def describe(model):
-    """Returns `(weights, told, built)` of a model made by this package, as
-    `read_keras` does of a file.
-
-    Raises:
-        ValueError: if it is another model.
-    """
-    whole, model = model, getattr(model, "encoder", model)
-    variables = weights_by_path(model)
-    if whole is not model:
-        variables = whole.variables_by_path()
-    weights = {
-        path: keras.ops.convert_to_numpy(variable.value)
-        for path, variable in variables.items()
-    }
-    configs = {layer.name: layer.get_config() for layer in model.layers}
-    positions = next(
-        (layer for layer in model.layers if is_positions(layer.name)), None
-    )
-    shapes = {path: array.shape for path, array in weights.items()}
-    try:
-        grid = getattr(positions, "built_grid", None)
-        told, built = told_by_layers(configs, shapes, grid)
-    except (ValueError, KeyError) as error:
-        raise ValueError(
-            f"The model {model.name!r} was not made by keras_vit. {error}"
-        ) from error
-    told |= decoder_facts(shapes)
-    if whole is not model:
-        told |= settings_of(whole.get_config())
-    return weights, told, built

@@ -24,7 +24,7 @@ with contextlib.suppress(ImportError):
 import keras
 import pytest
 
-from keras_vit.downloads import _http
+from keras_vit.downloads import http
 from tests import server as web
 from tests.results import pytest_addoption  # noqa: F401
 from tests.results import pytest_collection_modifyitems  # noqa: F401
@@ -86,7 +86,7 @@ def home(tmp_path, monkeypatch):
 def server(monkeypatch):
     """A web server, and no waiting between tries."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(_http, "WAITS", (0, 0))
+    monkeypatch.setattr(http, "RETRY_DELAYS", (0, 0))
     with web.running() as running:
         yield running
 

@@ -11,7 +11,8 @@ import tempfile
 
 import numpy as np
 
-from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.converters import open_checkpoint
 from tests import containers
 from tests.golden_tables import DERIVED
@@ -266,10 +267,15 @@ def arguments(case):
     }
 
 
-def spelling(case):
-    """`layout:spelling` of the case's file, as `--to` takes it."""
+def normalized(case):
+    """The case's arrays under the names that are written today."""
+    return LAYOUTS[open_layout(case).partition(":")[0]].normalize(arrays(case))
+
+
+def open_layout(case):
+    """`layout:variant` of the case's file, as `--to` takes it."""
     checkpoint = open_checkpoint(load_path(case), num_heads=3)
-    return f"{checkpoint.layout}:{checkpoint.format.name}"
+    return f"{checkpoint.layout}:{checkpoint.weight_map.variant}"
 
 
 def assert_same(found, expected):

@@ -1,10 +1,10 @@
 """Tables of golden cases that need no code of `golden_data.py`."""
 
-# Pre-training models: (layout, spelling, arguments that the file lacks).
+# Pre-training models: (layout, variant, arguments that the file lacks).
 PRETRAINING = {
     "hf_vit_mim": ("huggingface", "mim", {}),
     "hf_vit_mae": ("huggingface", "mae", {}),
-    "hf_vit_mae_saved_by_v5": ("huggingface", "mae-v5", {}),
+    "hf_vit_mae_saved_by_v5": ("huggingface", "mae", {}),
     "facebook_mae": (
         "mae",
         "",

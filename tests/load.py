@@ -28,9 +28,9 @@ import hashlib, sys, types
 package = types.ModuleType("keras_vit")
 package.__path__ = [{str(ROOT / "keras_vit")!r}]
 sys.modules["keras_vit"] = package
-from keras_vit.downloads import Source, _http, fetch
-_http._CHUNK = 10_000
-_http.WAITS = (0, 0)
+from keras_vit.downloads import Source, fetch, http
+http.CHUNK_SIZE = 10_000
+http.RETRY_DELAYS = (0, 0)
 folder, digest, *addresses = sys.argv[1:]
 path, _ = fetch(folder, tuple(Source(x, digest) for x in addresses))
 print(hashlib.sha256(path.read_bytes()).hexdigest())
@@ -40,12 +40,12 @@ import hashlib, sys
 sys.path.insert(0, {str(ROOT)!r})
 import keras_vit
 from keras_vit.downloads import Source
-from keras_vit.checkpoints._row import Weights
-from keras_vit.checkpoints._table import TABLE
+from keras_vit.checkpoints.released import RELEASED
+from keras_vit.checkpoints.released import ReleasedWeights
 folder, digest, *addresses = sys.argv[1:]
 files = tuple((Source(x, digest), "vit_jax") for x in addresses)
-arguments = TABLE["ViTTi16", "augreg-imagenet21k"].arguments
-TABLE["ViTTi16", "load"] = Weights(files, 224, 5, "tf", arguments)
+arguments = RELEASED["ViTTi16", "augreg-imagenet21k"].arguments
+RELEASED["ViTTi16", "load"] = ReleasedWeights(files, 224, 5, "tf", arguments)
 model = keras_vit.ViTTi16(weights="load")
 found = hashlib.sha256()
 for weight in model.get_weights():

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import keras_vit
-from keras_vit.checkpoints._table import ALIASES
-from keras_vit.checkpoints._table import TABLE
+from keras_vit.checkpoints.released import ALIASES
+from keras_vit.checkpoints.released import RELEASED
 from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
@@ -21,8 +21,9 @@ TEXTS["recipes/README.md"] = (ROOT / "recipes" / "README.md").read_text()
 # What a program of `tools/` takes is said here.
 SOURCES = {
     "convert": ("keras_vit/convert.py",),
-    "inspect": ("keras_vit/inspection/_cli.py",),
-    "export": ("keras_vit/exporting/_cli.py",),
+    "inspect": ("keras_vit/inspection/command_line.py",),
+    "report": ("keras_vit/inspection/command_line.py",),
+    "export": ("keras_vit/exporting/command_line.py",),
     "benchmark": ("tools/benchmark.py",),
 }
 BLOCKS = {
@@ -93,7 +94,7 @@ def test_options_alone_are_somebodys():
 
 
 def test_names_of_weights_are_those_of_the_table():
-    known = {tag for _, tag in TABLE} | set(ALIASES)
+    known = {tag for _, tag in RELEASED} | set(ALIASES)
     programs_too = [*(ROOT / "recipes").glob("*.py")]
     texts = [*TEXTS.values(), *(path.read_text() for path in programs_too)]
     pattern = r"--model \w+[\s\\]+--weights (\w[\w+-]*)(?![\w.+/-])"
@@ -109,8 +110,10 @@ def test_the_table_of_weights():
     rows = re.findall(r"^\| `([^`]+)`.*\| (.*) \|$", table, re.MULTILINE)
     assert len(rows) > 5
     for tag, models in rows:
-        bit = {name for name, known in TABLE if known == tag and "BiT" in name}
-        others = {name for name, known in TABLE if known == tag} - bit
+        bit = {
+            name for name, known in RELEASED if known == tag and "BiT" in name
+        }
+        others = {name for name, known in RELEASED if known == tag} - bit
         said = set(models.split(", "))
         assert said - {"all BiT"} == others, tag
         assert ("all BiT" in said) == bool(bit)

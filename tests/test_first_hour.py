@@ -49,11 +49,11 @@ def test_a_backend_that_is_not_there(
     if filed:
         config = json.dumps({"backend": filed})
         (tmp_path / "keras.json").write_text(config)
-    monkeypatch.setattr(_requirements, "_is_there", there.__contains__)
+    monkeypatch.setattr(_requirements, "_is_installed", there.__contains__)
     monkeypatch.delitem(sys.modules, "keras")
     with pytest.raises(ImportError, match=text):
         _requirements.check()
-    monkeypatch.setattr(_requirements, "_is_there", lambda name: True)
+    monkeypatch.setattr(_requirements, "_is_installed", lambda name: True)
     if said != "pytorch":
         _requirements.check()
 

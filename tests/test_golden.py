@@ -6,12 +6,13 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints._convert import from_checkpoint
-from keras_vit.checkpoints._formats import FORMATS
+from keras_vit.checkpoints.formats import LAYOUTS
+from keras_vit.checkpoints.formats import detect_layout
+from keras_vit.checkpoints.weight_map import from_checkpoint
 from keras_vit.converters import Checkpoint
 from keras_vit.converters import open_checkpoint
-from keras_vit.layers._position_embedding import fit_embedding
 from keras_vit.layers.resampling import resample
+from keras_vit.layers.resampling import resample_embedding
 from keras_vit.models import load_weights
 from tests import golden_data
 
@@ -19,10 +20,11 @@ from tests import golden_data
 def build(case):
     layout, _ = golden_data.MODELS[case]
     arrays = golden_data.arrays(case)
-    spelling = min(FORMATS[layout], key=lambda f: len(f.unknown(arrays)))
-    weights = from_checkpoint(arrays, spelling, heads=3)
+    _, weight_map = detect_layout(arrays, layout)
+    arrays = LAYOUTS[layout].normalize(arrays)
+    weights = from_checkpoint(arrays, weight_map, heads=3)
     model = keras_vit.VisionTransformer(**golden_data.arguments(case))
-    load_weights(model, Checkpoint(case, layout, spelling, weights, {}))
+    load_weights(model, Checkpoint(case, layout, weight_map, weights, {}))
     return model
 
 
@@ -155,7 +157,7 @@ def test_resampling(case, tag, old, new, method, prefix, record_error):
     golden = golden_data.io(case)
     before, after = golden[f"{tag}before"], golden[f"{tag}after"]
 
-    at_load = fit_embedding(before, old, new, method, prefix)
+    at_load = resample_embedding(before, old, new, method, prefix)
     error = np.abs(at_load - after).max()
     record_error(case, f"{tag}at load", error, 3e-6)
     np.testing.assert_array_equal(at_load[:, :prefix], before[:, :prefix])

@@ -3,6 +3,8 @@
     python tools/benchmark.py models --size S16 --backend torch --threads 2
         inference and training steps against other packages, and against the
         bare matrix products
+    python tools/benchmark.py models --backend torch --batch 8 1 --before ../old
+        the same of two clones of the repository, before a change and after
     python tools/benchmark.py scaling --size B16 --backend jax --output runs/b16
         images a second and memory, by batch and by image size
     KERAS_BACKEND=jax python tools/benchmark.py startup
@@ -34,14 +36,15 @@ KINDS = {
         models.main,
         models,
         "speed and memory against other packages",
-        "rounds size what backend only compile export batch image-size dtype "
+        "rounds size what backend only before compile export batch image-size "
+        "dtype "
         "threads times verbose output overwrite",
     ),
     "scaling": (
         scaling.main,
         scaling,
         "speed and memory by batch and by image size",
-        "rounds size=1 what=1 backend=1 batches image-sizes batch image-size "
+        "rounds size=1 what=1 backend=1 batches image-sizes batch=1 image-size "
         "dtype threads times verbose output overwrite",
     ),
     "startup": (
@@ -66,7 +69,7 @@ KINDS = {
         lambda a: inference.against_timm(a.model, a.timm, a.batch, a.rounds),
         inference,
         "any model, such as R50ViTB16, against timm's",
-        "rounds model timm batch",
+        "rounds model timm batch=1",
     ),
     "pipeline": (
         lambda a: pipeline.main(a.rounds),
@@ -78,7 +81,7 @@ KINDS = {
         lambda a: masked.step(a.rounds, a.batch),
         masked,
         "MAE's step against one of the encoder on all patches",
-        "rounds batch",
+        "rounds batch=1",
     ),
     "masked-digits": (
         lambda a: masked.digits(),
@@ -133,6 +136,10 @@ def options():
             choices=NAMES,
             help="leave out all others",
         ),
+        "before": dict(
+            metavar="FOLDER",
+            help="also keras_vit of this other clone of the repository",
+        ),
         "compile": dict(
             action="store_true",
             help="also PyTorch's packages through torch.compile",
@@ -141,7 +148,7 @@ def options():
             action="store_true",
             help="also keras_vit's model in every format it is exported to",
         ),
-        "batch": dict(type=positive, default=8, help="images at once"),
+        "batch": {**counts, "default": [8], "help": "images at once"},
         "batches": {
             **counts,
             "default": [1, 2, 4, 8, 16, 32],

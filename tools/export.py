@@ -4,9 +4,9 @@ import os
 import sys
 
 if __name__ == "__main__":
-    # TensorFlow's greetings would hide what this program says.
+    # Hide TensorFlow's start-up messages.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from keras_vit.exporting._cli import main
+    from keras_vit.exporting.command_line import main
 
     sys.exit(main())

@@ -1,32 +1,14 @@
-"""Looks inside a model and writes a report; `--help` tells how."""
+"""Former name of `report.py`."""
 
-import importlib.machinery
-import importlib.util
 import os
-import sys
-
-
-def load_pythons_own():
-    """Gives Python's module `inspect` to whoever imported this file for it.
-
-    A program's folder comes first on the path, so `import inspect` in any tool
-    of this folder, or in what it uses, finds this file.
-    """
-    here = os.path.dirname(os.path.abspath(__file__))
-    others = [p for p in sys.path if os.path.abspath(p or os.curdir) != here]
-    spec = importlib.machinery.PathFinder.find_spec("inspect", others)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["inspect"] = module
-    spec.loader.exec_module(module)
-
-
-if __name__ == "inspect":
-    load_pythons_own()
 
 if __name__ == "__main__":
-    # TensorFlow's greetings would hide what this program says.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from keras_vit.inspection._cli import main
+    import runpy
 
-    sys.exit(main())
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "report.py")
+    runpy.run_path(path, run_name="__main__")
+else:
+    # A tool, whose folder is first on sys.path, imports Python's `inspect`.
+    __file__ = os.path.join(os.path.dirname(os.__file__), "inspect.py")
+    with open(__file__, encoding="utf-8") as file:
+        exec(compile(file.read(), __file__, "exec"))

@@ -1,5 +1,5 @@
-from keras_vit.downloads._fetch import Source as Source
-from keras_vit.downloads._fetch import fetch as fetch
-from keras_vit.downloads._home import home as home
-from keras_vit.downloads._local import is_address as is_address
-from keras_vit.downloads._local import local as local
+from keras_vit.downloads.cache import Source as Source
+from keras_vit.downloads.cache import cache_dir as cache_dir
+from keras_vit.downloads.cache import fetch as fetch
+from keras_vit.downloads.cache import fetch_if_remote as fetch_if_remote
+from keras_vit.downloads.cache import is_url as is_url

@@ -1,26 +1,32 @@
-from keras_vit.inspection._maps import attention_distance as attention_distance
-from keras_vit.inspection._maps import attention_maps as attention_maps
-from keras_vit.inspection._maps import token_norms as token_norms
-from keras_vit.inspection._parts import token_layout as token_layout
-from keras_vit.inspection._plots import (
+from keras_vit.inspection.attention import (
+    attention_distance as attention_distance,
+)
+from keras_vit.inspection.attention import (
+    attention_heatmap as attention_heatmap,
+)
+from keras_vit.inspection.attention import attention_maps as attention_maps
+from keras_vit.inspection.attention import (
+    attention_rollout as attention_rollout,
+)
+from keras_vit.inspection.attention import token_norms as token_norms
+from keras_vit.inspection.plots import (
     plot_attention_distance as plot_attention_distance,
 )
-from keras_vit.inspection._plots import (
+from keras_vit.inspection.plots import (
     plot_attention_heatmap as plot_attention_heatmap,
 )
-from keras_vit.inspection._plots import (
+from keras_vit.inspection.plots import (
     plot_attention_maps as plot_attention_maps,
 )
-from keras_vit.inspection._plots import (
+from keras_vit.inspection.plots import (
     plot_embedding_filters as plot_embedding_filters,
 )
-from keras_vit.inspection._plots import (
+from keras_vit.inspection.plots import (
     plot_position_similarity as plot_position_similarity,
 )
-from keras_vit.inspection._plots import plot_token_norms as plot_token_norms
-from keras_vit.inspection._rollout import attention_heatmap as attention_heatmap
-from keras_vit.inspection._rollout import attention_rollout as attention_rollout
-from keras_vit.inspection._weights import embedding_filters as embedding_filters
-from keras_vit.inspection._weights import (
+from keras_vit.inspection.plots import plot_token_norms as plot_token_norms
+from keras_vit.inspection.tokens import token_layout as token_layout
+from keras_vit.inspection.weights import embedding_filters as embedding_filters
+from keras_vit.inspection.weights import (
     position_similarity as position_similarity,
 )

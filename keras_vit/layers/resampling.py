@@ -1,20 +1,21 @@
-"""Resampling of position embeddings: each way is one small matrix an axis.
+"""Resampling of position embeddings to another grid of patches.
 
-Every published way of fitting position embeddings to another grid is linear
-and separable, so it is a matrix (new, old) for the rows and one for the
-columns. The matrices are computed here, by NumPy in float64 where the sizes
-are known and by the backend where a size is known only while the graph runs.
+Every published method is linear and separable: one small matrix (new, old) for
+the rows and one for the columns. NumPy computes them in float64 where the sizes
+are integers, the backend where a size is known only when the graph runs.
 """
 
 import numpy as np
 from keras import ops
 
-# name: (kernel, align_corners, antialias, offset), and whose it is. The offset
-# is added to the new size before the scale is taken, if the grid changes.
+from keras_vit.layers._utils import is_static
+
+# name: (kernel, align_corners, antialias, offset), by the code that uses it. If
+# the grid changes, the offset is added to the new size before dividing by it.
 RESAMPLINGS = {
     # vit_jax and big_vision: scipy.ndimage.zoom(order=1) equals it
     "bilinear_align_corners": ("linear", True, False, 0),
-    # timm's reader of .npz files
+    # timm, from .npz files
     "bilinear": ("linear", False, False, 0),
     # Hugging Face's ViT, DeiT and DINOv2 without registers, MAE
     "bicubic": ("cubic", False, False, 0),
@@ -28,20 +29,20 @@ RESAMPLINGS = {
 
 
 def resample(grid, size, method, xp=ops):
-    """Returns position embeddings for another grid.
+    """Resamples a grid of vectors to another number of rows and columns.
 
     Args:
         grid: Array of shape `(rows, columns, channels)`.
-        size: The wanted `(rows, columns)`: integers, or scalar tensors.
+        size: New `(rows, columns)`: integers, or scalar tensors.
         method: A key of `RESAMPLINGS`.
-        xp: `keras.ops`, or `numpy` to stay out of the backend.
+        xp: `keras.ops`, or `numpy` for NumPy arrays.
 
     Returns:
-        Array of shape `(*size, channels)` of the grid's type.
+        Array of shape `(*size, channels)` and of the same dtype.
     """
     *_, offset = RESAMPLINGS[method]
     if offset:
-        offset = offset * _changes(grid.shape[:2], size)
+        offset = offset * _grid_changes(grid.shape[:2], size)
     rows, columns = (
         resampling_matrix(old, new, method, offset)
         for old, new in zip(grid.shape[:2], size, strict=True)
@@ -53,19 +54,137 @@ def resample(grid, size, method, xp=ops):
     return xp.einsum("Ww,Hwd->HWd", columns, grid)
 
 
-def _changes(old, new):
-    """1 if a grid changes, else 0: a number, or a tensor."""
-    if all(isinstance(size, int) for size in new):
-        return int(tuple(old) != tuple(new))
-    unequal = ops.logical_or(new[0] != old[0], new[1] != old[1])
-    return ops.cast(unequal, "float32")
+def resample_embedding(
+    embedding, source_grid, target_grid, method, num_prefix_tokens
+):
+    """Resamples learned position embeddings to another grid, with NumPy.
+
+    Args:
+        embedding: Array of shape `(1, num_prefix_tokens + rows * columns,
+            hidden_size)` for the grid `source_grid`.
+        source_grid: `(rows, columns)` of the array.
+        target_grid: New `(rows, columns)`.
+        method: A key of `RESAMPLINGS`.
+        num_prefix_tokens: Integer. Number of leading rows to keep unchanged.
+
+    Returns:
+        The array for the new grid, of the same dtype; unchanged if the grids
+        are equal.
+
+    Raises:
+        ValueError: if the array is not for the grid `source_grid`.
+    """
+    length = num_prefix_tokens + source_grid[0] * source_grid[1]
+    if embedding.shape[:2] != (1, length):
+        raise ValueError(
+            f"Position embeddings of {num_prefix_tokens} prefix tokens and a "
+            f"grid of {source_grid[0]} x {source_grid[1]} patches have the "
+            f"shape (1, {length}, hidden_size). Received: {embedding.shape}"
+        )
+    if tuple(source_grid) == tuple(target_grid):
+        return embedding
+    prefix, patches = np.split(embedding[0], [num_prefix_tokens])
+    grid = patches.reshape(*source_grid, -1).astype("float64")
+    patches = resample(grid, target_grid, method, xp=np)
+    patches = patches.reshape(-1, grid.shape[-1])
+    return np.concatenate([prefix, patches])[None].astype(embedding.dtype)
+
+
+def resample_axis(table, size, method, xp):
+    """Resamples the embeddings of rows, or of columns, to another number.
+
+    Args:
+        table: Array of shape `(old_size, channels)`.
+        size: New size: an integer, or a scalar tensor.
+        method: A key of `RESAMPLINGS`.
+        xp: `keras.ops`, or `numpy` for NumPy arrays.
+
+    Returns:
+        Array of shape `(size, channels)` and of the same dtype.
+    """
+    if isinstance(size, int) and size == table.shape[0]:
+        return table
+    dtype = table.dtype
+    if xp is np:
+        table = table.astype("float64")
+    table = resample(table[:, None], (size, 1), method, xp)[:, 0]
+    return table.astype(dtype) if xp is np else table
+
+
+def resample_offsets(offsets, source_grid, target_grid, method, xp):
+    """Resamples the embeddings of 1-dimensional offsets to another grid.
+
+    Patches are counted row by row, so an offset stands for one or two steps
+    in the plane: `down * columns + right` with `right` of either sign. The
+    table is arranged by such steps, resampled in the plane, and read back:
+    where two steps have the same offset, as the mean over all pairs of
+    patches at that distance.
+
+    Args:
+        offsets: Array of shape `(2 * rows * columns - 1, channels)` for the
+            grid `source_grid`, the most negative offset first.
+        source_grid: `(rows, columns)` of the array.
+        target_grid: New `(rows, columns)`: integers, or scalar tensors.
+        method: A key of `RESAMPLINGS`.
+        xp: `keras.ops`, or `numpy` for NumPy arrays.
+
+    Returns:
+        The array for the new grid, of the same dtype.
+
+    Raises:
+        ValueError: if the array is not for the grid `source_grid`.
+    """
+    rows, columns = source_grid
+    if offsets.shape[0] != 2 * rows * columns - 1:
+        raise ValueError(
+            f"A grid of {rows} x {columns} patches has "
+            f"{2 * rows * columns - 1} offsets. Received: "
+            f"{tuple(offsets.shape)}"
+        )
+    if is_static(target_grid) and tuple(target_grid) == tuple(source_grid):
+        return offsets
+    dtype, channels = offsets.dtype, offsets.shape[-1]
+    if xp is np:
+        offsets = offsets.astype("float64")
+    down, right = np.arange(1 - rows, rows), np.arange(1 - columns, columns)
+    index = down[:, None] * columns + right + rows * columns - 1
+    steps = xp.reshape(
+        xp.take(offsets, index.ravel(), axis=0), (*index.shape, channels)
+    )
+    steps = resample(steps, tuple(2 * n - 1 for n in target_grid), method, xp)
+    steps = xp.reshape(steps, (-1, channels))
+
+    rows, columns = target_grid
+    index_xp = np if is_static(target_grid) else ops
+    offset = index_xp.arange(1 - rows * columns, rows * columns, dtype="int32")
+    down, right = offset // columns, offset % columns
+    total = weights = 0
+    for y, x in ((down, right), (down + 1, right - columns)):
+        num_pairs = index_xp.maximum(rows - index_xp.abs(y), 0) * (
+            columns - index_xp.abs(x)
+        )
+        row = index_xp.clip(y + rows - 1, 0, 2 * rows - 2)
+        column = index_xp.maximum(x + columns - 1, 0)
+        index = row * (2 * columns - 1) + column
+        if xp is ops:
+            num_pairs = ops.cast(num_pairs, steps.dtype)
+        total = total + xp.take(steps, index, axis=0) * num_pairs[:, None]
+        weights = weights + num_pairs
+    resampled = total / weights[:, None]
+    return resampled.astype(dtype) if xp is np else resampled
 
 
 def resampling_matrix(old, new, method, offset=0):
     """Returns the matrix (new, old) that resamples one axis.
 
-    It is a NumPy array if `new` is an integer, else a tensor. The offset is
-    added to the new size before the scale is taken.
+    Args:
+        old: Integer. Size of the axis.
+        new: New size: an integer, or a scalar tensor.
+        method: A key of `RESAMPLINGS`.
+        offset: Number that is added to `new` before the scale is computed.
+
+    Returns:
+        A float64 NumPy array if `new` is an integer, else a float32 tensor.
     """
     kernel, align_corners, antialias, _ = RESAMPLINGS[method]
     if isinstance(new, int):
@@ -79,11 +198,11 @@ def resampling_matrix(old, new, method, offset=0):
     else:
         scale = old / (length + offset)
         centre = (index + 0.5) * scale - 0.5
-    # Antialiasing widens the kernel when shrinking and drops what lies
-    # outside; without it two taps beyond each border repeat the border.
+    # Antialiasing widens the kernel when shrinking and leaves out taps beyond
+    # the border; without it, two taps beyond each border repeat the border.
     width = xp.maximum(scale, 1) if antialias else 1
-    beyond = 0 if antialias else 2
-    taps = xp.arange(-beyond, old + beyond, dtype=dtype)
+    num_border_taps = 0 if antialias else 2
+    taps = xp.arange(-num_border_taps, old + num_border_taps, dtype=dtype)
     distance = xp.abs(centre[:, None] - taps[None, :]) / width
     weights = _KERNELS[kernel](distance, -0.5 if antialias else -0.75, xp)
     if antialias:
@@ -95,13 +214,21 @@ def resampling_matrix(old, new, method, offset=0):
     return xp.concatenate([first, weights[:, 3:-3], last], axis=1)
 
 
+def _grid_changes(old, new):
+    """Returns 1 if the grid changes, else 0: a number, or a tensor."""
+    if is_static(new):
+        return int(tuple(old) != tuple(new))
+    unequal = ops.logical_or(new[0] != old[0], new[1] != old[1])
+    return ops.cast(unequal, "float32")
+
+
 def _linear(x, a, xp):
     return xp.maximum(1 - x, 0)
 
 
 def _cubic(x, a, xp):
-    """Keys' cubic convolution. PyTorch has a = -0.75, and -0.5 where it
-    antialiases."""
+    """Keys' cubic convolution kernel. PyTorch has a = -0.75, and -0.5 with
+    antialiasing."""
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * a
     return xp.where(x < 1, near, xp.where(x < 2, far, xp.zeros_like(x)))

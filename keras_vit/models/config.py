@@ -186,7 +186,7 @@ class ViTConfig:
             _set(self, mlp_dim=4 * hidden_size)
         for name in ("hidden_size", "num_layers", "num_heads", "mlp_dim"):
             _convert(self, name, _checks.positive_int)
-        _convert(self, "num_registers", _checks.natural_int)
+        _convert(self, "num_registers", _checks.non_negative_int)
         for name in ("dropout", "attention_dropout", "drop_path"):
             _convert(self, name, _checks.rate)
         _convert(self, "norm_epsilon", _checks.positive_float)

@@ -3,10 +3,10 @@
 import numpy as np
 
 from keras_vit.checkpoints import Checkpoint
-from keras_vit.checkpoints import named
 from keras_vit.checkpoints import open_checkpoint
-from keras_vit.checkpoints._convert import raise_if
-from keras_vit.checkpoints._positions import is_positions
+from keras_vit.checkpoints import resolve_weights
+from keras_vit.checkpoints.infer import is_position_layer
+from keras_vit.checkpoints.weight_map import raise_problems
 
 _HEADS = ("head", "distillation_head")
 _INPUT_KERNELS = ("root_conv/kernel", "patch_embedding/kernel")
@@ -32,7 +32,7 @@ def open_for(function, weights, num_heads=None):
     Raises:
         ValueError: if another function builds the model.
     """
-    checkpoint = named(weights)
+    checkpoint = resolve_weights(weights)
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(checkpoint, num_heads=num_heads)
     needed = _FUNCTIONS[checkpoint.family]
@@ -60,12 +60,12 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
     """
     variables = weights_by_path(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
-    positions = {x.name: x for x in model.layers if is_positions(x.name)}
+    positions = {x.name: x for x in model.layers if is_position_layer(x.name)}
     weights, reinitialized, unfitted = adapt(
         checkpoint.weights, shapes, positions, grid, reuse_head
     )
 
-    key = checkpoint.format.key
+    key = checkpoint.weight_map.key
     problems = {
         "Arrays that are missing from the file": [
             key(path) for path in shapes.keys() - weights.keys() - reinitialized
@@ -85,7 +85,7 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
         ],
     }
     if any(problems.values()):
-        raise_if(
+        raise_problems(
             problems,
             f"{checkpoint.path!r} does not fit the model {model.name!r}. It "
             f"holds {_describe(checkpoint)}; `keras_vit.converters.load` "
@@ -158,7 +158,7 @@ def adapt(weights, shapes, positions=(), grid=None, reuse_head=True):
             try:
                 _fit_positions(weights, name, layer, grid)
             except ValueError as error:
-                paths = [f"{name}/{key}" for key in layer.stored()]
+                paths = [f"{name}/{key}" for key in layer.embedding_variables()]
                 unfitted |= dict.fromkeys(paths, str(error))
     return weights, reinitialized, unfitted
 
@@ -180,10 +180,12 @@ def adapt_channels(kernel, channels):
 
 
 def _fit_positions(weights, name, layer, grid):
-    stored = {key: weights.get(f"{name}/{key}") for key in layer.stored()}
+    stored = {
+        key: weights.get(f"{name}/{key}") for key in layer.embedding_variables()
+    }
     if any(array is None for array in stored.values()):
         return
-    for key, array in layer.fit(stored, grid).items():
+    for key, array in layer.resample_arrays(stored, grid).items():
         weights[f"{name}/{key}"] = array
 
 

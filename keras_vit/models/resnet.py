@@ -5,7 +5,7 @@ import dataclasses
 import keras
 
 from keras_vit import _checks
-from keras_vit.checkpoints import _resnet
+from keras_vit.checkpoints import infer
 from keras_vit.layers import GroupNorm
 from keras_vit.layers import MaxPool2D
 from keras_vit.layers import ResidualUnit
@@ -85,7 +85,7 @@ class ResNetConfig:
     @property
     def stride(self):
         """Pixels per side of one position of the feature map."""
-        return _resnet.stride(self.resnet_layers)
+        return infer.stride(self.resnet_layers)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

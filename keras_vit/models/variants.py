@@ -2,7 +2,7 @@
 
 import inspect
 
-from keras_vit.checkpoints import named
+from keras_vit.checkpoints import resolve_weights
 from keras_vit.models.config import BIT_VARIANTS
 from keras_vit.models.config import VARIANTS
 from keras_vit.models.config import check_arguments
@@ -83,7 +83,7 @@ def variant_builder(variant):
         check_arguments(variant, architecture, accepted)
         return build(
             include_top=include_top,
-            weights=named(weights, variant, sizes),
+            weights=resolve_weights(weights, variant, sizes),
             input_tensor=input_tensor,
             input_shape=input_shape,
             pooling=pooling,

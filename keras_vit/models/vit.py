@@ -336,7 +336,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
         x = keras.layers.Dense(
             c.representation_size,
             activation="tanh",
-            kernel_initializer=initializers.lecun(x.shape[-1]),
+            kernel_initializer=initializers.lecun_normal(x.shape[-1]),
             bias_initializer=initializers.Constant(0.0),
             name="pre_logits",
         )(x)  # (B, representation_size)
@@ -487,7 +487,7 @@ def _possible_poolings(checkpoint, inferred):
     """
     if checkpoint.layout in ("timm", "mae"):
         return POOLINGS
-    stored = {"pooling", "activation"} <= checkpoint.config.keys()
+    stored = {"pooling", "activation"} <= checkpoint.stored.keys()
     if (
         checkpoint.layout in ("big_vision", "keras")
         and inferred["pooling"] == "gap"

@@ -1,12 +1,10 @@
-from keras_vit.pretraining._autoencoder import (
-    MaskedAutoencoder as MaskedAutoencoder,
-)
-from keras_vit.pretraining._files import load as load
-from keras_vit.pretraining._image_modeling import (
-    MaskedImageModeling as MaskedImageModeling,
-)
-from keras_vit.pretraining._masks import block_mask as block_mask
-from keras_vit.pretraining._masks import random_mask as random_mask
-from keras_vit.pretraining._patch_prediction import (
+from keras_vit.pretraining.loading import load as load
+from keras_vit.pretraining.mae import MaskedAutoencoder as MaskedAutoencoder
+from keras_vit.pretraining.masks import block_mask as block_mask
+from keras_vit.pretraining.masks import random_mask as random_mask
+from keras_vit.pretraining.patch_prediction import (
     MaskedPatchPrediction as MaskedPatchPrediction,
+)
+from keras_vit.pretraining.simmim import (
+    MaskedImageModeling as MaskedImageModeling,
 )

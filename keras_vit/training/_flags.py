@@ -87,7 +87,7 @@ def run(main, config_class, description, argv=None):
     schedulers such as SLURM and Kubernetes know to start the run again.
     """
     _logging.show()
-    _program.print_any_name()
+    _program.escape_unprintable_output()
     config = flags(config_class, description, argv)
     try:
         main(config)

@@ -91,7 +91,7 @@ def initialize_simmim(model, seed):
     for name, variable in _weights_to_sample(model):
         shape = tuple(variable.shape)
         if name.startswith("decoder/"):
-            bound = 1 / math.sqrt(model.parts.hidden_size)
+            bound = 1 / math.sqrt(model.stages.hidden_size)
             value = rng.uniform(-bound, bound, shape)
         elif name.endswith("bias"):
             value = np.zeros(shape)
@@ -324,9 +324,9 @@ class Reconstructions(keras.callbacks.Callback):
         save_rows(rows, path, f"step {step}")
 
     def _given(self):
-        parts = self.model.parts
+        num_patches = self.model.stages.num_patches
         noise = np.random.default_rng(0).uniform(
-            size=(len(self._images), parts.num_patches)
+            size=(len(self._images), num_patches)
         )
         noise = noise.astype("float32")
         if isinstance(self.model, pretraining.MaskedAutoencoder):
@@ -334,7 +334,7 @@ class Reconstructions(keras.callbacks.Callback):
         if isinstance(self.model, pretraining.MaskedImageModeling):
             return {"masked": self.model.sample_mask(len(noise), seed=0)}
         # Of each image, the patches with the largest numbers.
-        kept = int(parts.num_patches * (1 - self.model.mask_ratio) + 1e-6)
+        kept = int(num_patches * (1 - self.model.mask_ratio) + 1e-6)
         return {"masked": noise.argsort(1).argsort(1) >= kept}
 
 

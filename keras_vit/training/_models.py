@@ -9,15 +9,15 @@ import numpy as np
 
 import keras_vit
 from keras_vit.checkpoints import Checkpoint
-from keras_vit.checkpoints import named
 from keras_vit.checkpoints import open_checkpoint
-from keras_vit.checkpoints._layouts import meaning
-from keras_vit.checkpoints._layouts import raise_unless_held
-from keras_vit.checkpoints._layouts import spelling_of
-from keras_vit.checkpoints._positions import is_positions
-from keras_vit.checkpoints._resnet import stride
-from keras_vit.checkpoints._table import ALIASES
-from keras_vit.checkpoints._table import TABLE
+from keras_vit.checkpoints import resolve_weights
+from keras_vit.checkpoints.formats import check_representable
+from keras_vit.checkpoints.formats import get_weight_map
+from keras_vit.checkpoints.formats import implied_arguments
+from keras_vit.checkpoints.infer import is_position_layer
+from keras_vit.checkpoints.infer import stride
+from keras_vit.checkpoints.released import ALIASES
+from keras_vit.checkpoints.released import RELEASED
 from keras_vit.converters import describe
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
@@ -115,7 +115,7 @@ def _stride(model, sizes):
 def opened(model, weights):
     """Returns the checkpoint of weights by path, address or name."""
     sizes = _sizes(model) if model else None
-    checkpoint = named(place_of(weights), model, sizes)
+    checkpoint = resolve_weights(place_of(weights), model, sizes)
     if isinstance(checkpoint, Checkpoint):
         return checkpoint
     return open_checkpoint(checkpoint)
@@ -158,10 +158,10 @@ def _checkpoint_facts(model, weights, patch_size):
                     f"{found} and not {size}. Leave out the model's name to "
                     "get the model that the file holds."
                 )
-    row = TABLE.get((model, ALIASES.get(weights, weights)))
+    row = RELEASED.get((model, ALIASES.get(weights, weights)))
     by_layout = "torch" if checkpoint.layout in ("dinov2", "mae") else "tf"
     by_layout = _mode_of_run(checkpoint) or by_layout
-    mode = {"mode": row.mode if row else by_layout}
+    mode = {"mode": row.preprocess_mode if row else by_layout}
     grid = facts.get("grid_size")
     if checkpoint.family == "bit":
         return {"patch_size": None, "image_size": 224, "stride": 0, **mode}
@@ -232,8 +232,10 @@ def _spread_positions(model, seed):
     # Positions that start at the usual 0.02 are lost beside the content of
     # small patches: digits then learn far slower (0.91 after 800 steps, and
     # 0.97 after 600 with 0.5). All kinds start alike, wherever they are added.
-    layers = [x for x in model.layers if is_positions(x.name)]
-    tables = [table for x in layers for table in x.stored().values()]
+    layers = [x for x in model.layers if is_position_layer(x.name)]
+    tables = [
+        table for x in layers for table in x.embedding_variables().values()
+    ]
     for i, table in enumerate(tables):
         table.assign(
             keras.random.normal(table.shape, stddev=0.5, seed=seed + i)
@@ -273,14 +275,14 @@ def layout_of(model):
     None if there is none, such as for weights of DeiT."""
     weights, told, _ = describe(model)
     for layout in ("vit_jax", "bit"):
-        spelling = spelling_of(layout, weights)
-        if spelling.homeless(weights):
+        weight_map = get_weight_map(layout, weights)
+        if weight_map.unmapped_paths(weights):
             continue
         try:
-            raise_unless_held(told, layout)
+            check_representable(told, layout)
         except ValueError:
             continue
-        implied = meaning(layout, spelling, weights)
+        implied = implied_arguments(layout, weight_map, weights)
         if all(told.get(name) == value for name, value in implied.items()):
             return layout
     return None

@@ -4,7 +4,7 @@ state belongs to the caller."""
 import keras
 import numpy as np
 
-from keras_vit._program import label
+from keras_vit._program import plot_label
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training._flags import require
 from keras_vit.training._output import replacing
@@ -44,7 +44,7 @@ def save_curves(rows, path, title=""):
     figure = require("matplotlib.figure").Figure(
         figsize=(9, 3.6), dpi=120, layout="constrained"
     )
-    figure.suptitle(label(title), fontsize=11)
+    figure.suptitle(plot_label(title), fontsize=11)
     steps = [row["step"] for row in rows]
     found = {name.partition("_")[2] for name in rows[-1]}
     names = [name for name in ("loss", "accuracy") if name in found]
@@ -76,7 +76,7 @@ def save_sweep(results, path, part="dev", title=""):
     figure = require("matplotlib.figure").Figure(
         figsize=(5, 3.6), dpi=120, layout="constrained"
     )
-    figure.suptitle(label(title), fontsize=11)
+    figure.suptitle(plot_label(title), fontsize=11)
     axes = figure.subplots()
     good = {rate: found for rate, found in results.items() if found is not None}
     axes.plot(list(good), list(good.values()), "o-", color=_TEST)
@@ -146,7 +146,7 @@ def save_predictions(
         dpi=110,
         layout="constrained",
     )
-    figure.suptitle(label(title), fontsize=11)
+    figure.suptitle(plot_label(title), fontsize=11)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid:
         axes.axis("off")
@@ -159,8 +159,8 @@ def save_predictions(
         )
         right = guess == true
         axes.set_title(
-            f"predicted {label(class_names[guess], _LONGEST_NAME)}\n"
-            f"true {label(class_names[true], _LONGEST_NAME)}",
+            f"predicted {plot_label(class_names[guess], _LONGEST_NAME)}\n"
+            f"true {plot_label(class_names[true], _LONGEST_NAME)}",
             fontsize=8,
             color="black" if right else _WRONG,
             fontweight="normal" if right else "bold",

@@ -12,7 +12,7 @@ import numpy as np
 import keras_vit
 from keras_vit._warnings import warn
 from keras_vit.models import Model
-from keras_vit.preprocessing import _imagenet
+from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training._models import model_facts
 from keras_vit.training._models import opened
 
@@ -245,8 +245,9 @@ def places_of(trained, data):
         if not (_are_ids(wanted) and list(wanted) == sorted(wanted)):
             _warn_of_order(count, data)
         return np.arange(count), tuple(wanted)
-    if known is None and count == _imagenet.CLASSES_1K and _are_ids(wanted):
-        known = tuple(name for name, _ in _imagenet.labels_1k())
+    is_imagenet = count == imagenet.IMAGENET_CLASSES and _are_ids(wanted)
+    if known is None and is_imagenet:
+        known = tuple(name for name, _ in imagenet.imagenet_labels())
     if known is None:
         raise ValueError(
             f"The model has {count} classes, and {data.name!r} has "
@@ -294,7 +295,7 @@ def _hint(count, wanted):
             "One more is usually a background, class 0, and needs a head "
             "without it. "
         )
-    if count == _imagenet.CLASSES_21K:
+    if count == imagenet.IMAGENET21K_CLASSES:
         return "These are ImageNet-21k's, in which pre-training was done. "
     return ""
 

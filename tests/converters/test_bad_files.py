@@ -12,11 +12,13 @@ import zipfile
 import h5py
 import numpy as np
 import pytest
+import safetensors
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints import _archives
-from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints import keras_files
+from keras_vit.checkpoints import torch_files
+from keras_vit.checkpoints.files import read
 from keras_vit.converters import load
 from keras_vit.converters import save
 from tests.containers import FLAX
@@ -65,7 +67,7 @@ def test_what_is_whole_is_read(name, whole, tmp_path):
 DEFECTS = {
     "missing": (None, "missing[^:]*:\n  KEY"),
     "shape": (np.ones(5, "float32"), r"KEY: \(5,\) in the file, \(16,\)"),
-    "integers": (np.ones(16, "int32"), "KEY: type int32, expected floats"),
+    "integers": (np.ones(16, "int32"), "KEY: type (int|I)32, expected floats"),
     "nan": (np.full(16, np.nan, "float32"), "KEY: not all values are finite"),
     "inf": (np.full(16, -np.inf, "float32"), "KEY: not all values are finite"),
 }
@@ -183,7 +185,7 @@ def test_an_index_without_shards(index, tmp_path):
 def test_a_shard_elsewhere_is_not_opened(shard, whole, tmp_path):
     path = tmp_path / "a.safetensors.index.json"
     path.write_text(json.dumps({"weight_map": {"cls": shard}}))
-    with pytest.raises(ValueError, match="names a shard elsewhere"):
+    with pytest.raises(ValueError, match="names a shard outside of its folder"):
         load(path)
 
 
@@ -222,7 +224,7 @@ def test_text_is_named(tmp_path):
         load(tmp_path / "a.npz")
     torch = pytest.importorskip("torch")
     torch.save({"cls": "a", 3: torch.ones(2)}, tmp_path / "a.pth")
-    with pytest.raises(ValueError, match="cls: str, not a tensor\n  3: a name"):
+    with pytest.raises(ValueError, match="cls: str, not a tensor\n  3: a key"):
         load(tmp_path / "a.pth")
 
 
@@ -268,7 +270,7 @@ def test_a_member_with_a_path_is_not_unpacked(whole, tmp_path):
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("../evil", "x")
     for settings in ({}, {"classes": 5}):
-        with pytest.raises(ValueError, match="'../evil', a place outside"):
+        with pytest.raises(ValueError, match="'../evil', a path outside"):
             load(path, **settings)
     assert not (tmp_path / "evil").exists()
     assert os.listdir(path.parent) == ["a.keras"]
@@ -297,7 +299,7 @@ def test_a_keras_file_of_positions_that_fit_nothing(whole, tmp_path):
     with zipfile.ZipFile(tmp_path / "a.keras", "w") as archive:
         for name, data in content.items():
             archive.writestr(name, data)
-    with pytest.raises(ValueError, match="has 9 positions of no patch"):
+    with pytest.raises(ValueError, match="has 9 prefix tokens, which the"):
         load(tmp_path / "a.keras")
 
 
@@ -306,10 +308,13 @@ def failing_reads(monkeypatch):
     """Has the reading of arrays fail with an error of the machine's or ours."""
 
     def fail_with(error):
-        def fill(*arguments, **keywords):
+        def fail(*arguments, **keywords):
             raise error
 
-        monkeypatch.setattr(_archives, "fill", fill)
+        monkeypatch.setattr(np.lib.format, "read_array", fail)
+        monkeypatch.setattr(safetensors, "safe_open", fail)
+        monkeypatch.setattr(torch_files, "_set_values", fail)
+        monkeypatch.setattr(keras_files, "_read_dataset", fail)
 
     return fail_with
 
@@ -365,7 +370,7 @@ def test_a_length_beyond_the_file_allocates_nothing(tmp_path):
     """An old PyTorch file begins with a pickle: here, of 2**62 bytes."""
     path = tmp_path / "a.pth"
     path.write_bytes(b"\x80\x04\x8e" + (2**62).to_bytes(8, "little") + b"x.")
-    with pytest.raises(ValueError, match="more than it has"):
+    with pytest.raises(ValueError, match="PyTorch file of plain weights"):
         load(path)
 
 

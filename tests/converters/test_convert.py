@@ -9,31 +9,28 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints import _convert
-from keras_vit.checkpoints._architecture import architecture
-from keras_vit.checkpoints._checkpoint import open_checkpoint
-from keras_vit.checkpoints._formats import FORMATS
-from keras_vit.checkpoints._layouts import POSITION_PREFIXES
-from keras_vit.checkpoints._writing import write_checkpoint
+from keras_vit.checkpoints import open_checkpoint
+from keras_vit.checkpoints.formats import LAYOUTS
+from keras_vit.checkpoints.formats import detect_layout
+from keras_vit.checkpoints.infer import infer_architecture
+from keras_vit.checkpoints.weight_map import from_checkpoint
+from keras_vit.checkpoints.weight_map import to_checkpoint
+from keras_vit.checkpoints.writing import write_checkpoint
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
 
-SPELLINGS = [
-    (layout, spelling)
-    for layout, spellings in FORMATS.items()
-    for spelling in spellings
-]
+MAPS = {
+    f"{name}:{weight_map.variant}": weight_map
+    for name, layout in LAYOUTS.items()
+    for weight_map in layout.maps
+}
 
 
-def spelling_of(layout, arrays):
-    return min(FORMATS[layout], key=lambda f: len(f.unknown(arrays)))
-
-
-@pytest.mark.parametrize("layout,spelling", SPELLINGS)
-def test_tables_are_one_to_one(layout, spelling):
+@pytest.mark.parametrize("name", MAPS)
+def test_maps_are_one_to_one(name):
     ours, theirs = [], []
-    for mine, yours, pattern in spelling.pairs():
+    for mine, yours, pattern in MAPS[name].entries():
         ours += mine
         theirs += yours
         assert len(pattern.split(" -> ")) == 2
@@ -47,7 +44,7 @@ BLOCKS = 12  # as text, 10 and 11 come before 2
 def numbered(layout):
     """Weights of many blocks, each filled with its number."""
     arrays = golden_data.arrays("vit_jax_token")
-    weights = _convert.from_checkpoint(arrays, FORMATS["vit_jax"][0])
+    weights = from_checkpoint(arrays, MAPS["vit_jax:"])
     for path in [path for path in weights if path.startswith("block_0/")]:
         for i in range(BLOCKS):
             weights[path.replace("block_0", f"block_{i}")] = np.full(
@@ -58,15 +55,12 @@ def numbered(layout):
     return weights
 
 
-OF_RESNETS = [(n, f) for n, f in SPELLINGS if "bit" in (n, f.name)]
-
-
 @pytest.mark.parametrize(
-    "layout,spelling", [pair for pair in SPELLINGS if pair not in OF_RESNETS]
+    "name", [name for name in MAPS if "bit" not in name.split(":")]
 )
-def test_blocks_keep_their_numbers_beyond_ten(layout, spelling):
-    weights = numbered(layout)
-    arrays = _convert.to_checkpoint(weights, spelling, heads=3)
+def test_blocks_keep_their_numbers_beyond_ten(name):
+    weights = numbered(name.partition(":")[0])
+    arrays = to_checkpoint(weights, MAPS[name], heads=3)
     # Their numbers, not only there and back: a mistake could undo itself.
     for key, array in arrays.items():
         number = re.search(r"(?:encoderblock|blocks|layers?)\w*?[._](\d+)", key)
@@ -75,7 +69,7 @@ def test_blocks_keep_their_numbers_beyond_ten(layout, spelling):
         elif "encoderblock/" in key:
             assert array.shape[0] == BLOCKS
             assert all((array[i] == i).all() for i in range(BLOCKS)), key
-    again = _convert.from_checkpoint(arrays, spelling, heads=3)
+    again = from_checkpoint(arrays, MAPS[name], heads=3)
     golden_data.assert_same(again, weights)
 
 
@@ -95,15 +89,15 @@ MODELS = {
         resnet_layers=(1, 11), width_factor=0.5, preactivation=False
     ),
 }
-# What cannot be written in all spellings of all layouts.
+# What cannot be written in all variants of all layouts.
 HOLD = {
     "root": {"vit_jax": None, "timm": ("root", "hybrid")},
     "hybrid": {"vit_jax": None, "timm": ("hybrid",)},
-    "bit": {"bit": ("", "bit_paper", "bit_paper,bare"), "timm": ("bit",)},
+    "bit": {"bit": ("", "bit_paper"), "timm": ("bit",)},
     "v1": {
         "vit_jax": None,  # by its rows; saving it is refused
         "timm": ("hybrid", "bit"),
-        "bit": ("v1", "v1,bare", "v1,old", "v1,bare,old"),
+        "bit": ("v1",),
     },
 }
 
@@ -118,38 +112,40 @@ def test_units_keep_their_numbers_beyond_ten(kind):
         for number, (path, shape) in enumerate(paths.items())
     }
     held = {}
-    for layout, spelling in SPELLINGS:
-        if spelling.homeless(weights):
+    for name, weight_map in MAPS.items():
+        if weight_map.unmapped_paths(weights):
             continue
-        held.setdefault(layout, []).append(spelling.name)
-        arrays = _convert.to_checkpoint(weights, spelling, heads=2)
-        again = _convert.from_checkpoint(arrays, spelling, heads=2)
+        layout = name.partition(":")[0]
+        held.setdefault(layout, []).append(weight_map.variant)
+        arrays = to_checkpoint(weights, weight_map, heads=2)
+        again = from_checkpoint(arrays, weight_map, heads=2)
         assert weights.keys() == again.keys(), layout
         for path, array in weights.items():
             np.testing.assert_array_equal(array, again[path])
-    expected = HOLD.get(kind, dict.fromkeys(FORMATS.keys() - {"bit", "dinov2"}))
+    expected = HOLD.get(kind, dict.fromkeys(LAYOUTS.keys() - {"bit", "dinov2"}))
     assert held.keys() == expected.keys()
     for layout, names in expected.items():
-        every = [s.name for s in FORMATS[layout] if s.name != "bit"]
+        every = [m.variant for m in LAYOUTS[layout].maps]
+        every = [variant for variant in every if variant != "bit"]
         assert held[layout] == list(names or every)
 
 
 def test_unlike_numbers_are_not_one_block():
     keys = ["blocks.01.norm1.weight", "blocks.1.norm1.weight"]
-    assert FORMATS["timm"][0].unknown(keys) == keys[:1]
+    assert MAPS["timm:"].unmapped_keys(keys) == keys[:1]
 
 
 @pytest.mark.parametrize("case", golden_data.MODELS)
 def test_architecture_is_read_from_the_shapes(case):
     layout, _ = golden_data.MODELS[case]
     arrays = golden_data.arrays(case)
-    weights = _convert.from_checkpoint(
-        arrays, spelling_of(layout, arrays), heads=3
-    )
+    _, weight_map = detect_layout(arrays, layout)
+    arrays = LAYOUTS[layout].normalize(arrays)
+    weights = from_checkpoint(arrays, weight_map, heads=3)
     arguments = golden_data.arguments(case)
-    facts = architecture(
+    facts = infer_architecture(
         {path: array.shape for path, array in weights.items()},
-        prefixes=POSITION_PREFIXES[layout],
+        prefixes=LAYOUTS[layout].possible_prefixes(""),
     )
     for name in ("hidden_size", "num_layers", "num_heads", "mlp_dim"):
         assert facts[name] == arguments[name]
@@ -165,12 +161,12 @@ def test_wrong_number_of_axes_is_named():
     with pytest.raises(
         ValueError, match=r"proj.weight: \(48, 3\) does not fit"
     ):
-        _convert.from_checkpoint(arrays, FORMATS["timm"][0], heads=3)
+        from_checkpoint(arrays, MAPS["timm:"], heads=3)
 
 
 def test_no_framework_at_the_top_of_any_file():
     folder = pathlib.Path(keras_vit.checkpoints.__file__).parent
-    for path in folder.glob("*.py"):
+    for path in folder.rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
             names = [a.name for a in getattr(node, "names", [])]
             names.append(getattr(node, "module", None) or "")

@@ -68,7 +68,7 @@ def test_our_own_files_hold_it(name, tmp_path):
 
 def test_a_file_of_big_vision_comes_back_with_the_argument(tmp_path):
     model, path = build(), tmp_path / "a.npz"
-    with pytest.warns(UserWarning, match="cannot say that its head takes"):
+    with pytest.warns(UserWarning, match="does not store that its head takes"):
         save(model, path, "big_vision")
     for read in (
         load(path, pooling="first_patch"),

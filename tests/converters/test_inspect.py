@@ -7,10 +7,10 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints import _progress
-from keras_vit.checkpoints._files import read
-from keras_vit.checkpoints._files import write
-from keras_vit.checkpoints._inspect import inspect
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.files import track
+from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.report import report
 from keras_vit.converters import save
 from tests import golden_data
 
@@ -127,17 +127,17 @@ def test_an_unknown_layout_still_shows_its_keys(capsys, tmp_path):
 def test_a_bar_is_drawn_on_terminals_only(monkeypatch, capsys):
     pytest.importorskip("rich")
     items = list(range(5))
-    assert list(_progress.track(items, "reading", 1e9)) == items
+    assert list(track(items, "reading", 1e9)) == items
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert list(_progress.track(items, "reading", 1e3)) == items
+    assert list(track(items, "reading", 1e3)) == items
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("TERM", "xterm")
-    assert list(_progress.track(items, "reading", 1e9)) == items
+    assert list(track(items, "reading", 1e9)) == items
     out, err = capsys.readouterr()
     assert out == "" and "reading" in err
     monkeypatch.setitem(__import__("sys").modules, "rich.console", None)
-    assert list(_progress.track(items, "reading", 1e9)) == items
+    assert list(track(items, "reading", 1e9)) == items
     assert capsys.readouterr() == ("", "")
 
 
@@ -149,13 +149,18 @@ def test_long_reading_and_writing_is_tracked(monkeypatch, tmp_path):
         seen.append((title, size))
         return iter(items)
 
-    monkeypatch.setattr("keras_vit.checkpoints._containers.track", track)
+    monkeypatch.setattr("keras_vit.checkpoints.files.track", track)
     arrays = {"a": np.ones(4, "float32")}
     for suffix in (".npz", ".safetensors"):
         write(arrays, tmp_path / f"a{suffix}")
         assert read(tmp_path / f"a{suffix}").keys() == {"a"}
     titles = [title for title, _ in seen]
-    assert titles == ["writing npz", "reading a.npz", "writing safetensors"]
+    assert titles == [
+        "writing npz",
+        "reading a.npz",
+        "writing safetensors",
+        "reading a.safetensors",
+    ]
     assert seen[0][1] == 16
 
 
@@ -175,7 +180,7 @@ def test_what_became_of_a_config_is_said(config, words, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     if "model_type" in config:
         with pytest.warns(UserWarning, match="is ignored: it is one of hugg"):
-            text = inspect(path, settings={"num_heads": 3})
+            text = report(path, arguments={"num_heads": 3})
     else:
-        text = inspect(path, settings={"num_heads": 3})
+        text = report(path, arguments={"num_heads": 3})
     assert f"config.json          {words}\n" in text

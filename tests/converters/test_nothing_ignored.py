@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints._convert import from_checkpoint
-from keras_vit.checkpoints._convert import to_checkpoint
+from keras_vit.checkpoints.weight_map import from_checkpoint
+from keras_vit.checkpoints.weight_map import to_checkpoint
 from keras_vit.converters import open_checkpoint
 from keras_vit.models import load_weights
 from tests import golden_data
@@ -35,7 +35,9 @@ def test_shuffling_any_array_changes_the_result(case):
     image = golden_data.io(case)["image"][:1]
     before = model.predict_on_batch(image)
 
-    for key, moved in shuffled(golden_data.arrays(case), checkpoint.format):
+    for key, moved in shuffled(
+        golden_data.normalized(case), checkpoint.weight_map
+    ):
         if all(_is_in(name, silent) for name in moved):
             continue  # compared in `shuffled`
         weights = {**checkpoint.weights, **moved}
@@ -47,7 +49,7 @@ def test_shuffling_any_array_changes_the_result(case):
         assert change > 1e-6, f"{key}: {change}"
 
 
-def shuffled(arrays, spelling):
+def shuffled(arrays, weight_map):
     """Yields each key, and those of our weights that it moves when its values
     are permuted. They are what was permuted: converted back it is the same,
     so that also the parts of an array are there which change no result."""
@@ -55,8 +57,8 @@ def shuffled(arrays, spelling):
     for key, array in arrays.items():
         other = random.permutation(array.reshape(-1)).reshape(array.shape)
         assert other.tobytes() != array.tobytes(), f"{key} is constant"
-        moved = from_checkpoint({key: other}, spelling, heads=3)
-        back = to_checkpoint(moved, spelling, heads=3)
+        moved = from_checkpoint({key: other}, weight_map, heads=3)
+        back = to_checkpoint(moved, weight_map, heads=3)
         golden_data.assert_same(back, {key: other})
         yield key, moved
 

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from keras_vit import convert as _cli
-from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints.files import read
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
-from tests.fuzzing import _readers
+from tests.fuzzing import readers
 
 pytestmark = pytest.mark.backends("torch")
 
-tiny = functools.cache(_readers.tiny)
+tiny = functools.cache(readers.tiny_model)
 
 ONES = np.ones(4, "float32")
 
@@ -121,11 +121,11 @@ FILES = {  # name, ending: bytes and what the error says
     ("bomb", ".keras"): (bomb("config.json"), "claims to hold 100,000,000"),
     ("outside", ".npz"): (
         archive(("../x.npy", npy())),
-        "'../x.npy', a place o",
+        "'../x.npy', a path o",
     ),
-    ("root", ".npz"): (archive(("/x.npy", npy())), "'/x.npy', a place outside"),
+    ("root", ".npz"): (archive(("/x.npy", npy())), "'/x.npy', a path outside"),
     ("link", ".npz"): (archive((linked("x.npy"), "/etc")), "'x.npy', a link"),
-    ("outside", ".keras"): (archive(("..\\x", "")), r"x', a place outside"),
+    ("outside", ".keras"): (archive(("..\\x", "")), r"x', a path outside"),
     ("link", ".keras"): (archive((linked("x"), "/etc")), "'x', a link"),
     ("same names", ".npz"): (
         archive(("cls", npy()), ("cls.npy", npy())),
@@ -133,7 +133,7 @@ FILES = {  # name, ending: bytes and what the error says
     ),
     ("bzip2", ".npz"): (
         archive(("cls.npy", npy()), method=zipfile.ZIP_BZIP2),
-        "'cls.npy', compressed in a way",
+        "'cls.npy', compressed by a method",
     ),
     ("negative", ".npz"): (shaped("(-4,)"), "cls: its shape .-4,. does not"),
     ("terabytes", ".npz"): (shaped("(2199023255552,)"), "cls: its shape .219"),
@@ -161,62 +161,68 @@ FILES = {  # name, ending: bytes and what the error says
     ),
     ("terminal", ".npz"): (
         archive(("\x1b[2J.npy", npy())),
-        r"'\\x1b\[2J': a name that is no plain text",
+        r"'\\x1b\[2J': a key with unprintable characters",
     ),
     ("twice", ".safetensors"): (
         tensors(b'{"cls":' + json.dumps(tensor()).encode() + b',"cls":1}'),
-        "'cls' is there twice",
+        "is not a .safetensors file",
     ),
     ("terabytes", ".safetensors"): (
         struct.pack("<Q", 2**42) + b"{}",
-        "a header of 4,398,046,511,104 bytes in a file of 10",
+        "is not a .safetensors file",
     ),
     ("shape", ".safetensors"): (
         tensors({"cls": tensor([2**40])}),
-        "cls: its shape .1099511627776,. does not fit the 16 bytes",
+        "is not a .safetensors file",
     ),
     ("overflow", ".safetensors"): (
         tensors({"cls": tensor([2**62, 4])}),
-        "cls: its shape .461.* does not fit the 16 bytes",
+        "is not a .safetensors file",
     ),
     ("negative", ".safetensors"): (
         tensors({"cls": tensor([-4])}),
-        "cls: no shape or place",
+        "is not a .safetensors file",
     ),
     ("behind", ".safetensors"): (
         tensors({"cls": tensor([8], [0, 32])}),
-        "16 bytes of arrays, not 32",
+        "is not a .safetensors file",
     ),
     ("overlap", ".safetensors"): (
         tensors({"a": tensor(), "b": tensor([2], [8, 16])}),
-        "b: bytes 8 to 16, after 16",
+        "is not a .safetensors file",
     ),
     ("hole", ".safetensors"): (
         tensors({"cls": tensor([2], [8, 16])}),
-        "cls: bytes 8 to 16, after 0",
+        "is not a .safetensors file",
     ),
     ("float8", ".safetensors"): (
         tensors({"cls": tensor([16], kind="F8_E4M3")}),
         "cls: type F8_E4M3, expected floats",
     ),
-    ("deep", ".safetensors"): (tensors(DEEP), "maximum recursion depth"),
-    ("names", ".safetensors"): (tensors(b'{"\xff": 1}'), "can't decode byte"),
+    ("deep", ".safetensors"): (
+        tensors(DEEP),
+        "is not a .safetensors file",
+    ),
+    ("names", ".safetensors"): (
+        tensors(b'{"\xff": 1}'),
+        "is not a .safetensors file",
+    ),
     ("terminal", ".safetensors"): (
         tensors({"\x1b[2J": tensor()}),
-        r"'\\x1b\[2J': a name that is no plain text",
+        r"'\\x1b\[2J': a key with unprintable characters",
     ),
-    ("deep key", ".pth"): (  # PyTorch 2.13 ends with a segmentation fault
-        pth(b"K\x01", b")" + b"\x85" * 200_000),
-        "a name that is a tuple",
+    ("memo", ".pth"): (  # a table of 16 GB
+        pth(b"r\xff\xff\xff\x7f" + b"K\x01"),
+        "the memo index 2147483647",
     ),
-    ("endless", ".pth"): (pth(b"N" * 2**20), "more than any weights need"),
+    ("extension", ".pth"): (pth(b"\x82\x01"), "a pickle with extension codes"),
     ("terabytes", ".pth"): (
         pth(rebuilt(shape=2**40, stride=0)),
         "cls: its shape .1099511627776,. does not fit the 4 values",
     ),
     ("beyond", ".pth"): (
         pth(rebuilt(numel=2**40)),
-        "0: 16 bytes for 1,099,511,627,776 values",
+        "storage 0 has 16 bytes for 1,099,511,627,776 values",
     ),
     ("overflow", ".pth"): (pth(rebuilt(shape=2**63 - 1)), "its shape .922"),
     ("overflow", ".pt"): (pth(rebuilt(shape=2**63)), "cls: a tensor without a"),
@@ -237,9 +243,9 @@ FILES = {  # name, ending: bytes and what the error says
         b"cos\nsystem\n" + text("touch trap") + b"\x85R.",
         RUN + "os.system",
     ),
-    ("twice", ".pth"): (
-        pth(rebuilt() + b"s" + text("cls") + b"K\x01"),
-        "'cls' is there twice",
+    ("state", ".pth"): (  # of the function that rebuilds tensors
+        pth(b"ctorch._utils\n_rebuild_tensor_v2\n}b"),
+        "cls: _Global, not a tensor",
     ),
     ("no storage", ".pth"): (
         archive(("a/data.pkl", b"}" + text("cls") + rebuilt() + b"s.")),
@@ -247,11 +253,11 @@ FILES = {  # name, ending: bytes and what the error says
     ),
     ("terabytes", ".weights.h5"): (
         tree(lambda g: g.create_dataset("0", (2**40,), "float32")),
-        r"/layers/dense/vars/0 claims the shape \(1099511627776,\), and 0 b",
+        "claims to hold 4,398,046,511,104",
     ),
-    ("packed", ".weights.h5"): (
-        tree(lambda g: g.create_dataset("0", data=ONES, compression="gzip")),
-        "/layers/dense/vars/0 is stored in pieces, or compressed",
+    ("endless", ".weights.h5"): (
+        tree(lambda g: g.__setitem__("inner", g.parent)),
+        "/layers/dense/vars/inner is in it twice",
     ),
     ("twice", ".weights.h5"): (tree(twice), "is in it twice"),
     ("complex", ".weights.h5"): (
@@ -398,7 +404,7 @@ def test_files_of_newer_hdf5(tmp_path):
             old.copy(key, new)
         new.attrs.update(old.attrs)
     expected, found = open_checkpoint(path), open_checkpoint(newer)
-    assert found.config == expected.config
+    assert found.arguments() == expected.arguments()
     assert found.weights.keys() == expected.weights.keys()
     for key, array in expected.weights.items():
         np.testing.assert_array_equal(found.weights[key], array)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from keras_vit import convert as _cli
-from keras_vit.checkpoints._convert import from_checkpoint
-from keras_vit.checkpoints._convert import to_checkpoint
-from keras_vit.checkpoints._files import read
-from keras_vit.checkpoints._formats import FORMATS
-from keras_vit.checkpoints._heads import number_of_heads
-from keras_vit.checkpoints._layouts import detect
-from keras_vit.checkpoints._layouts import raise_unless_held
-from keras_vit.checkpoints._layouts import spelling_of
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.formats import LAYOUTS
+from keras_vit.checkpoints.formats import check_representable
+from keras_vit.checkpoints.formats import detect_layout
+from keras_vit.checkpoints.formats import get_weight_map
+from keras_vit.checkpoints.infer import infer_num_heads
+from keras_vit.checkpoints.weight_map import from_checkpoint
+from keras_vit.checkpoints.weight_map import to_checkpoint
 from keras_vit.converters import open_checkpoint
 from tests import golden_data
 
@@ -54,13 +54,13 @@ def test_by_keras_and_back(case, tmp_path, record_error):
         middle = tmp_path / "own_size.keras"
         del given["input_shape"]
         _cli.convert(source, middle, settings=given)
-    arrays = golden_data.arrays(case)
+    arrays = golden_data.normalized(case)
     half = {str(a.dtype) for a in arrays.values()} == {"bfloat16"}
     target = tmp_path / ("back" + golden_data.weights_path(case).suffix)
     _cli.convert(
         middle,
         target,
-        to=golden_data.spelling(case),
+        to=golden_data.open_layout(case),
         dtype="bfloat16" if half else None,
     )
     golden_data.assert_same(read(target), arrays)
@@ -119,8 +119,8 @@ HELD = {
 }
 
 
-# Where the usual spelling is another model's.
-SPELLED = {
+# Where the first variant is another model's.
+VARIANTS = {
     ("facebook_dinov2", "huggingface"): "huggingface:dinov2-bare",
     ("facebook_dinov2_reg", "huggingface"): "huggingface:dinov2-bare",
     ("hf_deit_teacher", "huggingface"): "huggingface:deit-teacher",
@@ -150,7 +150,7 @@ def _grid(case, checkpoint):
 @pytest.mark.parametrize("case", CASES)
 def test_the_layouts_that_hold_a_case_are_the_reviewed_ones(case):
     held = []
-    for layout in FORMATS:
+    for layout in LAYOUTS:
         try:
             _written(case, layout)
         except ValueError as error:
@@ -162,9 +162,9 @@ def test_the_layouts_that_hold_a_case_are_the_reviewed_ones(case):
 
 def _written(case, layout):
     checkpoint, told = opened(case)
-    raise_unless_held(told, layout)
-    spelling = spelling_of(SPELLED.get((case, layout), layout))
-    return to_checkpoint(checkpoint.weights, spelling, told["num_heads"])
+    check_representable(told, layout)
+    weight_map = get_weight_map(VARIANTS.get((case, layout), layout))
+    return to_checkpoint(checkpoint.weights, weight_map, told["num_heads"])
 
 
 @pytest.mark.parametrize(
@@ -174,25 +174,25 @@ def test_there_and_back_between_layouts(case, layout):
     """A to B to A, and what B tells is enough to write A."""
     checkpoint, told = opened(case)
     there = _written(case, layout)
-    name, spelling = detect(there, layout)
-    heads = number_of_heads(there, spelling, 3)
-    weights = from_checkpoint(there, spelling, heads)
+    _, weight_map = detect_layout(there, layout)
+    heads = infer_num_heads(there, weight_map, 3)
+    weights = from_checkpoint(there, weight_map, heads)
     golden_data.assert_same(weights, checkpoint.weights)
-    raise_unless_held(told, checkpoint.layout)
-    back = to_checkpoint(weights, checkpoint.format, told["num_heads"])
-    golden_data.assert_same(back, golden_data.arrays(case))
+    check_representable(told, checkpoint.layout)
+    back = to_checkpoint(weights, checkpoint.weight_map, told["num_heads"])
+    golden_data.assert_same(back, golden_data.normalized(case))
 
 
 @pytest.mark.parametrize("case", ("vit_jax_token", "timm_map"))
-def test_every_spelling_comes_back(case):
+def test_every_variant_comes_back(case):
     checkpoint, told = opened(case)
     for layout in HELD[case].split():
-        for spelling in FORMATS[layout]:
-            if spelling.homeless(checkpoint.weights):
-                assert spelling.name in ("bit", "root", "hybrid")
+        for weight_map in LAYOUTS[layout].maps:
+            if weight_map.unmapped_paths(checkpoint.weights):
+                assert weight_map.variant in ("bit", "root", "hybrid")
                 continue
-            arrays = to_checkpoint(checkpoint.weights, spelling, heads=3)
-            found = detect(arrays, f"{layout}:{spelling.name}")[1]
+            arrays = to_checkpoint(checkpoint.weights, weight_map, heads=3)
+            found = detect_layout(arrays, f"{layout}:{weight_map.variant}")[1]
             again = from_checkpoint(arrays, found, heads=3)
             golden_data.assert_same(again, checkpoint.weights)
 
@@ -215,6 +215,6 @@ def test_there_and_back_between_files(case, layout, suffix, tmp_path):
     given = {"settings": {"num_heads": 3}}
     _cli.convert(golden_data.load_path(case), there, to=layout, **given)
     _cli.convert(
-        there, back, layout=layout, to=golden_data.spelling(case), **given
+        there, back, layout=layout, to=golden_data.open_layout(case), **given
     )
-    golden_data.assert_same(read(back), golden_data.arrays(case))
+    golden_data.assert_same(read(back), golden_data.normalized(case))

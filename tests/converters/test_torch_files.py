@@ -1,8 +1,11 @@
 """PyTorch files of wrapped and of whole models."""
 
+import collections
+
+import numpy as np
 import pytest
 
-from keras_vit.checkpoints._files import read
+from keras_vit.checkpoints.files import read
 from keras_vit.converters import load
 
 torch = pytest.importorskip("torch")
@@ -13,6 +16,31 @@ def test_wrapped_names_of_a_pth(tmp_path):
     path = tmp_path / "a.pth"
     torch.save({"_orig_mod.module.head.bias": torch.ones(2)}, path)
     assert list(read(path)) == ["head.bias"]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_views_parameters_and_nesting(zipped, tmp_path):
+    """Tensors that share a storage, of every stride, as PyTorch reads them."""
+    base = torch.arange(12.0).reshape(3, 4)
+    tensors = collections.OrderedDict(
+        base=base,
+        transposed=base.T,
+        sliced=base[1:, ::2],
+        expanded=torch.ones(1).expand(1),
+        scalar=base[2, 3],
+        parameter=torch.nn.Parameter(base + 1),
+        half=base.to(torch.bfloat16),
+    )
+    tensors._metadata = {"": {"version": 1}}
+    path = tmp_path / "a.pth"
+    content = {"epoch": 3, "lr": 0.1, "state_dict": tensors}
+    torch.save(content, path, _use_new_zipfile_serialization=zipped)
+    arrays = read(path)
+    assert str(arrays["half"].dtype) == "bfloat16"
+    assert arrays.keys() == tensors.keys()
+    for key, tensor in tensors.items():
+        expected = tensor.detach().float().numpy()
+        np.testing.assert_array_equal(arrays[key].astype("float32"), expected)
 
 
 def test_a_pth_of_a_whole_model_says_what_to_save(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 
 from keras_vit import convert as _cli
 from keras_vit._verify import verify
-from keras_vit.checkpoints._files import read
-from keras_vit.checkpoints._files import write
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.files import write
 from tests import golden_data
 
 # case, target, layout to write, --set, libraries that run
@@ -103,7 +103,7 @@ def test_the_command_line_says_so(tmp_path, capsys, monkeypatch):
     out, said = capsys.readouterr()
     assert "warning: " in said and "--set num_heads=3" in said
     assert "difference  tolerance" in out
-    assert "note: timm has activation='gelu' unless told" in out
+    assert "note: timm uses activation='gelu' by default" in out
     convert = _cli.convert
 
     def damaged(*arguments, **keywords):

@@ -62,7 +62,7 @@ def names(folder):
 @pytest.mark.parametrize("address", ["hf://o/n", f"hf://o/n@{COMMIT}"])
 def test_repository(hub, address):
     publish(hub, "o/n", FILES)
-    assert names(downloads.local(address)) == [
+    assert names(downloads.fetch_if_remote(address)) == [
         "config.json",
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
@@ -72,7 +72,7 @@ def test_repository(hub, address):
 
 def test_repository_of_older_files(hub):
     publish(hub, "o/n", {"config.json": b"{}", "pytorch_model.bin": b"x"})
-    assert names(downloads.local("hf://o/n")) == [
+    assert names(downloads.fetch_if_remote("hf://o/n")) == [
         "config.json",
         "pytorch_model.bin",
     ]
@@ -81,12 +81,12 @@ def test_repository_of_older_files(hub):
 def test_repository_without_weights(hub):
     publish(hub, "o/n", {"README.md": b""})
     with pytest.raises(OSError, match="neither model.safetensors nor pytorch"):
-        downloads.local("hf://o/n")
+        downloads.fetch_if_remote("hf://o/n")
 
 
 def test_repository_that_is_not_there(hub):
     with pytest.raises(OSError, match="^hf://o/n could not .*404.* its path"):
-        downloads.local("hf://o/n")
+        downloads.fetch_if_remote("hf://o/n")
 
 
 def test_without_the_library(monkeypatch, tmp_path):
@@ -98,4 +98,4 @@ def test_without_the_library(monkeypatch, tmp_path):
 @pytest.mark.parametrize("address", ["hf://", "hf://o", "hf:///n", "hf://o/"])
 def test_no_repository(address):
     with pytest.raises(ValueError, match="hf://owner/name"):
-        downloads.local(address)
+        downloads.fetch_if_remote(address)

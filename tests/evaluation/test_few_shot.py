@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import evaluation
-from keras_vit.evaluation import _linear
-from keras_vit.evaluation import _neighbours
+from keras_vit.evaluation import probes
 
 
 def blobs(per_class, columns=12, distance=1.5, seed=0):
@@ -78,7 +77,9 @@ def test_more_shots_are_better_and_what_was_drawn_is_not_scored():
     rows = evaluation.few_shot(x, y, shots=(1, 50))
     assert len(rows[0]["accuracies"]) == 3
     assert rows[0]["accuracy"] < rows[1]["accuracy"]
-    with pytest.raises(ValueError, match="No image is left to score with 60"):
+    with pytest.raises(
+        ValueError, match="No image is left to evaluate on with 60"
+    ):
         evaluation.few_shot(x, y, shots=60)
 
 
@@ -90,7 +91,7 @@ def test_imbalance_and_missing_classes():
             x, y, 5, 1, test_features=test_x, test_labels=test_y
         )
     text = [str(warning.message) for warning in caught]
-    assert "1 classes have images to score and none to train on" in text[0]
+    assert "1 classes have test images and no training images" in text[0]
     assert "1 classes have fewer than 5 images" in text[1] and "1." in text[1]
     assert rows[0]["images"] == 14
     assert rows[0]["per_class"] < rows[0]["accuracy"]
@@ -140,7 +141,7 @@ def test_linear_probe_never_predicts_a_missing_class():
     x, y = blobs([30, 0, 30])
     best = evaluation.linear_probe(x, y, 3).scores(x).argmax(1)
     assert 1 not in best and np.mean(best == y) > 0.9
-    with pytest.warns(UserWarning, match="still changing after 2 steps"):
+    with pytest.warns(UserWarning, match="did not converge in 2 steps"):
         evaluation.linear_probe(x, y, 3, steps=2)
     with pytest.raises(ValueError, match="`l2` must be above 0"):
         evaluation.linear_probe(x, y, 3, l2=-1)
@@ -164,11 +165,11 @@ def test_linear_probe_does_not_hold_all_scores(monkeypatch):
     x = rng.normal(size=(count, 8))
     y = rng.integers(0, classes, count)
     whole = evaluation.linear_probe(x[:200], y[:200] % 3, 3)
-    monkeypatch.setattr(_linear, "_SCORES_AT_ONCE", 100 * classes)
-    with pytest.warns(UserWarning, match="still changing"):
+    monkeypatch.setattr(probes, "_SCORES_PER_CHUNK", 100 * classes)
+    with pytest.warns(UserWarning, match="did not converge"):
         peak = peak_of(evaluation.linear_probe, x, y, classes, 1e-3, False, 1)
     assert peak < count * classes * 8 / 4
-    monkeypatch.setattr(_linear, "_SCORES_AT_ONCE", 3 * 7)
+    monkeypatch.setattr(probes, "_SCORES_PER_CHUNK", 3 * 7)
     parts = evaluation.linear_probe(x[:200], y[:200] % 3, 3)
     np.testing.assert_allclose(parts.kernel, whole.kernel, atol=1e-9)
     np.testing.assert_allclose(parts.bias, whole.bias, atol=1e-9)
@@ -180,14 +181,14 @@ def test_neighbours_do_not_hold_all_similarities(monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(3000, 4)), rng.integers(0, 3, 3000)
     test = rng.normal(size=(900, 4))
-    monkeypatch.setattr(_neighbours, "_AT_ONCE", 10 * 3000)
+    monkeypatch.setattr(probes, "_SIMILARITIES_PER_CHUNK", 10 * 3000)
     peak = peak_of(evaluation.nearest_neighbours, x, y, 3, test)
     assert peak < 900 * 3000 * 8 / 4
 
 
 @pytest.mark.parametrize("temperature", [None, 0.07])
 def test_neighbours_are_those_of_sorting(temperature, monkeypatch):
-    monkeypatch.setattr(_neighbours, "_AT_ONCE", 7 * 60)
+    monkeypatch.setattr(probes, "_SIMILARITIES_PER_CHUNK", 7 * 60)
     x, y = blobs([20, 20, 20], columns=6)
     test, _ = blobs([5, 5, 5], columns=6, seed=1)
     found = evaluation.nearest_neighbours(x, y, 4, test, 5, temperature)

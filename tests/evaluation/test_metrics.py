@@ -121,7 +121,7 @@ def test_what_cannot_be_measured(scores, labels, match):
 def test_other_mistakes():
     with pytest.raises(ValueError, match="`k` must be from 1 to 7"):
         evaluation.accuracy(SCORES, LABELS, 8)
-    with pytest.raises(ValueError, match="take keras_vit.evaluation.softmax"):
+    with pytest.raises(ValueError, match="use keras_vit.evaluation.softmax"):
         evaluation.calibration_error(SCORES, LABELS)
     with pytest.raises(ValueError, match="`bins` must be 1 or more"):
         evaluation.reliability(evaluation.softmax(SCORES), LABELS, 0)

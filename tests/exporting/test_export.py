@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.exporting import _checking
-from keras_vit.exporting import _cli
-from keras_vit.exporting import _formats
+from keras_vit.exporting import checking
+from keras_vit.exporting import command_line
+from keras_vit.exporting import formats
 from tests.models.test_vit import images
 from tests.models.test_vit import randomise
 from tests.models.test_vit import tiny
@@ -37,11 +37,11 @@ ELSEWHERE = sorted(NEEDS.keys() - HERE)
 def export(tmp_path, monkeypatch, capsys):
     """Runs the tool in a folder; returns its status and what it said."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_checking, "ROUNDS", 1)
-    monkeypatch.setattr(_checking, "_SHOWN", 4)
+    monkeypatch.setattr(checking, "TIMED_CALLS", 1)
+    monkeypatch.setattr(checking, "NUM_AGREEMENT_IMAGES", 4)
 
     def run(*arguments):
-        status = _cli.main([str(x) for x in arguments])
+        status = command_line.main([str(x) for x in arguments])
         told = capsys.readouterr()
         return status, told.out + told.err
 
@@ -62,7 +62,7 @@ def saved(folder, **arguments):
 
 
 def target_of(name):
-    return pathlib.Path("exported" + _formats.FORMATS[name].suffix)
+    return pathlib.Path("exported" + formats.FORMATS[name].suffix)
 
 
 def require(name):
@@ -79,7 +79,7 @@ def left():
 def test_it_computes_what_keras_does(name, export, tmp_path):
     """At any batch, and at any size where that can be."""
     require(name)
-    any_size = BACKEND in _formats.FORMATS[name].any_size
+    any_size = BACKEND in formats.FORMATS[name].any_size
     model = saved(
         tmp_path,
         num_layers=1,
@@ -92,7 +92,7 @@ def test_it_computes_what_keras_does(name, export, tmp_path):
     assert "3 x 8 x 12 x 3" in said and "latency  batch of 1" in said
     assert ("1 x 8 x 24 x 3" in said) == any_size
     assert left() == sorted([str(target), "model.keras"])
-    run = _formats.FORMATS[name].reader(target)
+    run = formats.FORMATS[name].reader(target)
     for shape in ((1, 8, 12), (2, 16, 8) if any_size else (5, 8, 12)):
         x = images(*shape, 3)
         np.testing.assert_allclose(
@@ -133,8 +133,8 @@ def test_int8(name, export, tmp_path):
         *("--int8-weights", "--softmax"),
     )
     assert status == 0, said
-    assert "int8     same largest output on" in said
-    found = _formats.FORMATS[name].reader(target)(images())
+    assert "int8     same top class on" in said
+    found = formats.FORMATS[name].reader(target)(images())
     np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
     logits = model.predict_on_batch(images())
     expected = keras_vit.evaluation.softmax(logits)
@@ -161,7 +161,7 @@ def test_another_size_of_images(export, model):
     assert status == 0 and "checked" not in said, said
     other = keras_vit.converters.load("model.keras", input_shape=(16, 16, 3))
     x = images(2, 16, 16, 3)
-    found = _formats.FORMATS[name].reader(target)(x)
+    found = formats.FORMATS[name].reader(target)(x)
     np.testing.assert_allclose(found, other.predict_on_batch(x), atol=1e-4)
 
 
@@ -170,7 +170,7 @@ def test_what_differs_is_not_left(export, model, monkeypatch):
     require(name)
     target = target_of(name)
     target.write_text("mine")
-    monkeypatch.setitem(_checking.LIMITS, "float32", -1.0)
+    monkeypatch.setitem(checking.LIMITS, "float32", -1.0)
     status, said = export("model.keras", target, "--overwrite")
     assert status == 1 and "differs from Keras" in said
     assert left() == sorted([str(target), "model.keras"])
@@ -229,12 +229,12 @@ def test_refused(case, export, model):
 )
 def test_wrong_usage(flags):
     with pytest.raises(SystemExit) as stopped:
-        _cli.main(["model.keras", "a.onnx", *flags])
+        command_line.main(["model.keras", "a.onnx", *flags])
     assert stopped.value.code == 2
 
 
 def test_formats_and_their_needs():
-    written = {k: set(x.writers) for k, x in _formats.FORMATS.items()}
+    written = {k: set(x.writers) for k, x in formats.FORMATS.items()}
     assert written == {name: set(needs) for name, needs in NEEDS.items()}
 
 
@@ -246,5 +246,5 @@ def test_help(monkeypatch, capsys):
         runpy.run_path(tool, run_name="__main__")
     assert stopped.value.code == 0
     said = capsys.readouterr().out
-    for name, form in _formats.FORMATS.items():
+    for name, form in formats.FORMATS.items():
         assert name in said and form.suffix in said

@@ -1,1 +1,6 @@
-"""Broken checkpoints, made by the thousand: `python -m tests.fuzzing`."""
+"""Damage small checkpoints at random and judge what reading them does.
+
+`tests/converters/test_fuzzing.py` runs a small seeded part of it, and
+`python -m tests.fuzzing` any number of inputs. h5py itself is not fuzzed: HDF5
+files are only cut off.
+"""

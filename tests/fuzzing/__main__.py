@@ -1,181 +1,136 @@
-"""Breaks small checkpoints in thousands of ways and reads each.
+"""Read thousands of damaged checkpoints.
 
     python -m tests.fuzzing --reader npz --count 100000 --seed 0
-    python -m tests.fuzzing --reader all --count 2000
     python -m tests.fuzzing --reader npz --count 1 --seed 4711   # one again
 
-Each must load right, or end in one ValueError or OSError that names the file:
-nothing else may be raised, run or written, and 10 seconds (of a processor) or
-memory beyond 4 times the file and 128 MiB not be used. Batches run in processes
-of their own, so that a crash is seen. What fails is saved and printed.
+Reading must end in the weights, or in one ValueError or OSError that names the
+file. Nothing else may be raised, run or written, and no more be used than 10
+seconds of a processor and 4 times the file's size plus 128 MiB of memory.
+Inputs run in child processes, so that a crash is noticed too.
 
-Exit status: 0 none failed, 1 some did.
+Exit status: 0 if none failed, 1 if some did.
 """
 
 import argparse
 import collections
-import math
+import multiprocessing
 import os
 import pathlib
 import random
 import resource
-import select
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-import traceback
 import warnings
 
 from tools import convert
 
-convert.enter_beside_the_door()  # no reader needs Keras, and forks are cheap
+convert.skip_package_init()  # no reader needs Keras, and forking stays cheap
 
-from tests.fuzzing import _judge  # noqa: E402
-from tests.fuzzing import _readers  # noqa: E402
+from tests.fuzzing import judge  # noqa: E402
+from tests.fuzzing import readers  # noqa: E402
 
-SECONDS, MEMORY = 10, 2**27
-_BATCH, _FURTHER = 500, 25  # every so many are inspected and converted, too
-_ADDRESSES, _WAIT = 2**30, 120
+MAX_SECONDS, MAX_EXTRA_BYTES, MAX_ADDRESSES = 10, 2**27, 2**30
+BATCH_SIZE, FURTHER_EVERY = 500, 25
+FORK = multiprocessing.get_context("fork")
 
 
 def main(argv=None):
     arguments = _parser().parse_args(argv)
-    _judge.remember()
     warnings.simplefilter("ignore")
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        seeds = arguments.seeds or f"{folder}/seeds"
-        if not os.path.exists(f"{seeds}/a.npz"):
-            _readers.make_seeds(seeds)
-        names = list(_readers.READERS)
-        if arguments.reader != "all":
-            names = [arguments.reader]
-        failed = 0
-        for name in names:
-            failed += run(name, seeds, arguments, folder)
-    return 1 if failed else 0
+    with tempfile.TemporaryDirectory() as folder:
+        seeds = f"{folder}/seeds"
+        os.mkdir(seeds)
+        code = (
+            f"from tests.fuzzing import readers as r; r.save_seeds({seeds!r})"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+        names = [arguments.reader] if arguments.reader else readers.READERS
+        failed = [run(name, seeds, arguments, folder) for name in names]
+    return 1 if sum(failed) else 0
 
 
 def run(name, seeds, arguments, folder):
-    """Runs one reader's mutations and prints a line; returns the failures."""
-    reader = _readers.READERS[name]
-    files = _readers.seed_files(reader, seeds)
-    expected = _judge.opened(pathlib.Path(seeds) / reader.path)
-    if reader.reference is not None:
-        reader.reference(pathlib.Path(seeds) / reader.path)  # imports it
+    """Run the inputs of one reader and return how many failed."""
+    reader = readers.READERS[name]
+    files = readers.seed_files(reader, seeds)
+    expected = judge.read_weights(pathlib.Path(seeds) / reader.path)
     counts, start = collections.Counter(), time.monotonic()
-    busy, peak = 0.0, 0
-    first, end = arguments.seed, arguments.seed + arguments.count
-    stop = time.monotonic() + arguments.seconds
-    while first < end and time.monotonic() < stop:
-        wanted = range(first, min(first + _BATCH, end))
-        work = (reader, files, expected, wanted, folder)
-        lines, status, used = _batch(work)
-        for seed, kind, more, text in lines:
+    seed, end = arguments.seed, arguments.seed + arguments.count
+    while seed < end:
+        batch = range(seed, min(seed + BATCH_SIZE, end))
+        results, exit_code = _run_batch(reader, files, expected, batch, folder)
+        if exit_code:
+            crash = f"the process ended with {exit_code}"
+            results.append((seed + len(results), "FAILED", crash))
+        for number, kind, text in results:
             counts[kind] += 1
-            peak = max(peak, int(more))
             if kind == "FAILED":
-                _report(name, seed, text, reader, files, arguments.save)
-        first = int(lines[-1][0]) + 1 if lines else first
-        busy += used
-        if status:
-            counts["FAILED"] += 1
-            why = f"the process ended: {_named(status)}"
-            _report(name, first, why, reader, files, arguments.save)
-            first += 1
-    total = sum(counts.values())
-    told = ", ".join(f"{counts[kind]:,} {kind}" for kind in sorted(counts))
-    print(
-        f"{name}: {total:,} inputs from seed {arguments.seed}: {told}; "
-        f"{time.monotonic() - start:.0f} s, {total / max(busy, 1e-9):.0f} a "
-        f"second of a processor, peak {peak / 2**10:.0f} MiB more",
-        flush=True,
-    )
+                print(f"{name} seed {number}: {text}", flush=True)
+                if arguments.save:
+                    _save(arguments.save, name, number, reader, files)
+        seed += len(results)
+    found = ", ".join(f"{counts[kind]:,} {kind}" for kind in sorted(counts))
+    seconds = time.monotonic() - start
+    print(f"{name}: {found}; {seconds:.0f} s", flush=True)
     return counts["FAILED"]
 
 
-def _batch(work):
-    """Runs inputs in a process of their own.
+def _run_batch(*work):
+    """Judge inputs in a child process.
 
     Returns:
-        List of `(seed, kind, KiB more, text)` of what was judged; the exit
-        status, which is not 0 if the next one ended it; seconds of a
-        processor.
+        List of `(seed, outcome, message)`, and the exit code of the process,
+        which is not 0 if the input after them ended it.
     """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        status = 1
-        try:
-            with os.fdopen(writing, "w") as out:
-                _child(out, *work)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    os.close(writing)
-    found, waited = b"", 0
-    while True:
-        if select.select([reading], [], [], _WAIT)[0]:
-            more, waited = os.read(reading, 2**16), 0
-            if not more:
-                break
-            found += more
-        elif waited:  # twice: the whole machine may have stood still
-            os.kill(child, signal.SIGKILL)
-            break
-        else:
-            waited = 1
-    os.close(reading)
-    _, status, usage = os.wait4(child, 0)
-    lines = found.decode().split("\n")[:-1]
-    lines = [line.split("\t", 3) for line in lines]
-    return lines, status, usage.ru_utime + usage.ru_stime
+    receiver, sender = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=_judge_batch, args=(sender, *work))
+    process.start()
+    sender.close()
+    results = []
+    try:
+        while receiver.poll(10 * MAX_SECONDS):
+            results.append(receiver.recv())
+    except EOFError:
+        process.join()
+    else:
+        process.kill()
+        process.join()
+    return results, process.exitcode
 
 
-def _child(out, reader, files, expected, seeds, folder):
+def _judge_batch(sender, reader, files, expected, batch, folder):
     folder = pathlib.Path(folder) / "work"
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + _ADDRESSES
+    limit = pages * resource.getpagesize() + MAX_ADDRESSES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    _judge.watch()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    judge.watch()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for seed in seeds:
-        found = _readers.mutated(reader, files, random.Random(seed))
-        # Without a handler: it also ends what never comes back to Python.
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    for seed in batch:
+        found = readers.mutated(reader, files, random.Random(seed))
+        # Its signal ends the process, also one that hangs in C code.
+        signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
         text = ""
         try:
-            further = seed % _FURTHER == 0
-            kind = _judge.outcome(reader, found, expected, folder, further)
-        except _judge.Failure as failure:
-            kind, text = "FAILED", " ".join(str(failure).split())
+            further = seed % FURTHER_EVERY == 0
+            kind = judge.outcome(reader, found, expected, folder, further)
+        except judge.Failure as failure:
+            kind, text = "FAILED", ascii(str(failure))
         signal.setitimer(signal.ITIMER_PROF, 0)
-        more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         size = sum(map(len, found.values()))
-        if more > (4 * size + MEMORY) / 2**10:
-            kind, text = "FAILED", f"{more} KiB for a file of {size} bytes"
-        out.write(f"{seed}\t{kind}\t{more}\t{ascii(text)}\n")
-        out.flush()
+        if peak * 2**10 > 4 * size + MAX_EXTRA_BYTES:
+            kind, text = "FAILED", f"{peak} KiB for a file of {size} bytes"
+        sender.send((seed, kind, text))
 
 
-def _named(status):
-    if os.WIFSIGNALED(status):
-        return signal.Signals(os.WTERMSIG(status)).name
-    return f"status {os.WEXITSTATUS(status)}"
-
-
-def _report(name, seed, why, reader, files, folder):
-    print(f"{name} seed {seed}: {why}", flush=True)
-    if folder is None:
-        return
-    found = _readers.mutated(reader, files, random.Random(int(seed)))
+def _save(folder, name, seed, reader, files):
+    found = readers.mutated(reader, files, random.Random(seed))
     for path, data in found.items():
         path = pathlib.Path(folder) / f"{name}-{seed}" / path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,17 +144,10 @@ def _parser():
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    names = (*_readers.READERS, "all")
-    parser.add_argument("--reader", choices=names, default="all")
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument(
-        "--seconds", type=float, default=math.inf, help="that each may take"
-    )
+    parser.add_argument("--reader", choices=readers.READERS, help="default all")
+    parser.add_argument("--count", type=int, default=1000, help="per reader")
     parser.add_argument("--seed", type=int, default=0, help="of the first")
     parser.add_argument("--save", help="folder for the inputs that failed")
-    parser.add_argument(
-        "--seeds", help="folder of what is broken; made if it is not there"
-    )
     return parser
 
 

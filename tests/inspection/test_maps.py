@@ -230,7 +230,7 @@ def test_what_has_no_attention_is_refused():
     )
     with pytest.raises(ValueError, match="has no attention"):
         inspection.attention_maps(bit, some_images(1, (32, 32, 3)))
-    with pytest.raises(ValueError, match="cuts no patches"):
+    with pytest.raises(ValueError, match="has no patches"):
         inspection.token_layout(bit)
     inner = small(name="inner")
     outer = keras.Sequential([keras.Input(SMALL["input_shape"]), inner])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from keras_vit import inspection
-from keras_vit.inspection import _drawing
-from keras_vit.inspection._parts import TokenLayout
+from keras_vit.inspection import plots
+from keras_vit.inspection.tokens import TokenLayout
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -112,7 +112,7 @@ def test_filters(channels):
         found = picture[20:36:2, 20:36:2]
         np.testing.assert_allclose(found, filters[8], atol=1e-6)
     empty = picture[20:, 38:].reshape(-1, 3)
-    np.testing.assert_allclose(empty, len(empty) * [_drawing.PALE_RGB])
+    np.testing.assert_allclose(empty, len(empty) * [plots.BACKGROUND])
     assert_drawn(figure)
 
 

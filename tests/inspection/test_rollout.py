@@ -5,7 +5,7 @@ import pytest
 
 import keras_vit
 from keras_vit import inspection
-from keras_vit.inspection import _rollout
+from keras_vit.inspection.attention import pooling_weights
 from tests import golden_data
 from tests.inspection import models
 
@@ -81,7 +81,7 @@ def test_what_the_head_reads(arguments, shares):
     """The shares of the tokens before the patches, and of all patches."""
     model, images = models.looking_at(None, **arguments), models.images()
     layout = inspection.token_layout(model)
-    read = _rollout._read_by_head(model, images, layout)[0]
+    read = pooling_weights(model, images, layout)[0]
     first = layout.num_prefix
     found = [*read[:first], read[first:].sum()]
     np.testing.assert_allclose(found, shares, atol=1e-6)
@@ -98,7 +98,7 @@ def test_pooling_by_attention_is_followed():
     positions = model.get_layer("position_embedding").embedding
     positions.assign(rng.normal(size=positions.shape))
     layout = inspection.token_layout(model)
-    read = _rollout._read_by_head(model, models.images(), layout)
+    read = pooling_weights(model, models.images(), layout)
     assert read.shape == (2, 6)
     np.testing.assert_allclose(read.sum(-1), 1, atol=1e-6)
     assert np.ptp(read[0]) > 0.1
@@ -107,5 +107,5 @@ def test_pooling_by_attention_is_followed():
 def test_the_head_reads_the_first_patch():
     model = models.looking_at(None, pooling="first_patch", class_token=True)
     layout = inspection.token_layout(model)
-    read = _rollout._read_by_head(model, models.images(), layout)[0]
+    read = pooling_weights(model, models.images(), layout)[0]
     np.testing.assert_array_equal(read, [0, 1, 0, 0, 0, 0, 0])

@@ -184,3 +184,81 @@ def test_masks_are_refused():
                 block(embedding(x))
             with pytest.raises(ValueError, match="MultiHeadAttention"):
                 layers.MultiHeadAttention(2)(embedding(x))
+
+
+@keras.saving.register_keras_serializable("test_blocks")
+class RMSNormBlock(layers.TransformerBlock):
+    """The example in `TransformerBlock`'s docstring."""
+
+    def make_norm(self, name):
+        return keras.layers.RMSNormalization(
+            epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
+        )
+
+    def make_attention(self, name):
+        return keras.layers.GroupQueryAttention(
+            head_dim=4,
+            num_query_heads=self.num_heads,
+            num_key_value_heads=self.num_heads // 2,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+
+@keras.saving.register_keras_serializable("test_blocks")
+class Mean(keras.layers.Layer):
+    """An attention without weights: all tokens get the mean of all."""
+
+    def build(self, query_shape, context_shape):
+        pass
+
+    def call(self, query, context):
+        mean = ops.mean(context, axis=1, keepdims=True)
+        return ops.broadcast_to(mean, ops.shape(query))
+
+
+@keras.saving.register_keras_serializable("test_blocks")
+class MeanBlock(layers.TransformerBlock):
+    def make_attention(self, name):
+        return Mean(dtype=self.dtype_policy, name=name)
+
+
+@pytest.mark.parametrize("block", [RMSNormBlock, MeanBlock])
+@pytest.mark.parametrize("num_queries", [None, 1])
+def test_another_norm_and_attention_in_a_block(block, num_queries, tmp_path):
+    inputs = keras.Input((None, 12))
+    outputs = block(2, 24, norm_epsilon=1e-3, remat=True, name="block")(
+        inputs, num_queries=num_queries
+    )
+    model = keras.Model(inputs, outputs)
+    weights_of(model)
+    x = tokens(2, 5, 12).astype("float32")
+    before = model.predict(x, verbose=0)
+    assert before.shape == (2, num_queries or 5, 12)
+    if block is RMSNormBlock:
+        names = {w.path.split("/")[1] for w in model.weights}
+        assert names == {"norm_1", "attention", "norm_2", "mlp"}
+        assert not any("beta" in w.path for w in model.weights)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    for other in (loaded, clone):
+        assert type(other.get_layer("block")) is block
+        np.testing.assert_array_equal(other.predict(x, verbose=0), before)
+    loaded.compile("sgd", "mse")
+    loaded.fit(x, before + 1, verbose=0)
+    moved = loaded.get_layer("block").mlp.dense_1.kernel
+    kept = model.get_layer("block").mlp.dense_1.kernel
+    assert np.abs(numpy(moved) - numpy(kept)).max() > 1e-6
+
+
+def test_kernel_regularizer_of_a_block():
+    """Of its six kernels, and of nothing else."""
+    block = layers.TransformerBlock(2, 24, kernel_regularizer="l2")
+    block(tokens(2, 5, 12).astype("float32"))
+    kernels = [w for w in block.weights if w.path.endswith("kernel")]
+    assert len(kernels) == len(block.losses) == 6
+    found = sum(float(loss) for loss in block.losses)
+    expected = sum(0.01 * np.square(numpy(w)).sum() for w in kernels)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -1,4 +1,6 @@
-"""The starts that NumPy makes are Keras's, in distribution and in kind."""
+"""The NumPy initializers: distribution, seeds, precision, skipping."""
+
+import threading
 
 import keras
 import numpy as np
@@ -10,17 +12,17 @@ from keras_vit.layers import initializers
 SHAPE = (8, 50, 1000)
 
 
-def start(name):
+def initializer(name):
     return {
-        "uniform": lambda: initializers.glorot(40, 20),
+        "uniform": lambda: initializers.glorot_uniform(40, 20),
         "normal": lambda: initializers.Normal(0.3),
-        "truncated": lambda: initializers.lecun(16),
+        "truncated": lambda: initializers.lecun_normal(16),
         "constant": lambda: initializers.Constant(0.5),
     }[name]()
 
 
 @pytest.mark.parametrize(
-    ("name", "theirs"),
+    ("name", "keras_initializer"),
     [
         ("uniform", keras.initializers.RandomUniform(-(0.1**0.5), 0.1**0.5)),
         ("normal", keras.initializers.RandomNormal(stddev=0.3)),
@@ -28,10 +30,12 @@ def start(name):
         ("constant", keras.initializers.Constant(0.5)),
     ],
 )
-def test_it_is_distributed_as_keras_s(name, theirs):
+def test_distribution_is_that_of_keras(name, keras_initializer):
     keras.utils.set_random_seed(0)
-    ours = np.sort(keras.ops.convert_to_numpy(start(name)(SHAPE)), None)
-    theirs = np.sort(keras.ops.convert_to_numpy(theirs(SHAPE)), None)
+    ours, theirs = (
+        np.sort(keras.ops.convert_to_numpy(make(SHAPE)), None)
+        for make in (initializer(name), keras_initializer)
+    )
     inner = slice(4000, -4000)  # the tails of normal ones vary
     np.testing.assert_allclose(ours[inner], theirs[inner], atol=0.015)
 
@@ -39,9 +43,9 @@ def test_it_is_distributed_as_keras_s(name, theirs):
 @pytest.mark.parametrize("name", ["uniform", "normal", "truncated"])
 def test_seeds(name):
     keras.utils.set_random_seed(1)
-    first, second = start(name), start(name)
+    first, second = initializer(name), initializer(name)
     keras.utils.set_random_seed(1)
-    again = start(name)
+    again = initializer(name)
     copied = first.from_config(first.get_config())
     first, second, again, copied = (
         keras.ops.convert_to_numpy(x((40,)))
@@ -102,7 +106,7 @@ def test_a_clone_has_initial_values_of_its_own():
 def test_the_same_under_every_backend(name, known):
     """Recorded under JAX; TensorFlow and PyTorch draw the same."""
     keras.utils.set_random_seed(1)
-    found = keras.ops.convert_to_numpy(start(name)((3,)))
+    found = keras.ops.convert_to_numpy(initializer(name)((3,)))
     np.testing.assert_allclose(found, known, rtol=1e-6)
 
 
@@ -115,7 +119,7 @@ FLOAT64 = pytest.param(
 @pytest.mark.parametrize("dtype", [FLOAT64, "float32", "float16", "bfloat16"])
 def test_precision(dtype):
     for name in ("uniform", "truncated", "constant"):
-        made = start(name)((4, 3), dtype=dtype)
+        made = initializer(name)((4, 3), dtype=dtype)
         assert keras.backend.standardize_dtype(made.dtype) == dtype
     layer = keras_vit.layers.MlpBlock(8, dtype=dtype)
     layer.build((None, 2, 4))
@@ -124,7 +128,6 @@ def test_precision(dtype):
 
 
 def test_variables_share_no_memory():
-    """Each backend takes the arrays without a copy, and writes into them."""
     layer = keras_vit.layers.MlpBlock(8)
     layer.build((None, 2, 4))
     before = [keras.ops.convert_to_numpy(w).copy() for w in layer.weights]
@@ -133,3 +136,53 @@ def test_variables_share_no_memory():
     np.testing.assert_allclose(after[0], before[0] + 1, rtol=1e-6)
     for old, new in zip(before[1:], after[1:], strict=True):
         np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("name", ["uniform", "normal", "truncated"])
+def test_values_do_not_depend_on_the_number_of_cores(name, monkeypatch):
+    found = []
+    for cores in (1, 3):
+        monkeypatch.setattr(initializers.os, "cpu_count", lambda n=cores: n)
+        keras.utils.set_random_seed(1)
+        found.append(keras.ops.convert_to_numpy(initializer(name)(SHAPE)))
+    np.testing.assert_array_equal(*found)
+    # No slice of the array repeats another one.
+    size = initializers._SLICE_SIZE
+    slices = found[0].ravel()[: 3 * size].reshape(3, size)
+    assert abs(np.corrcoef(slices)[np.triu_indices(3, 1)]).max() < 0.02
+
+
+def test_an_error_in_a_thread_is_raised(monkeypatch):
+    monkeypatch.setattr(initializers.Uniform, "_sample", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        initializer("uniform")(SHAPE)
+
+
+def test_skip_init_leaves_random_values_zero_in_its_own_thread():
+    found = {}
+
+    def make(name):
+        found[name] = keras.ops.convert_to_numpy(initializer("normal")((9,)))
+
+    with initializers.skip_init():
+        make("inside")
+        thread = threading.Thread(target=make, args=["other thread"])
+        thread.start()
+        thread.join()
+        constant = keras.ops.convert_to_numpy(initializer("constant")((9,)))
+    make("after")
+    assert not found["inside"].any()
+    assert found["other thread"].all() and found["after"].all()
+    assert (constant == 0.5).all()
+
+
+def test_counting_parameters_initializes_no_weights(monkeypatch):
+    called = []
+    monkeypatch.setattr(
+        initializers.Uniform, "_sample", lambda *_: called.append(1)
+    )
+    with keras.StatelessScope(initialize_variables=False):
+        layer = keras_vit.layers.TransformerBlock(3, 384)
+        layer.build((None, None, 192))
+    assert layer.count_params() > 200_000
+    assert not called

@@ -12,10 +12,10 @@ from keras import ops
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import MultiHeadAttention
 from keras_vit.layers import RelativePositionEmbs
-from keras_vit.layers._position_embedding import fit_embedding
-from keras_vit.layers._position_fitting import fit_offsets
 from keras_vit.layers.resampling import RESAMPLINGS
 from keras_vit.layers.resampling import resample
+from keras_vit.layers.resampling import resample_embedding
+from keras_vit.layers.resampling import resample_offsets
 from keras_vit.layers.resampling import resampling_matrix
 from tests.harness import numpy
 
@@ -124,7 +124,7 @@ def test_dinov2s_offset_is_pytorchs_scale_factor(side, rows, columns):
 def test_prefix_rows_are_kept():
     rng = np.random.default_rng(0)
     old = rng.normal(size=(1, 2 + 12, 8)).astype("float32")
-    new = fit_embedding(old, (3, 4), (5, 2), "bicubic", 2)
+    new = resample_embedding(old, (3, 4), (5, 2), "bicubic", 2)
     assert new.shape == (1, 2 + 10, 8) and new.dtype == np.float32
     np.testing.assert_array_equal(new[:, :2], old[:, :2])
 
@@ -176,13 +176,13 @@ def test_offsets_are_means_over_pairs(rows, columns, wide, long, how):
     rng = np.random.default_rng(rows * 12 + columns)
     old, new = (rows, columns), (wide, long)
     offsets = rng.normal(size=(2 * rows * columns - 1, 3))
-    found = fit_offsets(offsets, old, new, how, np)
+    found = resample_offsets(offsets, old, new, how, np)
     if old == new:
         np.testing.assert_array_equal(found, offsets)
     elif "offset" not in how:
         expected = brute_offsets(offsets, old, new, how)
         np.testing.assert_allclose(found, expected, atol=1e-12)
-    ones = fit_offsets(np.ones_like(offsets), old, new, how, np)
+    ones = resample_offsets(np.ones_like(offsets), old, new, how, np)
     np.testing.assert_allclose(ones, 1, atol=1e-12)
 
 
@@ -225,7 +225,7 @@ def test_any_grid_inside_a_compiled_model(kind):
         g = np.zeros((2, rows, columns, 8), "float32")
         found = model.predict([x, g], verbose=0)
         if kind == "learned":
-            expected = fit_embedding(
+            expected = resample_embedding(
                 numpy(layer.embedding),
                 (3, 2),
                 (rows, columns),
@@ -237,9 +237,12 @@ def test_any_grid_inside_a_compiled_model(kind):
                 kind, grid_size=(rows, columns), num_prefix_tokens=1
             )
             fixed.build(x.shape, g.shape)
-            tables = {k: numpy(table) for k, table in layer.stored().items()}
-            for name, array in fixed.fit(tables, (3, 2)).items():
-                fixed.stored()[name].assign(array)
+            tables = {
+                k: numpy(table)
+                for k, table in layer.embedding_variables().items()
+            }
+            for name, array in fixed.resample_arrays(tables, (3, 2)).items():
+                fixed.embedding_variables()[name].assign(array)
             expected = numpy(fixed(x[:1], g[:1]))
         np.testing.assert_allclose(found[:1], expected, atol=1e-6)
         np.testing.assert_array_equal(found[0], found[1])
@@ -250,7 +253,7 @@ def test_resampling_is_exact_under_half_precision():
     layer = AddPositionEmbs(grid_size=(4, 4))
     x = ops.zeros((1, 49, 8), "bfloat16")
     found = layer(x, ops.zeros((1, 7, 7, 8), "bfloat16"))
-    exact = fit_embedding(
+    exact = resample_embedding(
         numpy(layer.embedding), (4, 4), (7, 7), layer.resampling, 0
     )
     rounded = ops.cast(ops.convert_to_tensor(exact), "bfloat16")
@@ -277,7 +280,7 @@ def test_kinds_do_not_load_into_each_other(tmp_path):
 
 def test_positions_of_another_length_are_named():
     with pytest.raises(ValueError, match=r"\(1, 17, .*Received: \(2, 17, 8\)"):
-        fit_embedding(np.zeros((2, 17, 8)), (4, 4), (2, 2), "bicubic", 1)
+        resample_embedding(np.zeros((2, 17, 8)), (4, 4), (2, 2), "bicubic", 1)
 
 
 def test_weights_load_at_another_grid(tmp_path):
@@ -292,7 +295,7 @@ def test_weights_load_at_another_grid(tmp_path):
     wide.load_weights(path)
     np.testing.assert_allclose(
         numpy(wide.weights[0]),
-        fit_embedding(
+        resample_embedding(
             numpy(small.weights[0]),
             (3, 2),
             (4, 6),

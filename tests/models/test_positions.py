@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints._formats import FORMATS
+from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.converters import describe
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
@@ -149,7 +149,7 @@ HOMELESS = [*LEARNED, ("learned", "every_layer"), ("sincos2d", "every_layer")]
 def test_foreign_layouts_refuse_what_they_cannot_hold(kind, place, tmp_path):
     model = build(kind, place, input_shape=(8, 8, 3))
     named = kind if kind in ("learned_2d", "relative") else place
-    for layout in FORMATS:
+    for layout in LAYOUTS:
         if layout == "bit":  # of ResNets alone
             continue
         with pytest.raises(

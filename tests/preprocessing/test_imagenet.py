@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 
 from keras_vit import downloads
-from keras_vit.preprocessing import _imagenet
 from keras_vit.preprocessing import decode_predictions
+from keras_vit.preprocessing import labels as imagenet
+from keras_vit.preprocessing.labels import IMAGENET21K_IDS as IDS
+from keras_vit.preprocessing.labels import IMAGENET21K_NAMES as NAMES
+from keras_vit.preprocessing.labels import IMAGENET_INDEX as INDEX
 from tests import server as web
 
 pytestmark = pytest.mark.backends("torch")
@@ -23,9 +26,9 @@ def lines(text, count=21843):
 
 def files():
     return {
-        _imagenet.INDEX_1K: index_1k(),
-        _imagenet.IDS_21K: lines("n{:08d}"),
-        _imagenet.NAMES_21K: lines("name {0}, other name {0}"),
+        INDEX: index_1k(),
+        IDS: lines("n{:08d}"),
+        NAMES: lines("name {0}, other name {0}"),
     }
 
 
@@ -33,9 +36,9 @@ def files():
 def labels(server, home, monkeypatch):
     """A server of labels, in place of the true one."""
     server.files.update(files())
-    for name in _imagenet.SOURCES:
+    for name in imagenet.SOURCES:
         source = downloads.Source(server.url + name)
-        monkeypatch.setitem(_imagenet.SOURCES, name, source)
+        monkeypatch.setitem(imagenet.SOURCES, name, source)
     return server
 
 
@@ -47,19 +50,17 @@ def best(classes, index):
 
 def contents(home):
     kept = (path.name for path in (home / "labels").glob("*"))
-    return sorted(name for name in kept if name in _imagenet.SOURCES)
+    return sorted(name for name in kept if name in imagenet.SOURCES)
 
 
-def check_refused(labels, home, *words, name=_imagenet.INDEX_1K):
+def check_refused(labels, home, *words, name=INDEX):
     """The error says all that is needed, and nothing bad is left behind."""
     with pytest.raises(OSError) as error:
-        decode_predictions(
-            best(1000 if name == _imagenet.INDEX_1K else 21843, 0)
-        )
+        decode_predictions(best(1000 if name == INDEX else 21843, 0))
     folder = str(home / "labels")
     for word in (*words, labels.url + name, folder, "`labels`"):
         assert word in str(error.value)
-    fetched = [_imagenet.IDS_21K] if name == _imagenet.NAMES_21K else []
+    fetched = [IDS] if name == NAMES else []
     assert contents(home) == fetched
 
 
@@ -67,8 +68,8 @@ def test_imagenet_2012(labels, home):
     for _ in range(3):
         ((found,),) = decode_predictions(best(1000, 207), top=1)
         assert found == ("n00000207", "name_207", 1.0)
-    assert labels.paths() == [_imagenet.INDEX_1K]
-    assert contents(home) == [_imagenet.INDEX_1K]
+    assert labels.paths() == [INDEX]
+    assert contents(home) == [INDEX]
 
 
 def test_imagenet_21k(labels, home):
@@ -79,7 +80,10 @@ def test_imagenet_21k(labels, home):
             "name 21842, other name 21842",
             1.0,
         )
-    assert labels.paths() == [_imagenet.IDS_21K, _imagenet.NAMES_21K]
+    assert labels.paths() == [
+        IDS,
+        NAMES,
+    ]
     assert contents(home) == sorted(labels.paths())
 
 
@@ -91,11 +95,11 @@ def test_own_labels_of_1000_classes_fetch_nothing(labels):
 
 
 def test_digest(labels, home, monkeypatch):
-    name = _imagenet.INDEX_1K
+    name = INDEX
     digest = hashlib.md5(labels.files[name]).hexdigest()
     for known in ("0" * 32, digest):
         source = downloads.Source(labels.url + name, f"md5:{known}")
-        monkeypatch.setitem(_imagenet.SOURCES, name, source)
+        monkeypatch.setitem(imagenet.SOURCES, name, source)
         if known != digest:
             check_refused(labels, home, digest, known)
     assert len(decode_predictions(best(1000, 0))[0]) == 5
@@ -103,7 +107,7 @@ def test_digest(labels, home, monkeypatch):
 
 @pytest.mark.parametrize("status", [404, 403])
 def test_error_status(labels, home, status):
-    labels.behave[_imagenet.INDEX_1K] = web.status(status)
+    labels.behave[INDEX] = web.status(status)
     check_refused(labels, home, str(status))
 
 
@@ -113,15 +117,23 @@ PAGE = b"<!DOCTYPE html>\n<html><body>Sign in to the network</body></html>\n"
 @pytest.mark.parametrize(
     ("name", "body", "word"),
     [
-        (_imagenet.INDEX_1K, PAGE, "cannot be read as JSON"),
-        (_imagenet.INDEX_1K, index_1k(999), "must hold 1000 labels"),
-        (_imagenet.INDEX_1K, b'{"error": "quota"}', "must be an id and a name"),
-        (_imagenet.IDS_21K, PAGE, "must hold 21843 labels. Received: 2,"),
-        (_imagenet.IDS_21K, lines("{}"), "must hold WordNet ids"),
-        (_imagenet.IDS_21K, lines("n{:08d}", 21841), "Received: 21841"),
-        (_imagenet.NAMES_21K, PAGE, "must hold 21843 labels"),
-        (_imagenet.NAMES_21K, b"", "is empty"),
-        (_imagenet.NAMES_21K, b"\xff\xfe" * 99, "not text in UTF-8"),
+        (INDEX, PAGE, "cannot be read as JSON"),
+        (INDEX, index_1k(999), "must hold 1000 labels"),
+        (
+            INDEX,
+            b'{"error": "quota"}',
+            "must be an id and a name",
+        ),
+        (
+            IDS,
+            PAGE,
+            "must hold 21843 labels. Received: 2,",
+        ),
+        (IDS, lines("{}"), "must hold WordNet ids"),
+        (IDS, lines("n{:08d}", 21841), "Received: 21841"),
+        (NAMES, PAGE, "must hold 21843 labels"),
+        (NAMES, b"", "is empty"),
+        (NAMES, b"\xff\xfe" * 99, "not text in UTF-8"),
     ],
 )
 def test_another_file_under_the_name(labels, home, name, body, word):
@@ -142,20 +154,20 @@ def test_files_put_there_by_hand(labels, home):
 
 def test_bad_file_put_there_by_hand_is_kept(labels, home):
     (home / "labels").mkdir(parents=True)
-    (home / "labels" / _imagenet.INDEX_1K).write_bytes(PAGE)
+    (home / "labels" / INDEX).write_bytes(PAGE)
     with pytest.raises(OSError, match="Replace it, or delete it"):
         decode_predictions(best(1000, 3), 1)
     assert labels.paths() == []
-    assert (home / "labels" / _imagenet.INDEX_1K).read_bytes() == PAGE
+    assert (home / "labels" / INDEX).read_bytes() == PAGE
 
 
 def test_sources():
-    assert list(_imagenet.SOURCES) == [
-        _imagenet.INDEX_1K,
-        _imagenet.IDS_21K,
-        _imagenet.NAMES_21K,
+    assert list(imagenet.SOURCES) == [
+        INDEX,
+        IDS,
+        NAMES,
     ]
-    for name, source in _imagenet.SOURCES.items():
+    for name, source in imagenet.SOURCES.items():
         url = source.address
         assert url.startswith("https://storage.googleapis.com/")
         assert url.endswith("/" + name)

@@ -190,7 +190,7 @@ def test_the_encoder_alone_is_a_vision_transformer(tmp_path):
     encoder = small.encoder(drop_path=0.1)
     model = pretraining.MaskedImageModeling(encoder)
     images = small.images(2)
-    inside = model.parts.encode(model.parts.embed(images))
+    inside = model.stages.encode(model.stages.embed(images))
     np.testing.assert_allclose(numpy(inside), numpy(encoder(images)), atol=1e-6)
     encoder.save(tmp_path / "encoder.keras")
     path = tmp_path / "encoder.keras"

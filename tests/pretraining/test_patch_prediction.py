@@ -49,29 +49,29 @@ def test_colors_by_hand():
     image[0, :8, :8, 1] = 0.0  # half the range: level 4
     image[0, 0:2, 0:2, 2] = -0.7  # level 1, in one part of one patch
     mean = pretraining.MaskedPatchPrediction(encoder)
-    found = numpy(mean.colors(mean.parts.cut(image)))
+    found = numpy(mean.color_classes(mean.stages.patchify(image)))
     assert found.shape == (1, 4, 1)
     red = 7 * 64
     assert found[0, :, 0].tolist() == [red + 4 * 8, red, red, red]
     parts = pretraining.MaskedPatchPrediction(encoder, target="downsized")
-    found = numpy(parts.colors(parts.parts.cut(image)))
+    found = numpy(parts.color_classes(parts.stages.patchify(image)))
     assert found.shape == (1, 4, 16)
     assert found[0, 0].tolist() == [red + 4 * 8 + 1] + 15 * [red + 4 * 8]
     # Shown again, a colour is in the middle of its level.
     logits = np.eye(512, dtype="float32")[found]
     logits = ops.convert_to_tensor(logits)
-    shown = parts.parts.join(parts.pixels(logits, None))
+    shown = parts.stages.unpatchify(parts.prediction_to_pixels(logits, None))
     assert np.abs(numpy(shown) - image).max() <= 1 / 8
 
 
 def test_parts_of_a_patch_that_4_does_not_divide():
     encoder = small.encoder(patch_size=14, input_shape=(28, 28, 1))
     model = pretraining.MaskedPatchPrediction(encoder, target="downsized")
-    rows, columns = model._shrink
+    rows, columns = model._pooling
     np.testing.assert_allclose(rows.sum(1), 1, rtol=1e-6)
     np.testing.assert_allclose(rows[0], [1 / 3.5] * 3 + [0.5 / 3.5] + [0] * 10)
     flat = np.full((1, 28, 28, 1), 0.3, "float32")
-    assert (numpy(model.colors(model.parts.cut(flat))) == 5).all()
+    assert (numpy(model.color_classes(model.stages.patchify(flat))) == 5).all()
 
 
 def test_the_range_of_pixels_can_differ_by_channel():
@@ -81,7 +81,8 @@ def test_the_range_of_pixels_can_differ_by_channel():
     )
     image = np.tile([0.99, 128.0, -9.0], (1, 16, 16, 1)).astype("float32")
     assert (
-        numpy(model.colors(model.parts.cut(image))) == 7 * 64 + 4 * 8 + 0
+        numpy(model.color_classes(model.stages.patchify(image)))
+        == 7 * 64 + 4 * 8 + 0
     ).all()
     with pytest.raises(ValueError, match="value_range"):
         pretraining.MaskedPatchPrediction(encoder, value_range=(1, -1))

@@ -177,7 +177,7 @@ def test_numbers_of_classes_that_do_not_fit():
 def test_ids_of_imagenet_are_places(monkeypatch):
     """A folder of some of the 1000 classes, as ImageNet-A's and -R's are."""
     pairs = [(f"n{i:08}", f"name {i}") for i in range(1000)]
-    monkeypatch.setattr(_trained._imagenet, "labels_1k", lambda: pairs)
+    monkeypatch.setattr(_trained.imagenet, "imagenet_labels", lambda: pairs)
     data = data_of(["n00000007", "n00000003"])
     places, names = training.places_of(found_for(1000), data)
     assert places.tolist() == [7, 3] and len(names) == 1000

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints._convert import Format
+from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.converters import Checkpoint
-from keras_vit.layers._position_embedding import fit_embedding
+from keras_vit.layers.resampling import resample_embedding
 from keras_vit.models import load_weights
 from keras_vit.models import weights_by_path
 from keras_vit.models.loading import adapt_channels
@@ -100,7 +100,7 @@ def test_another_size_resamples_the_positions(arrays, size):
     grid = (size[0] // 8, size[1] // 8)
     np.testing.assert_array_equal(
         weights_of(model)[embedding],
-        fit_embedding(stored, (4, 4), grid, "bilinear_align_corners", 1),
+        resample_embedding(stored, (4, 4), grid, "bilinear_align_corners", 1),
     )
     # The same as resampling while the model runs.
     x = np.random.default_rng(0).uniform(-1, 1, (1, *size, 3))
@@ -430,7 +430,9 @@ def test_positions_that_cannot_be_resampled_are_never_loaded():
         path: numpy(variable)
         for path, variable in weights_by_path(model).items()
     }
-    checkpoint = Checkpoint("a.npz", "keras", Format("", {}, ()), weights, {})
+    checkpoint = Checkpoint(
+        "a.npz", "keras", WeightMap("", {}, ()), weights, {}
+    )
     other = keras_vit.VisionTransformer(
         **SIZES, classes=5, input_shape=(32, 32, 3), position_prefix="none"
     )

@@ -1,5 +1,6 @@
 """Weights by name, from servers of our own: small files in exact layouts."""
 
+import dataclasses
 import io
 import re
 import urllib.parse
@@ -11,13 +12,13 @@ import pytest
 
 import keras_vit
 from keras_vit import _logging
-from keras_vit.checkpoints import _named
-from keras_vit.checkpoints._formats import FORMATS
-from keras_vit.checkpoints._resnet import RULES
-from keras_vit.checkpoints._resnet import stride
-from keras_vit.checkpoints._row import Weights
-from keras_vit.checkpoints._table import ALIASES
-from keras_vit.checkpoints._table import TABLE
+from keras_vit.checkpoints import resolve_weights
+from keras_vit.checkpoints.formats import LAYOUTS
+from keras_vit.checkpoints.formats import RESNET_CONSTANTS
+from keras_vit.checkpoints.infer import stride
+from keras_vit.checkpoints.released import ALIASES
+from keras_vit.checkpoints.released import RELEASED
+from keras_vit.checkpoints.released import ReleasedWeights
 from keras_vit.convert import main
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
@@ -27,7 +28,7 @@ from tests import server as web
 from tests.server import publish
 
 SIZES = Variant(32, 2, 4, 64, 8)
-GOOGLE = TABLE["ViTB16", "imagenet21k"].arguments
+GOOGLE = RELEASED["ViTB16", "imagenet21k"].arguments
 IMAGE = np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3))
 
 
@@ -44,8 +45,8 @@ def offer(monkeypatch, tag, *files, classes=7, **facts):
         (keras_vit.downloads.Source(address), layout)
         for address, layout in files
     )
-    row = Weights(files, 32, classes, "tf", GOOGLE, **facts)
-    monkeypatch.setitem(TABLE, ("Tiny", tag), row)
+    row = ReleasedWeights(files, 32, classes, "tf", GOOGLE, **facts)
+    monkeypatch.setitem(RELEASED, ("Tiny", tag), row)
 
 
 def original(classes=7, zero_head=False, **arguments):
@@ -69,12 +70,12 @@ def saved(model, tmp_path, suffix, layout, drop=(), **changed):
     path = tmp_path / f"saved{suffix}"
     keras_vit.converters.save(model, path, layout, overwrite=True)
     if drop or changed:
-        arrays = keras_vit.checkpoints._files.read(path)
+        arrays = keras_vit.checkpoints.files.read(path)
         for key in drop:
             del arrays[key]
         path.unlink()
         arrays.update(changed)
-        keras_vit.checkpoints._files.write(arrays, path)
+        keras_vit.checkpoints.files.write(arrays, path)
     return path.read_bytes()
 
 
@@ -152,7 +153,7 @@ def test_resnets(kind, server, hub, tmp_path, monkeypatch):
         variant = Variant(32, 2, 4, 64, 1, (1, 1))
         monkeypatch.setitem(VARIANTS, "Tiny", variant)
         build = variant_builder("Tiny")
-        arguments = TABLE["R50ViTB16", tag].arguments
+        arguments = RELEASED["R50ViTB16", tag].arguments
         model = keras_vit.HybridVisionTransformer(
             **variant.sizes(), input_shape=(32, 32, 3), classes=7
         )
@@ -160,7 +161,7 @@ def test_resnets(kind, server, hub, tmp_path, monkeypatch):
         tag, layout, timm = "imagenet21k", "bit", "timm/b/m.safetensors"
         monkeypatch.setitem(BIT_VARIANTS, "Tiny", ((1, 1), 1))
         build = variant_builder("Tiny")
-        arguments = TABLE["BiT_R50x1", tag].arguments
+        arguments = RELEASED["BiT_R50x1", tag].arguments
         model = keras_vit.BiT(
             resnet_layers=(1, 1), input_shape=(32, 32, 3), classes=7
         )
@@ -178,8 +179,8 @@ def test_resnets(kind, server, hub, tmp_path, monkeypatch):
         ("b", (f"hf://{timm}", "timm")),
     ):
         source = keras_vit.downloads.Source(file[0])
-        row = Weights(((source, file[1]),), 32, 7, "tf", arguments)
-        monkeypatch.setitem(TABLE, ("Tiny", name), row)
+        row = ReleasedWeights(((source, file[1]),), 32, 7, "tf", arguments)
+        monkeypatch.setitem(RELEASED, ("Tiny", name), row)
         found = build(weights=name, input_shape=(32, 32, 3))
         found = found.predict(images, verbose=0)
         np.testing.assert_allclose(found, expected, atol=3e-5)
@@ -271,7 +272,7 @@ def test_by_hand(home, tiny, tmp_path, monkeypatch):
     offer(monkeypatch, "by-hand", ("http://127.0.0.1:9/ViT.npz", "vit_jax"))
     with pytest.raises(OSError, match="put ViT.npz into the folder") as error:
         tiny(weights="by-hand")
-    folder = re.search("the folder '(.*)' by hand", str(error.value))[1]
+    folder = re.search("the folder '(.*)', or give", str(error.value))[1]
     with open(f"{folder}/ViT.npz", "wb") as file:
         file.write(other(tmp_path))
     assert tiny(weights="by-hand").output_shape == (None, 7)
@@ -314,7 +315,7 @@ def test_convert_takes_addresses(hub, tmp_path, capsys):
 def test_list(capsys, tiny, server, home, tmp_path, monkeypatch):
     keras_vit.list_weights()
     lines = capsys.readouterr().out.splitlines()
-    for variant, tag in TABLE:
+    for variant, tag in RELEASED:
         (line,) = (x for x in lines if x.split()[:2] == [variant, tag])
         assert not line.endswith("yes")
     server.files["1k/ViT.npz"] = other(tmp_path)
@@ -329,26 +330,26 @@ def test_list(capsys, tiny, server, home, tmp_path, monkeypatch):
         keras_vit.list_weights("ViTG14")
 
 
-@pytest.mark.parametrize("variant,tag", TABLE)
+@pytest.mark.parametrize("variant,tag", RELEASED)
 def test_row(variant, tag):
     """What can be known of a row without its files."""
-    row = TABLE[variant, tag]
+    row = RELEASED[variant, tag]
     assert hasattr(keras_vit, variant)
-    assert row.mode in ("tf", "torch")
+    assert row.preprocess_mode in ("tf", "torch")
     if variant in BIT_VARIANTS:
-        assert row.arguments == RULES["bit"]
+        assert row.arguments == RESNET_CONSTANTS["bit"]
     else:
         sizes = VARIANTS[variant]
         patch = sizes.patch_size
         if sizes.resnet_layers is not None:
             patch *= stride(sizes.resnet_layers)
-            assert RULES["vit_jax"].items() <= row.arguments.items()
+            assert RESNET_CONSTANTS["vit_jax"].items() <= row.arguments.items()
         assert row.image_size % patch == 0
         keys = {"activation", "norm_epsilon", "resampling"}
         assert row.arguments.keys() >= keys
     assert tag not in ALIASES
     for source, layout in row.files:
-        assert layout in FORMATS
+        assert layout in LAYOUTS
         assert re.fullmatch(r"|sha256:[0-9a-f]{8}", source.digest)
         parts = urllib.parse.urlparse(source.address)
         assert parts.scheme in ("https", "hf")
@@ -356,27 +357,22 @@ def test_row(variant, tag):
 
 
 def test_a_file_is_in_one_row_only():
-    addresses = [s.address for row in TABLE.values() for s, _ in row.files]
+    addresses = [s.address for row in RELEASED.values() for s, _ in row.files]
     assert len(addresses) == len(set(addresses))
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("variant,tag", TABLE)
-def test_released_weights(variant, tag):
+@pytest.mark.parametrize("variant,tag", RELEASED)
+def test_released_weights(variant, tag, monkeypatch):
     """Downloads and loads a row of the table, each of its files."""
-    row = TABLE[variant, tag]
+    row = RELEASED[variant, tag]
     build = getattr(keras_vit, variant)
     outputs = []
     for file in row.files:
-        one = Weights(
-            (file,), row.image_size, row.classes, row.mode, row.arguments
-        )
-        checkpoint = _named._released(
-            variant,
-            f"{tag}-by-{file[0].address.split('/')[2]}",
-            one,
-            {},
-        )
+        other = f"{tag}-by-{file[0].address.split('/')[2]}"
+        one = dataclasses.replace(row, files=(file,))
+        monkeypatch.setitem(RELEASED, (variant, other), one)
+        checkpoint = resolve_weights(other, variant)
         model = build(weights=checkpoint, include_top=False, pooling=None)
         shape = (1, row.image_size, row.image_size, 3)
         image = np.random.default_rng(0).uniform(-1, 1, shape)

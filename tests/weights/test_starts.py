@@ -1,6 +1,6 @@
-"""A model that loads its weights does not initialise them."""
+"""A model that loads its weights samples none of them, and shares none."""
 
-import threading
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -8,6 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit.layers import initializers
+from keras_vit.models import load_weights
 from tests import golden_data
 from tests.harness import numpy
 
@@ -30,66 +31,44 @@ SMALL = {
 
 
 @pytest.fixture
-def drawn(monkeypatch):
-    """The shapes that are drawn."""
-    shapes = []
-    for kind in (initializers.Uniform, initializers.Normal):
-        draw = kind._draw
+def sampled(monkeypatch):
+    """The sizes of arrays, or of slices, that are sampled."""
+    sizes = []
+    for initializer in (initializers.Uniform, initializers.Normal):
 
-        def _draw(self, generator, x, draw=draw):
-            shapes.append(x.shape)
-            draw(self, generator, x)
+        def sample(self, generator, out, original=initializer._sample):
+            sizes.append(out.size)
+            original(self, generator, out)
 
-        monkeypatch.setattr(kind, "_draw", _draw)
-    return shapes
+        monkeypatch.setattr(initializer, "_sample", sample)
+    return sizes
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_is_drawn_that_is_loaded(name, drawn):
+def test_nothing_is_sampled_that_is_loaded(name, sampled):
     path = golden_data.load_path(CASES[name])
     given = golden_data.load_arguments(CASES[name])
     model = keras_vit.converters.load(path, **given)
-    assert not drawn
+    assert not sampled
     assert all(numpy(w).any() for w in model.weights if "kernel" in w.path)
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_everything_else_is_drawn(name, drawn):
+def test_everything_else_is_sampled(name, sampled):
     model = getattr(keras_vit, name)(**SMALL[name], classes=3)
     kernels = [w for w in model.weights if "kernel" in w.path]
-    assert len(drawn) >= len(kernels) - 1  # a head's is zeros
+    assert len(sampled) >= len(kernels) - 1  # a head's is zeros
     still = {w.path for w in kernels if not numpy(w).any()}
     assert still == {"head/kernel"}
 
 
-def test_a_file_that_does_not_fit_leaves_drawing_on(drawn):
+def test_after_a_file_that_does_not_fit_weights_are_sampled(sampled):
     path = golden_data.load_path("vit_jax_token")
     with pytest.raises(ValueError, match="does not fit"):
         keras_vit.VisionTransformer(weights=path, mlp_dim=7)
-    assert not drawn
+    assert not sampled
     keras_vit.VisionTransformer(**SMALL["VisionTransformer"])
-    assert drawn
-
-
-def test_other_threads_draw():
-    found = []
-
-    def build():
-        layer = keras_vit.layers.PatchEmbedding(8, 4)
-        layer.build((None, 8, 8, 3))
-        found.append(numpy(layer.kernel))
-
-    def make():
-        thread = threading.Thread(target=build)
-        thread.start()
-        thread.join()
-        build()
-
-    with initializers.skip_init():
-        make()
-    other, own = found
-    assert other.any()
-    assert not own.any()
+    assert sampled
 
 
 def test_models_of_one_checkpoint_share_no_memory():
@@ -106,3 +85,19 @@ def test_models_of_one_checkpoint_share_no_memory():
     ):
         np.testing.assert_array_equal(numpy(b), numpy(c), a.path)
         np.testing.assert_allclose(numpy(a), numpy(b) + 1, rtol=1e-6)
+
+
+def test_weights_of_one_array_share_no_memory():
+    path = golden_data.load_path("vit_jax_token")
+    checkpoint = keras_vit.converters.open_checkpoint(path)
+    model = keras_vit.converters.load(checkpoint)
+    names = [f"block_0/norm_{i}/{x}" for i in (1, 2) for x in ("gamma", "beta")]
+    one = np.full((2, len(checkpoint.weights[names[0]])), 5, "float32")
+    weights = checkpoint.weights | dict.fromkeys(names[:2], one[0])
+    weights |= {names[2]: one[0], names[3]: one[1]}
+    load_weights(model, replace(checkpoint, weights=weights))
+    found = [w for w in model.weights if w.path in names]
+    found[0].assign_add(keras.ops.ones(found[0].shape))
+    kept = [numpy(w) for w in found]
+    assert [set(x) for x in kept] == [{6.0}, {5.0}, {5.0}, {5.0}]
+    assert (one == 5).all()

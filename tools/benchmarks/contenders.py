@@ -2,6 +2,7 @@
 
 import dataclasses
 
+BEFORE = "keras_vit, before"
 LIMIT = "matrix products"
 RATE = "matrix rate"
 OURS = "keras_vit"
@@ -17,7 +18,8 @@ class Contender:
 
     `libraries` are imported before anything is built, so that what they hold
     in memory is known; `hint` says where they come from. Those with an
-    `option` are left out unless it was given. `of` is what they can do.
+    `option` are left out unless it was given. `of` is what they can do, and
+    `arguments` are further ones of the module's `runs`.
     """
 
     module: str
@@ -26,6 +28,7 @@ class Contender:
     hint: str = _EXTRA
     option: str | None = None
     of: tuple = ("inference", "step")
+    arguments: dict = dataclasses.field(default_factory=dict)
 
 
 _PRODUCTS = {
@@ -37,6 +40,10 @@ _PRODUCTS = {
 }
 _KERAS = {
     OURS: Contender("keras_models", "keras_vit", ("keras_vit",)),
+    # The same of another tree.
+    BEFORE: Contender(
+        "keras_models", "keras_vit", ("keras_vit",), option="before"
+    ),
     # As PyTorch's packages compute it: the tanh form is Google's.
     "keras_vit, exact GELU": Contender(
         "keras_models", "keras_vit_erf", ("keras_vit",)
@@ -49,6 +56,20 @@ _KERAS = {
     "zeromodels": Contender(
         "keras_models", "zeromodels", ("zeromodels.models.vit",)
     ),
+}
+# Without Keras's trainer around it.
+_DIRECT = {
+    f"{name}, direct call": dataclasses.replace(
+        _KERAS[name], of=("inference",), arguments={"direct": True}
+    )
+    for name in (OURS, BEFORE, "keras-hub")
+}
+# Keras compiles with XLA by itself under JAX, not under TensorFlow on a CPU.
+_XLA = {
+    f"{name}, XLA": dataclasses.replace(
+        _KERAS[name], arguments={"jit_compile": True}
+    )
+    for name in (OURS, BEFORE, "keras-hub")
 }
 
 
@@ -73,6 +94,7 @@ _TRANSFORMERS = ("transformers.models.vit.modeling_vit",)
 CONTENDERS = {
     "jax": {
         **_KERAS,
+        **_DIRECT,
         "vit_jax (Flax)": Contender(
             "jax_models", "vit_jax", ("vit_jax.models_vit", "optax"), _CLONE
         ),
@@ -81,6 +103,7 @@ CONTENDERS = {
     },
     "tensorflow": {
         **_KERAS,
+        **_XLA,
         **_exported(
             saved_model="SavedModel",
             **_ONNX,
@@ -91,15 +114,24 @@ CONTENDERS = {
     },
     "torch": {
         **_KERAS,
+        **_DIRECT,
         "timm": Contender("torch_models", "timm", _TIMM),
         "timm, torch.compile": Contender(
-            "torch_models", "timm", _TIMM, option="compile"
+            "torch_models",
+            "timm",
+            _TIMM,
+            option="compile",
+            arguments={"compiled": True},
         ),
         "transformers": Contender(
             "torch_models", "transformers", _TRANSFORMERS
         ),
         "transformers, torch.compile": Contender(
-            "torch_models", "transformers", _TRANSFORMERS, option="compile"
+            "torch_models",
+            "transformers",
+            _TRANSFORMERS,
+            option="compile",
+            arguments={"compiled": True},
         ),
         **_exported(**_ONNX, torch_program="torch.export"),
         **_PRODUCTS["torch"],

@@ -7,8 +7,8 @@ import tempfile
 import numpy as np
 from benchmarks import keras_models
 
-from keras_vit.exporting import _export
-from keras_vit.exporting import _formats
+from keras_vit.exporting import export
+from keras_vit.exporting import formats
 
 # A format, and whether its weights are int8.
 saved_model = "saved_model", False
@@ -22,12 +22,12 @@ def runs(written, size, batch, what, dtype):
     if what != "inference" or dtype != "float32":
         raise ValueError(f"exported models have no {what} in {dtype} here")
     name, int8 = written
-    form = _formats.FORMATS[name]
+    form = formats.FORMATS[name]
     shape = (batch, size.image_size, size.image_size, 3)
     # Held open: what runs it may read it piece by piece.
     folder = tempfile.TemporaryDirectory()
     path = pathlib.Path(folder.name) / f"model{form.suffix}"
-    _export.export(
+    export.export(
         keras_models.keras_vit(size),
         path,
         name,

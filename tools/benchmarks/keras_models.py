@@ -58,8 +58,12 @@ def zeromodels(size):
     return vit.ViTImageClassify(config)
 
 
-def runs(build, size, batch, what, dtype):
-    """Returns a function of how many times to run, which waits for the end."""
+def runs(build, size, batch, what, dtype, jit_compile="auto", direct=False):
+    """Returns a function of how many times to run, which waits for the end.
+
+    `direct` calls the model itself: under JAX jitted, under PyTorch without
+    gradients.
+    """
     if dtype != "float32":
         keras.config.set_dtype_policy(
             f"mixed_{dtype}" if what == "step" else dtype
@@ -69,17 +73,39 @@ def runs(build, size, batch, what, dtype):
     images = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
     images = keras.ops.convert_to_tensor(images)
     if what == "inference":
-        return lambda times: [
-            model.predict_on_batch(images) for _ in range(times)
-        ]
+        if jit_compile is True:
+            model.jit_compile = True
+        once = _direct(model) if direct else model.predict_on_batch
+        return lambda times: [once(images) for _ in range(times)]
     SGD = keras.optimizers.SGD
     if build is keras_vit_sgd:
         from keras_vit.training import SGD
     model.compile(
         SGD(1e-3, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=jit_compile,
     )
     labels = keras.ops.convert_to_tensor(np.arange(batch) % size.classes)
     return lambda times: [
         model.train_on_batch(images, labels) for _ in range(times)
     ]
+
+
+def _direct(model):
+    if keras.config.backend() == "torch":
+        import torch
+
+        def call(images):
+            with torch.inference_mode():
+                logits = model(images, training=False)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            return logits
+
+        return call
+    import jax
+
+    weights = [[v.value for v in model.trainable_variables]]
+    weights.append([v.value for v in model.non_trainable_variables])
+    call = jax.jit(lambda w, x: model.stateless_call(*w, x, training=False)[0])
+    return lambda images: jax.block_until_ready(call(weights, images))

@@ -5,7 +5,12 @@ and threads. All of one backend are alive together and take turns, round after
 round, so that what else the machine does befalls them all. The first runs,
 which compile and allocate, are apart. A training step is forward,
 cross-entropy, gradients and SGD with momentum; of the matrix products, their
-sum and its gradients.
+sum and its gradients. All Keras models run by `predict_on_batch` and
+`train_on_batch`; those named "direct call" are called without them.
+
+`--before FOLDER` adds keras_vit of another clone of the repository, so that a
+change is measured against the state before it, in the same minutes. "ours is"
+compares the best times, "by round" is the median of the ratios of each round.
 
 Two are no models: "matrix products" are those of the model and nothing else,
 which is the limit; "matrix rate" is one large square product, of which MFU is
@@ -14,6 +19,7 @@ what it held when its libraries were imported ("libs MB") and nothing was built;
 on a GPU, what the backend allocated there.
 """
 
+import argparse
 import dataclasses
 import json
 import os
@@ -23,6 +29,7 @@ import subprocess
 import sys
 
 from benchmarks import report
+from benchmarks.contenders import BEFORE
 from benchmarks.contenders import CONTENDERS
 from benchmarks.sizes import SIZES
 
@@ -34,7 +41,9 @@ def main(a):
     for backend in a.backend:
         for size in a.size:
             for what in a.what:
-                writer.add(measured(a, backend, size, what))
+                for batch in a.batch:
+                    one = argparse.Namespace(**{**vars(a), "batch": batch})
+                    writer.add(measured(one, backend, size, what))
     writer.write(report.bars)
 
 
@@ -53,7 +62,8 @@ def measured(a, backend, size, what):
             if what not in contender.of:
                 continue
             option = contender.option
-            if option and not getattr(a, option) and not a.only:
+            needed = not a.only or option == "before"
+            if option and not getattr(a, option) and needed:
                 print(f"{name:24} skipped: --{option} was not given")
                 continue
             process = _start(a, backend, name, size, what)
@@ -79,8 +89,11 @@ def measured(a, backend, size, what):
 
 
 def _start(a, backend, name, size, what):
+    # That of "keras_vit, before, XLA" too.
+    tree = a.before if name.startswith(BEFORE) else TOOLS.parent
     job = {
         "backend": backend,
+        "tree": str(tree),
         "name": name,
         "size": dataclasses.asdict(_size(a, size)),
         "what": what,
@@ -93,11 +106,12 @@ def _start(a, backend, name, size, what):
         **threads,
         "KERAS_BACKEND": backend,
         "PYTHONPATH": os.pathsep.join(
-            [str(TOOLS), os.environ.get("PYTHONPATH", "")]
+            [str(tree), str(TOOLS), os.environ.get("PYTHONPATH", "")]
         ),
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.worker", json.dumps(job)],
+        # -P: keras_vit of `tree`, not of the folder that this runs in.
+        [sys.executable, "-P", "-m", "benchmarks.worker", json.dumps(job)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=None if a.verbose else subprocess.DEVNULL,

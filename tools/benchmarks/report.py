@@ -5,6 +5,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import statistics
 import sys
 
 from benchmarks.contenders import LIMIT
@@ -26,7 +27,7 @@ def cells(rows):
     ours, limit, rate = (found.get(name) for name in (OURS, LIMIT, RATE))
     titles = (
         "|best ms|median|images/s|Gflop/s|of limit|MFU|MB|libs MB|first s|"
-        "ours is"
+        "ours is|by round"
     ).split("|")
     table = [titles]
     for row in rows:
@@ -46,9 +47,16 @@ def cells(rows):
                 f"{row['libraries_megabytes']:.0f}",
                 f"{row['first_call']:.1f}",
                 f"{row['best'] / ours['best']:.2f}x" if ours and model else "-",
+                f"{_by_round(row, ours):.2f}x" if ours and model else "-",
             ]
         )
     return table
+
+
+def _by_round(row, ours):
+    """Returns the median of how much longer than ours each round took."""
+    pairs = zip(row["seconds"], ours["seconds"], strict=True)
+    return statistics.median(theirs / own for theirs, own in pairs)
 
 
 def table(rows):

@@ -8,6 +8,7 @@ allocator. No GPU was at hand: these paths are plain, and have never run.
 import importlib
 import json
 import os
+import pathlib
 import sys
 import time
 
@@ -42,7 +43,7 @@ def _ready(job):
     contender = CONTENDERS[job["backend"]][job["name"]]
     module = importlib.import_module(f"benchmarks.{contender.module}")
     for library in contender.libraries:
-        importlib.import_module(library)
+        _check(importlib.import_module(library), job)
     libraries = _megabytes("VmRSS")
     arguments = {
         "size": Size(**job["size"]),
@@ -51,9 +52,7 @@ def _ready(job):
     function = getattr(module, contender.function)
     started = time.perf_counter()
     if hasattr(module, "runs"):
-        if contender.option == "compile":
-            arguments["compiled"] = True
-        run = module.runs(function, **arguments)
+        run = module.runs(function, **arguments, **contender.arguments)
     else:
         run = function(**arguments)
     built = time.perf_counter() - started
@@ -70,6 +69,14 @@ def _ready(job):
         "device": _gpu(job["backend"]),
         "flops": getattr(run, "flops", None),
     }
+
+
+def _check(library, job):
+    """Raises an ImportError if this is keras_vit, but of another tree."""
+    if library.__name__ == "keras_vit":
+        found = pathlib.Path(library.__file__).resolve().parents[1]
+        if found != pathlib.Path(job["tree"]).resolve():
+            raise ImportError(f"keras_vit is imported from {str(found)!r}")
 
 
 def _reason(error, job):

@@ -1,0 +1,407 @@
+"""Read and write the arrays of checkpoint files.
+
+`.npz` is read by NumPy without pickled objects, `.safetensors` by its own
+library, and PyTorch's files by `torch_files.py`. Keras's files, which hold more
+than arrays, are in `keras_files.py`. A reader returns `(arrays, problems)`, so
+that one error can list everything that is wrong with a file.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import secrets
+import sys
+import zipfile
+
+import ml_dtypes
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from keras_vit.checkpoints import _archives
+from keras_vit.checkpoints import torch_files
+
+MAX_JSON_BYTES = 2**26  # parsed JSON takes several times as much memory
+# NumPy has more float types (longdouble), which no file type can store.
+FLOAT_TYPES = ("float64", "float32", "float16", "bfloat16")
+MAX_REPORTED = 20  # problems in one error
+MIN_TRACKED_BYTES = 1e8  # less is done before a progress bar could be read
+
+
+def read(path, finite=True):
+    """Read the arrays of a checkpoint.
+
+    Args:
+        path: Path of a .npz, .safetensors, .pth, .pt or .bin file, of the
+            index of a sharded one (.index.json), or of a Hugging Face folder.
+        finite: Boolean. Whether every value must be finite, as for a model.
+
+    Returns:
+        Dict of keys to arrays.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it cannot be read, or holds anything but arrays of
+            (finite) floats.
+    """
+    path = existing_path(path)
+    if path.is_dir():
+        path = _weights_in_folder(path)
+    if path.name.endswith(".index.json"):
+        arrays, problems = _read_shards(path)
+    else:
+        arrays, problems = _reader(path)(path)
+    check_arrays(path, arrays, problems, finite)
+    return arrays
+
+
+def write(arrays, path, overwrite=False, dtype=None):
+    """Write arrays to a file, completely or not at all.
+
+    Args:
+        arrays: Dict of keys to arrays.
+        path: A path that ends in one of `SUFFIXES`.
+        overwrite: Boolean. Whether an existing file may be replaced.
+        dtype: `numpy.dtype` to convert all arrays to; None keeps their types.
+
+    Raises:
+        FileExistsError: if the file exists and `overwrite` is False.
+        ValueError: if the path ends in anything else.
+    """
+    path = pathlib.Path(path).expanduser()
+    if path.suffix not in SUFFIXES:
+        raise ValueError(
+            f"The file's name must end in {', '.join(SUFFIXES)}. Received: "
+            f"{str(path)!r}"
+        )
+    writer = FILE_TYPES[path.suffix][1]
+    with atomic_write(path, overwrite) as temporary:
+        writer(_converted(arrays, path, dtype), pathlib.Path(temporary))
+
+
+def existing_path(path):
+    """Return the `pathlib.Path` of an existing file or folder.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if `path` is not a path, or is a pipe or a device.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ValueError(
+            f"A checkpoint is given by its path. Received: {path!r}"
+        )
+    path = pathlib.Path(path).expanduser()
+    if not path.exists():
+        by_name = (
+            ""
+            if path.suffix
+            else " Released weights by name are an argument of a model, "
+            f"keras_vit.ViTB16(weights={str(path)!r}) (list_weights())."
+        )
+        raise FileNotFoundError(
+            f"There is no file {str(path)!r}. Give the path of a checkpoint: "
+            f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of "
+            f"Hugging Face's.{by_name}"
+        )
+    if not (path.is_file() or path.is_dir()):
+        raise ValueError(f"{str(path)!r} is no file, but a pipe or a device.")
+    return path
+
+
+def resolve_run_folder(path):
+    """Return the path of the model in a recipe's run folder, else `path`."""
+    if isinstance(path, (str, os.PathLike)):
+        model = pathlib.Path(path).expanduser() / "model.keras"
+        if model.is_file():
+            return str(model)
+    return path
+
+
+def read_config(path, name="config.json"):
+    """Return the config.json in a folder or next to a file; {} without one."""
+    path = pathlib.Path(path).expanduser()
+    path = (path if path.is_dir() else path.parent) / name
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        return {}
+
+
+def read_json(path):
+    """Return the dict in a JSON file; {} if it holds something else."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{str(path)!r} is no file.")
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise ValueError(f"it has more than {MAX_JSON_BYTES:,} bytes")
+        content = json.loads(
+            path.read_text(encoding="utf-8"),
+            object_pairs_hook=_archives.reject_duplicate_keys,
+        )
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{str(path)!r} is not valid JSON: {error}") from error
+    return content if isinstance(content, dict) else {}
+
+
+def check_arrays(path, arrays, problems=(), finite=True):
+    """Raise one `ValueError` that lists every array that cannot be used.
+
+    Args:
+        path: Path of the file, for the message.
+        arrays: Dict of keys to arrays.
+        problems: Strings. Problems that the file's reader found.
+        finite: Boolean. Whether every value must be finite.
+    """
+    problems = list(problems)
+    for key, array in arrays.items():
+        if not key.isprintable():
+            problems.append(f"{key!r}: a key with unprintable characters")
+        elif str(array.dtype) not in FLOAT_TYPES:
+            problems.append(f"{key}: type {array.dtype}, expected floats")
+        elif not array.size:
+            problems.append(f"{key}: no values, its shape is {array.shape}")
+        elif finite and not np.isfinite(array).all():
+            problems.append(f"{key}: not all values are finite")
+    if problems:
+        more = len(problems) - MAX_REPORTED
+        lines = [*problems[:MAX_REPORTED], *([f"and {more} more"] * (more > 0))]
+        raise ValueError(
+            f"{str(path)!r} holds arrays that cannot be used:\n"
+            + "\n".join(f"  {line}" for line in lines)
+        )
+
+
+@contextlib.contextmanager
+def atomic_write(path, overwrite=False):
+    """Yield a temporary path that replaces `path` when the body is done.
+
+    If the body fails, `path` stays as it was.
+
+    Args:
+        path: Path of the file to write.
+        overwrite: Boolean. Whether an existing file may be replaced.
+
+    Raises:
+        FileExistsError: if the file exists and `overwrite` is False.
+        FileNotFoundError: if its folder does not exist.
+    """
+    path = pathlib.Path(path).expanduser()
+    if path.exists() and not overwrite:
+        raise FileExistsError(
+            f"{str(path)!r} exists. Choose another name, or pass "
+            "`overwrite=True` (`--overwrite` on the command line)."
+        )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"There is no folder {str(path.parent)!r} to write {path.name!r} "
+            "in. Make it first."
+        )
+    temporary = str(path.parent / f"tmp{secrets.token_hex(8)}{path.name}")
+    # Not by `tempfile`, which makes files that only their owner can read: the
+    # system applies the umask to this mode, as to any new file.
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    os.close(os.open(temporary, flags, 0o666))
+    mode = os.stat(temporary).st_mode
+    try:
+        yield temporary
+        os.chmod(temporary, mode)  # safetensors puts a file of 0o600 there
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def track(items, title, size=None):
+    """Iterate over items, with a progress bar if stderr is a terminal.
+
+    Args:
+        items: A sequence.
+        title: String. What is being done.
+        size: Integer. Bytes of the work, which has no bar if they are few.
+    """
+    if sys.stderr.isatty() and (size is None or size > MIN_TRACKED_BYTES):
+        try:
+            from rich.console import Console
+            from rich.progress import track as bar
+        except ImportError:
+            pass
+        else:
+            console = Console(stderr=True)
+            return bar(items, title, console=console, transient=True)
+    return iter(items)
+
+
+def _converted(arrays, path, dtype):
+    """Yield `(key, array)` with each array in the type to be written."""
+    size = sum(array.nbytes for array in arrays.values())
+    for key in track(list(arrays), f"writing {path.suffix[1:]}", size):
+        array = arrays[key]
+        yield key, array if dtype is None else array.astype(dtype, copy=False)
+
+
+def _reader(path):
+    if path.suffix in FILE_TYPES:
+        return FILE_TYPES[path.suffix][0]
+    raise ValueError(
+        f"The file's name must end in {', '.join(SUFFIXES)}, .keras or "
+        f".weights.h5. Received: {str(path)!r}"
+    )
+
+
+def _weights_in_folder(folder):
+    names = [
+        name + suffix
+        for suffix in ("", ".index.json")
+        for name in ("model.safetensors", "pytorch_model.bin")
+    ]
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise FileNotFoundError(
+        f"The folder {str(folder)!r} has no weights: expected one of "
+        f"{', '.join(names)}."
+    )
+
+
+def _read_shards(path):
+    index = read_json(path).get("weight_map")
+    if not isinstance(index, dict) or not index:
+        raise ValueError(f"{str(path)!r} names no shards in 'weight_map'.")
+    arrays, problems, shard_of = {}, [], {}
+    for name in sorted(set(map(str, index.values()))):
+        # Only files in the folder of the index are opened.
+        if pathlib.PurePath(name).name != name or "\\" in name:
+            raise ValueError(
+                f"{str(path)!r} names a shard outside of its folder: {name!r}"
+            )
+        shard = path.parent / name
+        if not os.path.isfile(shard):  # False for names no file can have
+            raise FileNotFoundError(
+                f"{str(path)!r} names the shard {name!r}, which is not there."
+            )
+        found, wrong = _reader(shard)(shard)
+        problems += wrong
+        problems += [
+            f"{key}: in {shard_of[key]} and in {name}"
+            for key in sorted(found.keys() & arrays.keys())
+        ]
+        arrays.update(found)
+        shard_of.update(dict.fromkeys(found, name))
+    for key in sorted(index):
+        if key not in shard_of:
+            problems.append(f"{key}: in no shard")
+        elif shard_of[key] != index[key]:
+            problems.append(f"{key}: in {shard_of[key]}, not in {index[key]}")
+    return arrays, problems
+
+
+def _read_npz(path):
+    kind = "an .npz file (a zip archive of arrays)"
+    if not zipfile.is_zipfile(path):
+        raise _archives.format_error(kind, path)
+    arrays, problems = {}, []
+    with (
+        _archives.parsing(kind, path),
+        _archives.open_archive(path, _archives.METHODS_WITH_LZMA) as archive,
+    ):
+        size = path.stat().st_size
+        for member in track(archive.infolist(), f"reading {path.name}", size):
+            key = member.filename.removesuffix(".npy")
+            try:
+                if key in arrays:
+                    raise ValueError("is there twice")
+                arrays[key] = _read_npy(archive, member)
+            except _archives.PARSE_ERRORS as error:
+                problems.append(f"{key}: {error}")
+    return arrays, problems
+
+
+def _read_npy(archive, member):
+    with archive.open(member) as file:
+        shape, dtype = _read_npy_header(file)
+        if dtype.names or dtype.subdtype:
+            raise ValueError(f"type {dtype}, expected floats")
+        if not dtype.hasobject:  # which `read_array` refuses
+            # Before NumPy allocates memory for that shape.
+            stored = member.file_size - file.tell()
+            _archives.check_shape(shape, dtype.itemsize, stored)
+    with archive.open(member) as file:
+        if member.compress_type == zipfile.ZIP_LZMA:
+            file = _SmallReads(file)
+        array = np.lib.format.read_array(file, allow_pickle=False)
+    # NumPy does not know the name bfloat16 and reads two bytes (big_vision).
+    if array.dtype == np.dtype("V2"):
+        array = array.view(ml_dtypes.bfloat16)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array
+
+
+class _SmallReads:
+    """A file that returns 4 KiB at most; NumPy asks again for the rest."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def read(self, size):
+        return self.file.read(min(size, 2**12))
+
+
+def _read_npy_header(file):
+    """Return `(shape, dtype)` of an .npy file."""
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        read_header = np.lib.format.read_array_header_1_0
+    elif version == (2, 0):
+        read_header = np.lib.format.read_array_header_2_0
+    else:
+        raise ValueError(f"an .npy header of version {version}")
+    try:
+        shape, _, dtype = read_header(file)
+    except Exception as error:
+        # NumPy lets Python parse the header as source code of at most 10,000
+        # characters, which raises all sorts of errors; of deep nesting, even
+        # MemoryError.
+        raise ValueError(f"a broken .npy header ({error})") from error
+    return shape, dtype
+
+
+def _write_npz(items, path):
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+        for key, array in items:
+            with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _read_safetensors(path):
+    arrays, problems = {}, []
+    kind, errors = "a .safetensors file", (safetensors.SafetensorError,)
+    with (
+        _archives.parsing(kind, path, errors),
+        safetensors.safe_open(path, framework="numpy") as file,
+    ):
+        keys, size = list(file.keys()), path.stat().st_size
+        for key in track(keys, f"reading {path.name}", size):
+            dtype = file.get_slice(key).get_dtype()
+            if dtype in ("F64", "F32", "F16", "BF16"):
+                arrays[key] = file.get_tensor(key)
+            else:
+                problems.append(f"{key!s}: type {dtype}, expected floats")
+    return arrays, problems
+
+
+def _write_safetensors(items, path):
+    # The library copies the memory of an array as it is, whatever its strides.
+    arrays = {key: np.require(array, None, "C") for key, array in items}
+    safetensors.numpy.save_file(arrays, path, metadata={"format": "pt"})
+
+
+FILE_TYPES = {  # suffix: (reader, writer)
+    ".npz": (_read_npz, _write_npz),
+    ".safetensors": (_read_safetensors, _write_safetensors),
+    ".pth": (torch_files.read_torch, torch_files.write_torch),
+    ".pt": (torch_files.read_torch, torch_files.write_torch),
+    ".bin": (torch_files.read_torch, torch_files.write_torch),
+}
+SUFFIXES = tuple(FILE_TYPES)

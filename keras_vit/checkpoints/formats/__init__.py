@@ -1,0 +1,261 @@
+"""The layouts of arrays that are read and written, one file per code base."""
+
+from keras_vit._warnings import warn
+from keras_vit.checkpoints import infer
+from keras_vit.checkpoints.formats import google
+from keras_vit.checkpoints.formats.google import BIG_VISION
+from keras_vit.checkpoints.formats.google import BIT
+from keras_vit.checkpoints.formats.google import VIT_JAX
+from keras_vit.checkpoints.formats.huggingface import HUGGINGFACE
+from keras_vit.checkpoints.formats.layout import Layout as Layout
+from keras_vit.checkpoints.formats.meta import DINOV2
+from keras_vit.checkpoints.formats.meta import MAE
+from keras_vit.checkpoints.formats.timm import TIMM
+from keras_vit.checkpoints.formats.torchvision import TORCHVISION
+from keras_vit.checkpoints.weight_map import raise_problems
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        VIT_JAX,
+        BIG_VISION,
+        TIMM,
+        HUGGINGFACE,
+        TORCHVISION,
+        DINOV2,
+        MAE,
+        BIT,
+    )
+}
+
+# Constants of ResNets that arrays do not show, by the code that they are from.
+RESNET_CONSTANTS = {
+    "vit_jax": google.VIT_JAX_CONSTANTS,
+    "bit": google.BIT_CONSTANTS,
+}
+
+
+def check_layout(layout):
+    """Raises a `ValueError` unless a layout is known, or None."""
+    name = (layout or "").partition(":")[0]
+    if layout is not None and name not in LAYOUTS:
+        raise ValueError(
+            f"`layout` must be one of {', '.join(map(repr, LAYOUTS))}. "
+            f"Received: layout={layout!r}"
+        )
+
+
+def get_weight_map(layout, weights=()):
+    """Returns the `WeightMap` of a layout.
+
+    Args:
+        layout: String: a name, or `name:variant`. Without a variant it is the
+            first that has a key for every weight, or the first.
+        weights: Our paths of what is to be written.
+
+    Raises:
+        ValueError: if there is no such layout or variant.
+    """
+    check_layout(layout)
+    name, _, variant = layout.partition(":")
+    maps = LAYOUTS[name].maps
+    if not variant:
+        complete = (m for m in maps if not m.unmapped_paths(weights))
+        return next(complete, maps[0])
+    for weight_map in maps:
+        if weight_map.variant == variant:
+            return weight_map
+    variants = [repr(m.variant) for m in maps if m.variant]
+    raise ValueError(
+        f"The variants of the layout {name!r} are "
+        f"{', '.join(variants) or 'none'}. Received: layout={layout!r}"
+    )
+
+
+def detect_layout(arrays, layout=None):
+    """Returns `(name, weight_map)` of a checkpoint's layout.
+
+    Args:
+        arrays: Dict of the checkpoint's keys to arrays, as in the file.
+        layout: String: a name or `name:variant`, which is then the only
+            candidate; None for all layouts.
+
+    Raises:
+        ValueError: if the layout is unknown, or keys fit none or several.
+    """
+    check_layout(layout)
+    name, _, variant = (layout or "").partition(":")
+    matches, nearest = {}, (len(arrays) + 1, None, None, ())
+    for candidate in [name] if name else LAYOUTS:
+        marker = LAYOUTS[candidate].marker
+        normalized = LAYOUTS[candidate].normalize(arrays)
+        if marker and not name and marker not in normalized:
+            continue
+        for weight_map in LAYOUTS[candidate].maps:
+            if variant and weight_map.variant != variant:
+                continue
+            unmapped = weight_map.unmapped_keys(normalized)
+            if len(unmapped) < nearest[0]:
+                nearest = (len(unmapped), candidate, weight_map, unmapped)
+            complete = all(key in normalized for key in weight_map.required)
+            if not unmapped and (complete or variant):
+                matches.setdefault(candidate, weight_map)
+    if "bit" in matches:
+        matches.pop("vit_jax", None)  # the ResNet of a hybrid alone
+    # Where the keys of Google's two are the same, so is their meaning.
+    if len(matches) == 1 or matches.keys() == {"vit_jax", "big_vision"}:
+        return next(iter(matches.items()))
+    count, candidate, weight_map, unmapped = nearest
+    if name and weight_map is not None:
+        return name, weight_map  # the reader lists what does not fit
+    if matches:
+        raise ValueError(
+            f"The keys fit several layouts: {', '.join(matches)}. Give one as "
+            "`layout`."
+        )
+    if any(key.startswith("_torch_params.") for key in arrays):
+        raise ValueError(
+            "These are the names that Keras gives its `state_dict`, which are "
+            "no layout. Write the model with `model.save(PATH.keras)`, or "
+            "`keras_vit.converters.save`."
+        )
+    if weight_map is None or count == len(arrays):
+        raise ValueError(
+            "The keys fit no layout. The first are: "
+            f"{', '.join(sorted(arrays)[:5])}. Known layouts: "
+            f"{', '.join(LAYOUTS)}."
+        )
+    raise_problems(
+        {"Arrays that it has no place for": unmapped},
+        f"The keys fit no layout. The nearest is {candidate!r}.",
+    )
+
+
+def implied_arguments(layout, weight_map, paths):
+    """Returns the arguments of a model's function that a code base implies.
+
+    Args:
+        layout: Name of the layout.
+        weight_map: The `WeightMap` of the file.
+        paths: Our paths of its arrays.
+    """
+    layout, variant = LAYOUTS[layout.partition(":")[0]], weight_map.variant
+    family = infer.family(paths)
+    if family == "bit":
+        _, constants = layout.resnets.get(variant, BIT.resnets[""])
+        return dict(constants)
+    arguments = {**layout.arguments, **layout.implied(variant, paths)}
+    if family == "hybrid":
+        arguments.update(layout.stem)
+    return arguments
+
+
+def read_config_arguments(config, layout):
+    """Returns the arguments that a checkpoint's config.json implies.
+
+    Warns if it is one of another code base, which is ignored.
+
+    Args:
+        config: Dict, the contents of the file.
+        layout: Name of the layout of the arrays.
+    """
+    if is_config_of(config, layout):
+        return LAYOUTS[layout].read_config(config)
+    for other in LAYOUTS:
+        if is_config_of(config, other):
+            warn(
+                f"The config.json in the checkpoint's folder is ignored: it is "
+                f"one of {other}, and the arrays are in the layout {layout!r}. "
+                "Move it elsewhere, or give what it holds as arguments."
+            )
+    return {}
+
+
+def is_config_of(config, layout):
+    """Whether a config.json is one of a layout's code base."""
+    layout = LAYOUTS.get(layout)
+    return layout is not None and layout.config_key in config
+
+
+def check_representable(arguments, layout):
+    """Raises a `ValueError` if a layout's code would compute something else.
+
+    Weights that a layout has no key for are found when they are converted;
+    this is about what arrays do not show.
+
+    Args:
+        arguments: Dict of arguments of `VisionTransformer` or `BiT`.
+        layout: String: the layout to write, `name` or `name:variant`.
+    """
+    name, _, variant = layout.partition(":")
+    layout = LAYOUTS[name]
+    if "hidden_size" not in arguments:
+        versions = [version for version, _ in layout.resnets.values()]
+        if arguments["preactivation"] not in versions:
+            version = "v2" if arguments["preactivation"] else "v1"
+            raise ValueError(
+                f"The layout {name!r} cannot hold the model: a ResNet "
+                f"{version} without a Vision Transformer. The layout 'bit' can."
+            )
+        return
+    reasons = [
+        *_position_reasons(arguments, layout, variant),
+        *_pooling_reasons(arguments, layout),
+        *layout.unsupported(arguments, variant),
+    ]
+    if reasons:
+        raise ValueError(
+            f"The layout {name!r} cannot hold the model: {'; '.join(reasons)}."
+        )
+
+
+def _position_reasons(arguments, layout, variant):
+    mode = arguments["position_embedding"]
+    placement = arguments.get("position_placement", "stem")
+    if mode in ("learned_2d", "relative"):
+        yield f"it has no place for {mode} positions"
+    elif placement != "stem":
+        yield f"it has no place for positions in {placement}"
+    elif mode == "sincos2d" and not layout.fixed_positions:
+        yield "fixed positions (sincos2d)"
+    if mode != "learned":
+        return
+    prefix = arguments["position_prefix"]
+    possible = layout.possible_prefixes(variant)
+    counts = [infer.num_tokens_with_position(p, arguments) for p in possible]
+    if infer.num_tokens_with_position(prefix, arguments) not in counts:
+        yield (
+            f"positions for {prefix!r} of the tokens before the patches; it "
+            f"has them for {possible[0]!r}"
+        )
+
+
+def _pooling_reasons(arguments, layout):
+    pooling, class_token = arguments["pooling"], arguments["class_token"]
+    if layout.needs_class_token and not class_token:
+        yield "a model without a class token"
+    decided = None not in layout.poolings.values()  # also without a head
+    if not (arguments["classes"] or decided):
+        return
+    if pooling not in layout.poolings or (
+        decided and layout.poolings[pooling] != class_token
+    ):
+        token = f" {'with' if class_token else 'without'} a class token"
+        yield f"pooling {pooling!r}" + (token if decided else "")
+
+
+def first_patch_is_possible(layout, arguments):
+    """Whether arrays that are read as a mean over the patches may be those of
+    big_vision's `pool_type="0"`, which takes the first patch.
+
+    Args:
+        layout: Name of the layout.
+        arguments: Dict of arguments of `VisionTransformer`.
+    """
+    layout = LAYOUTS.get(layout.partition(":")[0])
+    return (
+        layout is not None
+        and "first_patch" in layout.poolings
+        and arguments.get("pooling") == "gap"
+        and arguments.get("classes") is not None
+    )

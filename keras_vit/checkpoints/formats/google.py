@@ -1,0 +1,280 @@
+"""Google's code bases: vit_jax, big_vision and big_transfer.
+
+https://github.com/google-research/vision_transformer (layout "vit_jax"),
+https://github.com/google-research/big_vision ("big_vision") and
+https://github.com/google-research/big_transfer ("bit").
+"""
+
+import re
+
+from keras_vit.checkpoints.formats.layout import Layout
+from keras_vit.checkpoints.formats.layout import replace_prefix
+from keras_vit.checkpoints.weight_map import FLAX
+from keras_vit.checkpoints.weight_map import TENSORFLOW
+from keras_vit.checkpoints.weight_map import WeightMap
+from keras_vit.checkpoints.weight_map import rename_keys
+
+_ARGUMENTS = {
+    "activation": "gelu_tanh",
+    "norm_epsilon": 1e-6,
+    "resampling": "bilinear_align_corners",
+}
+# vit_jax, models_resnet.py; big_vision, bit.py
+VIT_JAX_CONSTANTS = {
+    "group_norm_epsilon": 1e-6,
+    "std_epsilon": 1e-5,
+    "std_epsilon_place": "std",
+    "conv_padding": "same",
+    "pool_padding": "same",
+}
+# big_transfer
+BIT_CONSTANTS = {
+    "group_norm_epsilon": 1e-5,
+    "std_epsilon": 1e-10,
+    "std_epsilon_place": "variance",
+    "conv_padding": "symmetric",
+    "pool_padding": "zeros",
+}
+# big_vision, bit_paper.py
+BIT_PAPER_CONSTANTS = {**BIT_CONSTANTS, "pool_padding": "symmetric"}
+
+_NOT_ON_PYPI = "the original code is not on PyPI"
+_INPUT_POSITIONS = "Transformer/posembed_input/pos_embedding"
+
+
+def _attention(ours, theirs):
+    return (
+        *(
+            (f"{ours}/{name}/*", f"{theirs}/{name}/*", "heads")
+            for name in ("query", "key", "value")
+        ),
+        (f"{ours}/attention_output/*", f"{theirs}/out/*", "merge"),
+    )
+
+
+def _mlp(ours, theirs):
+    return (
+        (f"{ours}/dense_1/*", f"{theirs}/Dense_0/*", "linear"),
+        (f"{ours}/dense_2/*", f"{theirs}/Dense_1/*", "linear"),
+    )
+
+
+def _encoder(positions, block, names):
+    """A Vision Transformer; `names` are those of a block's attention, second
+    norm and MLP. Without `{i}` in `block`, its arrays are stacked."""
+    attention, norm_2, mlp = names
+    block = f"Transformer/{block}"
+    return (
+        ("patch_embedding/*", "embedding/*", "conv"),
+        ("class_token/tokens", "cls", "array"),
+        ("position_embedding/embedding", positions, "array"),
+        ("block_{i}/norm_1/*", f"{block}/LayerNorm_0/*", "norm"),
+        *_attention("block_{i}/attention", f"{block}/{attention}"),
+        ("block_{i}/norm_2/*", f"{block}/{norm_2}/*", "norm"),
+        *_mlp("block_{i}/mlp", f"{block}/{mlp}"),
+        ("encoder_norm/*", "Transformer/encoder_norm/*", "norm"),
+        ("pre_logits/*", "pre_logits/*", "linear"),
+        ("head/*", "head/*", "linear"),
+    )
+
+
+# The files released in 2020 number the submodules of a block with one
+# counter; today's Flax numbers each class on its own. vit_jax reads both.
+_NAMES_2020 = ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
+_NAMES = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+
+
+def _resnet_v1(group_norm):
+    """The ResNet of vit_jax's hybrids, and big_vision's bit.py."""
+    ours, unit = "stage_{s}_unit_{u}", "block{s}/unit{u}"
+    layers = [
+        ("root_conv/*", "conv_root/*", "conv"),
+        ("root_norm/*", "gn_root/*", group_norm),
+    ]
+    for our_name, name in (
+        ("1", "1"),
+        ("2", "2"),
+        ("3", "3"),
+        ("proj", "_proj"),
+    ):
+        layers += [
+            (f"{ours}/conv_{our_name}/*", f"{unit}/conv{name}/*", "conv"),
+            (f"{ours}/norm_{our_name}/*", f"{unit}/gn{name}/*", group_norm),
+        ]
+    return tuple(layers)
+
+
+_GROUP_NORM = re.compile(r"(.*/)?gn(_root|_proj|\d)/(scale|bias)")
+
+
+def _reshape_group_norms(arrays, shape):
+    """Returns arrays whose group norms have another number of axes: today's
+    Flax has one, released files have four."""
+    return {
+        key: array.reshape(shape)
+        if _GROUP_NORM.fullmatch(key)
+        and array.ndim in (1, 4)
+        and array.size == array.shape[-1]
+        else array
+        for key, array in arrays.items()
+    }
+
+
+def _normalize_vit_jax(arrays):
+    arrays = replace_prefix(arrays, "opt/target/")
+    return _reshape_group_norms(arrays, (1, 1, 1, -1))
+
+
+VIT_JAX = Layout(
+    "vit_jax",
+    tuple(
+        WeightMap(
+            variant,
+            FLAX,
+            (
+                *_resnet_v1("group_norm"),
+                *_encoder(_INPUT_POSITIONS, "encoderblock_{i}", names),
+            ),
+        )
+        for variant, names in (("", _NAMES_2020), ("current", _NAMES))
+    ),
+    arguments=_ARGUMENTS,
+    normalize=_normalize_vit_jax,
+    position_prefixes={"": ("all",)},
+    stem=VIT_JAX_CONSTANTS,
+    poolings={"token": True, "gap": False},
+    reference=_NOT_ON_PYPI,
+)
+
+
+def _big_vision(variant, block):
+    head = "MAPHead_0"
+    return WeightMap(
+        variant,
+        FLAX,
+        (
+            *_encoder("pos_embedding", block, _NAMES),
+            ("pooling/probe", f"{head}/probe", "array"),
+            *_attention(
+                "pooling/attention", f"{head}/MultiHeadDotProductAttention_0"
+            ),
+            ("pooling/norm/*", f"{head}/LayerNorm_0/*", "norm"),
+            *_mlp("pooling/mlp", f"{head}/MlpBlock_0"),
+        ),
+        prefix="params/",
+    )
+
+
+def _normalize_big_vision(arrays):
+    """Renames as big_vision's `fix_old_checkpoints`, and more prefixes: an
+    optimizer's, and that of the image tower of SigLIP."""
+    for prefix in ("opt/target/", "params/img/", "params/"):
+        stripped = replace_prefix(arrays, prefix)
+        if stripped is not arrays:
+            arrays = stripped
+            break
+
+    def rename(key):
+        if key in (_INPUT_POSITIONS, "Transformer/pos_embedding"):
+            key = "pos_embedding"
+        if re.match(
+            "probe$|(MultiHeadDotProductAttention|LayerNorm|MlpBlock)_0/", key
+        ):
+            key = f"MAPHead_0/{key}"
+        return key
+
+    return replace_prefix(rename_keys(arrays, rename), "", "params/")
+
+
+BIG_VISION = Layout(
+    "big_vision",
+    (
+        _big_vision("", "encoderblock_{i}"),
+        _big_vision("scan", "encoderblock"),
+    ),
+    arguments=_ARGUMENTS,
+    normalize=_normalize_big_vision,
+    # Old files have a position for the class token.
+    position_prefixes={"": ("none", "all")},
+    stem=VIT_JAX_CONSTANTS,
+    poolings={"token": True, "gap": False, "first_patch": False, "map": False},
+    fixed_positions=True,
+    reference=_NOT_ON_PYPI,
+)
+
+
+def _big_transfer():
+    """The released files, written by TensorFlow."""
+    ours, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
+    conv = "standardized_conv2d/*"
+    layers = [("root_conv/*", f"root_block/{conv}", "conv")]
+    for number, letter in zip("123", "abc", strict=True):
+        layers += [
+            (
+                f"{ours}/norm_{number}/*",
+                f"{unit}/{letter}/group_norm/*",
+                "norm",
+            ),
+            (f"{ours}/conv_{number}/*", f"{unit}/{letter}/{conv}", "conv"),
+        ]
+    layers += [
+        (f"{ours}/conv_proj/*", f"{unit}/a/proj/{conv}", "conv"),
+        ("final_norm/*", "group_norm/*", "norm"),
+        ("head/*", "head/conv2d/*", "pointwise"),
+    ]
+    return WeightMap("", TENSORFLOW, tuple(layers), prefix="resnet/")
+
+
+def _bit_paper():
+    """big_vision's bit_paper.py, which renames the released files so."""
+    ours, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
+    layers = [("root_conv/*", "root_block/conv_root/*", "conv")]
+    for number in "123":
+        layers += [
+            (f"{ours}/norm_{number}/*", f"{unit}/gn{number}/*", "group_norm"),
+            (f"{ours}/conv_{number}/*", f"{unit}/conv{number}/*", "conv"),
+        ]
+    layers += [
+        (f"{ours}/conv_proj/*", f"{unit}/conv_proj/*", "conv"),
+        ("final_norm/*", "norm-pre-head/*", "group_norm"),
+        ("head/*", "head/*", "linear"),
+    ]
+    return WeightMap(
+        "bit_paper",
+        FLAX,
+        tuple(layers),
+        prefix="params/",
+        required=("params/root_block/conv_root/kernel",),
+    )
+
+
+def _normalize_bit(arrays):
+    if "conv_root/kernel" in arrays or "root_block/conv_root/kernel" in arrays:
+        arrays = replace_prefix(arrays, "", "params/")
+    if "params/conv_root/kernel" in arrays:
+        arrays = _reshape_group_norms(arrays, (-1,))
+    # TensorFlow numbered the convolutions of some files.
+    pattern = re.compile(r"(resnet/.*/standardized_conv2d)_\d+(?=/)")
+    return rename_keys(arrays, lambda key: pattern.sub(r"\1", key))
+
+
+BIT = Layout(
+    "bit",
+    (
+        _big_transfer(),  # ResNet v2
+        WeightMap(  # ResNet v1
+            "v1",
+            FLAX,
+            (*_resnet_v1("flat_group_norm"), ("head/*", "head/*", "linear")),
+            prefix="params/",
+            required=("params/conv_root/kernel",),
+        ),
+        _bit_paper(),  # ResNet v2
+    ),
+    normalize=_normalize_bit,
+    resnets={
+        "": (True, BIT_CONSTANTS),
+        "v1": (False, VIT_JAX_CONSTANTS),
+        "bit_paper": (True, BIT_PAPER_CONSTANTS),
+    },
+)

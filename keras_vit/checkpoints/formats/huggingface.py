@@ -1,0 +1,579 @@
+"""Hugging Face's transformers (layout "huggingface"): ViT, DeiT, DINOv2, MAE.
+
+https://github.com/huggingface/transformers. A folder is what `from_pretrained`
+loads: the weights, config.json and preprocessor_config.json.
+"""
+
+import json
+import pathlib
+import re
+import tempfile
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_vit.checkpoints.files import atomic_write
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.files import read_config
+from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.formats.layout import Layout
+from keras_vit.checkpoints.formats.meta import mae_decoder
+from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
+from keras_vit.checkpoints.formats.timm import QKV
+from keras_vit.checkpoints.weight_map import TORCH
+from keras_vit.checkpoints.weight_map import WeightMap
+from keras_vit.checkpoints.weight_map import rename_keys
+
+_DISTILLATION = ("distillation_token/tokens", "distillation_token", "array")
+# A DeiT with one head, or with the pooler of the class token, does not read
+# its distillation token again: it is then what a register is.
+_UNREAD_DISTILLATION = ("register_tokens/tokens", "distillation_token", "array")
+_REGISTERS = ("register_tokens/tokens", "register_tokens", "array")
+_VIT_MASK = ("mask_token/tokens", "mask_token", "array")
+_DINOV2_MASK = ("mask_token/tokens", "mask_token", "vector")
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Names inside a transformer block."""
+
+    norms: tuple
+    mlp: tuple
+
+
+_VIT = _Blocks(
+    ("layernorm_before", "layernorm_after"),
+    ("intermediate.dense", "output.dense"),
+)
+_DINOV2 = _Blocks(("norm1", "norm2"), ("mlp.fc1", "mlp.fc2"))
+_SWIGLU = _Blocks(("norm1", "norm2"), ("mlp.weights_in", "mlp.weights_out"))
+
+
+def _layers(prefix, blocks, tokens, head="classifier"):
+    ours, block = "block_{i}", f"{prefix}encoder.layer.{{i}}"
+    embeddings = f"{prefix}embeddings"
+    positions = ("position_embedding/embedding", "position_embeddings", "array")
+    return (
+        (
+            "patch_embedding/*",
+            f"{embeddings}.patch_embeddings.projection.*",
+            "conv",
+        ),
+        ("class_token/tokens", f"{embeddings}.cls_token", "array"),
+        *(
+            (our_name, f"{embeddings}.{name}", parameter_type)
+            for our_name, name, parameter_type in (*tokens, positions)
+        ),
+        (f"{ours}/norm_1/*", f"{block}.{blocks.norms[0]}.*", "norm"),
+        *(
+            (
+                f"{ours}/attention/{name}/*",
+                f"{block}.attention.attention.{name}.*",
+                "heads",
+            )
+            for name in QKV
+        ),
+        (
+            f"{ours}/attention/attention_output/*",
+            f"{block}.attention.output.dense.*",
+            "merge",
+        ),
+        (f"{ours}/scale_1/gamma", f"{block}.layer_scale1.lambda1", "array"),
+        (f"{ours}/norm_2/*", f"{block}.{blocks.norms[1]}.*", "norm"),
+        (f"{ours}/mlp/dense_1/*", f"{block}.{blocks.mlp[0]}.*", "linear"),
+        (f"{ours}/mlp/dense_2/*", f"{block}.{blocks.mlp[1]}.*", "linear"),
+        (f"{ours}/scale_2/gamma", f"{block}.layer_scale2.lambda1", "array"),
+        ("encoder_norm/*", f"{prefix}layernorm.*", "norm"),
+        ("pre_logits/*", f"{prefix}pooler.dense.*", "linear"),
+        ("head/*", f"{head}.*", "linear"),
+        ("distillation_head/*", "distillation_classifier.*", "linear"),
+    )
+
+
+_VIT_LAYERS = _layers("vit.", _VIT, (_VIT_MASK,))
+_MAE_DECODER = mae_decoder(
+    _VIT_LAYERS, "vit.encoder.layer.", "decoder.decoder_layers.", "decoder."
+)
+_MAPS = tuple(
+    WeightMap(variant, TORCH, layers, required=required)
+    for variant, layers, required in (
+        ("", _VIT_LAYERS, ()),
+        ("mae", (*_VIT_LAYERS, *_MAE_DECODER), ()),
+        (
+            "mim",
+            (*_VIT_LAYERS, ("decoder/pixels/*", "decoder.0.*", "pointwise")),
+            (),
+        ),
+        # `DeiTModel` with a pooler, without a prefix. A `ViTModel` has the
+        # same keys but for the token.
+        (
+            "deit-bare",
+            _layers("", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)),
+            ("embeddings.distillation_token", "pooler.dense.weight"),
+        ),
+        ("vit", _layers("", _VIT, (_DISTILLATION, _VIT_MASK)), ()),
+        ("deit", _layers("deit.", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)), ()),
+        (
+            "deit-teacher",
+            _layers(
+                "deit.", _VIT, (_DISTILLATION, _VIT_MASK), "cls_classifier"
+            ),
+            (),
+        ),
+        *(
+            (
+                f"{variant}{suffix}",
+                _layers(prefix, blocks, (_REGISTERS, _DINOV2_MASK)),
+                (),
+            )
+            for variant, prefix in (
+                ("dinov2", "dinov2."),
+                ("dinov2-reg", "dinov2_with_registers."),
+                ("dinov2-bare", ""),
+            )
+            for suffix, blocks in (("", _DINOV2), ("-swiglu", _SWIGLU))
+        ),
+    )
+)
+
+# transformers 5 renames modules in memory, and MAE's decoder in files. Files
+# keep the old names, which all versions read.
+_BLOCK_V5 = re.compile(r"(vit\.|deit\.|)layers\.(\d+)\.(.*)")
+_NAMES_V5 = {
+    ".attention.q_proj.": ".attention.attention.query.",
+    ".attention.k_proj.": ".attention.attention.key.",
+    ".attention.v_proj.": ".attention.attention.value.",
+    ".attention.o_proj.": ".attention.output.dense.",
+    ".mlp.down_proj.": ".mlp.weights_out.",
+    "decoder.decoder_encoder.layer.": "decoder.decoder_layers.",
+}
+
+
+def _rename(key):
+    if match := _BLOCK_V5.fullmatch(key):
+        prefix, number, name = match.groups()
+        name = name.replace("mlp.fc1.", "intermediate.dense.")
+        name = name.replace("mlp.fc2.", "output.dense.")
+        key = f"{prefix}encoder.layer.{number}.{name}"
+    for new, old in _NAMES_V5.items():
+        key = key.replace(new, old)
+    return key
+
+
+def _normalize(arrays):
+    arrays = rename_keys(arrays, _rename)
+    # DINOv2's gate and input, which transformers 5 separates.
+    for gate in [key for key in arrays if ".mlp.gate_proj." in key]:
+        parts = (gate, gate.replace("gate_proj", "up_proj"))
+        joined = gate.replace("gate_proj", "weights_in")
+        shapes = {np.shape(arrays.get(key)) for key in parts}
+        if joined not in arrays and len(shapes) == 1 and () not in shapes:
+            arrays[joined] = np.concatenate([arrays.pop(k) for k in parts])
+    return arrays
+
+
+def _implied(variant, paths):
+    if not variant.startswith("dinov2"):
+        return {}
+    implied = {"norm_epsilon": 1e-6}
+    if "register_tokens/tokens" in paths:
+        implied["resampling"] = "bicubic_antialias"
+    return implied
+
+
+# What config.json calls an activation.
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "swiglu": "gelu",  # a block of its own there, whose activation is fixed
+}
+_ACTIVATION_ALIASES = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+}
+
+
+def _is_count(value):
+    return type(value) is int and 0 < value < 2**31
+
+
+def _is_fraction(value):
+    return type(value) in (int, float) and 0 < value < 1
+
+
+_VALIDATORS = {  # name in config.json: what it must be, and a check
+    "hidden_act": ("text", lambda value: isinstance(value, str)),
+    "layer_norm_eps": ("between 0 and 1", _is_fraction),
+    "num_attention_heads": ("a whole number above 0", _is_count),
+    "mask_ratio": ("between 0 and 1", _is_fraction),
+    "norm_pix_loss": ("true or false", lambda value: type(value) is bool),
+    "decoder_num_attention_heads": ("a whole number above 0", _is_count),
+}
+_MAE_ARGUMENTS = {
+    "mask_ratio": "mask_ratio",
+    "norm_pix_loss": "norm_pixels",
+    "decoder_num_attention_heads": "decoder_num_heads",
+}
+
+
+def _read_config(config):
+    """Returns the arguments that transformers' config.json implies."""
+    for name, (expected, is_valid) in _VALIDATORS.items():
+        if name in config and not is_valid(config[name]):
+            raise ValueError(
+                f"{name!r} in its config.json must be {expected}. Received: "
+                f"{config[name]!r:.100}"
+            )
+    arguments = {}
+    if "hidden_act" in config:
+        name = config["hidden_act"]
+        arguments["activation"] = _ACTIVATION_ALIASES.get(name, name)
+    if config.get("use_swiglu_ffn"):
+        arguments["activation"] = "swiglu"
+    names = {
+        "layer_norm_eps": "norm_epsilon",
+        "num_attention_heads": "num_heads",
+    }
+    if config.get("model_type") == "vit_mae":
+        names |= _MAE_ARGUMENTS
+    arguments |= {
+        argument: config[name]
+        for name, argument in names.items()
+        if name in config
+    }
+    image = _pair(config.get("image_size"))
+    patch = _pair(config.get("patch_size"))
+    if image and patch:
+        arguments["grid_size"] = (image[0] // patch[0], image[1] // patch[1])
+    return arguments
+
+
+def _pair(size):
+    if type(size) is int:
+        size = (size, size)
+    if isinstance(size, (list, tuple)) and len(size) == 2:
+        return tuple(size) if all(map(_is_count, size)) else None
+    return None
+
+
+_FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
+# variant: (model type, class of the headless model, class with a head)
+_CLASSES = {
+    "": ("vit", "ViTModel", "ViTForImageClassification"),
+    "mae": ("vit_mae", "ViTMAEForPreTraining", None),
+    "mim": ("vit", "ViTForMaskedImageModeling", None),
+    "deit": ("deit", "DeiTModel", "DeiTForImageClassification"),
+    "deit-teacher": (
+        "deit",
+        "DeiTModel",
+        "DeiTForImageClassificationWithTeacher",
+    ),
+    "dinov2": ("dinov2", "Dinov2Model", "Dinov2ForImageClassification"),
+    "dinov2-reg": (
+        "dinov2_with_registers",
+        "Dinov2WithRegistersModel",
+        "Dinov2WithRegistersForImageClassification",
+    ),
+}
+# Preprocessing: ImageNet's mean and deviation, and Google's [-1, 1].
+_IMAGENET = {
+    "image_mean": [0.485, 0.456, 0.406],
+    "image_std": [0.229, 0.224, 0.225],
+}
+_GOOGLE = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+
+
+def nearest_variant(arguments):
+    """Returns the variant of the model in transformers that is nearest to one
+    with these arguments. A model without a head has no prefix there."""
+    a = arguments
+    if a.get("pretraining") in ("mae", "mim"):
+        return a["pretraining"]
+    swiglu = "-swiglu" if a["activation"] == "swiglu" else ""
+    headless = a["classes"] is None
+    if a["layer_scale"] is not None:
+        if headless:
+            return f"dinov2-bare{swiglu}"
+        return f"dinov2{'-reg' if a['num_registers'] else ''}{swiglu}"
+    if headless:
+        return "deit-bare" if a["num_registers"] == 1 else "vit"
+    if a["distillation"]:
+        return "deit-teacher"
+    return "deit" if a["num_registers"] == 1 else ""
+
+
+def folder_configs(arguments, layout, dtype, source=None):
+    """Returns the contents of a folder's two JSON files, `{name: dict}`.
+
+    Args:
+        arguments: Dict of arguments of `VisionTransformer`.
+        layout: "huggingface:" and a variant.
+        dtype: String. Type of the weights.
+        source: The `Checkpoint` that the weights came from, or None. If it
+            is another folder, its labels and its preprocessing are kept.
+
+    Raises:
+        ValueError: if no model of transformers has the architecture.
+    """
+    old = {} if source is None else read_config(source.path)
+    config = {**_model_config(arguments, layout), "dtype": dtype}
+    if arguments["classes"] is not None:
+        config |= _labels(old, arguments["classes"])
+    preprocessor = _preprocessor_config(arguments, config, source, old)
+    return {_FILES[1]: config, _FILES[2]: preprocessor}
+
+
+def check_folder(folder, overwrite):
+    """Raises a `FileExistsError` if files exist and may not be replaced."""
+    existing = [name for name in _FILES if (folder / name).exists()]
+    if existing and not overwrite:
+        raise FileExistsError(
+            f"{str(folder)!r} already has {', '.join(existing)}. Choose "
+            "another folder, or pass --overwrite."
+        )
+
+
+def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
+    """Writes the weights and the JSON files of a folder.
+
+    Args:
+        folder: Path; it is made if it does not exist.
+        arrays: Dict of keys to arrays.
+        configs: What `folder_configs` returned.
+        overwrite: Boolean. Whether existing files may be replaced.
+        dtype: As in `write`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write(arrays, folder / _FILES[0], overwrite, dtype)
+    for name, content in configs.items():
+        with atomic_write(folder / name, overwrite) as temporary:
+            pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
+
+
+def _model_config(arguments, layout):
+    a = arguments
+    variant = layout.partition(":")[2].removesuffix("-swiglu")
+    problems = _unrepresentable(a, variant)
+    if problems:
+        raise ValueError(
+            "transformers has no model with this architecture: "
+            f"{'; '.join(problems)}."
+        )
+    if variant in ("vit", "deit-bare"):
+        variant = "deit" if _is_deit(a) else ""
+    elif variant == "dinov2-bare":
+        variant = "dinov2-reg" if a["num_registers"] else "dinov2"
+    model_type, headless, with_head = _CLASSES[variant]
+    patch_size = a["patch_size"][0]
+    config = {
+        "model_type": model_type,
+        "architectures": [with_head if a["classes"] else headless],
+        "hidden_size": a["hidden_size"],
+        "num_hidden_layers": a["num_layers"],
+        "num_attention_heads": a["num_heads"],
+        "hidden_act": _ACTIVATIONS[a["activation"]],
+        "layer_norm_eps": a["norm_epsilon"],
+        "image_size": a["grid_size"][0] * patch_size,
+        "patch_size": patch_size,
+        "num_channels": a["channels"],
+        "qkv_bias": a["qkv_bias"],
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    if variant.startswith("dinov2"):
+        config["mlp_ratio"] = _mlp_ratio(a)
+        config["use_swiglu_ffn"] = a["activation"] == "swiglu"
+        if a["num_registers"]:
+            config["num_register_tokens"] = a["num_registers"]
+        else:
+            config["use_mask_token"] = a["mask_token"]
+        return config
+    config["intermediate_size"] = a["mlp_dim"]
+    if a["representation_size"]:
+        config["pooler_output_size"] = a["representation_size"]
+        config["pooler_act"] = "tanh"
+    if a.get("pretraining") == "mim":
+        config["encoder_stride"] = patch_size
+    if a.get("pretraining") == "mae":
+        config |= {
+            "decoder_hidden_size": a["decoder_hidden_size"],
+            "decoder_intermediate_size": a["decoder_mlp_dim"],
+            "decoder_num_attention_heads": a["decoder_num_heads"],
+            "decoder_num_hidden_layers": a["decoder_num_layers"],
+            # The defaults of `MaskedAutoencoder`, for files without them.
+            "mask_ratio": a.get("mask_ratio", 0.75),
+            "norm_pix_loss": a.get("norm_pixels", True),
+        }
+    return config
+
+
+def _is_deit(arguments):
+    return arguments["distillation"] or arguments["num_registers"] == 1
+
+
+def _unrepresentable(arguments, variant):
+    """Lists why no model of transformers has an architecture."""
+    a = arguments
+    grid, (rows, columns) = a["grid_size"], a["patch_size"]
+    problems = []
+    if variant not in (*_CLASSES, "vit", "deit-bare", "dinov2-bare"):
+        problems.append(
+            f"its files have no names of {variant!r}; write layout "
+            "'huggingface'"
+        )
+    if rows != columns or grid is None or grid[0] != grid[1]:
+        problems.append(
+            "patches and grid must be square; they are "
+            f"{rows} x {columns} and "
+            + (f"{grid[0]} x {grid[1]}" if grid else "unknown")
+        )
+    if a["channels"] != 3:
+        problems.append(
+            f"its image processor takes 3 channels, not {a['channels']}"
+        )
+    if a["activation"] not in _ACTIVATIONS:
+        problems.append(f"activation {a['activation']!r}")
+    dinov2 = variant.startswith("dinov2")
+    if dinov2 != (a["layer_scale"] is not None):
+        problems.append("layer scale is DINOv2's, which always has it")
+    pooling = "token_gap" if dinov2 else "token"
+    if a["classes"] and a["pooling"] != pooling:
+        problems.append(f"its head reads {pooling!r} and not {a['pooling']!r}")
+    if dinov2 and _mlp_ratio(a) is None:
+        problems.append(
+            f"an MLP of {a['mlp_dim']}, which no whole `mlp_ratio` gives"
+        )
+    if not dinov2 and a["activation"] == "swiglu":
+        problems.append("activation 'swiglu'")
+    if not dinov2 and a["num_registers"] > 1:
+        problems.append("register tokens are DINOv2's")
+    return problems + _unsupported(a, variant)
+
+
+def _unsupported(arguments, variant):
+    if arguments["classes"] and arguments["representation_size"]:
+        return ["it has no layer `pre_logits` before a head"]
+    return []
+
+
+def _mlp_ratio(arguments):
+    """Returns the whole `mlp_ratio` that gives the MLP's width in DINOv2's
+    code, or None. Its gated MLP has 2/3 of the width, rounded up to a multiple
+    of 8."""
+    for ratio in range(1, 65):
+        width = arguments["hidden_size"] * ratio
+        if arguments["activation"] == "swiglu":
+            width = (int(width * 2 / 3) + 7) // 8 * 8
+        if width == arguments["mlp_dim"]:
+            return ratio
+    return None
+
+
+def _labels(old, classes):
+    """Returns the labels of the source if they are of as many classes."""
+    names = old.get("id2label")
+    if not isinstance(names, dict) or not (
+        names.keys() == {str(i) for i in range(classes)}
+        and all(isinstance(name, str) for name in names.values())
+    ):
+        names = {str(i): f"LABEL_{i}" for i in range(classes)}
+    return {
+        "id2label": names,
+        "label2id": {name: int(i) for i, name in names.items()},
+    }
+
+
+def _preprocessor_config(arguments, config, source, old):
+    """Returns the source's preprocessing if it is a folder, else that of its
+    code base; without a source, that of `preprocess_input`."""
+    layout = source.layout if source else "keras"
+    if layout == "huggingface":
+        kept = read_config(source.path, _FILES[2])
+        if kept:
+            return kept
+    values = _GOOGLE
+    meta = arguments["layer_scale"] is not None or _is_deit(arguments)
+    if layout in ("torchvision", "dinov2", "mae") or (
+        meta and layout in ("timm", "huggingface")
+    ):
+        values = _IMAGENET
+    timm = old.get("pretrained_cfg")
+    if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
+        values = {"image_mean": timm["mean"], "image_std": timm["std"]}
+    size = config["image_size"]
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        **values,
+        "rescale_factor": 1 / 255,
+        "size": {"height": size, "width": size},
+    }
+
+
+def _reference(checkpoint, arguments, output):
+    import torch
+    import transformers
+
+    path = pathlib.Path(checkpoint.path)
+    with tempfile.TemporaryDirectory() as folder:
+        if not path.is_dir():
+            path = pathlib.Path(folder)
+            layout = f"huggingface:{nearest_variant(arguments)}"
+            try:
+                configs = folder_configs(
+                    arguments, layout, "float32", checkpoint
+                )
+            except ValueError as error:
+                raise ReferenceUnavailable(str(error)) from error
+            arrays = read(checkpoint.path)
+            write_folder(path, arrays, configs, overwrite=True)
+        config = transformers.AutoConfig.from_pretrained(path)
+        classes = [
+            getattr(transformers, name, None)
+            for name in config.architectures or ()
+        ]
+        if not classes or classes[0] is None:
+            raise ReferenceUnavailable(
+                "config.json names no model of transformers"
+            )
+        model = classes[0].from_pretrained(path, dtype=torch.float32).eval()
+    name = {
+        "logits": "logits",
+        "pooled": "pooler_output",
+        "tokens": "last_hidden_state",
+    }[output]
+
+    def run(batch):
+        return getattr(model(batch), name)
+
+    return f"transformers {transformers.__version__}", run
+
+
+HUGGINGFACE = Layout(
+    "huggingface",
+    _MAPS,
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-12,
+        "resampling": "bicubic",
+    },
+    normalize=_normalize,
+    position_prefixes={
+        "": ("class",),
+        # Also the distillation token that no head reads.
+        "deit": ("all",),
+        "deit-bare": ("all",),
+    },
+    implied=_implied,
+    poolings=dict.fromkeys(("token", "token_gap")),
+    needs_class_token=True,
+    unsupported=_unsupported,
+    config_key="model_type",
+    read_config=_read_config,
+    reference=_reference,
+)

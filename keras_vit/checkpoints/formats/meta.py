@@ -1,0 +1,120 @@
+"""Meta's code bases beside DeiT, which is in timm's layout: DINOv2 and MAE.
+
+https://github.com/facebookresearch/dinov2 (layout "dinov2") and
+https://github.com/facebookresearch/mae ("mae")
+"""
+
+from keras_vit.checkpoints.formats import timm
+from keras_vit.checkpoints.formats.layout import Layout
+from keras_vit.checkpoints.formats.layout import replace_layers
+from keras_vit.checkpoints.weight_map import TORCH
+from keras_vit.checkpoints.weight_map import WeightMap
+
+# What timm's ViT has and Meta's has not.
+_TIMM_ONLY = (
+    "distillation",
+    "pooling/",
+    "pre_norm",
+    "block_{i}/attention/query_norm",
+    "block_{i}/attention/key_norm",
+)
+
+
+def _dinov2(variant, *mlp_names):
+    layers = replace_layers(
+        timm.encoder(*mlp_names),
+        {"reg_token": "register_tokens"},
+        without=(*_TIMM_ONLY, "head"),
+    )
+    mask = ("mask_token/tokens", "mask_token", "vector")
+    return WeightMap(variant, TORCH, (*layers, mask))
+
+
+def _dinov2_implied(variant, paths):
+    """DINOv2 resamples positions in another way where it has registers."""
+    if "register_tokens/tokens" in paths:
+        return {"resampling": "bicubic_antialias"}
+    return {}
+
+
+def _dinov2_unsupported(arguments, variant):
+    swiglu = arguments["activation"] == "swiglu"
+    if swiglu == (variant == "swiglu"):
+        return []
+    remedy = "write" if swiglu else "that is not"
+    return [f"activation {arguments['activation']!r}; {remedy} 'dinov2:swiglu'"]
+
+
+DINOV2 = Layout(
+    "dinov2",
+    (_dinov2(""), _dinov2("swiglu", ("w12", "w3"))),
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic_offset",
+    },
+    marker="mask_token",
+    position_prefixes={"": ("class",)},
+    implied=_dinov2_implied,
+    needs_class_token=True,
+    unsupported=_dinov2_unsupported,
+    reference="the original code is not on PyPI",
+)
+
+
+def mae_decoder(encoder, blocks, decoder_blocks, prefix=""):
+    """Returns the layers of MAE's decoder, whose blocks are an encoder's.
+
+    Args:
+        encoder: Layers of the encoder, as in `WeightMap`.
+        blocks: What the names of its blocks begin with.
+        decoder_blocks: What those of the decoder's begin with instead.
+        prefix: String before the other names of the decoder.
+    """
+
+    def moved(names, old, new):
+        if isinstance(names, tuple):
+            return tuple(moved(name, old, new) for name in names)
+        return new + names.removeprefix(old)
+
+    ours = "decoder/"
+    return (
+        (f"{ours}embedding/*", f"{prefix}decoder_embed.*", "linear"),
+        (f"{ours}mask_token/tokens", f"{prefix}mask_token", "array"),
+        (
+            f"{ours}position_embedding/embedding",
+            f"{prefix}decoder_pos_embed",
+            "array",
+        ),
+        *(
+            (moved(our, "", ours), moved(their, blocks, decoder_blocks), type_)
+            for our, their, type_ in encoder
+            if "".join(our).startswith("block_")
+        ),
+        (f"{ours}norm/*", f"{prefix}decoder_norm.*", "norm"),
+        (f"{ours}prediction/*", f"{prefix}decoder_pred.*", "linear"),
+    )
+
+
+_MAE = replace_layers(
+    timm.encoder(), without=(*_TIMM_ONLY, "register", "block_{i}/scale")
+)
+MAE = Layout(
+    "mae",
+    (
+        WeightMap(
+            "",
+            TORCH,
+            (*_MAE, *mae_decoder(_MAE, "blocks.", "decoder_blocks.")),
+        ),
+    ),
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic",
+    },
+    marker="decoder_embed.weight",  # its encoder alone is a file of timm's
+    position_prefixes={"": ("all",)},
+    needs_class_token=True,
+    reference=timm.reference,
+)

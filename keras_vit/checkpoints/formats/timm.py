@@ -1,0 +1,216 @@
+"""timm (layout "timm"), whose names DeiT, MAE and DINOv2 use as well.
+
+https://github.com/huggingface/pytorch-image-models
+"""
+
+import functools
+
+from keras_vit.checkpoints.formats.layout import Layout
+from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
+from keras_vit.checkpoints.formats.reference import image_size
+from keras_vit.checkpoints.formats.reference import load_state_dict
+from keras_vit.checkpoints.weight_map import TORCH
+from keras_vit.checkpoints.weight_map import WeightMap
+
+QKV = ("query", "key", "value")
+
+# vision_transformer_hybrid.py; its `padding_same=False` is "symmetric" for
+# both paddings.
+_HYBRID_CONSTANTS = {
+    "group_norm_epsilon": 1e-5,
+    "std_epsilon": 1e-8,
+    "std_epsilon_place": "variance",
+    "conv_padding": "same",
+    "pool_padding": "same",
+}
+# resnetv2.py
+_BIT_CONSTANTS = {
+    **_HYBRID_CONSTANTS,
+    "conv_padding": "symmetric",
+    "pool_padding": "zeros",
+}
+
+
+def mlp(ours, theirs, names=("fc1", "fc2")):
+    return (
+        (f"{ours}/dense_1/*", f"{theirs}.{names[0]}.*", "linear"),
+        (f"{ours}/dense_2/*", f"{theirs}.{names[1]}.*", "linear"),
+    )
+
+
+def encoder(mlp_names=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma")):
+    """Returns the layers of a Vision Transformer with its heads."""
+    ours, block = "block_{i}", "blocks.{i}"
+    attention, pooling = f"{ours}/attention", "pooling/attention"
+    return (
+        ("patch_embedding/*", "patch_embed.proj.*", "conv"),
+        ("class_token/tokens", "cls_token", "array"),
+        ("distillation_token/tokens", "dist_token", "array"),
+        ("register_tokens/tokens", "reg_token", "array"),
+        ("position_embedding/embedding", "pos_embed", "array"),
+        ("pre_norm/*", "norm_pre.*", "norm"),
+        (f"{ours}/norm_1/*", f"{block}.norm1.*", "norm"),
+        (
+            tuple(f"{attention}/{name}/*" for name in QKV),
+            f"{block}.attn.qkv.*",
+            "fused",
+        ),
+        (f"{attention}/query_norm/*", f"{block}.attn.q_norm.*", "norm"),
+        (f"{attention}/key_norm/*", f"{block}.attn.k_norm.*", "norm"),
+        (f"{attention}/attention_output/*", f"{block}.attn.proj.*", "merge"),
+        (f"{ours}/scale_1/gamma", f"{block}.{scales[0]}", "array"),
+        (f"{ours}/norm_2/*", f"{block}.norm2.*", "norm"),
+        *mlp(f"{ours}/mlp", f"{block}.mlp", mlp_names),
+        (f"{ours}/scale_2/gamma", f"{block}.{scales[1]}", "array"),
+        ("encoder_norm/*", "norm.*", "norm"),
+        ("pooling/probe", "attn_pool.latent", "array"),
+        (f"{pooling}/query/*", "attn_pool.q.*", "heads"),
+        (
+            tuple(f"{pooling}/{name}/*" for name in QKV[1:]),
+            "attn_pool.kv.*",
+            "fused",
+        ),
+        (f"{pooling}/attention_output/*", "attn_pool.proj.*", "merge"),
+        ("pooling/norm/*", "attn_pool.norm.*", "norm"),
+        *mlp("pooling/mlp", "attn_pool.mlp"),
+        ("head_norm/*", "fc_norm.*", "norm"),
+        ("head/*", "head.*", "linear"),
+        ("distillation_head/*", "head_dist.*", "linear"),
+    )
+
+
+def _resnet(prefix, root="stem."):
+    """ResNetV2, of hybrids and of BiT; its numbers begin at 0."""
+    ours = "stage_{s}_unit_{u}"
+    unit = f"{prefix}stages.{{s-1}}.blocks.{{u-1}}"
+    layers = [
+        ("root_conv/*", f"{prefix}{root}conv.*", "conv"),
+        ("root_norm/*", f"{prefix}{root}norm.*", "norm"),
+    ]
+    for our_name, conv, norm in (
+        *((number, f"conv{number}", f"norm{number}") for number in "123"),
+        ("proj", "downsample.conv", "downsample.norm"),
+    ):
+        layers += [
+            (f"{ours}/conv_{our_name}/*", f"{unit}.{conv}.*", "conv"),
+            (f"{ours}/norm_{our_name}/*", f"{unit}.{norm}.*", "norm"),
+        ]
+    return tuple(layers)
+
+
+_BACKBONE = "patch_embed.backbone."
+_MAPS = (
+    WeightMap("", TORCH, encoder()),
+    # Meta's own files of DeiT III.
+    WeightMap("deit3", TORCH, encoder(scales=("gamma_1", "gamma_2"))),
+    # A hybrid whose ResNet is the root alone, with one level less in names.
+    WeightMap("root", TORCH, (*_resnet(_BACKBONE, root="")[:2], *encoder())),
+    WeightMap("hybrid", TORCH, (*_resnet(_BACKBONE), *encoder())),
+    WeightMap(
+        "bit",
+        TORCH,
+        (
+            *_resnet(""),
+            ("final_norm/*", "norm.*", "norm"),
+            ("head/*", "head.fc.*", "pointwise"),
+        ),
+    ),
+)
+
+_POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
+
+
+def _read_config(config):
+    """Returns the arguments that timm's config.json implies."""
+    arguments = {}
+    pooling = config.get("global_pool")
+    if pooling:
+        if str(pooling) not in _POOLINGS:
+            raise ValueError(
+                "'global_pool' in its config.json must be one of "
+                f"{', '.join(map(repr, _POOLINGS))}: this package has no other "
+                f"pooling of timm's. Received: {pooling!r:.100}"
+            )
+        arguments["pooling"] = _POOLINGS[pooling]
+    name = str(config["architecture"])
+    if "quickgelu" in name:
+        arguments["activation"] = "quick_gelu"
+    if "_clip_" in name:
+        arguments["norm_epsilon"] = 1e-5
+    # timm's `no_embed_class`, which its configs do not store.
+    if name.startswith("deit3_") or "_reg" in name:
+        arguments["position_prefix"] = "none"
+    elif "dinov2" in name:
+        arguments["position_prefix"] = "all"
+    return arguments
+
+
+def reference(checkpoint, arguments, output):
+    """Runs a checkpoint in timm; see `reference_model`."""
+    import timm
+    from timm.layers import SwiGLUPacked
+    from timm.layers import get_act_layer
+    from timm.models.deit import VisionTransformerDistilled
+    from timm.models.vision_transformer import VisionTransformer
+    from torch import nn
+
+    a = arguments
+    if a["patch_bias"] == a["pre_norm"]:
+        raise ReferenceUnavailable(
+            "timm has a patch bias if it has no pre-norm"
+        )
+    if a["position_prefix"] == "class" and a["num_registers"]:
+        raise ReferenceUnavailable(
+            "timm gives registers a position, or no token at all"
+        )
+    swiglu = a["activation"] == "swiglu"
+    options = {"mlp_layer": SwiGLUPacked} if swiglu else {}
+    activation = nn.SiLU if swiglu else get_act_layer(a["activation"])
+    build = (
+        VisionTransformerDistilled if a["distillation"] else VisionTransformer
+    )
+    model = build(
+        img_size=image_size(a),
+        patch_size=a["patch_size"],
+        in_chans=a["channels"],
+        num_classes=a["classes"] or 0,
+        global_pool={"gap": "avg"}.get(a["pooling"], a["pooling"]),
+        embed_dim=a["hidden_size"],
+        depth=a["num_layers"],
+        num_heads=a["num_heads"],
+        mlp_ratio=(1 + swiglu) * a["mlp_dim"] / a["hidden_size"],
+        qkv_bias=a["qkv_bias"],
+        qk_norm=a["qk_norm"],
+        init_values=a["layer_scale"],
+        class_token=a["class_token"],
+        no_embed_class=a["position_prefix"] == "none",
+        reg_tokens=a["num_registers"],
+        pre_norm=a["pre_norm"],
+        final_norm=a["final_norm"] != "none",
+        fc_norm=a["final_norm"] == "after_pooling",
+        norm_layer=functools.partial(nn.LayerNorm, eps=a["norm_epsilon"]),
+        act_layer=activation,
+        weight_init="skip",
+        **options,
+    )
+    deit3_names = {"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}
+    load_state_dict(model, checkpoint, deit3_names)
+    run = model.forward_features if output == "tokens" else model
+    return f"timm {timm.__version__}", run
+
+
+TIMM = Layout(
+    "timm",
+    _MAPS,
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic_antialias",
+    },
+    position_prefixes={"": ("all", "class", "none"), "deit3": ("none",)},
+    stem=_HYBRID_CONSTANTS,
+    resnets={"bit": (True, _BIT_CONSTANTS)},
+    config_key="architecture",
+    read_config=_read_config,
+    reference=reference,
+)

@@ -1,0 +1,571 @@
+"""The table of released weights, and weights by name.
+
+Names and addresses are those of the READMEs of
+google-research/vision_transformer and big_vision, of timm's tables, of Meta's
+repositories, and of faustomorales/vit-keras, whose release holds eight of the
+originals unchanged.
+"""
+
+import difflib
+import itertools
+import pathlib
+import urllib.parse
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+
+import numpy as np
+
+from keras_vit import downloads
+from keras_vit.checkpoints.checkpoint import open_checkpoint
+from keras_vit.checkpoints.formats import RESNET_CONSTANTS
+from keras_vit.downloads import Source
+
+ALIASES = {"imagenet": "imagenet21k+imagenet2012"}
+
+
+@dataclass(frozen=True)
+class ReleasedWeights:
+    """One set of weights, whoever hands it out.
+
+    Attributes:
+        files: Tuple of `(Source, layout)`, in the order to try them.
+        image_size: Integer, in pixels.
+        classes: Integer; None without a head.
+        preprocess_mode: String. The `mode` of `preprocess_input`.
+        arguments: Dict of what follows from the training, and so holds
+            whichever file is read.
+        zero_head: Boolean. Whether the head was released with zeros only, or
+            left out where the file was copied.
+    """
+
+    files: tuple
+    image_size: int
+    classes: int | None
+    preprocess_mode: str
+    arguments: dict = field(default_factory=dict)
+    zero_head: bool = False
+
+
+def resolve_weights(weights, variant=None, sizes=None):
+    """Returns the `Checkpoint` of weights in the table. What is not the name
+    of one (a path, an address, a `Checkpoint`, None) is returned unchanged.
+
+    Args:
+        weights: String such as "imagenet21k", or anything else.
+        variant: String. Name of the model function; None if there is none.
+        sizes: Dict of arguments of the variant, that a file must agree with.
+
+    Raises:
+        ValueError: if there is no such variant, or it has no such weights.
+        FileNotFoundError: if it can be neither a path nor a name.
+        OSError: if no source provides the file.
+    """
+    if not isinstance(weights, str):
+        return weights
+    tag = ALIASES.get(weights, weights)
+    variants = [name for name, known in RELEASED if known == tag]
+    if not variants:
+        _raise_if_misspelt(weights, variant)
+        return weights
+    if variant is None:
+        raise ValueError(
+            f"The weights {weights!r} are of one of: {', '.join(variants)}. "
+            f"Build it by name, keras_vit.{variants[0]}(weights={weights!r}), "
+            "or in a recipe with `--model`."
+        )
+    if variant not in variants:
+        raise ValueError(
+            f"{variant} has no weights {weights!r}. It has: "
+            f"{', '.join(map(repr, tags_of(variant))) or 'none'}. See "
+            "keras_vit.list_weights()."
+        )
+    return _fetch_released(variant, tag, sizes or {})
+
+
+def tags_of(variant):
+    """Lists the tags that a variant has weights for."""
+    return [tag for name, tag in RELEASED if name == variant]
+
+
+_COLUMNS = ("model", "weights", "pixels", "classes", "mode", "from", "here")
+
+
+def list_weights(model=None, print_fn=print):
+    """Prints the table of weights that can be given by name.
+
+    The columns: the model function; its `weights`; the size of the images in
+    pixels; the classes ("0-head": the head was released with zeros only);
+    the `mode` of `preprocess_input`; the hosts that have the file, in the
+    order in which they are tried; whether it is on this machine already.
+
+    Args:
+        model: String. Name of a model, to see only its weights.
+        print_fn: Function of a line; `print` by default.
+
+    Raises:
+        ValueError: if there are no weights for such a model.
+
+    Example:
+
+    >>> keras_vit.list_weights("ViTH14")
+    """
+    if model is not None and not tags_of(model):
+        models = dict.fromkeys(name for name, _ in RELEASED)
+        raise ValueError(
+            f"There are weights for {', '.join(models)}. Received: "
+            f"model={model!r}"
+        )
+    rows = [_COLUMNS]
+    for (variant, tag), released in RELEASED.items():
+        if model in (None, variant):
+            rows.append(_format_row(variant, tag, released))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        print_fn("  ".join(f"{cell:{w}}" for cell, w in cells).rstrip())
+    print_fn("")
+    for alias, tag in ALIASES.items():
+        print_fn(f"{alias!r} is short for {tag!r}.")
+    print_fn(
+        "Also a path, 'https://...', 'hf://owner/name' or "
+        "'hf://owner/name/file'."
+    )
+
+
+def _format_row(variant, tag, released):
+    addresses = (
+        urllib.parse.urlparse(source.address) for source, _ in released.files
+    )
+    hosts = ("hf" if a.scheme == "hf" else a.netloc for a in addresses)
+    is_cached = any(
+        (_folder(variant, tag) / source.name).is_file()
+        for source, _ in released.files
+    )
+    classes = "-" if released.classes is None else str(released.classes)
+    return (
+        variant,
+        tag,
+        str(released.image_size),
+        f"{classes} 0-head" if released.zero_head else classes,
+        released.preprocess_mode,
+        ", ".join(hosts),
+        "yes" if is_cached else "",
+    )
+
+
+def _raise_if_misspelt(weights, variant):
+    """Raises a `FileNotFoundError` for a bare word that is no file."""
+    path = pathlib.Path(weights)
+    if weights and (path.suffix or path.name != weights or path.exists()):
+        return
+    tags = tags_of(variant) or dict.fromkeys(tag for _, tag in RELEASED)
+    names, lower = [*tags, *ALIASES], weights.lower()
+    close = difflib.get_close_matches(lower, names, 1 if lower in names else 2)
+    hint = " or ".join(map(repr, close))
+    hint = f" Did you mean {hint}?" if close else ""
+    raise FileNotFoundError(
+        f"There is no file {weights!r}, and no weights have that name.{hint} "
+        f"Names: {', '.join(map(repr, tags))}; see keras_vit.list_weights()."
+    )
+
+
+def _folder(variant, tag):
+    """Returns where the files of weights are cached."""
+    return downloads.cache_dir() / "weights" / tag / variant
+
+
+def _fetch_released(variant, tag, sizes):
+    released = RELEASED[variant, tag]
+    layouts = dict(released.files)
+
+    def read(path, source):
+        return open_checkpoint(path, layouts[source], sizes.get("num_heads"))
+
+    checked = {}  # the first use reads the file to check it
+
+    def check(path, source):
+        checkpoint = read(path, source)
+        _check_complete(checkpoint, released, sizes)
+        checked[source] = checkpoint
+
+    path, source = downloads.fetch(
+        _folder(variant, tag),
+        tuple(layouts),
+        check,
+        label=f"{variant}(weights={tag!r})",
+    )
+    checkpoint = checked.get(source) or read(path, source)
+    weights = dict(checkpoint.weights)
+    if released.zero_head and "head/kernel" not in weights:
+        norm = weights["encoder_norm/beta"]
+        width = len(weights.get("pre_logits/bias", norm))
+        weights["head/kernel"] = np.zeros((width, released.classes), np.float32)
+        weights["head/bias"] = np.zeros(released.classes, np.float32)
+    return replace(
+        checkpoint,
+        path=str(path),  # it was checked elsewhere
+        weights=weights,
+        stored={**checkpoint.stored, **released.arguments},
+    )
+
+
+def _check_complete(checkpoint, released, sizes):
+    """Refuses a file that is not what the table says, or is incomplete.
+
+    Where no digest is known, this is what a download can be verified against:
+    every name and every shape. Reading has checked that values are finite.
+    """
+    found = checkpoint.arguments()
+    expected = {name: sizes[name] for name in sizes if name in found}
+    expected["classes"] = released.classes
+    if "patch_size" in sizes:
+        expected["patch_size"] = (sizes["patch_size"],) * 2
+    if found.get("num_positions"):  # fixed ones are not in a file
+        pixels = [size * checkpoint.stride for size in found["patch_size"]]
+        grid = tuple(released.image_size // size for size in pixels)
+        expected["grid_size"] = grid
+    if released.zero_head and found["classes"] is None:
+        del expected["classes"]  # copies of the file omit the zeros
+    problems = [
+        f"{name} is {found[name]}, expected {value}"
+        for name, value in expected.items()
+        if found[name] != value
+    ]
+    shapes = {path: array.shape for path, array in checkpoint.weights.items()}
+    first = _block(shapes, 0)
+    problems += [
+        f"block {i} is not like block 0"
+        for i in range(1, found.get("num_layers", 1))
+        if _block(shapes, i) != first
+    ]
+    if problems:
+        raise ValueError(f"it is not the file expected: {'; '.join(problems)}")
+
+
+def _block(shapes, i):
+    start = f"block_{i}/"
+    return {
+        path.removeprefix(start): shape
+        for path, shape in shapes.items()
+        if path.startswith(start)
+    }
+
+
+# Where files are.
+
+
+def _gcs_npz(path, layout="vit_jax"):
+    """An .npz file of Google's."""
+    url = f"https://storage.googleapis.com/{path.replace('+', '%2B')}.npz"
+    return Source(url), layout
+
+
+def _hf_safetensors(repository, layout):
+    """The weights of a repository on the Hugging Face hub."""
+    return Source(f"hf://{repository}/model.safetensors"), layout
+
+
+def _meta_pth(path, layout, digest=""):
+    """A .pth file of Meta's."""
+    url = f"https://dl.fbaipublicfiles.com/{path}.pth"
+    return Source(url, digest), layout
+
+
+# What Google released.
+
+
+def _google(files, image_size, classes, zero_head=False, **arguments):
+    arguments = {
+        "activation": "gelu_tanh",
+        "norm_epsilon": 1e-6,
+        "resampling": "bilinear_align_corners",
+        **RESNET_CONSTANTS["vit_jax"],  # ignored without a ResNet
+        **arguments,
+    }
+    files = tuple(files)
+    return ReleasedWeights(
+        files, image_size, classes, "tf", arguments, zero_head
+    )
+
+
+# variant, name in the bucket, name on the hub, fine-tuned at these sizes
+_PAPER_CHECKPOINTS = (
+    ("ViTB8", "ViT-B_8", None, ()),
+    ("ViTB16", "ViT-B_16", "base-patch16", (384, 224)),
+    ("ViTB32", "ViT-B_32", "base-patch32", (384,)),
+    ("ViTL16", "ViT-L_16", "large-patch16", (384, 224)),
+    ("ViTL32", "ViT-L_32", "large-patch32", (384,)),
+    ("ViTH14", "ViT-H_14", "huge-patch14", ()),
+    ("R50ViTB16", "R50+ViT-B_16", None, (384,)),
+    ("R50ViTL32", "R50+ViT-L_32", None, ()),
+)
+_MIRRORED_ON_GITHUB = ("ViT-B_16", "ViT-B_32", "ViT-L_16", "ViT-L_32")
+
+
+def _paper():
+    """ "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929"""
+    for variant, name, on_hub, sizes in _PAPER_CHECKPOINTS:
+        yield (
+            (variant, "imagenet21k"),
+            _google(
+                _paper_files("imagenet21k", name, on_hub, 224, "-in21k"),
+                224,
+                21843,
+                zero_head=True,
+            ),
+        )
+        for size in sizes:
+            tag = "imagenet21k+imagenet2012"
+            suffix = "" if size == 384 else f"-{size}"
+            files = _paper_files(tag, name + suffix, on_hub, size, "")
+            yield (variant, tag + suffix), _google(files, size, 1000)
+
+
+def _paper_files(folder, name, on_hub, size, kind):
+    yield _gcs_npz(f"vit_models/{folder}/{name}")
+    if name in _MIRRORED_ON_GITHUB:
+        url = "https://github.com/faustomorales/vit-keras/releases/download/dl"
+        file = f"{name}_{folder}.npz".replace("+", "%2B")
+        yield Source(f"{url}/{file}"), "vit_jax"
+    if on_hub:
+        yield _hf_safetensors(
+            f"google/vit-{on_hub}-{size}{kind}", "huggingface"
+        )
+    if name == "R50+ViT-B_16":  # as timm has it, without `pre_logits`
+        kind = "orig_in21k" + ("" if kind else "_ft_in1k")
+        yield _hf_safetensors(f"timm/vit_base_r50_s16_{size}.{kind}", "timm")
+
+
+# Which of its files is the best differs between Google's README and timm.
+# These are timm's, which are on the hub too.
+# variant, timm's name, the bucket's, augmentation, weight decay, dropout and
+# stochastic depth, learning rate of fine-tuning, sizes (0: not fine-tuned)
+_ALL, _MOST, _SMALL = (0, 224, 384), (0, 384), (224,)
+_AUGREG = (
+    ("ViTTi16", "tiny_patch16", "Ti_16", "none", 0.03, 0.0, 0.03, _ALL),
+    ("ViTS32", "small_patch32", "S_32", "light1", 0.03, 0.0, 0.03, _ALL),
+    ("ViTS16", "small_patch16", "S_16", "light1", 0.03, 0.0, 0.03, _ALL),
+    ("ViTB32", "base_patch32", "B_32", "medium1", 0.03, 0.0, 0.03, (0, 224)),
+    ("ViTB32", "base_patch32", "B_32", "light1", 0.1, 0.0, 0.03, (384,)),
+    ("ViTB16", "base_patch16", "B_16", "medium1", 0.1, 0.0, 0.01, _ALL),
+    ("ViTB8", "base_patch8", "B_8", "medium1", 0.1, 0.0, 0.01, (0, 224)),
+    ("ViTL16", "large_patch16", "L_16", "medium1", 0.1, 0.1, 0.01, _ALL),
+    ("R_ViTTi16", "tiny_r_s16_p8", "R_Ti_16", "none", 0.03, 0.0, 0.03, _ALL),
+    (
+        "R26ViTS32",
+        "small_r26_s32",
+        "R26_S_32",
+        "medium2",
+        0.03,
+        0.0,
+        0.03,
+        _MOST,
+    ),
+    (
+        "R26ViTS32",
+        "small_r26_s32",
+        "R26_S_32",
+        "light0",
+        0.03,
+        0.1,
+        0.03,
+        _SMALL,
+    ),
+    (
+        "R50ViTL32",
+        "large_r50_s32",
+        "R50_L_32",
+        "medium2",
+        0.1,
+        0.0,
+        0.01,
+        _MOST,
+    ),
+    (
+        "R50ViTL32",
+        "large_r50_s32",
+        "R50_L_32",
+        "medium1",
+        0.1,
+        0.1,
+        0.01,
+        _SMALL,
+    ),
+)
+
+
+def _augreg():
+    """ "How to train your ViT?", https://arxiv.org/abs/2106.10270"""
+    for variant, timm, code, aug, decay, dropout, lr, sizes in _AUGREG:
+        pretrained = (
+            f"vit_models/augreg/{code}-i21k-300ep-lr_0.001-aug_{aug}"
+            f"-wd_{decay}-do_{dropout}-sd_{dropout}"
+        )
+        for size in sizes:
+            name, kind = pretrained, "in21k"
+            tag = "augreg-imagenet21k"
+            if size:
+                name += f"--imagenet2012-steps_20k-lr_{lr}-res_{size}"
+                kind = "in21k_ft_in1k"
+                tag += "+imagenet2012" + ("" if size == 384 else f"-{size}")
+            repository = f"timm/vit_{timm}_{size or 224}.augreg_{kind}"
+            files = (_gcs_npz(name), _hf_safetensors(repository, "timm"))
+            yield (
+                (variant, tag),
+                _google(files, size or 224, 1000 if size else 21843),
+            )
+
+
+def _imagenet():
+    """Trained on ImageNet alone: sharpness-aware, and with a good recipe.
+
+    https://arxiv.org/abs/2106.01548, https://arxiv.org/abs/2203.08065 and
+    https://arxiv.org/abs/2205.01580
+    """
+    for tag, name, timm in (
+        ("sam", "B_16", "base_patch16"),
+        ("sam", "B_32", "base_patch32"),
+        ("sam", "L_16", None),
+        ("sam", "L_32", None),
+        ("gsam", "S_16", None),
+        ("gsam", "S_32", None),
+        ("gsam", "B_16", None),
+        ("gsam", "B_32", None),
+    ):
+        files = [_gcs_npz(f"vit_models/{tag}/ViT-{name}")]
+        if timm:
+            files.append(
+                _hf_safetensors(f"timm/vit_{timm}_224.sam_in1k", "timm")
+            )
+        yield ("ViT" + name.replace("_", ""), tag), _google(files, 224, 1000)
+    for epochs in (90, 150, 300):
+        file = _gcs_npz(f"big_vision/vit_s16_i1k_{epochs}ep", "big_vision")
+        yield (
+            ("ViTS16", f"big_vision-imagenet2012-{epochs}ep"),
+            _google([file], 224, 1000, pooling="gap"),
+        )
+
+
+def _bit():
+    """https://arxiv.org/abs/1912.11370: BiT-S, BiT-M, and BiT-M fine-tuned."""
+    for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4"):
+        timm = f"timm/resnetv2_{size}_bit.goog_in21k"
+        for tag, name, pixels, classes, others in (
+            ("imagenet2012", f"S-R{size}", 224, 1000, ()),
+            ("imagenet21k", f"M-R{size}", 224, 21843, (timm,)),
+            (
+                "imagenet21k+imagenet2012",
+                f"M-R{size}-ILSVRC2012",
+                480,
+                1000,
+                (f"{timm}_ft_in1k",),
+            ),
+        ):
+            files = (
+                _gcs_npz(f"bit_models/BiT-{name}", "bit"),
+                *(_hf_safetensors(other, "timm") for other in others),
+            )
+            yield (
+                (f"BiT_R{size}", tag),
+                ReleasedWeights(
+                    files, pixels, classes, "tf", RESNET_CONSTANTS["bit"]
+                ),
+            )
+
+
+# What Meta released. Files that need no PyTorch come first.
+
+
+def _meta(files, image_size, classes, resampling, **arguments):
+    arguments = {
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": resampling,
+        **arguments,
+    }
+    return ReleasedWeights(files, image_size, classes, "torch", arguments)
+
+
+# variant, name, size, beginning of the file's sha256, which its name ends in
+_DEIT = (
+    ("ViTTi16", "tiny", 224, "a1311bcf"),
+    ("ViTS16", "small", 224, "cd65a155"),
+    ("ViTB16", "base", 224, "b5f2ef4d"),
+    ("ViTB16", "base", 384, "8de9b5d1"),
+    ("ViTTi16", "tiny_distilled", 224, "b40b3cf7"),
+    ("ViTS16", "small_distilled", 224, "649709d9"),
+    ("ViTB16", "base_distilled", 224, "df68dfff"),
+    ("ViTB16", "base_distilled", 384, "d0272ac0"),
+)
+
+
+def _deit():
+    """https://arxiv.org/abs/2012.12877"""
+    for variant, name, size, digest in _DEIT:
+        tag = "deit" + ("-distilled" if "distilled" in name else "")
+        tag += "" if size == 224 else f"-{size}"
+        name = f"deit_{name}_patch16_{size}"
+        files = (
+            _hf_safetensors(f"timm/{name}.fb_in1k", "timm"),
+            _meta_pth(f"deit/{name}-{digest}", "timm", f"sha256:{digest}"),
+        )
+        yield (variant, tag), _meta(files, size, 1000, "bicubic_antialias")
+
+
+def _dinov2():
+    """https://arxiv.org/abs/2304.07193 and, with registers,
+    https://arxiv.org/abs/2309.16588"""
+    for size in ("small", "base", "large"):
+        letter = size[0]
+        for tag, on_hub, suffix, resampling in (
+            ("dinov2", "dinov2", "", "bicubic_offset"),
+            (
+                "dinov2-registers",
+                "dinov2-with-registers",
+                "_reg4",
+                "bicubic_antialias",
+            ),
+        ):
+            name = f"dinov2_vit{letter}14"
+            files = (
+                _hf_safetensors(f"facebook/{on_hub}-{size}", "huggingface"),
+                _meta_pth(f"dinov2/{name}/{name}{suffix}_pretrain", "dinov2"),
+            )
+            yield (
+                (f"ViT{letter.upper()}14", tag),
+                _meta(files, 518, None, resampling),
+            )
+
+
+def _mae():
+    """https://arxiv.org/abs/2111.06377; of the first, the encoder."""
+    for variant, name, timm in (
+        ("ViTB16", "base", "base_patch16"),
+        ("ViTL16", "large", "large_patch16"),
+        ("ViTH14", "huge", "huge_patch14"),
+    ):
+        files = (
+            _hf_safetensors(f"timm/vit_{timm}_224.mae", "mae"),
+            _meta_pth(f"mae/pretrain/mae_pretrain_vit_{name}", "mae"),
+        )
+        yield (variant, "mae"), _meta(files, 224, None, "bicubic")
+        files = (_meta_pth(f"mae/finetune/mae_finetuned_vit_{name}", "timm"),)
+        yield (
+            (variant, "mae+imagenet2012"),
+            _meta(files, 224, 1000, "bicubic", pooling="gap"),
+        )
+
+
+# (name of the model function, tag): the weights
+RELEASED = dict(
+    itertools.chain(
+        _paper(),
+        _augreg(),
+        _imagenet(),
+        _bit(),
+        _deit(),
+        _dinov2(),
+        _mae(),
+    )
+)

@@ -1,0 +1,137 @@
+"""Describe a checkpoint file as text: layout, architecture, size and keys."""
+
+from keras_vit.checkpoints.checkpoint import missing_hyperparameters
+from keras_vit.checkpoints.checkpoint import open_checkpoint
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.files import read_config
+from keras_vit.checkpoints.formats import detect_layout
+from keras_vit.checkpoints.formats import first_patch_is_possible
+from keras_vit.checkpoints.formats import is_config_of
+from keras_vit.checkpoints.keras_files import is_keras
+
+
+def report(path, layout=None, arguments=None):
+    """Return a description of a checkpoint, as `tools/convert.py --inspect`.
+
+    Ambiguities are no errors: the description lists them, with the arguments
+    that resolve them.
+
+    Args:
+        path: Path of the file or folder.
+        layout: Name of its layout; None finds it by its keys.
+        arguments: Dict of arguments of `VisionTransformer` that are known.
+
+    Returns:
+        String of several lines.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it cannot be read.
+    """
+    arguments, ambiguities = dict(arguments or {}), []
+    if is_keras(path):
+        checkpoint = open_checkpoint(path, layout, finite=False)
+        arrays, name = checkpoint.weights, "none, a file of Keras's"
+        missing = missing_hyperparameters(checkpoint, arguments)
+        if missing:
+            ambiguities.append(
+                f"{', '.join(missing)}: not stored in the file. Give them with "
+                "--set, or with --from the layout whose code the weights are "
+                "for"
+            )
+    else:
+        arrays = read(path, finite=False)
+        try:
+            found, dialect = detect_layout(arrays, layout)
+        except ValueError as error:
+            if layout is not None:
+                raise
+            return "\n".join(
+                ["layout          unknown", str(error), *_key_table(arrays)]
+            )
+        name = ":".join(filter(None, (found, dialect.variant)))
+        checkpoint = _open(path, layout, arguments, ambiguities)
+    inferred = _infer(checkpoint, arguments, ambiguities)
+    if "pooling" not in {**checkpoint.stored, **arguments} and (
+        first_patch_is_possible(checkpoint.layout, inferred)
+    ):
+        ambiguities.append(
+            "pooling: 'gap', the mean of the patches, or 'first_patch', "
+            'big_vision\'s pool_type="0", have the same arrays (--set '
+            "pooling=first_patch)"
+        )
+    lines = [f"{'layout':20} {name}", *_size(arrays)]
+    config = read_config(path)
+    if config and not is_keras(path):
+        used = "read" if is_config_of(config, checkpoint.layout) else "not read"
+        lines.append(f"{'config.json':20} {used}")
+    lines += [f"{key:20} {value}" for key, value in sorted(inferred.items())]
+    if ambiguities:
+        lines += ["", "ambiguous:", *(f"  {line}" for line in ambiguities)]
+    return "\n".join([*lines, *_key_table(arrays)])
+
+
+def _open(path, layout, arguments, ambiguities):
+    num_heads = arguments.get("num_heads")
+    try:
+        return open_checkpoint(path, layout, num_heads, finite=False)
+    except ValueError as error:
+        if num_heads is not None:
+            raise
+        checkpoint = open_checkpoint(path, layout, 1, finite=False)
+        arguments["num_heads"] = "?"
+        reason = str(error).partition(". ")[2]
+        ambiguities.append(f"num_heads: {reason} (--set num_heads=...)")
+        return checkpoint
+
+
+def _infer(checkpoint, arguments, ambiguities):
+    """Return the arguments of the model, and note those that are ambiguous."""
+    grid = arguments.get("grid_size")
+    prefix = arguments.get("position_prefix")
+    try:
+        inferred = checkpoint.arguments(grid, position_prefix=prefix)
+    except ValueError as error:
+        # The position embeddings fit two grids. Describe one of them.
+        try:
+            inferred = checkpoint.arguments(grid, position_prefix="all")
+        except ValueError as other:
+            raise error from other
+        reason = str(error).partition("cannot be used. ")[2]
+        ambiguities.append(f"grid_size, position_prefix: {reason}")
+    else:
+        count = inferred.get("num_positions")
+        if count is not None and inferred["grid_size"] is None:
+            grids = [
+                f"({n}, {count // n})"
+                for n in range(1, count + 1)
+                if count % n == 0
+            ]
+            ambiguities.append(
+                f"grid_size: {count} positions are no square. Give --set "
+                f"grid_size=(rows,columns). Possible: {', '.join(grids)}"
+            )
+    return {**inferred, **arguments}
+
+
+def _size(arrays):
+    count = sum(array.size for array in arrays.values())
+    dtypes = sorted({str(array.dtype) for array in arrays.values()})
+    return [
+        f"{'parameters':20} {count:,}",
+        f"{'dtype':20} {', '.join(dtypes)}",
+    ]
+
+
+def _key_table(arrays):
+    width = max(map(len, arrays), default=0)
+    shapes = {key: str(tuple(a.shape)) for key, a in arrays.items()}
+    second = max(map(len, shapes.values()), default=0)
+    return [
+        "",
+        f"{'key':{width}}  {'shape':{second}}  dtype",
+        *(
+            f"{key:{width}}  {shapes[key]:{second}}  {array.dtype}"
+            for key, array in arrays.items()
+        ),
+    ]

@@ -1,0 +1,358 @@
+"""Read PyTorch's files (.pth, .pt, .bin) without PyTorch, and write them.
+
+Such a file is a pickle that describes each tensor and names the storage that
+holds its values; in a zip archive or, before PyTorch 1.6, followed by the
+storages. The pickle is read by `pickle.Unpickler`, for which every function
+and class that a pickle may name is a stand-in that only records how it was
+called. Nothing that a file names is imported or run.
+"""
+
+import io
+import math
+import pickle
+import pickletools
+import zipfile
+
+import ml_dtypes
+import numpy as np
+
+from keras_vit.checkpoints import _archives
+
+# Keys under which training code keeps a model's weights, and prefixes that
+# torch.compile and DistributedDataParallel give them.
+STATE_DICT_KEYS = ("model", "state_dict", "teacher")
+WRAPPER_PREFIXES = ("_orig_mod.", "module.")
+STORAGE_TYPES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": ml_dtypes.bfloat16,
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "ComplexFloatStorage": "complex64",
+    "ComplexDoubleStorage": "complex128",
+    "UntypedStorage": "uint8",
+}
+# What a pickle of plain weights may name: these dicts, and anything of these
+# modules of PyTorch.
+DICTS = ("collections.OrderedDict", "collections.Counter")
+MODULES = (
+    "torch",
+    "torch._tensor",
+    "torch._utils",
+    "torch.nn.parameter",
+    "torch.storage",
+)
+REBUILD_TENSOR = "torch._utils._rebuild_tensor"
+REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
+NUM_ARGUMENTS = {REBUILD_TENSOR: (4,), f"{REBUILD_TENSOR}_v2": (6, 7)}
+LEGACY_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # the first of four pickles
+
+
+class UnsafePickleError(Exception):
+    """Raised for a pickle that names more than plain weights need."""
+
+    def __init__(self, name):
+        super().__init__(f"it names {name}")
+        self.name = name
+
+
+class _Inert:
+    """Base of stand-ins. Attributes that a pickle would set are ignored."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state):
+        pass
+
+
+class _Dict(dict):
+    """Stand-in for an `OrderedDict`, on which PyTorch sets `_metadata`."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state):
+        pass
+
+
+class _Global(_Inert):
+    """Stand-in for a function or class, named "module.name"."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, *arguments):
+        if self.name in DICTS:
+            return _Dict(*arguments)
+        return _Call(self.name, arguments)
+
+
+class _Call(_Inert):
+    """Record of a call of a `_Global`."""
+
+    __slots__ = ("arguments", "name")
+
+    def __init__(self, name, arguments):
+        self.name = name
+        self.arguments = arguments
+
+
+class _Storage(_Inert):
+    """One-dimensional memory that tensors are views of."""
+
+    __slots__ = ("dtype", "key", "size", "values")
+
+    def __init__(self, key, dtype, size):
+        self.key = key
+        self.dtype = np.dtype(dtype)
+        self.size = size
+        self.values = None  # set when the pickle has been read
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file, storages):
+        super().__init__(file, encoding="utf-8")
+        self.storages = storages
+
+    def find_class(self, module, name):
+        full_name = f"{module}.{name}"
+        if module not in MODULES and full_name not in DICTS:
+            raise UnsafePickleError(full_name)
+        return _Global(full_name)
+
+    def persistent_load(self, pid):
+        tag, storage_type, key, _, size, *view = pid
+        if not isinstance(storage_type, _Global):
+            raise ValueError("a storage without a type")
+        dtype = STORAGE_TYPES.get(storage_type.name.rpartition(".")[2])
+        if tag != "storage" or dtype is None or view not in ([], [None]):
+            raise ValueError(f"a storage of type {storage_type.name}")
+        if not isinstance(key, str) or not _is_size(size):
+            raise ValueError("a storage without a name or size")
+        storage = self.storages.setdefault(key, _Storage(key, dtype, size))
+        if (storage.dtype, storage.size) != (np.dtype(dtype), size):
+            raise ValueError(f"the storage {key} with two types or sizes")
+        return storage
+
+
+def read_torch(path):
+    """Read the tensors of a .pth, .pt or .bin file.
+
+    Weights nested under "model", "state_dict" or "teacher" are found, and the
+    prefixes of torch.compile and DistributedDataParallel are removed.
+
+    Args:
+        path: `pathlib.Path` of the file.
+
+    Returns:
+        Dict of keys to arrays, and a list of strings: what is wrong with
+        other entries.
+
+    Raises:
+        ValueError: if it is not a PyTorch file of plain weights.
+    """
+    read = _read_zip if zipfile.is_zipfile(path) else _read_legacy
+    try:
+        with _archives.parsing("a PyTorch file of plain weights", path):
+            tensors = read(path)
+    except UnsafePickleError as error:
+        raise ValueError(
+            f"{str(path)!r} is not a PyTorch file of plain weights: loading "
+            f"it would call {error.name}. This package never runs code from a "
+            "file. If you trust the file, load it with PyTorch where the code "
+            "that it needs is installed, and save only the weights: "
+            "torch.save(model.state_dict(), PATH)."
+        ) from error
+    for name in STATE_DICT_KEYS:
+        nested = tensors.get(name) if isinstance(tensors, dict) else None
+        if isinstance(nested, dict):
+            tensors = nested
+            break
+    if not isinstance(tensors, dict):
+        raise _archives.format_error("a PyTorch file of named weights", path)
+    for prefix in WRAPPER_PREFIXES:
+        if all(str(key).startswith(prefix) for key in tensors):
+            tensors = {k[len(prefix) :]: x for k, x in tensors.items()}
+    arrays, problems = {}, []
+    for key, tensor in tensors.items():
+        try:
+            if not isinstance(key, str):
+                raise ValueError("a key that is not a string")
+            arrays[key] = _array_of(tensor)
+        except ValueError as error:
+            problems.append(f"{key}: {error}")
+    return arrays, problems
+
+
+def write_torch(items, path):
+    """Write a state dict with PyTorch.
+
+    Args:
+        items: Iterable of `(key, array)`.
+        path: `pathlib.Path` of the file.
+
+    Raises:
+        ImportError: if PyTorch is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            f"Writing {path.suffix} files needs PyTorch, which cannot be "
+            f"imported ({error}). Install it with: pip install torch. Files "
+            "that end in .npz or .safetensors need nothing."
+        ) from error
+    tensors = {}
+    for key, array in items:
+        # PyTorch takes writable arrays, row by row.
+        array = np.require(array, requirements="CW")
+        if array.dtype == ml_dtypes.bfloat16:
+            bits = torch.from_numpy(array.view(np.int16))
+            tensors[key] = bits.view(torch.bfloat16)
+        else:
+            tensors[key] = torch.from_numpy(array)
+    torch.save(tensors, path)
+
+
+def _read_zip(path):
+    with _archives.open_archive(path) as archive:
+        members = {
+            member.filename.partition("/")[2]: member
+            for member in archive.infolist()
+        }
+        if len(members) != len(archive.infolist()):
+            raise ValueError("it has two folders")
+        if "data.pkl" not in members:
+            raise ValueError("it has no data.pkl")
+        if "constants.pkl" in members:
+            raise ValueError("it is a TorchScript program")
+        order = "little"
+        if "byteorder" in members:
+            order = archive.read(members["byteorder"]).decode()
+        storages = {}
+        pickled = io.BytesIO(archive.read(members["data.pkl"]))
+        tensors = _unpickle(pickled, storages)
+        for key, storage in storages.items():
+            if f"data/{key}" not in members:
+                raise ValueError(f"it has no data/{key}")
+            data = bytearray(archive.read(members[f"data/{key}"]))
+            _set_values(storage, data, order)
+    return tensors
+
+
+def _read_legacy(path):
+    file = io.BytesIO(path.read_bytes())
+    if _unpickle(file) != LEGACY_MAGIC_NUMBER:
+        raise ValueError("it does not begin with PyTorch's magic number")
+    _unpickle(file)  # the version of the format
+    system = _unpickle(file)
+    storages = {}
+    tensors = _unpickle(file, storages)
+    keys = _unpickle(file)
+    if not isinstance(system, dict) or "little_endian" not in system:
+        raise ValueError("it does not state its byte order")
+    if not isinstance(keys, list):
+        raise ValueError("it has no list of storages")
+    order = "little" if system["little_endian"] else "big"
+    for key in keys:
+        storage = storages.get(key) if isinstance(key, str) else None
+        if storage is None:
+            raise ValueError(f"no tensor has the storage {key!r}")
+        if int.from_bytes(file.read(8), order) != storage.size:
+            raise ValueError(f"the storage {key} has another size")
+        data = file.read(storage.size * storage.dtype.itemsize)
+        _set_values(storage, bytearray(data), order)
+    return tensors
+
+
+def _unpickle(file, storages=None):
+    """Return what a pickle holds, with stand-ins for all but plain values.
+
+    Args:
+        file: `io.BytesIO` at the start of the pickle. Afterwards it is at the
+            pickle's end.
+        storages: Dict to add the storages to that the pickle names.
+    """
+    start = file.tell()
+    _check_opcodes(file)
+    end = file.tell()
+    file.seek(start)
+    pickled = io.BytesIO(file.read(end - start))
+    storages = {} if storages is None else storages
+    try:
+        return _Unpickler(pickled, storages).load()
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        # Opcodes in a wrong order; no function but the stand-ins is called.
+        raise ValueError(f"a broken pickle: {error}") from error
+
+
+def _check_opcodes(file):
+    """Read a pickle to its end, and refuse what would allocate much memory.
+
+    `pickle.Unpickler` allocates the length that a pickle states for a string
+    before reading it, and a table as long as the largest memo index.
+    """
+    size = file.getbuffer().nbytes
+    for opcode, argument, _ in pickletools.genops(file):
+        if opcode.name.endswith("PUT") and not 0 <= argument < size:
+            raise ValueError(f"a broken pickle: the memo index {argument}")
+        if opcode.name.startswith("EXT"):  # would not ask `find_class`
+            raise ValueError("a pickle with extension codes")
+
+
+def _is_size(number):
+    return type(number) is int and 0 <= number < 2**63
+
+
+def _set_values(storage, data, byte_order):
+    if len(data) != storage.size * storage.dtype.itemsize:
+        raise ValueError(
+            f"the storage {storage.key} has {len(data):,} bytes for "
+            f"{storage.size:,} values"
+        )
+    values = np.frombuffer(data, storage.dtype)
+    storage.values = values if byte_order == "little" else values.byteswap()
+
+
+def _array_of(tensor):
+    """Return the array that a recorded call of PyTorch would rebuild."""
+    if not isinstance(tensor, _Call):
+        raise ValueError(f"{type(tensor).__name__}, not a tensor")
+    if tensor.name.startswith(REBUILD_PARAMETER) and tensor.arguments:
+        return _array_of(tensor.arguments[0])
+    if tensor.name not in NUM_ARGUMENTS:
+        raise ValueError(f"{tensor.name}: not a plain tensor")
+    if len(tensor.arguments) not in NUM_ARGUMENTS[tensor.name]:
+        raise ValueError(f"{tensor.name}: {len(tensor.arguments)} arguments")
+    storage, offset, shape, strides, *_ = tensor.arguments
+    if not isinstance(storage, _Storage) or storage.values is None:
+        raise ValueError("a tensor without values")
+    values = storage.values
+    if not (
+        _is_size(offset)
+        and all(type(part) is tuple for part in (shape, strides))
+        and all(map(_is_size, (*shape, *strides)))
+        and len(shape) == len(strides)
+    ):
+        raise ValueError("a tensor without a shape")
+    # The stride of an axis of length 1 is never used, however large it is.
+    strides = [step * (n > 1) for n, step in zip(shape, strides, strict=True)]
+    count = math.prod(shape)
+    if not count:
+        return np.empty(shape, values.dtype)
+    last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+    # A stride of 0 could make terabytes of one value.
+    if count > values.size or offset + last >= values.size:
+        raise ValueError(
+            f"its shape {shape} does not fit the {values.size:,} values that "
+            "are stored"
+        )
+    return np.lib.stride_tricks.as_strided(
+        values[offset:], shape, [step * values.itemsize for step in strides]
+    )

@@ -1,0 +1,354 @@
+"""Map arrays between a checkpoint's names and keras_vit's, in both directions.
+
+Converting a checkpoint only ever transposes, reshapes, stacks or unstacks
+arrays, and each of these is one einops pattern. A pattern read from right to
+left is its own inverse, so one table of names serves reading and writing.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from einops import EinopsError
+from einops import rearrange
+
+# Parameter types: how a framework stores each type of layer. A type maps the
+# name of our array to the framework's name and to the einops pattern from the
+# framework's array to ours.
+#
+# Axes: i input channels, o output channels, h heads, d head size, c channels,
+# y x kernel rows and columns, n arrays fused into one.
+IDENTITY = "... -> ..."
+
+FLAX = {
+    "array": {"": ("", IDENTITY)},
+    "norm": {"gamma": ("scale", IDENTITY), "beta": ("bias", IDENTITY)},
+    # Group norms of Google's released files have arrays with four axes.
+    "group_norm": {
+        "gamma": ("scale", "1 1 1 c -> c"),
+        "beta": ("bias", "1 1 1 c -> c"),
+    },
+    "flat_group_norm": {
+        "gamma": ("scale", "c -> c"),
+        "beta": ("bias", "c -> c"),
+    },
+    **dict.fromkeys(
+        ("linear", "conv", "heads", "merge"),
+        {"kernel": ("kernel", IDENTITY), "bias": ("bias", IDENTITY)},
+    ),
+}
+
+TENSORFLOW = {
+    "norm": {"gamma": ("gamma", IDENTITY), "beta": ("beta", IDENTITY)},
+    "conv": {"kernel": ("kernel", IDENTITY)},
+    "pointwise": {
+        "kernel": ("kernel", "1 1 i o -> i o"),
+        "bias": ("bias", IDENTITY),
+    },
+    "heads": {"kernel": ("kernel", IDENTITY)},
+}
+
+TORCH = {
+    "array": {"": ("", IDENTITY)},
+    "vector": {"": ("", "1 d -> 1 1 d")},
+    "norm": {"gamma": ("weight", "c -> c"), "beta": ("bias", "c -> c")},
+    "linear": {
+        "kernel": ("weight", "o i -> i o"),
+        "bias": ("bias", "o -> o"),
+    },
+    "conv": {
+        "kernel": ("weight", "o i y x -> y x i o"),
+        "bias": ("bias", "o -> o"),
+    },
+    "pointwise": {
+        "kernel": ("weight", "o i 1 1 -> i o"),
+        "bias": ("bias", "o -> o"),
+    },
+    "heads": {
+        "kernel": ("weight", "(h d) i -> i h d"),
+        "bias": ("bias", "(h d) -> h d"),
+    },
+    "fused": {
+        "kernel": ("weight", "(n h d) i -> n i h d"),
+        "bias": ("bias", "(n h d) -> n h d"),
+    },
+    "merge": {
+        "kernel": ("weight", "o (h d) -> h d o"),
+        "bias": ("bias", "o -> o"),
+    },
+}
+
+
+@dataclass(frozen=True)
+class WeightMap:
+    """The layers of a code base and how its framework stores them.
+
+    Attributes:
+        variant: String. Which of a layout's maps this is; "" for the first.
+        parameter_types: `FLAX`, `TENSORFLOW` or `TORCH`.
+        layers: Tuple of `(our layer, its layer, parameter type)`. In names,
+            `*` stands for an array of the layer, `{i}` for a block's number
+            and `{s}` and `{u}` for a ResNet's stage and unit; `{s-1}` counts
+            from 0 where we count from 1, `{u:02}` has at least two digits. A
+            tuple of names stands for several arrays that are one array on the
+            other side. Layers that a model does not have are skipped.
+        prefix: String before every key.
+        required: Tuple of keys without which a file is not taken for one of
+            this map.
+    """
+
+    variant: str
+    parameter_types: dict
+    layers: tuple
+    prefix: str = ""
+    required: tuple = ()
+
+    def entries(self):
+        """Yields `(our templates, its templates, pattern)` of each array."""
+        for ours, theirs, parameter_type in self.layers:
+            arrays = self.parameter_types[parameter_type]
+            for our_name, (their_name, pattern) in arrays.items():
+                yield (
+                    [name.replace("*", our_name) for name in _tuple(ours)],
+                    [
+                        self.prefix + name.replace("*", their_name)
+                        for name in _tuple(theirs)
+                    ],
+                    pattern,
+                )
+
+    def transfers(self, paths):
+        """Yields `(our paths, its keys, pattern)` of each array of a model
+        that has these paths."""
+        names = _group_by_template(paths)
+        for ours, theirs, pattern in self.entries():
+            groups = {}  # blocks that share a key are stacked in it, in order
+            for index in _indices(ours[0], names):
+                keys = tuple(_fill(name, index) for name in theirs)
+                group = groups.setdefault(keys, [])
+                group += [_fill(name, index) for name in ours]
+            for keys, group in groups.items():
+                yield group, keys, pattern
+
+    def paths(self, arrays):
+        """Lists our paths of the arrays that a checkpoint holds."""
+        paths, names = [], _group_by_template(arrays)
+        for ours, theirs, _ in self.entries():
+            indices = _indices(theirs[0], names)
+            if indices and "{i}" in ours[0] and "{i}" not in theirs[0]:
+                shape = np.shape(arrays[theirs[0]])
+                indices = [{"i": i} for i in range((*shape, 0)[0])]
+            paths += [_fill(name, index) for index in indices for name in ours]
+        return paths
+
+    def key(self, path):
+        """Returns the key of one of our paths; the path itself if the map has
+        no key for it."""
+        for _, keys, _ in self.transfers([path]):
+            return " + ".join(keys)
+        return path
+
+    def unmapped_paths(self, weights):
+        """Lists our paths that have no key."""
+        found = {p for paths, _, _ in self.transfers(weights) for p in paths}
+        return sorted(set(weights) - found)
+
+    def unmapped_keys(self, arrays):
+        """Lists the keys of a checkpoint that have no path."""
+        found = {
+            key
+            for _, keys, _ in self.transfers(self.paths(arrays))
+            for key in keys
+        }
+        return sorted(set(arrays) - found)
+
+
+def from_checkpoint(arrays, weight_map, heads=None):
+    """Returns weights under our paths from a checkpoint's arrays, exactly.
+
+    Args:
+        arrays: Dict of a checkpoint's keys to arrays.
+        weight_map: The checkpoint's `WeightMap`.
+        heads: Integer, the number of heads, for frameworks that fuse them
+            with the channels of a head; or a pair, the second a decoder's.
+
+    Returns:
+        Dict of our paths to arrays.
+
+    Raises:
+        ValueError: if keys are unknown, or arrays are missing or of the wrong
+            shape. One error lists them all.
+    """
+    missing, wrong_shape, weights = [], [], {}
+    for paths, keys, pattern in weight_map.transfers(weight_map.paths(arrays)):
+        absent = [key for key in keys if key not in arrays]
+        if absent:
+            missing += absent
+            continue
+        found = [arrays[key] for key in keys]
+        try:
+            found = _transform(found, pattern, len(paths), _heads(heads, paths))
+        except (EinopsError, ValueError):
+            wrong_shape += [
+                f"{key}: {array.shape} does not fit {pattern.split(' -> ')[0]}"
+                for key, array in zip(keys, found, strict=True)
+            ]
+            continue
+        weights.update(zip(paths, found, strict=True))
+    raise_problems(
+        {
+            "Arrays that this layout has no place for": (
+                weight_map.unmapped_keys(arrays)
+            ),
+            "Arrays that are missing": missing,
+            "Arrays of the wrong shape": wrong_shape,
+        }
+    )
+    return weights
+
+
+def to_checkpoint(weights, weight_map, heads=None):
+    """Returns a checkpoint's arrays from weights under our paths, exactly.
+
+    Args:
+        weights: Dict of our paths to arrays.
+        weight_map: The `WeightMap` to write.
+        heads: As in `from_checkpoint`.
+
+    Raises:
+        ValueError: if the map has no key for a weight.
+    """
+    unmapped = weight_map.unmapped_paths(weights)
+    raise_problems({"Weights that this layout has no place for": unmapped})
+    arrays = {}
+    for paths, keys, pattern in weight_map.transfers(weights):
+        back = " -> ".join(reversed(pattern.split(" -> ")))
+        found = [weights[path] for path in paths]
+        found = _transform(found, back, len(keys), _heads(heads, paths))
+        arrays.update(zip(keys, found, strict=True))
+    return arrays
+
+
+def raise_problems(problems, intro="The checkpoint does not fit.", most=None):
+    """Raises one `ValueError` that lists everything wrong, if anything is.
+
+    Args:
+        problems: Dict of titles to collections of lines; empty ones are
+            omitted.
+        intro: String. The first line of the message.
+        most: Integer. Lines to show below each title; None for all.
+    """
+    sections = []
+    for title, lines in problems.items():
+        shown = [f"  {line}" for line in sorted(lines)[:most]]
+        if len(lines) > len(shown):
+            shown.append(f"  and {len(lines) - len(shown)} more")
+        if lines:
+            sections.append("\n".join([f"{title}:", *shown]))
+    if sections:
+        raise ValueError("\n".join([intro, *sections]))
+
+
+def rename_keys(arrays, rename):
+    """Returns arrays under new keys.
+
+    A key whose new name is taken stays as it is, so that the strict reading
+    that follows reports it.
+
+    Args:
+        arrays: Dict of keys to arrays.
+        rename: Function from a key to its new name.
+    """
+    renamed = {}
+    for key, array in arrays.items():
+        new = rename(key)
+        renamed[key if new in renamed or new in arrays else new] = array
+    return renamed
+
+
+def _heads(heads, paths):
+    if not isinstance(heads, tuple):
+        return heads
+    return heads[paths[0].startswith("decoder/")]
+
+
+def _transform(arrays, pattern, count, heads):
+    """Stacks, rearranges and unstacks: all the arithmetic of a conversion."""
+    # Without `n` in the pattern, several arrays are stacked blocks.
+    sizes = {"h": heads, "n": max(count, len(arrays))}
+    sizes = {
+        axis: size
+        for axis, size in sizes.items()
+        if re.search(rf"\b{axis}\b", pattern)
+    }
+    array = np.stack(arrays) if len(arrays) > 1 else arrays[0]
+    array = rearrange(array, pattern, **sizes)
+    return list(array) if count > 1 else [array]
+
+
+# A number in a template: its letter, whether the checkpoint counts from 0
+# where we count from 1, and whether the number has at least two digits.
+_NUMBER = re.compile(r"\{(\w)(-1)?(:02)?\}")
+
+
+def _fill(template, index):
+    """Returns the name with the numbers of an index."""
+
+    def digits(match):
+        letter, less, wide = match.groups()
+        number = index[letter] - bool(less)
+        return f"{number:02}" if wide else f"{number}"
+
+    return _NUMBER.sub(digits, template)
+
+
+@functools.lru_cache(2**14)
+def _strip_numbers(name):
+    return re.sub(r"\d+", "#", name)
+
+
+def _group_by_template(names):
+    """Groups names that differ in numbers only."""
+    groups = {}
+    for name in names:
+        groups.setdefault(_strip_numbers(name), []).append(name)
+    return groups
+
+
+@functools.cache
+def _compile_template(template):
+    """Returns a regular expression, and `(letter, what to add)` of each number
+    in the template."""
+    pattern, end, letters = "", 0, []
+    for match in _NUMBER.finditer(template):
+        letter, less, wide = match.groups()
+        digits = r"\d\d|[1-9]\d\d+" if wide else r"0|[1-9]\d*"
+        pattern += re.escape(template[end : match.start()]) + f"({digits})"
+        end = match.end()
+        letters.append((letter, bool(less)))
+    return re.compile(pattern + re.escape(template[end:])), letters
+
+
+def _indices(template, names):
+    """Lists the numbers, in order, with which the template is one of the names
+    grouped by `_group_by_template`."""
+    candidates = names.get(_strip_numbers(_NUMBER.sub("0", template)))
+    if candidates is None:
+        return []
+    pattern, letters = _compile_template(template)
+    matches = (pattern.fullmatch(name) for name in candidates)
+    numbers = sorted(
+        [int(number) for number in match.groups()] for match in matches if match
+    )
+    return [
+        {
+            letter: number + more
+            for number, (letter, more) in zip(found, letters, strict=True)
+        }
+        for found in numbers
+    ]
+
+
+def _tuple(names):
+    return (names,) if isinstance(names, str) else names

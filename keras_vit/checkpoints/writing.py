@@ -1,0 +1,118 @@
+"""Write weights in a layout, for `converters.save` and `tools/convert.py`."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+
+from keras_vit._warnings import warn
+from keras_vit.checkpoints.files import SUFFIXES
+from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.formats import check_representable
+from keras_vit.checkpoints.formats import get_weight_map
+from keras_vit.checkpoints.formats import huggingface
+from keras_vit.checkpoints.infer import warn_if_heads_ambiguous
+from keras_vit.checkpoints.weight_map import to_checkpoint
+
+DTYPES = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+}
+
+
+def write_checkpoint(
+    weights,
+    arguments,
+    target,
+    layout,
+    dtype=None,
+    overwrite=False,
+    source=None,
+):
+    """Write weights in a layout to a file or a Hugging Face folder.
+
+    Args:
+        weights: Dict of keras_vit's paths to arrays. It is not changed.
+        arguments: Dict of the arguments of `VisionTransformer` that describe
+            the architecture.
+        target: A `pathlib.Path`; without a suffix it is a folder.
+        layout: Name of the layout. "huggingface" alone takes the model class
+            of transformers that fits.
+        dtype: Key of `DTYPES`, or None to keep the types of the arrays.
+        overwrite: Boolean. Whether existing files may be replaced.
+        source: The `Checkpoint` that the weights came from, whose labels a
+            folder keeps; or None.
+
+    Raises:
+        FileExistsError: if the target exists and `overwrite` is False.
+        ValueError: if the layout or the file type cannot store the weights.
+            Nothing is written then.
+    """
+    check_writable(target, layout)
+    if layout == "huggingface" and "resnet_layers" not in arguments:
+        layout = f"huggingface:{huggingface.nearest_variant(arguments)}"
+    check_representable(arguments, layout)
+    folder = target.suffix == ""
+    if folder:
+        stored = str(next(iter(weights.values())).dtype)
+        configs = huggingface.folder_configs(
+            arguments, layout, dtype or stored, source
+        )
+        huggingface.check_folder(target, overwrite)
+    elif arguments.get("position_embedding") == "learned":
+        _warn_if_grid_is_ambiguous(arguments["grid_size"], target)
+    if arguments.get("pooling") == "first_patch" and arguments["classes"]:
+        warn(
+            f"{str(target)!r} does not store that its head takes the first "
+            "patch; readers will take the mean of the patches. Give "
+            '`pooling="first_patch"` when it is read, or in big_vision '
+            '`pool_type="0"`.'
+        )
+    dialect = get_weight_map(layout, weights)
+    if not folder and "hidden_size" in arguments:
+        warn_if_heads_ambiguous(arguments, dialect, target)
+    heads = (arguments["num_heads"], arguments.get("decoder_num_heads"))
+    arrays = to_checkpoint(weights, dialect, heads)
+    dtype = dtype and np.dtype(DTYPES[dtype])
+    if folder:
+        huggingface.write_folder(target, arrays, configs, overwrite, dtype)
+    else:
+        write(arrays, target, overwrite, dtype)
+
+
+def check_writable(target, layout):
+    """Raise a `ValueError` unless a target's suffix is that of a file type.
+
+    Args:
+        target: A `pathlib.Path`.
+        layout: Name of the layout; only "huggingface" can be a folder.
+    """
+    if target.suffix not in ("", *SUFFIXES):
+        raise ValueError(
+            "The name of the file to write must end in "
+            f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or be a folder's. "
+            f"Received: {str(target)!r}"
+        )
+    if target.suffix == "" and layout.partition(":")[0] != "huggingface":
+        raise ValueError(
+            f"{str(target)!r} has no suffix, so that it is a folder, which "
+            'only layout="huggingface" can be written to. Received: '
+            f"layout={layout!r}"
+        )
+
+
+def _warn_if_grid_is_ambiguous(grid, target):
+    """Warn of a grid that is not square but has a square number of positions.
+
+    Files store only their number, of which readers make a square.
+    """
+    rows, columns = grid or (1, 1)
+    side = math.isqrt(rows * columns)
+    if rows != columns and side * side == rows * columns:
+        warn(
+            f"{str(target)!r} does not store that its {rows * columns} "
+            f"positions are a grid of {rows} x {columns}; readers will take "
+            f"{side} x {side}. Give grid_size=({rows}, {columns}) when it is "
+            "read, or write a .keras file."
+        )

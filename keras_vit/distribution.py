@@ -1,0 +1,147 @@
+"""Model parallelism: which axis of which variable is split over devices."""
+
+import math
+import re
+
+import keras
+
+MODEL = "model"  # the mesh axis over which weights are split
+
+# Variable path suffix -> mesh axis per dimension; None is replicated. Each
+# path matches one rule. As in Megatron-LM, Section 3
+# (https://arxiv.org/abs/1909.08053): of two consecutive matrices the first is
+# split by columns and the second by rows, so that devices exchange only the
+# sum of their products. Small variables are replicated.
+RULES = {
+    # (hidden_size, num_heads, head_size)
+    r"attention/(query|key|value)/kernel": (None, MODEL, None),
+    r"attention/(query|key|value)/bias": (MODEL, None),
+    # (num_heads, head_size, hidden_size)
+    r"attention/attention_output/kernel": (MODEL, None, None),
+    r"attention/attention_output/bias": (None,),
+    r"mlp/dense_1/kernel": (None, MODEL),
+    r"mlp/dense_1/bias": (MODEL,),
+    r"mlp/dense_2/kernel": (MODEL, None),
+    r"mlp/dense_2/bias": (None,),
+    r"(pre_logits|head|distillation_head)/kernel": (None, MODEL),
+    r"(pre_logits|head|distillation_head)/bias": (MODEL,),
+    r"patch_embedding/kernel": (None, None, None, None),
+    r"patch_embedding/bias": (None,),
+    r"(class_token|distillation_token|register_tokens|mask_token)/tokens": (
+        None,
+        None,
+        None,
+    ),
+    # A ResNet is small compared with the encoder.
+    r"(root_conv|conv_\d|conv_proj)/kernel": (None,) * 4,
+    r"position_embedding(_\d+|_shared)?/(embedding|prefix)": (None,) * 3,
+    r"position_embedding(_\d+|_shared)?/(columns|rows|offsets)": (None,) * 2,
+    r"pooling/probe": (None, None, None),
+    # All norms, including those of queries and keys, and `LayerScale`.
+    r"(\w*norm(_\w+)?|scale_\d)/(gamma|beta)": (None,),
+    # State of dropout.
+    r"seed_generator(_\d+)?/seed_generator_state": (None,),
+}
+
+
+def layout_map(device_mesh):
+    """Return a Keras `LayoutMap` for the models of this package.
+
+    Attention is split by heads, MLPs by hidden units and heads by classes; the
+    rest is replicated. The mesh axis must divide these numbers;
+    `ModelParallel` has no such restriction.
+
+    Args:
+        device_mesh: `keras.distribution.DeviceMesh` with an axis "model".
+
+    Returns:
+        A `keras.distribution.LayoutMap` with a key for every variable of every
+        `VisionTransformer`.
+
+    Raises:
+        ValueError: if the mesh has no axis "model".
+    """
+    if MODEL not in device_mesh.axis_names:
+        raise ValueError(
+            f"`device_mesh` must have an axis {MODEL!r}, over which weights "
+            f"are split. Received: axis_names={list(device_mesh.axis_names)}"
+        )
+    layouts = keras.distribution.LayoutMap(device_mesh)
+    for path, axes in RULES.items():
+        # In a model nested in another, paths have a prefix.
+        layouts[rf"(?:.*/)?{path}"] = axes
+    return layouts
+
+
+class ModelParallel(keras.distribution.ModelParallel):
+    """Splits a Vision Transformer over devices. JAX only, as in Keras.
+
+    This is `keras.distribution.ModelParallel` with `layout_map`, except that a
+    variable is replicated if the number of devices does not divide its split
+    axis: 3 heads on 4 devices, or 10 classes on 8.
+
+    Args:
+        device_mesh: `keras.distribution.DeviceMesh` with the axes "batch" and
+            "model".
+        **kwargs: As for `keras.distribution.ModelParallel`.
+
+    Example:
+
+    >>> mesh = keras.distribution.DeviceMesh((2, 4), ("batch", "model"))
+    >>> with keras_vit.distribution.ModelParallel(mesh).scope():
+    ...     model = keras_vit.ViTH14(classes=1000)
+    """
+
+    def __init__(self, device_mesh, **kwargs):
+        super().__init__(layout_map=layout_map(device_mesh), **kwargs)
+
+    def get_variable_layout(self, variable):
+        layout = super().get_variable_layout(variable)
+        axes = getattr(layout, "axes", None)
+        if axes is None:  # a layout of the backend
+            return layout
+        sizes = _axis_sizes(self.device_mesh)
+        for axis, length in zip(axes, variable.shape, strict=True):
+            if axis is not None and length % sizes[axis]:
+                replicated = [None] * len(variable.shape)
+                return keras.distribution.TensorLayout(
+                    replicated, self.device_mesh
+                )
+        return layout
+
+
+def bytes_per_device(model, distribution=None):
+    """Return the size in bytes of a model's variables on each device.
+
+    Only shapes and layouts are used: the model may be built in
+    `keras.StatelessScope(initialize_variables=False)`, which allocates
+    nothing. An optimizer's moments are split as their variables.
+
+    Args:
+        model: A Keras model.
+        distribution: A `keras.distribution.Distribution` such as
+            `ModelParallel`; None for one device.
+
+    Returns:
+        Integer.
+    """
+    total = 0
+    for variable in model.variables:
+        size = math.prod(variable.shape)
+        if distribution is not None:
+            sizes = _axis_sizes(distribution.device_mesh)
+            axes = distribution.get_variable_layout(variable).axes
+            size //= math.prod(sizes[axis] for axis in axes if axis)
+        total += size * _itemsize(variable.dtype)
+    return total
+
+
+def _axis_sizes(mesh):
+    return dict(zip(mesh.axis_names, mesh.shape, strict=True))
+
+
+def _itemsize(dtype):
+    # NumPy does not know names such as "bfloat16".
+    if dtype == "bool":
+        return 1
+    return int(re.search(r"\d+", dtype)[0]) // 8

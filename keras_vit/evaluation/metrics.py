@@ -1,0 +1,318 @@
+"""Accuracy, calibration and confusion of classifiers, on NumPy arrays."""
+
+import json
+import pathlib
+
+import numpy as np
+
+# Probabilities in half precision may sum to 1 +- this.
+_SUM_TOLERANCE = 1e-3
+
+
+def accuracy(scores, labels, k=1):
+    """Return the top-k accuracy.
+
+    Args:
+        scores: Array of shape `(images, classes)`: logits or probabilities.
+            Of equal scores, the class of lower index ranks higher, as in
+            `argmax`.
+        labels: Array of shape `(images,)` of integers in [0, classes).
+        k: Integer from 1 to the number of classes.
+
+    Returns:
+        A float in [0, 1].
+
+    Raises:
+        ValueError: if shapes do not match, a score is not finite, or a label or
+            `k` is out of range.
+    """
+    scores = check_scores(scores)
+    labels = check_labels(labels, *scores.shape)
+    if not 1 <= k <= scores.shape[1]:
+        raise ValueError(
+            f"`k` must be from 1 to {scores.shape[1]}, the number of classes. "
+            f"Received: {k}"
+        )
+    own = np.take_along_axis(scores, labels[:, None], axis=1)
+    before = np.arange(scores.shape[1]) < labels[:, None]
+    rank = np.sum((scores > own) | ((scores == own) & before), axis=1)
+    return float(np.mean(rank < k))
+
+
+def softmax(logits):
+    """Return the softmax of each row, in float64."""
+    logits = check_scores(logits, "logits").astype(np.float64)
+    exp = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return exp / exp.sum(axis=1, keepdims=True)
+
+
+def real_accuracy(scores, labels):
+    """Return the accuracy on ImageNet's reassessed labels (ReaL).
+
+    An image counts as correct if its top class is one of its labels. Images
+    without labels are ignored, as in google-research/reassessed-imagenet.
+    From "Are we done with ImageNet?" (https://arxiv.org/abs/2006.07159).
+
+    Args:
+        scores: Array of shape `(images, classes)`.
+        labels: For each image the list of its classes, which may be empty;
+            or an array of shape `(images, classes)`, positive where a class
+            applies.
+
+    Returns:
+        A float in [0, 1].
+
+    Raises:
+        ValueError: if shapes do not match, a label is out of range, or no image
+            has a label.
+    """
+    scores = check_scores(scores)
+    correct = _multi_hot(labels, *scores.shape)
+    labelled = correct.any(axis=1)
+    if not labelled.any():
+        raise ValueError("None of the images has a label.")
+    best = scores.argmax(axis=1)
+    return float(correct[np.arange(len(best)), best][labelled].mean())
+
+
+def _multi_hot(labels, images, classes):
+    if isinstance(labels, np.ndarray) and labels.ndim == 2:
+        if labels.shape != (images, classes):
+            raise ValueError(
+                f"`labels` must be of shape {(images, classes)}, that of the "
+                f"scores. Received: {labels.shape}"
+            )
+        return labels > 0
+    if len(labels) != images:
+        raise ValueError(
+            f"`labels` must be {images} lists, one per image. Received: "
+            f"{len(labels)}"
+        )
+    multi_hot = np.zeros((images, classes), bool)
+    for row, members in zip(multi_hot, labels, strict=True):
+        if any(not 0 <= label < classes for label in members):
+            raise ValueError(
+                f"Labels must be from 0 to {classes - 1}. Received: "
+                f"{list(members)}"
+            )
+        row[list(members)] = True
+    return multi_hot
+
+
+def read_real(path):
+    """Read `real.json`, which lists the labels of each validation image.
+
+    Args:
+        path: String or path of the file, from
+            https://github.com/google-research/reassessed-imagenet.
+
+    Returns:
+        A list of lists of integers. The first belongs to
+        ILSVRC2012_val_00000001.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file has another format.
+    """
+    path = pathlib.Path(path).expanduser()
+    try:
+        labels = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"There is no file {str(path)!r}. real.json is in "
+            "https://github.com/google-research/reassessed-imagenet"
+        ) from error
+    except ValueError as error:
+        raise ValueError(
+            f"{str(path)!r} cannot be read as JSON: {error}"
+        ) from error
+    if (
+        not isinstance(labels, list)
+        or not labels
+        or not all(
+            isinstance(members, list)
+            and all(type(label) is int and label >= 0 for label in members)
+            for members in labels
+        )
+    ):
+        raise ValueError(
+            f"{str(path)!r} must hold a list with one list of class numbers "
+            "for each validation image, [[65], [], [795, 970], ...]."
+        )
+    return labels
+
+
+def reliability(probabilities, labels, bins=15):
+    """Compute a reliability diagram: accuracy by confidence.
+
+    Images are sorted into bins of equal width by the probability of their top
+    class, as in "On Calibration of Modern Neural Networks", Section 2
+    (https://arxiv.org/abs/1706.04599).
+
+    Args:
+        probabilities: Array of shape `(images, classes)`, rows that sum to 1
+            (see `softmax`).
+        labels: Array of shape `(images,)` of integers.
+        bins: Integer. Bin i of n is the interval (i / n, (i + 1) / n].
+
+    Returns:
+        A list of one dict per bin: `lower`, `upper`, `images` (their number),
+        and the means `confidence` and `accuracy`, None for an empty bin.
+
+    Raises:
+        ValueError: if shapes do not match, or rows are not probabilities.
+    """
+    probabilities = check_scores(probabilities, "probabilities")
+    labels = check_labels(labels, *probabilities.shape)
+    if bins < 1:
+        raise ValueError(f"`bins` must be 1 or more. Received: {bins}")
+    sums = probabilities.sum(axis=1, dtype=np.float64)
+    if probabilities.min() < 0 or np.abs(sums - 1).max() > _SUM_TOLERANCE:
+        raise ValueError(
+            "`probabilities` must be 0 or more and sum to 1 in every row; for "
+            "logits, use keras_vit.evaluation.softmax(logits). Received: "
+            f"values from {probabilities.min():g}, sums from {sums.min():g} "
+            f"to {sums.max():g}"
+        )
+    confidence = probabilities.max(axis=1).astype(np.float64)
+    correct = probabilities.argmax(axis=1) == labels
+    edges = np.arange(bins + 1) / bins
+    # Right-closed intervals; the first includes its lower edge too.
+    bin_index = np.clip(np.searchsorted(edges, confidence) - 1, 0, bins - 1)
+    rows = []
+    for index in range(bins):
+        inside = bin_index == index
+        images = int(inside.sum())
+        rows.append(
+            {
+                "lower": float(edges[index]),
+                "upper": float(edges[index + 1]),
+                "images": images,
+                "confidence": float(confidence[inside].mean())
+                if images
+                else None,
+                "accuracy": float(correct[inside].mean()) if images else None,
+            }
+        )
+    return rows
+
+
+def calibration_error(probabilities, labels, bins=15):
+    """Return the expected calibration error.
+
+    It is the mean absolute difference of confidence and accuracy over the bins
+    of `reliability`, weighted by their number of images.
+
+    Args:
+        probabilities, labels, bins: As in `reliability`.
+
+    Returns:
+        A float in [0, 1]. It depends on `bins`, which should be reported too.
+    """
+    rows = [r for r in reliability(probabilities, labels, bins) if r["images"]]
+    total = sum(row["images"] for row in rows)
+    return sum(
+        row["images"] / total * abs(row["confidence"] - row["accuracy"])
+        for row in rows
+    )
+
+
+def confusion_matrix(predicted, labels, classes):
+    """Count the images of each true class by predicted class.
+
+    Args:
+        predicted: Array of shape `(images,)` of integers.
+        labels: Array of shape `(images,)` of integers.
+        classes: Integer. Number of classes.
+
+    Returns:
+        Integers of shape `(classes, classes)`: rows are the true classes,
+        columns the predicted ones.
+
+    Raises:
+        ValueError: if shapes do not match or a class is out of range.
+    """
+    labels = check_labels(labels, len(labels), classes)
+    predicted = check_labels(predicted, len(labels), classes, "predicted")
+    pairs = np.bincount(labels * classes + predicted, minlength=classes**2)
+    return pairs.reshape(classes, classes)
+
+
+def per_class(confusion, class_names):
+    """Compute accuracy and precision of each class.
+
+    Args:
+        confusion: What `confusion_matrix` returns.
+        class_names: List of strings.
+
+    Returns:
+        A list of one dict per class: `class` (its name), `images`, `right`
+        (correct predictions), `accuracy` (recall), `precision`, and
+        `mistaken_for` and `times`: the wrong class predicted most often, and
+        how often. Undefined values, such as the accuracy of a class without
+        images, are None.
+
+    Raises:
+        ValueError: if there are not as many names as classes.
+    """
+    confusion = np.asarray(confusion)
+    if confusion.shape != (len(class_names),) * 2:
+        raise ValueError(
+            f"`confusion` must have a row and a column for each of the "
+            f"{len(class_names)} classes. Received: shape {confusion.shape}"
+        )
+    rows = []
+    for index, name in enumerate(class_names):
+        images, predicted = confusion[index].sum(), confusion[:, index].sum()
+        right = confusion[index, index]
+        wrong = confusion[index].copy()
+        wrong[index] = 0
+        other = int(wrong.argmax())
+        rows.append(
+            {
+                "class": name,
+                "images": int(images),
+                "right": int(right),
+                "accuracy": float(right / images) if images else None,
+                "precision": float(right / predicted) if predicted else None,
+                "mistaken_for": class_names[other] if wrong[other] else None,
+                "times": int(wrong[other]),
+            }
+        )
+    return rows
+
+
+def check_scores(scores, name="scores"):
+    """Check scores or features and return them as a finite 2-D array."""
+    array = np.asarray(scores)
+    if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiu":
+        raise ValueError(
+            f"`{name}` must be numbers of shape (images, columns), at least "
+            f"one of each. Received: shape {array.shape}, {array.dtype}"
+        )
+    bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
+    if bad.size:
+        raise ValueError(
+            f"`{name}` must be finite. Received: NaN or infinity for "
+            f"{bad.size} of {len(array)} images, the first at index {bad[0]}. "
+            "Look for them in the model's inputs and weights."
+        )
+    return array
+
+
+def check_labels(labels, count, classes=None, name="labels"):
+    """Check labels and return them as `count` integers in [0, classes)."""
+    array = np.asarray(labels)
+    if array.shape != (count,) or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"`{name}` must be {count} integers, one per image. Received: "
+            f"shape {array.shape}, {array.dtype}"
+        )
+    highest = np.inf if classes is None else classes - 1
+    if count and not (0 <= array.min() and array.max() <= highest):
+        raise ValueError(
+            f"`{name}` must be from 0 to "
+            + (f"{highest}. " if classes is not None else "above. ")
+            + f"Received: {array.min()} to {array.max()}"
+        )
+    return array.astype(np.int64)

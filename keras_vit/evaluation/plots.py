@@ -1,0 +1,127 @@
+"""Plots of results, as `matplotlib.figure.Figure`s.
+
+pyplot, whose state belongs to the caller, is not used. matplotlib is imported
+at the first plot.
+"""
+
+import numpy as np
+
+from keras_vit._program import plot_label
+
+_BLUE, _RED, _GREY = "#1f5fa8", "#c62828", "#9aa5b1"
+_MAX_NAMED_CLASSES = 40  # more names would be illegible
+_MAX_NAME_LENGTH = 18
+
+
+def draw_reliability(rows, title=""):
+    """Plot accuracy against confidence.
+
+    Args:
+        rows: The output of `reliability`.
+        title: String.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    figure = _figure((5, 5.4), title)
+    top, bottom = figure.subplots(
+        2, 1, sharex=True, gridspec_kw={"height_ratios": (4, 1)}
+    )
+    left = [row["lower"] for row in rows]
+    width = rows[0]["upper"] - rows[0]["lower"]
+    bars = {"width": width, "align": "edge", "edgecolor": "white"}
+    top.bar(left, [r["accuracy"] or 0 for r in rows], color=_BLUE, **bars)
+    filled = [row for row in rows if row["images"]]
+    confidence = [row["confidence"] for row in filled]
+    accuracy = [row["accuracy"] for row in filled]
+    top.plot((0, 1), (0, 1), "--", color=_GREY, label="perfect calibration")
+    top.plot(confidence, accuracy, "o", ms=4, color=_RED, label="mean of a bin")
+    top.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
+    top.legend(frameon=False, fontsize=8)
+    bottom.bar(left, [row["images"] for row in rows], color=_GREY, **bars)
+    bottom.set(xlabel="confidence", ylabel="images")
+    return figure
+
+
+def draw_confusion(confusion, class_names, title=""):
+    """Plot a confusion matrix, each row divided by its sum.
+
+    Args:
+        confusion: The output of `confusion_matrix`.
+        class_names: List of strings.
+        title: String.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    confusion = np.asarray(confusion)
+    count = len(class_names)
+    named = count <= _MAX_NAMED_CLASSES
+    side = max(5.0, 0.28 * count) if named else 8.0
+    figure = _figure((side + 1.2, side), title)
+    axes = figure.subplots()
+    images = np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    shown = axes.imshow(confusion / images, cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(
+        shown, ax=axes, label="fraction of the true class", shrink=0.8
+    )
+    axes.set(xlabel="predicted", ylabel="true")
+    if named:
+        names = [plot_label(name, _MAX_NAME_LENGTH) for name in class_names]
+        axes.set_xticks(range(count), names, rotation=90, fontsize=8)
+        axes.set_yticks(range(count), names, fontsize=8)
+        for (row, column), number in np.ndenumerate(confusion):
+            if number:
+                light = number / images[row, 0] > 0.5
+                axes.text(
+                    column,
+                    row,
+                    str(number),
+                    ha="center",
+                    va="center",
+                    fontsize=6,
+                    color="white" if light else "black",
+                )
+    return figure
+
+
+def draw_top(images, tops, names, title=""):
+    """Plot images, each with bars of its top classes.
+
+    Args:
+        images: List of arrays `(height, width)` or `(height, width, 3)` with
+            values in [0, 1].
+        tops: For each image a list of `(class name, probability)`.
+        names: For each image its title.
+        title: String.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    columns = min(3, len(images))
+    rows = -(-len(images) // columns)
+    figure = _figure((4.6 * columns, 1.7 * rows + 0.4), title)
+    grid = figure.subplots(rows, 2 * columns, squeeze=False)
+    for axes in grid.ravel():
+        axes.axis("off")
+    for number, (image, top, name) in enumerate(
+        zip(images, tops, names, strict=True)
+    ):
+        row, column = divmod(number, columns)
+        left, right = grid[row, 2 * column : 2 * column + 2]
+        left.imshow(image, cmap="gray", vmin=0, vmax=1)
+        left.set_title(plot_label(name, _MAX_NAME_LENGTH), fontsize=8)
+        right.barh(range(len(top)), [p for _, p in top], color="#9dc0e6")
+        right.set(xlim=(0, 1), ylim=(len(top) - 0.5, -0.5))
+        for position, (name, probability) in enumerate(top):
+            text = f"{plot_label(name, _MAX_NAME_LENGTH)}  {probability:.1%}"
+            right.text(0.02, position, text, va="center", fontsize=8)
+    return figure
+
+
+def _figure(size, title):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    figure.suptitle(plot_label(title), fontsize=10)
+    return figure

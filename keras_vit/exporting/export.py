@@ -1,0 +1,186 @@
+"""Export a Keras model to a format that runs without Keras."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+
+import keras
+
+from keras_vit.exporting import checking
+from keras_vit.exporting.formats import FORMATS
+from keras_vit.exporting.formats import check_representable
+from keras_vit.exporting.formats import quiet
+from keras_vit.exporting.formats import writer_of
+from keras_vit.models import Model
+
+_SAVED_MODEL_FILE = "saved_model.pb"
+
+
+def export(model, target, name, shape, size, int8=False, check=True, log=print):
+    """Write a model in a format and compare its outputs with Keras's.
+
+    If anything fails, `target` is left as it was.
+
+    Args:
+        model: `keras.Model` of one input and one output.
+        target: `pathlib.Path`, which is replaced if it exists.
+        name: String. A key of `FORMATS`.
+        shape: `(batch, height, width, channels)`, None where dynamic.
+        size: `(height, width)` of images to check dynamic sizes with.
+        int8: Boolean. Whether to quantise dense weights to int8.
+        check: Boolean. Whether to run the exported model.
+        log: Function of a line of text, for progress.
+
+    Raises:
+        ValueError: if the format cannot represent the model, or its outputs
+            differ from Keras's.
+    """
+    check_representable(name, model, shape)
+    spec, write = FORMATS[name], writer_of(name)
+    log(
+        f"writing  {name} with {keras.config.backend()}, images "
+        + " x ".join("any" if n is None else str(n) for n in shape)
+    )
+    pairs = check and checking.expected_outputs(
+        model, checking.image_shapes(shape, size)
+    )
+    source = model
+    if int8 and not spec.quantises:
+        source = _quantised(model)
+    with _replacing(target) as temporary:
+        _write(write, source, temporary, name, shape, int8)
+        if check:
+            _check(spec.reader(temporary), spec, model, pairs, int8, log)
+    log(
+        f"wrote    {target} ({_size_of(target) / 1e6:.2f} MB; the weights in "
+        f"float32 are {4 * model.count_params() / 1e6:.2f})"
+    )
+
+
+def with_softmax(model):
+    """Append a softmax layer to a model that outputs logits.
+
+    Raises:
+        ValueError: if it does not output logits.
+    """
+    output, last = model.outputs[0], model.layers[-1]
+    activation = getattr(last, "activation", None)
+    if activation in (keras.activations.softmax, keras.activations.sigmoid):
+        raise ValueError(
+            f"--softmax: the model's last layer, {last.name!r}, has the "
+            f"activation {activation.__name__} already."
+        )
+    if len(output.shape) != 2:
+        raise ValueError(
+            "--softmax needs a model that outputs logits of shape (batch, "
+            f"classes). Received: output shape {output.shape}"
+        )
+    layer = keras.layers.Softmax(name="probabilities")
+    return Model(model.inputs, layer(output), name=model.name)
+
+
+def _write(write, model, path, name, shape, int8):
+    try:
+        write(model, path, shape, int8)
+    except (ImportError, OSError):
+        raise
+    except Exception as error:  # each converter raises its own classes
+        first = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{keras.config.backend()} could not write {name}: "
+            f"{type(error).__name__}: {first}"
+        ) from error
+
+
+def _quantised(model):
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    with quiet():  # warnings about layers that cannot be quantised
+        copy.quantize("int8")
+    return copy
+
+
+def _check(run, spec, model, pairs, int8, log):
+    precision = "int8" if int8 else model.layers[-1].compute_dtype
+    log(f"checked  difference {checking.compare(run, pairs, precision)}")
+    images = pairs[0][0]
+    if int8:
+        same, total = checking.agreement(run, model, pairs[-1][0].shape)
+        log(f"int8     same top class on {same} of {total} random images")
+    both = (model.predict_on_batch, run)
+    times = [1000 * checking.best_time(call, images) for call in both]
+    log(
+        f"latency  batch of {len(images)}: {times[1]:.2f} ms with "
+        f"{spec.program}, {times[0]:.2f} ms with Keras on "
+        f"{keras.config.backend()} (best of {checking.TIMED_CALLS})"
+    )
+
+
+def check_target(target, is_folder, overwrite):
+    """Raise a ValueError if the target must not be replaced, or cannot be
+    written."""
+    target = pathlib.Path(target)
+    kind = "folder" if is_folder else "file"
+    if target.exists() and target.is_dir() != is_folder:
+        raise ValueError(
+            f"TARGET {str(target)!r} exists and is not a {kind}, which this "
+            "format needs."
+        )
+    if target.exists() and not overwrite:
+        raise ValueError(
+            f"TARGET {str(target)!r} exists. Choose another name, or replace "
+            "it with --overwrite."
+        )
+    if target.is_dir() and any(target.iterdir()):
+        if not (target / _SAVED_MODEL_FILE).is_file():
+            raise ValueError(
+                f"The folder {str(target)!r} is not a SavedModel. --overwrite "
+                "would delete its content: choose another TARGET."
+            )
+    if not target.absolute().parent.is_dir():
+        raise ValueError(
+            f"There is no folder {str(target.parent)!r} to write "
+            f"{target.name!r} in. Make it first."
+        )
+    if not os.access(target.absolute().parent, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"TARGET cannot be written: {str(target.absolute().parent)!r} is "
+            "read-only, or owned by another user."
+        )
+
+
+@contextlib.contextmanager
+def _replacing(target):
+    """Yield a temporary path that replaces `target` when the body succeeds."""
+    # The suffix is kept: writers choose the format by it.
+    new, old = (
+        target.with_name(f".{target.stem}-{os.getpid()}{part}{target.suffix}")
+        for part in ("", "-old")
+    )
+    try:
+        yield new
+        if target.is_dir():  # a folder cannot replace another
+            os.replace(target, old)
+        try:
+            os.replace(new, target)
+        except OSError:
+            if old.exists():
+                os.replace(old, target)
+            raise
+    finally:
+        for path in (new, old):
+            _remove(path)
+
+
+def _size_of(path):
+    """Return the size of a file, or of all files of a folder, in bytes."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _remove(path):
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,395 @@
+"""Export formats: how each is written, by which backend, and read back.
+
+A writer is a function of `(model, path, shape, int8)`, where `shape` is that of
+the images, None where dynamic, and `int8` asks for the format's own quantised
+weights. A reader returns a function from an array of images to an array.
+"""
+
+import contextlib
+import dataclasses
+import io
+import logging
+import os
+import warnings
+
+import keras
+import numpy as np
+
+from keras_vit._program import require
+
+_MAX_FLATBUFFER_BYTES = 2**31  # also of a protocol buffer
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """An export format.
+
+    Attributes:
+        suffix: String. Suffix of the file name; "" for a folder.
+        writers: Dict of backend to writer.
+        reader: The reader.
+        program: String. Name of the library that runs it.
+        any_size: Tuple of backends that support dynamic height and width.
+        quantises: Boolean. Whether the writer quantises weights; otherwise
+            Keras quantises the model first.
+        max_bytes: Integer or None. Size limit of a file.
+    """
+
+    suffix: str
+    writers: dict
+    reader: object
+    program: str
+    any_size: tuple = ()
+    quantises: bool = False
+    max_bytes: int | None = None
+
+
+def format_of(name, target):
+    """Return the name of the format, inferred from the target's if None.
+
+    Raises:
+        ValueError: if the target's suffix is unknown, or of another format.
+    """
+    by_suffix = {form.suffix: key for key, form in FORMATS.items()}
+    suffix = target.suffix
+    known = f"{', '.join(filter(None, by_suffix))} or none for a SavedModel"
+    if name is None and suffix not in by_suffix:
+        raise ValueError(
+            f"TARGET's name must end in {known}, or --format must be given. "
+            f"Received: {str(target)!r}"
+        )
+    name = name or by_suffix[suffix]
+    if suffix in by_suffix and suffix and by_suffix[suffix] != name:
+        raise ValueError(
+            f"--format {name} and the name {target.name!r} contradict each "
+            f"other: {suffix} is {by_suffix[suffix]}."
+        )
+    # Keras and PyTorch choose by the suffix, too.
+    if FORMATS[name].suffix != suffix and FORMATS[name].suffix:
+        raise ValueError(
+            f"The name of a {name} file must end in {FORMATS[name].suffix}. "
+            f"Received: {str(target)!r}"
+        )
+    return name
+
+
+def writer_of(name):
+    """Return the writer of a format for the current backend.
+
+    Raises:
+        ValueError: if there is none for this backend.
+    """
+    backend = keras.config.backend()
+    writers = FORMATS[name].writers
+    if backend not in writers:
+        others = " or ".join(sorted(writers))
+        raise ValueError(
+            f"{name} is written with {others}, not with {backend}: run this "
+            f"with KERAS_BACKEND={sorted(writers)[-1]}. Models are the same "
+            "under every backend."
+        )
+    return writers[backend]
+
+
+def check_representable(name, model, shape):
+    """Raise a ValueError if a format cannot represent the model.
+
+    Args:
+        name: String. A key of `FORMATS`.
+        model: `keras.Model`.
+        shape: Shape of the images, None where dynamic.
+    """
+    form, backend = FORMATS[name], keras.config.backend()
+    if None in shape[1:3] and backend not in form.any_size:
+        able = " or ".join(f"KERAS_BACKEND={x}" for x in form.any_size)
+        raise ValueError(
+            f"With {backend}, {name} models have one image size: choose it "
+            "with --image-size"
+            + (f", or run this with {able}." if able else ".")
+        )
+    size = 4 * model.count_params()
+    if form.max_bytes and size >= form.max_bytes:
+        raise ValueError(
+            f"{name} files are limited to 2 GB, and the weights of "
+            f"{model.name!r} take {size / 1e9:.1f}. Write a "
+            "SavedModel (TARGET without a suffix) or .pt2 instead."
+        )
+
+
+def write_saved_model(model, path, shape, int8=False):
+    """Write a SavedModel with TensorFlow or jax2tf."""
+    require("tensorflow", "export")
+    options = {}
+    if keras.config.backend() == "jax":
+        # Gradients are not needed, and would require static sizes.
+        options["jax2tf_kwargs"] = {"with_gradient": False}
+    with quiet():
+        model.export(
+            path,
+            verbose=False,
+            input_signature=[_spec(model, shape)],
+            **options,
+        )
+
+
+def write_onnx(model, path, shape, int8=False):
+    """Write ONNX with tf2onnx or jax2onnx."""
+    prefix = "tf" if keras.config.backend() == "tensorflow" else "jax"
+    require(f"{prefix}2onnx", "export")
+    signature = [_spec(model, shape)]
+    with quiet():
+        # Keras requires a call before; a symbolic one costs nothing.
+        model(model.inputs)
+        model.export(
+            path, format="onnx", verbose=False, input_signature=signature
+        )
+    _embed_external_data(path)
+    if int8:
+        _quantise_onnx(path)
+
+
+def write_onnx_with_torch(model, path, shape, int8=False):
+    """Write ONNX with PyTorch's dynamo exporter."""
+    import torch
+
+    require("onnxscript", "export")
+    axes = {0: "batch"} if shape[0] is None else None
+    with quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            _module(model),
+            (_sample(model, shape),),
+            dynamo=True,
+            dynamic_shapes=(axes,),
+            input_names=["images"],
+            verbose=False,
+        )
+        program.save(path)
+    _embed_external_data(path)
+    if int8:
+        _quantise_onnx(path)
+
+
+def write_litert(model, path, shape, int8=False):
+    """Write LiteRT with TensorFlow's converter."""
+    import tensorflow as tf
+
+    options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if int8 else {}
+    with quiet():
+        model.export(
+            path,
+            format="litert",
+            verbose=False,
+            input_signature=[_spec(model, shape)],
+            **options,
+        )
+
+
+def write_torch_program(model, path, shape, int8=False):
+    """Write a program of torch.export."""
+    import torch
+
+    axes = {0: torch.export.Dim.DYNAMIC} if shape[0] is None else None
+    with quiet(), torch.no_grad():
+        program = torch.export.export(
+            _module(model),
+            (_sample(model, shape),),
+            dynamic_shapes=(axes,),
+            strict=False,
+        )
+        torch.export.save(program, path)
+
+
+def _embed_external_data(path):
+    """Move large weights from the external data file into the ONNX file.
+
+    Raises:
+        ValueError: if the ONNX file would exceed 2 GB.
+    """
+    external = path.with_name(f"{path.name}.data")
+    if not external.exists():
+        return
+    onnx = require("onnx", "export")
+    try:
+        onnx.save_model(onnx.load(path), path)
+    finally:
+        external.unlink()
+
+
+def _quantise_onnx(path):
+    """Quantise dense weights to int8, and activations dynamically."""
+    quantization = require("onnxruntime.quantization", "export")
+    shapes = require("onnxruntime.quantization.shape_inference", "export")
+    full = path.with_name(f"{path.stem}-float{path.suffix}")
+    os.replace(path, full)
+    try:
+        with quiet():
+            # Fold the transpositions of PyTorch's weights, since only
+            # constants are quantised.
+            shapes.quant_pre_process(full, full, skip_symbolic_shape=True)
+            quantization.quantize_dynamic(
+                full,
+                path,
+                op_types_to_quantize=["MatMul", "Gemm"],
+                per_channel=True,
+                weight_type=quantization.QuantType.QInt8,
+            )
+    finally:
+        full.unlink()
+
+
+def _module(model):
+    """Wrap a Keras model as a PyTorch module with a single argument.
+
+    A Keras model accepts any arguments, from which PyTorch cannot choose.
+    """
+    import torch
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            # In a list, so that PyTorch does not register its weights: it
+            # would store those twice, as weights and as constants.
+            self.models = [model]
+
+        def forward(self, images):
+            return self.models[0](images, training=False)
+
+    return Module().eval()
+
+
+def _sample(model, shape):
+    # PyTorch would treat an axis of length 1 as static.
+    return keras.ops.zeros(
+        [2 if n is None else n for n in shape], model.inputs[0].dtype
+    )
+
+
+def _spec(model, shape):
+    return keras.InputSpec(
+        shape=shape, dtype=model.inputs[0].dtype, name="images"
+    )
+
+
+def _num_cores():
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def read_saved_model(path):
+    tf = require("tensorflow", "export")
+    served = tf.saved_model.load(str(path))
+
+    def run(images):
+        return np.asarray(served.serve(tf.constant(images)))
+
+    return run
+
+
+def read_onnx(path):
+    runtime = require("onnxruntime", "export")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(
+        str(path), options, providers=["CPUExecutionProvider"]
+    )
+    name = session.get_inputs()[0].name
+
+    def run(images):
+        return session.run(None, {name: images})[0]
+
+    return run
+
+
+def read_litert(path):
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError:  # older versions of TensorFlow include it
+        Interpreter = require("tensorflow", "export").lite.Interpreter
+    # It uses one core by default; the other libraries use all.
+    interpreter = Interpreter(str(path), num_threads=_num_cores())
+    interpreter.allocate_tensors()
+    source = interpreter.get_input_details()[0]["index"]
+    result = interpreter.get_output_details()[0]["index"]
+    shape = tuple(interpreter.get_input_details()[0]["shape"])
+
+    def run(images):
+        nonlocal shape
+        if images.shape != shape:
+            interpreter.resize_tensor_input(source, images.shape)
+            interpreter.allocate_tensors()
+            shape = images.shape
+        interpreter.set_tensor(source, images)
+        interpreter.invoke()
+        return interpreter.get_tensor(result)
+
+    return run
+
+
+def read_torch_program(path):
+    import torch
+
+    module = torch.export.load(path).module()
+
+    def run(images):
+        with torch.no_grad():
+            return keras.ops.convert_to_numpy(
+                module(keras.ops.convert_to_tensor(images))
+            )
+
+    return run
+
+
+@contextlib.contextmanager
+def quiet():
+    """Silence the logs, warnings and prints of converters."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+FORMATS = {
+    "saved_model": Format(
+        "",
+        dict.fromkeys(("tensorflow", "jax"), write_saved_model),
+        read_saved_model,
+        "TensorFlow",
+        any_size=("tensorflow", "jax"),
+    ),
+    "onnx": Format(
+        ".onnx",
+        {
+            "tensorflow": write_onnx,
+            "jax": write_onnx,
+            "torch": write_onnx_with_torch,
+        },
+        read_onnx,
+        "onnxruntime",
+        any_size=("tensorflow",),
+        quantises=True,
+        max_bytes=_MAX_FLATBUFFER_BYTES,
+    ),
+    "litert": Format(
+        ".tflite",
+        {"tensorflow": write_litert},
+        read_litert,
+        "LiteRT",
+        any_size=("tensorflow",),
+        quantises=True,
+        max_bytes=_MAX_FLATBUFFER_BYTES,
+    ),
+    "torch": Format(
+        ".pt2",
+        {"torch": write_torch_program},
+        read_torch_program,
+        "torch.export",
+    ),
+}

@@ -1,0 +1,89 @@
+"""Load the model to export, for the requested image size."""
+
+import zipfile
+
+import keras
+
+from keras_vit import converters
+from keras_vit import downloads
+from keras_vit.checkpoints.files import resolve_run_folder
+from keras_vit.inspection import tokens
+
+DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
+
+
+def load(path, layout=None, settings=None, size=None):
+    """Load a model.
+
+    Args:
+        path: As in `converters.load`, or a .keras file of any model.
+        layout: String or None, see `converters.load`.
+        settings: Dict of arguments that override the file's.
+        size: `(height, width)` of the images; None for the model's own.
+
+    Returns:
+        The model, and the shape of an image, None where dynamic.
+
+    Raises:
+        ValueError: if it cannot be loaded, does not support the size, or has
+            several inputs or outputs.
+    """
+    settings = settings or {}
+    checkpoint = None
+    try:
+        checkpoint = converters.open_checkpoint(
+            path, layout, settings.get("num_heads")
+        )
+        model = converters.load(checkpoint, layout, **settings)
+    except ValueError as error:
+        if checkpoint or layout or settings or not _is_keras_file(path):
+            raise
+        model = _load_any_model(path, error)
+    check_exportable(model)
+    shape = tuple(model.inputs[0].shape[1:])
+    requested = (*(size or shape[:2]), shape[-1])
+    if shape[:2] != requested[:2] and None not in shape[:2]:
+        if checkpoint is None:
+            raise ValueError(
+                f"--image-size: {str(path)!r} was not made by keras_vit and "
+                f"takes only images of {shape[0]} x {shape[1]} pixels."
+            )
+        settings = {**settings, "input_shape": requested}
+        model = converters.load(checkpoint, layout, **settings)
+    return model, requested
+
+
+def image_size(model):
+    """Return the image size of a model, or that of its learned positions."""
+    return tokens.image_size(model) or (DEFAULT_SIZE, DEFAULT_SIZE)
+
+
+def check_exportable(model):
+    """Raise a ValueError unless a model maps one batch of images to one
+    output."""
+    try:
+        count = (len(model.inputs), len(model.outputs))
+        rank = len(model.inputs[0].shape)
+    except (AttributeError, TypeError, ValueError, IndexError):
+        count, rank = None, None
+    if count != (1, 1) or rank != 4:
+        raise ValueError(
+            "Only models of one input, (batch, height, width, channels), and "
+            f"one output can be exported, and {model.name!r} is not one. Of a "
+            "model of keras_vit.pretraining, export its `encoder`."
+        )
+
+
+def _is_keras_file(path):
+    path = resolve_run_folder(downloads.fetch_if_remote(path))
+    return str(path).endswith(".keras") and zipfile.is_zipfile(path)
+
+
+def _load_any_model(path, error):
+    path = resolve_run_folder(downloads.fetch_if_remote(path))
+    try:
+        return keras.models.load_model(path, safe_mode=True)
+    except (ValueError, TypeError, KeyError) as other:
+        raise ValueError(
+            f"{error}\nKeras cannot load it either: {other}"
+        ) from other

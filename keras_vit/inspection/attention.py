@@ -1,0 +1,262 @@
+"""Attention maps, attention distance and rollout."""
+
+import keras
+import numpy as np
+
+from keras_vit.inspection import tokens
+from keras_vit.layers import AttentionPooling
+from keras_vit.layers import Pooling
+from keras_vit.layers.resampling import resample
+from keras_vit.models.features import all_tokens
+
+
+def attention_maps(model, images, layers=None):
+    """Return the attention probabilities of all tokens.
+
+    The model's fused attention does not materialise probabilities. They are
+    computed separately from the model's queries and keys, in float32 whatever
+    the model's precision; the model is not modified. This works for every
+    model of this package with attention, at any image size: hybrids, models
+    with registers, distilled and quantised models.
+
+    Args:
+        model: A model made by this package, or of its layers.
+        images: Batch of images, as the model takes them.
+        layers: Indices of blocks: an integer or several, negative ones from
+            the end; None for all. Maps are large: those of ViT-L/16 at 384
+            pixels take 511 MB per image.
+
+    Returns:
+        Array of shape `(layers, batch, heads, queries, keys)`; the sum over
+        keys is 1. `token_layout` returns what the tokens are.
+
+    Raises:
+        ValueError: if the model has no attention or no such layer, or does
+            not take the images.
+
+    Example:
+
+    >>> model = keras_vit.ViTB16(weights="imagenet21k", classes=10)
+    >>> keras_vit.inspection.attention_maps(model, images, layers=-1).shape
+    (1, 8, 12, 197, 197)
+    """
+    return np.stack(list(iterate_attention_maps(model, images, layers)))
+
+
+def iterate_attention_maps(model, images, layers=None):
+    """Yield the attention maps of each layer, `(B, heads, Q, K)`."""
+    blocks = tokens.find_blocks(model, layers)
+    images = tokens.check_images(model, images)
+    block_inputs = tokens.compute_tensors(
+        model, [block.input for block in blocks], images
+    )
+    for block, arrays in zip(blocks, block_inputs, strict=True):
+        # With relative positions, a block has further inputs.
+        inputs, *relative = arrays if isinstance(arrays, list) else [arrays]
+        probabilities = block.attention.probabilities(
+            block.norm_1(inputs), None, *relative
+        )
+        yield keras.ops.convert_to_numpy(probabilities)
+
+
+def token_norms(model, images, layers=None):
+    """Return the L2 norm of every token after each block.
+
+    Large models store global information in a few patches of little content,
+    whose tokens have much larger norms than others and whose attention maps
+    are noisy; models with registers do not ("Vision Transformers Need
+    Registers", Section 2, https://arxiv.org/abs/2309.16588).
+
+    Args:
+        model: As in `attention_maps`.
+        images: As in `attention_maps`.
+        layers: As in `attention_maps`.
+
+    Returns:
+        Array of shape `(layers, batch, tokens)`.
+
+    Raises:
+        ValueError: as in `attention_maps`.
+    """
+    blocks = tokens.find_blocks(model, layers)
+    images = tokens.check_images(model, images)
+    outputs = tokens.compute_tensors(
+        model, [all_tokens(block) for block in blocks], images
+    )
+    return np.stack(
+        [np.linalg.norm(x.astype("float32"), axis=-1) for x in outputs]
+    )
+
+
+def attention_distance(model, images, layers=None, batch_size=16):
+    """Return the mean attention distance of each head (Figure 7, right).
+
+    It is the distance between the centres of query and key patches, weighted
+    by attention, averaged over query patches and images. It is analogous to
+    the receptive field size of a convolution. Tokens without a position in
+    the image, such as the class token, are ignored, and the attention to
+    patches is normalised to sum to 1.
+
+    From "An Image is Worth 16x16 Words", Section 4.5 and Appendix D.7
+    (https://arxiv.org/abs/2010.11929), which averages over 128 images.
+
+    Args:
+        model: As in `attention_maps`.
+        images: As in `attention_maps`, any number.
+        layers: As in `attention_maps`.
+        batch_size: Integer. Images per batch.
+
+    Returns:
+        Array of shape `(layers, heads)`, in pixels of `images`.
+
+    Raises:
+        ValueError: as in `attention_maps`.
+    """
+    images = tokens.check_images(model, images)
+    layout = tokens.token_layout(model, images.shape[1:3])
+    distance = patch_distances(layout)
+    first = layout.num_prefix
+    total = 0.0
+    for start in range(0, len(images), batch_size):
+        batch = images[start : start + batch_size]
+        sums = []
+        for maps in iterate_attention_maps(model, batch, layers):
+            patches = maps[:, :, first:, first:]
+            mean = np.einsum("bhqk,qk->bhq", patches, distance)
+            sums.append((mean / patches.sum(-1)).mean(-1).sum(0))
+        total = total + np.stack(sums)
+    return (total / len(images)).astype("float32")
+
+
+def patch_distances(layout):
+    """Return the distances between the centres of patches, `(N, N)`, in
+    pixels."""
+    rows, columns = np.indices(layout.grid).reshape(2, -1, 1)
+    down = (rows - rows.T) * layout.patch_size[0]
+    right = (columns - columns.T) * layout.patch_size[1]
+    return np.hypot(down, right)
+
+
+def attention_rollout(maps, residual=True):
+    """Accumulate attention over all layers by attention rollout.
+
+    The maps of each layer are averaged over heads and multiplied with those of
+    the layers before. From "Quantifying Attention
+    Flow in Transformers", Section 3 (https://arxiv.org/abs/2005.00928), which
+    "An Image is Worth 16x16 Words", Figure 6 and Appendix D.8, uses.
+
+    Args:
+        maps: Array of shape `(layers, batch, heads, tokens, tokens)` of all
+            layers, the output of `attention_maps`, or an iterable over layers.
+        residual: Boolean. Whether to average each matrix with the identity,
+            to account for the residual connection.
+
+    Returns:
+        Array of shape `(batch, tokens, tokens)` whose rows sum to 1; row 0 is
+        the class token's, if there is one.
+
+    Raises:
+        ValueError: if the maps have another shape.
+    """
+    rolled = None
+    for layer in maps:
+        shape = tuple(layer.shape)
+        if len(shape) != 4 or shape[2] != shape[3]:
+            raise ValueError(
+                "`maps` must be of shape (layers, batch, heads, tokens, "
+                f"tokens). Received: a layer of shape {shape}"
+            )
+        layer = keras.ops.convert_to_numpy(layer)
+        step = layer.mean(axis=1, dtype="float64")
+        if residual:
+            step = (step + np.eye(shape[-1])) / 2
+        rolled = step if rolled is None else step @ rolled
+    if rolled is None:
+        raise ValueError("`maps` must hold one layer or more. Received: none")
+    return rolled.astype("float32")
+
+
+def attention_heatmap(model, images, residual=True):
+    """Return the attention of the model's output to the image (Figure 6).
+
+    The rows of the attention rollout are weighted as the model pools tokens:
+    the row of the class token; the mean of the class and distillation token's;
+    the mean of the patches'; with attention pooling, the patches' weighted by
+    the probe's attention; for DINOv2's classifier, the mean of the class
+    token's and of the patches' mean. For a model that outputs all tokens it is
+    the class token's row, or the patches' mean without one. Only the attention
+    to patches is returned, not that to class token and registers.
+
+    Args:
+        model: As in `attention_maps`.
+        images: As in `attention_maps`.
+        residual: As in `attention_rollout`.
+
+    Returns:
+        Array of shape `(batch, height, width)`, bilinearly resized to the
+        images; the largest value of each image is 1.
+
+    Raises:
+        ValueError: as in `attention_maps`.
+    """
+    images = tokens.check_images(model, images)
+    size = images.shape[1:3]
+    layout = tokens.token_layout(model, size)
+    rollout = attention_rollout(iterate_attention_maps(model, images), residual)
+    weights = pooling_weights(model, images, layout)  # (B, Q) or (1, Q)
+    weights = np.broadcast_to(weights, rollout.shape[:2])
+    attended = np.einsum("bq,bqk->bk", weights, rollout)[:, layout.num_prefix :]
+    grids = attended.reshape(-1, *layout.grid).transpose(1, 2, 0)  # (h, w, B)
+    padded_size = [
+        n * pixels
+        for n, pixels in zip(layout.grid, layout.patch_size, strict=True)
+    ]
+    heat = resample(grids, padded_size, "bilinear", xp=np)
+    heat = heat.transpose(2, 0, 1)[:, : size[0], : size[1]]  # without padding
+    return (heat / heat.max((1, 2), keepdims=True)).astype("float32")
+
+
+def pooling_weights(model, images, layout):
+    """Return the weight of every token in the pooled output.
+
+    Args:
+        model: As in `attention_maps`.
+        images: As in `attention_maps`.
+        layout: The output of `token_layout`.
+
+    Returns:
+        Array of shape `(batch, tokens)` or `(1, tokens)`.
+    """
+    pooling = tokens.find_layer(model, AttentionPooling)
+    if pooling is not None:
+        return _attention_pooling_weights(model, pooling, images, layout)
+    poolings = [x for x in model.layers if isinstance(x, Pooling)]
+    modes = [(layer.mode, layer.index) for layer in poolings]
+    if not modes:
+        modes = [("token" if "class_token" in layout.prefix else "gap", 0)]
+    weights = []
+    for mode, index in modes:
+        length = layout.num_prefix + layout.grid[0] * layout.grid[1]
+        token, mean = np.zeros((2, 1, length))
+        token[:, index] = 1
+        mean[:, layout.num_prefix :] = 1 / (length - layout.num_prefix)
+        first = np.zeros((1, length))
+        first[:, layout.num_prefix] = 1
+        by_mode = {
+            "token": token,
+            "gap": mean,
+            "token_gap": (token + mean) / 2,
+            "first_patch": first,
+        }
+        weights.append(by_mode[mode])
+    return np.mean(weights, axis=0)
+
+
+def _attention_pooling_weights(model, pooling, images, layout):
+    (x,) = tokens.compute_tensors(model, [pooling.input], images)
+    patches = x[:, layout.num_prefix :]
+    probe = keras.ops.convert_to_numpy(pooling.probe)
+    probe = np.repeat(probe, len(images), axis=0).astype(x.dtype)
+    weights = pooling.attention.probabilities(probe, patches)
+    weights = keras.ops.convert_to_numpy(weights)  # (B, heads, 1, N)
+    return np.pad(weights.mean(axis=(1, 2)), ((0, 0), (layout.num_prefix, 0)))

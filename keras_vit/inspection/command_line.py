@@ -1,0 +1,182 @@
+"""Write a report about a model: what it attends to, and its weights.
+
+  report.py runs/digits photos/
+      the model of a recipe's run, on images
+  report.py model.safetensors cat.jpg dog.png --out report/
+      a checkpoint by timm, or any other that tools/convert.py reads
+  report.py hf://facebook/dinov2-small cat.jpg --keep-aspect
+      download a model; keep the image's aspect ratio, and resample positions
+  report.py ViT-B_16.npz
+      the weights only: filters and positions
+
+The report is one self-contained page, report.html, with its figures as PNG
+files next to it: attention over images (Figure 6 of the paper), the maps of
+every head, the three panels of Figure 7, the norms of tokens. The figures show
+eight images; attention distances are averaged over all, 128 in the paper.
+
+Exit status: 0 done, 1 error, 2 wrong usage.
+"""
+
+import argparse
+import os
+import pathlib
+import time
+
+from keras_vit import _program
+from keras_vit._logging import logger
+
+DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
+
+
+def main(argv=None):
+    """Run the command line and return its exit status."""
+    # Intermixed: options may stand between images.
+    return _program.run_program(_run, _parser().parse_intermixed_args(argv))
+
+
+def _run(a):
+    # Here, so that --help does not wait for Keras.
+    from keras_vit import converters
+    from keras_vit.inspection import images as image_files
+    from keras_vit.inspection import report
+    from keras_vit.inspection import tokens
+
+    started = time.perf_counter()
+    _program.require("matplotlib", "recipes")
+    output = _check_output(a.out, a.overwrite)
+    paths = image_files.image_paths(a.images)
+    settings = dict(map(_program.parse_setting, a.set))
+    logger.info(f"reading  {a.model}")
+    checkpoint = converters.open_checkpoint(
+        a.model, a.layout, settings.get("num_heads")
+    )
+    channels = _channels(checkpoint)
+    images = image_files.read_images(paths, channels)
+    if a.keep_aspect:
+        settings.setdefault("input_shape", (None, None, channels))
+    model = converters.load(checkpoint, a.layout, **settings)
+    classes = model.outputs[0].shape[-1]
+    logger.info(
+        f"model    {report.format_name(checkpoint)}: "
+        f"{model.count_params():,} parameters, {len(images)} images"
+    )
+    builder = report.Report(
+        model,
+        checkpoint,
+        settings,
+        images,
+        [_program.printable(path.name) for path in paths],
+        size=tokens.image_size(model) or (DEFAULT_SIZE, DEFAULT_SIZE),
+        mode=a.mode or report.infer_mode(checkpoint, channels),
+        keep_aspect=a.keep_aspect,
+        labels=a.labels or report.class_names(checkpoint, classes),
+        log=logger.info,
+    )
+    files = builder.build()
+    output.mkdir(parents=True, exist_ok=True)
+    for name in (*report.FIGURES, report.PAGE):
+        (output / name).unlink(missing_ok=True)  # of an earlier report
+    for name, content in files.items():
+        (output / name).write_bytes(content)
+    seconds = time.perf_counter() - started
+    page = output / report.PAGE
+    logger.info(
+        f"wrote    {page} ({len(files[page.name]) / 1000:.0f} kB) "
+        f"and {len(files) - 1} figures in {seconds:.0f} s"
+    )
+    return 0
+
+
+def _check_output(folder, overwrite):
+    folder = folder.expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {str(folder)!r} is a file, not a folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+        raise ValueError(
+            f"The output folder {str(folder)!r} is not empty. Choose another "
+            "--out, or replace an earlier report with --overwrite."
+        )
+    parents = (folder, *folder.absolute().parents)
+    existing = next(path for path in parents if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"The output folder {str(folder)!r} cannot be written: "
+            f"{str(existing)!r} is read-only, or owned by another user. Choose "
+            "another --out."
+        )
+    return folder
+
+
+def _channels(checkpoint):
+    first = ("root_conv/kernel", "patch_embedding/kernel")
+    weights = checkpoint.weights
+    return next(weights[name] for name in first if name in weights).shape[2]
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="report.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a checkpoint, a .keras file, the folder of a recipe's run or "
+        "of a Hugging Face model, or the URL of one: everything that "
+        "tools/convert.py reads",
+    )
+    parser.add_argument(
+        "images",
+        metavar="IMAGES",
+        nargs="*",
+        help="image files, or folders of them; resized for the model and "
+        "shown unchanged",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=pathlib.Path,
+        default=pathlib.Path("report"),
+        help="folder for the report (default: report)",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace an earlier report in --out",
+    )
+    parser.add_argument(
+        "--keep-aspect",
+        action="store_true",
+        help="keep the aspect ratio of each image, at about the same number of "
+        "pixels; position embeddings are resampled",
+    )
+    parser.add_argument(
+        "--labels",
+        metavar="FILE",
+        help="names of the classes, one per line, or Keras's JSON (default: "
+        "those in the config next to MODEL, or ImageNet's)",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=("tf", "torch"),
+        help="preprocessing: tf for [-1, 1], torch for ImageNet's mean and "
+        "standard deviation (default: inferred from the config next to MODEL "
+        "or its format, else tf)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="layout",
+        metavar="LAYOUT",
+        help="format of MODEL, if it cannot be inferred",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an argument of VisionTransformer that cannot be inferred from "
+        "MODEL, such as num_heads=6 or grid_size=(2,8); may be repeated",
+    )
+    return parser

@@ -1,0 +1,333 @@
+"""Plots of attention, filters, positions and norms.
+
+Every function returns a `matplotlib.figure.Figure`, which `savefig` writes.
+pyplot, whose state belongs to the caller, is not used.
+"""
+
+import itertools
+
+import numpy as np
+
+from keras_vit._program import plot_label
+from keras_vit._program import require
+from keras_vit.layers.resampling import resample
+
+_DARK, _BLUE, _RED, _GREY = "#22303c", "#1f5fa8", "#c62828", "#9aa5b1"
+BACKGROUND = np.array([0.78, 0.82, 0.86])
+_MAX_TILES = 16  # per side; more would be illegible
+
+
+def plot_attention_heatmap(images, heatmaps, titles=None):
+    """Plot images, images multiplied by attention, and heat maps.
+
+    The middle column is the paper's Figure 6. In the right column colours are
+    scaled from an image's smallest to its largest attention.
+
+    Args:
+        images: Batch or list of images `(height, width, channels)`, of uint8
+            or of floats in [-1, 1]. They may be larger than the heat maps.
+        heatmaps: The output of `attention_heatmap`, or a list of heat maps.
+        titles: List of strings, one per image; or None.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    shown = [_to_rgb(image) for image in images]
+    aspects = [image.shape[0] / image.shape[1] for image in shown]
+    # Limit the height of rows with tall images.
+    heights = [1.9 * min(aspect, 1.5) + 0.1 for aspect in aspects]
+    figure = _figure(6.1, sum(heights) + 0.35)
+    rows = figure.subplots(len(shown), 3, squeeze=False, height_ratios=heights)
+    for axes, name in zip(
+        rows[0], ("image", "attended", "attention"), strict=True
+    ):
+        axes.set_title(name, fontsize=10, color=_DARK)
+    names = titles or [""] * len(shown)
+    for (left, middle, right), image, heat, name in zip(
+        rows, shown, heatmaps, names, strict=True
+    ):
+        image = enlarge(image, 240)
+        fine = _resize_heat(heat, image.shape[:2])
+        left.imshow(image)
+        left.set_ylabel(plot_label(name, 24), fontsize=8, color=_DARK)
+        middle.imshow(image * fine[..., None])
+        right.imshow(image.mean(-1), cmap="gray", vmin=0, vmax=1)
+        right.imshow(fine, cmap="inferno", alpha=0.65)
+        for axes in (left, middle, right):
+            _hide_ticks(axes)
+    return figure
+
+
+def plot_attention_maps(maps, layout, image=0, query=None):
+    """Plot the attention of one query in every layer and head.
+
+    Args:
+        maps: The output of `attention_maps`.
+        layout: The output of `token_layout`.
+        image: Integer. Index of the image in the batch.
+        query: Integer. Index of the query token; None for the class token,
+            or, without one, for the mean of all patches.
+
+    Returns:
+        A `matplotlib.figure.Figure`: a row per layer, a column per head, each
+        map scaled to its largest value.
+    """
+    if query is None and not layout.num_prefix:
+        attention = maps[:, image].mean(axis=2)
+    else:
+        attention = maps[:, image, :, query or 0]
+    tiles = attention[..., layout.num_prefix :]
+    tiles = tiles.reshape(*tiles.shape[:2], *layout.grid)
+    tiles = tiles / tiles.max((2, 3), keepdims=True)
+    layers, heads = tiles.shape[:2]
+    aspect = layout.grid[0] / layout.grid[1]
+    side = min(0.8, 9 / heads)
+    figure = _figure(side * heads + 0.8, side * aspect * layers + 0.8)
+    axes = figure.subplots()
+    picture, rows, columns = _mosaic(tiles)
+    axes.imshow(picture, cmap="inferno", vmin=0, vmax=1, aspect="auto")
+    _label_tiles(
+        axes,
+        (rows, range(1, layers + 1), "layer"),
+        (columns, range(1, heads + 1), "head"),
+    )
+    return figure
+
+
+def plot_attention_distance(distances, uniform=None, title=""):
+    """Plot the attention distance of heads by layer (Figure 7, right).
+
+    Args:
+        distances: The output of `attention_distance`, of all layers.
+        uniform: Float or None. The distance of uniform attention, for
+            comparison.
+        title: String.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    figure = _figure(4.6, 3.8, title)
+    axes = figure.subplots()
+    depth = np.arange(1, len(distances) + 1)
+    for head in distances.T:
+        axes.plot(depth, head, "o", ms=4, color=_BLUE, alpha=0.55, mew=0)
+    mean = distances.mean(axis=1)
+    axes.plot(depth, mean, color=_RED, lw=1.4, label="mean of the heads")
+    axes.set(xlabel="layer", ylabel="mean attention distance (pixels)")
+    if uniform is not None:
+        axes.axhline(
+            uniform, color=_DARK, ls=":", lw=1.2, label="uniform attention"
+        )
+    axes.set_ylim(0, 1.1 * max(distances.max(), uniform or 0, 1e-6))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    _style(axes)
+    return figure
+
+
+def plot_embedding_filters(filters, title=""):
+    """Plot principal components of the patch embedding (Figure 7, left).
+
+    Args:
+        filters: The output of `embedding_filters`. One channel is shown as
+            grey; two, or more than three, by their three principal components
+            as red, green and blue.
+        title: String.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    count, height, width = filters.shape[:3]
+    columns = min(7, count)
+    rows = -(-count // columns)
+    colours = _to_rgb(_to_three_channels(filters) * 2 - 1)
+    # Grey, which differs from the extreme values of filters.
+    background = BACKGROUND
+    blank = np.ones((rows * columns - count, height, width, 3)) * background
+    tiles = np.concatenate([colours, blank])
+    tiles = tiles.reshape(rows, columns, height, width, 3)
+    picture, _, _ = _mosaic(tiles, background)
+    wide = 4.6 / picture.shape[1]
+    figure = _figure(4.6, wide * picture.shape[0] + 0.4, title)
+    axes = figure.subplots()
+    axes.imshow(picture)
+    axes.axis("off")
+    return figure
+
+
+def plot_position_similarity(similarity, title=""):
+    """Plot the similarity of position embeddings (Figure 7, centre).
+
+    Args:
+        similarity: The output of `position_similarity`. At most 16 rows and
+            columns of patches are shown.
+        title: String.
+
+    Returns:
+        A `matplotlib.figure.Figure`: the tile in row i and column j compares
+        the patch there with all patches.
+    """
+    rows, columns = map(_evenly_spaced, similarity.shape[:2])
+    tiles = similarity[np.ix_(rows, columns)]
+    picture, centres_y, centres_x = _mosaic(tiles)
+    tall = 3.9 * picture.shape[0] / picture.shape[1]
+    figure = _figure(4.9, min(max(tall, 1.2), 8) + 0.6, title)
+    axes = figure.subplots()
+    drawn = axes.imshow(picture, cmap="viridis", vmin=-1, vmax=1)
+    _label_tiles(
+        axes,
+        (centres_y, rows + 1, "patch row"),
+        (centres_x, columns + 1, "patch column"),
+    )
+    bar = figure.colorbar(drawn, ax=axes, shrink=0.8)
+    bar.set_label("cosine similarity", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    return figure
+
+
+def plot_token_norms(norms, layout, image=0, title=""):
+    """Plot the L2 norms of tokens by layer.
+
+    Args:
+        norms: The output of `token_norms`, of all layers.
+        layout: The output of `token_layout`.
+        image: Integer. Index of the image whose patches are shown.
+        title: String.
+
+    Returns:
+        A `matplotlib.figure.Figure`: norms of patches and other tokens by
+        layer, and a map of the patches after the last layer.
+    """
+    first = layout.num_prefix
+    depth = np.arange(1, len(norms) + 1)
+    patches = norms[:, :, first:].reshape(len(norms), -1)
+    low, middle, high = np.percentile(patches, (5, 50, 95), axis=1)
+    figure = _figure(8.4, 3.6, title)
+    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    left.fill_between(
+        depth, low, high, color=_BLUE, alpha=0.2, lw=0, label="patches, 5-95 %"
+    )
+    left.plot(depth, middle, color=_BLUE, label="patches, median")
+    left.plot(depth, patches.max(1), ":", color=_BLUE, label="patches, maximum")
+    names = np.array(layout.prefix)
+    styles = itertools.cycle(((_RED, "-"), (_DARK, "--"), (_GREY, "-.")))
+    for name in dict.fromkeys(layout.prefix):
+        own = norms[:, :, :first][..., names == name].mean((1, 2))
+        colour, style = next(styles)
+        words = name.replace("_", " ")
+        left.plot(depth, own, style, color=colour, label=words)
+    left.set(xlabel="layer", ylabel="L2 norm of token", ylim=(0, None))
+    left.xaxis.get_major_locator().set_params(integer=True)
+    left.legend(frameon=False, fontsize=8)
+    _style(left)
+    drawn = right.imshow(
+        norms[-1, image, first:].reshape(layout.grid), cmap="magma"
+    )
+    right.set_title("patches after the last layer", fontsize=9, color=_DARK)
+    _hide_ticks(right)
+    figure.colorbar(drawn, ax=right, shrink=0.8).ax.tick_params(labelsize=7)
+    return figure
+
+
+def _to_rgb(image):
+    """Convert an image, of uint8 or in [-1, 1], to RGB floats in [0, 1]."""
+    image = np.asarray(image)
+    if image.dtype == np.uint8:
+        scaled = image / 255
+    elif image.size and not -1.01 <= image.min() <= image.max() <= 1.01:
+        raise ValueError(
+            "Images to plot must be of uint8, or have values in [-1, 1], as "
+            "from preprocess_input(images, mode='tf'). Received: "
+            f"{image.dtype} with values from {image.min():g} to "
+            f"{image.max():g}"
+        )
+    else:
+        scaled = (image + 1) / 2
+    scaled = np.clip(scaled, 0, 1).astype("float32")
+    if scaled.shape[-1] == 1:
+        return np.repeat(scaled, 3, axis=-1)
+    return scaled if scaled.shape[-1] == 3 else _to_three_channels(scaled)
+
+
+def _to_three_channels(values):
+    """Reduce channels to three principal components, each in [0, 1]."""
+    channels = values.shape[-1]
+    if channels in (1, 3):
+        return values
+    flat = values.reshape(-1, channels)
+    flat = flat - flat.mean(axis=0)
+    components = np.linalg.svd(flat, full_matrices=False)[2][:3]
+    projected = flat @ components.T
+    low, high = projected.min(0), projected.max(0)
+    colours = (projected - low) / np.where(high > low, high - low, 1)
+    missing = 3 - colours.shape[1]
+    colours = np.pad(colours, ((0, 0), (0, missing)))
+    return colours.reshape(*values.shape[:-1], 3)
+
+
+def _mosaic(tiles, background=np.nan):
+    """Assemble tiles `(rows, columns, h, w, ...)` to one image, with gaps.
+
+    matplotlib draws one image much faster than hundreds.
+
+    Returns:
+        The image, and the centres of its rows and columns.
+    """
+    times = max(1, 16 // max(tiles.shape[2:4]))  # gaps are an eighth of a tile
+    tiles = tiles.repeat(times, axis=2).repeat(times, axis=3)
+    rows, columns, height, width = tiles.shape[:4]
+    gap = max(height, width) // 8
+    top = gap + np.arange(rows) * (height + gap)
+    left = gap + np.arange(columns) * (width + gap)
+    shape = (top[-1] + height + gap, left[-1] + width + gap, *tiles.shape[4:])
+    picture = np.full(shape, background, dtype="float64")
+    for i, j in np.ndindex(rows, columns):
+        area = picture[top[i] : top[i] + height, left[j] : left[j] + width]
+        area[:] = tiles[i, j]
+    return picture, top + (height - 1) / 2, left + (width - 1) / 2
+
+
+def _evenly_spaced(count):
+    """Return at most `_MAX_TILES` evenly spaced indices."""
+    number = min(count, _MAX_TILES)
+    return np.linspace(0, count - 1, number).round().astype(int)
+
+
+def enlarge(image, side):
+    """Repeat the pixels of a small image, so that heat maps are smooth."""
+    times = max(1, side // max(image.shape[:2]))
+    return image.repeat(times, axis=0).repeat(times, axis=1)
+
+
+def _resize_heat(heat, size):
+    grid = np.asarray(heat, "float32")[..., None]
+    return np.clip(resample(grid, size, "bilinear", xp=np)[..., 0], 0, 1)
+
+
+def _figure(width, height, title=""):
+    figure = require("matplotlib.figure", "recipes").Figure(
+        figsize=(width, height), dpi=120, layout="constrained"
+    )
+    if title:
+        figure.suptitle(plot_label(title), fontsize=10, color=_DARK)
+    return figure
+
+
+def _style(axes):
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+
+
+def _hide_ticks(axes):
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def _label_tiles(axes, rows, columns):
+    """Label rows and columns, each given as `(centres, numbers, name)`."""
+    axes.spines[:].set_visible(False)
+    axes.set_yticks(*rows[:2])
+    axes.set_xticks(*columns[:2])
+    axes.tick_params(labelsize=7, length=0)
+    axes.set_ylabel(rows[2], fontsize=9)
+    axes.set_xlabel(columns[2], fontsize=9)

@@ -1,0 +1,552 @@
+"""A report about a model: one HTML page and its figures as PNG files."""
+
+import base64
+import html
+import io
+
+import keras
+import numpy as np
+
+from keras_vit._version import __version__
+from keras_vit.checkpoints.files import read_config
+from keras_vit.checkpoints.infer import placement
+from keras_vit.inspection import attention
+from keras_vit.inspection import plots
+from keras_vit.inspection import tokens
+from keras_vit.inspection import weights
+from keras_vit.inspection.images import make_batches
+from keras_vit.inspection.images import thumbnail
+from keras_vit.layers import AddPositionEmbs
+from keras_vit.layers import PatchEmbedding
+from keras_vit.preprocessing import decode_predictions
+
+NUM_SHOWN = 8  # images in figures; distances are averaged over all
+FIGURES = (
+    "attention.png",
+    "attention_maps.png",
+    "embedding_filters.png",
+    "position_similarity.png",
+    "attention_distance.png",
+    "token_norms.png",
+)
+PAGE = "report.html"
+_MAX_SIDE = 480  # pixels of an image in a figure
+
+
+class Report:
+    """Builds the page and the figures.
+
+    Args:
+        model: A model made by this package.
+        checkpoint: The `Checkpoint` it was loaded from.
+        settings: Dict of explicit arguments.
+        images: List of uint8 arrays.
+        names: List of strings, the images' names.
+        size: `(height, width)` of the model's inputs.
+        mode: As in `preprocess_input`.
+        keep_aspect: Boolean. Whether images keep their aspect ratio.
+        labels: As in `decode_predictions`, or None.
+        log: Function of a line of text, for progress.
+    """
+
+    def __init__(
+        self,
+        model,
+        checkpoint,
+        settings,
+        images,
+        names,
+        size,
+        mode,
+        keep_aspect=False,
+        labels=None,
+        log=print,
+    ):
+        self.model, self.checkpoint = model, checkpoint
+        self.settings = settings
+        self.images, self.names = images, names
+        self.size, self.mode, self.labels = size, mode, labels
+        self.keep_aspect = keep_aspect
+        self.figures, self.sections, self.log = {}, [], log
+        patch = (1, 1)
+        self.has_patches = tokens.find_layer(model, PatchEmbedding) is not None
+        if self.has_patches:
+            patch = tokens.token_layout(model, size).patch_size
+        self.batches = make_batches(images, size, patch, mode, keep_aspect)
+        self.few = [batch[:NUM_SHOWN] for batch in self.batches[:NUM_SHOWN]]
+        self.small = [thumbnail(x, _MAX_SIDE) for x in images[:NUM_SHOWN]]
+
+    def build(self):
+        """Return `{file name: bytes}`, the page last."""
+        self._model()
+        if self.images and any(x.name == "head" for x in self.model.layers):
+            self._predictions()
+        if self.images and self.has_patches:
+            self._attention()
+        self._figure_7()
+        if self.images and self.has_patches:
+            self._norms()
+        title = f"Inside {self.checkpoint.path.rsplit('/', 1)[-1]}"
+        subtitle = (
+            f"keras_vit {__version__}, Keras {keras.__version__} on "
+            f"{keras.backend.backend()}"
+        )
+        page = _html_page(title, subtitle, self.sections)
+        return {**self.figures, PAGE: page.encode()}
+
+    def _draw(self, name, figure, alt, caption=""):
+        self.log(f"  {name}")
+        buffer = io.BytesIO()
+        figure.savefig(buffer, bbox_inches="tight", pad_inches=0.05)
+        self.figures[name] = buffer.getvalue()
+        return _html_figure(buffer.getvalue(), alt, caption)
+
+    def _section(self, heading, text, *parts):
+        self.sections.append(_html_section(heading, text, *parts))
+
+    def _model(self):
+        rows = describe_model(
+            self.model, self.checkpoint, self.settings, self.size, self.mode
+        )
+        self._section("The model", "", _html_table(rows))
+
+    def _predictions(self):
+        outputs = [
+            tokens.compute_tensors(self.model, self.model.outputs, batch)[0]
+            for batch in self.few
+        ]
+        guesses, note = _top_classes(
+            np.concatenate(outputs), self.model, self.labels
+        )
+        cards = [
+            _html_predictions(_png(image), name, guess)
+            for image, name, guess in zip(
+                self.small, self.names, guesses, strict=False
+            )
+        ]
+        text = "The top classes of each image. " + note
+        self._section("Predictions", text, _html_row(cards))
+
+    def _attention(self):
+        heat = [
+            map_
+            for batch in self.few
+            for map_ in attention.attention_heatmap(self.model, batch)
+        ]
+        figure = plots.plot_attention_heatmap(
+            self.small, heat, self.names[:NUM_SHOWN]
+        )
+        spots = "; ".join(
+            f"{name}: {_describe_maximum(x)}"
+            for name, x in zip(self.names, heat, strict=False)
+        )
+        self._section(
+            "Attention",
+            "Attention rollout from the pooled output to the image, as in the "
+            "paper's Figure 6: the image, the image multiplied by attention, "
+            "and a heat map scaled from an image's smallest to its largest "
+            f"attention. {_contrast(heat)}",
+            self._draw(
+                "attention.png",
+                figure,
+                f"Attention over {len(heat)} images. Most attention falls on "
+                f"{spots}.",
+            ),
+        )
+        one = self.few[0][:1]
+        layout = tokens.token_layout(self.model, one.shape[1:3])
+        maps = attention.attention_maps(self.model, one)
+        query = layout.prefix[0].replace("_", " ") if layout.prefix else ""
+        self._section(
+            "Layer by layer, head by head",
+            f"Attention of the {query} in {self.names[0]}."
+            if query
+            else f"Mean attention of the patches in {self.names[0]}.",
+            self._draw(
+                "attention_maps.png",
+                plots.plot_attention_maps(maps, layout),
+                f"Attention maps of {maps.shape[0]} layers, one a row, and "
+                f"{maps.shape[2]} heads, one a column.",
+            ),
+        )
+
+    def _figure_7(self):
+        filters = weights.embedding_filters(self.model)
+        count, height, width = filters.shape[:3]
+        panels = [
+            self._draw(
+                "embedding_filters.png",
+                plots.plot_embedding_filters(filters),
+                f"{count} filters of {height} by {width} pixels.",
+                f"The first {count} principal components of the filters of "
+                "the first layer.",
+            )
+        ]
+        positions = tokens.find_layer(self.model, AddPositionEmbs)
+        if positions is not None and positions.kind != "none":
+            panels.append(self._positions())
+        if self.images and self.has_patches:
+            panels.append(self._distance())
+        self._section(
+            "Filters, positions, attention distance",
+            "The three panels of the paper's Figure 7.",
+            _html_row(panels),
+        )
+
+    def _positions(self):
+        similar = weights.position_similarity(self.model)
+        rows, columns = similar.shape[:2]
+        nearest = similar[0, 0, 0, min(1, columns - 1)]
+        return self._draw(
+            "position_similarity.png",
+            plots.plot_position_similarity(similar),
+            f"Similarity of {rows} by {columns} position embeddings. That of "
+            f"the first patch and its right neighbour is {nearest:.2f}, of it "
+            f"and the last {similar[0, 0, -1, -1]:.2f}, of all "
+            f"{similar.mean():.2f} on average.",
+            "Cosine similarity of the position embedding of each patch with "
+            "those of all patches.",
+        )
+
+    def _distance(self):
+        totals = [
+            len(batch) * attention.attention_distance(self.model, batch)
+            for batch in self.batches
+        ]
+        distances = np.sum(totals, axis=0) / len(self.images)
+        means = distances.mean(axis=1)
+        size_text = f"{self.size[0]} × {self.size[1]} pixels"
+        if self.keep_aspect:
+            size_text = f"their own aspect ratio, of about {size_text}"
+        size = self.batches[0].shape[1:3]
+        layout = tokens.token_layout(self.model, size)
+        uniform = attention.patch_distances(layout).mean()
+        return self._draw(
+            "attention_distance.png",
+            plots.plot_attention_distance(distances, uniform),
+            f"Mean attention distance of {distances.shape[1]} heads in "
+            f"{len(means)} layers: {means[0]:.0f} pixels in the first layer, "
+            f"{means[-1]:.0f} in the last; single heads from "
+            f"{distances.min():.0f} to {distances.max():.0f}.",
+            f"Attention distance of each head, mean over {len(self.images)} "
+            "images of "
+            f"{size_text}.",
+        )
+
+    def _norms(self):
+        batch = self.few[0]
+        layout = tokens.token_layout(self.model, batch.shape[1:3])
+        norms = attention.token_norms(self.model, batch)
+        patches = norms[-1, :, layout.num_prefix :]
+        ratio = patches.max() / np.median(patches)
+        self._section(
+            "Norms of tokens",
+            "Large models without registers store global information in a few "
+            "patches of little content, whose tokens have much larger L2 "
+            f"norms. Here the largest is {ratio:.1f} times the median.",
+            self._draw(
+                "token_norms.png",
+                plots.plot_token_norms(norms, layout),
+                f"L2 norms of tokens in {len(norms)} layers. After the last, "
+                f"those of patches have a median of {np.median(patches):.3g} "
+                f"and a maximum of {patches.max():.3g}.",
+                f"Right: patches of {self.names[0]}.",
+            ),
+        )
+
+
+def _png(image):
+    from PIL import Image
+
+    small = plots.enlarge(thumbnail(image, 192), 192)
+    grey = small.shape[-1] == 1
+    buffer = io.BytesIO()
+    Image.fromarray(small[..., 0] if grey else small).save(buffer, "png")
+    return buffer.getvalue()
+
+
+def _contrast(heat):
+    times = [1 / max(float(x.min()), 1e-6) for x in heat]
+    return (
+        f"The largest is {min(times):.1f} to {max(times):.1f} times the "
+        "smallest; below 1.5, differences are small."
+    )
+
+
+def _describe_maximum(heat):
+    """Describe in words where the largest value is."""
+    row, column = np.unravel_index(heat.argmax(), heat.shape)
+    down = ("top", "middle", "bottom")[3 * row // heat.shape[0]]
+    right = ("left", "centre", "right")[3 * column // heat.shape[1]]
+    return f"{down} {right}"
+
+
+def format_name(checkpoint):
+    """Return the name of a checkpoint's format."""
+    if checkpoint.layout == "keras":
+        return "Keras"
+    variant = checkpoint.weight_map.variant
+    return ":".join(filter(None, (checkpoint.layout, variant)))
+
+
+def describe_model(model, checkpoint, settings, size, mode):
+    """List the properties of a model: `[(name, value), ...]`.
+
+    Args:
+        model: The model.
+        checkpoint: The `Checkpoint` it was loaded from.
+        settings: Dict of explicit arguments.
+        size: `(height, width)` of its inputs.
+        mode: As in `preprocess_input`.
+    """
+    # From the checkpoint: getting a layer's config imports TensorFlow.
+    positions = tokens.find_positions(model)
+    arguments = checkpoint.arguments(
+        settings.get("grid_size"),
+        getattr(positions, "built_grid", None),
+        settings.get("class_token"),
+        settings.get("position_prefix"),
+    )
+    arguments = {**arguments, **settings}
+    pixels, channels = f"{size[0]} × {size[1]}", model.inputs[0].shape[-1]
+    rows = [
+        ("File", checkpoint.path),
+        ("Format", format_name(checkpoint)),
+        ("Parameters", f"{model.count_params():,}"),
+        ("Images", f"{pixels} pixels, channels: {channels}"),
+        ("Preprocessing", _MODES[mode]),
+    ]
+    if arguments.get("resnet_layers") is not None:
+        units = (
+            ", ".join(map(str, arguments["resnet_layers"])) or "the root only"
+        )
+        width = arguments["width_factor"]
+        rows.append(("ResNet", f"units per stage: {units}; width {width:g}"))
+    if checkpoint.family != "bit":
+        rows += _describe_encoder(model, arguments, size)
+    if any(layer.name == "head" for layer in model.layers):
+        rows.append(("Classes", f"{model.outputs[0].shape[-1]:,}"))
+    return rows
+
+
+_MODES = {
+    "tf": "scaled to [-1, 1]",
+    "torch": "ImageNet's mean and standard deviation",
+}
+_POOLING = {
+    "token": "the class token",
+    "gap": "the mean of the patches",
+    "token_gap": "the class token and the mean of the patches",
+    "first_patch": "the first patch",
+    "map": "attention pooling of the patches",
+    None: "all tokens",
+}
+
+
+def _describe_encoder(model, arguments, size):
+    layout = tokens.token_layout(model, size)
+    rows, columns = layout.grid
+    names = [name.replace("_", " ") for name in layout.prefix]
+    counts = [f"{names.count(name)} {name}" for name in dict.fromkeys(names)]
+    counts.append(f"{rows * columns} patches")
+    patch = " × ".join(map(str, layout.patch_size))
+    layer = tokens.find_positions(model)
+    positions = getattr(layer, "kind", "relative")
+    if (where := placement(layer.name)) != "stem":
+        positions += f" in {where.replace('_', ' ')}"
+    if layer.embedding_variables():
+        grid = " × ".join(map(str, layer.built_grid))
+        positions += f", for {grid} patches; resampling: {layer.resampling}"
+    return [
+        ("Patches", f"{patch} pixels, a grid of {rows} × {columns}"),
+        ("Tokens", " + ".join(counts)),
+        (
+            "Encoder",
+            "{num_layers} layers of width {hidden_size}, {num_heads} heads, "
+            "MLP of width {mlp_dim}".format(**arguments),
+        ),
+        ("Activation", arguments["activation"]),
+        ("Epsilon of the norms", f"{arguments['norm_epsilon']:g}"),
+        ("Positions", positions),
+        ("Output", _POOLING[arguments.get("pooling")]),
+    ]
+
+
+def infer_mode(checkpoint, channels):
+    """Infer the `mode` of `preprocess_input` from a checkpoint."""
+    if channels != 3:
+        return "tf"
+    config = _config(checkpoint)
+    recipe = config.get("config")
+    if isinstance(recipe, dict) and recipe.get("mode") in _MODES:
+        return recipe["mode"]
+    if checkpoint.layout in ("dinov2", "mae"):
+        return "torch"
+    mean = _config(checkpoint, "preprocessor_config.json").get("image_mean")
+    return "torch" if mean and mean[0] != 0.5 else "tf"
+
+
+def _config(checkpoint, name="config.json"):
+    """Return the JSON config next to a checkpoint; {} if there is none."""
+    try:
+        return read_config(checkpoint.path, name)
+    except (ValueError, OSError):
+        return {}
+
+
+def class_names(checkpoint, classes):
+    """Return class names from the config next to a checkpoint, or None."""
+    config = _config(checkpoint)
+    data = config.get("data")
+    names = data.get("class_names") if isinstance(data, dict) else None
+    by_index = config.get("id2label")
+    if names is None and isinstance(by_index, dict):
+        names = [by_index.get(str(index)) for index in range(classes)]
+    if not isinstance(names, list) or len(names) != classes:
+        return None
+    return [str(name) for name in names]
+
+
+def _top_classes(outputs, model, labels, top=5):
+    """Name the top classes of each image, with probabilities.
+
+    Returns:
+        For each image a list of `(name, probability)`; and a note about the
+        names for the reader, or "".
+    """
+    outputs = np.asarray(outputs, "float32")
+    activation = model.get_layer("head").activation
+    if activation in (None, keras.activations.linear):
+        outputs = keras.ops.convert_to_numpy(keras.ops.softmax(outputs))
+    classes = outputs.shape[1]
+    note = ""
+    if labels is None and classes in (1000, 21843):
+        note = f"Names are ImageNet's, which also has {classes} classes."
+        try:
+            decode_predictions(outputs[:1])
+        except (OSError, ValueError):
+            note = "ImageNet's names could not be fetched: classes are numbers."
+            labels = _numbers(classes)
+    elif labels is None:
+        labels = _numbers(classes)
+        note = "Classes are numbered; name them with --labels."
+    if (np.ptp(outputs, axis=1) == 0).all():
+        note = (
+            "All classes have the same score: the head is zero, as before "
+            "fine-tuning. " + note
+        )
+    decoded = decode_predictions(outputs, min(top, classes), labels)
+    return [[(name, score) for _, name, score in x] for x in decoded], note
+
+
+def _numbers(classes):
+    return [f"class {index}" for index in range(classes)]
+
+
+def _html_page(title, subtitle, parts):
+    """Return an HTML page; `parts` are strings of HTML."""
+    return _PAGE.format(
+        title=html.escape(title),
+        subtitle=html.escape(subtitle),
+        style=_STYLE,
+        body="\n".join(parts),
+    )
+
+
+def _html_section(heading, text, *parts):
+    paragraph = [f"<p>{html.escape(text)}</p>"] if text else []
+    inside = "\n".join([*paragraph, *parts])
+    return f"<section>\n<h2>{html.escape(heading)}</h2>\n{inside}\n</section>"
+
+
+def _html_table(rows):
+    cells = "\n".join(
+        f'<tr><th scope="row">{html.escape(name)}</th>'
+        f"<td>{html.escape(str(value))}</td></tr>"
+        for name, value in rows
+    )
+    return f"<table>\n{cells}\n</table>"
+
+
+def _html_row(parts):
+    return '<div class="row">\n' + "\n".join(parts) + "\n</div>"
+
+
+def _html_figure(png, alt, caption=""):
+    if caption:
+        caption = f"<figcaption>{html.escape(caption)}</figcaption>"
+    return f"<figure>\n{_html_image(png, alt)}\n{caption}</figure>"
+
+
+def _html_image(png, alt):
+    data = base64.b64encode(png).decode("ascii")
+    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
+
+
+def _html_predictions(png, name, guesses):
+    """Show an image with its top classes: `[(class, probability), ...]`."""
+    items = "\n".join(
+        f"<li><span>{html.escape(label)}</span><span>{probability:.1%}</span>"
+        f'<i style="background-size:{100 * probability:.1f}% 100%"></i></li>'
+        for label, probability in guesses
+    )
+    return (
+        f'<div class="card">{_html_image(png, name)}\n<div>'
+        f"<strong>{html.escape(name)}</strong>\n<ol>\n{items}\n</ol></div></div>"
+    )
+
+
+_STYLE = """
+:root { color-scheme: light dark; --back: #fff; --text: #1c2733;
+  --faint: #5b6b7a; --line: #d7dee5; --card: #f5f7f9; --bar: #2f6fb7; }
+@media (prefers-color-scheme: dark) { :root { --back: #12181f; --text: #e4eaf0;
+  --faint: #9fb0c0; --line: #2c3742; --card: #1b232c; --bar: #6aa9ee; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1rem 3rem;
+  background: var(--back); color: var(--text);
+  font: 1rem/1.55 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .3rem; }
+h2 { font-size: 1.2rem; margin: 2.4rem 0 .4rem; }
+p { margin: .4rem 0 .8rem; max-width: 46rem; }
+.faint, figcaption { color: var(--faint); font-size: .9rem; }
+table { border-collapse: collapse; width: 100%; font-size: .95rem; }
+th, td { text-align: left; vertical-align: top; padding: .35rem .6rem .35rem 0;
+  border-bottom: 1px solid var(--line); }
+th { font-weight: 600; width: 30%; }
+.row { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
+figure { margin: .6rem 0; max-width: 100%; }
+.row > figure { flex: 1 1 17rem; margin: 0; }
+figure img { display: block; max-width: 100%; height: auto; margin: 0 auto;
+  background: #fff; border: 1px solid var(--line); border-radius: 6px;
+  padding: .4rem; }
+.card { flex: 1 1 17rem; max-width: 30rem; display: flex; gap: .8rem;
+  background: var(--card); border-radius: 6px; padding: .7rem; }
+.card img { width: 6rem; height: 6rem; object-fit: contain; flex: none; }
+.card div { flex: 1; min-width: 0; font-size: .9rem; }
+.card ol { list-style: none; margin: .2rem 0 0; padding: 0; }
+.card li { display: grid; grid-template-columns: 1fr auto; gap: 0 .5rem; }
+.card i { grid-column: 1 / -1; height: 3px; margin-bottom: .25rem;
+  background: linear-gradient(var(--bar), var(--bar)) no-repeat var(--line); }
+"""
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+<p class="faint">{subtitle}</p>
+</header>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""

@@ -1,0 +1,192 @@
+"""Find the layers of a model, and what its tokens stand for."""
+
+import dataclasses
+import re
+
+import keras
+import numpy as np
+
+from keras_vit.checkpoints.infer import stride
+from keras_vit.layers import AddPositionEmbs
+from keras_vit.layers import ClassToken
+from keras_vit.layers import PatchEmbedding
+from keras_vit.layers import RelativePositionEmbs
+from keras_vit.layers import TransformerBlock
+
+_FIRST_UNIT = re.compile(r"stage_\d+_unit_1")
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenLayout:
+    """Tokens of a model; see `token_layout`."""
+
+    prefix: tuple
+    grid: tuple
+    patch_size: tuple
+
+    @property
+    def num_prefix(self):
+        return len(self.prefix)
+
+
+def token_layout(model, image_size=None):
+    """Return what the tokens of a model, the axes of attention maps, are.
+
+    Args:
+        model: A model made by this package, or of its layers.
+        image_size: `(height, width)` of the images; None for that of the
+            model's input.
+
+    Returns:
+        An object with `prefix`, the names of the tokens before the patches,
+        such as `("class_token", "register_tokens", "register_tokens")`;
+        `num_prefix`, their number; `grid`, `(rows, columns)` of the patches,
+        in row-major order; and `patch_size`, `(rows, columns)` in pixels from
+        one patch to the next, including the stride of a hybrid's ResNet.
+
+    Raises:
+        ValueError: if the model has no patches, or takes images of any size
+            and `image_size` is None.
+    """
+    embedding = find_layer(model, PatchEmbedding)
+    if embedding is None:
+        raise _missing_layer(model, "has no patches", PatchEmbedding)
+    shape = model.inputs[0].shape
+    image_size = tuple(image_size or shape[1:3])
+    if None in image_size:
+        raise ValueError(
+            f"The model {model.name!r} takes images of any size: give "
+            "`image_size=(height, width)`."
+        )
+    # By shape inference, through a hybrid's ResNet too.
+    stem = keras.Model(model.inputs[0], embedding.output)
+    grid = stem.compute_output_shape((1, *image_size, shape[-1]))[1:3]
+    tokens = [layer for layer in model.layers if isinstance(layer, ClassToken)]
+    prefix = [
+        layer.name
+        for layer in sorted(tokens, key=lambda layer: layer.index)
+        for _ in range(layer.num_tokens)
+    ]
+    return TokenLayout(tuple(prefix), tuple(grid), _patch_pixels(model))
+
+
+def _patch_pixels(model):
+    """Return `(rows, columns)` in pixels from one patch to the next."""
+    rows, columns = find_layer(model, PatchEmbedding).patch_size
+    names = [layer.name for layer in model.layers]
+    stages = [name for name in names if _FIRST_UNIT.fullmatch(name)]
+    pixels = stride(stages) if "root_conv" in names else 1
+    return rows * pixels, columns * pixels
+
+
+def find_positions(model):
+    """Return the first position embedding layer, of any kind, or None."""
+    return find_layer(model, (AddPositionEmbs, RelativePositionEmbs))
+
+
+def image_size(model):
+    """Return a model's image size, or that of its learned positions.
+
+    None if both are unspecified.
+    """
+    size = tuple(model.inputs[0].shape[1:3])
+    if None not in size:
+        return size
+    positions = find_positions(model)
+    if positions is None:
+        return None
+    pairs = zip(positions.built_grid, _patch_pixels(model), strict=True)
+    return tuple(count * pixels for count, pixels in pairs)
+
+
+def find_layer(model, layer_class):
+    """Return the model's first layer of a class, or None."""
+    return next((x for x in model.layers if isinstance(x, layer_class)), None)
+
+
+def find_blocks(model, layers=None):
+    """Return the encoder blocks, in order.
+
+    Args:
+        model: A functional model.
+        layers: Which of them: an integer or several, negative ones from the
+            end; None for all.
+
+    Raises:
+        ValueError: if the model has no blocks, or an index is out of range.
+    """
+    blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
+    if not blocks:
+        raise _missing_layer(model, "has no attention", TransformerBlock)
+    if layers is None:
+        return blocks
+    indices = [layers] if isinstance(layers, (int, np.integer)) else layers
+    indices = list(indices)
+    count = len(blocks)
+    if not indices or not all(-count <= index < count for index in indices):
+        raise ValueError(
+            f"`layers` must be from 0 to {count - 1}, or from -{count} to -1: "
+            f"the model {model.name!r} has {count} blocks. Received: "
+            f"layers={layers!r}"
+        )
+    return [blocks[index] for index in indices]
+
+
+def _missing_layer(model, problem, layer_class):
+    nested = [
+        layer.name
+        for layer in model.layers
+        if isinstance(layer, keras.Model)
+        and any(isinstance(x, layer_class) for x in _flatten(layer))
+    ]
+    hint = "It has no layer of this class."
+    if nested:
+        hint = f"A model inside it has: pass model.get_layer({nested[0]!r})."
+    return ValueError(
+        f"The model {model.name!r} {problem}: {layer_class.__name__} is "
+        f"missing. {hint}"
+    )
+
+
+def check_images(model, images):
+    """Return a batch of images as an array, or raise a ValueError if the
+    model does not take its shape."""
+    shape = getattr(images, "shape", ())
+    expected = model.inputs[0].shape
+    if len(shape) != len(expected) or any(
+        size not in (None, found)
+        for size, found in zip(expected, shape, strict=True)
+    ):
+        raise ValueError(
+            "`images` must be a batch of images as the model takes them, of "
+            f"shape {tuple(expected)}; for a single image, `image[None]`. "
+            f"Received: {tuple(shape) or type(images)}"
+        )
+    return keras.ops.convert_to_numpy(images)
+
+
+def compute_tensors(model, tensors, images):
+    """Compute intermediate tensors, or lists of them, of a model.
+
+    Args:
+        model: A functional model.
+        tensors: List of symbolic tensors of the model, or of lists of them.
+        images: Array, a batch of images.
+
+    Returns:
+        List of arrays, or of lists of them.
+    """
+    # A dict, since Keras unpacks a list of one tensor.
+    named = {str(index): tensor for index, tensor in enumerate(tensors)}
+    extract = keras.Model(model.inputs[0], named)
+    # Eagerly: compiling takes longer than computing a few images.
+    extract.compile(run_eagerly=True)
+    values = extract.predict_on_batch(images)
+    return [values[name] for name in named]
+
+
+def _flatten(model):
+    for layer in model.layers:
+        yield layer
+        if isinstance(layer, keras.Model):
+            yield from _flatten(layer)

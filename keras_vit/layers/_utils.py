@@ -1,0 +1,145 @@
+"""Helpers that several layers share."""
+
+import keras
+from keras import ops
+
+
+class CompositeLayer(keras.Layer):
+    """Base class of layers that contain other layers.
+
+    Saves and restores two things that a Keras config does not hold for the
+    layers inside a layer:
+
+    - which of them are frozen. They are created again as trainable, and a
+      model counts their variables even if the outer layer is frozen, so that a
+      frozen block would be trained after loading or cloning. Here sublayers
+      inherit the `trainable` flag of the layer that contains them, and flags
+      that differ from it are part of the config;
+    - which of them are quantised. `model.quantize("int8")` reaches the dense
+      layers inside a block, but a saved block is created from its own
+      arguments. Their quantisation configs are added to the build config,
+      which Keras stores next to the config.
+
+    A subclass calls `restore_trainable` at the end of `build`, when all of
+    its sublayers exist.
+
+    Args:
+        sublayer_trainable: Dict of booleans by the paths of sublayers, such
+            as `{"attention": False, "mlp/dense_1": False}`. Sublayers that
+            are not listed inherit the flag of the layer that contains them.
+        **kwargs: Arguments of `keras.Layer`.
+    """
+
+    def __init__(self, *, sublayer_trainable=None, **kwargs):
+        super().__init__(**kwargs)
+        # Pairs, as Keras would wrap a dict. None once they are applied.
+        self._pending_flags = tuple((sublayer_trainable or {}).items())
+
+    def restore_trainable(self):
+        """Sets the `trainable` flags of the sublayers, outer layers first."""
+        flags = dict(self._pending_flags or ())
+        paths = set()
+        for path, sublayer, parent in _sublayers(self):
+            paths.add(path)
+            # With TensorFlow, Keras's setter ignores an unchanged value and
+            # so does not reach deeper layers: each of them is set here.
+            inherited = parent.trainable and sublayer.trainable
+            sublayer.trainable = flags.get(path, inherited)
+        unknown = sorted(flags.keys() - paths)
+        if unknown:
+            raise ValueError(
+                f"`sublayer_trainable` of {self.name!r} must name layers "
+                f"inside it: {', '.join(sorted(paths))}. "
+                f"Received: {', '.join(unknown)}"
+            )
+        self._pending_flags = None
+
+    def get_config(self):
+        config = super().get_config()
+        flags = self._pending_flags
+        if flags is None:
+            flags = [
+                (path, sublayer.trainable)
+                for path, sublayer, parent in _sublayers(self)
+                if sublayer.trainable != parent.trainable
+            ]
+        if flags:
+            config["sublayer_trainable"] = dict(flags)
+        return config
+
+    def get_build_config(self):
+        config = super().get_build_config()
+        quantization = {
+            path: _quantization_of(sublayer)
+            for path, sublayer, _ in _sublayers(self)
+            if sublayer.quantization_mode is not None
+        }
+        if quantization:
+            config = {**config, "quantization": quantization}
+        return config
+
+    def build_from_config(self, config):
+        super().build_from_config(config)
+        quantization = config.get("quantization", {})
+        for path, sublayer, _ in _sublayers(self):
+            value = quantization.get(path)
+            if isinstance(value, str):  # a mode, as earlier versions stored
+                sublayer.quantize(value)
+            elif value is not None:
+                sublayer.quantize(
+                    config=keras.saving.deserialize_keras_object(value)
+                )
+
+
+def _quantization_of(layer):
+    """Returns a layer's serialised quantisation config, or the name of its
+    mode if it was quantised without one."""
+    config = getattr(layer, "quantization_config", None)
+    if config is None:
+        return layer.quantization_mode
+    return keras.saving.serialize_keras_object(config)
+
+
+def _sublayers(layer, prefix=""):
+    """Yields `(path, sublayer, parent)` of all layers inside a layer.
+
+    `_flatten_layers` is private to Keras, which has no public way to list the
+    layers inside a layer that is not a model. This is its only use here.
+    """
+    for sublayer in layer._flatten_layers(include_self=False, recursive=False):
+        path = prefix + sublayer.name
+        yield path, sublayer, layer
+        yield from _sublayers(sublayer, f"{path}/")
+
+
+def axis_sizes(x, *axes):
+    """Returns the sizes of some axes of a tensor.
+
+    They are integers, or scalar tensors where TensorFlow knows them only when
+    the graph runs.
+    """
+    shape = ops.shape(x)
+    sizes = tuple(shape[axis] for axis in axes)
+    if keras.config.backend() == "torch":
+        # While PyTorch traces for an export, they are tensors with constant
+        # values.
+        sizes = tuple(int(size) for size in sizes)
+    return sizes
+
+
+def is_static(sizes):
+    """Returns whether sizes are integers, and not tensors of a graph."""
+    return all(isinstance(size, int) for size in sizes)
+
+
+def call_channels_last(operation, x, *args, **kwargs):
+    """Calls `ops.conv` or `ops.max_pool` on images with channels last.
+
+    With PyTorch, Keras would copy the images into another memory order, and
+    the outputs back; transposing them here copies nothing.
+    """
+    if keras.config.backend() != "torch":
+        return operation(x, *args, data_format="channels_last", **kwargs)
+    x = ops.transpose(x, (0, 3, 1, 2))
+    x = operation(x, *args, data_format="channels_first", **kwargs)
+    return ops.transpose(x, (0, 2, 3, 1))

@@ -1,0 +1,333 @@
+"""Multi-head attention, and pooling by it."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers import _kernels
+from keras_vit.layers import initializers
+from keras_vit.layers._utils import CompositeLayer
+from keras_vit.layers.mlp import MlpBlock
+from keras_vit.layers.positions import relative_logits
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MultiHeadAttention(CompositeLayer):
+    """Computes multi-head attention, with variables laid out as in Keras's.
+
+    Uses Keras's fused `dot_product_attention`, which is flash attention where
+    the backend has it, or a kernel that is faster on a CPU. Training with
+    attention dropout, which no fused kernel offers, computes the probabilities
+    explicitly.
+
+    From "Attention Is All You Need", Section 3.2.2
+    (https://arxiv.org/abs/1706.03762); query and key norm from "Scaling
+    Vision Transformers to 22 Billion Parameters", Section 2.1
+    (https://arxiv.org/abs/2302.05442).
+
+    Args:
+        num_heads: Integer. It must divide the hidden size.
+        qkv_bias: Boolean. Whether query, key and value have a bias.
+        qk_norm: Boolean. Whether to normalise queries and keys over each
+            head's channels.
+        dropout: Float in [0, 1). Dropout rate of the attention probabilities.
+        norm_epsilon: Float. Epsilon of the query and key norms.
+        kernel_regularizer: Keras regularizer of the four kernels, or None.
+
+    Call arguments:
+        inputs: Query tokens of shape `(batch, length, hidden_size)`.
+        context: Key and value tokens; None for `inputs` (self-attention).
+        relative: Output of `RelativePositionEmbs` for the patches, which are
+            the last of the tokens, or None.
+        training: Boolean. Whether dropout is applied.
+
+    Output shape:
+        That of `inputs`.
+
+    Raises:
+        ValueError: if `num_heads` does not divide the hidden size, or
+            `relative` has a wrong shape.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        qkv_bias=True,
+        qk_norm=False,
+        dropout=0.0,
+        norm_epsilon=1e-6,
+        kernel_regularizer=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = _checks.positive_int("num_heads", num_heads)
+        self.qkv_bias = qkv_bias
+        self.qk_norm = qk_norm
+        self.dropout = _checks.rate("dropout", dropout)
+        self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self._dropout = keras.layers.Dropout(
+            self.dropout, dtype=self.dtype_policy, name="dropout"
+        )
+
+    def build(self, inputs_shape, context_shape=None, relative_shape=None):
+        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        hidden_size = inputs_shape[-1]
+        if hidden_size % self.num_heads:
+            divisors = [
+                n for n in range(1, hidden_size + 1) if hidden_size % n == 0
+            ]
+            suggestions = sorted(
+                sorted(divisors, key=lambda n: abs(n - self.num_heads))[:4]
+            )
+            raise ValueError(
+                f"`num_heads` must divide the hidden size {hidden_size}. "
+                f"Received: num_heads={self.num_heads}. "
+                f"{', '.join(map(str, suggestions))} would work."
+            )
+        # B batch, T S tokens, D hidden size, H heads, d head size
+        heads = (self.num_heads, hidden_size // self.num_heads)
+        if relative_shape is not None:
+            _check_relative_shape(relative_shape, inputs_shape[1], heads[1])
+        context_shape = context_shape or inputs_shape
+        for name, shape in (
+            ("query", inputs_shape),
+            ("key", context_shape),
+            ("value", context_shape),
+        ):
+            layer = self._projection(
+                "BTD,DHd->BTHd",
+                heads,
+                "Hd" if self.qkv_bias else None,
+                hidden_size,
+                name,
+            )
+            layer.build(shape)
+            setattr(self, name, layer)
+        self.attention_output = self._projection(
+            "BTHd,HdD->BTD",
+            (hidden_size,),
+            "D",
+            hidden_size,
+            "attention_output",
+        )
+        self.attention_output.build((*inputs_shape[:2], *heads))
+        if self.qk_norm:
+            self.query_norm = self._norm("query_norm")
+            self.query_norm.build((*inputs_shape[:2], *heads))
+            self.key_norm = self._norm("key_norm")
+            self.key_norm.build((*context_shape[:2], *heads))
+        self.restore_trainable()
+
+    def _projection(self, equation, output_shape, bias_axes, hidden_size, name):
+        return _kernels.EinsumDense(
+            equation,
+            output_shape=(None, *output_shape),
+            bias_axes=bias_axes,
+            # Of the (hidden_size, hidden_size) matrix.
+            kernel_initializer=initializers.glorot_uniform(
+                hidden_size, hidden_size
+            ),
+            kernel_regularizer=self.kernel_regularizer,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _norm(self, name):
+        return _kernels.LayerNormalization(
+            epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
+        )
+
+    def call(
+        self, inputs, context=None, relative=None, training=False, mask=None
+    ):
+        _checks.no_mask(self, mask)
+        context = inputs if context is None else context
+        query, key = self._query_and_key(inputs, context)
+        value = self.value(context)
+        bias = None
+        if relative is not None:
+            bias = relative_logits(query, relative)  # (B, H, T, T)
+        if training and self.dropout > 0:
+            x = _probabilities(query, key, bias)  # (B, H, T, T)
+            x = ops.cast(x, value.dtype)
+            x = self._dropout(x, training=True)
+            x = ops.einsum("BHTS,BSHd->BTHd", x, value)
+        else:
+            x = _kernels.dot_product_attention(query, key, value, bias)
+        return self.attention_output(x)  # of (B, T, H, d)
+
+    def probabilities(self, inputs, context=None, relative=None):
+        """Returns the attention probabilities, which a call does not compute.
+
+        Queries and keys are those of a call, in the layer's precision,
+        quantised or not; scores and softmax are computed in float32 at least.
+
+        Args:
+            inputs: As in a call.
+            context: As in a call.
+            relative: As in a call.
+
+        Returns:
+            Tensor of shape `(batch, num_heads, length, context_length)`,
+            whose rows sum to 1.
+        """
+        # Keras converts the inputs of a call, but not of this method.
+        inputs, context = (
+            ops.convert_to_tensor(x, self.compute_dtype)
+            for x in (inputs, inputs if context is None else context)
+        )
+        query, key = self._query_and_key(inputs, context)
+        dtype = keras.backend.result_type(query.dtype, "float32")
+        query, key = ops.cast(query, dtype), ops.cast(key, dtype)
+        bias = None
+        if relative is not None:
+            bias = relative_logits(query, ops.cast(relative, dtype))
+        return _probabilities(query, key, bias)
+
+    def _query_and_key(self, inputs, context):
+        query, key = self.query(inputs), self.key(context)
+        if self.qk_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        return query, key
+
+    def compute_output_shape(
+        self, inputs_shape, context_shape=None, relative_shape=None
+    ):
+        return inputs_shape
+
+    def compute_mask(self, inputs, previous_mask):
+        # Keras calls it when a model is built, instead of `call`.
+        _checks.no_mask(self, previous_mask)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "qkv_bias": self.qkv_bias,
+            "qk_norm": self.qk_norm,
+            "dropout": self.dropout,
+            "norm_epsilon": self.norm_epsilon,
+            "kernel_regularizer": keras.regularizers.serialize(
+                self.kernel_regularizer
+            ),
+        }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class AttentionPooling(CompositeLayer):
+    """Pools tokens by attention: one learned query attends to all patches.
+
+    The attention's output goes through an MLP with a residual connection.
+    There is no norm before the attention and none after the MLP. From "Scaling
+    Vision Transformers", Section 3.2 (https://arxiv.org/abs/2106.04560), as in
+    big_vision's `MAPHead`.
+
+    Args:
+        num_heads: Integer. It must divide the hidden size.
+        mlp_dim: Integer. Width of the MLP's hidden layer.
+        activation: As in `MlpBlock`.
+        norm_epsilon: Float. Epsilon of the norm before the MLP.
+        qkv_bias: Boolean. Whether query, key and value have a bias.
+        num_prefix_tokens: Integer. Number of tokens before the patches, which
+            are left out.
+
+    Call arguments:
+        inputs: Tokens of shape `(batch, length, hidden_size)`.
+
+    Output shape:
+        `(batch, hidden_size)`
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        mlp_dim,
+        activation="gelu_tanh",
+        norm_epsilon=1e-6,
+        qkv_bias=True,
+        num_prefix_tokens=0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.activation = activation
+        self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
+        self.qkv_bias = qkv_bias
+        self.num_prefix_tokens = _checks.non_negative_int(
+            "num_prefix_tokens", num_prefix_tokens
+        )
+        dtype = self.dtype_policy
+        self.attention = MultiHeadAttention(
+            num_heads, qkv_bias=qkv_bias, dtype=dtype, name="attention"
+        )
+        self.norm = _kernels.LayerNormalization(
+            epsilon=norm_epsilon, dtype=dtype, name="norm"
+        )
+        self.mlp = MlpBlock(
+            mlp_dim, activation=activation, dtype=dtype, name="mlp"
+        )
+
+    def build(self, input_shape):
+        _checks.check_rank(self, input_shape, "(batch, length, channels)")
+        batch, _, hidden_size = input_shape
+        self.probe = self.add_weight(
+            shape=(1, 1, hidden_size),
+            initializer=initializers.glorot_uniform(1, hidden_size),
+            name="probe",
+        )
+        probe_shape = (batch, 1, hidden_size)
+        self.attention.build(probe_shape, input_shape)
+        self.norm.build(probe_shape)
+        self.mlp.build(probe_shape)
+        self.restore_trainable()
+
+    def call(self, inputs):
+        patches = inputs[:, self.num_prefix_tokens :]
+        probe = ops.cast(self.probe, inputs.dtype)
+        shape = (ops.shape(patches)[0], *self.probe.shape[1:])
+        probe = ops.broadcast_to(probe, shape)
+        x = self.attention(probe, patches)
+        x = x + self.mlp(self.norm(x))
+        return x[:, 0]
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[2])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "activation": self.activation,
+            "norm_epsilon": self.norm_epsilon,
+            "qkv_bias": self.qkv_bias,
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }
+
+
+def _check_relative_shape(relative_shape, length, head_size):
+    """Checks that offsets can be those of the last of `length` tokens."""
+    _, count, channels = relative_shape
+    fits = None in (count, length) or (count % 2 and count < 2 * length)
+    if channels != head_size or not fits:
+        raise ValueError(
+            "`relative` must be of shape (batch, 2 * patches - 1, "
+            f"{head_size}), with no more patches than the {length} tokens. "
+            f"Received: shape {tuple(relative_shape)}"
+        )
+
+
+def _probabilities(query, key, bias):
+    """Returns the softmax of the scaled scores, in float32 at least, as the
+    fused kernels compute it in half precision."""
+    dtype = keras.backend.result_type(query.dtype, "float32")
+    query, key = ops.cast(query, dtype), ops.cast(key, dtype)
+    if bias is not None:
+        bias = ops.cast(bias, dtype)
+    query = query / math.sqrt(query.shape[-1])
+    scores = ops.einsum("BTHd,BSHd->BHTS", query, key)
+    return ops.softmax(scores if bias is None else scores + bias)

@@ -1,0 +1,390 @@
+"""Blocks of the encoder."""
+
+import functools
+
+import keras
+
+from keras_vit import _checks
+from keras_vit.layers import _kernels
+from keras_vit.layers._utils import CompositeLayer
+from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.mlp import MlpBlock
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class LayerScale(keras.Layer):
+    """Multiplies each channel by a learned factor.
+
+    On a residual branch and initially near zero, it makes a deep network the
+    identity at the start of training. From "Going deeper with Image
+    Transformers", Section 2 (https://arxiv.org/abs/2103.17239).
+
+    Args:
+        initial_value: Float. Initial value of all factors. The paper takes 0.1
+            up to 18 layers, 1e-5 up to 24, 1e-6 beyond.
+
+    Call arguments:
+        inputs: Tensor of shape `(..., channels)`.
+
+    Output shape:
+        That of `inputs`.
+    """
+
+    def __init__(self, initial_value=1e-5, **kwargs):
+        super().__init__(**kwargs)
+        self.initial_value = _checks.positive_float(
+            "initial_value", initial_value
+        )
+
+    def build(self, input_shape):
+        self.gamma = self.add_weight(
+            shape=(input_shape[-1],),
+            initializer=keras.initializers.Constant(self.initial_value),
+            name="gamma",
+        )
+
+    def call(self, inputs):
+        return inputs * self.gamma
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "initial_value": self.initial_value}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class TransformerBlock(CompositeLayer):
+    """Applies attention and an MLP, each after a norm and with a residual.
+
+    From "An Image is Worth 16x16 Words", Section 3.1, Equations 2 and 3
+    (https://arxiv.org/abs/2010.11929). Dropout comes after the attention and
+    after both dense layers of the MLP, as in the paper.
+
+    Args:
+        num_heads: Integer. It must divide the hidden size.
+        mlp_dim: Integer. Width of the MLP's hidden layer.
+        activation: "gelu_tanh" (Google's weights), "gelu" (exact: PyTorch's
+            weights), "quick_gelu", "swiglu", or the name of a Keras activation.
+        norm_epsilon: Float. Epsilon of the layer norms: 1e-6 in most
+            published weights, 1e-12 in some of Hugging Face's.
+        qkv_bias: Boolean. Whether query, key and value have a bias.
+        qk_norm: Boolean. Whether to normalise queries and keys.
+        layer_scale: Float, or None for no `LayerScale`. Initial value of its
+            factors.
+        dropout: Float in [0, 1). Dropout rate.
+        attention_dropout: Float in [0, 1). Dropout rate of the attention
+            probabilities.
+        drop_path: Float in [0, 1). Rate of dropping a residual branch, image
+            by image ("Deep Networks with Stochastic Depth",
+            https://arxiv.org/abs/1603.09382).
+        remat: Boolean. Whether training keeps only the block's inputs and
+            computes the rest again for the gradients: less memory, about a
+            third more time (https://arxiv.org/abs/1604.06174).
+        kernel_regularizer: Keras regularizer of the kernels of attention and
+            MLP, or None.
+
+    Call arguments:
+        inputs: Tokens of shape `(batch, length, hidden_size)`.
+        relative: Output of `RelativePositionEmbs`, or None.
+        num_queries: Integer, or None for all. Number of output tokens to
+            compute: the first ones, attending to all tokens of `inputs`. A
+            model that pools only the class token needs no other token of its
+            last block.
+        training: Boolean. Whether dropout is applied.
+
+    Output shape:
+        `(batch, length, hidden_size)`, or
+        `(batch, num_queries, hidden_size)`.
+
+    Raises:
+        ValueError: if `num_queries` is not from 1 to the number of tokens, if
+            `num_heads` does not divide the hidden size, or if the inputs
+            carry a mask of an earlier layer: masks are not supported.
+
+    To use another attention, norm or MLP, override `make_attention`,
+    `make_norm` or `make_mlp` in a subclass. A registered subclass is saved,
+    loaded and cloned like the block itself:
+
+    >>> @keras.saving.register_keras_serializable("my_package")
+    ... class RMSNormBlock(keras_vit.layers.TransformerBlock):
+    ...     def make_norm(self, name):
+    ...         return keras.layers.RMSNormalization(
+    ...             epsilon=self.norm_epsilon,
+    ...             dtype=self.dtype_policy,
+    ...             name=name,
+    ...         )
+    ...
+    ...     def make_attention(self, name):
+    ...         return keras.layers.GroupQueryAttention(
+    ...             head_dim=64,
+    ...             num_query_heads=self.num_heads,
+    ...             num_key_value_heads=self.num_heads // 2,
+    ...             dtype=self.dtype_policy,
+    ...             name=name,
+    ...         )
+    >>> x = RMSNormBlock(num_heads=6, mlp_dim=1536)(np.ones((1, 197, 384)))
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        mlp_dim,
+        activation="gelu_tanh",
+        norm_epsilon=1e-6,
+        qkv_bias=True,
+        qk_norm=False,
+        layer_scale=None,
+        dropout=0.0,
+        attention_dropout=0.0,
+        drop_path=0.0,
+        remat=False,
+        kernel_regularizer=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = _checks.positive_int("num_heads", num_heads)
+        self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
+        self.activation = activation
+        self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
+        self.qkv_bias = qkv_bias
+        self.qk_norm = qk_norm
+        self.layer_scale = layer_scale
+        self.dropout = _checks.rate("dropout", dropout)
+        self.attention_dropout = _checks.rate(
+            "attention_dropout", attention_dropout
+        )
+        self.drop_path = _checks.rate("drop_path", drop_path)
+        self.remat = remat
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+
+        dtype = self.dtype_policy
+        self.norm_1 = self.make_norm("norm_1")
+        self.attention = self.make_attention("attention")
+        self._dropout = keras.layers.Dropout(
+            self.dropout, dtype=dtype, name="dropout"
+        )
+        self.norm_2 = self.make_norm("norm_2")
+        self.mlp = self.make_mlp("mlp")
+        self.scale_1 = self.scale_2 = None
+        if layer_scale is not None:
+            self.scale_1 = LayerScale(layer_scale, dtype=dtype, name="scale_1")
+            self.scale_2 = LayerScale(layer_scale, dtype=dtype, name="scale_2")
+        # One random number per image, for all tokens and channels.
+        self._path_1, self._path_2 = (
+            keras.layers.Dropout(
+                self.drop_path,
+                noise_shape=(None, 1, 1),
+                dtype=dtype,
+                name=name,
+            )
+            for name in ("path_1", "path_2")
+        )
+
+    def make_norm(self, name):
+        """Returns the norm before the attention or the MLP.
+
+        Args:
+            name: String. Name of the layer: "norm_1" or "norm_2".
+
+        Returns:
+            A layer that maps tokens `(batch, length, hidden_size)` to the
+            same shape.
+        """
+        return _kernels.LayerNormalization(
+            epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
+        )
+
+    def make_attention(self, name):
+        """Returns the attention layer.
+
+        Args:
+            name: String. Name of the layer: "attention".
+
+        Returns:
+            A layer of two inputs, query tokens and key and value tokens, both
+            `(batch, length, hidden_size)`, whose output has the shape of the
+            first; `build` takes both shapes. If the block is called with
+            `relative`, the layer must take it as a keyword.
+        """
+        return MultiHeadAttention(
+            self.num_heads,
+            qkv_bias=self.qkv_bias,
+            qk_norm=self.qk_norm,
+            dropout=self.attention_dropout,
+            norm_epsilon=self.norm_epsilon,
+            kernel_regularizer=self.kernel_regularizer,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def make_mlp(self, name):
+        """Returns the MLP.
+
+        Args:
+            name: String. Name of the layer: "mlp".
+
+        Returns:
+            A layer that maps tokens `(batch, length, hidden_size)` to the
+            same shape.
+        """
+        return MlpBlock(
+            self.mlp_dim,
+            activation=self.activation,
+            dropout=self.dropout,
+            kernel_regularizer=self.kernel_regularizer,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def build(self, inputs_shape, relative_shape=None):
+        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        relative = {}
+        if relative_shape is not None:
+            relative["relative_shape"] = relative_shape
+        self.norm_1.build(inputs_shape)
+        self.attention.build(inputs_shape, inputs_shape, **relative)
+        self.norm_2.build(inputs_shape)
+        self.mlp.build(inputs_shape)
+        if self.layer_scale is not None:
+            self.scale_1.build(inputs_shape)
+            self.scale_2.build(inputs_shape)
+        self.restore_trainable()
+
+    def call(
+        self,
+        inputs,
+        relative=None,
+        num_queries=None,
+        training=False,
+        mask=None,
+    ):
+        _checks.no_mask(self, mask)
+        _check_num_queries(num_queries, inputs.shape[1])
+        if self.remat and training:
+            tensors = (inputs,) if relative is None else (inputs, relative)
+            function = functools.partial(
+                self._call, training=True, num_queries=num_queries
+            )
+            return _rematerialized(self, function, *tensors)
+        return self._call(inputs, relative, training, num_queries)
+
+    def _call(self, inputs, relative=None, training=False, num_queries=None):
+        x = self.norm_1(inputs)
+        if relative is not None:
+            # Its embeddings are for the last tokens, the patches: all tokens
+            # are computed.
+            x = self.attention(x, x, relative=relative, training=training)
+            x = x if num_queries is None else x[:, :num_queries]
+        elif num_queries is not None:
+            x = self.attention(x[:, :num_queries], x, training=training)
+        else:
+            x = self.attention(x, x, training=training)
+        if num_queries is not None:
+            inputs = inputs[:, :num_queries]
+        if self.dropout > 0:
+            x = self._dropout(x, training=training)
+        if self.scale_1 is not None:
+            x = self.scale_1(x)
+        if self.drop_path > 0:
+            x = self._path_1(x, training=training)
+        x = inputs + x
+        y = self.mlp(self.norm_2(x), training=training)
+        if self.scale_2 is not None:
+            y = self.scale_2(y)
+        if self.drop_path > 0:
+            y = self._path_2(y, training=training)
+        return x + y
+
+    def compute_output_shape(
+        self, inputs_shape, relative_shape=None, num_queries=None
+    ):
+        batch, length, channels = inputs_shape
+        _check_num_queries(num_queries, length)
+        return (batch, num_queries or length, channels)
+
+    def compute_output_spec(
+        self,
+        inputs,
+        relative=None,
+        num_queries=None,
+        training=False,
+        mask=None,
+    ):
+        # Keras passes only the shapes of tensors to `compute_output_shape`.
+        shape = self.compute_output_shape(inputs.shape, num_queries=num_queries)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def compute_mask(self, inputs, previous_mask):
+        # Keras calls it when a model is built, instead of `call`.
+        _checks.no_mask(self, previous_mask)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "activation": self.activation,
+            "norm_epsilon": self.norm_epsilon,
+            "qkv_bias": self.qkv_bias,
+            "qk_norm": self.qk_norm,
+            "layer_scale": self.layer_scale,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "drop_path": self.drop_path,
+            "remat": self.remat,
+            "kernel_regularizer": keras.regularizers.serialize(
+                self.kernel_regularizer
+            ),
+        }
+
+
+def _check_num_queries(num_queries, length):
+    if num_queries is None:
+        return
+    _checks.positive_int("num_queries", num_queries)
+    if length is not None and num_queries > length:
+        raise ValueError(
+            f"`num_queries` must be at most the number of tokens, {length}. "
+            f"Received: num_queries={num_queries}"
+        )
+
+
+def _rematerialized(layer, function, *inputs):
+    """Calls a function whose intermediate values are computed again for
+    gradients.
+
+    `keras.remat` alone would sample other random numbers the second time
+    (TensorFlow, PyTorch), or leave a traced state behind (JAX). So the state of
+    the layer's random generators is an argument and a result of the function.
+
+    Args:
+        layer: The layer whose sublayers the function calls.
+        function: Function of `inputs` that returns a tensor.
+        *inputs: Tensors.
+
+    Returns:
+        The function's result.
+    """
+    count = len(inputs)
+    weight_ids = {id(weight) for weight in layer.weights}
+    states = [v for v in layer.variables if id(v) not in weight_ids]
+    traced_weights = []
+    if keras.config.backend() == "jax":
+        # A stateless scope does not see the values of the scope around it.
+        traced_weights = [(weight, weight.value) for weight in layer.weights]
+
+    def stateless_function(*values):
+        inputs, states_in = values[:count], values[count:]
+        mapping = [*traced_weights, *zip(states, states_in, strict=True)]
+        with keras.StatelessScope(mapping) as scope:
+            outputs = function(*inputs)
+            states_out = [scope.get_current_value(state) for state in states]
+        return outputs, *states_out
+
+    # Copies, since the variables themselves are assigned to below.
+    states_in = [state.value * 1 for state in states]
+    outputs, *states_out = keras.remat(stateless_function)(*inputs, *states_in)
+    for state, value in zip(states, states_out, strict=True):
+        state.assign(value)
+    return outputs

@@ -1,0 +1,140 @@
+"""The MLP of a block, and its activation functions."""
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers import _kernels
+from keras_vit.layers import initializers
+from keras_vit.layers._utils import CompositeLayer
+
+
+def _gelu_tanh(x):
+    return _kernels.gelu(x, approximate=True)
+
+
+def _gelu(x):
+    return _kernels.gelu(x, approximate=False)
+
+
+def _quick_gelu(x):
+    return x * ops.sigmoid(1.702 * x)
+
+
+def _swiglu(x):
+    gate, value = ops.split(x, 2, axis=-1)
+    return ops.silu(gate) * value
+
+
+# Google's code uses the tanh approximation (Flax's default); timm, Hugging
+# Face, torchvision and Meta the exact one; CLIP-style models the sigmoid;
+# DINOv2's giant the gate.
+_ACTIVATIONS = {
+    "gelu_tanh": _gelu_tanh,
+    "gelu": _gelu,
+    "quick_gelu": _quick_gelu,
+    "swiglu": _swiglu,
+}
+
+
+def _activation(name):
+    if isinstance(name, str) and name in _ACTIVATIONS:
+        return _ACTIVATIONS[name]
+    try:
+        if not isinstance(name, str):
+            raise ValueError("only names can be saved")
+        return keras.activations.get(name)
+    except ValueError as error:
+        raise ValueError(
+            "`activation` must be one of "
+            f"{', '.join(map(repr, _ACTIVATIONS))}, or the name of a Keras "
+            f"activation. Received: activation={name!r}"
+        ) from error
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MlpBlock(CompositeLayer):
+    """Applies two dense layers with an activation between: the encoder's MLP.
+
+    From "An Image is Worth 16x16 Words", Section 3.1
+    (https://arxiv.org/abs/2010.11929).
+
+    Args:
+        mlp_dim: Integer. Width of the hidden layer.
+        activation: "gelu_tanh" (Google's weights), "gelu" (exact: PyTorch's
+            weights), "quick_gelu", "swiglu", or the name of a Keras activation.
+            "swiglu" makes the first layer twice as wide: its first half,
+            through SiLU, gates the second (https://arxiv.org/abs/2002.05202).
+        dropout: Float in [0, 1). Dropout rate after both dense layers.
+        kernel_regularizer: Keras regularizer of both kernels, or None.
+
+    Call arguments:
+        inputs: Tensor of shape `(..., hidden_size)`.
+        training: Boolean. Whether dropout is applied.
+
+    Output shape:
+        That of `inputs`.
+    """
+
+    def __init__(
+        self,
+        mlp_dim,
+        activation="gelu_tanh",
+        dropout=0.0,
+        kernel_regularizer=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
+        self.activation = activation
+        self.dropout = dropout = _checks.rate("dropout", dropout)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self._activation = _activation(activation)
+        self._dropout_1 = keras.layers.Dropout(
+            dropout, dtype=self.dtype_policy, name="dropout_1"
+        )
+        self._dropout_2 = keras.layers.Dropout(
+            dropout, dtype=self.dtype_policy, name="dropout_2"
+        )
+
+    def build(self, input_shape):
+        hidden_size = input_shape[-1]
+        units = self.mlp_dim * (2 if self.activation == "swiglu" else 1)
+        self.dense_1 = self._dense(hidden_size, units, "dense_1")
+        self.dense_1.build(input_shape)
+        self.dense_2 = self._dense(self.mlp_dim, hidden_size, "dense_2")
+        self.dense_2.build((*input_shape[:-1], self.mlp_dim))
+        self.restore_trainable()
+
+    def _dense(self, inputs, units, name):
+        return _kernels.Dense(
+            units,
+            kernel_initializer=initializers.glorot_uniform(inputs, units),
+            bias_initializer=initializers.Normal(1e-6),
+            kernel_regularizer=self.kernel_regularizer,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def call(self, inputs, training=False):
+        x = self._activation(self.dense_1(inputs))
+        if self.dropout > 0:
+            x = self._dropout_1(x, training=training)
+        x = self.dense_2(x)
+        if self.dropout > 0:
+            x = self._dropout_2(x, training=training)
+        return x
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mlp_dim": self.mlp_dim,
+            "activation": self.activation,
+            "dropout": self.dropout,
+            "kernel_regularizer": keras.regularizers.serialize(
+                self.kernel_regularizer
+            ),
+        }

@@ -1,0 +1,266 @@
+"""Layers that cut images into patches."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers import initializers
+from keras_vit.layers._utils import axis_sizes
+from keras_vit.layers._utils import call_channels_last
+from keras_vit.layers._utils import is_static
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Patches(keras.Layer):
+    """Cuts images into patches and flattens each patch: the paper's `x_p`.
+
+    Patches run row by row, and inside a patch the order is row, column,
+    channel. A `Dense` layer on the result is the same linear map as
+    `PatchEmbedding`, which does both in one convolution.
+
+    From "An Image is Worth 16x16 Words", Section 3.1
+    (https://arxiv.org/abs/2010.11929).
+
+    Args:
+        patch_size: Integer or `(rows, columns)`, in pixels.
+        pad_to_patch: Boolean. Whether to accept images that the patch does
+            not divide, adding zeros at the bottom and at the right.
+
+    Call arguments:
+        inputs: Images of shape `(batch, height, width, channels)`.
+
+    Output shape:
+        `(batch, num_patches, patch_rows * patch_columns * channels)`
+
+    Raises:
+        ValueError: if the patch does not divide the image and `pad_to_patch`
+            is False.
+
+    Example:
+
+    >>> keras_vit.layers.Patches(16)(np.zeros((1, 224, 224, 3))).shape
+    (1, 196, 768)
+    """
+
+    def __init__(self, patch_size, pad_to_patch=False, **kwargs):
+        super().__init__(**kwargs)
+        self.patch_size = _checks.positive_pair("patch_size", patch_size)
+        self.pad_to_patch = pad_to_patch
+
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+
+    def call(self, inputs):
+        images = _pad_or_check(inputs, self.patch_size, self.pad_to_patch)
+        height, width = axis_sizes(images, 1, 2)
+        p, q = self.patch_size
+        rows, columns, channels = height // p, width // q, images.shape[-1]
+        batch = ops.shape(images)[0]
+        x = ops.reshape(images, (batch, rows, p, columns, q, channels))
+        x = ops.transpose(x, (0, 1, 3, 2, 4, 5))  # (B, rows, columns, p, q, C)
+        return ops.reshape(x, (batch, rows * columns, p * q * channels))
+
+    def compute_output_shape(self, input_shape):
+        _checks.check_rank(
+            self, input_shape, "(batch, height, width, channels)"
+        )
+        batch, *image_size, channels = input_shape
+        rows, columns = grid_size(
+            image_size, self.patch_size, self.pad_to_patch
+        )
+        known = None not in (rows, columns)
+        area = self.patch_size[0] * self.patch_size[1]
+        return (
+            batch,
+            rows * columns if known else None,
+            None if channels is None else area * channels,
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "patch_size": self.patch_size,
+            "pad_to_patch": self.pad_to_patch,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PatchEmbedding(keras.Layer):
+    """Projects each patch of an image to a vector, with one convolution.
+
+    Kernel size and stride are the patch size, so this equals `Patches` followed
+    by `Dense`. The output keeps rows and columns, whose number position
+    embeddings need; reshape it to `(batch, num_patches, hidden_size)` for the
+    encoder. Channels come last whatever Keras's `image_data_format`.
+
+    From "An Image is Worth 16x16 Words", Section 3.1, Equation 1
+    (https://arxiv.org/abs/2010.11929).
+
+    Args:
+        hidden_size: Integer. Number of channels of the output.
+        patch_size: Integer or `(rows, columns)`, in pixels of the image, or
+            in positions of a feature map.
+        use_bias: Boolean. Whether to add a bias.
+        pad_to_patch: Boolean. Whether to accept images that the patch does
+            not divide, adding zeros at the bottom and at the right.
+
+    Call arguments:
+        inputs: Images of shape `(batch, height, width, channels)`, in
+            [-1, 1] for pretrained weights (see `preprocess_input`).
+
+    Output shape:
+        `(batch, rows, columns, hidden_size)`
+
+    Raises:
+        ValueError: if the patch does not divide the image and `pad_to_patch`
+            is False.
+
+    Example:
+
+    >>> keras_vit.layers.PatchEmbedding(768, 16)(np.zeros((1, 224, 224, 3))).shape
+    (1, 14, 14, 768)
+    """  # noqa: E501
+
+    def __init__(
+        self,
+        hidden_size,
+        patch_size,
+        use_bias=True,
+        pad_to_patch=False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.hidden_size = _checks.positive_int("hidden_size", hidden_size)
+        self.patch_size = _checks.positive_pair("patch_size", patch_size)
+        self.use_bias = use_bias
+        self.pad_to_patch = pad_to_patch
+
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+        channels = input_shape[-1]
+        if channels is None:
+            raise ValueError(
+                "PatchEmbedding must know the number of channels. Received: "
+                f"shape {tuple(input_shape)}. Give the last size, for example "
+                "`keras.Input((None, None, 3))`."
+            )
+        self.kernel = self.add_weight(
+            shape=(*self.patch_size, channels, self.hidden_size),
+            initializer=initializers.lecun_normal(
+                math.prod(self.patch_size) * channels
+            ),
+            name="kernel",
+        )
+        if self.use_bias:
+            self.bias = self.add_weight(
+                shape=(self.hidden_size,),
+                initializer="zeros",
+                name="bias",
+            )
+        self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
+
+    def call(self, inputs):
+        images = _pad_or_check(
+            inputs,
+            self.patch_size,
+            self.pad_to_patch,
+            channels=self.kernel.shape[2],
+        )
+        x = call_channels_last(
+            ops.conv,
+            images,
+            self.kernel,
+            strides=self.patch_size,
+            padding="valid",
+        )
+        return x + self.bias if self.use_bias else x
+
+    def compute_output_shape(self, input_shape):
+        _checks.check_rank(
+            self, input_shape, "(batch, height, width, channels)"
+        )
+        grid = grid_size(input_shape[1:3], self.patch_size, self.pad_to_patch)
+        return (input_shape[0], *grid, self.hidden_size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "hidden_size": self.hidden_size,
+            "patch_size": self.patch_size,
+            "use_bias": self.use_bias,
+            "pad_to_patch": self.pad_to_patch,
+        }
+
+
+def grid_size(image_size, patch_size, pad_to_patch=False):
+    """Returns the number of rows and columns of patches in an image.
+
+    Args:
+        image_size: `(height, width)` in pixels; None for an unknown size.
+        patch_size: `(rows, columns)` in pixels.
+        pad_to_patch: Boolean. Whether the image is padded to whole patches.
+
+    Returns:
+        `(rows, columns)`; None for an unknown size.
+
+    Raises:
+        ValueError: if the patch does not divide a known size and
+            `pad_to_patch` is False.
+    """
+    if not pad_to_patch:
+        _check_divisible(image_size, patch_size)
+    return tuple(
+        None if size is None else -(-size // patch)
+        for size, patch in zip(image_size, patch_size, strict=True)
+    )
+
+
+def _pad_or_check(images, patch_size, pad_to_patch, channels=None):
+    """Returns images (B, H, W, C) of sizes that are multiples of the patch's.
+
+    With `pad_to_patch`, adds zeros at the bottom and at the right. Otherwise
+    sizes that are known only when the graph runs (TensorFlow, with an input of
+    unknown size) are checked by a reshape that fails: a strided convolution
+    would drop the last rows and columns silently.
+
+    `channels` is the number of channels if the layer knows it; TensorFlow loses
+    it when it has traced images with another number.
+    """
+    channels = channels or images.shape[-1]
+    height, width = axis_sizes(images, 1, 2)
+    if pad_to_patch:
+        for axis, (size, patch) in enumerate(
+            zip((height, width), patch_size, strict=True), start=1
+        ):
+            pad_size = (-size) % patch
+            if not isinstance(pad_size, int) or pad_size:
+                shape = list(ops.shape(images))
+                shape[axis] = pad_size
+                zeros = ops.zeros(shape, dtype=images.dtype)
+                images = ops.concatenate([images, zeros], axis=axis)
+        return images
+    if is_static((height, width)):
+        _check_divisible((height, width), patch_size)
+        return images
+    rows, columns = height // patch_size[0], width // patch_size[1]
+    size = (rows * patch_size[0], columns * patch_size[1])
+    # With -1 as the batch size, the reshape could move pixels into the batch.
+    shape = (ops.shape(images)[0], *size, channels)
+    return ops.reshape(images, shape)
+
+
+def _check_divisible(image_size, patch_size):
+    for size, patch in zip(image_size, patch_size, strict=True):
+        if size is not None and (size % patch or size <= 0):
+            below, above = size // patch * patch, -(-size // patch) * patch
+            near = f"{below} or {above}" if below else f"{above}"
+            raise ValueError(
+                f"A patch of {patch_size[0]} x {patch_size[1]} pixels does "
+                f"not divide an image of {image_size[0]} x {image_size[1]}: "
+                f"{size} is not a multiple of {patch}. Resize the image "
+                f"({near} would work in place of {size}), choose another "
+                f"`patch_size`, or set `pad_to_patch=True` to add zeros at "
+                f"the bottom and at the right."
+            )

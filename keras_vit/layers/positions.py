@@ -1,0 +1,527 @@
+"""Layers of absolute and relative position embeddings."""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers import initializers
+from keras_vit.layers._utils import axis_sizes
+from keras_vit.layers._utils import is_static
+from keras_vit.layers.resampling import RESAMPLINGS
+from keras_vit.layers.resampling import resample
+from keras_vit.layers.resampling import resample_axis
+from keras_vit.layers.resampling import resample_embedding
+from keras_vit.layers.resampling import resample_offsets
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class AddPositionEmbs(keras.Layer):
+    """Adds position embeddings to tokens, for a grid of patches of any size.
+
+    Learned embeddings (one vector per patch, row by row: the paper's 1-D
+    embeddings) are stored for one grid. For tokens of another grid, of any
+    size and aspect ratio, they are resampled; those of prefix tokens are not
+    changed. Weights saved for one grid load into a layer with another one in
+    the same way.
+
+    From "An Image is Worth 16x16 Words", Sections 3.1 and 3.2 and Appendix
+    D.4 (https://arxiv.org/abs/2010.11929); `sincos2d` is big_vision's
+    `posemb_sincos_2d`, the fixed embedding of "Better plain ViT baselines for
+    ImageNet-1k" (https://arxiv.org/abs/2205.01580).
+
+    Args:
+        kind: "learned"; "learned_2d" (a vector of half the hidden size for
+            each column and for each row, concatenated); "sincos2d", which has
+            no weights and is computed for each grid; or "none", which adds
+            nothing.
+        grid_size: Integer or `(rows, columns)` of the learned embeddings.
+            None takes the grid that the layer is built with.
+        num_prefix_tokens: Integer. Number of tokens before the patches that
+            have a position embedding (zeros for "sincos2d").
+        num_skipped_tokens: Integer. Number of tokens between those and the
+            patches that have none.
+        resampling: Method to resample learned embeddings to another grid:
+            "bilinear_align_corners" (Google's code), "bilinear",
+            "bicubic" (Hugging Face), "bicubic_antialias" (timm),
+            "bicubic_align_corners" (torchvision) or "bicubic_offset"
+            (Meta's DINOv2 without registers).
+
+    Call arguments:
+        inputs: Tokens of shape `(batch, num_prefix_tokens +
+            num_skipped_tokens + rows * columns, hidden_size)`.
+        grid: Tensor of shape `(batch, rows, columns, ...)` that the patches
+            come from, such as the output of `PatchEmbedding`. Only its shape
+            is used. None for the grid `grid_size`.
+
+    Output shape:
+        That of `inputs`.
+
+    Example:
+
+    >>> grid = keras_vit.layers.PatchEmbedding(768, 16)(images)
+    >>> tokens = keras.ops.reshape(grid, (batch, -1, 768))
+    >>> tokens = keras_vit.layers.AddPositionEmbs(grid_size=14)(tokens, grid)
+    """
+
+    def __init__(
+        self,
+        kind="learned",
+        grid_size=None,
+        num_prefix_tokens=0,
+        resampling="bilinear_align_corners",
+        num_skipped_tokens=0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.kind = _checks.one_of(
+            "kind", kind, ("learned", "learned_2d", "sincos2d", "none")
+        )
+        self.grid_size = (
+            None
+            if grid_size is None
+            else _checks.positive_pair("grid_size", grid_size)
+        )
+        self.num_prefix_tokens = _checks.non_negative_int(
+            "num_prefix_tokens", num_prefix_tokens
+        )
+        self.num_skipped_tokens = _checks.non_negative_int(
+            "num_skipped_tokens", num_skipped_tokens
+        )
+        self.resampling = _checks.one_of("resampling", resampling, RESAMPLINGS)
+        self.embedding = self.columns = self.rows = self.prefix = None
+
+    def build(self, inputs_shape, grid_shape=None):
+        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        hidden_size = inputs_shape[-1]
+        self.built_grid = self.grid_size or tuple((grid_shape or ())[1:3])
+        if self.kind == "none":
+            return
+        if self.kind == "sincos2d":
+            if hidden_size % 4 or hidden_size < 8:
+                raise ValueError(
+                    "Position embeddings of kind 'sincos2d' need a hidden "
+                    "size that is a multiple of 4, 8 or more. Received: "
+                    f"{hidden_size}"
+                )
+            return
+        if not self.built_grid or None in self.built_grid:
+            raise ValueError(
+                "AddPositionEmbs does not know how many positions to learn: "
+                "give `grid_size=(rows, columns)`, or call the layer with a "
+                f"`grid` whose size is known. Received: grid_size=None, grid "
+                f"shape {grid_shape}"
+            )
+        rows, columns = self.built_grid
+        if self.kind == "learned_2d":
+            self._build_learned_2d(rows, columns, hidden_size)
+            return
+        length = self.num_prefix_tokens + rows * columns
+        self.embedding = self._add_embedding(
+            "embedding", (1, length, hidden_size)
+        )
+
+    def _build_learned_2d(self, rows, columns, hidden_size):
+        if hidden_size % 2:
+            raise ValueError(
+                "Position embeddings of kind 'learned_2d' need an even hidden "
+                f"size, half for columns and half for rows. Received: "
+                f"{hidden_size}"
+            )
+        self.columns = self._add_embedding(
+            "columns", (columns, hidden_size // 2)
+        )
+        self.rows = self._add_embedding("rows", (rows, hidden_size // 2))
+        if self.num_prefix_tokens:
+            shape = (1, self.num_prefix_tokens, hidden_size)
+            self.prefix = self._add_embedding("prefix", shape)
+
+    def _add_embedding(self, name, shape):
+        # No autocast: resampling is computed in the variable's precision.
+        return self.add_weight(
+            shape=shape,
+            initializer=initializers.Normal(0.02),
+            autocast=False,
+            name=name,
+        )
+
+    def call(self, inputs, grid=None):
+        if self.kind == "none":
+            return inputs
+        size = self.built_grid if grid is None else axis_sizes(grid, 1, 2)
+        if not size:
+            raise ValueError(
+                "AddPositionEmbs does not know the rows and columns of the "
+                "patches: call it with the `grid` they come from, or give "
+                "`grid_size`."
+            )
+        self._check_length(inputs.shape, size)
+        if self.kind == "learned":
+            positions = self._concatenate(*self._learned(size))
+        elif self.kind == "learned_2d":
+            positions = self._concatenate(*self._learned_2d(size))
+        else:
+            positions = sincos_positions(
+                size,
+                inputs.shape[-1],
+                self.num_prefix_tokens + self.num_skipped_tokens,
+            )
+        return inputs + ops.cast(positions, inputs.dtype)
+
+    def _concatenate(self, prefix, patches):
+        """Returns the embeddings of all tokens: (1, length, hidden_size)."""
+        parts = [] if prefix is None else [prefix]
+        if self.num_skipped_tokens:
+            shape = (1, self.num_skipped_tokens, patches.shape[-1])
+            parts.append(ops.zeros(shape, patches.dtype))
+        parts.append(patches)
+        return ops.concatenate(parts, axis=1) if len(parts) > 1 else patches
+
+    def _learned(self, size):
+        """Returns the embeddings of the prefix tokens, or None, and of the
+        patches."""
+        prefix = self.num_prefix_tokens
+        embedding = ops.convert_to_tensor(self.embedding)
+        is_built_grid = is_static(size) and tuple(size) == self.built_grid
+        if is_built_grid and not (prefix and self.num_skipped_tokens):
+            return None, embedding  # the variable holds both, in this order
+        patches = embedding[0, prefix:]
+        if not is_built_grid:
+            patches = self._resample(patches, size)
+        return embedding[:, :prefix] if prefix else None, patches[None]
+
+    def _learned_2d(self, size):
+        x, y = (
+            resample_axis(
+                ops.convert_to_tensor(table), new, self.resampling, ops
+            )
+            for table, new in ((self.columns, size[1]), (self.rows, size[0]))
+        )
+        half = x.shape[-1]
+        shape = (*size, half)
+        x = ops.broadcast_to(x[None], shape)
+        y = ops.broadcast_to(y[:, None], shape)
+        patches = ops.concatenate([x, y], axis=-1)
+        patches = ops.reshape(patches, (1, -1, 2 * half))
+        prefix = None
+        if self.prefix is not None:
+            prefix = ops.convert_to_tensor(self.prefix)
+        return prefix, patches
+
+    def _resample(self, patches, size):
+        hidden_size = patches.shape[-1]
+        patches = ops.reshape(patches, (*self.built_grid, hidden_size))
+        patches = resample(patches, size, self.resampling)
+        return ops.reshape(patches, (-1, hidden_size))
+
+    def _check_length(self, shape, size):
+        if not is_static(size):
+            return
+        prefix = self.num_prefix_tokens + self.num_skipped_tokens
+        expected = prefix + size[0] * size[1]
+        if shape[1] is not None and shape[1] != expected:
+            raise ValueError(
+                f"AddPositionEmbs expected {expected} tokens: "
+                f"{prefix} prefix tokens and a grid of "
+                f"{size[0]} x {size[1]} patches. Received: shape "
+                f"{tuple(shape)}. Pass the grid the patches come from as "
+                "`grid` if it is not the one the layer was built with."
+            )
+
+    def compute_output_shape(self, inputs_shape, grid_shape=None):
+        return inputs_shape
+
+    def embedding_variables(self):
+        """Returns the learned variables: `{name: variable}`."""
+        names = ("embedding", "columns", "rows", "prefix")
+        tables = {name: getattr(self, name) for name in names}
+        return {k: table for k, table in tables.items() if table is not None}
+
+    def resample_arrays(self, arrays, grid):
+        """Resamples stored embeddings to the grid that the layer is built
+        with.
+
+        Args:
+            arrays: Dict of NumPy arrays by the names in
+                `embedding_variables`.
+            grid: `(rows, columns)` of the arrays.
+
+        Returns:
+            Dict of NumPy arrays of the shapes of the variables.
+        """
+        arrays = dict(arrays)
+        if "embedding" in arrays:
+            arrays["embedding"] = resample_embedding(
+                arrays["embedding"],
+                grid,
+                self.built_grid,
+                self.resampling,
+                self.num_prefix_tokens,
+            )
+        for name, new in zip(("rows", "columns"), self.built_grid, strict=True):
+            if name in arrays:
+                arrays[name] = resample_axis(
+                    arrays[name], new, self.resampling, np
+                )
+        return arrays
+
+    def save_own_variables(self, store):
+        _save(self, store)
+
+    def load_own_variables(self, store):
+        _load(self, store, f"kind={self.kind!r}")
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "kind": self.kind,
+            "grid_size": self.grid_size,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "resampling": self.resampling,
+            "num_skipped_tokens": self.num_skipped_tokens,
+        }
+
+
+def sincos_positions(
+    grid_size, hidden_size, num_prefix_tokens=0, endpoint=True
+):
+    """Returns fixed 2-D position embeddings of sines and cosines.
+
+    The channels are sines and cosines of the column, then of the row, at
+    `hidden_size / 4` frequencies from 1 down to 1e-4.
+
+    Args:
+        grid_size: `(rows, columns)` of patches, integers or scalar tensors.
+        hidden_size: Integer, a multiple of 4.
+        num_prefix_tokens: Integer. Tokens before the patches, whose
+            embeddings are zero.
+        endpoint: Boolean. Whether 1e-4 is the last frequency, as in
+            big_vision, or the first one left out, as in MAE.
+
+    Returns:
+        Array of shape `(1, num_prefix_tokens + rows * columns, hidden_size)`;
+        a tensor if the grid is one.
+
+    Raises:
+        ValueError: if `hidden_size` is not a multiple of 4.
+    """
+    if hidden_size % 4:
+        raise ValueError(
+            "Positions of sines and cosines need a hidden size that is a "
+            f"multiple of 4. Received: hidden_size={hidden_size}"
+        )
+    xp, dtype = (np, "float64") if is_static(grid_size) else (ops, "float32")
+    exponents = np.linspace(0, 1, hidden_size // 4, endpoint=endpoint)
+    omega = 1e4 ** -exponents.astype(dtype)
+    rows, columns = (xp.arange(n, dtype=dtype) for n in grid_size)
+    # (rows, columns, hidden_size / 4), x along the columns
+    x = xp.zeros_like(rows)[:, None, None] + columns[None, :, None] * omega
+    y = rows[:, None, None] * omega + xp.zeros_like(columns)[None, :, None]
+    parts = [xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)]
+    positions = xp.concatenate(parts, axis=-1)
+    positions = xp.reshape(positions, (1, -1, hidden_size))
+    prefix = xp.zeros((1, num_prefix_tokens, hidden_size), dtype)
+    return xp.concatenate([prefix, positions], axis=1)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class RelativePositionEmbs(keras.Layer):
+    """Returns embeddings of the offsets between patches, for attention.
+
+    Patches are counted row by row, p = 0, 1, ...; for every pair of them the
+    offset p_query - p_key has a learned embedding. `MultiHeadAttention` and
+    `TransformerBlock` take the output as `relative`: its product with the
+    queries is added to the logits before the softmax. From "An Image is Worth
+    16x16 Words", Appendix D.4 (https://arxiv.org/abs/2010.11929), which does
+    not specify two things. Here the heads share the embeddings, as in
+    "Self-Attention with Relative Position Representations"
+    (https://arxiv.org/abs/1803.02155), and tokens before the patches, which
+    have no position, get no term.
+
+    The embeddings are stored for one grid. For another, of any size and aspect
+    ratio, they are arranged by steps in the plane and resampled.
+
+    Args:
+        head_size: Integer. Channels of a head: `hidden_size / num_heads`.
+        grid_size: Integer or `(rows, columns)` of the learned embeddings.
+            None takes the grid that the layer is built with.
+        resampling: Method to resample them; see `AddPositionEmbs`.
+
+    Call arguments:
+        grid: Tensor of shape `(batch, rows, columns, ...)` that the patches
+            come from, such as the output of `PatchEmbedding`. Only its shape
+            is used.
+
+    Output shape:
+        `(batch, 2 * rows * columns - 1, head_size)`, the same for all images,
+        the most negative offset first.
+
+    Example:
+
+    >>> grid = keras_vit.layers.PatchEmbedding(768, 16)(images)
+    >>> tokens = keras.ops.reshape(grid, (batch, -1, 768))
+    >>> relative = keras_vit.layers.RelativePositionEmbs(64)(grid)
+    >>> x = keras_vit.layers.TransformerBlock(12, 3072)(tokens, relative)
+    """
+
+    def __init__(
+        self,
+        head_size,
+        grid_size=None,
+        resampling="bilinear_align_corners",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.head_size = _checks.positive_int("head_size", head_size)
+        self.grid_size = (
+            None
+            if grid_size is None
+            else _checks.positive_pair("grid_size", grid_size)
+        )
+        self.resampling = _checks.one_of("resampling", resampling, RESAMPLINGS)
+
+    def build(self, grid_shape):
+        if len(grid_shape) < 3:
+            raise ValueError(
+                "RelativePositionEmbs takes the grid that patches come from, "
+                "(batch, rows, columns, ...). Received: shape "
+                f"{tuple(grid_shape)}"
+            )
+        self.built_grid = self.grid_size or tuple(grid_shape[1:3])
+        if None in self.built_grid:
+            raise ValueError(
+                "RelativePositionEmbs does not know how many offsets to learn: "
+                "give `grid_size=(rows, columns)`, or call the layer with a "
+                f"grid whose size is known. Received: shape {grid_shape}"
+            )
+        rows, columns = self.built_grid
+        # No autocast: resampling is computed in the variable's precision.
+        self.offsets = self.add_weight(
+            shape=(2 * rows * columns - 1, self.head_size),
+            initializer=initializers.Normal(0.02),
+            autocast=False,
+            name="offsets",
+        )
+
+    def call(self, grid):
+        offsets = resample_offsets(
+            ops.convert_to_tensor(self.offsets),
+            self.built_grid,
+            axis_sizes(grid, 1, 2),
+            self.resampling,
+            ops,
+        )
+        offsets = ops.cast(offsets, self.compute_dtype)[None]
+        shape = (ops.shape(grid)[0], *ops.shape(offsets)[1:])
+        return ops.broadcast_to(offsets, shape)
+
+    def compute_output_shape(self, grid_shape):
+        rows, columns = grid_shape[1:3]
+        count = None if None in (rows, columns) else 2 * rows * columns - 1
+        return (grid_shape[0], count, self.head_size)
+
+    def embedding_variables(self):
+        """Returns the learned variables: `{name: variable}`."""
+        return {"offsets": self.offsets}
+
+    def resample_arrays(self, arrays, grid):
+        """Resamples stored embeddings to the grid that the layer is built
+        with.
+
+        Args:
+            arrays: Dict of NumPy arrays by the names in
+                `embedding_variables`.
+            grid: `(rows, columns)` of the arrays.
+
+        Returns:
+            Dict of NumPy arrays of the shapes of the variables.
+        """
+        offsets = resample_offsets(
+            arrays["offsets"], grid, self.built_grid, self.resampling, np
+        )
+        return {"offsets": offsets}
+
+    def save_own_variables(self, store):
+        _save(self, store)
+
+    def load_own_variables(self, store):
+        _load(self, store, "relative positions")
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "head_size": self.head_size,
+            "grid_size": self.grid_size,
+            "resampling": self.resampling,
+        }
+
+
+def relative_logits(query, relative):
+    """Returns the logits of relative positions, for attention.
+
+    They are scaled dot products of queries and offset embeddings, zero for
+    tokens before the patches.
+
+    Args:
+        query: Tensor (B, T, H, d) whose last tokens are the N patches.
+        relative: Tensor (B, 2 N - 1, d) from `RelativePositionEmbs`.
+
+    Returns:
+        Tensor (B, H, T, T).
+    """
+    (length,) = axis_sizes(query, 1)
+    (num_offsets,) = axis_sizes(relative, 1)
+    num_patches = (num_offsets + 1) // 2
+    prefix = length - num_patches
+    query = query[:, prefix:] / math.sqrt(query.shape[-1])
+    # With the offsets reversed, the logits of a query's keys 0, 1, ... are
+    # consecutive: in row q, key k is at N - 1 - q + k. A column of padding and
+    # a reshape to rows that are one shorter move it to N - 1 + k.
+    logits = ops.einsum("BTHd,BOd->BHTO", query, ops.flip(relative, axis=1))
+    logits = ops.pad(logits, ((0, 0), (0, 0), (0, 0), (0, 1)))
+    heads = (ops.shape(logits)[0], logits.shape[1])
+    logits = ops.reshape(logits, (*heads, 2 * num_patches * num_patches))
+    start = num_patches - 1
+    logits = logits[..., start : start + num_patches * num_offsets]
+    logits = ops.reshape(logits, (*heads, num_patches, num_offsets))
+    logits = logits[..., :num_patches]
+    if isinstance(prefix, int) and not prefix:
+        return logits
+    return ops.pad(logits, ((0, 0), (0, 0), (prefix, 0), (prefix, 0)))
+
+
+def _save(layer, store):
+    """Saves a layer's position embeddings and their grid in a Keras file, so
+    that they can be loaded for another grid."""
+    tables = layer.embedding_variables()
+    for name, table in tables.items():
+        store[name] = np.asarray(ops.convert_to_numpy(table))
+    if tables:
+        store["grid_size"] = np.asarray(layer.built_grid)
+
+
+def _load(layer, store, description):
+    """Loads what `_save` saved, resampled to the layer's grid.
+
+    Raises:
+        ValueError: if the file has other arrays than the layer.
+    """
+    tables = layer.embedding_variables()
+    found = set(store.keys()) - {"grid_size"}
+    if found != set(tables):
+        raise ValueError(
+            f"The layer {layer.name!r} has {description} and learns "
+            f"{_quoted(tables)}. The file's positions have {_quoted(found)}."
+        )
+    if not tables:
+        return
+    grid = tuple(int(n) for n in store["grid_size"])
+    arrays = {name: np.asarray(store[name]) for name in tables}
+    for name, array in layer.resample_arrays(arrays, grid).items():
+        tables[name].assign(array)
+
+
+def _quoted(names):
+    return ", ".join(map(repr, sorted(names))) or "nothing"

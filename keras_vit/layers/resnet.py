@@ -1,0 +1,552 @@
+"""Layers of the ResNets in hybrid models and in BiT."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers import initializers
+from keras_vit.layers._utils import CompositeLayer
+from keras_vit.layers._utils import axis_sizes
+from keras_vit.layers._utils import call_channels_last
+from keras_vit.layers._utils import is_static
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class StdConv2D(keras.Layer):
+    """Convolves with a standardised kernel (weight standardisation), no bias.
+
+    Each filter is shifted and scaled to mean 0 and variance 1 over its rows,
+    columns and input channels. The variable holds the kernel before that; its
+    statistics are computed in float32 at least, also under mixed precision.
+    Channels come last whatever Keras's `image_data_format`.
+
+    From "Micro-Batch Training with Batch-Channel Normalization and Weight
+    Standardization" (https://arxiv.org/abs/1903.10520), as in BiT
+    (https://arxiv.org/abs/1912.11370, Section 3.3).
+
+    Args:
+        filters: Integer. Number of output channels.
+        kernel_size: Integer or `(rows, columns)`.
+        strides: Integer or `(rows, columns)`.
+        padding: "same" (as TensorFlow pads: an odd number of zeros has one
+            more at the bottom and the right), "symmetric" (half a kernel on
+            each side whatever the stride) or "valid" (none).
+        epsilon: Float above 0. Added to the denominator.
+        epsilon_place: "std" divides by `std + epsilon`
+            (google-research/vision_transformer), "variance" by
+            `sqrt(variance + epsilon)` (BiT, timm).
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, height, width, channels)`.
+
+    Output shape:
+        `(batch, new_height, new_width, filters)`
+
+    Raises:
+        ValueError: if an argument is wrong, or the number of channels is
+            unknown.
+
+    Example:
+
+    >>> layer = keras_vit.layers.StdConv2D(64, 7, strides=2)
+    >>> layer(np.zeros((1, 224, 224, 3))).shape
+    (1, 112, 112, 64)
+    """
+
+    def __init__(
+        self,
+        filters,
+        kernel_size,
+        strides=1,
+        padding="same",
+        epsilon=1e-5,
+        epsilon_place="std",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.filters = _checks.positive_int("filters", filters)
+        self.kernel_size = _checks.positive_pair("kernel_size", kernel_size)
+        self.strides = _checks.positive_pair("strides", strides)
+        self.padding = _checks.one_of(
+            "padding", padding, ("same", "symmetric", "valid")
+        )
+        self.epsilon = _checks.positive_float("epsilon", epsilon)
+        self.epsilon_place = _checks.one_of(
+            "epsilon_place", epsilon_place, ("std", "variance")
+        )
+
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+        channels = input_shape[-1]
+        if channels is None:
+            raise ValueError(
+                "StdConv2D must know the number of channels. Received: "
+                f"shape {tuple(input_shape)}. Give the last size, for example "
+                "`keras.Input((None, None, 3))`."
+            )
+        self.kernel = self.add_weight(
+            shape=(*self.kernel_size, channels, self.filters),
+            initializer=initializers.lecun_normal(
+                math.prod(self.kernel_size) * channels
+            ),
+            autocast=False,
+            name="kernel",
+        )
+        self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
+
+    def standardised_kernel(self):
+        """Returns the kernel that a call convolves with."""
+        kernel = ops.convert_to_tensor(self.kernel)
+        dtype = keras.backend.result_type(kernel.dtype, "float32")
+        kernel = ops.cast(kernel, dtype)
+        axes = (0, 1, 2)
+        kernel = kernel - ops.mean(kernel, axis=axes, keepdims=True)
+        variance = ops.mean(ops.square(kernel), axis=axes, keepdims=True)
+        if self.epsilon_place == "variance":
+            return kernel * ops.rsqrt(variance + self.epsilon)
+        # The square root of 0 has no finite gradient.
+        std = ops.sqrt(ops.maximum(variance, 1e-30))
+        return kernel / (std + self.epsilon)
+
+    def call(self, inputs):
+        kernel = ops.cast(self.standardised_kernel(), inputs.dtype)
+        if self.kernel_size == (1, 1):  # no padding needed
+            return self._pointwise_conv(inputs, kernel[0, 0])
+        inputs, padding = _pad(
+            inputs, self.kernel_size, self.strides, self.padding
+        )
+        return call_channels_last(
+            ops.conv, inputs, kernel, strides=self.strides, padding=padding
+        )
+
+    def _pointwise_conv(self, inputs, kernel):
+        """Computes a matrix product, which is faster than a convolution."""
+        if self.strides != (1, 1):
+            inputs = inputs[:, :: self.strides[0], :: self.strides[1]]
+        pixels = ops.reshape(inputs, (-1, inputs.shape[-1]))
+        # `ops.matmul` returns float32 for float64.
+        x = ops.cast(ops.matmul(pixels, kernel), inputs.dtype)
+        return ops.reshape(x, (*ops.shape(inputs)[:3], self.filters))
+
+    def compute_output_shape(self, input_shape):
+        shape = _window_output_shape(
+            self,
+            input_shape,
+            self.kernel_size,
+            self.strides,
+            valid=self.padding == "valid",
+        )
+        return (*shape, self.filters)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "kernel_size": self.kernel_size,
+            "strides": self.strides,
+            "padding": self.padding,
+            "epsilon": self.epsilon,
+            "epsilon_place": self.epsilon_place,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class GroupNorm(keras.Layer):
+    """Normalises groups of channels over rows, columns and the group.
+
+    Computes what Keras's `GroupNormalization` does, with the same weights, in
+    two steps: a mean over rows and columns for each channel, then the means
+    over the groups, which is faster than reshaping the images. Each group's
+    mean is subtracted before values are squared, so that the result is exact
+    where the mean is large. Statistics are computed in float32 at least.
+    Channels come last.
+
+    From "Group Normalization" (https://arxiv.org/abs/1803.08494).
+
+    Args:
+        groups: Integer. It must divide the number of channels.
+        epsilon: Float above 0. It has no default: 1e-6 in
+            google-research/vision_transformer, 1e-5 in BiT and timm.
+        gamma_initializer: Keras initializer of the scales.
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, height, width, channels)`.
+
+    Output shape:
+        That of `inputs`.
+
+    Raises:
+        ValueError: if `groups` does not divide the channels.
+    """
+
+    def __init__(
+        self, groups=32, *, epsilon, gamma_initializer="ones", **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.groups = _checks.positive_int("groups", groups)
+        self.epsilon = _checks.positive_float("epsilon", epsilon)
+        self.gamma_initializer = keras.initializers.get(gamma_initializer)
+
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+        channels = input_shape[-1]
+        if channels is None or channels % self.groups:
+            raise ValueError(
+                "GroupNorm needs a number of channels that its "
+                f"{self.groups} groups divide. Received: shape "
+                f"{tuple(input_shape)}"
+            )
+        for name, initializer in (
+            ("gamma", self.gamma_initializer),
+            ("beta", "zeros"),
+        ):
+            weight = self.add_weight(
+                shape=(channels,),
+                initializer=initializer,
+                autocast=False,
+                name=name,
+            )
+            setattr(self, name, weight)
+        self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
+
+    def call(self, inputs):
+        dtype = keras.backend.result_type(inputs.dtype, "float32")
+        x = ops.cast(inputs, dtype)
+        # Without this, the mean of squares minus the squared mean has no
+        # correct digits where the mean is large. Subtracting a constant from a
+        # group does not change the output: no gradient needed.
+        mean = self._mean_over_groups(ops.mean(x, axis=(1, 2)))
+        x = x - ops.stop_gradient(mean)
+        # The remaining mean is the rounding error of the first.
+        mean = self._mean_over_groups(ops.mean(x, axis=(1, 2)))
+        square = self._mean_over_groups(ops.mean(ops.square(x), axis=(1, 2)))
+        variance = ops.maximum(square - ops.square(mean), 0.0)
+        scale = ops.rsqrt(variance + self.epsilon) * ops.cast(self.gamma, dtype)
+        x = x * scale + (ops.cast(self.beta, dtype) - mean * scale)
+        return ops.cast(x, inputs.dtype)
+
+    def _mean_over_groups(self, means):
+        """Averages means of channels (B, C) over groups: (B, 1, 1, C)."""
+        channels = means.shape[-1]
+        size = channels // self.groups
+        means = ops.reshape(means, (-1, self.groups, size))
+        means = ops.mean(means, axis=2, keepdims=True)
+        means = ops.repeat(means, size, axis=2)
+        return ops.reshape(means, (-1, 1, 1, channels))
+
+    def compute_output_shape(self, input_shape):
+        _checks.check_rank(
+            self, input_shape, "(batch, height, width, channels)"
+        )
+        return tuple(input_shape)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "groups": self.groups,
+            "epsilon": self.epsilon,
+            "gamma_initializer": keras.initializers.serialize(
+                self.gamma_initializer
+            ),
+        }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MaxPool2D(keras.Layer):
+    """Pools by the maximum, with the paddings of published ResNets.
+
+    Padding with zeros and with minus infinity differ where values can be
+    negative, as in BiT's root, which has no ReLU. Channels come last whatever
+    Keras's `image_data_format`.
+
+    Args:
+        pool_size: Integer or `(rows, columns)`.
+        strides: Integer or `(rows, columns)`.
+        padding: "same" (as TensorFlow pads, with minus infinity), "symmetric"
+            (half a window of minus infinity on each side) or "zeros" (half a
+            window of zeros on each side: BiT).
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, height, width, channels)`.
+
+    Output shape:
+        `(batch, ceil(height / strides), ceil(width / strides), channels)`
+    """
+
+    def __init__(self, pool_size=3, strides=2, padding="same", **kwargs):
+        super().__init__(**kwargs)
+        self.pool_size = _checks.positive_pair("pool_size", pool_size)
+        self.strides = _checks.positive_pair("strides", strides)
+        self.padding = _checks.one_of(
+            "padding", padding, ("same", "symmetric", "zeros")
+        )
+
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+
+    def call(self, inputs):
+        zeros = self.padding == "zeros"
+        inputs, padding = _pad(
+            inputs,
+            self.pool_size,
+            self.strides,
+            "symmetric" if zeros else self.padding,
+            0.0 if zeros else -float("inf"),
+        )
+        return call_channels_last(
+            ops.max_pool,
+            inputs,
+            self.pool_size,
+            self.strides,
+            padding=padding,
+        )
+
+    def compute_output_shape(self, input_shape):
+        shape = _window_output_shape(
+            self, input_shape, self.pool_size, self.strides
+        )
+        return (*shape, input_shape[-1])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "pool_size": self.pool_size,
+            "strides": self.strides,
+            "padding": self.padding,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ResidualUnit(CompositeLayer):
+    """Applies a bottleneck unit of the hybrids' ResNet or of BiT's.
+
+    Three convolutions, 1 x 1, 3 x 3 and 1 x 1, with a residual, group norms
+    and standardised kernels. From "Deep Residual Learning"
+    (https://arxiv.org/abs/1512.03385, Section 4.1); with the norms first from
+    "Identity Mappings in Deep Residual Networks"
+    (https://arxiv.org/abs/1603.05027) as in BiT
+    (https://arxiv.org/abs/1912.11370).
+
+    Args:
+        filters: Integer. Number of channels between the convolutions; the
+            output has four times as many.
+        strides: Integer. Stride of the 3 x 3 convolution.
+        projects: Boolean. Whether the shortcut is a 1 x 1 convolution, which
+            is needed where size or channels change.
+        preactivation: Boolean. Whether norm and ReLU come before each
+            convolution (BiT; the shortcut has no norm of its own) or after it
+            (the hybrids; the residual branch is initially zero).
+        groups: Integer. Number of groups of the norms.
+        group_norm_epsilon: Float above 0. See `GroupNorm`.
+        std_epsilon: Float above 0. `epsilon` of `StdConv2D`.
+        std_epsilon_place: "std" or "variance": `epsilon_place` of `StdConv2D`.
+        conv_padding: "same" or "symmetric": `padding` of `StdConv2D`.
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, height, width, channels)`.
+
+    Output shape:
+        `(batch, ceil(height / strides), ceil(width / strides), 4 * filters)`
+
+    Raises:
+        ValueError: if an argument is wrong, or the shortcut and the residual
+            branch would have different shapes.
+    """
+
+    def __init__(
+        self,
+        filters,
+        strides=1,
+        projects=False,
+        preactivation=False,
+        groups=32,
+        *,
+        group_norm_epsilon,
+        std_epsilon=1e-5,
+        std_epsilon_place="std",
+        conv_padding="same",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.filters = _checks.positive_int("filters", filters)
+        self.strides = _checks.positive_int("strides", strides)
+        self.projects = projects
+        self.preactivation = preactivation
+        self.groups = _checks.positive_int("groups", groups)
+        self.group_norm_epsilon = _checks.positive_float(
+            "group_norm_epsilon", group_norm_epsilon
+        )
+        self.std_epsilon = _checks.positive_float("std_epsilon", std_epsilon)
+        self.std_epsilon_place = std_epsilon_place
+        self.conv_padding = _checks.one_of(
+            "conv_padding", conv_padding, ("same", "symmetric")
+        )
+        self.conv_1 = self._conv(filters, 1, "conv_1")
+        self.norm_1 = self._norm("norm_1")
+        self.conv_2 = self._conv(filters, 3, "conv_2", strides)
+        self.norm_2 = self._norm("norm_2")
+        self.conv_3 = self._conv(4 * filters, 1, "conv_3")
+        # Zeros after the last convolution: the branch is initially zero.
+        self.norm_3 = self._norm("norm_3", "ones" if preactivation else "zeros")
+        self.conv_proj = self.norm_proj = None
+        if projects:
+            self.conv_proj = self._conv(4 * filters, 1, "conv_proj", strides)
+            if not preactivation:
+                self.norm_proj = self._norm("norm_proj")
+
+    def _conv(self, filters, kernel_size, name, strides=1):
+        return StdConv2D(
+            filters,
+            kernel_size,
+            strides,
+            self.conv_padding,
+            self.std_epsilon,
+            self.std_epsilon_place,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _norm(self, name, gamma="ones"):
+        return GroupNorm(
+            self.groups,
+            epsilon=self.group_norm_epsilon,
+            gamma_initializer=gamma,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def build(self, input_shape):
+        shape = self.compute_output_shape(input_shape)
+        if not self.projects and (
+            self.strides != 1 or input_shape[-1] != shape[-1]
+        ):
+            raise ValueError(
+                "A shortcut without `projects=True` keeps its shape: "
+                f"`strides` must be 1 and the channels {shape[-1]}. Received: "
+                f"strides={self.strides}, shape {tuple(input_shape)}"
+            )
+        before = (*input_shape[:-1], self.filters)
+        after = (*shape[:-1], self.filters)
+        preactivation = self.preactivation
+        self.conv_1.build(input_shape)
+        self.norm_1.build(input_shape if preactivation else before)
+        self.conv_2.build(before)
+        self.norm_2.build(before if preactivation else after)
+        self.conv_3.build(after)
+        self.norm_3.build(after if preactivation else shape)
+        if self.conv_proj is not None:
+            self.conv_proj.build(input_shape)
+        if self.norm_proj is not None:
+            self.norm_proj.build(shape)
+        self.restore_trainable()
+
+    def call(self, inputs):
+        if self.preactivation:
+            return self._pre_activation(inputs)
+        return self._post_activation(inputs)
+
+    def _post_activation(self, x):
+        """As in vit_jax/models_resnet.py."""
+        shortcut = x
+        if self.projects:
+            shortcut = self.norm_proj(self.conv_proj(x))
+        x = ops.relu(self.norm_1(self.conv_1(x)))
+        x = ops.relu(self.norm_2(self.conv_2(x)))
+        x = self.norm_3(self.conv_3(x))
+        return ops.relu(x + shortcut)
+
+    def _pre_activation(self, x):
+        """As in BiT: the projection's input is normalised, not its output."""
+        shortcut = x
+        x = ops.relu(self.norm_1(x))
+        if self.projects:
+            shortcut = self.conv_proj(x)
+        x = ops.relu(self.norm_2(self.conv_1(x)))
+        x = ops.relu(self.norm_3(self.conv_2(x)))
+        return self.conv_3(x) + shortcut
+
+    def compute_output_shape(self, input_shape):
+        shape = _window_output_shape(
+            self, input_shape, (1, 1), (self.strides,) * 2
+        )
+        return (*shape, 4 * self.filters)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "strides": self.strides,
+            "projects": self.projects,
+            "preactivation": self.preactivation,
+            "groups": self.groups,
+            "group_norm_epsilon": self.group_norm_epsilon,
+            "std_epsilon": self.std_epsilon,
+            "std_epsilon_place": self.std_epsilon_place,
+            "conv_padding": self.conv_padding,
+        }
+
+
+def _pad(x, kernel_size, strides, padding, value=0.0):
+    """Pads images, and returns the padding that the operation has to add.
+
+    That is "valid", or "same" where padding by the operation costs no copy or
+    the size is known only when the graph runs. Padding here keeps PyTorch's
+    memory order for the convolution; its own "same" does not.
+
+    Args:
+        x: Images of shape `(batch, height, width, channels)`.
+        kernel_size: `(rows, columns)`.
+        strides: `(rows, columns)`.
+        padding: "same", "symmetric" (half a kernel on each side) or "valid".
+        value: Float. Value to pad with.
+
+    Returns:
+        `(images, padding)`
+    """
+    if padding == "valid":
+        return x, "valid"
+    if padding == "symmetric":
+        pads = [((size - 1) // 2, size // 2) for size in kernel_size]
+    else:
+        size = axis_sizes(x, 1, 2)
+        if not is_static(size):
+            return x, "same"
+        pads = [
+            _same_padding(*axis)
+            for axis in zip(size, kernel_size, strides, strict=True)
+        ]
+    if not any(map(sum, pads)):
+        return x, "valid"
+    is_symmetric = all(before == after for before, after in pads)
+    if is_symmetric and strides == (1, 1) and value == 0:
+        return x, "same"
+    return ops.pad(x, [(0, 0), *pads, (0, 0)], constant_values=value), "valid"
+
+
+def _same_padding(size, kernel, stride):
+    """Returns TensorFlow's (before, after), which is one more after if odd."""
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
+def _window_output_shape(layer, shape, kernel_size, strides, valid=False):
+    """Returns `(batch, height, width)` of the output of a strided window.
+
+    It is the same for "same" and symmetric padding.
+    """
+    _checks.check_rank(layer, shape, "(batch, height, width, channels)")
+    batch, *size, _ = shape
+    if valid:
+        size = [
+            None if n is None else n - kernel + 1
+            for n, kernel in zip(size, kernel_size, strict=True)
+        ]
+    return (
+        batch,
+        *(
+            None if n is None else -(-n // stride)
+            for n, stride in zip(size, strides, strict=True)
+        ),
+    )

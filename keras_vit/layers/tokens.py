@@ -1,0 +1,177 @@
+"""Layers that add, replace and pool tokens."""
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ClassToken(keras.Layer):
+    """Inserts learned tokens into a sequence: class token or registers.
+
+    The class token is one token at the front, initially zero, whose output the
+    head reads ("An Image is Worth 16x16 Words", Section 3.1,
+    https://arxiv.org/abs/2010.11929). Registers are several tokens after it
+    whose outputs are discarded ("Vision Transformers Need Registers",
+    https://arxiv.org/abs/2309.16588): `ClassToken(4, index=1)`.
+
+    Args:
+        num_tokens: Integer. Number of tokens to insert.
+        index: Integer. Number of tokens of the sequence that stay before them.
+        initializer: Keras initializer of the tokens.
+
+    Call arguments:
+        inputs: Tokens of shape `(batch, length, hidden_size)`.
+
+    Output shape:
+        `(batch, length + num_tokens, hidden_size)`
+
+    Example:
+
+    >>> keras_vit.layers.ClassToken()(np.zeros((1, 196, 768))).shape
+    (1, 197, 768)
+    """
+
+    def __init__(self, num_tokens=1, index=0, initializer="zeros", **kwargs):
+        super().__init__(**kwargs)
+        self.num_tokens = _checks.positive_int("num_tokens", num_tokens)
+        self.index = _checks.non_negative_int("index", index)
+        self.initializer = keras.initializers.get(initializer)
+
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+        self.tokens = self.add_weight(
+            shape=(1, self.num_tokens, input_shape[-1]),
+            initializer=self.initializer,
+            name="tokens",
+        )
+
+    def call(self, inputs):
+        # Under mixed precision the variable and the inputs can differ in
+        # precision; the outputs have that of the inputs.
+        tokens = ops.broadcast_to(
+            ops.cast(self.tokens, inputs.dtype),
+            (ops.shape(inputs)[0], *self.tokens.shape[1:]),
+        )
+        parts = [inputs[:, : self.index], tokens, inputs[:, self.index :]]
+        return ops.concatenate(parts if self.index else parts[1:], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        _checks.check_rank(self, input_shape, "(batch, length, channels)")
+        batch, length, hidden_size = input_shape
+        if length is not None and length < self.index:
+            raise ValueError(
+                f"ClassToken(index={self.index}) needs at least {self.index} "
+                f"tokens before it. Received: shape {tuple(input_shape)}"
+            )
+        new_length = None if length is None else length + self.num_tokens
+        return (batch, new_length, hidden_size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_tokens": self.num_tokens,
+            "index": self.index,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MaskToken(keras.Layer):
+    """Replaces masked patches by one learned vector.
+
+    From "BEiT: BERT Pre-Training of Image Transformers", Section 2.3
+    (https://arxiv.org/abs/2106.08254). DINOv2's checkpoints have one too.
+    Without a mask nothing is replaced, and the token gets no gradient.
+
+    Call arguments:
+        inputs: Tokens of shape `(batch, length, hidden_size)`.
+        masked: Tensor of shape `(batch, length)`, 1 or True where a token is
+            replaced; None replaces none.
+
+    Output shape:
+        That of `inputs`.
+    """
+
+    def build(self, inputs_shape, masked_shape=None):
+        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        self.tokens = self.add_weight(
+            shape=(1, 1, inputs_shape[-1]), initializer="zeros", name="tokens"
+        )
+
+    def call(self, inputs, masked=None):
+        if masked is None:
+            return inputs
+        masked = ops.cast(masked, inputs.dtype)[..., None]
+        tokens = ops.cast(self.tokens, inputs.dtype)
+        return inputs * (1 - masked) + tokens * masked
+
+    def compute_output_shape(self, inputs_shape, masked_shape=None):
+        return inputs_shape
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Pooling(keras.Layer):
+    """Pools the tokens of an image to one vector.
+
+    Args:
+        mode: "token" (one token), "gap" (the mean over the patches),
+            "token_gap" (both, concatenated: DINOv2's classifier) or
+            "first_patch" (the token of the top left patch: big_vision's
+            `pool_type="0"`).
+        index: Integer. Index of the token that "token" and "token_gap" take.
+        num_prefix_tokens: Integer. Number of tokens before the patches.
+
+    Call arguments:
+        inputs: Tokens of shape `(batch, length, hidden_size)`.
+
+    Output shape:
+        `(batch, hidden_size)`, or twice as wide for "token_gap".
+    """
+
+    def __init__(self, mode="token", index=0, num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        self.mode = _checks.one_of(
+            "mode", mode, ("token", "gap", "token_gap", "first_patch")
+        )
+        self.index = _checks.non_negative_int("index", index)
+        self.num_prefix_tokens = _checks.non_negative_int(
+            "num_prefix_tokens", num_prefix_tokens
+        )
+
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+
+    def call(self, inputs):
+        if self.mode == "first_patch":
+            return inputs[:, self.num_prefix_tokens]
+        token = inputs[:, self.index]
+        if self.mode == "token":
+            return token
+        mean = ops.mean(inputs[:, self.num_prefix_tokens :], axis=1)
+        if self.mode == "gap":
+            return mean
+        return ops.concatenate([token, mean], axis=-1)
+
+    def compute_output_shape(self, input_shape):
+        _checks.check_rank(self, input_shape, "(batch, length, channels)")
+        batch, length, hidden_size = input_shape
+        needed = self.index
+        if self.mode in ("gap", "first_patch"):
+            needed = self.num_prefix_tokens
+        if length is not None and length <= needed:
+            raise ValueError(
+                f"Pooling({self.mode!r}) needs more than {needed} tokens. "
+                f"Received: shape {tuple(input_shape)}"
+            )
+        width = 2 if self.mode == "token_gap" else 1
+        return (batch, width * hidden_size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mode": self.mode,
+            "index": self.index,
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }

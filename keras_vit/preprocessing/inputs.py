@@ -1,0 +1,186 @@
+"""Scaling of images to what pretrained models expect."""
+
+import sys
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._warnings import warn
+
+# Resizing pixels in [0, 255] as floats can give 255.00003.
+_TOLERANCE = 1e-3
+
+_MEAN = np.array([0.485, 0.456, 0.406])
+_STD = np.array([0.229, 0.224, 0.225])
+# `images / scale - shift` for each mode.
+_SCALE_AND_SHIFT = {
+    "tf": (127.5, 1.0),
+    "torch": (
+        (255 * _STD).astype("float32"),
+        (_MEAN / _STD).astype("float32"),
+    ),
+}
+
+
+def preprocess_input(images, mode="tf"):
+    """Scale images from [0, 255] to what pretrained models expect.
+
+    `mode="tf"` scales to [-1, 1]: `images / 127.5 - 1`. All weights by Google
+    expect it: those of "An Image is Worth 16x16 Words"
+    (https://arxiv.org/abs/2010.11929) and of "How to train your ViT?"
+    (https://arxiv.org/abs/2106.10270). `mode="torch"` subtracts ImageNet's
+    mean (0.485, 0.456, 0.406) and divides by its standard deviation (0.229,
+    0.224, 0.225), for images in [0, 1]: the weights by Meta, DeiT, DINOv2 and
+    MAE, expect it. `keras_vit.list_weights()` lists the mode of each. With
+    the wrong mode, or with images in [0, 1], a pretrained model runs and is
+    silently less accurate.
+
+    It also works inside `tf.data.Dataset.map` with every backend, and on
+    the symbolic inputs of a functional model.
+
+    Args:
+        images: NumPy array, tensor of any backend or `KerasTensor`, of any
+            shape, channels last, values in [0, 255]: integers or floats. It
+            is not modified.
+        mode: "tf" for [-1, 1] or, for images of three channels, "torch" for
+            ImageNet's mean and standard deviation.
+
+    Returns:
+        The images as float32, in the same shape: a NumPy array for a NumPy
+        array, otherwise a tensor of the same library. Values are in [-1, 1]
+        for "tf" (in compiled code, 255 may become 1.0000001), and in [-3, 3]
+        for "torch".
+
+    Raises:
+        ValueError: if `images` is not an array or tensor of real numbers, or
+            `mode` is unknown. Also if a value is NaN, below 0 or above 255.
+            Values are checked in NumPy arrays and in tensors in CPU memory,
+            not where they are unknown, as in `tf.data.Dataset.map`, or on
+            another device.
+
+    Warns:
+        UserWarning: if checked floats seem to be in [0, 1]: no value is above
+            1, and some are between 0 and 1.
+
+    Example:
+
+    >>> image = np.array([[[0, 51, 255]]], dtype="uint8")
+    >>> keras_vit.preprocessing.preprocess_input(image)
+    array([[[-1. , -0.6,  1. ]]], dtype=float32)
+    """
+    if mode not in _SCALE_AND_SHIFT:
+        raise ValueError(
+            f"`mode` must be 'tf' or 'torch'. Received: mode={mode!r}"
+        )
+    if not is_numeric(images):
+        raise _not_images(images)
+    if mode == "torch" and tuple(images.shape)[-1:] != (3,):
+        raise ValueError(
+            "`mode='torch'` is for images of three channels, channels last. "
+            f"Received: images of shape {tuple(images.shape)}"
+        )
+    scale, shift = _SCALE_AND_SHIFT[mode]
+    if isinstance(images, (np.ndarray, np.generic)):
+        images = np.asarray(images)
+        _check_values(images)
+        scaled = images.astype("float32")
+        scaled /= scale
+        scaled -= shift
+        return scaled
+    values = _as_numpy_view(images)
+    if values is not None:
+        _check_values(values)
+    images = _to_float32(images)
+    if mode == "torch" and hasattr(images, "new_tensor"):
+        # PyTorch does not combine NumPy arrays with tensors on a GPU.
+        scale, shift = images.new_tensor(scale), images.new_tensor(shift)
+    return images / scale - shift
+
+
+def _to_float32(images):
+    """Cast a tensor with the library that it belongs to."""
+    if isinstance(images, keras.KerasTensor) or ops.is_tensor(images):
+        return ops.cast(images, "float32")
+    # A tensor of another library than the backend: input pipelines often use
+    # TensorFlow or PyTorch. Do not import TensorFlow: if the tensor is its,
+    # it is imported already.
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and tensorflow.is_tensor(images):
+        return tensorflow.cast(images, "float32")
+    for method, arguments in (("astype", ("float32",)), ("float", ())):
+        if hasattr(images, method):
+            return getattr(images, method)(*arguments)
+    raise _not_images(images)
+
+
+def _as_numpy_view(images):
+    """Return a NumPy view of a tensor's memory.
+
+    None if the tensor is not in CPU memory, or has no values yet.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.compiler.is_compiling():
+        return None
+    try:
+        return np.from_dlpack(images)
+    except (AttributeError, BufferError, RuntimeError, TypeError):
+        return None
+
+
+def _not_images(images):
+    return ValueError(
+        "`images` must be a NumPy array or a tensor of integers or floats in "
+        "[0, 255]. Turn lists and images of other libraries into arrays "
+        "first, `np.asarray(images)`, and read files with "
+        f"`keras.utils.load_img`. Received: {describe(images)}"
+    )
+
+
+def _check_values(images):
+    if images.dtype == "uint8" or images.size == 0:
+        return
+    with np.errstate(invalid="ignore"):
+        lowest, highest = float(images.min()), float(images.max())
+    # Comparisons with NaN are false: this refuses NaN too.
+    if not (lowest >= -_TOLERANCE and highest <= 255 + _TOLERANCE):
+        raise ValueError(
+            "`images` must have values in [0, 255], and no NaN. Images "
+            "in [-1, 1], or standardised, must not be preprocessed again. "
+            "After a bicubic or Lanczos resize, use "
+            "`np.clip(images, 0, 255)`. "
+            f"Received: values from {lowest:g} to {highest:g}"
+        )
+    if highest <= 1 and ((images > 0) & (images < 1)).any():
+        # A constant text, so that Python's default filter shows it once per
+        # line of the caller, not once per image.
+        warn(
+            "`preprocess_input` expects values in [0, 255] and received "
+            "floats in [0, 1], which become values close to -1. If they were "
+            "scaled before, pass `images * 255`, or drop the earlier scaling.",
+        )
+
+
+def is_numeric(array):
+    """Return whether `array`, of any library, holds real numbers.
+
+    Booleans, strings, objects and complex numbers are not real numbers, and
+    anything without a `dtype`, such as a list, is not an array.
+    """
+    dtype = getattr(array, "dtype", None)
+    if dtype is None:
+        return False
+    try:
+        dtype = keras.backend.standardize_dtype(dtype)
+    except ValueError:
+        return False
+    return dtype.startswith(("int", "uint", "float", "bfloat"))
+
+
+def describe(value):
+    """Describe a rejected value for an error message."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None:
+        return f"{type(value).__name__} of type {dtype}"
+    text = repr(value)
+    return f"{type(value).__name__} {text[:60]}{'...' * (len(text) > 60)}"

@@ -1,0 +1,330 @@
+"""Names of predicted classes: ImageNet's, or those in a file.
+
+Label readers return a list of pairs `(id, name)`, indexed by class. `id` is
+None if the file has no ids.
+"""
+
+import json
+import os
+import pathlib
+import re
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import downloads
+from keras_vit.preprocessing.inputs import describe
+from keras_vit.preprocessing.inputs import is_numeric
+
+IMAGENET_CLASSES = 1000
+IMAGENET21K_CLASSES = 21843
+
+IMAGENET_INDEX = "imagenet_class_index.json"
+IMAGENET21K_IDS = "imagenet21k_wordnet_ids.txt"
+IMAGENET21K_NAMES = "imagenet21k_wordnet_lemmas.txt"
+
+_BUCKETS = "https://storage.googleapis.com"
+SOURCES = {
+    IMAGENET_INDEX: downloads.Source(
+        f"{_BUCKETS}/download.tensorflow.org/data/{IMAGENET_INDEX}",
+        "md5:c2c37ea517e94d9795004a39431a14cb",  # published by Keras
+    ),
+    IMAGENET21K_IDS: downloads.Source(
+        f"{_BUCKETS}/bit_models/{IMAGENET21K_IDS}"
+    ),
+    IMAGENET21K_NAMES: downloads.Source(
+        f"{_BUCKETS}/bit_models/{IMAGENET21K_NAMES}"
+    ),
+}
+
+_WORDNET_ID = re.compile(r"n\d{8}")
+
+
+def decode_predictions(predictions, top=5, labels=None):
+    """Name the top classes of each image.
+
+    The labels of ImageNet-2012 (1000 classes) and ImageNet-21k (21843) are
+    downloaded when first needed, and cached in `$KERAS_VIT_HOME` if it is
+    set, otherwise in the folder `keras_vit` of Keras's (`~/.keras`). A model
+    of 1000 or 21843 other classes needs `labels`.
+
+    Args:
+        predictions: Array or tensor of shape `(batch, classes)`: logits or
+            probabilities, without NaN.
+        top: Integer from 1 to the number of classes. How many to name.
+        labels: The names of all classes, in the order of their indices. None
+            for ImageNet's, or a list or tuple of names, or the path of a
+            file:
+
+            - `.json`: `{"0": ["n01440764", "tench"], ...}`, as in Keras;
+            - any other suffix: text in UTF-8 with one label per line, either
+              `name` or `id<TAB>name`.
+
+    Returns:
+        For each image a list of `top` tuples `(wordnet_id, name, score)`,
+        highest score first; of equal scores, the lower index first.
+        `wordnet_id` is None if the labels have no ids. `score` is the value
+        in `predictions`, a Python float: for probabilities, build the model
+        with `classifier_activation="softmax"`, or apply `keras.ops.softmax`.
+
+    Raises:
+        ValueError: if `predictions` is not of that shape, holds NaN or no
+            numbers, if `top` is out of range, or if the labels cannot be read
+            or their number is not that of the classes.
+        FileNotFoundError: if `labels` is the path of no file.
+        OSError: if ImageNet's labels cannot be downloaded.
+
+    Example:
+
+    >>> keras_vit.preprocessing.decode_predictions(
+    ...     np.array([[0.25, 0.5, 0.125]]), top=2, labels=["cat", "dog", "owl"]
+    ... )
+    [[(None, 'dog', 0.5), (None, 'cat', 0.25)]]
+    """
+    scores = _scores(predictions)
+    classes = scores.shape[1]
+    if isinstance(top, bool) or not isinstance(top, (int, np.integer)):
+        raise ValueError(f"`top` must be an integer. Received: top={top!r}")
+    if not 1 <= top <= classes:
+        raise ValueError(
+            f"`top` must be from 1 to {classes}, the number of classes in "
+            f"`predictions`. Received: top={top}"
+        )
+    pairs = _resolve_labels(labels, classes)
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+    return [
+        [(*pairs[index], float(row[index])) for index in indices]
+        for row, indices in zip(scores, best, strict=True)
+    ]
+
+
+def _scores(predictions):
+    if not is_numeric(predictions) or isinstance(
+        predictions, keras.KerasTensor
+    ):
+        raise ValueError(
+            "`predictions` must be a NumPy array or a tensor of numbers, as "
+            "`model.predict(images)` returns. "
+            f"Received: {describe(predictions)}"
+        )
+    if ops.is_tensor(predictions):
+        predictions = ops.convert_to_numpy(predictions)
+    elif hasattr(predictions, "detach"):
+        # A PyTorch tensor while the backend is another. NumPy has no bfloat16.
+        predictions = predictions.detach().cpu().double()
+    # float64 represents the values of all smaller types exactly.
+    scores = np.asarray(predictions).astype("float64")
+    if scores.ndim != 2:
+        raise ValueError(
+            "`predictions` must be of shape (batch, classes); for a single "
+            "image, pass `predictions[None]`. "
+            f"Received: shape {scores.shape}"
+        )
+    bad = np.flatnonzero(np.isnan(scores).any(axis=1))
+    if bad.size:
+        raise ValueError(
+            "`predictions` must not hold NaN. Look for NaN in the model's "
+            "inputs and weights. "
+            f"Received: NaN for {bad.size} of {len(scores)} images, the "
+            f"first at index {bad[0]}"
+        )
+    return scores
+
+
+def _resolve_labels(labels, classes):
+    """Return one pair `(id, name)` for each class."""
+    if labels is None:
+        if classes == IMAGENET_CLASSES:
+            return imagenet_labels()
+        if classes == IMAGENET21K_CLASSES:
+            return imagenet21k_labels()
+        raise ValueError(
+            f"There are labels for {IMAGENET_CLASSES} classes (ImageNet-2012) "
+            f"and {IMAGENET21K_CLASSES} (ImageNet-21k). For other classes "
+            "pass `labels`, a list of names or the path of a file of them. "
+            f"Received: {classes} classes"
+        )
+    if isinstance(labels, (str, os.PathLike)):
+        pairs, source = read_labels(labels), f" in {str(labels)!r}"
+    else:
+        pairs, source = _from_list(labels), ""
+    if len(pairs) != classes:
+        raise ValueError(
+            f"There must be one label for each of the {classes} classes in "
+            f"`predictions`. Received: {len(pairs)} labels{source}"
+        )
+    return pairs
+
+
+def _from_list(labels):
+    if not isinstance(labels, (list, tuple)):
+        raise ValueError(
+            "`labels` must be a list or tuple of names, or the path of a "
+            f"file of them. Received: {describe(labels)}"
+        )
+    for index, name in enumerate(labels):
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(
+                "`labels` must be names, strings that are not empty. "
+                f"Received: {name!r} for class {index}"
+            )
+    return [(None, name) for name in labels]
+
+
+def imagenet_labels():
+    """Return the 1000 pairs `(wordnet_id, name)` of ImageNet-2012."""
+    return _fetch(IMAGENET_INDEX, _parse_imagenet)
+
+
+def imagenet21k_labels():
+    """Return the 21843 pairs `(wordnet_id, name)` of ImageNet-21k."""
+    ids = _fetch(IMAGENET21K_IDS, _parse_imagenet21k_ids)
+    names = _fetch(IMAGENET21K_NAMES, _parse_imagenet21k)
+    return list(zip(ids, names, strict=True))
+
+
+def _fetch(name, parse):
+    """Return the parsed content of a label file, downloaded if necessary."""
+    try:
+        path, _ = downloads.fetch(
+            downloads.cache_dir() / "labels",
+            (SOURCES[name],),
+            check=lambda path, source: parse(path),
+            label="ImageNet's labels",
+        )
+    except OSError as error:
+        raise OSError(
+            f"{error}\nOr pass `labels`, the path of a file of your own or a "
+            "list of names."
+        ) from error
+    return parse(path)
+
+
+def _parse_imagenet(path):
+    labels = _read_json(path)
+    _check_count(path, labels, IMAGENET_CLASSES)
+    _check_ids(path, [wordnet_id for wordnet_id, _ in labels])
+    return labels
+
+
+def _parse_imagenet21k(path):
+    lines = [line.strip() for line in _read_lines(path)]
+    _check_count(path, lines, IMAGENET21K_CLASSES)
+    return lines
+
+
+def _parse_imagenet21k_ids(path):
+    ids = _parse_imagenet21k(path)
+    _check_ids(path, ids)
+    return ids
+
+
+def _check_count(path, labels, expected):
+    if len(labels) != expected:
+        raise ValueError(
+            f"{path.name} must hold {expected} labels. Received: "
+            f"{len(labels)}, the first of them {str(labels[0])[:60]!r}"
+        )
+
+
+def _check_ids(path, ids):
+    for index, wordnet_id in enumerate(ids):
+        if not _WORDNET_ID.fullmatch(wordnet_id):
+            raise ValueError(
+                f"{path.name} must hold WordNet ids, like n01440764. "
+                f"Received: {wordnet_id[:60]!r} for class {index}"
+            )
+
+
+def read_labels(path):
+    """Read a file of labels: JSON if its suffix is `.json`, else text.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not a file of labels.
+    """
+    path = pathlib.Path(path).expanduser()
+    if path.suffix.lower() == ".json":
+        return _read_json(path)
+    return _read_text(path)
+
+
+def _read_json(path):
+    """Read `{"0": ["n01440764", "tench"], ...}`, Keras's class index."""
+    try:
+        index = json.loads(_read_utf8(path))
+    except ValueError as error:
+        raise ValueError(
+            f"{str(path)!r} cannot be read as JSON: {error}. Its "
+            "download may be incomplete, or it is another kind of file."
+        ) from error
+    if not isinstance(index, dict) or not index:
+        raise ValueError(
+            f"{str(path)!r} must hold a JSON object of classes, "
+            '{"0": ["n01440764", "tench"], ...}. '
+            f"Received: {type(index).__name__} of {str(index)[:60]!r}"
+        )
+    labels = []
+    for key in map(str, range(len(index))):
+        entry = index.get(key)
+        if (
+            not isinstance(entry, list)
+            or len(entry) != 2
+            or not all(isinstance(part, str) and part for part in entry)
+        ):
+            raise ValueError(
+                f"{str(path)!r} holds {len(index)} classes, and each of "
+                f'"0" to "{len(index) - 1}" must be an id and a name, '
+                f'["n01440764", "tench"]. Received: {entry!r} for "{key}"'
+            )
+        labels.append(tuple(entry))
+    return labels
+
+
+def _read_text(path):
+    """Read one label per line: `name`, or `id<TAB>name`."""
+    labels = []
+    for number, line in enumerate(_read_lines(path), start=1):
+        parts = [part.strip() for part in line.split("\t")]
+        if len(parts) > 2 or not all(parts):
+            raise ValueError(
+                f"Line {number} of {str(path)!r} must be a name, or an id, "
+                f"one tab and a name. Received: {line!r}"
+            )
+        labels.append((None, *parts) if len(parts) == 1 else tuple(parts))
+    return labels
+
+
+def _read_lines(path):
+    """Return the lines of a text file, none of which may be empty."""
+    # `splitlines` would also split at characters that names may contain.
+    lines = _read_utf8(path).rstrip("\n").split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise ValueError(
+                f"Line {number} of {str(path)!r} is empty. Line i + 1 must be "
+                "the label of class i."
+            )
+    return lines
+
+
+def _read_utf8(path):
+    if not path.exists():
+        raise FileNotFoundError(
+            f"There is no file {str(path)!r}. Give the path of a .json file "
+            '({"0": ["n01440764", "tench"], ...}) or of a text file with one '
+            "label a line."
+        )
+    if not path.is_file():
+        raise ValueError(
+            f"{str(path)!r} is not a file. Give the path of a .json or text "
+            "file of labels."
+        )
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{str(path)!r} is not text in UTF-8: {error}. Save it again in "
+            "this encoding."
+        ) from error

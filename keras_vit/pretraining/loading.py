@@ -1,0 +1,163 @@
+"""Load pre-training models from checkpoints."""
+
+import dataclasses
+
+import keras
+
+from keras_vit import converters
+from keras_vit.checkpoints.infer import drop_pretraining
+from keras_vit.checkpoints.keras_files import is_pretraining
+from keras_vit.checkpoints.weight_map import raise_problems
+from keras_vit.pretraining.mae import MaskedAutoencoder
+from keras_vit.pretraining.patch_prediction import MaskedPatchPrediction
+from keras_vit.pretraining.simmim import MaskedImageModeling
+
+_MODELS = {
+    "mae": MaskedAutoencoder,
+    "mim": MaskedImageModeling,
+    "mpp": MaskedPatchPrediction,
+}
+# Arguments of the models that a checkpoint may determine.
+_INFERRED = (
+    "mask_ratio",
+    "norm_pixels",
+    "decoder_hidden_size",
+    "decoder_num_layers",
+    "decoder_num_heads",
+    "decoder_mlp_dim",
+)
+_ENCODER_ARGUMENTS = (
+    "input_shape",
+    "dropout",
+    "attention_dropout",
+    "drop_path",
+)
+_POSITIONS = "position_embedding/embedding"
+
+
+def load(
+    path, layout=None, num_heads=None, decoder_num_heads=None, **overrides
+):
+    """Build the pre-training model of a checkpoint and load its weights.
+
+    Reads Meta's MAE with its decoder, `ViTMAEForPreTraining` and
+    `ViTForMaskedImageModeling` of transformers, and `.keras` files of this
+    package. `converters.load` reads the encoder alone of the same files, and
+    `converters.save` writes these models too.
+
+    Args:
+        path: As in `converters.load`.
+        layout: "mae" or "huggingface"; None infers it from the keys.
+        num_heads: Integer. Heads of the encoder, if they cannot be inferred.
+        decoder_num_heads: Integer. The same of MAE's decoder.
+        **overrides: Arguments of the model's class that take precedence over
+            the checkpoint's, such as `mask_ratio` or `norm_pixels`, which
+            Meta's files do not contain; and `input_shape`, `dropout`,
+            `attention_dropout` and `drop_path` of the encoder.
+
+    Returns:
+        A `MaskedAutoencoder`, `MaskedImageModeling` or
+        `MaskedPatchPrediction`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it cannot be read, or has no decoder.
+
+    Example:
+
+    >>> model = keras_vit.pretraining.load("mae_visualize_vit_base.pth")
+    """
+    checkpoint = path
+    if not isinstance(checkpoint, converters.Checkpoint):
+        checkpoint = converters.open_checkpoint(
+            path,
+            layout,
+            num_heads,
+            decoder=True,
+            decoder_num_heads=decoder_num_heads,
+        )
+    inferred = checkpoint.arguments()
+    method = inferred.get("pretraining")
+    if method is None:
+        raise ValueError(
+            f"{checkpoint.path!r} holds an encoder without the decoder that "
+            "pre-training needs. Load it with `converters.load`."
+        )
+    arguments = {x: inferred[x] for x in _INFERRED if x in inferred}
+    if checkpoint.path.endswith(".keras") and is_pretraining(checkpoint.path):
+        saved = keras.models.load_model(checkpoint.path, safe_mode=True)
+        if not overrides:
+            return saved
+        # Includes arguments that no array determines, such as `masking`.
+        arguments |= saved.get_config()
+        for name in ("encoder", "name", "dtype"):
+            del arguments[name]
+    encoder = converters.load(
+        dataclasses.replace(
+            checkpoint, weights=_encoder_weights(checkpoint.weights)
+        ),
+        include_top=False,
+        pooling=None,
+        mask_token=False,
+        **{x: overrides.pop(x) for x in _ENCODER_ARGUMENTS if x in overrides},
+    )
+    model = _MODELS[method](encoder, **{**arguments, **overrides})
+    resized = inferred.get("grid_size") != model.stages.grid_size
+    _load_decoder(model, checkpoint, resized)
+    return model
+
+
+def _encoder_weights(weights):
+    """Return the weights of an encoder, without decoder and mask token."""
+    weights = drop_pretraining(weights)
+    weights.pop("mask_token/tokens", None)
+    return weights
+
+
+def _load_decoder(model, checkpoint, resized):
+    """Assign all weights outside the encoder, or raise without assigning any.
+
+    Args:
+        model: `MaskedModel`, whose encoder is loaded.
+        checkpoint: `Checkpoint`.
+        resized: Boolean. Whether the model's grid is not the checkpoint's:
+            then the decoder keeps the positions computed for it.
+    """
+    variables = model.variables_by_path()
+    shapes = {path: tuple(v.shape) for path, v in variables.items()}
+    if resized:
+        shapes = {k: v for k, v in shapes.items() if not _is_position_layer(k)}
+    required = shapes.keys() - _encoder_weights(shapes).keys()
+    encoder = _encoder_weights(checkpoint.weights).keys()
+    weights = {
+        path: array
+        for path, array in checkpoint.weights.items()
+        if path not in encoder and not (resized and _is_position_layer(path))
+    }
+    key = checkpoint.weight_map.key
+    raise_problems(
+        {
+            "Arrays that are missing from the file": [
+                key(path) for path in required - weights.keys()
+            ],
+            "Arrays that the model does not have": [
+                key(path) for path in weights.keys() - shapes.keys()
+            ],
+            "Arrays of another shape than the model's": [
+                f"{key(path)}: {weights[path].shape} in the file, "
+                f"{shapes[path]} in the model"
+                for path in weights.keys() & shapes.keys()
+                if weights[path].shape != shapes[path]
+            ],
+        },
+        f"{checkpoint.path!r} does not fit the model {model.name!r}.",
+    )
+    if _POSITIONS in checkpoint.weights and not resized:
+        # The constructor may have replaced them by computed ones.
+        weights[_POSITIONS] = checkpoint.weights[_POSITIONS]
+    for path, array in weights.items():
+        variables[path].assign(array)
+
+
+def _is_position_layer(path):
+    return path.endswith(_POSITIONS)

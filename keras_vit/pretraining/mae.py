@@ -1,0 +1,298 @@
+"""Masked autoencoders (MAE)."""
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers import AddPositionEmbs
+from keras_vit.layers import TransformerBlock
+from keras_vit.layers.positions import sincos_positions
+from keras_vit.pretraining import masks
+from keras_vit.pretraining.masked_model import MaskedModel
+from keras_vit.pretraining.masked_model import float32_output_policy
+
+POSITIONS = ("sincos2d", "learned")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MaskedAutoencoder(MaskedModel):
+    """Masked autoencoder: encodes few patches and decodes the others.
+
+    From "Masked Autoencoders Are Scalable Vision Learners"
+    (https://arxiv.org/abs/2111.06377) and its code, facebookresearch/mae.
+    Masked patches are removed before the blocks, so that at a ratio of 0.75
+    these process a quarter of the patches.
+
+    The encoder keeps its activation and initial weights, which by default are
+    those of google-research/vision_transformer. `recipes/pretrain_masked.py`
+    builds it as facebookresearch/mae does, with the exact GELU and a class
+    token that is initialised at random.
+
+    Args:
+        encoder: A `VisionTransformer` for images of one size that outputs all
+            tokens: `include_top=False, pooling=None`. Its weights are shared,
+            so that `model.encoder` is the trained one.
+        mask_ratio: Float in (0, 1). Fraction of patches that are removed:
+            `int(num_patches * (1 - mask_ratio))` are kept.
+        decoder_hidden_size: Integer, a multiple of 4. The published decoder
+            of ViT-B/16, L/16 and H/14 has 512, with 8 layers and 16 heads.
+        decoder_num_layers: Integer.
+        decoder_num_heads: Integer. It must divide `decoder_hidden_size`.
+        decoder_mlp_dim: Integer; None for 4 times `decoder_hidden_size`.
+        norm_pixels: Boolean. Whether the target is a patch's pixels minus
+            their mean, divided by their standard deviation.
+        positions: "sincos2d" replaces the encoder's learned positions by
+            fixed sines and cosines, as published; "learned" trains them.
+        seed: Integer. Seed of the masks; None for a random one.
+        **kwargs: `name`, `dtype`.
+
+    Call arguments:
+        images: Tensor of shape `(batch, height, width, channels)`.
+        noise: Tensor of shape `(batch, num_patches)`: the patches with the
+            lowest values are kept. None samples it.
+        training: Boolean. Whether to apply the encoder's dropout and
+            stochastic depth.
+
+    Returns:
+        A call returns a dict of `prediction`, of shape `(batch, num_patches,
+        rows * columns * channels)`, and `masked`, of shape `(batch,
+        num_patches)`, 1 for patches that were removed.
+
+    Raises:
+        ValueError: if the encoder does not output tokens, has no learned
+            positions for "sincos2d" to replace, or no patch is removed.
+
+    Example:
+
+    >>> encoder = keras_vit.ViTB16(include_top=False)
+    >>> model = keras_vit.pretraining.MaskedAutoencoder(encoder)
+    >>> model.compile("adamw")
+    >>> model.fit(images)
+    >>> model.encoder.save("encoder.keras")
+    """
+
+    def __init__(
+        self,
+        encoder,
+        mask_ratio=0.75,
+        decoder_hidden_size=512,
+        decoder_num_layers=8,
+        decoder_num_heads=16,
+        decoder_mlp_dim=None,
+        norm_pixels=True,
+        positions="sincos2d",
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(encoder, seed=seed, **kwargs)
+        self.num_kept = masks.num_kept(self.stages.num_patches, mask_ratio)
+        self.mask_ratio = mask_ratio
+        if decoder_hidden_size % 4:
+            raise ValueError(
+                "`decoder_hidden_size` must be a multiple of 4: the decoder's "
+                "positions are sines and cosines of rows and columns. "
+                f"Received: decoder_hidden_size={decoder_hidden_size}"
+            )
+        self.decoder_hidden_size = decoder_hidden_size
+        self.decoder_num_layers = decoder_num_layers
+        self.decoder_num_heads = decoder_num_heads
+        self.decoder_mlp_dim = decoder_mlp_dim or 4 * decoder_hidden_size
+        self.norm_pixels = norm_pixels
+        if norm_pixels and self.stages.patch_area == 1:
+            raise ValueError(
+                "A patch of a single value has no standard deviation: give "
+                "`norm_pixels=False`, or larger patches."
+            )
+        self.positions = _checks.one_of("positions", positions, POSITIONS)
+        if positions == "sincos2d":
+            _freeze_sincos_positions(self.stages)
+        self.decoder = self._build_decoder()
+
+    def _build_decoder(self):
+        stages, dtype = self.stages, self.dtype_policy
+        hidden_size = self.decoder_hidden_size
+        num_tokens = stages.num_prefix + self.num_kept
+        tokens = keras.Input((num_tokens, stages.hidden_size), name="tokens")
+        ids_restore = keras.Input(
+            (stages.num_patches,), dtype="int32", name="ids_restore"
+        )
+        x = keras.layers.Dense(hidden_size, dtype=dtype, name="embedding")(
+            tokens
+        )
+        x = RestoreTokens(stages.num_prefix, dtype=dtype, name="mask_token")(
+            x, ids_restore
+        )
+        positions = AddPositionEmbs(
+            grid_size=stages.grid_size,
+            num_prefix_tokens=stages.num_prefix,
+            trainable=False,
+            dtype=dtype,
+            name="position_embedding",
+        )
+        x = positions(x)
+        positions.embedding.assign(_mae_positions(stages, hidden_size))
+        for i in range(self.decoder_num_layers):
+            x = TransformerBlock(
+                self.decoder_num_heads,
+                self.decoder_mlp_dim,
+                activation=stages.activation,
+                norm_epsilon=stages.norm_epsilon,
+                dtype=dtype,
+                name=f"block_{i}",
+            )(x)
+        x = keras.layers.LayerNormalization(
+            epsilon=stages.norm_epsilon, dtype=dtype, name="norm"
+        )(x)
+        x = keras.layers.Dense(
+            stages.patch_area,
+            dtype=float32_output_policy(dtype),
+            name="prediction",
+        )(x)
+        return keras.Model([tokens, ids_restore], x, name="decoder")
+
+    def call(self, images, noise=None, training=None):
+        latent, masked, ids_restore = self.encode(images, noise, training)
+        x = self.decoder([latent, ids_restore], training=training)
+        x = x[:, self.stages.num_prefix :]
+        return {"prediction": x, "masked": masked}
+
+    def encode(self, images, noise=None, training=None):
+        """Encode the kept patches.
+
+        Args:
+            images: As in a call.
+            noise: As in a call.
+            training: As in a call.
+
+        Returns:
+            `(latent, masked, ids_restore)`: the encoded prefix tokens and
+            kept patches, ordered by noise; 1 for each removed patch; and the
+            rank of each patch in that order, which restores the patches'
+            positions.
+        """
+        stages = self.stages
+        if noise is None:
+            shape = (ops.shape(images)[0], stages.num_patches)
+            noise = keras.random.uniform(shape, seed=self.seed_generator)
+        order, ids_restore = masks.argsort_and_ranks(noise)
+        tokens = stages.embed(images, training=training)
+        prefix = tokens[:, : stages.num_prefix]
+        patches = tokens[:, stages.num_prefix :]
+        kept = order[:, : self.num_kept, None]
+        kept = ops.take_along_axis(patches, kept, axis=1)
+        latent = ops.concatenate([prefix, kept], axis=1)
+        latent = stages.encode(latent, training)
+        masked = ops.cast(ids_restore >= self.num_kept, "float32")
+        return latent, masked, ops.cast(ids_restore, "int32")
+
+    def patch_losses(self, images, outputs):
+        target = self.stages.patchify(images)
+        if self.norm_pixels:
+            mean, std = _mean_and_std(target)
+            target = (target - mean) / std
+        return ops.mean((outputs["prediction"] - target) ** 2, axis=-1)
+
+    def prediction_to_pixels(self, prediction, patches):
+        if not self.norm_pixels:
+            return prediction
+        mean, std = _mean_and_std(patches)
+        return prediction * std + mean
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mask_ratio": self.mask_ratio,
+            "decoder_hidden_size": self.decoder_hidden_size,
+            "decoder_num_layers": self.decoder_num_layers,
+            "decoder_num_heads": self.decoder_num_heads,
+            "decoder_mlp_dim": self.decoder_mlp_dim,
+            "norm_pixels": self.norm_pixels,
+            "positions": self.positions,
+        }
+
+
+def _mae_positions(stages, hidden_size):
+    """Return MAE's fixed positions: unlike big_vision's, without the lowest
+    frequency of 1e-4."""
+    return sincos_positions(
+        stages.grid_size, hidden_size, stages.num_prefix, endpoint=False
+    )
+
+
+def _freeze_sincos_positions(stages):
+    layer = stages.positions
+    if layer.embedding is None or layer.built_grid != stages.grid_size:
+        raise ValueError(
+            "`positions='sincos2d'` replaces the encoder's learned positions, "
+            f"for a grid of {stages.grid_size}. Received an encoder with "
+            f"position_embedding={layer.kind!r} for {layer.built_grid}. Give "
+            "`positions='learned'` to keep its positions."
+        )
+    layer.embedding.assign(_mae_positions(stages, stages.hidden_size))
+    layer.trainable = False
+
+
+def _mean_and_std(patches):
+    """Return mean and standard deviation of each patch, with the unbiased
+    variance."""
+    mean = ops.mean(patches, axis=-1, keepdims=True)
+    count = patches.shape[-1]
+    square = ops.sum((patches - mean) ** 2, axis=-1, keepdims=True)
+    return mean, ops.sqrt(square / (count - 1) + 1e-6)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class RestoreTokens(keras.Layer):
+    """Move kept patches to their positions; fill the others with one vector.
+
+    From "Masked Autoencoders Are Scalable Vision Learners", Section 3
+    (https://arxiv.org/abs/2111.06377).
+
+    Args:
+        num_prefix_tokens: Integer. Leading tokens, which are not moved.
+
+    Call arguments:
+        inputs: Tokens of shape `(batch, num_prefix_tokens + kept,
+            hidden_size)`.
+        ids_restore: Integers of shape `(batch, num_patches)`: the index among
+            the kept tokens of each patch; higher ones are masked.
+
+    Output shape:
+        `(batch, num_prefix_tokens + num_patches, hidden_size)`
+    """
+
+    def __init__(self, num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def build(self, inputs_shape, ids_restore_shape=None):
+        self.tokens = self.add_weight(
+            shape=(1, 1, inputs_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            name="tokens",
+        )
+
+    def call(self, inputs, ids_restore):
+        prefix = inputs[:, : self.num_prefix_tokens]
+        kept = inputs[:, self.num_prefix_tokens :]
+        batch, length = ops.shape(ids_restore)[0], ids_restore.shape[1]
+        masked = ops.broadcast_to(
+            ops.cast(self.tokens, inputs.dtype),
+            (batch, length - kept.shape[1], kept.shape[2]),
+        )
+        patches = ops.take_along_axis(
+            ops.concatenate([kept, masked], axis=1),
+            ids_restore[..., None],
+            axis=1,
+        )
+        return ops.concatenate([prefix, patches], axis=1)
+
+    def compute_output_shape(self, inputs_shape, ids_restore_shape):
+        length = self.num_prefix_tokens + ids_restore_shape[1]
+        return (inputs_shape[0], length, inputs_shape[2])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }

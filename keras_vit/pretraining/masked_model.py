@@ -1,0 +1,306 @@
+"""Base class of the pre-training models, and access to an encoder's stages."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers import Patches
+from keras_vit.models import weights_by_path
+
+# Arguments of `compile` that need labels.
+_LABEL_ARGUMENTS = ("loss", "loss_weights", "metrics", "weighted_metrics")
+
+
+class MaskedModel(keras.Model):
+    """Base class of models that learn to predict masked patches of images.
+
+    A subclass implements `call`, which returns a dict of `prediction` (one row
+    per patch) and `masked` (1 for patches that count in the loss),
+    `patch_losses` and `prediction_to_pixels`. The data is images alone: an
+    array or a `tf.data.Dataset`. Labels are ignored, and sample weights weigh
+    images.
+
+    Args:
+        encoder: A `VisionTransformer` that outputs all tokens. Its weights
+            are shared, not copied: `model.encoder` is the trained one.
+        seed: Integer. Seed of the masks; None for a random one.
+        **kwargs: `name`, `dtype`.
+    """
+
+    def __init__(self, encoder, seed=None, **kwargs):
+        # The encoder's dtype policy, also if it was loaded from a file.
+        kwargs.setdefault("dtype", getattr(encoder, "dtype_policy", None))
+        # Noise in half precision would have ties; each layer casts its inputs.
+        super().__init__(autocast=False, **kwargs)
+        self.stages = EncoderStages(encoder)
+        self.encoder = encoder
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.built = True  # constructors build all layers
+
+    def variables_by_path(self):
+        """Return `{path: variable}`, with paths as in `converters`.
+
+        The encoder's paths have no prefix, the decoder's begin with
+        `decoder/`, and those of other layers with the layer's name.
+        """
+        paths = dict(weights_by_path(self.encoder))
+        for layer in self.layers:
+            if not isinstance(layer, keras.Model):
+                for variable in layer.weights:
+                    paths[f"{layer.name}/{variable.name}"] = variable
+        decoder = getattr(self, "decoder", None)
+        if decoder is not None:
+            for path, variable in weights_by_path(decoder).items():
+                paths[f"decoder/{path}"] = variable
+        return paths
+
+    def patch_losses(self, images, outputs):
+        """Return the loss of each patch, of shape `(batch, num_patches)`."""
+        raise NotImplementedError
+
+    def prediction_to_pixels(self, prediction, patches):
+        """Convert predictions to pixels, for display.
+
+        Args:
+            prediction: Tensor of shape `(batch, num_patches, ...)`.
+            patches: The original patches, of shape `(batch, num_patches,
+                rows * columns * channels)`.
+
+        Returns:
+            Tensor of the shape of `patches`.
+        """
+        raise NotImplementedError
+
+    def compile(
+        self,
+        optimizer="rmsprop",
+        loss=None,
+        loss_weights=None,
+        metrics=None,
+        weighted_metrics=None,
+        **kwargs,
+    ):
+        """Configure the model for training.
+
+        The model computes its own loss from the images, without labels. So
+        `loss`, `loss_weights`, `metrics` and `weighted_metrics` must be None.
+        Override `patch_losses` to change the loss.
+
+        Args:
+            optimizer: Optimizer or its name.
+            loss: None.
+            loss_weights: None.
+            metrics: None.
+            weighted_metrics: None.
+            **kwargs: As for `keras.Model.compile`, such as `jit_compile`.
+
+        Raises:
+            ValueError: if a loss or a metric is given.
+        """
+        values = (loss, loss_weights, metrics, weighted_metrics)
+        received = [
+            f"{name}={value!r}"
+            for name, value in zip(_LABEL_ARGUMENTS, values, strict=True)
+            if value is not None
+        ]
+        if received:
+            raise ValueError(
+                f"{type(self).__name__} computes its own loss from the images "
+                "and reads no labels. Leave out `loss`, `loss_weights`, "
+                "`metrics` and `weighted_metrics`. Received: "
+                f"{', '.join(received)}"
+            )
+        super().compile(optimizer, **kwargs)
+
+    def compile_from_config(self, config):
+        # Keras calls `compile` while loading only if it is not overridden.
+        config = keras.saving.deserialize_keras_object(config)
+        # Files of earlier versions may hold a loss or metrics, which never
+        # had an effect.
+        self.compile(**{**config, **dict.fromkeys(_LABEL_ARGUMENTS)})
+        self.optimizer.build(self.trainable_variables)
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        losses = self.patch_losses(x, y_pred)
+        weights = ops.cast(y_pred["masked"], losses.dtype)
+        if sample_weight is not None:
+            image = ops.cast(ops.reshape(sample_weight, (-1, 1)), losses.dtype)
+            weights = weights * image
+        # Sample weights may all be zero.
+        loss = ops.sum(losses * weights) / (ops.sum(weights) + 1e-6)
+        for extra in self.losses:  # of regularizers and `add_loss`
+            loss = loss + ops.cast(ops.sum(extra), loss.dtype)
+        return loss / _num_replicas()
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return self.get_metrics_result()  # the loss alone
+
+    def reconstruct(self, images, **kwargs):
+        """Replace masked patches by the model's prediction.
+
+        Args:
+            images: Array of shape `(batch, height, width, channels)`.
+            **kwargs: Call arguments, such as the mask or its noise.
+
+        Returns:
+            Two tensors of the images' shape: the images with masked patches
+            set to 0, and the images with masked patches predicted.
+        """
+        outputs = self(images, **kwargs)
+        patches = self.stages.patchify(images)
+        masked = outputs["masked"][..., None]
+        visible = patches * (1 - masked)
+        pixels = self.prediction_to_pixels(outputs["prediction"], patches)
+        filled = visible + masked * pixels
+        return self.stages.unpatchify(visible), self.stages.unpatchify(filled)
+
+    def get_config(self):
+        return {
+            "encoder": keras.saving.serialize_keras_object(self.encoder),
+            "seed": self.seed,
+            "name": self.name,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        deserialize = keras.saving.deserialize_keras_object
+        return cls(
+            **{
+                **config,
+                "encoder": deserialize(config["encoder"], custom_objects),
+                "dtype": deserialize(config["dtype"], custom_objects),
+            }
+        )
+
+
+class EncoderStages:
+    """Run a `VisionTransformer` in stages, to mask patches between them.
+
+    The encoder's layers are called, not copied.
+
+    Args:
+        encoder: A `VisionTransformer` for images of one size that outputs all
+            tokens.
+
+    Attributes:
+        patch_size, grid_size: `(rows, columns)`, in pixels and in patches.
+        num_patches, num_prefix: Integers. Numbers of patch tokens and of
+            tokens before them.
+        patch_area: Integer. Values of a patch: rows * columns * channels.
+        hidden_size, channels: Integers.
+        positions: The layer `position_embedding`.
+        activation, norm_epsilon: Those of the blocks.
+
+    Raises:
+        ValueError: if `encoder` is another kind of model.
+    """
+
+    def __init__(self, encoder):
+        _check_encoder(encoder)
+        layers = {layer.name: layer for layer in encoder.layers}
+        names = list(layers)
+        first, body = names.index("tokens"), names.index("dropout")
+        self.embedding = layers["patch_embedding"]
+        self.positions = layers["position_embedding"]
+        self._embedding_layers = [layers[x] for x in names[first + 1 : body]]
+        self._block_layers = [layers[x] for x in names[body:]]
+
+        block = layers["block_0"]
+        self.activation = block.activation
+        self.norm_epsilon = block.norm_epsilon
+        self.patch_size = self.embedding.patch_size
+        self.hidden_size = self.embedding.hidden_size
+        self._image_shape = tuple(encoder.input_shape[1:])
+        self._patches = Patches(self.patch_size, dtype="float32")
+        shape = self._patches.compute_output_shape((None, *self._image_shape))
+        _, self.num_patches, self.patch_area = shape
+        rows, columns, self.channels = self._image_shape
+        p, q = self.patch_size
+        self.grid_size = (rows // p, columns // q)
+        self.num_prefix = encoder.output_shape[1] - self.num_patches
+
+    # `training` is passed on explicitly: under JAX, Keras's trainer runs
+    # `call` without the context from which layers otherwise take it.
+    def embed(self, images, transform=None, training=None):
+        """Embed images as tokens with positions, of shape `(B, P + N, D)`.
+
+        Args:
+            images: Tensor of shape `(B, H, W, C)`.
+            transform: Function applied to the patch embeddings `(B, N, D)`
+                before other tokens and positions are added; None for none.
+            training: Boolean or None.
+        """
+        grid = self.embedding(images)
+        x = ops.reshape(grid, (-1, self.num_patches, self.hidden_size))
+        if transform is not None:
+            x = transform(x)
+        for layer in self._embedding_layers:
+            inputs = (x, grid) if layer is self.positions else (x,)
+            x = layer(*inputs, training=training)
+        return x
+
+    def encode(self, tokens, training=None):
+        """Apply the blocks and the final norm to any number of tokens."""
+        for layer in self._block_layers:
+            tokens = layer(tokens, training=training)
+        return tokens
+
+    def patchify(self, images):
+        """Flatten the patches of images: `(B, num_patches, patch_area)`."""
+        images = ops.cast(images, "float32")
+        return self._patches(ops.reshape(images, (-1, *self._image_shape)))
+
+    def unpatchify(self, patches):
+        """Assemble patches to images, the inverse of `patchify`."""
+        (rows, columns), (p, q) = self.grid_size, self.patch_size
+        x = ops.reshape(patches, (-1, rows, columns, p, q, self.channels))
+        x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
+        return ops.reshape(x, (-1, *self._image_shape))
+
+
+def float32_output_policy(policy):
+    """Return the policy of an output layer: float32 where `policy` is half.
+
+    Losses are computed in float32.
+    """
+    half = policy.compute_dtype in ("float16", "bfloat16")
+    return keras.DTypePolicy("float32") if half else policy
+
+
+def _check_encoder(encoder):
+    names = [layer.name for layer in getattr(encoder, "layers", ())]
+    required = ("patch_embedding", "tokens", "position_embedding", "block_0")
+    if "root_conv" in names or any(name not in names for name in required):
+        error = "It must be made by `keras_vit.VisionTransformer`"
+    elif len(encoder.output_shape) != 3 or "pooling" in names:
+        error = (
+            "Its output must be all tokens: build it with "
+            "`include_top=False, pooling=None`"
+        )
+    elif "mask_token" in names:
+        error = "It must have no mask token: build it with `mask_token=False`"
+    elif None in encoder.input_shape[1:]:
+        error = (
+            "It must take images of one size, so that all have the same "
+            "number of patches: give `input_shape`"
+        )
+    else:
+        return
+    raise ValueError(
+        f"`encoder` does not fit. {error}. Received: "
+        f"{getattr(encoder, 'name', encoder)!r} with the output shape "
+        f"{getattr(encoder, 'output_shape', None)}"
+    )
+
+
+def _num_replicas():
+    # A TensorFlow strategy sums the losses of its replicas; each must return
+    # its fraction of the mean.
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync

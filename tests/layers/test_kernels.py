@@ -1,0 +1,292 @@
+"""A backend's own kernels against Keras's operations: values and gradients."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_vit import layers
+from keras_vit.layers import _kernels
+from tests.harness import numpy
+
+RNG = np.random.default_rng(0)
+BACKEND = keras.config.backend()
+HAVE_KERNELS = pytest.mark.backends("jax", "torch")
+JAX = pytest.mark.backends("jax")
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype("float32")
+
+
+def outcome(function, arrays, variables=()):
+    """Returns a function's result, and its gradients with respect to arrays
+    and to the values of variables."""
+    values = [ops.convert_to_tensor(v.value) for v in variables]
+
+    def scalar(arrays, values):
+        with keras.StatelessScope(list(zip(variables, values, strict=True))):
+            y = ops.cast(function(*arrays), "float32")
+        pattern = np.cos(np.arange(np.prod(y.shape))).reshape(y.shape)
+        return ops.sum(y * ops.convert_to_tensor(pattern, "float32")), y
+
+    arrays = [ops.convert_to_tensor(x) for x in arrays]
+    if BACKEND == "jax":
+        import jax
+
+        (_, y), gradients = jax.value_and_grad(
+            scalar, argnums=(0, 1), has_aux=True
+        )(arrays, values)
+        gradients = [*gradients[0], *gradients[1]]
+    else:
+        inputs = [x.detach().clone().requires_grad_() for x in arrays]
+        values = [x.detach().clone().requires_grad_() for x in values]
+        total, y = scalar(inputs, values)
+        total.backward()
+        gradients = [x.grad for x in (*inputs, *values)]
+    return [
+        numpy(ops.cast(ops.stop_gradient(x), "float32"))
+        for x in (y, *gradients)
+    ]
+
+
+def assert_close(found, expected, tolerance):
+    for a, b in zip(found, expected, strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, atol=tolerance * np.abs(b).max())
+
+
+@pytest.mark.parametrize(
+    "operation", sorted({operation for _, operation in _kernels._KERNELS})
+)
+def test_half_precision_on_a_cpu_is_left_to_keras(operation):
+    """Except layer norms of JAX, whose kernel computes in float32."""
+    found = _kernels._kernel(operation, ops.ones((1,), "float16"))
+    assert (found is None) == ((BACKEND, operation) != ("jax", "layer_norm"))
+
+
+ATTENTION = {"torch": [_kernels._torch_attention]}
+ATTENTION["jax"] = [
+    _kernels.jax_attention,
+    # 7 queries are two chunks of 3 and one query.
+    lambda *tensors: _kernels.jax_chunked_attention(*tensors),
+    lambda *tensors: _kernels.jax_attention_per_image(
+        _kernels.jax_attention, *tensors
+    ),
+    lambda *tensors: _kernels.jax_attention_per_image(
+        _kernels.jax_chunked_attention, *tensors
+    ),
+]
+
+
+@HAVE_KERNELS
+@pytest.mark.parametrize("length", [7, 5])
+@pytest.mark.parametrize("biased", [False, True])
+def test_attention(length, biased, monkeypatch):
+    monkeypatch.setattr(_kernels, "QUERY_CHUNK", 3)
+    arrays = [normal(2, 7, 3, 4), *normal(2, 2, length, 3, 4)]
+    if biased:
+        arrays.append(normal(2, 3, 7, length))
+
+    def reference(query, key, value, bias=None):
+        return ops.dot_product_attention(query, key, value, bias=bias)
+
+    expected = outcome(reference, arrays)
+    for i, kernel in enumerate(ATTENTION[BACKEND]):
+        if biased and i in (1, 3):  # only without a bias
+            continue
+        assert_close(outcome(kernel, arrays), expected, 3e-6)
+    assert_close(
+        outcome(_kernels.dot_product_attention, arrays), expected, 3e-6
+    )
+
+
+DENSE = {
+    "Dense": (keras.layers.Dense, _kernels.Dense, {"units": 20}, (12,)),
+    "Dense without bias": (
+        keras.layers.Dense,
+        _kernels.Dense,
+        {"units": 20, "use_bias": False},
+        (12,),
+    ),
+    "into heads": (
+        keras.layers.EinsumDense,
+        _kernels.EinsumDense,
+        {
+            "equation": "BTD,DHd->BTHd",
+            "output_shape": (None, 3, 4),
+            "bias_axes": "Hd",
+        },
+        (12,),
+    ),
+    "out of heads": (
+        keras.layers.EinsumDense,
+        _kernels.EinsumDense,
+        {
+            "equation": "BTHd,HdD->BTD",
+            "output_shape": (None, 12),
+            "bias_axes": "D",
+        },
+        (3, 4),
+    ),
+}
+
+
+@HAVE_KERNELS
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("case", DENSE)
+def test_dense(case, policy):
+    reference, ours, arguments, channels = DENSE[case]
+    tokens = normal(2, 7, *channels)
+    reference = reference(**arguments, dtype=policy)
+    layer = ours(**arguments, dtype=policy)
+    reference(tokens), layer(tokens)
+    for a, b in zip(reference.weights, layer.weights, strict=True):
+        a.assign(normal(*a.shape))
+        b.assign(a)
+    tolerance = 3e-6 if policy == "float32" else 2e-2
+    assert_close(
+        outcome(layer, [tokens], layer.weights),
+        outcome(reference, [tokens], reference.weights),
+        tolerance,
+    )
+
+
+def test_dense_layers_are_adapted_and_quantised_as_keras_s():
+    layer = layers.MlpBlock(16)
+    tokens = normal(2, 3, 8)
+    before = ops.convert_to_numpy(layer(tokens))
+    assert isinstance(layer.dense_1, keras.layers.Dense)
+    layer.dense_1.enable_lora(2)
+    shape = layer.dense_1.lora_kernel_b.shape
+    layer.dense_1.lora_kernel_b.assign(RNG.normal(size=shape))
+    assert np.abs(ops.convert_to_numpy(layer(tokens)) - before).max() > 1e-3
+    layer = layers.MlpBlock(16)
+    layer(tokens)
+    layer.dense_1.quantize("int8")
+    assert layer(tokens).shape == tokens.shape
+
+
+# A mean of 100 leaves float32 five digits of what is normalised.
+TOLERANCES = {"float32": 8e-5, "bfloat16": 8e-2, "float16": 8e-3}
+
+
+@HAVE_KERNELS
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("mean", [0.0, 100.0])
+def test_layer_norm(dtype, mean):
+    x = ops.cast(normal(3, 5, 16) * 2 + mean, dtype)
+    layer = layers.LayerNormalization(epsilon=1e-3, dtype=dtype)
+    layer.build(x.shape)
+    layer.gamma.assign(RNG.normal(size=16))
+    layer.beta.assign(RNG.normal(size=16))
+    assert layer(x).dtype == x.dtype
+    found = outcome(layer, [x])
+    expected = outcome(
+        lambda x: keras.layers.LayerNormalization.call(layer, x), [x]
+    )
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"center": False}, {"scale": False}, {"axis": [1, 2]}]
+)
+def test_layer_norm_takes_keras_s_arguments(arguments):
+    x = normal(3, 5, 16)
+    found, expected = (
+        ops.convert_to_numpy(base(**arguments)(x))
+        for base in (layers.LayerNormalization, keras.layers.LayerNormalization)
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+@JAX
+def test_second_and_forward_derivatives_of_layer_norm():
+    import jax
+
+    layer = layers.LayerNormalization(epsilon=1e-6)
+    x = ops.convert_to_tensor(normal(2, 8))
+    layer.build(x.shape)
+    reference = keras.layers.LayerNormalization.call
+    found = jax.hessian(lambda x: (layer(x) ** 3).sum())(x)
+    expected = jax.hessian(lambda x: (reference(layer, x) ** 3).sum())(x)
+    np.testing.assert_allclose(
+        found, expected, atol=1e-4 * np.abs(expected).max()
+    )
+
+
+@JAX
+@pytest.mark.parametrize("approximate", [False, True])
+def test_gelu(approximate):
+    x = np.linspace(-12, 12, 97, dtype="float32")
+    found = outcome(lambda x: _kernels.gelu(x, approximate), [x])
+    expected = outcome(lambda x: ops.gelu(x, approximate=approximate), [x])
+    assert_close(found, expected, 1e-6)
+
+
+@JAX
+def test_attention_of_large_scores_is_finite():
+    query = ops.full((1, 3, 1, 4), 1e3)
+    found = _kernels.dot_product_attention(query, query, query)
+    np.testing.assert_allclose(found, query)
+
+
+@JAX
+@pytest.mark.parametrize(
+    ("batch", "length", "biased", "expected"),
+    [
+        (1, 6, False, "jax_attention"),
+        (2, 6, True, "jax_attention"),
+        (1, 9, False, "jax_chunked_attention"),
+        (1, 9, True, "jax_attention"),
+        (2, 7, False, "jax_attention, image by image"),
+        (2, 7, True, "jax_attention, image by image"),
+        (2, 9, False, "jax_chunked_attention, image by image"),
+    ],
+)
+def test_the_kernel_that_ran_is_logged(
+    batch, length, biased, expected, monkeypatch, caplog
+):
+    monkeypatch.setattr(_kernels, "PER_IMAGE_MIN_TOKENS", 7)
+    monkeypatch.setattr(_kernels, "CHUNKED_MIN_QUERIES", 8)
+    monkeypatch.setattr(_kernels, "QUERY_CHUNK", 4)
+    bias = ops.ones((batch, 2, length, length)) if biased else None
+    with caplog.at_level("DEBUG", logger="keras_vit"):
+        _kernels.dot_product_attention(
+            *[ops.ones((batch, length, 2, 4))] * 3, bias
+        )
+    assert caplog.messages[0].endswith(f": {expected}")
+
+
+_SHARDED = """
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from keras_vit.layers._kernels import dot_product_attention
+assert jax.device_count() == 4
+sharding = NamedSharding(
+    Mesh(np.array(jax.devices()), ("batch",)), PartitionSpec("batch")
+)
+query = jax.device_put(np.ones((8, 260, 2, 16), "float32"), sharding)
+attention = jax.jit(lambda x: dot_product_attention(x, x, x))
+text = attention.lower(query).compile().as_text()
+found = [name for name in ("all-gather", "all-to-all") if name in text]
+assert not found, found
+assert attention(query).sharding.spec[0] == "batch"
+"""
+
+
+@JAX
+def test_a_batch_that_devices_share_is_not_gathered():
+    flags = "--xla_force_host_platform_device_count=4"
+    found = subprocess.run(
+        [sys.executable, "-c", _SHARDED],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr

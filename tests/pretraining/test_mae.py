@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_vit import pretraining
+from keras_vit.layers._position_embedding import sincos_positions
+from tests.pretraining import small
+
+
+def numpy(x):
+    return np.asarray(ops.convert_to_numpy(x))
+
+
+def test_the_encoder_gets_no_masked_patch():
+    """What is behind a mask changes nothing but the loss."""
+    model = small.MODELS["mae"](small.encoder())
+    images, noise = small.images(2), np.tile(np.arange(16.0), (2, 1))
+    other = images.copy()
+    other[:, 4:] = 0  # the first row of four patches stays
+    found = numpy(model(images, noise=noise)["prediction"])
+    np.testing.assert_array_equal(
+        found, numpy(model(other, noise=noise)["prediction"])
+    )
+    assert model.encode(images, noise)[0].shape == (2, 1 + 4, 16)
+
+
+def test_positions_are_maes():
+    """By hand: along columns first, frequencies 10000 ** (-4 i / width)."""
+    expected = np.zeros((17, 16))
+    for patch in range(16):
+        for axis, place in enumerate((patch % 4, patch // 4)):
+            for i in range(4):
+                angle = place / 10_000 ** (i / 4)
+                expected[1 + patch, 8 * axis + i] = np.sin(angle)
+                expected[1 + patch, 8 * axis + 4 + i] = np.cos(angle)
+    encoder = small.encoder()
+    model = small.MODELS["mae"](encoder)
+    layer = encoder.get_layer("position_embedding")
+    np.testing.assert_allclose(numpy(layer.embedding)[0], expected, atol=1e-6)
+    assert not layer.trainable_variables
+    assert model.decoder.get_layer("position_embedding").trainable is False
+    oblong = sincos_positions((2, 3), 8)[0]
+    np.testing.assert_array_equal(oblong[1, 4:], oblong[0, 4:])  # row 0
+    np.testing.assert_array_equal(oblong[3, :4], oblong[0, :4])  # column 0
+
+
+def test_learned_positions_are_left_alone():
+    encoder = small.encoder()
+    before = numpy(encoder.get_layer("position_embedding").embedding).copy()
+    pretraining.MaskedAutoencoder(encoder, positions="learned", **small.DECODER)
+    layer = encoder.get_layer("position_embedding")
+    np.testing.assert_array_equal(numpy(layer.embedding), before)
+    assert layer.trainable_variables
+    fixed = small.encoder(position_embedding="sincos2d")
+    with pytest.raises(ValueError, match="positions='learned'"):
+        pretraining.MaskedAutoencoder(fixed, **small.DECODER)
+
+
+def test_the_target_is_a_normalised_patch():
+    """By hand, with the variance of a sample."""
+    model = small.MODELS["mae"](small.encoder())
+    images = small.images(1)
+    patch = images[0, 4:8, 8:12].reshape(-1).astype("float64")
+    target = (patch - patch.mean()) / np.sqrt(patch.var(ddof=1) + 1e-6)
+    outputs = {"prediction": ops.zeros((1, 16, 48))}
+    losses = numpy(model.patch_losses(images, outputs))
+    np.testing.assert_allclose(losses[0, 6], (target**2).mean(), rtol=1e-5)
+    # Predicting the target gives the pixels back.
+    patches = model.stages.patchify(images)
+    target = ops.convert_to_tensor(target[None, None].astype("float32"))
+    shown = model.prediction_to_pixels(target, patches[:, 6:7])
+    np.testing.assert_allclose(numpy(shown)[0, 0], patch, atol=1e-5)
+
+
+def test_without_a_class_token():
+    encoder = small.encoder(class_token=False)
+    model = small.MODELS["mae"](encoder)
+    assert model(small.images(2))["prediction"].shape == (2, 16, 48)
+
+
+@pytest.mark.backends("torch")
+def test_a_decoder_without_sines_is_refused():
+    """Its fixed positions would be random."""
+    decoder = {**small.DECODER, "decoder_hidden_size": 6}
+    with pytest.raises(ValueError, match="decoder_hidden_size=6"):
+        pretraining.MaskedAutoencoder(small.encoder(), **decoder)

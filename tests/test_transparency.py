@@ -1,0 +1,480 @@
+"""Models and blocks behave as plain Keras layers do in what users build on.
+
+Hooks, replaced methods, transformations and compilers of the backends, threads,
+subclasses and copies. The same for LoRA, quantisation and exports is in
+`tests/models/test_serving.py`.
+"""
+
+import concurrent.futures
+import copy
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_vit
+from tests.harness import numpy
+
+backend = keras.config.backend()
+if backend == "torch":
+    import torch
+elif backend == "tensorflow":
+    import tensorflow as tf
+else:
+    import jax
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.normal(size=(2, 32, 32, 3)).astype("float32")
+
+
+def vit(**arguments):
+    return keras_vit.VisionTransformer(
+        **{
+            "input_shape": (32, 32, 3),
+            "patch_size": 8,
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 2,
+            "classes": 5,
+            **arguments,
+        }
+    )
+
+
+def vit_all_tokens():
+    return vit(pooling="map", qk_norm=True, layer_scale=0.5, num_registers=1)
+
+
+def bit():
+    return keras_vit.BiT(
+        resnet_layers=(1, 1),
+        width_factor=0.5,
+        input_shape=(32, 32, 3),
+        classes=5,
+    )
+
+
+def hybrid():
+    return keras_vit.HybridVisionTransformer(
+        resnet_layers=(1,),
+        width_factor=0.5,
+        patch_size=1,
+        hidden_size=32,
+        num_layers=1,
+        num_heads=2,
+        input_shape=(32, 32, 3),
+        classes=5,
+    )
+
+
+def random(make):
+    """Returns a model whose weights are all random: a head of zeros, or a scale
+    of zeros, would hide what comes before."""
+    model = make()
+    rng = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.1 * rng.normal(size=weight.shape))
+    return model
+
+
+models = pytest.mark.parametrize("make", [vit, vit_all_tokens, hybrid, bit])
+
+
+def assert_close(found, expected, tolerance=1e-5):
+    found, expected = (
+        np.asarray(ops.convert_to_numpy(x)) for x in (found, expected)
+    )
+    scale = max(1.0, np.abs(expected).max())
+    np.testing.assert_allclose(found, expected, atol=tolerance * scale)
+
+
+def inner_layers(model):
+    """Returns all layers, also inside blocks, which a forward pass calls."""
+    return [
+        layer
+        for layer in model._flatten_layers(include_self=False)
+        if not isinstance(
+            layer, (keras.layers.Dropout, keras.layers.InputLayer)
+        )
+    ]
+
+
+# All backends
+
+
+@models
+def test_a_replaced_call_runs_in_every_layer(make):
+    model = make()
+    called = set()
+
+    def wrap(layer):
+        call = layer.call
+
+        def wrapped(*arguments, **options):
+            called.add(layer.path)
+            return call(*arguments, **options)
+
+        layer.call = wrapped
+
+    for layer in inner_layers(model):
+        wrap(layer)
+    model(IMAGES)
+    assert called == {layer.path for layer in inner_layers(model)}
+
+
+def test_an_overridden_call_method_runs_inside_a_block():
+    class Doubled(keras.layers.Dense):
+        def __call__(self, *arguments, **options):
+            return 2 * super().__call__(*arguments, **options)
+
+    block = keras_vit.layers.MlpBlock(8)
+    tokens = ops.convert_to_tensor(RNG.normal(size=(2, 3, 4)), "float32")
+    before = numpy(block(tokens))
+    block.dense_2.__class__ = Doubled
+    np.testing.assert_allclose(numpy(block(tokens)), 2 * before, rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [vit, hybrid])
+def test_threads(make):
+    """Eight threads call one model at the same time, with other images."""
+    count = 8
+    model = random(make)
+    batches = [IMAGES * (i + 1) / count for i in range(count)]
+    expected = [numpy(model(batch)) for batch in batches]
+    together = threading.Barrier(count)
+
+    def call(batch):
+        together.wait(60)
+        return [numpy(model(batch)) for _ in range(3)]
+
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        for found, one in zip(pool.map(call, batches), expected, strict=True):
+            for again in found:
+                np.testing.assert_allclose(again, one, atol=1e-6)
+
+
+COPIES = {
+    "clone": lambda model: keras.models.clone_model(model),
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+@models
+def test_copies(make, way):
+    model = random(make)
+    model.name = "renamed"
+    copied = COPIES[way](model)
+    if way == "clone":
+        copied.set_weights(model.get_weights())
+    assert type(copied) is type(model) and copied.name == "renamed"
+    assert_close(copied(IMAGES), model(IMAGES), 1e-6)
+    # Nothing is shared.
+    for weight in copied.weights:
+        weight.assign(np.zeros(weight.shape))
+    assert all(np.abs(w).max() > 0 for w in model.get_weights())
+
+
+@keras.saving.register_keras_serializable("tests")
+class Gated(keras_vit.layers.TransformerBlock):
+    """A block whose output is scaled by a weight of its own."""
+
+    def build(self, inputs_shape, relative_shape=None):
+        super().build(inputs_shape, relative_shape)
+        self.gate = self.add_weight(shape=(), initializer="ones", name="gate")
+
+    def call(self, inputs, relative=None, training=False):
+        return super().call(inputs, relative, training=training) * self.gate
+
+
+def test_a_subclass_of_a_block(tmp_path):
+    inputs = keras.Input((6, 16))
+    model = keras.Model(inputs, Gated(2, 32, name="block")(inputs))
+    tokens = RNG.normal(size=(4, 6, 16)).astype("float32")
+    before = numpy(model(tokens))
+    model.get_layer("block").gate.assign(0.5)
+    np.testing.assert_allclose(numpy(model(tokens)), before / 2, rtol=1e-6)
+    model.compile("sgd", "mse")
+    model.fit(tokens, np.zeros_like(tokens), verbose=0)
+    assert float(model.get_layer("block").gate) != 0.5
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert isinstance(loaded.get_layer("block"), Gated)
+    np.testing.assert_array_equal(numpy(loaded(tokens)), numpy(model(tokens)))
+
+
+# PyTorch
+
+
+on_torch = pytest.mark.backends("torch")
+
+
+@on_torch
+@models
+def test_forward_hooks_may_keep_tensors(make):
+    """No layer overwrites a tensor that another layer has returned."""
+    model = random(make)
+    kept = []
+
+    def keep(module, inputs, output):
+        for tensor in (*inputs, output):
+            if isinstance(tensor, torch.Tensor):
+                kept.append((module.path, tensor, tensor.clone()))
+
+    for layer in inner_layers(model):
+        layer.register_forward_hook(keep)
+    with torch.no_grad():
+        model(IMAGES)
+    paths = {path for path, _, _ in kept}
+    assert paths == {layer.path for layer in inner_layers(model)}
+    assert not [path for path, a, b in kept if not torch.equal(a, b)]
+
+
+@on_torch
+@models
+def test_backward_hooks_may_keep_tensors(make):
+    model = random(make)
+    expected = gradient_of(model)
+    kept = []
+
+    def keep(module, *gradients):
+        for tensor in (x for some in gradients for x in some):
+            if tensor is not None:
+                kept.append((module.path, tensor, tensor.clone()))
+
+    for layer in inner_layers(model):
+        layer.register_full_backward_hook(keep)
+    assert_close(gradient_of(model), expected, 1e-6)
+    paths = {path for path, _, _ in kept}
+    assert paths == {layer.path for layer in inner_layers(model)}
+    assert not [path for path, a, b in kept if not torch.equal(a, b)]
+
+
+def gradient_of(model):
+    images = torch.tensor(IMAGES, requires_grad=True)
+    model(images)[:, 0].sum().backward()
+    return images.grad
+
+
+@on_torch
+@models
+def test_a_replaced_forward_runs_in_every_layer(make):
+    """As accelerate's `add_hook_to_module` and similar tools replace it."""
+    model = make()
+    called = set()
+
+    def wrap(layer):
+        forward = layer.forward
+
+        def wrapped(*arguments, **options):
+            called.add(layer.path)
+            return forward(*arguments, **options)
+
+        layer.forward = wrapped
+
+    for layer in inner_layers(model):
+        wrap(layer)
+    model(IMAGES)
+    assert called == {layer.path for layer in inner_layers(model)}
+
+
+# PyTorch has no batching rule for its attention kernel on a CPU: it warns and
+# runs one image after the other.
+SLOW_VMAP = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
+@on_torch
+@SLOW_VMAP
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu", "swiglu"])
+def test_torch_vmap(activation, gradients):
+    model = random(lambda: vit(activation=activation))
+    images = torch.tensor(IMAGES)
+    with torch.set_grad_enabled(gradients):
+        expected = model(images)
+        found = torch.func.vmap(lambda image: model(image[None])[0])(images)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@on_torch
+@SLOW_VMAP
+def test_torch_vmap_of_gradients():
+    """Gradients of each image's own logits, as saliency maps take them."""
+    model = random(vit)
+
+    def logit(image):
+        return model(image[None])[0, 0]
+
+    found = torch.func.vmap(torch.func.grad(logit))(torch.tensor(IMAGES))
+    assert_close(found, gradient_of(model))
+
+
+@on_torch
+@pytest.mark.parametrize("gradients", [True, False])
+@models
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_torch_trace(make, gradients):
+    """`torch.jit.trace` checks its own trace."""
+    model = random(make)
+    images = torch.tensor(IMAGES)
+    with torch.set_grad_enabled(gradients):
+        traced = torch.jit.trace(model, images)
+        torch.testing.assert_close(traced(images), model(images))
+
+
+@on_torch
+def test_torch_compile_without_graph_breaks():
+    """Stock `keras.layers.MultiHeadAttention` cannot, nor can convolutions of
+    Keras: `torch.compile(BiT)` needs `fullgraph=False`."""
+    model = random(lambda: vit(num_layers=1))
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert_close(gradient_of(compiled), gradient_of(model))
+    model = random(lambda: vit(num_layers=1, pooling="map"))
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        images = torch.tensor(IMAGES)
+        torch.testing.assert_close(compiled(images), model(images))
+
+
+# JAX
+
+
+on_jax = pytest.mark.backends("jax")
+
+
+def pure(model):
+    """Returns the function of images alone that a model is."""
+    trainable = [v.value for v in model.trainable_variables]
+    fixed = [v.value for v in model.non_trainable_variables]
+    return lambda x: model.stateless_call(trainable, fixed, x, training=False)[
+        0
+    ]
+
+
+@on_jax
+@pytest.mark.parametrize("make", [vit, hybrid, bit])
+def test_jax_transformations(make):
+    model = random(make)
+    call, expected = pure(model), model(IMAGES)
+    assert_close(jax.jit(call)(IMAGES), expected)
+
+    def one(image):
+        return call(image[None])[0]
+
+    assert_close(jax.jit(jax.vmap(one))(IMAGES), expected)
+    gradient = jax.jit(jax.grad(lambda x: call(x)[:, 0].sum()))(IMAGES)
+    single = jax.jit(jax.vmap(jax.grad(lambda x: one(x)[0])))(IMAGES)
+    assert_close(single, gradient)
+    # Forward mode: the derivative in one direction.
+    direction = np.cos(np.arange(IMAGES.size, dtype="float32"))
+    direction = direction.reshape(IMAGES.shape)
+    forward = jax.jit(lambda x, v: jax.jvp(call, (x,), (v,))[1])
+    found = forward(IMAGES, direction)[:, 0].sum()
+    assert_close(found, (gradient * direction).sum(), 1e-4)
+
+
+SHARDED = """
+import jax, keras, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tests.test_transparency import bit, hybrid, pure, vit
+
+assert jax.device_count() == 4
+mesh = Mesh(np.array(jax.devices()), ("batch",))
+sharding = NamedSharding(mesh, PartitionSpec("batch"))
+images = jax.device_put(np.ones((8, 32, 32, 3), "float32"), sharding)
+# From 256 tokens attention may go image by image, which must not gather them.
+for make in (lambda: vit(patch_size=2, num_layers=1), hybrid, bit):
+    call = pure(make())
+    gradient = jax.grad(lambda x: call(x).sum())
+    for function in (call, gradient)[: 1 + (make not in (hybrid, bit))]:
+        function = jax.jit(function)
+        text = function.lower(images).compile().as_text()
+        found = [n for n in ("all-gather", "all-to-all") if n in text]
+        assert not found, found
+        assert function(images).sharding.spec[0] == "batch"
+"""
+
+
+@on_jax
+def test_a_batch_that_devices_share_is_not_gathered():
+    found = subprocess.run(
+        [sys.executable, "-c", SHARDED],
+        env={
+            **os.environ,
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "JAX_PLATFORMS": "cpu",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+
+
+# TensorFlow
+
+
+on_tensorflow = pytest.mark.backends("tensorflow")
+
+
+@on_tensorflow
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("make", [vit_all_tokens, hybrid])
+def test_tf_function(make, jit_compile):
+    model = random(make)
+
+    def both(images):
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            logits = model(images)
+            total = tf.reduce_sum(logits[:, 0])
+        return logits, tape.gradient(total, images)
+
+    images = tf.constant(IMAGES)
+    found = tf.function(both, jit_compile=jit_compile)(images)
+    for a, b in zip(found, both(images), strict=True):
+        assert_close(a, b, 5e-5)
+
+
+@on_tensorflow
+def test_vectorized_map():
+    model = random(vit)
+    found = tf.vectorized_map(lambda image: model(image[None])[0], IMAGES)
+    assert_close(found, model(IMAGES), 5e-5)
+
+
+@on_tensorflow  # Keras always compiles under JAX
+@pytest.mark.parametrize("make", [vit, hybrid])
+def test_fit_and_predict_of_a_compiled_model(make):
+    """Compiled by XLA, and with Keras's eager loop."""
+    whole = random(make)
+    weights, outcomes = whole.get_weights(), []
+    images = np.concatenate([IMAGES, -IMAGES])
+    for options in ({"jit_compile": True}, {"run_eagerly": True}):
+        model = make()
+        model.set_weights(weights)
+        model.compile(
+            keras.optimizers.SGD(0.01),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            **options,
+        )
+        before = model.predict(images, batch_size=2, verbose=0)
+        history = model.fit(
+            images,
+            np.arange(4),
+            batch_size=2,
+            shuffle=False,
+            verbose=0,
+        ).history
+        after = model.predict(images, batch_size=2, verbose=0)
+        assert np.abs(after - before).max() > 1e-4
+        outcomes.append([before, np.array(history["loss"]), after])
+    for found, expected in zip(*outcomes, strict=True):
+        assert_close(found, expected, 1e-4)

@@ -1,0 +1,316 @@
+"""tools/report.py: a model in, a report out."""
+
+import base64
+import html.parser
+import io
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit.inspection import command_line
+from keras_vit.inspection import report
+from tests import golden_data
+
+pytestmark = pytest.mark.backends("torch")
+
+ROOT = pathlib.Path(__file__).parents[2]
+TOOLS = ROOT / "tools"
+MODEL = golden_data.folder("hf_vit")  # 32 x 32 pixels, patches of 8
+
+
+class Page(html.parser.HTMLParser):
+    """What a page says: its pictures, the cells of its table, its text."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.pictures, self.tags, self.text, self.sources = {}, [], "", []
+        self.feed(re.sub("<style>(?s:.*)</style>", "", path.read_text()))
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.tags.append(tag)
+        self.sources += [
+            attributes[k] for k in ("src", "href") if k in attributes
+        ]
+        if tag == "img":
+            kind, _, data = attributes["src"].partition(",")
+            assert kind == "data:image/png;base64"
+            assert len(attributes["alt"]) > 3
+            self.pictures[attributes["alt"]] = base64.b64decode(data)
+
+    def handle_data(self, data):
+        self.text += f" {data}"
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Two images of other sizes and kinds than the model's."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 255, (40, 60, 3)).astype("uint8")
+    Image.fromarray(pixels).save(folder / "a.png")
+    Image.fromarray(pixels[:, :30, 0]).save(folder / "b & <c>.jpg")
+    (folder / "notes.txt").write_text("no image")
+    return folder
+
+
+def run(*arguments):
+    return command_line.main([str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("name", ["report.py", "inspect.py"])
+def test_as_a_program(name, photos, tmp_path):
+    """By its path, which puts the folder of tools first on Python's path."""
+    done = subprocess.run(
+        [sys.executable, TOOLS / name, MODEL, photos, "--out", "report"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"wrote .*report.html \(\d+ kB\)", done.stdout)
+    files = {path.name for path in (tmp_path / "report").iterdir()}
+    assert files == {*report.FIGURES, "report.html"}
+
+
+def test_pythons_inspect_is_not_hidden():
+    """From other tools, and where Python looks for modules first."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(TOOLS)!r})\n"
+        "import inspect, dataclasses\n"
+        "assert inspect.isfunction(dataclasses.field), inspect\n"
+        "assert 'tools' not in inspect.__file__\n"
+        "assert sys.modules['inspect'] is inspect\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_page(photos, tmp_path, capsys):
+    out = tmp_path / "report"
+    assert run(MODEL, photos, "--out", out) == 0
+    page = Page(out / "report.html")
+    told = page.text
+    for fact in (
+        "huggingface",
+        "67,447",  # parameters
+        "8 × 8 pixels, a grid of 4 × 4",
+        "1 class token + 16 patches",
+        "3 layers of width 48, 3 heads",
+        "the class token",
+        "a.png",
+        "b & <c>.jpg",
+    ):
+        assert fact in told, fact
+    # What is beside the page is in it, and nothing is fetched.
+    inside = list(page.pictures.values())
+    for name in report.FIGURES:
+        assert (out / name).read_bytes() in inside, name
+    assert len(inside) == len(report.FIGURES) + 2  # images with predictions
+    assert all(source.startswith("data:") for source in page.sources)
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    for data in inside:
+        Image.open(io.BytesIO(data)).verify()
+    # Five of seven classes for each of two images, best first.
+    shares = [
+        float(x)
+        for x in re.findall(r"([\d.]+)%", told.partition(" Attention ")[0])
+    ]
+    assert len(shares) == 10
+    assert shares[:5] == sorted(shares[:5], reverse=True)
+    expected = keras_vit.converters.load(MODEL)
+    image = np.asarray(
+        Image.open(photos / "a.png").resize((32, 32), Image.Resampling.BILINEAR)
+    )
+    logits = expected.predict(
+        keras_vit.preprocess_input(image[None]), verbose=0
+    )[0]
+    best = np.exp(logits - logits.max())
+    np.testing.assert_allclose(
+        shares[0], 100 * (best / best.sum()).max(), atol=0.06
+    )
+    names = json.loads((MODEL / "config.json").read_text())["id2label"]
+    assert names[str(logits.argmax())] in told
+
+    # The same again: refused, and nothing changed, unless it is asked for.
+    before = (out / "report.html").read_bytes()
+    assert run(MODEL, photos, "--out", out) == 1
+    assert "--overwrite" in capsys.readouterr().err
+    assert (out / "report.html").read_bytes() == before
+    assert run(MODEL, "--overwrite", "--out", out) == 0
+    # Without images: no pictures of an earlier report stay.
+    assert {path.name for path in out.iterdir()} == {
+        "report.html",
+        "embedding_filters.png",
+        "position_similarity.png",
+    }
+
+
+def test_images_in_their_own_aspect(photos, tmp_path, capsys):
+    out = tmp_path / "report"
+    assert run(MODEL, photos / "a.png", "--keep-aspect", "--out", out) == 0
+    told = Page(out / "report.html").text
+    assert "their own aspect ratio, of about 32 × 32" in told
+
+
+def test_names_from_a_recipe_and_from_a_file(photos, tmp_path):
+    model = keras_vit.VisionTransformer(
+        input_shape=(8, 8, 1),
+        patch_size=4,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        classes=3,
+        name="small",
+    )
+    model.save(tmp_path / "model.keras")
+    config = {"data": {"class_names": ["cat", "dog", "owl"]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    run(tmp_path / "model.keras", photos, "--out", tmp_path / "one")
+    told = Page(tmp_path / "one" / "report.html").text
+    assert "owl" in told
+    assert "the head is zero" in told  # the head, as before training
+    (tmp_path / "names.txt").write_text("ant\nbee\nfly\n")
+    names = ("--labels", tmp_path / "names.txt")
+    run(tmp_path / "model.keras", photos, "--out", tmp_path / "two", *names)
+    told = Page(tmp_path / "two" / "report.html").text
+    assert "bee" in told
+    assert "owl" not in told
+
+
+def test_a_model_without_attention(photos, tmp_path):
+    path = golden_data.weights_path("bit_paper")
+    assert run(path, photos, "--out", tmp_path / "report") == 0
+    told = Page(tmp_path / "report" / "report.html").text
+    assert "units per stage" in told
+    assert not (tmp_path / "report" / "attention.png").exists()
+
+
+@pytest.mark.parametrize("given", ["grid_size=(4,6)", "input_shape=(32,48,3)"])
+def test_what_a_file_cannot_tell(given, photos, tmp_path):
+    path = golden_data.weights_path("vit_jax_gap")
+    assert run(path, "--set", given, "--out", tmp_path / "report") == 0
+    told = Page(tmp_path / "report" / "report.html").text
+    assert "learned, for 4 × 6 patches" in told
+    assert "the mean of the patches" in told
+
+
+@pytest.mark.parametrize(
+    "arguments,reason",
+    [
+        (["nowhere.npz", "{photos}"], "no file 'nowhere.npz'"),
+        ([MODEL, "{photos}/none.png"], "no file '.*none.png'"),
+        ([MODEL, "{photos}/notes.txt", "{photos}/a.png"], "notes.txt: "),
+        ([MODEL, "{photos}/cut.png", "{photos}/notes.txt"], "(?s)cut.*notes"),
+        ([MODEL, "{empty}"], "no image in the folder"),
+        ([MODEL, "--out", "{photos}/a.png"], "--out .* is a file"),
+        ([MODEL, "--labels", "none.txt", "{photos}/a.png"], "none.txt"),
+        ([MODEL, "--from", "timm"], "cannot be read as the layout 'timm'"),
+        ([MODEL, "--set", "patch_size"], "--set takes name=value"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else None,
+)
+def test_mistakes(arguments, reason, photos, tmp_path, capsys):
+    """One line, status 1, and nothing written."""
+    whole = (photos / "a.png").read_bytes()
+    (photos / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty").mkdir()
+    places = {"photos": photos, "empty": tmp_path / "empty"}
+    given = [str(x).format(**places) for x in arguments]
+    if "--out" not in given:
+        given += ["--out", str(tmp_path / "report")]
+    assert run(*given) == 1
+    said = capsys.readouterr().err
+    assert re.search(reason, said)
+    assert "Traceback" not in said
+    assert not (tmp_path / "report").exists()
+
+
+def test_images_of_sixteen_bits_and_turned_ones(tmp_path):
+    from keras_vit.inspection.images import read_images
+
+    ramp = np.linspace(0, 65535, 12).astype("uint16").reshape(3, 4)
+    Image.fromarray(ramp).save(tmp_path / "ramp.png")
+    (found,) = read_images([tmp_path / "ramp.png"], 1)
+    np.testing.assert_array_equal(found[..., 0], (ramp // 256).astype("uint8"))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was held upright
+    Image.new("RGB", (8, 4)).save(tmp_path / "turned.jpg", exif=exif)
+    (found,) = read_images([tmp_path / "turned.jpg"])
+    assert found.shape == (8, 4, 3)
+    with pytest.raises(ValueError, match="images of 4 channels"):
+        read_images([tmp_path / "ramp.png"], 4)
+
+
+def test_only_image_files_of_a_folder(tmp_path):
+    from keras_vit.inspection.images import image_paths
+
+    for name in ("._a.jpg", ".DS_Store", "b/c.jpg", "d.jpg/e.txt", "f.JPG"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert image_paths([tmp_path]) == [tmp_path / "f.JPG"]
+    (tmp_path / "f.JPG").unlink()
+    with pytest.raises(FileNotFoundError, match="subfolders, such as '.*/b'"):
+        image_paths([tmp_path])
+
+
+PROBE = """<script>
+const pictures = [...document.images];
+document.body.dataset.probe = JSON.stringify({
+  broken: pictures.filter(x => !x.naturalWidth).length,
+  pictures: pictures.length,
+  wide: document.documentElement.scrollWidth - innerWidth,
+  fetched: performance.getEntriesByType("resource")
+    .filter(x => !x.name.startsWith("data:")).length,
+  dark: getComputedStyle(document.body).backgroundColor,
+});
+</script></body>"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [400, 1200])
+def test_in_a_browser(width, photos, tmp_path):
+    browser = next(
+        filter(None, map(shutil.which, ("chromium", "google-chrome"))), None
+    )
+    assert browser, "There is no Chromium; install it with your system."
+    run(MODEL, photos, "--out", tmp_path / "report")
+    text = (tmp_path / "report" / "report.html").read_text()
+    # Scripts are refused by the page itself: this one asks what was drawn.
+    policy = re.search(r"<meta http-equiv[^>]*>", text)[0]
+    assert "default-src 'none'" in policy
+    probed = tmp_path / "probed.html"
+    probed.write_text(text.replace(policy, "").replace("</body>", PROBE))
+    done = subprocess.run(
+        [
+            browser,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path / 'browser'}",
+            f"--window-size={width},2000",
+            "--virtual-time-budget=2000",
+            "--dump-dom",
+            probed.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    said = re.search(r'data-probe="([^"]*)"', done.stdout)
+    assert said, done.stderr
+    found = json.loads(html.unescape(said[1]))
+    assert found["pictures"] == len(report.FIGURES) + 2
+    assert found["broken"] == found["fetched"] == 0
+    assert found["wide"] <= 0
