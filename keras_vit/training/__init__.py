@@ -46,6 +46,7 @@ from keras_vit.training._optimizers import AdamW as AdamW
 from keras_vit.training._optimizers import averaged as averaged
 from keras_vit.training._output import CHECKPOINTS as CHECKPOINTS
 from keras_vit.training._output import check_output as check_output
+from keras_vit.training._output import circumstances as circumstances
 from keras_vit.training._output import open_output as open_output
 from keras_vit.training._output import replacing as replacing
 from keras_vit.training._output import save_json as save_json

@@ -49,7 +49,7 @@ def _write(folder, count=64):
     """JPEG files of ImageNet's usual size, 500 by 375."""
     import numpy as np
 
-    from keras_vit._program import require
+    from keras_vit.training import require
 
     Image = require("PIL.Image", "recipes")
     rng = np.random.default_rng(0)
