@@ -47,33 +47,7 @@ FRAMEWORKS = {"keras", "jax", "torch", "tensorflow"}
 # What is still wrong, as pairs of subpackages or files: the one that imports,
 # and what it imports. (In a cycle, also modules.) A test fails when an entry is
 # not needed any more.
-KNOWN = {
-    "cycles": {
-        ("training", "keras_vit"),
-        ("keras_vit.training._data", "training"),
-    },
-    "private_imports": {
-        ("_verify", "checkpoints"),
-        ("convert", "checkpoints"),
-        ("converters", "checkpoints"),
-        ("exporting", "checkpoints"),
-        ("exporting", "inspection"),
-        ("exporting", "layers"),
-        ("inspection", "checkpoints"),
-        ("models", "checkpoints"),
-        ("models", "layers"),
-        ("pretraining", "checkpoints"),
-        ("pretraining", "layers"),
-        ("training", "checkpoints"),
-        ("tools/benchmarks/exported_models.py", "exporting"),
-        ("tools/benchmarks/masked.py", "training"),
-        ("tools/benchmarks/pipeline.py", "_program"),
-        ("tools/benchmarks/pipeline.py", "training"),
-        ("tools/benchmarks/report.py", "training"),
-        ("tools/export.py", "exporting"),
-        ("tools/inspect.py", "inspection"),
-    },
-}
+KNOWN = {}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,7 +49,7 @@ def _write(folder, count=64):
     """JPEG files of ImageNet's usual size, 500 by 375."""
     import numpy as np
 
-    from keras_vit._program import require
+    from keras_vit.training import require
 
     Image = require("PIL.Image", "recipes")
     rng = np.random.default_rng(0)
@@ -98,7 +98,7 @@ def _alone(kind):
     pixels = rng.integers(0, 256, (64, SIZE, SIZE, 3)).astype(np.uint8)
     images = tf.data.Dataset.from_tensor_slices(pixels).repeat()
     if kind == "ours":
-        from keras_vit.training._randaugment import randaugment
+        from keras_vit.training import randaugment
 
         augment = randaugment(LEVEL, SIZE)
         images = images.enumerate().map(

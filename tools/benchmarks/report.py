@@ -99,9 +99,9 @@ class Writer:
         if a.output:
             # Whatever is measured is installed.
             os.environ.setdefault("KERAS_BACKEND", backend)
-            from keras_vit.training import _output
+            from keras_vit import training
 
-            self.folder = _output.check_output(a.output, a.overwrite)
+            self.folder = training.check_output(a.output, a.overwrite)
 
     def add(self, rows):
         if rows:
@@ -110,11 +110,11 @@ class Writer:
     def write(self, draw, lines=cells, heading=lambda rows: title(rows[0])):
         if self.folder is None or not self.groups:
             return
-        from keras_vit.training import _output
+        from keras_vit import training
 
-        _output.open_output(self.folder, NAMED)
+        training.open_output(self.folder, NAMED)
         facts, text, picture = (self.folder / name for name in NAMED)
-        _output.save_json(
+        training.save_json(
             {
                 "command": self.argv,
                 **circumstances(),
@@ -126,10 +126,10 @@ class Writer:
             f"## {heading(rows)}\n\n{markdown(lines(rows))}\n"
             for rows in self.groups
         ]
-        with _output.replacing(text) as path:
+        with training.replacing(text) as path:
             path.write_text("\n".join(parts))
         if draw is not None:
-            with _output.replacing(picture) as path:
+            with training.replacing(picture) as path:
                 draw(self.groups).savefig(path, dpi=150)
         print(f"wrote {self.folder}")
 
@@ -140,13 +140,13 @@ def circumstances():
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    from keras_vit.training import _output
+    from keras_vit import training
 
-    others = _output.circumstances()
+    others = training.circumstances()
     others["environment"].pop("KERAS_BACKEND", None)  # each row has its own
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
-        "versions": {**versions, "keras_vit": _output.versions()["keras_vit"]},
+        "versions": {**versions, "keras_vit": training.versions()["keras_vit"]},
         "machine": {
             "system": platform.platform(),
             "processor": _processor(),
