@@ -28,7 +28,7 @@ def _check_keras():
     try:
         version = importlib.metadata.version("keras")
     except importlib.metadata.PackageNotFoundError:
-        return  # keras-nightly, or not installed: importing it will tell
+        return  # keras-nightly, or not installed: the import below fails
     # A release candidate is "3.16rc1" or "3.16.0rc1".
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < KERAS:
         required = ".".join(map(str, KERAS))

@@ -127,7 +127,7 @@ def parsing(kind, path, errors=PARSE_ERRORS):
 
 
 def format_error(kind, path):
-    """Return the `ValueError` for a file of another kind than its name says."""
+    """Return the `ValueError` for a file of another type than its suffix."""
     with open(path, "rb") as file:
         start = file.read(256).lstrip().lower()
     if start.startswith((b"<!doctype", b"<html", b"<?xml")):

@@ -27,8 +27,8 @@ class Checkpoint:
     Attributes:
         path: String. The file or folder.
         layout: Name of its layout; "keras" for .keras and .weights.h5 files.
-        weight_map: The `WeightMap` between its keys and our paths.
-        weights: Dict of our paths to arrays.
+        weight_map: The `WeightMap` between its keys and keras_vit paths.
+        weights: Dict of keras_vit paths to arrays.
         stored: Dict of arguments of the model's function that the file, a
             config.json next to it or the table of released weights states.
             What is not in it is inferred from shapes or implied by the layout.
@@ -239,8 +239,8 @@ def check_hyperparameters(checkpoint, explicit):
     missing = missing_hyperparameters(checkpoint, explicit)
     if missing:
         raise ValueError(
-            f"{checkpoint.path!r} holds weights only and does not tell "
-            f"{', '.join(missing)}. Give them, or as `layout` (--from) the "
-            "code that the weights were made for: 'vit_jax' for the defaults "
-            "of this package, 'timm', ..."
+            f"{checkpoint.path!r} holds weights only and does not store "
+            f"{', '.join(missing)}. Pass them, or `layout=` (on the command "
+            "line --from) with the code base that the weights were made for: "
+            "'vit_jax' for the defaults of this package, 'timm', ..."
         )

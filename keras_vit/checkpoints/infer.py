@@ -497,7 +497,7 @@ def warn_if_heads_ambiguous(arguments, weight_map, target):
     ):
         return
     warn(
-        f"{str(target)!r} cannot say that it has {heads} heads of "
+        f"{str(target)!r} cannot store that it has {heads} heads of "
         f"{hidden_size // heads} channels each. Give num_heads={heads} when it "
         f"is read (`--set num_heads={heads}` on the command line)."
     )

@@ -31,7 +31,7 @@ from keras_vit.checkpoints.infer import placement
 SUFFIXES = (".keras", ".weights.h5")
 METADATA_ATTRIBUTE = "keras_vit"
 PRETRAINING_OPTIONS = ("mask_ratio", "norm_pixels")
-# A .weights.h5 file that Keras wrote does not say these.
+# A .weights.h5 file that Keras wrote does not store these.
 _OF_VIT = ("activation", "norm_epsilon", "resampling")
 _OF_RESNET = (
     "group_norm_epsilon",
@@ -120,7 +120,7 @@ def read_keras(path, finite=True):
         Dict of keras_vit's paths to arrays; dict of the arguments of
         `VisionTransformer` that describe the architecture; dict of other
         arguments that the saved model was built with. Without metadata, those
-        of a .weights.h5 file lack what only a layer's config says.
+        of a .weights.h5 file lack what only a layer's config contains.
 
     Raises:
         ValueError: if it cannot be read, or is not a model of keras_vit.
@@ -166,7 +166,7 @@ def read_keras(path, finite=True):
 
 
 def write_metadata(path, arguments, built):
-    """Add to a .weights.h5 file what its arrays do not say.
+    """Add to a .weights.h5 file what its arrays do not contain.
 
     Args:
         path: Path of the file.
@@ -461,7 +461,7 @@ def _check_metadata(metadata, inferred):
         and metadata[name] != inferred[name]
     ]
     if wrong:
-        raise ValueError(f"Its metadata says {'; '.join(wrong)}.")
+        raise ValueError(f"Its metadata contains {'; '.join(wrong)}.")
     return metadata
 
 

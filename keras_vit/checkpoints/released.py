@@ -26,7 +26,7 @@ ALIASES = {"imagenet": "imagenet21k+imagenet2012"}
 
 @dataclass(frozen=True)
 class ReleasedWeights:
-    """One set of weights, whoever hands it out.
+    """One set of weights, whatever mirror it comes from.
 
     Attributes:
         files: Tuple of `(Source, layout)`, in the order to try them.
@@ -211,7 +211,7 @@ def _fetch_released(variant, tag, sizes):
 
 
 def _check_complete(checkpoint, released, sizes):
-    """Refuses a file that is not what the table says, or is incomplete.
+    """Checks that a file is complete and agrees with the table.
 
     Where no digest is known, this is what a download can be verified against:
     every name and every shape. Reading has checked that values are finite.

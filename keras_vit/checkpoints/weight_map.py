@@ -14,8 +14,8 @@ from einops import EinopsError
 from einops import rearrange
 
 # Parameter types: how a framework stores each type of layer. A type maps the
-# name of our array to the framework's name and to the einops pattern from the
-# framework's array to ours.
+# name of a keras_vit array to the framework's name and to the einops pattern
+# from the framework's array to that of keras_vit.
 #
 # Axes: i input channels, o output channels, h heads, d head size, c channels,
 # y x kernel rows and columns, n arrays fused into one.
@@ -87,12 +87,13 @@ class WeightMap:
     Attributes:
         variant: String. Which of a layout's maps this is; "" for the first.
         parameter_types: `FLAX`, `TENSORFLOW` or `TORCH`.
-        layers: Tuple of `(our layer, its layer, parameter type)`. In names,
-            `*` stands for an array of the layer, `{i}` for a block's number
-            and `{s}` and `{u}` for a ResNet's stage and unit; `{s-1}` counts
-            from 0 where we count from 1, `{u:02}` has at least two digits. A
-            tuple of names stands for several arrays that are one array on the
-            other side. Layers that a model does not have are skipped.
+        layers: Tuple of `(keras_vit layer, its layer, parameter type)`. In
+            names, `*` stands for an array of the layer, `{i}` for a block's
+            number and `{s}` and `{u}` for a ResNet's stage and unit; `{s-1}`
+            counts from 0, where keras_vit counts from 1, and `{u:02}` has at
+            least two digits. A tuple of names stands for several arrays that
+            are one array on the other side. Layers that a model does not have
+            are skipped.
         prefix: String before every key.
         required: Tuple of keys without which a file is not taken for one of
             this map.
@@ -105,52 +106,57 @@ class WeightMap:
     required: tuple = ()
 
     def entries(self):
-        """Yields `(our templates, its templates, pattern)` of each array."""
-        for ours, theirs, parameter_type in self.layers:
+        """Yields `(names of paths, names of keys, pattern)` of each array."""
+        for path_names, key_names, parameter_type in self.layers:
             arrays = self.parameter_types[parameter_type]
-            for our_name, (their_name, pattern) in arrays.items():
+            for path_name, (key_name, pattern) in arrays.items():
                 yield (
-                    [name.replace("*", our_name) for name in _tuple(ours)],
                     [
-                        self.prefix + name.replace("*", their_name)
-                        for name in _tuple(theirs)
+                        name.replace("*", path_name)
+                        for name in _tuple(path_names)
+                    ],
+                    [
+                        self.prefix + name.replace("*", key_name)
+                        for name in _tuple(key_names)
                     ],
                     pattern,
                 )
 
     def transfers(self, paths):
-        """Yields `(our paths, its keys, pattern)` of each array of a model
+        """Yields `(paths, keys, pattern)` of each array of a model
         that has these paths."""
         names = _group_by_template(paths)
-        for ours, theirs, pattern in self.entries():
+        for path_names, key_names, pattern in self.entries():
             groups = {}  # blocks that share a key are stacked in it, in order
-            for index in _indices(ours[0], names):
-                keys = tuple(_fill(name, index) for name in theirs)
+            for index in _indices(path_names[0], names):
+                keys = tuple(_fill(name, index) for name in key_names)
                 group = groups.setdefault(keys, [])
-                group += [_fill(name, index) for name in ours]
+                group += [_fill(name, index) for name in path_names]
             for keys, group in groups.items():
                 yield group, keys, pattern
 
     def paths(self, arrays):
-        """Lists our paths of the arrays that a checkpoint holds."""
+        """Lists keras_vit paths of the arrays that a checkpoint holds."""
         paths, names = [], _group_by_template(arrays)
-        for ours, theirs, _ in self.entries():
-            indices = _indices(theirs[0], names)
-            if indices and "{i}" in ours[0] and "{i}" not in theirs[0]:
-                shape = np.shape(arrays[theirs[0]])
+        for path_names, key_names, _ in self.entries():
+            indices = _indices(key_names[0], names)
+            if indices and "{i}" in path_names[0] and "{i}" not in key_names[0]:
+                shape = np.shape(arrays[key_names[0]])
                 indices = [{"i": i} for i in range((*shape, 0)[0])]
-            paths += [_fill(name, index) for index in indices for name in ours]
+            paths += [
+                _fill(name, index) for index in indices for name in path_names
+            ]
         return paths
 
     def key(self, path):
-        """Returns the key of one of our paths; the path itself if the map has
+        """Returns the key of a keras_vit path; the path itself if the map has
         no key for it."""
         for _, keys, _ in self.transfers([path]):
             return " + ".join(keys)
         return path
 
     def unmapped_paths(self, weights):
-        """Lists our paths that have no key."""
+        """Lists keras_vit paths that have no key."""
         found = {p for paths, _, _ in self.transfers(weights) for p in paths}
         return sorted(set(weights) - found)
 
@@ -165,7 +171,7 @@ class WeightMap:
 
 
 def from_checkpoint(arrays, weight_map, heads=None):
-    """Returns weights under our paths from a checkpoint's arrays, exactly.
+    """Converts a checkpoint's arrays to weights under keras_vit paths.
 
     Args:
         arrays: Dict of a checkpoint's keys to arrays.
@@ -174,7 +180,7 @@ def from_checkpoint(arrays, weight_map, heads=None):
             with the channels of a head; or a pair, the second a decoder's.
 
     Returns:
-        Dict of our paths to arrays.
+        Dict of keras_vit paths to arrays.
 
     Raises:
         ValueError: if keys are unknown, or arrays are missing or of the wrong
@@ -209,10 +215,10 @@ def from_checkpoint(arrays, weight_map, heads=None):
 
 
 def to_checkpoint(weights, weight_map, heads=None):
-    """Returns a checkpoint's arrays from weights under our paths, exactly.
+    """Converts weights under keras_vit paths to a checkpoint's arrays.
 
     Args:
-        weights: Dict of our paths to arrays.
+        weights: Dict of keras_vit paths to arrays.
         weight_map: The `WeightMap` to write.
         heads: As in `from_checkpoint`.
 
@@ -288,7 +294,7 @@ def _transform(arrays, pattern, count, heads):
 
 
 # A number in a template: its letter, whether the checkpoint counts from 0
-# where we count from 1, and whether the number has at least two digits.
+# where keras_vit counts from 1, and whether the number has at least two digits.
 _NUMBER = re.compile(r"\{(\w)(-1)?(:02)?\}")
 
 

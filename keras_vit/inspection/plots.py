@@ -173,13 +173,13 @@ def plot_position_similarity(similarity, title=""):
     tall = 3.9 * picture.shape[0] / picture.shape[1]
     figure = _figure(4.9, min(max(tall, 1.2), 8) + 0.6, title)
     axes = figure.subplots()
-    drawn = axes.imshow(picture, cmap="viridis", vmin=-1, vmax=1)
+    image = axes.imshow(picture, cmap="viridis", vmin=-1, vmax=1)
     _label_tiles(
         axes,
         (centres_y, rows + 1, "patch row"),
         (centres_x, columns + 1, "patch column"),
     )
-    bar = figure.colorbar(drawn, ax=axes, shrink=0.8)
+    bar = figure.colorbar(image, ax=axes, shrink=0.8)
     bar.set_label("cosine similarity", fontsize=8)
     bar.ax.tick_params(labelsize=7)
     return figure
@@ -220,12 +220,12 @@ def plot_token_norms(norms, layout, image=0, title=""):
     left.xaxis.get_major_locator().set_params(integer=True)
     left.legend(frameon=False, fontsize=8)
     _style(left)
-    drawn = right.imshow(
+    mappable = right.imshow(
         norms[-1, image, first:].reshape(layout.grid), cmap="magma"
     )
     right.set_title("patches after the last layer", fontsize=9, color=_DARK)
     _hide_ticks(right)
-    figure.colorbar(drawn, ax=right, shrink=0.8).ax.tick_params(labelsize=7)
+    figure.colorbar(mappable, ax=right, shrink=0.8).ax.tick_params(labelsize=7)
     return figure
 
 

@@ -173,7 +173,7 @@ def test_other_heads_than_a_reader_takes_are_said(tmp_path):
     )
     source, target = (tmp_path / name for name in ("a.npz", "timm.pth"))
     keras_vit.converters.save(model, source)  # Google's layout stores it
-    message = "cannot say that it has 4 heads of"
+    message = "cannot store that it has 4 heads of"
     with pytest.warns(UserWarning, match=message) as caught:
         keras_vit.converters.save(model, target, "timm")
     assert __file__ in {warning.filename for warning in caught}

@@ -138,9 +138,9 @@ def test_weights_alone_are_asked_for_their_code(tmp_path):
     model = keras_vit.VisionTransformer(**SIZES)
     path = tmp_path / "model.weights.h5"
     model.save_weights(path)
-    with pytest.raises(ValueError, match="does not tell activation, norm_ep"):
+    with pytest.raises(ValueError, match="does not store activation, norm_ep"):
         load(path)
-    with pytest.raises(ValueError, match="does not tell activation, norm_ep"):
+    with pytest.raises(ValueError, match="does not store activation, norm_ep"):
         _cli.convert(path, tmp_path / "a.npz", to="vit_jax")
     assert_same(load(path, "vit_jax"), model)
     told = {"activation": "gelu_tanh", "norm_epsilon": 1e-6}

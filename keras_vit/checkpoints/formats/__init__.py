@@ -51,7 +51,7 @@ def get_weight_map(layout, weights=()):
     Args:
         layout: String: a name, or `name:variant`. Without a variant it is the
             first that has a key for every weight, or the first.
-        weights: Our paths of what is to be written.
+        weights: keras_vit paths of what is to be written.
 
     Raises:
         ValueError: if there is no such layout or variant.
@@ -137,7 +137,7 @@ def implied_arguments(layout, weight_map, paths):
     Args:
         layout: Name of the layout.
         weight_map: The `WeightMap` of the file.
-        paths: Our paths of its arrays.
+        paths: keras_vit paths of its arrays.
     """
     layout, variant = LAYOUTS[layout.partition(":")[0]], weight_map.variant
     family = infer.family(paths)

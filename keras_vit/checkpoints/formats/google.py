@@ -42,20 +42,20 @@ _NOT_ON_PYPI = "the original code is not on PyPI"
 _INPUT_POSITIONS = "Transformer/posembed_input/pos_embedding"
 
 
-def _attention(ours, theirs):
+def _attention(path, key):
     return (
         *(
-            (f"{ours}/{name}/*", f"{theirs}/{name}/*", "heads")
+            (f"{path}/{name}/*", f"{key}/{name}/*", "heads")
             for name in ("query", "key", "value")
         ),
-        (f"{ours}/attention_output/*", f"{theirs}/out/*", "merge"),
+        (f"{path}/attention_output/*", f"{key}/out/*", "merge"),
     )
 
 
-def _mlp(ours, theirs):
+def _mlp(path, key):
     return (
-        (f"{ours}/dense_1/*", f"{theirs}/Dense_0/*", "linear"),
-        (f"{ours}/dense_2/*", f"{theirs}/Dense_1/*", "linear"),
+        (f"{path}/dense_1/*", f"{key}/Dense_0/*", "linear"),
+        (f"{path}/dense_2/*", f"{key}/Dense_1/*", "linear"),
     )
 
 
@@ -86,20 +86,20 @@ _NAMES = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 
 def _resnet_v1(group_norm):
     """The ResNet of vit_jax's hybrids, and big_vision's bit.py."""
-    ours, unit = "stage_{s}_unit_{u}", "block{s}/unit{u}"
+    path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u}"
     layers = [
         ("root_conv/*", "conv_root/*", "conv"),
         ("root_norm/*", "gn_root/*", group_norm),
     ]
-    for our_name, name in (
+    for path_name, name in (
         ("1", "1"),
         ("2", "2"),
         ("3", "3"),
         ("proj", "_proj"),
     ):
         layers += [
-            (f"{ours}/conv_{our_name}/*", f"{unit}/conv{name}/*", "conv"),
-            (f"{ours}/norm_{our_name}/*", f"{unit}/gn{name}/*", group_norm),
+            (f"{path}/conv_{path_name}/*", f"{unit}/conv{name}/*", "conv"),
+            (f"{path}/norm_{path_name}/*", f"{unit}/gn{name}/*", group_norm),
         ]
     return tuple(layers)
 
@@ -205,20 +205,20 @@ BIG_VISION = Layout(
 
 def _big_transfer():
     """The released files, written by TensorFlow."""
-    ours, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
+    path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
     conv = "standardized_conv2d/*"
     layers = [("root_conv/*", f"root_block/{conv}", "conv")]
     for number, letter in zip("123", "abc", strict=True):
         layers += [
             (
-                f"{ours}/norm_{number}/*",
+                f"{path}/norm_{number}/*",
                 f"{unit}/{letter}/group_norm/*",
                 "norm",
             ),
-            (f"{ours}/conv_{number}/*", f"{unit}/{letter}/{conv}", "conv"),
+            (f"{path}/conv_{number}/*", f"{unit}/{letter}/{conv}", "conv"),
         ]
     layers += [
-        (f"{ours}/conv_proj/*", f"{unit}/a/proj/{conv}", "conv"),
+        (f"{path}/conv_proj/*", f"{unit}/a/proj/{conv}", "conv"),
         ("final_norm/*", "group_norm/*", "norm"),
         ("head/*", "head/conv2d/*", "pointwise"),
     ]
@@ -227,15 +227,15 @@ def _big_transfer():
 
 def _bit_paper():
     """big_vision's bit_paper.py, which renames the released files so."""
-    ours, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
+    path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
     layers = [("root_conv/*", "root_block/conv_root/*", "conv")]
     for number in "123":
         layers += [
-            (f"{ours}/norm_{number}/*", f"{unit}/gn{number}/*", "group_norm"),
-            (f"{ours}/conv_{number}/*", f"{unit}/conv{number}/*", "conv"),
+            (f"{path}/norm_{number}/*", f"{unit}/gn{number}/*", "group_norm"),
+            (f"{path}/conv_{number}/*", f"{unit}/conv{number}/*", "conv"),
         ]
     layers += [
-        (f"{ours}/conv_proj/*", f"{unit}/conv_proj/*", "conv"),
+        (f"{path}/conv_proj/*", f"{unit}/conv_proj/*", "conv"),
         ("final_norm/*", "norm-pre-head/*", "group_norm"),
         ("head/*", "head/*", "linear"),
     ]

@@ -50,7 +50,7 @@ _SWIGLU = _Blocks(("norm1", "norm2"), ("mlp.weights_in", "mlp.weights_out"))
 
 
 def _layers(prefix, blocks, tokens, head="classifier"):
-    ours, block = "block_{i}", f"{prefix}encoder.layer.{{i}}"
+    path, block = "block_{i}", f"{prefix}encoder.layer.{{i}}"
     embeddings = f"{prefix}embeddings"
     positions = ("position_embedding/embedding", "position_embeddings", "array")
     return (
@@ -61,28 +61,28 @@ def _layers(prefix, blocks, tokens, head="classifier"):
         ),
         ("class_token/tokens", f"{embeddings}.cls_token", "array"),
         *(
-            (our_name, f"{embeddings}.{name}", parameter_type)
-            for our_name, name, parameter_type in (*tokens, positions)
+            (path_name, f"{embeddings}.{name}", parameter_type)
+            for path_name, name, parameter_type in (*tokens, positions)
         ),
-        (f"{ours}/norm_1/*", f"{block}.{blocks.norms[0]}.*", "norm"),
+        (f"{path}/norm_1/*", f"{block}.{blocks.norms[0]}.*", "norm"),
         *(
             (
-                f"{ours}/attention/{name}/*",
+                f"{path}/attention/{name}/*",
                 f"{block}.attention.attention.{name}.*",
                 "heads",
             )
             for name in QKV
         ),
         (
-            f"{ours}/attention/attention_output/*",
+            f"{path}/attention/attention_output/*",
             f"{block}.attention.output.dense.*",
             "merge",
         ),
-        (f"{ours}/scale_1/gamma", f"{block}.layer_scale1.lambda1", "array"),
-        (f"{ours}/norm_2/*", f"{block}.{blocks.norms[1]}.*", "norm"),
-        (f"{ours}/mlp/dense_1/*", f"{block}.{blocks.mlp[0]}.*", "linear"),
-        (f"{ours}/mlp/dense_2/*", f"{block}.{blocks.mlp[1]}.*", "linear"),
-        (f"{ours}/scale_2/gamma", f"{block}.layer_scale2.lambda1", "array"),
+        (f"{path}/scale_1/gamma", f"{block}.layer_scale1.lambda1", "array"),
+        (f"{path}/norm_2/*", f"{block}.{blocks.norms[1]}.*", "norm"),
+        (f"{path}/mlp/dense_1/*", f"{block}.{blocks.mlp[0]}.*", "linear"),
+        (f"{path}/mlp/dense_2/*", f"{block}.{blocks.mlp[1]}.*", "linear"),
+        (f"{path}/scale_2/gamma", f"{block}.layer_scale2.lambda1", "array"),
         ("encoder_norm/*", f"{prefix}layernorm.*", "norm"),
         ("pre_logits/*", f"{prefix}pooler.dense.*", "linear"),
         ("head/*", f"{head}.*", "linear"),

@@ -32,7 +32,8 @@ class Layout:
             it (or if the layout is explicit).
         position_prefixes: Dict of variants to the possible values of
             `position_prefix`, the likeliest first; "" for other variants.
-        implied: Function from a variant and our paths to further arguments.
+        implied: Function from a variant and keras_vit paths to further
+            arguments.
         stem: Dict of the constants of a hybrid's ResNet.
         resnets: Dict of variants to `(preactivation, constants)` of ResNets
             alone (BiT).
@@ -91,11 +92,11 @@ def replace_layers(layers, renamed=(), without=()):
     Args:
         layers: Tuple as in `WeightMap`.
         renamed: Dict of its names to other names.
-        without: Tuple of what our names of layers to leave out begin with.
+        without: Tuple of prefixes of keras_vit names of layers to leave out.
     """
     renamed = dict(renamed)
     return tuple(
-        (ours, renamed.get(theirs, theirs), parameter_type)
-        for ours, theirs, parameter_type in layers
-        if not "".join(ours).startswith(tuple(without))
+        (path, renamed.get(key, key), parameter_type)
+        for path, key, parameter_type in layers
+        if not "".join(path).startswith(tuple(without))
     )

@@ -1,4 +1,4 @@
-"""Meta's code bases beside DeiT, which is in timm's layout: DINOv2 and MAE.
+"""Meta's code bases DINOv2 and MAE. (DeiT's files have timm's layout.)
 
 https://github.com/facebookresearch/dinov2 (layout "dinov2") and
 https://github.com/facebookresearch/mae ("mae")
@@ -77,22 +77,22 @@ def mae_decoder(encoder, blocks, decoder_blocks, prefix=""):
             return tuple(moved(name, old, new) for name in names)
         return new + names.removeprefix(old)
 
-    ours = "decoder/"
+    path = "decoder/"
     return (
-        (f"{ours}embedding/*", f"{prefix}decoder_embed.*", "linear"),
-        (f"{ours}mask_token/tokens", f"{prefix}mask_token", "array"),
+        (f"{path}embedding/*", f"{prefix}decoder_embed.*", "linear"),
+        (f"{path}mask_token/tokens", f"{prefix}mask_token", "array"),
         (
-            f"{ours}position_embedding/embedding",
+            f"{path}position_embedding/embedding",
             f"{prefix}decoder_pos_embed",
             "array",
         ),
         *(
-            (moved(our, "", ours), moved(their, blocks, decoder_blocks), type_)
+            (moved(our, "", path), moved(their, blocks, decoder_blocks), type_)
             for our, their, type_ in encoder
             if "".join(our).startswith("block_")
         ),
-        (f"{ours}norm/*", f"{prefix}decoder_norm.*", "norm"),
-        (f"{ours}prediction/*", f"{prefix}decoder_pred.*", "linear"),
+        (f"{path}norm/*", f"{prefix}decoder_norm.*", "norm"),
+        (f"{path}prediction/*", f"{prefix}decoder_pred.*", "linear"),
     )
 
 

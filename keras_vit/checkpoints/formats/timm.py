@@ -31,17 +31,17 @@ _BIT_CONSTANTS = {
 }
 
 
-def mlp(ours, theirs, names=("fc1", "fc2")):
+def mlp(path, key, names=("fc1", "fc2")):
     return (
-        (f"{ours}/dense_1/*", f"{theirs}.{names[0]}.*", "linear"),
-        (f"{ours}/dense_2/*", f"{theirs}.{names[1]}.*", "linear"),
+        (f"{path}/dense_1/*", f"{key}.{names[0]}.*", "linear"),
+        (f"{path}/dense_2/*", f"{key}.{names[1]}.*", "linear"),
     )
 
 
 def encoder(mlp_names=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma")):
     """Returns the layers of a Vision Transformer with its heads."""
-    ours, block = "block_{i}", "blocks.{i}"
-    attention, pooling = f"{ours}/attention", "pooling/attention"
+    path, block = "block_{i}", "blocks.{i}"
+    attention, pooling = f"{path}/attention", "pooling/attention"
     return (
         ("patch_embedding/*", "patch_embed.proj.*", "conv"),
         ("class_token/tokens", "cls_token", "array"),
@@ -49,7 +49,7 @@ def encoder(mlp_names=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma")):
         ("register_tokens/tokens", "reg_token", "array"),
         ("position_embedding/embedding", "pos_embed", "array"),
         ("pre_norm/*", "norm_pre.*", "norm"),
-        (f"{ours}/norm_1/*", f"{block}.norm1.*", "norm"),
+        (f"{path}/norm_1/*", f"{block}.norm1.*", "norm"),
         (
             tuple(f"{attention}/{name}/*" for name in QKV),
             f"{block}.attn.qkv.*",
@@ -58,10 +58,10 @@ def encoder(mlp_names=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma")):
         (f"{attention}/query_norm/*", f"{block}.attn.q_norm.*", "norm"),
         (f"{attention}/key_norm/*", f"{block}.attn.k_norm.*", "norm"),
         (f"{attention}/attention_output/*", f"{block}.attn.proj.*", "merge"),
-        (f"{ours}/scale_1/gamma", f"{block}.{scales[0]}", "array"),
-        (f"{ours}/norm_2/*", f"{block}.norm2.*", "norm"),
-        *mlp(f"{ours}/mlp", f"{block}.mlp", mlp_names),
-        (f"{ours}/scale_2/gamma", f"{block}.{scales[1]}", "array"),
+        (f"{path}/scale_1/gamma", f"{block}.{scales[0]}", "array"),
+        (f"{path}/norm_2/*", f"{block}.norm2.*", "norm"),
+        *mlp(f"{path}/mlp", f"{block}.mlp", mlp_names),
+        (f"{path}/scale_2/gamma", f"{block}.{scales[1]}", "array"),
         ("encoder_norm/*", "norm.*", "norm"),
         ("pooling/probe", "attn_pool.latent", "array"),
         (f"{pooling}/query/*", "attn_pool.q.*", "heads"),
@@ -81,19 +81,19 @@ def encoder(mlp_names=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma")):
 
 def _resnet(prefix, root="stem."):
     """ResNetV2, of hybrids and of BiT; its numbers begin at 0."""
-    ours = "stage_{s}_unit_{u}"
+    path = "stage_{s}_unit_{u}"
     unit = f"{prefix}stages.{{s-1}}.blocks.{{u-1}}"
     layers = [
         ("root_conv/*", f"{prefix}{root}conv.*", "conv"),
         ("root_norm/*", f"{prefix}{root}norm.*", "norm"),
     ]
-    for our_name, conv, norm in (
+    for path_name, conv, norm in (
         *((number, f"conv{number}", f"norm{number}") for number in "123"),
         ("proj", "downsample.conv", "downsample.norm"),
     ):
         layers += [
-            (f"{ours}/conv_{our_name}/*", f"{unit}.{conv}.*", "conv"),
-            (f"{ours}/norm_{our_name}/*", f"{unit}.{norm}.*", "norm"),
+            (f"{path}/conv_{path_name}/*", f"{unit}.{conv}.*", "conv"),
+            (f"{path}/norm_{path_name}/*", f"{unit}.{norm}.*", "norm"),
         ]
     return tuple(layers)
 
