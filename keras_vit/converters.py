@@ -150,7 +150,7 @@ def describe(model):
     """
     encoder = getattr(model, "encoder", model)
     if encoder is model:
-        variables = models.variables_of(model)
+        variables = models.weights_by_path(model)
     else:
         variables = model.variables_by_path()
     weights = {
@@ -229,14 +229,14 @@ def _load_keras(checkpoint):
             f"{checkpoint.path!r} cannot be loaded. {error}"
         ) from error
     # Keras ignores arrays that no layer asks for; this raises for them.
-    models.load_into(model, checkpoint, checkpoint.stored.get("grid_size"))
+    models.load_weights(model, checkpoint, checkpoint.stored.get("grid_size"))
     return model
 
 
 def _build_arguments(checkpoint):
     """Return the arguments that build the model a checkpoint was made from."""
     has_head = "head/kernel" in checkpoint.weights
-    arguments = {"include_top": has_head, **checkpoint.built}
+    arguments = {"include_top": has_head, **checkpoint.build_arguments}
     if has_head:
         arguments.pop("pooling", None)  # inferred with the architecture
     else:

@@ -10,6 +10,7 @@ import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.report import report
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from tests import golden_data
@@ -139,7 +140,7 @@ def test_group_norms_of_other_versions(case, shape, tmp_path):
 
 @pytest.mark.parametrize("case", ["vit_jax_hybrid_small_stem", "bit_paper"])
 def test_inspect(case):
-    text = _cli.inspect(golden_data.weights_path(case))
+    text = report(golden_data.weights_path(case))
     epsilon = 1e-6 if "hybrid" in case else 1e-5
     assert f"group_norm_epsilon   {epsilon}" in text
     assert "resnet_layers" in text

@@ -47,16 +47,7 @@ FRAMEWORKS = {"keras", "jax", "torch", "tensorflow"}
 # What is still wrong, as pairs of subpackages or files: the one that imports,
 # and what it imports. (In a cycle, also modules.) A test fails when an entry is
 # not needed any more.
-KNOWN = {
-    "cycles": {
-        ("training", "keras_vit"),
-        ("keras_vit.training._data", "training"),
-    },
-    "private_imports": {
-        ("tools/benchmarks/masked.py", "training"),
-        ("tools/benchmarks/pipeline.py", "training"),
-    },
-}
+KNOWN = {}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,6 @@ import zipfile
 
 import ml_dtypes
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from keras_vit.checkpoints import _archives
 from keras_vit.checkpoints import torch_files
@@ -375,6 +373,8 @@ def _write_npz(items, path):
 
 
 def _read_safetensors(path):
+    import safetensors  # not before it is needed
+
     arrays, problems = {}, []
     kind, errors = "a .safetensors file", (safetensors.SafetensorError,)
     with (
@@ -392,6 +392,8 @@ def _read_safetensors(path):
 
 
 def _write_safetensors(items, path):
+    import safetensors.numpy
+
     # The library copies the memory of an array as it is, whatever its strides.
     arrays = {key: np.require(array, None, "C") for key, array in items}
     safetensors.numpy.save_file(arrays, path, metadata={"format": "pt"})

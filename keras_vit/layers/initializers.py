@@ -16,7 +16,9 @@ import keras
 import numpy as np
 from keras import ops
 
-_SLICE_SIZE = 2**17  # elements per random generator
+# Elements per random generator. A 768 x 3072 kernel is filled in 17 ms by one
+# thread, in 6 ms by two (2 cores, the fastest of 40 each, interleaved).
+_SLICE_SIZE = 2**16
 _skip = contextvars.ContextVar("skip_init", default=False)
 
 

@@ -496,7 +496,8 @@ def check_given(config, names):
     if missing:
         raise ValueError(
             f"{', '.join(missing)} must be given where there are no `weights` "
-            "to take them from."
+            "to take them from. Received: "
+            f"{', '.join(f'{name}=None' for name in missing)}"
         )
 
 

@@ -1,11 +1,13 @@
 from keras_vit.training._ablation import PLACES as PLACES
 from keras_vit.training._ablation import write_ablation as write_ablation
+from keras_vit.training._batches import Batches as Batches
 from keras_vit.training._checkpoints import Checkpoints as Checkpoints
 from keras_vit.training._checkpoints import Preempted as Preempted
 from keras_vit.training._common_flags import TrainingFlags as TrainingFlags
 from keras_vit.training._data import Data as Data
-from keras_vit.training._data import find_data as find_data
+from keras_vit.training._digits import train_batches as train_batches
 from keras_vit.training._files import picture as picture
+from keras_vit.training._find_data import find_data as find_data
 from keras_vit.training._fit import fit as fit
 from keras_vit.training._fit import jit_compile as jit_compile
 from keras_vit.training._flags import UserError as UserError
@@ -62,6 +64,7 @@ from keras_vit.training._presets import FINE_TUNING as FINE_TUNING
 from keras_vit.training._presets import PRESETS as PRESETS
 from keras_vit.training._protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.training._randaugment import AUGREG as AUGREG
+from keras_vit.training._randaugment import randaugment as randaugment
 from keras_vit.training._results import FILES as FILES
 from keras_vit.training._run_state import Diverged as Diverged
 from keras_vit.training._schedules import DECAYS as DECAYS

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_vit.training._data import share_of
+from keras_vit.training._find_data import share_of
 from keras_vit.training._flags import check_names
 from keras_vit.training._flags import check_numbers
 from keras_vit.training._flags import flag

@@ -6,8 +6,8 @@ import pathlib
 import keras
 
 from keras_vit._logging import show
-from keras_vit.training._data import find_data
-from keras_vit.training._data import share_of
+from keras_vit.training._find_data import find_data
+from keras_vit.training._find_data import share_of
 from keras_vit.training._flags import before_training
 from keras_vit.training._flags import require
 from keras_vit.training._job import train

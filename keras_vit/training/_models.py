@@ -7,7 +7,8 @@ import pathlib
 import keras
 import numpy as np
 
-import keras_vit
+from keras_vit import converters
+from keras_vit import models
 from keras_vit.checkpoints import Checkpoint
 from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints import resolve_weights
@@ -200,7 +201,7 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
     else:
         # The paper takes the whole pre-training head away, both its layers.
         arguments["representation_size"] = None
-    built = keras_vit.converters.load(checkpoint, include_top=True, **arguments)
+    built = converters.load(checkpoint, include_top=True, **arguments)
     # Also where the number of classes stays the same.
     zero_head(built)
     return built
@@ -215,7 +216,7 @@ def _build_new(model, patch_size, arguments):
         arguments = _without_remat(arguments)
     if model in COMPACT:
         arguments = {**arguments, "name": model.replace("-", "_")}
-    return getattr(keras_vit, name)(**{**sizes, **arguments})
+    return getattr(models, name)(**{**sizes, **arguments})
 
 
 def _without_remat(arguments):

@@ -9,7 +9,7 @@ import time
 
 import keras
 
-import keras_vit
+from keras_vit import converters
 from keras_vit._logging import logger
 from keras_vit.converters import write_keras
 from keras_vit.models import Model
@@ -46,7 +46,7 @@ def save_model(model, output):
     # What Google's layouts do not tell is in Keras's file: another GELU, ...
     layout = layout_of(model)
     weights = output / ("model.npz" if layout else "model.weights.h5")
-    keras_vit.converters.save(model, weights, layout, overwrite=True)
+    converters.save(model, weights, layout, overwrite=True)
 
 
 def facts_of(job, model, row, started):

@@ -9,8 +9,9 @@ from typing import Any
 import keras
 import numpy as np
 
-import keras_vit
+from keras_vit import converters
 from keras_vit._warnings import warn
+from keras_vit.evaluation import softmax
 from keras_vit.models import Model
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training._models import model_facts
@@ -145,7 +146,7 @@ def _run_facts(folder):
 
 
 def _load(checkpoint, image_size):
-    loaded = keras_vit.converters.load(checkpoint)
+    loaded = converters.load(checkpoint)
     found = loaded.input_shape[1:]
     overrides = {}
     if image_size and found[:2] not in (
@@ -163,7 +164,7 @@ def _load(checkpoint, image_size):
         overrides["pooling"] = "token" if "class_token" in names else "gap"
     if not overrides:
         return loaded
-    return keras_vit.converters.load(checkpoint, **overrides)
+    return converters.load(checkpoint, **overrides)
 
 
 def head_of(model):
@@ -203,7 +204,7 @@ def probabilities(model, outputs):
             "The model's head must give logits or end in softmax. It ends in "
             f"{getattr(activation, '__name__', activation)!r}."
         )
-    return keras_vit.evaluation.softmax(outputs)
+    return softmax(outputs)
 
 
 def features_of(model):

@@ -3,7 +3,7 @@ import pytest
 from keras import ops
 
 from keras_vit import pretraining
-from keras_vit.layers._position_embedding import sincos_positions
+from keras_vit.layers.positions import sincos_positions
 from tests.pretraining import small
 
 

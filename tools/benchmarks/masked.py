@@ -146,8 +146,8 @@ def _tune(paths):
 
 
 def _batches(source, chosen, seed):
-    from keras_vit.training._batches import Batches
-    from keras_vit.training._digits import train_batches
+    from keras_vit.training import Batches
+    from keras_vit.training import train_batches
 
     rules = Batches(8, BATCH, seed=seed)
     return train_batches(source.images[chosen], source.labels[chosen], rules)

@@ -98,7 +98,7 @@ def _alone(kind):
     pixels = rng.integers(0, 256, (64, SIZE, SIZE, 3)).astype(np.uint8)
     images = tf.data.Dataset.from_tensor_slices(pixels).repeat()
     if kind == "ours":
-        from keras_vit.training._randaugment import randaugment
+        from keras_vit.training import randaugment
 
         augment = randaugment(LEVEL, SIZE)
         images = images.enumerate().map(
