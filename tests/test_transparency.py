@@ -443,13 +443,6 @@ def test_tf_function(make, jit_compile):
         assert_close(a, b, 5e-5)
 
 
-@on_tensorflow
-def test_vectorized_map():
-    model = random(vit)
-    found = tf.vectorized_map(lambda image: model(image[None])[0], IMAGES)
-    assert_close(found, model(IMAGES), 5e-5)
-
-
 @on_tensorflow  # Keras always compiles under JAX
 @pytest.mark.parametrize("make", [vit, hybrid])
 def test_fit_and_predict_of_a_compiled_model(make):
