@@ -21,7 +21,6 @@ TEXTS["recipes/README.md"] = (ROOT / "recipes" / "README.md").read_text()
 # What a program of `tools/` takes is said here.
 SOURCES = {
     "convert": ("keras_vit/convert.py",),
-    "inspect": ("keras_vit/inspection/command_line.py",),
     "report": ("keras_vit/inspection/command_line.py",),
     "export": ("keras_vit/exporting/command_line.py",),
     "benchmark": ("tools/benchmark.py",),
@@ -81,7 +80,7 @@ def test_options_are_those_of_the_programs():
         if program not in there:
             there[program] = options_of(program) | {"--help"}
         assert not options - there[program], (page, program)
-    assert {"convert", "inspect", "finetune_cifar", "predict"} <= there.keys()
+    assert {"convert", "report", "finetune_cifar", "predict"} <= there.keys()
 
 
 def test_options_alone_are_somebodys():
