@@ -57,7 +57,7 @@ def jit_compile():
     `tf.distribute` strategy Keras's "auto" is right: XLA has no collectives on
     CPUs.
 
-    The first batch of a shape takes longer, by about the time of five batches.
+    The first batch of each shape takes some batches longer, to compile.
     """
     if keras.config.backend() != "tensorflow":
         return "auto"
