@@ -2,9 +2,9 @@
 
 `_KERNELS` lists them. Where it has none, and for tensors that a kernel does not
 support, `keras.ops` computes the same; the tests compare the two. TensorFlow
-has none: with `compile(jit_compile=True)`, which Keras does not choose by
-itself on a CPU, XLA compiles Keras's own operations as well (ViT-S/16, batch of
-8, 2 cores: 386 ms an inference; with attention in the layout below 396 ms).
+has none. Those of earlier versions imitated patterns of its graph optimizer and
+saved 11 % of a training step and 4 % of an inference (ViT-S/16, batch of 8, two
+idle cores, best of 4 and 6: 1.30 s instead of 1.46, 0.405 instead of 0.423).
 """
 
 import logging

@@ -9,7 +9,6 @@ from keras_vit.training._digits import train_batches as train_batches
 from keras_vit.training._files import picture as picture
 from keras_vit.training._find_data import find_data as find_data
 from keras_vit.training._fit import fit as fit
-from keras_vit.training._fit import jit_compile as jit_compile
 from keras_vit.training._flags import UserError as UserError
 from keras_vit.training._flags import before_training as before_training
 from keras_vit.training._flags import check_names as check_names

@@ -48,33 +48,6 @@ def fit(model, train, test, *, steps, interval, callbacks, checkpoints, done=0):
     assign_averages(model)
 
 
-def jit_compile():
-    """Returns the argument `jit_compile` of `model.compile` for this machine.
-
-    It is True for TensorFlow on CPUs alone, and Keras's "auto" elsewhere. There
-    "auto" means no XLA, without which TensorFlow runs each element-wise
-    operation of a Transformer as a pass over memory of its own. Within a
-    `tf.distribute` strategy Keras's "auto" is right: XLA has no collectives on
-    CPUs.
-
-    The first batch of each shape takes some batches longer, to compile.
-    """
-    if keras.config.backend() != "tensorflow":
-        return "auto"
-    import tensorflow as tf
-
-    kinds = {device.device_type for device in tf.config.list_physical_devices()}
-    if kinds != {"CPU"} or tf.distribute.has_strategy():
-        return "auto"
-    return True
-
-
-def use_xla_to_predict(model):
-    """Has a model that was never compiled predict as `jit_compile` says."""
-    if not model.compiled and jit_compile() is True:
-        model.jit_compile = True
-
-
 class _Averages(keras.callbacks.Callback):
     """Evaluates averaged weights, and trains on with the raw ones.
 

@@ -15,7 +15,6 @@ from keras_vit._warnings import warn
 from keras_vit.training._checkpoints import Checkpoints
 from keras_vit.training._data import Data
 from keras_vit.training._fit import fit
-from keras_vit.training._fit import jit_compile
 from keras_vit.training._flags import before_training
 from keras_vit.training._losses import loss_of
 from keras_vit.training._metrics import MetricsFile
@@ -210,9 +209,7 @@ def _prepare(job, chosen, output, scope):
     batches_from(0)  # what is wrong with it is said now
     test = job.evaluation(batch_size=part_size, **options)
     optimizer, rate = job.optimizer()
-    model.compile(
-        optimizer=optimizer, jit_compile=jit_compile(), **_judged(job)
-    )
+    model.compile(optimizer=optimizer, **_judged(job))
     checkpoints = Checkpoints(
         output / CHECKPOINTS,
         parts * (config.checkpoint_every or job.interval),

@@ -6,7 +6,6 @@ import sys
 import keras
 import numpy as np
 
-from keras_vit.training._fit import use_xla_to_predict
 from keras_vit.training._tf_batches import bad_label
 from keras_vit.training._tf_batches import unreadable
 
@@ -28,7 +27,6 @@ def outputs(model, batches, total, limit=None):
         ValueError: if an image cannot be read, or a label is out of range;
             the message names the image, or the data set and its split.
     """
-    use_xla_to_predict(model)
     total = min(total, limit or total)
     bar = keras.utils.Progbar(
         total, unit_name="image", verbose=int(sys.stdout.isatty())
