@@ -212,7 +212,7 @@ def check_representable(arguments, layout):
 def _position_reasons(arguments, layout, variant):
     mode = arguments["position_embedding"]
     placement = arguments.get("position_placement", "stem")
-    if mode in ("learned_2d", "relative"):
+    if mode not in ("learned", "sincos2d", "none"):
         yield f"it has no place for {mode} positions"
     elif placement != "stem":
         yield f"it has no place for positions in {placement}"
