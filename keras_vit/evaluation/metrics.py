@@ -5,17 +5,17 @@ import pathlib
 
 import numpy as np
 
-# Probabilities in half precision may sum to 1 +- this.
+# Rounding error of a sum of probabilities in half precision.
 _SUM_TOLERANCE = 1e-3
 
 
 def accuracy(scores, labels, k=1):
-    """Return the top-k accuracy.
+    """Returns the top-k accuracy.
 
     Args:
         scores: Array of shape `(images, classes)`: logits or probabilities.
-            Of equal scores, the class of lower index ranks higher, as in
-            `argmax`.
+            If scores are equal, the class with the lower index ranks higher,
+            as in `argmax`.
         labels: Array of shape `(images,)` of integers in [0, classes).
         k: Integer from 1 to the number of classes.
 
@@ -40,23 +40,23 @@ def accuracy(scores, labels, k=1):
 
 
 def softmax(logits):
-    """Return the softmax of each row, in float64."""
+    """Returns the softmax of each row, in float64."""
     logits = check_scores(logits, "logits").astype(np.float64)
     exp = np.exp(logits - logits.max(axis=1, keepdims=True))
     return exp / exp.sum(axis=1, keepdims=True)
 
 
 def real_accuracy(scores, labels):
-    """Return the accuracy on ImageNet's reassessed labels (ReaL).
+    """Returns the accuracy on ImageNet's reassessed labels (ReaL).
 
     An image counts as correct if its top class is one of its labels. Images
     without labels are ignored, as in google-research/reassessed-imagenet.
     From "Are we done with ImageNet?" (https://arxiv.org/abs/2006.07159).
 
     Args:
-        scores: Array of shape `(images, classes)`.
-        labels: For each image the list of its classes, which may be empty;
-            or an array of shape `(images, classes)`, positive where a class
+        scores: Array of shape `(images, classes)`: logits or probabilities.
+        labels: List with one list of classes per image, which may be empty;
+            or array of shape `(images, classes)`, positive where a class
             applies.
 
     Returns:
@@ -100,15 +100,15 @@ def _multi_hot(labels, images, classes):
 
 
 def read_real(path):
-    """Read `real.json`, which lists the labels of each validation image.
+    """Reads the ReaL labels of ImageNet's validation images.
 
     Args:
-        path: String or path of the file, from
+        path: String or path of `real.json`, from
             https://github.com/google-research/reassessed-imagenet.
 
     Returns:
-        A list of lists of integers. The first belongs to
-        ILSVRC2012_val_00000001.
+        A list with one list of integers per image, in the order of the images'
+        names: the first is that of ILSVRC2012_val_00000001.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -143,21 +143,23 @@ def read_real(path):
 
 
 def reliability(probabilities, labels, bins=15):
-    """Compute a reliability diagram: accuracy by confidence.
+    """Computes a reliability diagram: accuracy by confidence.
 
     Images are sorted into bins of equal width by the probability of their top
     class, as in "On Calibration of Modern Neural Networks", Section 2
     (https://arxiv.org/abs/1706.04599).
 
     Args:
-        probabilities: Array of shape `(images, classes)`, rows that sum to 1
+        probabilities: Array of shape `(images, classes)` whose rows sum to 1
             (see `softmax`).
-        labels: Array of shape `(images,)` of integers.
-        bins: Integer. Bin i of n is the interval (i / n, (i + 1) / n].
+        labels: Array of shape `(images,)` of integers in [0, classes).
+        bins: Integer. Number of bins. Bin i of n is the interval
+            (i / n, (i + 1) / n].
 
     Returns:
-        A list of one dict per bin: `lower`, `upper`, `images` (their number),
-        and the means `confidence` and `accuracy`, None for an empty bin.
+        A list with one dict per bin: its bounds `lower` and `upper`, the
+        number of `images`, their mean `confidence` (the probability of the
+        top class) and their `accuracy`, both None for an empty bin.
 
     Raises:
         ValueError: if shapes do not match, or rows are not probabilities.
@@ -177,7 +179,7 @@ def reliability(probabilities, labels, bins=15):
     confidence = probabilities.max(axis=1).astype(np.float64)
     correct = probabilities.argmax(axis=1) == labels
     edges = np.arange(bins + 1) / bins
-    # Right-closed intervals; the first includes its lower edge too.
+    # Intervals are closed on the right; the first also on the left.
     bin_index = np.clip(np.searchsorted(edges, confidence) - 1, 0, bins - 1)
     rows = []
     for index in range(bins):
@@ -198,16 +200,22 @@ def reliability(probabilities, labels, bins=15):
 
 
 def calibration_error(probabilities, labels, bins=15):
-    """Return the expected calibration error.
+    """Returns the expected calibration error.
 
-    It is the mean absolute difference of confidence and accuracy over the bins
-    of `reliability`, weighted by their number of images.
+    It is the absolute difference of confidence and accuracy, averaged over the
+    bins of `reliability` weighted by their number of images.
 
     Args:
-        probabilities, labels, bins: As in `reliability`.
+        probabilities: As in `reliability`.
+        labels: As in `reliability`.
+        bins: As in `reliability`. The error depends on it, so that it should
+            be reported too.
 
     Returns:
-        A float in [0, 1]. It depends on `bins`, which should be reported too.
+        A float in [0, 1].
+
+    Raises:
+        ValueError: as in `reliability`.
     """
     rows = [r for r in reliability(probabilities, labels, bins) if r["images"]]
     total = sum(row["images"] for row in rows)
@@ -218,16 +226,16 @@ def calibration_error(probabilities, labels, bins=15):
 
 
 def confusion_matrix(predicted, labels, classes):
-    """Count the images of each true class by predicted class.
+    """Counts images by true and predicted class.
 
     Args:
-        predicted: Array of shape `(images,)` of integers.
-        labels: Array of shape `(images,)` of integers.
+        predicted: Array of shape `(images,)` of integers in [0, classes).
+        labels: Array of shape `(images,)` of integers in [0, classes).
         classes: Integer. Number of classes.
 
     Returns:
-        Integers of shape `(classes, classes)`: rows are the true classes,
-        columns the predicted ones.
+        Integers of shape `(classes, classes)`: rows are true classes, columns
+        predicted classes.
 
     Raises:
         ValueError: if shapes do not match or a class is out of range.
@@ -239,21 +247,28 @@ def confusion_matrix(predicted, labels, classes):
 
 
 def per_class(confusion, class_names):
-    """Compute accuracy and precision of each class.
+    """Computes the accuracy and precision of each class.
 
     Args:
-        confusion: What `confusion_matrix` returns.
-        class_names: List of strings.
+        confusion: The output of `confusion_matrix`.
+        class_names: List of strings, one per class.
 
     Returns:
-        A list of one dict per class: `class` (its name), `images`, `right`
-        (correct predictions), `accuracy` (recall), `precision`, and
-        `mistaken_for` and `times`: the wrong class predicted most often, and
-        how often. Undefined values, such as the accuracy of a class without
-        images, are None.
+        A list with one dict per class:
+
+        - `class`: its name;
+        - `images`: number of images;
+        - `right`: number of correct predictions;
+        - `accuracy`: `right / images`, also called recall;
+        - `precision`: `right` divided by the number of predictions;
+        - `mistaken_for`: the wrong class that is predicted most often;
+        - `times`: how often it is predicted.
+
+        Undefined values, such as the accuracy of a class without images, are
+        None.
 
     Raises:
-        ValueError: if there are not as many names as classes.
+        ValueError: if the number of names is not the number of classes.
     """
     confusion = np.asarray(confusion)
     if confusion.shape != (len(class_names),) * 2:
@@ -283,7 +298,15 @@ def per_class(confusion, class_names):
 
 
 def check_scores(scores, name="scores"):
-    """Check scores or features and return them as a finite 2-D array."""
+    """Returns scores or features as a finite 2-D array.
+
+    Args:
+        scores: Array of shape `(images, columns)`.
+        name: String. Name of the argument in error messages.
+
+    Raises:
+        ValueError: if they have another shape, or are not finite numbers.
+    """
     array = np.asarray(scores)
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiu":
         raise ValueError(
@@ -301,7 +324,17 @@ def check_scores(scores, name="scores"):
 
 
 def check_labels(labels, count, classes=None, name="labels"):
-    """Check labels and return them as `count` integers in [0, classes)."""
+    """Returns labels as an int64 array.
+
+    Args:
+        labels: Array of integers.
+        count: Integer. Number of images.
+        classes: Integer. Number of classes; None for any.
+        name: String. Name of the argument in error messages.
+
+    Raises:
+        ValueError: if they are not `count` integers in [0, classes).
+    """
     array = np.asarray(labels)
     if array.shape != (count,) or array.dtype.kind not in "iu":
         raise ValueError(

@@ -1,7 +1,8 @@
-"""Plots of results, as `matplotlib.figure.Figure`s.
+"""Plots of evaluation results.
 
-pyplot, whose state belongs to the caller, is not used. matplotlib is imported
-at the first plot.
+Every function returns a `matplotlib.figure.Figure`. pyplot is not used, so that
+the caller's pyplot state does not change. matplotlib is imported at the first
+plot.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ _MAX_NAME_LENGTH = 18
 
 
 def draw_reliability(rows, title=""):
-    """Plot accuracy against confidence.
+    """Plots a reliability diagram: accuracy against confidence.
 
     Args:
         rows: The output of `reliability`.
@@ -44,11 +45,11 @@ def draw_reliability(rows, title=""):
 
 
 def draw_confusion(confusion, class_names, title=""):
-    """Plot a confusion matrix, each row divided by its sum.
+    """Plots a confusion matrix, each row divided by its sum.
 
     Args:
         confusion: The output of `confusion_matrix`.
-        class_names: List of strings.
+        class_names: List of strings, one per class.
         title: String.
 
     Returns:
@@ -86,13 +87,13 @@ def draw_confusion(confusion, class_names, title=""):
 
 
 def draw_top(images, tops, names, title=""):
-    """Plot images, each with bars of its top classes.
+    """Plots images, each with a bar chart of its top classes.
 
     Args:
         images: List of arrays `(height, width)` or `(height, width, 3)` with
             values in [0, 1].
-        tops: For each image a list of `(class name, probability)`.
-        names: For each image its title.
+        tops: List with one list of `(class name, probability)` per image.
+        names: List of strings, one title per image.
         title: String.
 
     Returns:

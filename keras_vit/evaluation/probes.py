@@ -1,5 +1,5 @@
-"""Classifiers on frozen features, in float64: few-shot ridge regression,
-linear probes and nearest neighbours."""
+"""Classifiers on frozen features: ridge regression, linear probes and nearest
+neighbours, computed in float64."""
 
 import dataclasses
 
@@ -10,12 +10,12 @@ from keras_vit.evaluation.metrics import check_labels
 from keras_vit.evaluation.metrics import check_scores
 
 # Constants of big_vision's evaluators/fewshot_lsr.py. The bias is the weight of
-# a column of this value, which the penalty hardly affects.
+# a constant column; as its value is large, the penalty hardly affects the bias.
 _BIAS_COLUMN = 100.0
 _STD_EPSILON = 1e-5
 _L2 = 2.0**10
 
-_MAX_LISTED = 5  # classes named in a warning
+_MAX_LISTED = 5  # classes listed in a warning
 _SCORES_PER_CHUNK = 2**25  # 268 MB in float64
 _SIMILARITIES_PER_CHUNK = 2**24  # 134 MB in float64
 
@@ -30,29 +30,37 @@ def few_shot(
     test_labels=None,
     l2=_L2,
 ):
-    """Measure few-shot accuracy of frozen features.
+    """Measures the few-shot accuracy of frozen features.
 
-    For each seed the images of each class are shuffled; `ridge` is fitted to
-    the first `shots` of them, in closed form. "An Image is Worth
-    16x16 Words", Section 4.1, and big_vision's `fewshot_lsr.py`.
+    For each seed, the images of each class are shuffled, and `ridge` is fitted
+    to the first `shots` of them in closed form. As in "An Image is Worth 16x16
+    Words", Section 4.1 (https://arxiv.org/abs/2010.11929), and big_vision's
+    `fewshot_lsr.py`.
 
     Args:
         features: Array of shape `(images, columns)`, such as the output of
             `feature_extractor(model, "pre_logits")`.
         labels: Array of shape `(images,)` of integers.
-        shots: Integer or integers. Training images per class. A class with
-            fewer images trains on all of them, with a warning.
+        shots: Integer or list of integers. Number of training images per
+            class. If a class has fewer, all its images are used, with a
+            warning.
         seeds: Integer, the number of seeds; or a list of seeds.
-        test_features, test_labels: Images to evaluate on. If None, the images
-            of `features` that were not trained on.
-        l2: Float above 0, or a list of them. big_vision reports 2^10, the
-            default. Each value of a list is evaluated.
+        test_features: Array of shape `(test images, columns)` to evaluate on.
+            None for those of `features` that are not used for training.
+        test_labels: Array of shape `(test images,)` of integers; None if
+            `test_features` is None.
+        l2: Float above 0, or a list of floats, each of which is evaluated.
+            The penalty of `ridge`; big_vision reports results for the
+            default, 2^10.
 
     Returns:
-        A list of dicts, one for each of `shots` and `l2`: `shots`, `l2`,
-        `images` (trained on), `accuracies` (one per seed), their mean
-        `accuracy` and standard deviation `std`, and `per_class`, the mean of
-        the classes' accuracies.
+        A list of dicts, one for each combination of `shots` and `l2`:
+
+        - `shots`, `l2`: the values of the arguments;
+        - `images`: number of training images;
+        - `accuracies`: one per seed;
+        - `accuracy`, `std`: their mean and standard deviation;
+        - `per_class`: accuracy averaged over classes, then over seeds.
 
     Raises:
         ValueError: if shapes do not match, a value is out of range, there is
@@ -105,7 +113,7 @@ def _shuffle_by_class(labels, classes, seed):
 
 
 def _accuracies(correct, labels):
-    """Return the accuracy over images, and its mean over classes."""
+    """Returns the accuracy over images, and the mean accuracy of classes."""
     counts = np.bincount(labels)
     num_correct = np.bincount(labels, weights=correct)
     present = counts > 0
@@ -172,8 +180,8 @@ class Linear:
     """Linear classifier of standardised features.
 
     Attributes:
-        mean, deviation: Arrays of shape `(columns,)`, by which features are
-            standardised.
+        mean: Array of shape `(columns,)`, subtracted from features.
+        deviation: Array of shape `(columns,)`, by which they are divided.
         kernel: Array of shape `(columns, classes)`.
         bias: Array of shape `(classes,)`.
     """
@@ -184,7 +192,17 @@ class Linear:
     bias: np.ndarray
 
     def scores(self, features):
-        """Return scores of shape `(images, classes)`."""
+        """Returns the scores of all classes.
+
+        Args:
+            features: Array of shape `(images, columns)`.
+
+        Returns:
+            Array of shape `(images, classes)`.
+
+        Raises:
+            ValueError: if the number of columns differs from training.
+        """
         features = check_scores(features, "features")
         if features.shape[1] != len(self.mean):
             raise ValueError(
@@ -196,20 +214,21 @@ class Linear:
 
 
 def ridge(features, labels, classes, l2=_L2):
-    """Fit ridge regression to targets of -1 and 1.
+    """Fits a classifier by ridge regression to targets of -1 and 1.
 
     As in "An Image is Worth 16x16 Words", Section 4.1 ("few-shot
     accuracies"), and big_vision's `fewshot_lsr.py`: features are standardised
-    by their mean and standard deviation + 1e-5, and the bias is the weight of
-    a column of 100. Solved in closed form, with the covariance matrix of
-    columns or the Gram matrix of images, whichever is smaller.
+    by their mean and their standard deviation + 1e-5, and the bias is the
+    weight of a constant column of 100. The solution is in closed form, from
+    the covariance matrix of columns or the Gram matrix of images, whichever is
+    smaller.
 
     Args:
         features: Array of shape `(images, columns)`.
         labels: Array of shape `(images,)` of integers in [0, classes). A
             class may have no images.
         classes: Integer. Number of classes.
-        l2: Float above 0. The penalty.
+        l2: Float above 0. Factor of the squared L2 norm of the weights.
 
     Returns:
         A `Linear`.
@@ -221,7 +240,7 @@ def ridge(features, labels, classes, l2=_L2):
 
 
 def ridge_solver(features, labels, classes):
-    """Return a function that fits `ridge` for a value of `l2`.
+    """Returns a function that fits `ridge` for a value of `l2`.
 
     The eigendecomposition does not depend on `l2` and is computed once.
     """
@@ -232,7 +251,7 @@ def ridge_solver(features, labels, classes):
     if x.shape[0] > x.shape[1]:  # (X'X + l2)^-1 X'Y
         values, left = np.linalg.eigh(x.T @ x)
         right = left.T @ (x.T @ y)
-    else:  # X' (XX' + l2)^-1 Y, the same
+    else:  # X' (XX' + l2)^-1 Y, which is equal
         values, vectors = np.linalg.eigh(x @ x.T)
         left, right = x.T @ vectors, vectors.T @ y
 
@@ -248,24 +267,24 @@ def ridge_solver(features, labels, classes):
 def linear_probe(
     features, labels, classes, l2=1e-3, balanced=False, steps=1000
 ):
-    """Fit softmax regression to frozen features.
+    """Fits a classifier by softmax regression to frozen features.
 
-    Minimise the mean cross-entropy plus `l2 / 2` times the sum of the squared
-    weights (without the bias) of standardised features, by L-BFGS.
+    L-BFGS minimises the mean cross-entropy plus `l2 / 2` times the sum of the
+    squared weights, without the bias. Features are standardised.
 
     Args:
         features: Array of shape `(images, columns)`.
         labels: Array of shape `(images,)` of integers in [0, classes). A
             class without images is never predicted.
         classes: Integer. Number of classes.
-        l2: Float above 0.
-        balanced: Boolean. Whether classes have equal weight, whatever their
-            number of images.
-        steps: Integer. Maximum number of updates; a warning is issued if they
-            do not suffice.
+        l2: Float above 0. Weight of the penalty.
+        balanced: Boolean. Whether all classes have the same weight in the
+            loss, whatever their number of images.
+        steps: Integer. Maximum number of updates. If they do not suffice, a
+            warning is issued.
 
     Returns:
-        A `Linear`; apply `softmax` to its scores for probabilities.
+        A `Linear`. Apply `softmax` to its scores for probabilities.
 
     Raises:
         ValueError: if shapes do not match, or a value is out of range.
@@ -286,7 +305,7 @@ def linear_probe(
         value = l2 / 2 * np.sum(w[:-1] ** 2)
         gradient = np.zeros_like(w)
         gradient[:-1] = l2 * w[:-1]
-        # In chunks: scores of all images would be in memory four times.
+        # In chunks, as there are four arrays of the size of the scores.
         for start in range(0, len(x), chunk_size):
             chunk = slice(start, start + chunk_size)
             rows = np.arange(len(labels[chunk]))
@@ -313,7 +332,7 @@ def linear_probe(
 
 
 def _standardise(features):
-    # One copy in float64, modified in place: a million images with 768
+    # One copy in float64 is modified in place: a million images with 768
     # features take 6 GB.
     x = np.array(check_scores(features, "features"), np.float64)
     mean = x.mean(axis=0)
@@ -325,18 +344,22 @@ def _standardise(features):
 
 
 def _lbfgs(function, point, steps, memory=10, tolerance=1e-6):
-    """Minimise a smooth convex function by L-BFGS.
+    """Minimises a smooth convex function by L-BFGS.
 
-    "Numerical Optimization" by Nocedal and Wright, Algorithm 7.4.
+    From "Numerical Optimization" by Nocedal and Wright, Chapter 7.
 
     Args:
         function: Function of a vector that returns its value and gradient.
+        point: Vector. The initial point.
+        steps: Integer. Maximum number of updates.
+        memory: Integer. Number of past updates that approximate the Hessian.
+        tolerance: Float. Maximum of the absolute gradient at convergence.
 
     Returns:
-        The last point, and whether its gradient is at most `tolerance`.
+        The last point, and whether the algorithm converged.
     """
     value, gradient = function(point)
-    pairs = []  # steps and changes of the gradient, newest last
+    pairs = []  # differences of points and of gradients, newest last
     for _ in range(steps):
         if np.abs(gradient).max() <= tolerance:
             return point, True
@@ -358,7 +381,10 @@ def _lbfgs(function, point, steps, memory=10, tolerance=1e-6):
 
 
 def _inverse_hessian_product(vector, pairs):
-    """Multiply by the approximate inverse Hessian, Algorithm 7.4."""
+    """Multiplies a vector by the approximate inverse Hessian.
+
+    From "Numerical Optimization" by Nocedal and Wright, Algorithm 7.4.
+    """
     vector, alphas = vector.copy(), []
     for step, change in reversed(pairs):
         alphas.append(step @ vector / (step @ change))
@@ -374,22 +400,24 @@ def _inverse_hessian_product(vector, pairs):
 def nearest_neighbours(
     features, labels, classes, test_features, k=20, temperature=0.07
 ):
-    """Classify by the labels of the k most similar images.
+    """Classifies images by the labels of their k nearest neighbours.
 
     As in "Emerging Properties in Self-Supervised Vision Transformers",
     Appendix F.1 (https://arxiv.org/abs/2104.14294): similarity is the cosine
-    of the features, and a neighbour's vote is exp(similarity / temperature).
+    of the features, and the vote of a neighbour has the weight
+    exp(similarity / temperature).
 
     Args:
         features: Array of shape `(images, columns)`.
         labels: Array of shape `(images,)` of integers in [0, classes).
         classes: Integer. Number of classes.
         test_features: Array of shape `(test images, columns)`.
-        k: Integer from 1 to the number of images.
-        temperature: Float above 0, or None for equal votes.
+        k: Integer from 1 to the number of images. Number of neighbours.
+        temperature: Float above 0, or None for equal weights.
 
     Returns:
-        Array of shape `(test images, classes)`: fractions of the votes.
+        Array of shape `(test images, classes)`: fractions of the votes, which
+        sum to 1 for each image.
 
     Raises:
         ValueError: if shapes do not match, or a value is out of range.
@@ -419,7 +447,7 @@ def nearest_neighbours(
         similar = np.take_along_axis(similar, nearest, axis=1)
         if temperature is None:
             weights = np.ones_like(similar)
-        else:  # relative to the best, so that nothing overflows
+        else:  # relative to the nearest, so that nothing overflows
             best = similar.max(axis=1, keepdims=True)
             weights = np.exp((similar - best) / temperature)
         rows = np.arange(start, start + len(similar))[:, None]

@@ -1,24 +1,27 @@
-"""Compare an exported model with the Keras model."""
+"""Comparison of an exported model with the Keras model."""
 
 import time
 
 import numpy as np
 
-# Tolerances, relative to the largest output, or to 1 if that is smaller.
+# Tolerances by precision, relative to the largest output or, except for int8,
+# to 1 if that is larger.
 LIMITS = {"float32": 1e-4, "float64": 1e-4, "int8": 0.25}
-HALF_LIMIT = 5e-2  # of float16 and bfloat16
+HALF_LIMIT = 5e-2  # for float16 and bfloat16
 TIMED_CALLS = 10
 NUM_AGREEMENT_IMAGES = 64
-_BATCH_SIZE = 3  # not a power of two
+_BATCH_SIZE = 3  # neither 1 nor a power of two
 
 
 def image_shapes(shape, size):
-    """Return image shapes to test: two batch sizes and two image sizes, if
-    these are dynamic.
+    """Returns the shapes of images to test an exported model with.
+
+    They include two batch sizes if the batch size is dynamic, and two widths
+    if the width is.
 
     Args:
         shape: `(batch, height, width, channels)`, None where dynamic.
-        size: `(height, width)` to use where dynamic.
+        size: `(height, width)` to use where `shape` is dynamic.
     """
     batch, *sides, channels = shape
     sides = [side or other for side, other in zip(sides, size, strict=True)]
@@ -30,13 +33,13 @@ def image_shapes(shape, size):
 
 
 def random_images(shape, dtype, seed=0):
-    """Return random images in [-1, 1]."""
+    """Returns random images with values in [-1, 1]."""
     rng = np.random.default_rng(seed)
     return rng.uniform(-1, 1, shape).astype(dtype)
 
 
 def expected_outputs(model, shapes):
-    """Return pairs of random images and the Keras model's outputs."""
+    """Returns a pair of random images and Keras outputs for each shape."""
     dtype = model.inputs[0].dtype
     return [
         (images, np.asarray(model.predict_on_batch(images), "float32"))
@@ -45,18 +48,18 @@ def expected_outputs(model, shapes):
 
 
 def compare(run, pairs, precision):
-    """Compare the exported model with Keras on the same images.
+    """Compares the outputs of the exported model with those of Keras.
 
     Args:
-        run: Function of images: the exported model.
+        run: Function that applies the exported model to an array of images.
         pairs: The output of `expected_outputs`.
         precision: String. The model's compute dtype, or "int8".
 
     Returns:
-        String. The largest difference for each shape.
+        String. The largest absolute difference for each shape.
 
     Raises:
-        ValueError: if a difference exceeds its limit.
+        ValueError: if a shape differs, or a difference exceeds its limit.
     """
     differences = []
     for images, outputs in pairs:
@@ -85,10 +88,15 @@ def compare(run, pairs, precision):
 
 
 def agreement(run, model, shape):
-    """Count random images with the same top class.
+    """Counts random images to which both models give the same top class.
+
+    Args:
+        run: As in `compare`.
+        model: The Keras model.
+        shape: Shape of a batch of images.
 
     Returns:
-        `(agreeing, total)`.
+        Numbers of images: `(agreeing, total)`.
     """
     count, *rest = shape
     same = total = 0
@@ -102,8 +110,8 @@ def agreement(run, model, shape):
 
 
 def best_time(run, images):
-    """Return the time of the fastest call in seconds."""
-    run(images)  # compile
+    """Returns the time of the fastest of several calls, in seconds."""
+    run(images)  # the first call may compile
     times = []
     for _ in range(TIMED_CALLS):
         start = time.perf_counter()

@@ -19,19 +19,20 @@ The backend determines what can be written. A .keras file loads under each:
   litert       .tflite   any batch and size  -              -
   torch        .pt2      -                   -              any batch
 
-Where "size" is missing, the image size is fixed. (a) needs jax2onnx, TensorFlow
-tf2onnx, (b) onnxscript; in a clone: pip install ".[export]".
+Where "size" is missing, the image size is fixed. ONNX needs tf2onnx under
+TensorFlow, (a) jax2onnx, (b) onnxscript; in a clone: pip install ".[export]".
 
 The exported model takes the same images as the Keras model, (batch, height,
 width, channels), preprocessed as in training: for example in [-1, 1]. It is
 written to a temporary file, read back and run on random images, with batches of
 1 and 3 if the batch size is dynamic. If an output differs from Keras's by more
-than 1e-4 (relative to the largest output if that exceeds 1; int8: a quarter of
-the largest), TARGET is not written. Finally a batch of 1 is timed with both.
+than 1e-4 (in half precision 5e-2), relative to the largest output if that
+exceeds 1 (with --int8-weights a quarter of the largest), TARGET is not written.
+Finally a batch, of 1 if the batch size is dynamic, is timed with both.
 
---int8-weights: SavedModel and .pt2 use Keras's quantize("int8"), LiteRT
-dynamic-range and ONNX onnxruntime's dynamic quantisation; matrix products run
-in int8, too.
+--int8-weights uses Keras's quantize("int8") for SavedModel and .pt2, LiteRT's
+dynamic-range quantisation for .tflite, and onnxruntime's dynamic quantisation
+for ONNX. Matrix products are computed in int8, too.
 
 Exit status: 0 done, 1 error, 2 wrong usage.
 """
@@ -44,12 +45,12 @@ from keras_vit._logging import logger
 
 
 def main(argv=None):
-    """Run the command line and return its exit status."""
+    """Runs the command line and returns its exit status."""
     return _program.run_program(_run, _parser().parse_args(argv))
 
 
 def _run(a):
-    # Here, so that --help does not wait for Keras.
+    # Imported here, so that --help does not wait for Keras.
     from keras_vit.exporting import export
     from keras_vit.exporting import formats
     from keras_vit.exporting import loading

@@ -1,4 +1,4 @@
-"""Export a Keras model to a format that runs without Keras."""
+"""Export of a Keras model to a format that runs without Keras."""
 
 import contextlib
 import os
@@ -18,19 +18,20 @@ _SAVED_MODEL_FILE = "saved_model.pb"
 
 
 def export(model, target, name, shape, size, int8=False, check=True, log=print):
-    """Write a model in a format and compare its outputs with Keras's.
+    """Exports a model and compares its outputs with Keras's.
 
-    If anything fails, `target` is left as it was.
+    If anything fails, `target` is not changed.
 
     Args:
-        model: `keras.Model` of one input and one output.
+        model: `keras.Model` with one input and one output.
         target: `pathlib.Path`, which is replaced if it exists.
-        name: String. A key of `FORMATS`.
+        name: String. Name of the format, a key of `FORMATS`.
         shape: `(batch, height, width, channels)`, None where dynamic.
-        size: `(height, width)` of images to check dynamic sizes with.
+        size: `(height, width)` of the test images where `shape` is dynamic.
         int8: Boolean. Whether to quantise dense weights to int8.
-        check: Boolean. Whether to run the exported model.
-        log: Function of a line of text, for progress.
+        check: Boolean. Whether to run the exported model and compare its
+            outputs.
+        log: Function that is called with a line of text to report progress.
 
     Raises:
         ValueError: if the format cannot represent the model, or its outputs
@@ -59,10 +60,10 @@ def export(model, target, name, shape, size, int8=False, check=True, log=print):
 
 
 def with_softmax(model):
-    """Append a softmax layer to a model that outputs logits.
+    """Returns a model with a softmax layer after a model's logits.
 
     Raises:
-        ValueError: if it does not output logits.
+        ValueError: if the model does not output logits.
     """
     output, last = model.outputs[0], model.layers[-1]
     activation = getattr(last, "activation", None)
@@ -85,7 +86,7 @@ def _write(write, model, path, name, shape, int8):
         write(model, path, shape, int8)
     except (ImportError, OSError):
         raise
-    except Exception as error:  # each converter raises its own classes
+    except Exception as error:  # each converter raises other types
         first = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"{keras.config.backend()} could not write {name}: "
@@ -118,8 +119,16 @@ def _check(run, spec, model, pairs, int8, log):
 
 
 def check_target(target, is_folder, overwrite):
-    """Raise a ValueError if the target must not be replaced, or cannot be
-    written."""
+    """Checks that the target can be written, and replaced if it exists.
+
+    Args:
+        target: String or path.
+        is_folder: Boolean. Whether the format is a folder, not a file.
+        overwrite: Boolean. Whether an existing target may be replaced.
+
+    Raises:
+        ValueError: if it cannot be written, or must not be replaced.
+    """
     target = pathlib.Path(target)
     kind = "folder" if is_folder else "file"
     if target.exists() and target.is_dir() != is_folder:
@@ -152,15 +161,15 @@ def check_target(target, is_folder, overwrite):
 
 @contextlib.contextmanager
 def _replacing(target):
-    """Yield a temporary path that replaces `target` when the body succeeds."""
-    # The suffix is kept: writers choose the format by it.
+    """Yields a temporary path, which replaces `target` if the body succeeds."""
+    # With the same suffix, by which some writers choose the format.
     new, old = (
         target.with_name(f".{target.stem}-{os.getpid()}{part}{target.suffix}")
         for part in ("", "-old")
     )
     try:
         yield new
-        if target.is_dir():  # a folder cannot replace another
+        if target.is_dir():  # a folder cannot replace another one
             os.replace(target, old)
         try:
             os.replace(new, target)
@@ -174,7 +183,7 @@ def _replacing(target):
 
 
 def _size_of(path):
-    """Return the size of a file, or of all files of a folder, in bytes."""
+    """Returns the size of a file, or of all files in a folder, in bytes."""
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
 

@@ -1,8 +1,9 @@
-"""Export formats: how each is written, by which backend, and read back.
+"""Export formats, with a writer for each backend and a reader.
 
-A writer is a function of `(model, path, shape, int8)`, where `shape` is that of
-the images, None where dynamic, and `int8` asks for the format's own quantised
-weights. A reader returns a function from an array of images to an array.
+A writer is a function of `(model, path, shape, int8)`: `shape` is the shape of
+the images, None where dynamic, and `int8` requests the quantisation of the
+format's own converter, if it has one. A reader loads an exported model and
+returns a function that maps an array of images to an array of outputs.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import numpy as np
 
 from keras_vit._program import require
 
-_MAX_FLATBUFFER_BYTES = 2**31  # also of a protocol buffer
+_MAX_FLATBUFFER_BYTES = 2**31  # also the limit of ONNX (protocol buffers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +27,13 @@ class Format:
 
     Attributes:
         suffix: String. Suffix of the file name; "" for a folder.
-        writers: Dict of backend to writer.
-        reader: The reader.
-        program: String. Name of the library that runs it.
-        any_size: Tuple of backends that support dynamic height and width.
+        writers: Dict. Maps a backend to its writer.
+        reader: Function. The reader.
+        program: String. Name of the library that runs the exported model.
+        any_size: Tuple of strings. Backends that can export dynamic height
+            and width.
         quantises: Boolean. Whether the writer quantises weights; otherwise
-            Keras quantises the model first.
+            Keras quantises the model before.
         max_bytes: Integer or None. Size limit of a file.
     """
 
@@ -45,10 +47,15 @@ class Format:
 
 
 def format_of(name, target):
-    """Return the name of the format, inferred from the target's if None.
+    """Returns the name of the format to write.
+
+    Args:
+        name: String, a key of `FORMATS`; None infers it from the suffix of
+            `target`.
+        target: `pathlib.Path`.
 
     Raises:
-        ValueError: if the target's suffix is unknown, or of another format.
+        ValueError: if the target's suffix is unknown or of another format.
     """
     by_suffix = {form.suffix: key for key, form in FORMATS.items()}
     suffix = target.suffix
@@ -64,7 +71,7 @@ def format_of(name, target):
             f"--format {name} and the name {target.name!r} contradict each "
             f"other: {suffix} is {by_suffix[suffix]}."
         )
-    # Keras and PyTorch choose by the suffix, too.
+    # Keras and PyTorch also choose the format by the suffix.
     if FORMATS[name].suffix != suffix and FORMATS[name].suffix:
         raise ValueError(
             f"The name of a {name} file must end in {FORMATS[name].suffix}. "
@@ -74,10 +81,10 @@ def format_of(name, target):
 
 
 def writer_of(name):
-    """Return the writer of a format for the current backend.
+    """Returns the writer of a format for the current backend.
 
     Raises:
-        ValueError: if there is none for this backend.
+        ValueError: if this backend cannot write the format.
     """
     backend = keras.config.backend()
     writers = FORMATS[name].writers
@@ -92,12 +99,16 @@ def writer_of(name):
 
 
 def check_representable(name, model, shape):
-    """Raise a ValueError if a format cannot represent the model.
+    """Checks that a format can represent a model.
 
     Args:
         name: String. A key of `FORMATS`.
         model: `keras.Model`.
         shape: Shape of the images, None where dynamic.
+
+    Raises:
+        ValueError: if the backend cannot export dynamic image sizes in this
+            format, or if the weights exceed its size limit.
     """
     form, backend = FORMATS[name], keras.config.backend()
     if None in shape[1:3] and backend not in form.any_size:
@@ -117,11 +128,11 @@ def check_representable(name, model, shape):
 
 
 def write_saved_model(model, path, shape, int8=False):
-    """Write a SavedModel with TensorFlow or jax2tf."""
+    """Writes a SavedModel with TensorFlow or jax2tf."""
     require("tensorflow", "export")
     options = {}
     if keras.config.backend() == "jax":
-        # Gradients are not needed, and would require static sizes.
+        # Gradients are not needed, and would require static shapes.
         options["jax2tf_kwargs"] = {"with_gradient": False}
     with quiet():
         model.export(
@@ -133,12 +144,12 @@ def write_saved_model(model, path, shape, int8=False):
 
 
 def write_onnx(model, path, shape, int8=False):
-    """Write ONNX with tf2onnx or jax2onnx."""
+    """Writes ONNX with tf2onnx or jax2onnx."""
     prefix = "tf" if keras.config.backend() == "tensorflow" else "jax"
     require(f"{prefix}2onnx", "export")
     signature = [_spec(model, shape)]
     with quiet():
-        # Keras requires a call before; a symbolic one costs nothing.
+        # Keras requires a previous call; a symbolic one costs nothing.
         model(model.inputs)
         model.export(
             path, format="onnx", verbose=False, input_signature=signature
@@ -149,7 +160,7 @@ def write_onnx(model, path, shape, int8=False):
 
 
 def write_onnx_with_torch(model, path, shape, int8=False):
-    """Write ONNX with PyTorch's dynamo exporter."""
+    """Writes ONNX with PyTorch's dynamo exporter."""
     import torch
 
     require("onnxscript", "export")
@@ -170,7 +181,7 @@ def write_onnx_with_torch(model, path, shape, int8=False):
 
 
 def write_litert(model, path, shape, int8=False):
-    """Write LiteRT with TensorFlow's converter."""
+    """Writes LiteRT with TensorFlow's converter."""
     import tensorflow as tf
 
     options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if int8 else {}
@@ -185,7 +196,7 @@ def write_litert(model, path, shape, int8=False):
 
 
 def write_torch_program(model, path, shape, int8=False):
-    """Write a program of torch.export."""
+    """Writes an exported program of PyTorch."""
     import torch
 
     axes = {0: torch.export.Dim.DYNAMIC} if shape[0] is None else None
@@ -200,7 +211,7 @@ def write_torch_program(model, path, shape, int8=False):
 
 
 def _embed_external_data(path):
-    """Move large weights from the external data file into the ONNX file.
+    """Moves large weights from the external data file into the ONNX file.
 
     Raises:
         ValueError: if the ONNX file would exceed 2 GB.
@@ -216,15 +227,15 @@ def _embed_external_data(path):
 
 
 def _quantise_onnx(path):
-    """Quantise dense weights to int8, and activations dynamically."""
+    """Quantises dense weights to int8, and activations at run time."""
     quantization = require("onnxruntime.quantization", "export")
     shapes = require("onnxruntime.quantization.shape_inference", "export")
     full = path.with_name(f"{path.stem}-float{path.suffix}")
     os.replace(path, full)
     try:
         with quiet():
-            # Fold the transpositions of PyTorch's weights, since only
-            # constants are quantised.
+            # Folds the transpositions of PyTorch's weights into constants,
+            # since only constants are quantised.
             shapes.quant_pre_process(full, full, skip_symbolic_shape=True)
             quantization.quantize_dynamic(
                 full,
@@ -238,17 +249,18 @@ def _quantise_onnx(path):
 
 
 def _module(model):
-    """Wrap a Keras model as a PyTorch module with a single argument.
+    """Wraps a Keras model as a PyTorch module with a single argument.
 
-    A Keras model accepts any arguments, from which PyTorch cannot choose.
+    PyTorch's exporter needs a fixed signature, and that of a Keras model is
+    `(*args, **kwargs)`.
     """
     import torch
 
     class Module(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            # In a list, so that PyTorch does not register its weights: it
-            # would store those twice, as weights and as constants.
+            # The list keeps PyTorch from registering the model's weights,
+            # which would be stored twice: as weights and as constants.
             self.models = [model]
 
         def forward(self, images):
@@ -258,7 +270,7 @@ def _module(model):
 
 
 def _sample(model, shape):
-    # PyTorch would treat an axis of length 1 as static.
+    # Not 1, as PyTorch would treat an axis of length 1 as static.
     return keras.ops.zeros(
         [2 if n is None else n for n in shape], model.inputs[0].dtype
     )
@@ -306,7 +318,7 @@ def read_litert(path):
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:  # older versions of TensorFlow include it
         Interpreter = require("tensorflow", "export").lite.Interpreter
-    # It uses one core by default; the other libraries use all.
+    # By default it uses one core, whereas other libraries use all.
     interpreter = Interpreter(str(path), num_threads=_num_cores())
     interpreter.allocate_tensors()
     source = interpreter.get_input_details()[0]["index"]
@@ -342,7 +354,7 @@ def read_torch_program(path):
 
 @contextlib.contextmanager
 def quiet():
-    """Silence the logs, warnings and prints of converters."""
+    """Suppresses the logs, warnings and printed output of converters."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

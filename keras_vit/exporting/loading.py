@@ -1,4 +1,4 @@
-"""Load the model to export, for the requested image size."""
+"""Loading of the model to export, for the requested image size."""
 
 import zipfile
 
@@ -13,20 +13,21 @@ DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
 
 
 def load(path, layout=None, settings=None, size=None):
-    """Load a model.
+    """Loads a model to export.
 
     Args:
         path: As in `converters.load`, or a .keras file of any model.
-        layout: String or None, see `converters.load`.
+        layout: As in `converters.load`.
         settings: Dict of arguments that override the file's.
-        size: `(height, width)` of the images; None for the model's own.
+        size: `(height, width)` of the images; None for that of the model.
 
     Returns:
-        The model, and the shape of an image, None where dynamic.
+        The model, and the shape of an image `(height, width, channels)`, None
+        where dynamic.
 
     Raises:
-        ValueError: if it cannot be loaded, does not support the size, or has
-            several inputs or outputs.
+        ValueError: if the model cannot be loaded, does not support the size,
+            or has several inputs or outputs.
     """
     settings = settings or {}
     checkpoint = None
@@ -54,13 +55,16 @@ def load(path, layout=None, settings=None, size=None):
 
 
 def image_size(model):
-    """Return the image size of a model, or that of its learned positions."""
+    """Returns the image size of a model, or a default if it is dynamic."""
     return tokens.image_size(model) or (DEFAULT_SIZE, DEFAULT_SIZE)
 
 
 def check_exportable(model):
-    """Raise a ValueError unless a model maps one batch of images to one
-    output."""
+    """Checks that a model has one input, a batch of images, and one output.
+
+    Raises:
+        ValueError: if it has not.
+    """
     try:
         count = (len(model.inputs), len(model.outputs))
         rank = len(model.inputs[0].shape)

@@ -1,4 +1,4 @@
-"""Attention maps, attention distance and rollout."""
+"""Attention maps, attention distance, attention rollout and token norms."""
 
 import keras
 import numpy as np
@@ -11,28 +11,29 @@ from keras_vit.models.features import all_tokens
 
 
 def attention_maps(model, images, layers=None):
-    """Return the attention probabilities of all tokens.
+    """Returns the attention probabilities of all tokens.
 
-    The model's fused attention does not materialise probabilities. They are
+    The model's fused attention does not materialise them, so they are
     computed separately from the model's queries and keys, in float32 whatever
-    the model's precision; the model is not modified. This works for every
-    model of this package with attention, at any image size: hybrids, models
+    the model's precision. The model is not modified. All models of this
+    package with attention are supported, at any image size: hybrids, models
     with registers, distilled and quantised models.
 
     Args:
-        model: A model made by this package, or of its layers.
-        images: Batch of images, as the model takes them.
-        layers: Indices of blocks: an integer or several, negative ones from
-            the end; None for all. Maps are large: those of ViT-L/16 at 384
-            pixels take 511 MB per image.
+        model: A functional model made by this package or of its layers.
+        images: Array or tensor of shape `(batch, height, width, channels)`,
+            preprocessed for the model.
+        layers: Integer or list of integers. Indices of the blocks; negative
+            ones count from the last. None for all blocks. Maps are large:
+            those of ViT-L/16 at 384 pixels take 511 MB per image.
 
     Returns:
         Array of shape `(layers, batch, heads, queries, keys)`; the sum over
-        keys is 1. `token_layout` returns what the tokens are.
+        keys is 1. `token_layout` describes the tokens.
 
     Raises:
-        ValueError: if the model has no attention or no such layer, or does
-            not take the images.
+        ValueError: if the model has no attention or no such layer, or if the
+            images do not have the shape of its inputs.
 
     Example:
 
@@ -44,14 +45,14 @@ def attention_maps(model, images, layers=None):
 
 
 def iterate_attention_maps(model, images, layers=None):
-    """Yield the attention maps of each layer, `(B, heads, Q, K)`."""
+    """Yields the attention maps of each layer, `(B, heads, Q, K)`."""
     blocks = tokens.find_blocks(model, layers)
     images = tokens.check_images(model, images)
     block_inputs = tokens.compute_tensors(
         model, [block.input for block in blocks], images
     )
     for block, arrays in zip(blocks, block_inputs, strict=True):
-        # With relative positions, a block has further inputs.
+        # Relative position embeddings are further inputs of a block.
         inputs, *relative = arrays if isinstance(arrays, list) else [arrays]
         probabilities = block.attention.probabilities(
             block.norm_1(inputs), None, *relative
@@ -60,12 +61,12 @@ def iterate_attention_maps(model, images, layers=None):
 
 
 def token_norms(model, images, layers=None):
-    """Return the L2 norm of every token after each block.
+    """Returns the L2 norm of every token after each block.
 
-    Large models store global information in a few patches of little content,
-    whose tokens have much larger norms than others and whose attention maps
-    are noisy; models with registers do not ("Vision Transformers Need
-    Registers", Section 2, https://arxiv.org/abs/2309.16588).
+    Large models store global information in the tokens of a few patches of
+    little content. These tokens have much larger norms than others and make
+    attention maps noisy. Models with registers do not have them ("Vision
+    Transformers Need Registers", Section 2, https://arxiv.org/abs/2309.16588).
 
     Args:
         model: As in `attention_maps`.
@@ -89,22 +90,23 @@ def token_norms(model, images, layers=None):
 
 
 def attention_distance(model, images, layers=None, batch_size=16):
-    """Return the mean attention distance of each head (Figure 7, right).
+    """Returns the mean attention distance of each head (Figure 7, right).
 
-    It is the distance between the centres of query and key patches, weighted
-    by attention, averaged over query patches and images. It is analogous to
-    the receptive field size of a convolution. Tokens without a position in
-    the image, such as the class token, are ignored, and the attention to
-    patches is normalised to sum to 1.
+    It is the distance between the centres of the query's and the key's patch,
+    weighted by attention and averaged over query patches and images. It is
+    analogous to the receptive field size of a convolution. Tokens without a
+    position in the image, such as the class token, are ignored, and the
+    attention to patches is normalised to sum to 1.
 
     From "An Image is Worth 16x16 Words", Section 4.5 and Appendix D.7
     (https://arxiv.org/abs/2010.11929), which averages over 128 images.
 
     Args:
         model: As in `attention_maps`.
-        images: As in `attention_maps`, any number.
+        images: As in `attention_maps`; the batch may be of any size, as it is
+            split into batches of `batch_size`.
         layers: As in `attention_maps`.
-        batch_size: Integer. Images per batch.
+        batch_size: Integer. Number of images processed together.
 
     Returns:
         Array of shape `(layers, heads)`, in pixels of `images`.
@@ -129,8 +131,11 @@ def attention_distance(model, images, layers=None, batch_size=16):
 
 
 def patch_distances(layout):
-    """Return the distances between the centres of patches, `(N, N)`, in
-    pixels."""
+    """Returns the distances between all patch centres, `(N, N)`, in pixels.
+
+    Args:
+        layout: The output of `token_layout`.
+    """
     rows, columns = np.indices(layout.grid).reshape(2, -1, 1)
     down = (rows - rows.T) * layout.patch_size[0]
     right = (columns - columns.T) * layout.patch_size[1]
@@ -138,22 +143,22 @@ def patch_distances(layout):
 
 
 def attention_rollout(maps, residual=True):
-    """Accumulate attention over all layers by attention rollout.
+    """Accumulates attention over all layers by attention rollout.
 
-    The maps of each layer are averaged over heads and multiplied with those of
-    the layers before. From "Quantifying Attention
-    Flow in Transformers", Section 3 (https://arxiv.org/abs/2005.00928), which
-    "An Image is Worth 16x16 Words", Figure 6 and Appendix D.8, uses.
+    The maps of each layer are averaged over heads and multiplied by those of
+    the previous layers. From "Quantifying Attention Flow in Transformers",
+    Section 3 (https://arxiv.org/abs/2005.00928); used in "An Image is Worth
+    16x16 Words", Figure 6 and Appendix D.8.
 
     Args:
         maps: Array of shape `(layers, batch, heads, tokens, tokens)` of all
-            layers, the output of `attention_maps`, or an iterable over layers.
+            layers, the output of `attention_maps`; or an iterable over layers.
         residual: Boolean. Whether to average each matrix with the identity,
             to account for the residual connection.
 
     Returns:
-        Array of shape `(batch, tokens, tokens)` whose rows sum to 1; row 0 is
-        the class token's, if there is one.
+        Array of shape `(batch, tokens, tokens)` whose rows sum to 1. Row 0
+        belongs to the class token, if there is one.
 
     Raises:
         ValueError: if the maps have another shape.
@@ -177,15 +182,23 @@ def attention_rollout(maps, residual=True):
 
 
 def attention_heatmap(model, images, residual=True):
-    """Return the attention of the model's output to the image (Figure 6).
+    """Returns the attention of the model's output to the image (Figure 6).
 
-    The rows of the attention rollout are weighted as the model pools tokens:
-    the row of the class token; the mean of the class and distillation token's;
-    the mean of the patches'; with attention pooling, the patches' weighted by
-    the probe's attention; for DINOv2's classifier, the mean of the class
-    token's and of the patches' mean. For a model that outputs all tokens it is
-    the class token's row, or the patches' mean without one. Only the attention
-    to patches is returned, not that to class token and registers.
+    The rows of the attention rollout are averaged with the weights that the
+    model's pooling gives to the tokens:
+
+    - class token: the row of the class token; with a distillation token, the
+      mean of both rows;
+    - mean of the patches: the mean of the patches' rows;
+    - first patch: the row of the first patch;
+    - attention pooling: the patches' rows, weighted by the probe's attention;
+    - DINOv2's classifier: the mean of the class token's row and the mean of
+      the patches' rows;
+    - no pooling: the row of the class token or, without one, the mean of the
+      patches' rows.
+
+    Only the attention to patches is returned, not that to the class token and
+    registers.
 
     Args:
         model: As in `attention_maps`.
@@ -194,7 +207,7 @@ def attention_heatmap(model, images, residual=True):
 
     Returns:
         Array of shape `(batch, height, width)`, bilinearly resized to the
-        images; the largest value of each image is 1.
+        size of the images. The largest value of each image is 1.
 
     Raises:
         ValueError: as in `attention_maps`.
@@ -217,7 +230,7 @@ def attention_heatmap(model, images, residual=True):
 
 
 def pooling_weights(model, images, layout):
-    """Return the weight of every token in the pooled output.
+    """Returns the weight of each token in the pooled output.
 
     Args:
         model: As in `attention_maps`.

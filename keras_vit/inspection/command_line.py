@@ -10,9 +10,10 @@
       the weights only: filters and positions
 
 The report is one self-contained page, report.html, with its figures as PNG
-files next to it: attention over images (Figure 6 of the paper), the maps of
-every head, the three panels of Figure 7, the norms of tokens. The figures show
-eight images; attention distances are averaged over all, 128 in the paper.
+files next to it: attention over images (Figure 6 of the paper), the attention
+maps of every head, the three panels of Figure 7, and the L2 norms of tokens.
+The figures show at most eight images; attention distances are averaged over all
+images, of which the paper uses 128.
 
 Exit status: 0 done, 1 error, 2 wrong usage.
 """
@@ -29,13 +30,13 @@ DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
 
 
 def main(argv=None):
-    """Run the command line and return its exit status."""
-    # Intermixed: options may stand between images.
+    """Runs the command line and returns its exit status."""
+    # Intermixed parsing allows options between the images.
     return _program.run_program(_run, _parser().parse_intermixed_args(argv))
 
 
 def _run(a):
-    # Here, so that --help does not wait for Keras.
+    # Imported here, so that --help does not wait for Keras.
     from keras_vit import converters
     from keras_vit.inspection import images as image_files
     from keras_vit.inspection import report

@@ -1,4 +1,7 @@
-"""Read image files for a report with Pillow, a dependency of matplotlib."""
+"""Reading and resizing of image files for a report.
+
+Pillow is used, which is a dependency of matplotlib.
+"""
 
 import math
 import pathlib
@@ -12,10 +15,18 @@ _PILLOW_MODES = {1: "L", 3: "RGB"}
 
 
 def image_paths(names):
-    """List the given image files, and those in the given folders.
+    """Returns the paths of image files, given by name or by folder.
+
+    Args:
+        names: Strings or paths of image files and of folders. Subfolders are
+            not searched.
+
+    Returns:
+        List of paths, sorted within each folder.
 
     Raises:
-        FileNotFoundError: if there is no such file, or a folder has none.
+        FileNotFoundError: if a path does not exist, or a folder contains no
+            image.
     """
     paths = []
     for name in names:
@@ -41,7 +52,7 @@ def image_paths(names):
 
 
 def _suggest_subfolder(folder):
-    # Subfolders are not searched: a report shows few images.
+    # Subfolders are not searched, since a report shows few images.
     inner = [str(p) for p in sorted(folder.iterdir()) if p.is_dir()]
     return (
         f" Give one of its subfolders, such as {inner[0]!r}." if inner else ""
@@ -49,10 +60,18 @@ def _suggest_subfolder(folder):
 
 
 def read_images(paths, channels=3):
-    """Read image files as uint8 arrays `(height, width, channels)`.
+    """Reads image files as uint8 arrays `(height, width, channels)`.
+
+    Args:
+        paths: List of paths.
+        channels: Integer, 1 or 3. Images are converted to grey or RGB.
+
+    Returns:
+        List of arrays.
 
     Raises:
-        ValueError: that lists all files that cannot be read.
+        ValueError: if files cannot be read, all of which are listed, or if
+            `channels` is another number.
     """
     if paths and channels not in _PILLOW_MODES:
         raise ValueError(
@@ -63,7 +82,7 @@ def read_images(paths, channels=3):
     for path in paths:
         try:
             images.append(_read(path, channels))
-        except Exception as error:  # Pillow raises many classes
+        except Exception as error:  # Pillow raises many types
             reason = str(error).splitlines() or [type(error).__name__]
             bad.append(f"  {path}: {reason[0]}")
     if bad:
@@ -87,7 +106,7 @@ def _read(path, channels):
 
 
 def resize(image, size):
-    """Resize an image to `(height, width)`, bilinear with antialiasing."""
+    """Resizes an image to `(height, width)`, bilinearly with antialiasing."""
     from PIL import Image
 
     if image.shape[:2] == tuple(size):
@@ -99,7 +118,7 @@ def resize(image, size):
 
 
 def thumbnail(image, max_side):
-    """Downsize an image to at most `max_side` pixels per side."""
+    """Downsizes an image to at most `max_side` pixels in height and width."""
     scale = max_side / max(image.shape[:2])
     if scale >= 1:
         return image
@@ -107,8 +126,11 @@ def thumbnail(image, max_side):
 
 
 def size_with_aspect(image_size, area, patch_size):
-    """Return the size, in whole patches and of about `area` pixels, that best
-    keeps an image's aspect ratio."""
+    """Returns the size of an image resized to about `area` pixels.
+
+    Height and width are multiples of the patch size that keep the aspect ratio
+    of `image_size` as closely as possible.
+    """
     scale = math.sqrt(area / (image_size[0] * image_size[1]))
     return tuple(
         max(1, round(side * scale / patch)) * patch
@@ -117,9 +139,18 @@ def size_with_aspect(image_size, area, patch_size):
 
 
 def make_batches(images, size, patch_size, mode, keep_aspect):
-    """Return a list of batches of preprocessed images.
+    """Resizes and preprocesses images, and groups them into batches.
 
-    There is one batch, or one per image if images keep their aspect ratio.
+    Args:
+        images: List of uint8 arrays `(height, width, channels)`.
+        size: `(height, width)` of the model's inputs.
+        patch_size: `(rows, columns)` of a patch, in pixels.
+        mode: As in `preprocess_input`.
+        keep_aspect: Boolean. Whether images keep their aspect ratio.
+
+    Returns:
+        List of batches: one of all images or, with `keep_aspect`, one per
+        image.
     """
     area = size[0] * size[1]
     scaled = [

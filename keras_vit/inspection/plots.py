@@ -1,7 +1,8 @@
-"""Plots of attention, filters, positions and norms.
+"""Plots of attention, filters, position embeddings and token norms.
 
-Every function returns a `matplotlib.figure.Figure`, which `savefig` writes.
-pyplot, whose state belongs to the caller, is not used.
+Every function returns a `matplotlib.figure.Figure`, whose method `savefig`
+writes it to a file. pyplot is not used, so that the caller's pyplot state does
+not change.
 """
 
 import itertools
@@ -14,14 +15,14 @@ from keras_vit.layers.resampling import resample
 
 _DARK, _BLUE, _RED, _GREY = "#22303c", "#1f5fa8", "#c62828", "#9aa5b1"
 BACKGROUND = np.array([0.78, 0.82, 0.86])
-_MAX_TILES = 16  # per side; more would be illegible
+_MAX_TILES = 16  # rows and columns shown; more would be illegible
 
 
 def plot_attention_heatmap(images, heatmaps, titles=None):
-    """Plot images, images multiplied by attention, and heat maps.
+    """Plots images, images multiplied by attention, and heat maps.
 
-    The middle column is the paper's Figure 6. In the right column colours are
-    scaled from an image's smallest to its largest attention.
+    The middle column is as in the paper's Figure 6. In the right column, the
+    colours range from the smallest to the largest attention of an image.
 
     Args:
         images: Batch or list of images `(height, width, channels)`, of uint8
@@ -34,7 +35,7 @@ def plot_attention_heatmap(images, heatmaps, titles=None):
     """
     shown = [_to_rgb(image) for image in images]
     aspects = [image.shape[0] / image.shape[1] for image in shown]
-    # Limit the height of rows with tall images.
+    # The height of rows with tall images is limited.
     heights = [1.9 * min(aspect, 1.5) + 0.1 for aspect in aspects]
     figure = _figure(6.1, sum(heights) + 0.35)
     rows = figure.subplots(len(shown), 3, squeeze=False, height_ratios=heights)
@@ -59,7 +60,7 @@ def plot_attention_heatmap(images, heatmaps, titles=None):
 
 
 def plot_attention_maps(maps, layout, image=0, query=None):
-    """Plot the attention of one query in every layer and head.
+    """Plots the attention of one query in every layer and head.
 
     Args:
         maps: The output of `attention_maps`.
@@ -69,8 +70,8 @@ def plot_attention_maps(maps, layout, image=0, query=None):
             or, without one, for the mean of all patches.
 
     Returns:
-        A `matplotlib.figure.Figure`: a row per layer, a column per head, each
-        map scaled to its largest value.
+        A `matplotlib.figure.Figure` with a row per layer and a column per
+        head; each map is divided by its largest value.
     """
     if query is None and not layout.num_prefix:
         attention = maps[:, image].mean(axis=2)
@@ -95,12 +96,12 @@ def plot_attention_maps(maps, layout, image=0, query=None):
 
 
 def plot_attention_distance(distances, uniform=None, title=""):
-    """Plot the attention distance of heads by layer (Figure 7, right).
+    """Plots the attention distance of heads by layer (Figure 7, right).
 
     Args:
         distances: The output of `attention_distance`, of all layers.
-        uniform: Float or None. The distance of uniform attention, for
-            comparison.
+        uniform: Float. The attention distance of uniform attention, in
+            pixels, drawn as a line for comparison; None for no line.
         title: String.
 
     Returns:
@@ -126,12 +127,12 @@ def plot_attention_distance(distances, uniform=None, title=""):
 
 
 def plot_embedding_filters(filters, title=""):
-    """Plot principal components of the patch embedding (Figure 7, left).
+    """Plots principal components of the patch embedding (Figure 7, left).
 
     Args:
-        filters: The output of `embedding_filters`. One channel is shown as
-            grey; two, or more than three, by their three principal components
-            as red, green and blue.
+        filters: The output of `embedding_filters`. A single channel is shown
+            in grey; two, or more than three, are reduced to three principal
+            components, shown as red, green and blue.
         title: String.
 
     Returns:
@@ -141,7 +142,7 @@ def plot_embedding_filters(filters, title=""):
     columns = min(7, count)
     rows = -(-count // columns)
     colours = _to_rgb(_to_three_channels(filters) * 2 - 1)
-    # Grey, which differs from the extreme values of filters.
+    # A grey that differs from the extreme values of filters.
     background = BACKGROUND
     blank = np.ones((rows * columns - count, height, width, 3)) * background
     tiles = np.concatenate([colours, blank])
@@ -156,7 +157,7 @@ def plot_embedding_filters(filters, title=""):
 
 
 def plot_position_similarity(similarity, title=""):
-    """Plot the similarity of position embeddings (Figure 7, centre).
+    """Plots the similarity of position embeddings (Figure 7, centre).
 
     Args:
         similarity: The output of `position_similarity`. At most 16 rows and
@@ -164,8 +165,8 @@ def plot_position_similarity(similarity, title=""):
         title: String.
 
     Returns:
-        A `matplotlib.figure.Figure`: the tile in row i and column j compares
-        the patch there with all patches.
+        A `matplotlib.figure.Figure`. The tile in row i and column j compares
+        the patch at this position with all patches.
     """
     rows, columns = map(_evenly_spaced, similarity.shape[:2])
     tiles = similarity[np.ix_(rows, columns)]
@@ -186,7 +187,7 @@ def plot_position_similarity(similarity, title=""):
 
 
 def plot_token_norms(norms, layout, image=0, title=""):
-    """Plot the L2 norms of tokens by layer.
+    """Plots the L2 norms of tokens by layer.
 
     Args:
         norms: The output of `token_norms`, of all layers.
@@ -195,8 +196,9 @@ def plot_token_norms(norms, layout, image=0, title=""):
         title: String.
 
     Returns:
-        A `matplotlib.figure.Figure`: norms of patches and other tokens by
-        layer, and a map of the patches after the last layer.
+        A `matplotlib.figure.Figure`: left, the norms of patches and other
+        tokens by layer; right, a map of the patches' norms after the last
+        layer.
     """
     first = layout.num_prefix
     depth = np.arange(1, len(norms) + 1)
@@ -230,7 +232,7 @@ def plot_token_norms(norms, layout, image=0, title=""):
 
 
 def _to_rgb(image):
-    """Convert an image, of uint8 or in [-1, 1], to RGB floats in [0, 1]."""
+    """Converts an image of uint8 or in [-1, 1] to RGB floats in [0, 1]."""
     image = np.asarray(image)
     if image.dtype == np.uint8:
         scaled = image / 255
@@ -250,7 +252,7 @@ def _to_rgb(image):
 
 
 def _to_three_channels(values):
-    """Reduce channels to three principal components, each in [0, 1]."""
+    """Reduces channels to three principal components, each in [0, 1]."""
     channels = values.shape[-1]
     if channels in (1, 3):
         return values
@@ -266,14 +268,15 @@ def _to_three_channels(values):
 
 
 def _mosaic(tiles, background=np.nan):
-    """Assemble tiles `(rows, columns, h, w, ...)` to one image, with gaps.
+    """Assembles tiles `(rows, columns, h, w, ...)` to one image, with gaps.
 
     matplotlib draws one image much faster than hundreds.
 
     Returns:
-        The image, and the centres of its rows and columns.
+        The image, and the centres of the rows and columns of tiles, in its
+        pixels.
     """
-    times = max(1, 16 // max(tiles.shape[2:4]))  # gaps are an eighth of a tile
+    times = max(1, 16 // max(tiles.shape[2:4]))  # for gaps of an eighth
     tiles = tiles.repeat(times, axis=2).repeat(times, axis=3)
     rows, columns, height, width = tiles.shape[:4]
     gap = max(height, width) // 8
@@ -288,13 +291,13 @@ def _mosaic(tiles, background=np.nan):
 
 
 def _evenly_spaced(count):
-    """Return at most `_MAX_TILES` evenly spaced indices."""
+    """Returns at most `_MAX_TILES` evenly spaced indices below `count`."""
     number = min(count, _MAX_TILES)
     return np.linspace(0, count - 1, number).round().astype(int)
 
 
 def enlarge(image, side):
-    """Repeat the pixels of a small image, so that heat maps are smooth."""
+    """Repeats the pixels of a small image, so that its heat map is smooth."""
     times = max(1, side // max(image.shape[:2]))
     return image.repeat(times, axis=0).repeat(times, axis=1)
 
@@ -324,7 +327,7 @@ def _hide_ticks(axes):
 
 
 def _label_tiles(axes, rows, columns):
-    """Label rows and columns, each given as `(centres, numbers, name)`."""
+    """Labels rows and columns of tiles, each `(centres, numbers, name)`."""
     axes.spines[:].set_visible(False)
     axes.set_yticks(*rows[:2])
     axes.set_xticks(*columns[:2])

@@ -1,4 +1,4 @@
-"""A report about a model: one HTML page and its figures as PNG files."""
+"""Report about a model: an HTML page, and its figures as PNG files."""
 
 import base64
 import html
@@ -20,7 +20,7 @@ from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import PatchEmbedding
 from keras_vit.preprocessing import decode_predictions
 
-NUM_SHOWN = 8  # images in figures; distances are averaged over all
+NUM_SHOWN = 8  # images in figures; distances are averaged over all images
 FIGURES = (
     "attention.png",
     "attention_maps.png",
@@ -30,23 +30,24 @@ FIGURES = (
     "token_norms.png",
 )
 PAGE = "report.html"
-_MAX_SIDE = 480  # pixels of an image in a figure
+_MAX_SIDE = 480  # maximum height and width of an image in a figure, in pixels
 
 
 class Report:
-    """Builds the page and the figures.
+    """Builds the page and the figures of a report.
 
     Args:
         model: A model made by this package.
         checkpoint: The `Checkpoint` it was loaded from.
-        settings: Dict of explicit arguments.
-        images: List of uint8 arrays.
-        names: List of strings, the images' names.
+        settings: Dict of arguments that the user gave explicitly.
+        images: List of uint8 arrays `(height, width, channels)`.
+        names: List of strings, one per image.
         size: `(height, width)` of the model's inputs.
         mode: As in `preprocess_input`.
         keep_aspect: Boolean. Whether images keep their aspect ratio.
-        labels: As in `decode_predictions`, or None.
-        log: Function of a line of text, for progress.
+        labels: As in `decode_predictions`. None for ImageNet's names if the
+            number of classes is ImageNet's, otherwise for class numbers.
+        log: Function that is called with a line of text to report progress.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Report:
         self.small = [thumbnail(x, _MAX_SIDE) for x in images[:NUM_SHOWN]]
 
     def build(self):
-        """Return `{file name: bytes}`, the page last."""
+        """Returns the files as `{name: bytes}`, the page last."""
         self._model()
         if self.images and any(x.name == "head" for x in self.model.layers):
             self._predictions()
@@ -274,7 +275,7 @@ def _contrast(heat):
 
 
 def _describe_maximum(heat):
-    """Describe in words where the largest value is."""
+    """Returns where the largest value is, such as "top left"."""
     row, column = np.unravel_index(heat.argmax(), heat.shape)
     down = ("top", "middle", "bottom")[3 * row // heat.shape[0]]
     right = ("left", "centre", "right")[3 * column // heat.shape[1]]
@@ -282,7 +283,7 @@ def _describe_maximum(heat):
 
 
 def format_name(checkpoint):
-    """Return the name of a checkpoint's format."""
+    """Returns the name of a checkpoint's format."""
     if checkpoint.layout == "keras":
         return "Keras"
     variant = checkpoint.weight_map.variant
@@ -290,16 +291,16 @@ def format_name(checkpoint):
 
 
 def describe_model(model, checkpoint, settings, size, mode):
-    """List the properties of a model: `[(name, value), ...]`.
+    """Returns the properties of a model as `[(name, value), ...]`.
 
     Args:
         model: The model.
-        checkpoint: The `Checkpoint` it was loaded from.
-        settings: Dict of explicit arguments.
-        size: `(height, width)` of its inputs.
-        mode: As in `preprocess_input`.
+        checkpoint: As in `Report`.
+        settings: As in `Report`.
+        size: As in `Report`.
+        mode: As in `Report`.
     """
-    # From the checkpoint: getting a layer's config imports TensorFlow.
+    # From the checkpoint, as a layer's `get_config` imports TensorFlow.
     positions = tokens.find_positions(model)
     arguments = checkpoint.arguments(
         settings.get("grid_size"),
@@ -373,7 +374,7 @@ def _describe_encoder(model, arguments, size):
 
 
 def infer_mode(checkpoint, channels):
-    """Infer the `mode` of `preprocess_input` from a checkpoint."""
+    """Infers the `mode` of `preprocess_input` from a checkpoint."""
     if channels != 3:
         return "tf"
     config = _config(checkpoint)
@@ -387,7 +388,7 @@ def infer_mode(checkpoint, channels):
 
 
 def _config(checkpoint, name="config.json"):
-    """Return the JSON config next to a checkpoint; {} if there is none."""
+    """Returns the JSON config next to a checkpoint; {} if there is none."""
     try:
         return read_config(checkpoint.path, name)
     except (ValueError, OSError):
@@ -395,7 +396,7 @@ def _config(checkpoint, name="config.json"):
 
 
 def class_names(checkpoint, classes):
-    """Return class names from the config next to a checkpoint, or None."""
+    """Returns class names from the config next to a checkpoint, or None."""
     config = _config(checkpoint)
     data = config.get("data")
     names = data.get("class_names") if isinstance(data, dict) else None
@@ -408,11 +409,11 @@ def class_names(checkpoint, classes):
 
 
 def _top_classes(outputs, model, labels, top=5):
-    """Name the top classes of each image, with probabilities.
+    """Returns the names and probabilities of the top classes of each image.
 
     Returns:
-        For each image a list of `(name, probability)`; and a note about the
-        names for the reader, or "".
+        A list with one list of `(name, probability)` per image; and a note
+        about the names for the report's reader, or "".
     """
     outputs = np.asarray(outputs, "float32")
     activation = model.get_layer("head").activation
@@ -444,7 +445,7 @@ def _numbers(classes):
 
 
 def _html_page(title, subtitle, parts):
-    """Return an HTML page; `parts` are strings of HTML."""
+    """Returns an HTML page whose body is `parts`, a list of HTML strings."""
     return _PAGE.format(
         title=html.escape(title),
         subtitle=html.escape(subtitle),
@@ -484,7 +485,7 @@ def _html_image(png, alt):
 
 
 def _html_predictions(png, name, guesses):
-    """Show an image with its top classes: `[(class, probability), ...]`."""
+    """Returns HTML of an image and its `[(class, probability), ...]`."""
     items = "\n".join(
         f"<li><span>{html.escape(label)}</span><span>{probability:.1%}</span>"
         f'<i style="background-size:{100 * probability:.1f}% 100%"></i></li>'

@@ -1,4 +1,4 @@
-"""Find the layers of a model, and what its tokens stand for."""
+"""Layers and tokens of a model: how to find, describe and compute them."""
 
 import dataclasses
 import re
@@ -18,7 +18,7 @@ _FIRST_UNIT = re.compile(r"stage_\d+_unit_1")
 
 @dataclasses.dataclass(frozen=True)
 class TokenLayout:
-    """Tokens of a model; see `token_layout`."""
+    """The tokens of a model; see `token_layout`."""
 
     prefix: tuple
     grid: tuple
@@ -30,23 +30,27 @@ class TokenLayout:
 
 
 def token_layout(model, image_size=None):
-    """Return what the tokens of a model, the axes of attention maps, are.
+    """Describes the tokens of a model, which are the axes of attention maps.
 
     Args:
-        model: A model made by this package, or of its layers.
+        model: A functional model made by this package or of its layers.
         image_size: `(height, width)` of the images; None for that of the
             model's input.
 
     Returns:
-        An object with `prefix`, the names of the tokens before the patches,
-        such as `("class_token", "register_tokens", "register_tokens")`;
-        `num_prefix`, their number; `grid`, `(rows, columns)` of the patches,
-        in row-major order; and `patch_size`, `(rows, columns)` in pixels from
-        one patch to the next, including the stride of a hybrid's ResNet.
+        An object with the attributes
+
+        - `prefix`: names of the tokens before the patches, such as
+          `("class_token", "register_tokens", "register_tokens")`;
+        - `num_prefix`: their number;
+        - `grid`: `(rows, columns)` of the patches, whose tokens are in
+          row-major order;
+        - `patch_size`: `(rows, columns)` in pixels from one patch to the
+          next, including the stride of a hybrid's ResNet.
 
     Raises:
-        ValueError: if the model has no patches, or takes images of any size
-            and `image_size` is None.
+        ValueError: if the model has no patches, or if it takes images of any
+            size and `image_size` is None.
     """
     embedding = find_layer(model, PatchEmbedding)
     if embedding is None:
@@ -58,7 +62,7 @@ def token_layout(model, image_size=None):
             f"The model {model.name!r} takes images of any size: give "
             "`image_size=(height, width)`."
         )
-    # By shape inference, through a hybrid's ResNet too.
+    # By shape inference, which includes a hybrid's ResNet.
     stem = keras.Model(model.inputs[0], embedding.output)
     grid = stem.compute_output_shape((1, *image_size, shape[-1]))[1:3]
     tokens = [layer for layer in model.layers if isinstance(layer, ClassToken)]
@@ -71,7 +75,7 @@ def token_layout(model, image_size=None):
 
 
 def _patch_pixels(model):
-    """Return `(rows, columns)` in pixels from one patch to the next."""
+    """Returns `(rows, columns)` in pixels from one patch to the next."""
     rows, columns = find_layer(model, PatchEmbedding).patch_size
     names = [layer.name for layer in model.layers]
     stages = [name for name in names if _FIRST_UNIT.fullmatch(name)]
@@ -80,14 +84,15 @@ def _patch_pixels(model):
 
 
 def find_positions(model):
-    """Return the first position embedding layer, of any kind, or None."""
+    """Returns the first layer of position embeddings, or None."""
     return find_layer(model, (AddPositionEmbs, RelativePositionEmbs))
 
 
 def image_size(model):
-    """Return a model's image size, or that of its learned positions.
+    """Returns the image size of a model, `(height, width)`.
 
-    None if both are unspecified.
+    If the model takes images of any size, it is the size for which its
+    position embeddings were learned; None if it has none.
     """
     size = tuple(model.inputs[0].shape[1:3])
     if None not in size:
@@ -100,17 +105,17 @@ def image_size(model):
 
 
 def find_layer(model, layer_class):
-    """Return the model's first layer of a class, or None."""
+    """Returns the model's first layer of a class, or None."""
     return next((x for x in model.layers if isinstance(x, layer_class)), None)
 
 
 def find_blocks(model, layers=None):
-    """Return the encoder blocks, in order.
+    """Returns the encoder blocks, in order.
 
     Args:
         model: A functional model.
-        layers: Which of them: an integer or several, negative ones from the
-            end; None for all.
+        layers: Integer or list of integers. Indices of the blocks; negative
+            ones count from the last. None for all blocks.
 
     Raises:
         ValueError: if the model has no blocks, or an index is out of range.
@@ -149,8 +154,11 @@ def _missing_layer(model, problem, layer_class):
 
 
 def check_images(model, images):
-    """Return a batch of images as an array, or raise a ValueError if the
-    model does not take its shape."""
+    """Returns a batch of images as a NumPy array.
+
+    Raises:
+        ValueError: if its shape is not that of the model's inputs.
+    """
     shape = getattr(images, "shape", ())
     expected = model.inputs[0].shape
     if len(shape) != len(expected) or any(
@@ -166,20 +174,20 @@ def check_images(model, images):
 
 
 def compute_tensors(model, tensors, images):
-    """Compute intermediate tensors, or lists of them, of a model.
+    """Computes intermediate tensors of a model.
 
     Args:
         model: A functional model.
         tensors: List of symbolic tensors of the model, or of lists of them.
-        images: Array, a batch of images.
+        images: Array. A batch of images.
 
     Returns:
-        List of arrays, or of lists of them.
+        List of arrays, or of lists of arrays.
     """
-    # A dict, since Keras unpacks a list of one tensor.
+    # A dict, since Keras would unpack a list of one tensor.
     named = {str(index): tensor for index, tensor in enumerate(tensors)}
     extract = keras.Model(model.inputs[0], named)
-    # Eagerly: compiling takes longer than computing a few images.
+    # Eagerly, as compiling takes longer than computing a few images.
     extract.compile(run_eagerly=True)
     values = extract.predict_on_batch(images)
     return [values[name] for name in named]

@@ -1,4 +1,4 @@
-"""Filters of the patch embedding, and similarity of position embeddings."""
+"""Filters of the patch embedding and similarity of position embeddings."""
 
 import keras
 import numpy as np
@@ -9,20 +9,20 @@ from keras_vit.layers import PatchEmbedding
 
 
 def embedding_filters(model, count=28):
-    """Return principal components of the patch embedding's filters (Figure 7,
-    left).
+    """Returns principal components of the embedding filters (Figure 7, left).
 
-    For a hybrid or a BiT, those of the first convolution. From "An Image is
-    Worth 16x16 Words", Section 4.5 (https://arxiv.org/abs/2010.11929). The
-    sign of a component is arbitrary: its largest value is made positive.
+    These are the filters of the patch embedding or, for a hybrid or a BiT, of
+    the first convolution. From "An Image is Worth 16x16 Words", Section 4.5
+    (https://arxiv.org/abs/2010.11929). The sign of a component is arbitrary;
+    it is chosen such that the value of largest magnitude is positive.
 
     Args:
-        model: A model made by this package, or of its layers.
-        count: Integer. Maximum number of components, 28 in the paper.
+        model: A functional model made by this package or of its layers.
+        count: Integer. Maximum number of components; 28 in the paper.
 
     Returns:
         Array of shape `(count, rows, columns, channels)`, in order of
-        decreasing variance, each scaled to [0, 1] over all channels.
+        decreasing variance, each scaled to [0, 1] over pixels and channels.
 
     Raises:
         ValueError: if `count` is below 1, or the model has no such layer.
@@ -56,23 +56,25 @@ def _first_kernel(model):
 
 
 def position_similarity(model, grid_size=None):
-    """Return the cosine similarity of position embeddings (Figure 7, centre).
-    From "An Image is Worth 16x16 Words", Section 4.5
-       (https://arxiv.org/abs/2010.11929).
+    """Returns the cosine similarity of position embeddings (Figure 7, centre).
 
-       Args:
-           model: A model made by this package, or of its layers.
-           grid_size: `(rows, columns)` of patches, to which learned embeddings
-               are resampled; None for the grid they were learned for.
+    If each block adds separate embeddings, those of the first block are
+    compared. From "An Image is Worth 16x16 Words", Section 4.5
+    (https://arxiv.org/abs/2010.11929).
 
-       Returns:
-           Array of shape `(rows, columns, rows, columns)`: [i, j] compares the
-           patch in row i and column j with all patches. If each block adds its
-           own embeddings, those of the first block.
+    Args:
+        model: A functional model made by this package or of its layers.
+        grid_size: `(rows, columns)` of the patches, to which learned
+            embeddings are resampled; None for the grid that they were learned
+            for.
 
-       Raises:
-           ValueError: if the model adds no position embeddings to its patches,
-               or they are fixed and `grid_size` is None.
+    Returns:
+        Array of shape `(rows, columns, rows, columns)`: element `[i, j]`
+        compares the patch in row i and column j with all patches.
+
+    Raises:
+        ValueError: if the model adds no position embeddings to its patches,
+            or if they are computed for any grid and `grid_size` is None.
     """
     layer = tokens.find_layer(model, AddPositionEmbs)
     if layer is None or layer.kind == "none":
@@ -90,8 +92,8 @@ def position_similarity(model, grid_size=None):
     before = layer.num_prefix_tokens + layer.num_skipped_tokens
     length = before + rows * columns
     width = tokens.find_layer(model, PatchEmbedding).hidden_size
-    # Adding to zeros gives the embeddings of any kind. `call` is used directly
-    # since `__call__` would cast to the layer's compute dtype.
+    # Adding to zeros returns the embeddings, of whatever kind. `call` is used
+    # directly, as `__call__` would cast to the layer's compute dtype.
     zeros = np.zeros((1, length, width), "float32")
     grid = np.zeros((1, rows, columns, 1), "float32")
     added = layer.call(*map(keras.ops.convert_to_tensor, (zeros, grid)))

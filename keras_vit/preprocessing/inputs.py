@@ -1,4 +1,4 @@
-"""Scaling of images to what pretrained models expect."""
+"""Scaling of images for pretrained models."""
 
 import sys
 
@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_vit._warnings import warn
 
-# Resizing pixels in [0, 255] as floats can give 255.00003.
+# Resizing float images in [0, 255] can return 255.00003.
 _TOLERANCE = 1e-3
 
 _MEAN = np.array([0.485, 0.456, 0.406])
@@ -24,40 +24,42 @@ _SCALE_AND_SHIFT = {
 
 
 def preprocess_input(images, mode="tf"):
-    """Scale images from [0, 255] to what pretrained models expect.
+    """Scales images with values in [0, 255] for pretrained models.
 
-    `mode="tf"` scales to [-1, 1]: `images / 127.5 - 1`. All weights by Google
-    expect it: those of "An Image is Worth 16x16 Words"
-    (https://arxiv.org/abs/2010.11929) and of "How to train your ViT?"
-    (https://arxiv.org/abs/2106.10270). `mode="torch"` subtracts ImageNet's
-    mean (0.485, 0.456, 0.406) and divides by its standard deviation (0.229,
-    0.224, 0.225), for images in [0, 1]: the weights by Meta, DeiT, DINOv2 and
-    MAE, expect it. `keras_vit.list_weights()` lists the mode of each. With
-    the wrong mode, or with images in [0, 1], a pretrained model runs and is
-    silently less accurate.
+    - `mode="tf"` scales to [-1, 1]: `images / 127.5 - 1`. All weights by
+      Google require it: those of "An Image is Worth 16x16 Words"
+      (https://arxiv.org/abs/2010.11929) and of "How to train your ViT?"
+      (https://arxiv.org/abs/2106.10270).
+    - `mode="torch"` scales to [0, 1], subtracts ImageNet's mean (0.485,
+      0.456, 0.406) and divides by its standard deviation (0.229, 0.224,
+      0.225). The weights by Meta (DeiT, DINOv2 and MAE) require it.
 
-    It also works inside `tf.data.Dataset.map` with every backend, and on
-    the symbolic inputs of a functional model.
+    `keras_vit.list_weights()` lists the mode of each released checkpoint.
+    With the wrong mode, or with images in [0, 1], a pretrained model raises
+    no error but is less accurate.
+
+    The function also works inside `tf.data.Dataset.map` with every backend,
+    and on the symbolic inputs of a functional model.
 
     Args:
         images: NumPy array, tensor of any backend or `KerasTensor`, of any
-            shape, channels last, values in [0, 255]: integers or floats. It
-            is not modified.
+            shape, channels last: integers or floats in [0, 255]. It is not
+            modified.
         mode: "tf" for [-1, 1] or, for images of three channels, "torch" for
             ImageNet's mean and standard deviation.
 
     Returns:
-        The images as float32, in the same shape: a NumPy array for a NumPy
+        The images in float32, of the same shape: a NumPy array for a NumPy
         array, otherwise a tensor of the same library. Values are in [-1, 1]
         for "tf" (in compiled code, 255 may become 1.0000001), and in [-3, 3]
         for "torch".
 
     Raises:
         ValueError: if `images` is not an array or tensor of real numbers, or
-            `mode` is unknown. Also if a value is NaN, below 0 or above 255.
-            Values are checked in NumPy arrays and in tensors in CPU memory,
-            not where they are unknown, as in `tf.data.Dataset.map`, or on
-            another device.
+            `mode` is unknown. Also if a value is NaN, below 0 or above 255:
+            this is checked for NumPy arrays and for tensors in CPU memory,
+            but not for symbolic tensors, as in `tf.data.Dataset.map`, or for
+            tensors on another device.
 
     Warns:
         UserWarning: if checked floats seem to be in [0, 1]: no value is above
@@ -99,12 +101,12 @@ def preprocess_input(images, mode="tf"):
 
 
 def _to_float32(images):
-    """Cast a tensor with the library that it belongs to."""
+    """Casts a tensor to float32 with its own library."""
     if isinstance(images, keras.KerasTensor) or ops.is_tensor(images):
         return ops.cast(images, "float32")
-    # A tensor of another library than the backend: input pipelines often use
-    # TensorFlow or PyTorch. Do not import TensorFlow: if the tensor is its,
-    # it is imported already.
+    # The tensor is not of the backend: input pipelines often use TensorFlow
+    # or PyTorch. `sys.modules` suffices, since the library of the tensor has
+    # been imported.
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and tensorflow.is_tensor(images):
         return tensorflow.cast(images, "float32")
@@ -115,9 +117,9 @@ def _to_float32(images):
 
 
 def _as_numpy_view(images):
-    """Return a NumPy view of a tensor's memory.
+    """Returns a NumPy view of a tensor's memory.
 
-    None if the tensor is not in CPU memory, or has no values yet.
+    None if the tensor is not in CPU memory, or is symbolic.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.compiler.is_compiling():
@@ -142,7 +144,7 @@ def _check_values(images):
         return
     with np.errstate(invalid="ignore"):
         lowest, highest = float(images.min()), float(images.max())
-    # Comparisons with NaN are false: this refuses NaN too.
+    # Comparisons with NaN are false, so that NaN raises too.
     if not (lowest >= -_TOLERANCE and highest <= 255 + _TOLERANCE):
         raise ValueError(
             "`images` must have values in [0, 255], and no NaN. Images "
@@ -152,8 +154,8 @@ def _check_values(images):
             f"Received: values from {lowest:g} to {highest:g}"
         )
     if highest <= 1 and ((images > 0) & (images < 1)).any():
-        # A constant text, so that Python's default filter shows it once per
-        # line of the caller, not once per image.
+        # The text is constant, so that Python's default filter shows the
+        # warning once per line of the caller, not once per image.
         warn(
             "`preprocess_input` expects values in [0, 255] and received "
             "floats in [0, 1], which become values close to -1. If they were "
@@ -162,10 +164,10 @@ def _check_values(images):
 
 
 def is_numeric(array):
-    """Return whether `array`, of any library, holds real numbers.
+    """Returns whether `array`, of any library, holds real numbers.
 
-    Booleans, strings, objects and complex numbers are not real numbers, and
-    anything without a `dtype`, such as a list, is not an array.
+    False for booleans, strings, objects and complex numbers, and for anything
+    without a `dtype`, such as a list.
     """
     dtype = getattr(array, "dtype", None)
     if dtype is None:
@@ -178,7 +180,7 @@ def is_numeric(array):
 
 
 def describe(value):
-    """Describe a rejected value for an error message."""
+    """Describes a rejected value for an error message."""
     dtype = getattr(value, "dtype", None)
     if dtype is not None:
         return f"{type(value).__name__} of type {dtype}"

@@ -1,7 +1,7 @@
-"""Names of predicted classes: ImageNet's, or those in a file.
+"""Class labels of ImageNet or of a file, and decoding of predictions.
 
-Label readers return a list of pairs `(id, name)`, indexed by class. `id` is
-None if the file has no ids.
+The functions that read labels return a list of pairs `(id, name)`, indexed by
+class. `id` is None if the file has no ids.
 """
 
 import json
@@ -42,37 +42,38 @@ _WORDNET_ID = re.compile(r"n\d{8}")
 
 
 def decode_predictions(predictions, top=5, labels=None):
-    """Name the top classes of each image.
+    """Returns the names and scores of the top classes of each image.
 
     The labels of ImageNet-2012 (1000 classes) and ImageNet-21k (21843) are
     downloaded when first needed, and cached in `$KERAS_VIT_HOME` if it is
-    set, otherwise in the folder `keras_vit` of Keras's (`~/.keras`). A model
-    of 1000 or 21843 other classes needs `labels`.
+    set, otherwise in the folder `keras_vit` in `$KERAS_HOME` or `~/.keras`. A
+    model with 1000 or 21843 classes of another dataset requires `labels`.
 
     Args:
         predictions: Array or tensor of shape `(batch, classes)`: logits or
             probabilities, without NaN.
-        top: Integer from 1 to the number of classes. How many to name.
-        labels: The names of all classes, in the order of their indices. None
-            for ImageNet's, or a list or tuple of names, or the path of a
-            file:
+        top: Integer from 1 to the number of classes. Number of classes to
+            return per image.
+        labels: The names of all classes, in the order of their indices: None
+            for ImageNet's, a list or tuple of strings, or the path of a file:
 
             - `.json`: `{"0": ["n01440764", "tench"], ...}`, as in Keras;
-            - any other suffix: text in UTF-8 with one label per line, either
+            - any other suffix: UTF-8 text with one label per line, either
               `name` or `id<TAB>name`.
 
     Returns:
-        For each image a list of `top` tuples `(wordnet_id, name, score)`,
-        highest score first; of equal scores, the lower index first.
+        A list with one list of `top` tuples `(wordnet_id, name, score)` per
+        image, highest score first; of equal scores, the lower index first.
         `wordnet_id` is None if the labels have no ids. `score` is the value
-        in `predictions`, a Python float: for probabilities, build the model
-        with `classifier_activation="softmax"`, or apply `keras.ops.softmax`.
+        in `predictions`, as a Python float: for probabilities, build the
+        model with `classifier_activation="softmax"`, or apply
+        `keras.ops.softmax`.
 
     Raises:
-        ValueError: if `predictions` is not of that shape, holds NaN or no
-            numbers, if `top` is out of range, or if the labels cannot be read
-            or their number is not that of the classes.
-        FileNotFoundError: if `labels` is the path of no file.
+        ValueError: if `predictions` has another shape, is not numeric or
+            contains NaN, if `top` is out of range, or if the labels cannot be
+            read or their number is not the number of classes.
+        FileNotFoundError: if `labels` is a path that does not exist.
         OSError: if ImageNet's labels cannot be downloaded.
 
     Example:
@@ -111,7 +112,7 @@ def _scores(predictions):
     if ops.is_tensor(predictions):
         predictions = ops.convert_to_numpy(predictions)
     elif hasattr(predictions, "detach"):
-        # A PyTorch tensor while the backend is another. NumPy has no bfloat16.
+        # A PyTorch tensor under another backend. NumPy has no bfloat16.
         predictions = predictions.detach().cpu().double()
     # float64 represents the values of all smaller types exactly.
     scores = np.asarray(predictions).astype("float64")
@@ -133,7 +134,7 @@ def _scores(predictions):
 
 
 def _resolve_labels(labels, classes):
-    """Return one pair `(id, name)` for each class."""
+    """Returns one pair `(id, name)` for each class."""
     if labels is None:
         if classes == IMAGENET_CLASSES:
             return imagenet_labels()
@@ -173,19 +174,19 @@ def _from_list(labels):
 
 
 def imagenet_labels():
-    """Return the 1000 pairs `(wordnet_id, name)` of ImageNet-2012."""
+    """Returns the 1000 pairs `(wordnet_id, name)` of ImageNet-2012."""
     return _fetch(IMAGENET_INDEX, _parse_imagenet)
 
 
 def imagenet21k_labels():
-    """Return the 21843 pairs `(wordnet_id, name)` of ImageNet-21k."""
+    """Returns the 21843 pairs `(wordnet_id, name)` of ImageNet-21k."""
     ids = _fetch(IMAGENET21K_IDS, _parse_imagenet21k_ids)
     names = _fetch(IMAGENET21K_NAMES, _parse_imagenet21k)
     return list(zip(ids, names, strict=True))
 
 
 def _fetch(name, parse):
-    """Return the parsed content of a label file, downloaded if necessary."""
+    """Returns the parsed content of a label file, downloaded if necessary."""
     try:
         path, _ = downloads.fetch(
             downloads.cache_dir() / "labels",
@@ -238,7 +239,13 @@ def _check_ids(path, ids):
 
 
 def read_labels(path):
-    """Read a file of labels: JSON if its suffix is `.json`, else text.
+    """Reads a file of labels: JSON if its suffix is `.json`, else text.
+
+    Args:
+        path: String or path of the file; see `decode_predictions`.
+
+    Returns:
+        List of pairs `(id, name)`.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -251,7 +258,7 @@ def read_labels(path):
 
 
 def _read_json(path):
-    """Read `{"0": ["n01440764", "tench"], ...}`, Keras's class index."""
+    """Reads a class index as in Keras: `{"0": ["n01440764", "tench"], ...}`."""
     try:
         index = json.loads(_read_utf8(path))
     except ValueError as error:
@@ -283,7 +290,7 @@ def _read_json(path):
 
 
 def _read_text(path):
-    """Read one label per line: `name`, or `id<TAB>name`."""
+    """Reads one label per line: `name`, or `id<TAB>name`."""
     labels = []
     for number, line in enumerate(_read_lines(path), start=1):
         parts = [part.strip() for part in line.split("\t")]
@@ -297,7 +304,7 @@ def _read_text(path):
 
 
 def _read_lines(path):
-    """Return the lines of a text file, none of which may be empty."""
+    """Returns the lines of a text file, none of which may be empty."""
     # `splitlines` would also split at characters that names may contain.
     lines = _read_utf8(path).rstrip("\n").split("\n")
     for number, line in enumerate(lines, start=1):

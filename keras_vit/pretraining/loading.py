@@ -1,4 +1,4 @@
-"""Load pre-training models from checkpoints."""
+"""Loading of pre-training models from checkpoints."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ _MODELS = {
     "mim": MaskedImageModeling,
     "mpp": MaskedPatchPrediction,
 }
-# Arguments of the models that a checkpoint may determine.
+# Model arguments that can be inferred from a checkpoint.
 _INFERRED = (
     "mask_ratio",
     "norm_pixels",
@@ -38,22 +38,24 @@ _POSITIONS = "position_embedding/embedding"
 def load(
     path, layout=None, num_heads=None, decoder_num_heads=None, **overrides
 ):
-    """Build the pre-training model of a checkpoint and load its weights.
+    """Builds the pre-training model of a checkpoint and loads its weights.
 
     Reads Meta's MAE with its decoder, `ViTMAEForPreTraining` and
     `ViTForMaskedImageModeling` of transformers, and `.keras` files of this
-    package. `converters.load` reads the encoder alone of the same files, and
-    `converters.save` writes these models too.
+    package. `converters.load` reads only the encoder of the same files;
+    `converters.save` writes the models that this function returns.
 
     Args:
         path: As in `converters.load`.
         layout: "mae" or "huggingface"; None infers it from the keys.
-        num_heads: Integer. Heads of the encoder, if they cannot be inferred.
-        decoder_num_heads: Integer. The same of MAE's decoder.
+        num_heads: Integer. Number of attention heads of the encoder, if it
+            cannot be inferred.
+        decoder_num_heads: Integer. Number of attention heads of MAE's
+            decoder, if it cannot be inferred.
         **overrides: Arguments of the model's class that take precedence over
             the checkpoint's, such as `mask_ratio` or `norm_pixels`, which
-            Meta's files do not contain; and `input_shape`, `dropout`,
-            `attention_dropout` and `drop_path` of the encoder.
+            Meta's files do not contain; and the encoder's `input_shape`,
+            `dropout`, `attention_dropout` and `drop_path`.
 
     Returns:
         A `MaskedAutoencoder`, `MaskedImageModeling` or
@@ -61,7 +63,7 @@ def load(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it cannot be read, or has no decoder.
+        ValueError: if the file cannot be read, or has no decoder.
 
     Example:
 
@@ -88,7 +90,7 @@ def load(
         saved = keras.models.load_model(checkpoint.path, safe_mode=True)
         if not overrides:
             return saved
-        # Includes arguments that no array determines, such as `masking`.
+        # Includes arguments that arrays do not determine, like `masking`.
         arguments |= saved.get_config()
         for name in ("encoder", "name", "dtype"):
             del arguments[name]
@@ -108,20 +110,21 @@ def load(
 
 
 def _encoder_weights(weights):
-    """Return the weights of an encoder, without decoder and mask token."""
+    """Returns the encoder's weights, without decoder and mask token."""
     weights = drop_pretraining(weights)
     weights.pop("mask_token/tokens", None)
     return weights
 
 
 def _load_decoder(model, checkpoint, resized):
-    """Assign all weights outside the encoder, or raise without assigning any.
+    """Assigns all weights outside the encoder, or raises and assigns none.
 
     Args:
         model: `MaskedModel`, whose encoder is loaded.
         checkpoint: `Checkpoint`.
-        resized: Boolean. Whether the model's grid is not the checkpoint's:
-            then the decoder keeps the positions computed for it.
+        resized: Boolean. Whether the model's grid differs from the
+            checkpoint's. If so, the decoder keeps the positions computed for
+            the model's grid.
     """
     variables = model.variables_by_path()
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
@@ -153,7 +156,8 @@ def _load_decoder(model, checkpoint, resized):
         f"{checkpoint.path!r} does not fit the model {model.name!r}.",
     )
     if _POSITIONS in checkpoint.weights and not resized:
-        # The constructor may have replaced them by computed ones.
+        # The constructor may have replaced the encoder's positions by fixed
+        # sines and cosines.
         weights[_POSITIONS] = checkpoint.weights[_POSITIONS]
     for path, array in weights.items():
         variables[path].assign(array)

@@ -16,17 +16,17 @@ POSITIONS = ("sincos2d", "learned")
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MaskedAutoencoder(MaskedModel):
-    """Masked autoencoder: encodes few patches and decodes the others.
+    """Masked autoencoder: encodes visible patches and predicts masked ones.
 
     From "Masked Autoencoders Are Scalable Vision Learners"
     (https://arxiv.org/abs/2111.06377) and its code, facebookresearch/mae.
-    Masked patches are removed before the blocks, so that at a ratio of 0.75
-    these process a quarter of the patches.
+    Masked patches are removed before the encoder's blocks: at a mask ratio of
+    0.75, these process a quarter of the patches.
 
-    The encoder keeps its activation and initial weights, which by default are
-    those of google-research/vision_transformer. `recipes/pretrain_masked.py`
-    builds it as facebookresearch/mae does, with the exact GELU and a class
-    token that is initialised at random.
+    The encoder's activation and initial weights are not changed; by default
+    they are those of google-research/vision_transformer.
+    `recipes/pretrain_masked.py` builds the encoder as facebookresearch/mae
+    does, with the exact GELU and a randomly initialised class token.
 
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all
@@ -34,33 +34,39 @@ class MaskedAutoencoder(MaskedModel):
             so that `model.encoder` is the trained one.
         mask_ratio: Float in (0, 1). Fraction of patches that are removed:
             `int(num_patches * (1 - mask_ratio))` are kept.
-        decoder_hidden_size: Integer, a multiple of 4. The published decoder
-            of ViT-B/16, L/16 and H/14 has 512, with 8 layers and 16 heads.
-        decoder_num_layers: Integer.
-        decoder_num_heads: Integer. It must divide `decoder_hidden_size`.
-        decoder_mlp_dim: Integer; None for 4 times `decoder_hidden_size`.
-        norm_pixels: Boolean. Whether the target is a patch's pixels minus
-            their mean, divided by their standard deviation.
-        positions: "sincos2d" replaces the encoder's learned positions by
-            fixed sines and cosines, as published; "learned" trains them.
+        decoder_hidden_size: Integer, a multiple of 4. Width of the decoder.
+            The defaults (512, 8 layers, 16 heads) are those of the published
+            decoder of ViT-B/16, L/16 and H/14.
+        decoder_num_layers: Integer. Number of the decoder's blocks.
+        decoder_num_heads: Integer. Number of the decoder's attention heads,
+            which must divide `decoder_hidden_size`.
+        decoder_mlp_dim: Integer. Width of the decoder's MLPs; None for 4
+            times `decoder_hidden_size`.
+        norm_pixels: Boolean. Whether to standardise the target pixels of
+            each patch by their mean and standard deviation.
+        positions: "sincos2d" replaces the encoder's learned position
+            embeddings by fixed sines and cosines, as published; "learned"
+            trains them.
         seed: Integer. Seed of the masks; None for a random one.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
         images: Tensor of shape `(batch, height, width, channels)`.
-        noise: Tensor of shape `(batch, num_patches)`: the patches with the
-            lowest values are kept. None samples it.
+        noise: Tensor of shape `(batch, num_patches)`. The patches with the
+            lowest values are kept. None samples it from a uniform
+            distribution.
         training: Boolean. Whether to apply the encoder's dropout and
             stochastic depth.
 
     Returns:
         A call returns a dict of `prediction`, of shape `(batch, num_patches,
         rows * columns * channels)`, and `masked`, of shape `(batch,
-        num_patches)`, 1 for patches that were removed.
+        num_patches)`, 1 for removed patches and 0 for the others.
 
     Raises:
-        ValueError: if the encoder does not output tokens, has no learned
-            positions for "sincos2d" to replace, or no patch is removed.
+        ValueError: if the encoder does not output all tokens, if it has no
+            learned positions for "sincos2d" to replace, if an argument is
+            out of range, or if no patch would be removed.
 
     Example:
 
@@ -157,7 +163,7 @@ class MaskedAutoencoder(MaskedModel):
         return {"prediction": x, "masked": masked}
 
     def encode(self, images, noise=None, training=None):
-        """Encode the kept patches.
+        """Encodes the kept patches.
 
         Args:
             images: As in a call.
@@ -165,10 +171,13 @@ class MaskedAutoencoder(MaskedModel):
             training: As in a call.
 
         Returns:
-            `(latent, masked, ids_restore)`: the encoded prefix tokens and
-            kept patches, ordered by noise; 1 for each removed patch; and the
-            rank of each patch in that order, which restores the patches'
-            positions.
+            A tuple `(latent, masked, ids_restore)`:
+
+            - `latent`: the encoded prefix tokens, followed by the kept
+              patches in the order of their noise;
+            - `masked`: `(batch, num_patches)`, 1 for removed patches;
+            - `ids_restore`: integers `(batch, num_patches)`, the rank of each
+              patch's noise, by which `RestoreTokens` moves the patches back.
         """
         stages = self.stages
         if noise is None:
@@ -212,8 +221,10 @@ class MaskedAutoencoder(MaskedModel):
 
 
 def _mae_positions(stages, hidden_size):
-    """Return MAE's fixed positions: unlike big_vision's, without the lowest
-    frequency of 1e-4."""
+    """Returns MAE's fixed sine-cosine positions.
+
+    Unlike big_vision's, they do not include the lowest frequency, 1e-4.
+    """
     return sincos_positions(
         stages.grid_size, hidden_size, stages.num_prefix, endpoint=False
     )
@@ -233,8 +244,7 @@ def _freeze_sincos_positions(stages):
 
 
 def _mean_and_std(patches):
-    """Return mean and standard deviation of each patch, with the unbiased
-    variance."""
+    """Returns the mean and the unbiased standard deviation of each patch."""
     mean = ops.mean(patches, axis=-1, keepdims=True)
     count = patches.shape[-1]
     square = ops.sum((patches - mean) ** 2, axis=-1, keepdims=True)
@@ -243,19 +253,23 @@ def _mean_and_std(patches):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class RestoreTokens(keras.Layer):
-    """Move kept patches to their positions; fill the others with one vector.
+    """Moves kept patches to their positions and fills in mask tokens.
+
+    All masked patches are the same learned vector.
 
     From "Masked Autoencoders Are Scalable Vision Learners", Section 3
     (https://arxiv.org/abs/2111.06377).
 
     Args:
-        num_prefix_tokens: Integer. Leading tokens, which are not moved.
+        num_prefix_tokens: Integer. Number of leading tokens, such as the
+            class token, which are not moved.
 
     Call arguments:
-        inputs: Tokens of shape `(batch, num_prefix_tokens + kept,
+        inputs: Tokens of shape `(batch, num_prefix_tokens + num_kept,
             hidden_size)`.
-        ids_restore: Integers of shape `(batch, num_patches)`: the index among
-            the kept tokens of each patch; higher ones are masked.
+        ids_restore: Integers of shape `(batch, num_patches)`. The index of
+            each patch among the kept ones; an index of `num_kept` or more
+            marks a masked patch.
 
     Output shape:
         `(batch, num_prefix_tokens + num_patches, hidden_size)`

@@ -1,4 +1,4 @@
-"""Base class of the pre-training models, and access to an encoder's stages."""
+"""Base class of the pre-training models, and the stages of their encoder."""
 
 import keras
 from keras import ops
@@ -6,42 +6,44 @@ from keras import ops
 from keras_vit.layers import Patches
 from keras_vit.models import weights_by_path
 
-# Arguments of `compile` that need labels.
+# Arguments of `compile` that require labels.
 _LABEL_ARGUMENTS = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 
 class MaskedModel(keras.Model):
     """Base class of models that learn to predict masked patches of images.
 
-    A subclass implements `call`, which returns a dict of `prediction` (one row
-    per patch) and `masked` (1 for patches that count in the loss),
-    `patch_losses` and `prediction_to_pixels`. The data is images alone: an
-    array or a `tf.data.Dataset`. Labels are ignored, and sample weights weigh
-    images.
+    A subclass implements `patch_losses`, `prediction_to_pixels` and `call`,
+    which returns a dict of `prediction` (one row per patch) and `masked` (1
+    for patches that count in the loss). `fit` takes images only, as an array
+    or a `tf.data.Dataset`. Labels are ignored; a sample weight multiplies the
+    loss of its image.
 
     Args:
-        encoder: A `VisionTransformer` that outputs all tokens. Its weights
-            are shared, not copied: `model.encoder` is the trained one.
+        encoder: A `VisionTransformer` for images of one size that outputs all
+            tokens. Its weights are shared, not copied, so that
+            `model.encoder` is the trained one.
         seed: Integer. Seed of the masks; None for a random one.
         **kwargs: `name`, `dtype`.
     """
 
     def __init__(self, encoder, seed=None, **kwargs):
-        # The encoder's dtype policy, also if it was loaded from a file.
+        # By default the encoder's dtype policy, not the global one.
         kwargs.setdefault("dtype", getattr(encoder, "dtype_policy", None))
-        # Noise in half precision would have ties; each layer casts its inputs.
+        # Without autocast, since noise in half precision would have ties.
+        # Each layer casts its own inputs.
         super().__init__(autocast=False, **kwargs)
         self.stages = EncoderStages(encoder)
         self.encoder = encoder
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
-        self.built = True  # constructors build all layers
+        self.built = True  # subclass constructors build all layers
 
     def variables_by_path(self):
-        """Return `{path: variable}`, with paths as in `converters`.
+        """Returns `{path: variable}`, with the paths of `converters`.
 
         The encoder's paths have no prefix, the decoder's begin with
-        `decoder/`, and those of other layers with the layer's name.
+        `decoder/`, and those of any other layer with its name.
         """
         paths = dict(weights_by_path(self.encoder))
         for layer in self.layers:
@@ -55,14 +57,24 @@ class MaskedModel(keras.Model):
         return paths
 
     def patch_losses(self, images, outputs):
-        """Return the loss of each patch, of shape `(batch, num_patches)`."""
+        """Computes the loss of each patch.
+
+        Args:
+            images: Tensor of shape `(batch, height, width, channels)`.
+            outputs: Dict. The output of `call`.
+
+        Returns:
+            Tensor of shape `(batch, num_patches)`. Only masked patches count
+            in the model's loss.
+        """
         raise NotImplementedError
 
     def prediction_to_pixels(self, prediction, patches):
-        """Convert predictions to pixels, for display.
+        """Converts predictions to pixels, for display.
 
         Args:
-            prediction: Tensor of shape `(batch, num_patches, ...)`.
+            prediction: Tensor of shape `(batch, num_patches, ...)`, the
+                `prediction` of a call.
             patches: The original patches, of shape `(batch, num_patches,
                 rows * columns * channels)`.
 
@@ -80,18 +92,17 @@ class MaskedModel(keras.Model):
         weighted_metrics=None,
         **kwargs,
     ):
-        """Configure the model for training.
+        """Configures the model for training.
 
-        The model computes its own loss from the images, without labels. So
-        `loss`, `loss_weights`, `metrics` and `weighted_metrics` must be None.
-        Override `patch_losses` to change the loss.
+        The model computes its loss from the images, without labels. Override
+        `patch_losses` to change it.
 
         Args:
-            optimizer: Optimizer or its name.
-            loss: None.
-            loss_weights: None.
-            metrics: None.
-            weighted_metrics: None.
+            optimizer: Keras optimizer, or its name.
+            loss: Must be None.
+            loss_weights: Must be None.
+            metrics: Must be None.
+            weighted_metrics: Must be None.
             **kwargs: As for `keras.Model.compile`, such as `jit_compile`.
 
         Raises:
@@ -113,9 +124,9 @@ class MaskedModel(keras.Model):
         super().compile(optimizer, **kwargs)
 
     def compile_from_config(self, config):
-        # Keras calls `compile` while loading only if it is not overridden.
+        # While loading, Keras does not call a `compile` that is overridden.
         config = keras.saving.deserialize_keras_object(config)
-        # Files of earlier versions may hold a loss or metrics, which never
+        # Files of earlier versions may contain a loss or metrics, which never
         # had an effect.
         self.compile(**{**config, **dict.fromkeys(_LABEL_ARGUMENTS)})
         self.optimizer.build(self.trainable_variables)
@@ -128,21 +139,22 @@ class MaskedModel(keras.Model):
         if sample_weight is not None:
             image = ops.cast(ops.reshape(sample_weight, (-1, 1)), losses.dtype)
             weights = weights * image
-        # Sample weights may all be zero.
+        # The epsilon is for sample weights that are all zero.
         loss = ops.sum(losses * weights) / (ops.sum(weights) + 1e-6)
-        for extra in self.losses:  # of regularizers and `add_loss`
+        for extra in self.losses:  # from regularizers and `add_loss`
             loss = loss + ops.cast(ops.sum(extra), loss.dtype)
         return loss / _num_replicas()
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        return self.get_metrics_result()  # the loss alone
+        return self.get_metrics_result()  # only the loss
 
     def reconstruct(self, images, **kwargs):
-        """Replace masked patches by the model's prediction.
+        """Replaces masked patches by the model's prediction.
 
         Args:
             images: Array of shape `(batch, height, width, channels)`.
-            **kwargs: Call arguments, such as the mask or its noise.
+            **kwargs: Call arguments of the model, such as `masked` or
+                `noise`.
 
         Returns:
             Two tensors of the images' shape: the images with masked patches
@@ -177,25 +189,30 @@ class MaskedModel(keras.Model):
 
 
 class EncoderStages:
-    """Run a `VisionTransformer` in stages, to mask patches between them.
+    """Runs a `VisionTransformer` in two stages, to mask patches in between.
 
-    The encoder's layers are called, not copied.
+    `embed` runs the layers before the blocks, `encode` the blocks and the
+    final norm. The encoder's layers are called, not copied.
 
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all
             tokens.
 
     Attributes:
-        patch_size, grid_size: `(rows, columns)`, in pixels and in patches.
-        num_patches, num_prefix: Integers. Numbers of patch tokens and of
-            tokens before them.
-        patch_area: Integer. Values of a patch: rows * columns * channels.
-        hidden_size, channels: Integers.
+        patch_size: `(rows, columns)` of a patch, in pixels.
+        grid_size: `(rows, columns)` of the image, in patches.
+        num_patches: Integer. Number of patch tokens.
+        num_prefix: Integer. Number of tokens before the patches.
+        patch_area: Integer. Number of values of a patch: rows * columns *
+            channels.
+        hidden_size: Integer. Width of the tokens.
+        channels: Integer. Number of image channels.
         positions: The layer `position_embedding`.
-        activation, norm_epsilon: Those of the blocks.
+        activation: The activation of the blocks' MLPs.
+        norm_epsilon: Float. Epsilon of the blocks' layer normalizations.
 
     Raises:
-        ValueError: if `encoder` is another kind of model.
+        ValueError: if `encoder` is not such a model.
     """
 
     def __init__(self, encoder):
@@ -222,16 +239,19 @@ class EncoderStages:
         self.grid_size = (rows // p, columns // q)
         self.num_prefix = encoder.output_shape[1] - self.num_patches
 
-    # `training` is passed on explicitly: under JAX, Keras's trainer runs
-    # `call` without the context from which layers otherwise take it.
+    # `training` is passed explicitly: under JAX, Keras's trainer runs `call`
+    # outside the call context from which layers would infer it.
     def embed(self, images, transform=None, training=None):
-        """Embed images as tokens with positions, of shape `(B, P + N, D)`.
+        """Embeds images as tokens, with position embeddings.
 
         Args:
             images: Tensor of shape `(B, H, W, C)`.
             transform: Function applied to the patch embeddings `(B, N, D)`
-                before other tokens and positions are added; None for none.
-            training: Boolean or None.
+                before prefix tokens and positions are added; None for none.
+            training: Boolean or None. Whether to apply dropout.
+
+        Returns:
+            Tensor of shape `(B, P + N, D)`: P prefix tokens and N patches.
         """
         grid = self.embedding(images)
         x = ops.reshape(grid, (-1, self.num_patches, self.hidden_size))
@@ -243,18 +263,18 @@ class EncoderStages:
         return x
 
     def encode(self, tokens, training=None):
-        """Apply the blocks and the final norm to any number of tokens."""
+        """Applies the blocks and the final norm to any number of tokens."""
         for layer in self._block_layers:
             tokens = layer(tokens, training=training)
         return tokens
 
     def patchify(self, images):
-        """Flatten the patches of images: `(B, num_patches, patch_area)`."""
+        """Splits images into flat patches `(B, num_patches, patch_area)`."""
         images = ops.cast(images, "float32")
         return self._patches(ops.reshape(images, (-1, *self._image_shape)))
 
     def unpatchify(self, patches):
-        """Assemble patches to images, the inverse of `patchify`."""
+        """Assembles flat patches to images; the inverse of `patchify`."""
         (rows, columns), (p, q) = self.grid_size, self.patch_size
         x = ops.reshape(patches, (-1, rows, columns, p, q, self.channels))
         x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
@@ -262,9 +282,10 @@ class EncoderStages:
 
 
 def float32_output_policy(policy):
-    """Return the policy of an output layer: float32 where `policy` is half.
+    """Returns the dtype policy of an output layer.
 
-    Losses are computed in float32.
+    It is float32 if `policy` computes in half precision, so that losses are
+    computed in float32; otherwise `policy`.
     """
     half = policy.compute_dtype in ("float16", "bfloat16")
     return keras.DTypePolicy("float32") if half else policy
@@ -297,8 +318,8 @@ def _check_encoder(encoder):
 
 
 def _num_replicas():
-    # A TensorFlow strategy sums the losses of its replicas; each must return
-    # its fraction of the mean.
+    # A TensorFlow strategy sums the losses of its replicas, so each replica's
+    # mean is divided by their number.
     if keras.backend.backend() != "tensorflow":
         return 1
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Random masks of patches, with the same number of patches in every image."""
+"""Random masks, with the same number of masked patches in every image."""
 
 import math
 
@@ -7,28 +7,28 @@ from keras import ops
 
 from keras_vit import _checks
 
-# BEiT's blocks: at least 16 of 196 patches, with an aspect ratio between 0.3
-# and 1 / 0.3.
+# A block of BEiT has at least 16 of 196 patches, and an aspect ratio between
+# 0.3 and 1 / 0.3.
 _MIN_BLOCK_FRACTION = 16 / 196
 _MAX_ASPECT_RATIO = 1 / 0.3
-# Blocks sampled per image. They nearly always cover the wanted number of
-# patches; single patches make up for the rest.
+# Blocks sampled per image. They nearly always cover the required number of
+# patches; if not, single patches are added.
 _NUM_BLOCKS = 24
 
 
 def random_mask(batch_size, num_patches, ratio, seed=None):
-    """Sample masks in which each patch is equally likely.
+    """Samples masks of patches chosen uniformly at random.
 
     As in "Masked Autoencoders Are Scalable Vision Learners"
     (https://arxiv.org/abs/2111.06377), the first
     `int(num_patches * (1 - ratio))` patches of a random order are kept.
 
     Args:
-        batch_size: Integer, or a scalar tensor in a graph of dynamic shape.
-        num_patches: Integer.
+        batch_size: Integer, or a scalar tensor if the batch size is dynamic.
+        num_patches: Integer. Number of patches of an image.
         ratio: Float in (0, 1). Fraction of patches that are masked.
-        seed: Integer for the same mask at every call, or
-            `keras.random.SeedGenerator` for a new one at each; None uses
+        seed: Integer for the same masks in every call,
+            `keras.random.SeedGenerator` for new masks in each, or None for
             Keras's global generator.
 
     Returns:
@@ -43,17 +43,17 @@ def random_mask(batch_size, num_patches, ratio, seed=None):
 
 
 def block_mask(batch_size, grid_size, ratio, seed=None):
-    """Sample masks of rectangles of patches.
+    """Samples masks of rectangles of patches.
 
     From "BEiT: BERT Pre-Training of Image Transformers", Algorithm 1
-    (https://arxiv.org/abs/2106.08254), with another end: single patches of the
-    last block are kept, so that every image has the same number of masked
-    patches. Blocks lie inside the image, so that patches of the centre are
-    masked more often than those of the border.
+    (https://arxiv.org/abs/2106.08254). Unlike there, only some patches of the
+    last block are masked, so that every image has the same number of masked
+    patches. Blocks lie inside the image, so that patches near the centre are
+    masked more often than those at the border.
 
     Args:
         batch_size: As in `random_mask`.
-        grid_size: `(rows, columns)` of the patches.
+        grid_size: Integer or `(rows, columns)` of the image, in patches.
         ratio: As in `random_mask`.
         seed: As in `random_mask`.
 
@@ -66,8 +66,8 @@ def block_mask(batch_size, grid_size, ratio, seed=None):
     rows, columns = _checks.positive_pair("grid_size", grid_size)
     length = rows * columns
     kept = num_kept(length, ratio)
-    # One sample per image: area, aspect ratio, top and left of each block, and
-    # a tie breaker for each patch.
+    # Random numbers of each image: area, aspect ratio, top and left of each
+    # block, and a tie breaker of each patch.
     num_block_values = 4 * _NUM_BLOCKS
     shape = (batch_size, num_block_values + length)
     noise = keras.random.uniform(shape, seed=seed)
@@ -85,7 +85,8 @@ def block_mask(batch_size, grid_size, ratio, seed=None):
     in_columns = _in_interval(columns, left, width)
     inside = in_rows[..., None] * in_columns[..., None, :]
 
-    # Index of the first block that covers a patch; uncovered patches are last.
+    # Patches are masked in the order of the first block that covers them;
+    # uncovered patches are last.
     index = ops.arange(_NUM_BLOCKS, dtype="float32")[:, None, None]
     first = ops.min(ops.where(inside > 0, index, float(_NUM_BLOCKS)), axis=1)
     order = ops.reshape(first, (-1, length)) + noise[:, num_block_values:]
@@ -93,14 +94,14 @@ def block_mask(batch_size, grid_size, ratio, seed=None):
 
 
 def num_kept(num_patches, ratio):
-    """Return how many patches of an image MAE keeps."""
-    # The published expression, with its floating-point rounding: at a ratio
-    # of 0.9, 9 of 100 patches are kept.
+    """Returns the number of patches per image that MAE keeps."""
+    # As published, including the floating-point error: at a ratio of 0.9, 9
+    # of 100 patches are kept.
     return _check_kept(num_patches, int(num_patches * (1 - ratio)), ratio)
 
 
 def num_kept_units(num_units, ratio):
-    """Return how many mask units of an image SimMIM's `MaskGenerator` keeps."""
+    """Returns the number of mask units per image that SimMIM keeps."""
     kept = num_units - math.ceil(num_units * ratio)
     return _check_kept(num_units, kept, ratio)
 
@@ -116,16 +117,16 @@ def _check_kept(num_patches, kept, ratio):
 
 
 def argsort_and_ranks(noise):
-    """Return `(order, ranks)` of each row.
+    """Returns two permutations `(order, ranks)` of each row.
 
-    `order` sorts the row; `ranks`, MAE's `ids_restore`, is its inverse.
+    `order` sorts the row; its inverse, `ranks`, is MAE's `ids_restore`.
     """
     order = ops.argsort(noise, axis=1)
     return order, ops.argsort(order, axis=1)
 
 
 def mask_from_noise(noise, num_kept):
-    """Mask all but the `num_kept` lowest values of each row."""
+    """Returns 0 for the `num_kept` lowest values of each row, 1 for others."""
     return ops.cast(argsort_and_ranks(noise)[1] >= num_kept, "float32")
 
 

@@ -1,4 +1,4 @@
-"""Masked patch prediction, the self-supervision of the ViT paper."""
+"""Masked patch prediction, the self-supervised task of the ViT paper."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from keras_vit.pretraining.masked_model import float32_output_policy
 
 TARGETS = ("mean_color", "downsized", "pixels")
 _LEVELS = 2**3  # colour levels of a channel
-# Fractions of the corrupted patches; the others keep their embedding.
+# Fractions of corrupted patches; the remaining ones keep their embedding.
 _MASK_FRACTION, _SWAP_FRACTION = 0.8, 0.1
 
 
@@ -21,10 +21,10 @@ class MaskedPatchPrediction(MaskedModel):
     """Predicts the colours of corrupted patches.
 
     From "An Image is Worth 16x16 Words", Appendix B.1.2
-    (https://arxiv.org/abs/2010.11929), whose code was not released. Half the
-    patch embeddings are corrupted: of these, 80% are replaced by a learned
-    vector, 10% by the embedding of another patch of the image, and 10% are
-    kept. The paper compares three targets and uses the first.
+    (https://arxiv.org/abs/2010.11929), whose code for it was not released.
+    Half of the patch embeddings are corrupted: of these, 80% are replaced by
+    a learned vector, 10% by the embedding of another patch of the image, and
+    10% are kept. The paper compares three targets and uses "mean_color".
 
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all
@@ -33,17 +33,17 @@ class MaskedPatchPrediction(MaskedModel):
         target: "mean_color", the patch's mean colour with 3 bits per channel
             (512 classes for RGB); "downsized", the colours of the patch
             downsized to 4 x 4 pixels (16 predictions); or "pixels", all
-            pixels (squared error).
+            pixels (regression with the squared error).
         mask_ratio: Float in (0, 1). Fraction of corrupted patches.
-        value_range: `(lowest, highest)` value of pixels, which the 3 bits
-            divide evenly: numbers, or one per channel.
+        value_range: `(lowest, highest)` pixel value, each a number or one
+            per channel. The 8 levels of a colour divide this range evenly.
         seed: Integer. Seed of the corruption; None for a random one.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
         images: Tensor of shape `(batch, height, width, channels)`.
         masked: Tensor of shape `(batch, num_patches)`, 1 or True where a
-            patch is corrupted; None samples one.
+            patch is corrupted; None samples a mask.
         training: Boolean. Whether to apply the encoder's dropout and
             stochastic depth.
 
@@ -51,12 +51,13 @@ class MaskedPatchPrediction(MaskedModel):
         A call returns a dict of `prediction`, logits of shape `(batch,
         num_patches, predictions, classes)` or pixels of shape `(batch,
         num_patches, rows * columns * channels)`, and `masked`, of shape
-        `(batch, num_patches)`, 1 for patches that count in the loss.
+        `(batch, num_patches)`, 1 for the corrupted patches, which count in
+        the loss.
 
     Raises:
-        ValueError: if the encoder does not output tokens, no patch is
-            corrupted, or "downsized" is given for patches of less than 4 x 4
-            pixels.
+        ValueError: if the encoder does not output all tokens, if no patch
+            would be corrupted, if an argument is out of range, or if the
+            target is "downsized" and patches have less than 4 x 4 pixels.
 
     Example:
 
@@ -83,7 +84,7 @@ class MaskedPatchPrediction(MaskedModel):
         self.value_range = value_range
         self._lowest, highest = _check_range(value_range, stages.channels)
         self._span = highest - self._lowest
-        # Weight of a channel's level in a class index: red is highest.
+        # A class index has the channels' levels as digits, red first.
         self._class_weights = _LEVELS ** np.arange(stages.channels)[::-1]
         side = 4 if target == "downsized" else 1
         if side > min(stages.patch_size):
@@ -128,16 +129,17 @@ class MaskedPatchPrediction(MaskedModel):
         return {"prediction": x, "masked": masked}
 
     def corrupt(self, embeddings, masked, noise):
-        """Corrupt patch embeddings.
+        """Corrupts patch embeddings.
 
         Args:
             embeddings: Tensor of shape `(batch, num_patches, hidden_size)`.
             masked: Tensor of shape `(batch, num_patches)`, 1 for patches to
                 corrupt.
             noise: Tensor of shape `(batch, num_patches, 2)`, values in
-                [0, 1). Where the first is below 0.8, the learned vector
-                replaces the embedding; where it is below 0.9, another patch's
-                does, which the second value chooses.
+                [0, 1). If the first value is below 0.8, the learned vector
+                replaces the embedding; from 0.8 to 0.9, the embedding of
+                another patch does, which the second value selects; else the
+                embedding is kept.
 
         Returns:
             Tensor of the shape of `embeddings`.
@@ -149,7 +151,7 @@ class MaskedPatchPrediction(MaskedModel):
             mode < _MASK_FRACTION + _SWAP_FRACTION, "float32"
         )
         to_swap = ops.cast(to_mask_or_swap - to_mask, embeddings.dtype)
-        # An offset from 1 to count - 1: never the patch itself.
+        # An offset from 1 to count - 1, so that no patch replaces itself.
         offset = 1 + ops.minimum(ops.floor(choice * (count - 1)), count - 2)
         index = (ops.arange(count) + ops.cast(offset, "int32")) % count
         others = ops.take_along_axis(embeddings, index[..., None], axis=1)
@@ -168,14 +170,15 @@ class MaskedPatchPrediction(MaskedModel):
         return ops.mean(losses, axis=-1)
 
     def color_classes(self, patches):
-        """Quantise the colours of patches.
+        """Returns the target classes: the quantised colours of patches.
 
         Args:
             patches: Tensor of shape `(batch, num_patches, rows * columns *
                 channels)`.
 
         Returns:
-            Integers of shape `(batch, num_patches, predictions)`.
+            Integers of shape `(batch, num_patches, predictions)`, 1
+            prediction for "mean_color" and 16 for "downsized".
         """
         stages = self.stages
         x = ops.reshape(
@@ -234,9 +237,12 @@ def _check_range(value_range, channels):
 
 
 def area_pooling_matrix(size, num_cells):
-    """Return the matrix, of shape `(num_cells, size)`, of mean pooling.
+    """Returns the mean pooling of `size` pixels as a matrix.
 
-    A pixel across the border of two cells counts in both, by its overlap.
+    A pixel that overlaps two cells contributes to both in proportion.
+
+    Returns:
+        Array of shape `(num_cells, size)`.
     """
     edges = np.linspace(0, size, num_cells + 1)
     pixel = np.arange(size)

@@ -18,19 +18,20 @@ MASKS = ("random", "block")
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MaskedImageModeling(MaskedModel):
-    """Replaces masked patches by a token and predicts their pixels.
+    """Replaces masked patches by a mask token and predicts their pixels.
 
     As in "SimMIM: A Simple Framework for Masked Image Modeling"
     (https://arxiv.org/abs/2111.09886) and transformers'
-    `ViTForMaskedImageModeling`: one linear layer from a patch's token to its
-    pixels (a 1 x 1 convolution and a pixel shuffle), and the mean absolute
-    difference on masked patches as the loss.
+    `ViTForMaskedImageModeling`: one linear layer maps a patch's token to its
+    pixels (there, a 1 x 1 convolution and a pixel shuffle), and the loss is
+    the mean absolute error on masked patches.
 
-    SimMIM is `mask_ratio=0.6, mask_patch_size=32` for patches of 16 pixels.
-    Its ViT-B/16 has no absolute positions but a relative position bias shared
-    by all blocks, which `VisionTransformer` does not have. The encoder keeps
-    its positions, activation and initial weights. SimMIM's keys have no bias;
-    this makes no difference, since it cancels in the softmax.
+    SimMIM uses `mask_ratio=0.6, mask_patch_size=32` for patches of 16 pixels.
+    Its ViT-B/16 has no absolute position embeddings but a relative position
+    bias shared by all blocks, which `VisionTransformer` does not have. The
+    encoder's positions, activation and initial weights are not changed.
+    SimMIM's key projections have no bias, which makes no difference, since a
+    key bias cancels in the softmax.
 
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all
@@ -39,17 +40,16 @@ class MaskedImageModeling(MaskedModel):
         mask_ratio: Float in (0, 1). Fraction of masked patches.
         masking: "random", or "block" (see `block_mask`).
         mask_patch_size: Integer or `(rows, columns)`, in pixels. Size of the
-            units that random masks consist of, a multiple of the patch size
-            that divides the image: 32 in SimMIM, whose patches have 16
-            pixels. `ceil(mask_ratio * num_units)` units are masked. None for
-            the patch size, and with "block".
+            units of random masks, a multiple of the patch size that divides
+            the image size; `ceil(mask_ratio * num_units)` units are masked.
+            None for the patch size. It must be None with "block".
         seed: Integer. Seed of the masks; None for a random one.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
         images: Tensor of shape `(batch, height, width, channels)`.
         masked: Tensor of shape `(batch, num_patches)`, 1 or True where a
-            patch is masked; None samples one.
+            patch is masked; None samples a mask.
         training: Boolean. Whether to apply the encoder's dropout and
             stochastic depth.
 
@@ -59,8 +59,8 @@ class MaskedImageModeling(MaskedModel):
         num_patches)`, 1 where masked.
 
     Raises:
-        ValueError: if the encoder does not output tokens, or no patch is
-            masked.
+        ValueError: if the encoder does not output all tokens, if an argument
+            is out of range, or if no patch would be masked.
 
     Example:
 
@@ -105,7 +105,7 @@ class MaskedImageModeling(MaskedModel):
         self.decoder = keras.Model(tokens, prediction, name="decoder")
 
     def _find_patches_per_unit(self):
-        """Return `(rows, columns)`: how many patches a mask unit covers."""
+        """Returns the size of a mask unit, `(rows, columns)` in patches."""
         patch, grid = self.stages.patch_size, self.stages.grid_size
         if self.mask_patch_size is None:
             return (1, 1)
@@ -138,7 +138,8 @@ class MaskedImageModeling(MaskedModel):
         )
         tokens = stages.encode(tokens, training)
         x = self.decoder(tokens[:, stages.num_prefix :])
-        # As in SimMIM's pixel shuffle, a patch is (channel, row, column).
+        # As in SimMIM's pixel shuffle, a patch is ordered (channel, row,
+        # column).
         x = ops.reshape(
             x, (-1, stages.num_patches, stages.channels, *stages.patch_size)
         )
@@ -147,7 +148,7 @@ class MaskedImageModeling(MaskedModel):
         return {"prediction": x, "masked": masked}
 
     def sample_mask(self, batch_size, seed=None):
-        """Sample masks as in training.
+        """Samples masks, as a call without `masked` does.
 
         Args:
             batch_size: As in `random_mask`.
@@ -189,9 +190,13 @@ class MaskedImageModeling(MaskedModel):
 
 
 def _initial_token(hidden_size, seed):
-    """Sample SimMIM's initial mask token: a normal distribution with a
-    standard deviation of 0.02, truncated at one standard deviation."""
-    # Without a seed, `keras.utils.set_random_seed` applies, as for layers.
+    """Samples the initial mask token as SimMIM does.
+
+    The distribution is normal with a standard deviation of 0.02, truncated at
+    one standard deviation.
+    """
+    # Without a seed, `random` is used, so that `keras.utils.set_random_seed`
+    # determines the token as it does the weights of layers.
     rng = np.random.default_rng(
         random.randint(1, 10**9) if seed is None else seed
     )
