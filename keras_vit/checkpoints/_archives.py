@@ -1,4 +1,4 @@
-"""Helpers that the readers of all checkpoint files share."""
+"""Checks and errors shared by the readers of all checkpoint files."""
 
 import contextlib
 import errno
@@ -11,18 +11,19 @@ import struct
 import zipfile
 import zlib
 
-# A file may hold 4 times its size plus 64 MiB. Weights hardly compress, so an
-# archive that claims more is a zip bomb.
+# Unpacked contents may have 4 times the file's size plus 64 MiB. Weights hardly
+# compress, so an archive that claims more is a zip bomb.
 MAX_EXPANSION_RATIO = 4
 MAX_EXTRA_BYTES = 2**26
 COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 METHODS_WITH_LZMA = (*COMPRESSION_METHODS, zipfile.ZIP_LZMA)
-# What parsers raise for a damaged file. MemoryError is not among them, nor is
-# what a bug of this package would raise (KeyError, TypeError, ...).
+# Exceptions that parsers raise for damaged files. MemoryError is not included,
+# nor are exceptions that indicate a bug of this package (KeyError, TypeError,
+# ...).
 PARSE_ERRORS = (
     EOFError,
     ValueError,
-    RuntimeError,  # zipfile, of encrypted members; RecursionError
+    RuntimeError,  # encrypted members (zipfile); RecursionError
     OverflowError,
     struct.error,
     zlib.error,
@@ -34,22 +35,24 @@ PARSE_ERRORS = (
 
 @contextlib.contextmanager
 def open_archive(path, methods=COMPRESSION_METHODS):
-    """Open a zip archive for reading after checking its members.
+    """Opens a zip archive for reading after checking its members.
 
     Args:
         path: `pathlib.Path` of the archive.
-        methods: Compression methods that members may have. Of LZMA, a caller
-            must read 4 KiB at a time, because `zipfile` unpacks all of what it
-            is asked for, whatever size it has then.
+        methods: Tuple of the compression methods that are allowed. A caller
+            that allows LZMA must read such members in chunks of at most
+            4 KiB, because `zipfile` does not limit the size of the output
+            when it decompresses a chunk.
 
     Yields:
         A `zipfile.ZipFile`.
 
     Raises:
         ValueError: if a member is a duplicate, encrypted, a link, compressed
-            by another method, or lies outside of the archive; or if all
-            members together are too large for the file.
-        zipfile.BadZipFile: or another of `PARSE_ERRORS`, for a damaged file.
+            by another method, or has a path outside of the archive; or if
+            the members together exceed the limit on unpacked contents.
+        zipfile.BadZipFile: or another of `PARSE_ERRORS`, if the file is
+            damaged.
     """
     with zipfile.ZipFile(path) as archive:
         names, total = set(), 0
@@ -64,7 +67,7 @@ def open_archive(path, methods=COMPRESSION_METHODS):
 
 
 def _problem_of(member, names, methods):
-    """Return what is wrong with a member of an archive, or None."""
+    """Returns why a member of an archive is refused, or None if it is not."""
     parts = pathlib.PurePosixPath(member.filename.replace("\\", "/")).parts
     if member.filename in names:
         return "and holds it twice"
@@ -80,11 +83,12 @@ def _problem_of(member, names, methods):
 
 
 def check_size(claimed, size):
-    """Raise a `ValueError` if a file claims to hold too much for its size.
+    """Raises a `ValueError` if a file's contents are too large for its size.
 
     Args:
-        claimed: Integer. Bytes of all that the file claims to hold.
-        size: Integer. Bytes of the file.
+        claimed: Integer. Size of the unpacked contents in bytes, as stated in
+            the file.
+        size: Integer. Size of the file in bytes.
     """
     if claimed > MAX_EXPANSION_RATIO * size + MAX_EXTRA_BYTES:
         raise ValueError(
@@ -94,7 +98,7 @@ def check_size(claimed, size):
 
 
 def check_shape(shape, itemsize, size):
-    """Raise a `ValueError` unless an array of a shape has `size` bytes."""
+    """Raises a `ValueError` unless an array of a shape takes `size` bytes."""
     if any(n < 0 for n in shape) or math.prod(shape) * itemsize != size:
         raise ValueError(
             f"its shape {tuple(shape)} does not fit the {size:,} bytes that "
@@ -104,30 +108,30 @@ def check_shape(shape, itemsize, size):
 
 @contextlib.contextmanager
 def parsing(kind, path, errors=PARSE_ERRORS):
-    """Turn what a parser raises for a damaged file into one `ValueError`.
+    """Converts exceptions raised for a damaged file to a `ValueError`.
 
-    A lack of memory, errors of the disk and bugs of this package pass
-    unchanged.
+    `MemoryError`, disk errors and exceptions that indicate a bug of this
+    package are raised unchanged.
 
     Args:
-        kind: String. What the file should be, with its article.
+        kind: String. The expected type of file, such as `"a .keras file"`.
         path: `pathlib.Path` of the file.
-        errors: Tuple of exception classes that mean a damaged file.
+        errors: Tuple of exception classes that mean that the file is damaged.
     """
     try:
         yield
     except errors as error:
         raise format_error(f"{kind} ({error})", path) from error
     except OSError as error:
-        # zipfile seeks before the start of a damaged file, and h5py raises
-        # OSError without an errno for what is no valid HDF5.
+        # For damaged files, zipfile may seek to a negative offset (EINVAL), and
+        # h5py raises OSError without an errno.
         if error.errno not in (None, errno.EINVAL):
             raise
         raise format_error(f"{kind} ({error})", path) from error
 
 
 def format_error(kind, path):
-    """Return the `ValueError` for a file of another type than its suffix."""
+    """Returns the `ValueError` for a file that is not of the expected type."""
     with open(path, "rb") as file:
         start = file.read(256).lstrip().lower()
     if start.startswith((b"<!doctype", b"<html", b"<?xml")):
@@ -145,7 +149,7 @@ def format_error(kind, path):
 
 
 def reject_duplicate_keys(pairs):
-    """Return the dict of a JSON object; the `object_pairs_hook` of `json`.
+    """Returns the dict of a JSON object, as an `object_pairs_hook` of `json`.
 
     Raises:
         ValueError: if two pairs have the same key.

@@ -1,4 +1,4 @@
-"""Open a checkpoint: its weights under keras_vit's paths, and its arguments."""
+"""The `Checkpoint` class and `open_checkpoint`, which reads one."""
 
 from dataclasses import dataclass
 from dataclasses import field
@@ -16,7 +16,7 @@ from keras_vit.checkpoints.keras_files import read_keras
 from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.checkpoints.weight_map import from_checkpoint
 
-# Keras's files have keras_vit's own paths, which are their own keys.
+# Keras files already use keras_vit's paths: there is nothing to map.
 _KERAS_MAP = WeightMap("", {}, ())
 
 
@@ -26,14 +26,16 @@ class Checkpoint:
 
     Attributes:
         path: String. The file or folder.
-        layout: Name of its layout; "keras" for .keras and .weights.h5 files.
+        layout: String. Name of its layout; `"keras"` for .keras and
+            .weights.h5 files.
         weight_map: The `WeightMap` between its keys and keras_vit paths.
         weights: Dict of keras_vit paths to arrays.
-        stored: Dict of arguments of the model's function that the file, a
-            config.json next to it or the table of released weights states.
-            What is not in it is inferred from shapes or implied by the layout.
-        build_arguments: Dict of arguments of the saved model that are not of
-            its architecture, such as `input_shape`.
+        stored: Dict of the model arguments that are given explicitly by the
+            file, by a config.json next to it or by the table of released
+            weights. All others are inferred from shapes or implied by the
+            layout.
+        build_arguments: Dict of the saved model's arguments that do not
+            describe its architecture, such as `input_shape`.
     """
 
     path: str
@@ -51,13 +53,12 @@ class Checkpoint:
 
     @property
     def family(self):
-        """ "vit", "hybrid" or "bit": which function builds its model."""
+        """The model family: `"vit"`, `"hybrid"` or `"bit"`."""
         return infer.family(self.weights)
 
     @property
     def stride(self):
-        """Pixels a side of an image that one position of what the patch
-        embedding cuts stands for; 1 without a ResNet."""
+        """Downsampling factor of the ResNet; 1 if there is none."""
         if self.family == "vit":
             return 1
         return infer.stride(infer.units_per_stage(self.weights))
@@ -69,23 +70,25 @@ class Checkpoint:
         class_token=None,
         position_prefix=None,
     ):
-        """Returns the arguments of the function that builds its model.
+        """Returns the arguments to build the model with.
 
         Args:
-            grid: `(rows, columns)` of its position embeddings, if known.
-            image_grid: `(rows, columns)` of patches of the images that the
-                model is built for; used if the position embeddings are no
-                square grid.
-            class_token: Boolean. Whether the model has a class token; None if
-                it has one where the file has.
+            grid: `(rows, columns)` of its position embeddings; None infers
+                it.
+            image_grid: `(rows, columns)` of the patches of the model's input;
+                used if the position embeddings are not a square grid.
+            class_token: Boolean. Whether the model has a class token; None
+                infers it.
             position_prefix: As in `VisionTransformer`; None infers it.
 
         Returns:
-            Dict of arguments: what is `stored` takes precedence over what
-            shapes show, and that over what the layout implies.
+            Dict of arguments of the model function, such as
+            `VisionTransformer`. Values in `stored` take precedence over those
+            inferred from shapes, and these over those implied by the layout.
 
         Raises:
-            ValueError: if the arrays are not those of a model, or ambiguous.
+            ValueError: if the arrays are not those of a model, or fit several
+                architectures.
         """
         shapes = {path: array.shape for path, array in self.weights.items()}
         stored, implied = dict(self.stored), {}
@@ -97,7 +100,8 @@ class Checkpoint:
                 )
                 layout = formats.LAYOUTS[self.layout]
                 prefixes = layout.possible_prefixes(self.weight_map.variant)
-                # Guessed from the name of timm's architecture: shapes decide.
+                # Derived from the name of timm's architecture only, so it is
+                # checked against the shapes.
                 if self.layout == "timm":
                     configured = stored.pop("position_prefix", None)
             if self.family == "bit":
@@ -134,20 +138,21 @@ def open_checkpoint(
     decoder=False,
     decoder_num_heads=None,
 ):
-    """Reads a checkpoint exactly.
+    """Reads a checkpoint without adapting its weights.
 
     Args:
-        path: A file or folder that `read` reads, a .keras or .weights.h5
-            file, the folder of a recipe's run, or the address of a file
-            (https://, gs://, hf://).
-        layout: Name of the layout; None detects it by the keys. For a
-            .weights.h5 file, that whose code made the weights.
-        num_heads: Integer, for layouts that do not store it; None takes what
-            a config.json states or the width implies.
-        finite: Boolean. Whether every value must be finite, as for a model.
-        decoder: Boolean. Whether to read what pre-training had beyond the
-            encoder.
-        decoder_num_heads: Integer. As `num_heads`, of MAE's decoder.
+        path: Path of a file or folder that `files.read` supports, of a .keras
+            or .weights.h5 file, or of a recipe's run folder; or a URL
+            (https://, http://, gs://, hf://).
+        layout: String. Name of the layout; None detects it from the keys. For
+            a .weights.h5 file, the layout of the code base that the weights
+            were made for.
+        num_heads: Integer. Number of heads, for layouts that do not store it;
+            None takes it from config.json or infers it from the width.
+        finite: Boolean. Whether every value must be finite, as in a model.
+        decoder: Boolean. Whether to read the weights that a pre-training
+            model has in addition to its encoder.
+        decoder_num_heads: Integer. As `num_heads`, for MAE's decoder.
 
     Returns:
         A `Checkpoint`.
@@ -155,7 +160,7 @@ def open_checkpoint(
     Raises:
         FileNotFoundError: if there is no such file.
         OSError: if it could not be downloaded.
-        ValueError: if it cannot be read, or is not in that layout.
+        ValueError: if it cannot be read, or does not have this layout.
     """
     path = resolve_run_folder(downloads.fetch_if_remote(path))
     if is_keras(path):
@@ -186,7 +191,7 @@ def open_checkpoint(
 
 
 def _drop_decoder(arrays, weight_map):
-    """Returns a checkpoint's arrays without those of pre-training."""
+    """Returns a checkpoint's arrays without those of pre-training only."""
     dropped = {
         key
         for paths, keys, _ in weight_map.transfers(weight_map.paths(arrays))
@@ -217,12 +222,17 @@ def _open_keras(path, layout, finite, decoder):
 
 
 def missing_hyperparameters(checkpoint, explicit):
-    """Lists the arguments that a .weights.h5 file does not store and shapes
-    do not show.
+    """Lists the hyperparameters that are still missing.
+
+    These are the arguments that a bare .weights.h5 file does not store, that
+    cannot be inferred from shapes, and that the caller does not pass.
 
     Args:
         checkpoint: A `Checkpoint`.
-        explicit: Dict of arguments that the caller passes.
+        explicit: Dict of the arguments that the caller passes.
+
+    Returns:
+        List of argument names.
     """
     if checkpoint.layout != "keras":
         return []
@@ -235,7 +245,12 @@ def missing_hyperparameters(checkpoint, explicit):
 
 
 def check_hyperparameters(checkpoint, explicit):
-    """Raises a `ValueError` if `missing_hyperparameters` lists anything."""
+    """Raises a `ValueError` if any hyperparameter is missing.
+
+    Args:
+        checkpoint: A `Checkpoint`.
+        explicit: Dict of the arguments that the caller passes.
+    """
     missing = missing_hyperparameters(checkpoint, explicit)
     if missing:
         raise ValueError(

@@ -1,9 +1,10 @@
-"""Read and write the arrays of checkpoint files.
+"""Readers and writers of checkpoint files.
 
-`.npz` is read by NumPy without pickled objects, `.safetensors` by its own
-library, and PyTorch's files by `torch_files.py`. Keras's files, which hold more
-than arrays, are in `keras_files.py`. A reader returns `(arrays, problems)`, so
-that one error can list everything that is wrong with a file.
+`.npz` files are read by NumPy without pickled objects, `.safetensors` files by
+the safetensors library, and PyTorch files by `torch_files.py`. Keras files,
+which contain more than arrays, are read by `keras_files.py`. Each reader
+returns `(arrays, problems)`, so that one error can list everything that is
+wrong with a file.
 """
 
 import contextlib
@@ -21,27 +22,27 @@ from keras_vit.checkpoints import _archives
 from keras_vit.checkpoints import torch_files
 
 MAX_JSON_BYTES = 2**26  # parsed JSON takes several times as much memory
-# NumPy has more float types (longdouble), which no file type can store.
+# NumPy's other float types (longdouble) cannot be stored by all file types.
 FLOAT_TYPES = ("float64", "float32", "float16", "bfloat16")
 MAX_REPORTED = 20  # problems in one error
-MIN_TRACKED_BYTES = 1e8  # less is done before a progress bar could be read
+MIN_TRACKED_BYTES = 1e8  # smaller files need no progress bar
 
 
 def read(path, finite=True):
-    """Read the arrays of a checkpoint.
+    """Reads the arrays of a checkpoint.
 
     Args:
         path: Path of a .npz, .safetensors, .pth, .pt or .bin file, of the
             index of a sharded one (.index.json), or of a Hugging Face folder.
-        finite: Boolean. Whether every value must be finite, as for a model.
+        finite: Boolean. Whether every value must be finite, as in a model.
 
     Returns:
         Dict of keys to arrays.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it cannot be read, or holds anything but arrays of
-            (finite) floats.
+        ValueError: if it cannot be read, or contains anything other than
+            arrays of (finite) floats.
     """
     path = existing_path(path)
     if path.is_dir():
@@ -55,17 +56,17 @@ def read(path, finite=True):
 
 
 def write(arrays, path, overwrite=False, dtype=None):
-    """Write arrays to a file, completely or not at all.
+    """Writes arrays to a file atomically: completely or not at all.
 
     Args:
         arrays: Dict of keys to arrays.
-        path: A path that ends in one of `SUFFIXES`.
+        path: Path with one of `SUFFIXES`.
         overwrite: Boolean. Whether an existing file may be replaced.
         dtype: `numpy.dtype` to convert all arrays to; None keeps their types.
 
     Raises:
         FileExistsError: if the file exists and `overwrite` is False.
-        ValueError: if the path ends in anything else.
+        ValueError: if the path has another suffix.
     """
     path = pathlib.Path(path).expanduser()
     if path.suffix not in SUFFIXES:
@@ -79,7 +80,7 @@ def write(arrays, path, overwrite=False, dtype=None):
 
 
 def existing_path(path):
-    """Return the `pathlib.Path` of an existing file or folder.
+    """Returns the `pathlib.Path` of an existing file or folder.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -108,7 +109,7 @@ def existing_path(path):
 
 
 def resolve_run_folder(path):
-    """Return the path of the model in a recipe's run folder, else `path`."""
+    """Returns the path of the model in a recipe's run folder, else `path`."""
     if isinstance(path, (str, os.PathLike)):
         model = pathlib.Path(path).expanduser() / "model.keras"
         if model.is_file():
@@ -117,7 +118,18 @@ def resolve_run_folder(path):
 
 
 def read_config(path, name="config.json"):
-    """Return the config.json in a folder or next to a file; {} without one."""
+    """Returns the contents of config.json in a folder, or next to a file.
+
+    Args:
+        path: Path of the folder or file.
+        name: String. Name of another JSON file to read.
+
+    Returns:
+        Dict; empty if there is no such file.
+
+    Raises:
+        ValueError: if it is not valid JSON.
+    """
     path = pathlib.Path(path).expanduser()
     path = (path if path.is_dir() else path.parent) / name
     try:
@@ -127,7 +139,12 @@ def read_config(path, name="config.json"):
 
 
 def read_json(path):
-    """Return the dict in a JSON file; {} if it holds something else."""
+    """Returns the dict in a JSON file; {} if it contains another type.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not a file, too large, or not valid JSON.
+    """
     if path.exists() and not path.is_file():
         raise ValueError(f"{str(path)!r} is no file.")
     try:
@@ -143,12 +160,12 @@ def read_json(path):
 
 
 def check_arrays(path, arrays, problems=(), finite=True):
-    """Raise one `ValueError` that lists every array that cannot be used.
+    """Raises one `ValueError` that lists every array that cannot be used.
 
     Args:
         path: Path of the file, for the message.
         arrays: Dict of keys to arrays.
-        problems: Strings. Problems that the file's reader found.
+        problems: List of strings. Problems that the file's reader found.
         finite: Boolean. Whether every value must be finite.
     """
     problems = list(problems)
@@ -172,9 +189,11 @@ def check_arrays(path, arrays, problems=(), finite=True):
 
 @contextlib.contextmanager
 def atomic_write(path, overwrite=False):
-    """Yield a temporary path that replaces `path` when the body is done.
+    """Context manager that writes a file completely or not at all.
 
-    If the body fails, `path` stays as it was.
+    It yields the path of a temporary file, which replaces `path` at the end of
+    the `with` block. If an exception is raised in the block, `path` is left
+    unchanged.
 
     Args:
         path: Path of the file to write.
@@ -196,14 +215,14 @@ def atomic_write(path, overwrite=False):
             "in. Make it first."
         )
     temporary = str(path.parent / f"tmp{secrets.token_hex(8)}{path.name}")
-    # Not by `tempfile`, which makes files that only their owner can read: the
-    # system applies the umask to this mode, as to any new file.
+    # `tempfile` would create files that only their owner can read. With this
+    # mode, the umask applies as for any new file.
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
     os.close(os.open(temporary, flags, 0o666))
     mode = os.stat(temporary).st_mode
     try:
         yield temporary
-        os.chmod(temporary, mode)  # safetensors puts a file of 0o600 there
+        os.chmod(temporary, mode)  # safetensors creates it as 0o600
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -211,12 +230,15 @@ def atomic_write(path, overwrite=False):
 
 
 def track(items, title, size=None):
-    """Iterate over items, with a progress bar if stderr is a terminal.
+    """Returns an iterator over items that shows a progress bar.
+
+    The bar is shown only if stderr is a terminal.
 
     Args:
         items: A sequence.
-        title: String. What is being done.
-        size: Integer. Bytes of the work, which has no bar if they are few.
+        title: String. Description next to the bar.
+        size: Integer. Bytes to process; below `MIN_TRACKED_BYTES` there is no
+            bar. None always shows it.
     """
     if sys.stderr.isatty() and (size is None or size > MIN_TRACKED_BYTES):
         try:
@@ -231,7 +253,7 @@ def track(items, title, size=None):
 
 
 def _converted(arrays, path, dtype):
-    """Yield `(key, array)` with each array in the type to be written."""
+    """Yields `(key, array)`, with arrays converted to `dtype`."""
     size = sum(array.nbytes for array in arrays.values())
     for key in track(list(arrays), f"writing {path.suffix[1:]}", size):
         array = arrays[key]
@@ -268,13 +290,13 @@ def _read_shards(path):
         raise ValueError(f"{str(path)!r} names no shards in 'weight_map'.")
     arrays, problems, shard_of = {}, [], {}
     for name in sorted(set(map(str, index.values()))):
-        # Only files in the folder of the index are opened.
+        # Only files in the index's folder are opened.
         if pathlib.PurePath(name).name != name or "\\" in name:
             raise ValueError(
                 f"{str(path)!r} names a shard outside of its folder: {name!r}"
             )
         shard = path.parent / name
-        if not os.path.isfile(shard):  # False for names no file can have
+        if not os.path.isfile(shard):  # False for invalid names too
             raise FileNotFoundError(
                 f"{str(path)!r} names the shard {name!r}, which is not there."
             )
@@ -320,15 +342,15 @@ def _read_npy(archive, member):
         shape, dtype = _read_npy_header(file)
         if dtype.names or dtype.subdtype:
             raise ValueError(f"type {dtype}, expected floats")
-        if not dtype.hasobject:  # which `read_array` refuses
-            # Before NumPy allocates memory for that shape.
+        if not dtype.hasobject:  # `read_array` refuses objects
+            # Checked before NumPy allocates memory for the shape.
             stored = member.file_size - file.tell()
             _archives.check_shape(shape, dtype.itemsize, stored)
     with archive.open(member) as file:
         if member.compress_type == zipfile.ZIP_LZMA:
             file = _SmallReads(file)
         array = np.lib.format.read_array(file, allow_pickle=False)
-    # NumPy does not know the name bfloat16 and reads two bytes (big_vision).
+    # big_vision writes bfloat16, which NumPy reads as two raw bytes.
     if array.dtype == np.dtype("V2"):
         array = array.view(ml_dtypes.bfloat16)
     if not array.dtype.isnative:
@@ -337,7 +359,7 @@ def _read_npy(archive, member):
 
 
 class _SmallReads:
-    """A file that returns 4 KiB at most; NumPy asks again for the rest."""
+    """Wraps a file so that a read returns at most 4 KiB; NumPy reads on."""
 
     def __init__(self, file):
         self.file = file
@@ -347,7 +369,7 @@ class _SmallReads:
 
 
 def _read_npy_header(file):
-    """Return `(shape, dtype)` of an .npy file."""
+    """Returns `(shape, dtype)` from the header of an .npy file."""
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
         read_header = np.lib.format.read_array_header_1_0
@@ -358,8 +380,8 @@ def _read_npy_header(file):
     try:
         shape, _, dtype = read_header(file)
     except Exception as error:
-        # NumPy lets Python parse the header as source code of at most 10,000
-        # characters, which raises all sorts of errors; of deep nesting, even
+        # NumPy parses the header, of at most 10,000 characters, as a Python
+        # literal. This can raise many exceptions; for deep nesting, even
         # MemoryError.
         raise ValueError(f"a broken .npy header ({error})") from error
     return shape, dtype
@@ -373,7 +395,7 @@ def _write_npz(items, path):
 
 
 def _read_safetensors(path):
-    import safetensors  # not before it is needed
+    import safetensors  # here, as it is not needed for other file types
 
     arrays, problems = {}, []
     kind, errors = "a .safetensors file", (safetensors.SafetensorError,)
@@ -394,7 +416,7 @@ def _read_safetensors(path):
 def _write_safetensors(items, path):
     import safetensors.numpy
 
-    # The library copies the memory of an array as it is, whatever its strides.
+    # The library writes an array's memory as it is and ignores its strides.
     arrays = {key: np.require(array, None, "C") for key, array in items}
     safetensors.numpy.save_file(arrays, path, metadata={"format": "pt"})
 

@@ -1,8 +1,8 @@
-"""Infer the architecture of a model from the names and shapes of its weights.
+"""Inference of a model's architecture from the names and shapes of its weights.
 
-Shapes are given as a dict of keras_vit's paths to tuples. What shapes do not
-show (epsilons, activation, resampling) is not inferred: it follows from the
-code base, see `formats`.
+Shapes are given as a dict of keras_vit paths to tuples. Arguments that do not
+affect shapes (epsilons, activation, resampling) are not inferred here: they are
+implied by the code base (see `formats`).
 """
 
 import math
@@ -28,26 +28,26 @@ def infer_architecture(
     prefixes=POSITION_PREFIXES,
     configured_prefix=None,
 ):
-    """Returns the arguments of `VisionTransformer`, and of the ResNet before
-    it, that shapes determine.
+    """Infers the arguments of a Vision Transformer or a hybrid.
 
     Args:
         shapes: Dict of paths to shapes.
-        grid: `(rows, columns)` of the position embeddings, if it is known.
-        image_grid: `(rows, columns)` of patches of the images that the model
-            is built for; used if the position embeddings are no square grid.
-        class_token: Boolean. Whether the model has a class token; None if it
-            has one where the weights have.
-        prefixes: The possible values of `position_prefix`, the likeliest
-            first.
-        configured_prefix: The value of `position_prefix` that the
-            checkpoint's config implies, or None. Ignored unless it leaves a
-            square grid.
+        grid: `(rows, columns)` of the position embeddings; None infers it.
+        image_grid: `(rows, columns)` of the patches of the model's input;
+            used if the position embeddings are not a square grid.
+        class_token: Boolean. Whether the model has a class token; None infers
+            it.
+        prefixes: Tuple of the possible values of `position_prefix`, the most
+            likely first.
+        configured_prefix: String. The value of `position_prefix` that the
+            checkpoint's config implies, or None. It is ignored if the
+            remaining positions are neither those of `grid` nor, without
+            `grid`, a square grid.
 
     Returns:
-        Dict of arguments, plus `channels` and `num_positions`, the number of
-        patches with a position. `grid_size` is None if the number of positions
-        is neither that of `grid` nor a square.
+        Dict of the arguments that shapes determine, plus `channels` and
+        `num_positions`, the number of patches with a position embedding.
+        `grid_size` is None if it cannot be inferred.
 
     Raises:
         ValueError: if these are not the weights of a Vision Transformer, or
@@ -109,7 +109,7 @@ def count_blocks(shapes, start):
     """Returns the number of blocks whose paths begin with `start`.
 
     Raises:
-        ValueError: if one of them is missing.
+        ValueError: if their numbers have gaps.
     """
     found = {
         path.removeprefix(start).split("/")[0]
@@ -152,7 +152,7 @@ def _pooling(inferred, shapes):
 
 # Position embeddings: mode, placement, grid.
 _POSITION_LAYER = re.compile(r"position_embedding(_\d+|_shared)?")
-_POSITION_MODES = {  # an array that one mode alone has
+_POSITION_MODES = {  # an array: the `position_embedding` that has it
     "embedding": "learned",
     "columns": "learned_2d",
     "offsets": "relative",
@@ -160,13 +160,16 @@ _POSITION_MODES = {  # an array that one mode alone has
 
 
 def is_position_layer(name):
-    """Whether a layer of this name holds position embeddings."""
+    """Returns whether a layer with this name has position embeddings."""
     return _POSITION_LAYER.fullmatch(name) is not None
 
 
 def placement(layer):
-    """Returns the `position_placement` of a model whose layer of position
-    embeddings has this name."""
+    """Returns the `position_placement` of a model.
+
+    Args:
+        layer: String. Name of its layer of position embeddings.
+    """
     suffix = _POSITION_LAYER.fullmatch(layer)[1]
     if suffix is None:
         return "stem"
@@ -174,8 +177,12 @@ def placement(layer):
 
 
 def num_tokens_with_position(prefix, arguments):
-    """Returns how many tokens before the patches have a position embedding,
-    for a value of `position_prefix`."""
+    """Returns the number of prefix tokens that have a position embedding.
+
+    Args:
+        prefix: String. Value of `position_prefix`.
+        arguments: Dict of arguments of `VisionTransformer`.
+    """
     tokens = arguments["class_token"] + arguments["distillation"]
     registers = arguments["num_registers"]
     return {"all": tokens + registers, "class": tokens, "none": 0}[prefix]
@@ -191,7 +198,7 @@ def _position_layer(shapes):
 
 
 def _learned_2d(inferred, shapes, layer, prefixes):
-    """Positions by row and column, whose shapes are the grid."""
+    """Infers the grid and `position_prefix` of `"learned_2d"` embeddings."""
     rows, columns = (
         shapes.get(f"{layer}/{name}", (0,))[0] for name in ("rows", "columns")
     )
@@ -209,8 +216,7 @@ def _learned_2d(inferred, shapes, layer, prefixes):
 
 
 def _learned(inferred, shape, grid, image_grid, prefixes):
-    """Which tokens before the patches have a position, and the grid of the
-    patches."""
+    """Infers the grid and `position_prefix` of `"learned"` embeddings."""
     if len(shape) != 3:
         return {
             "num_positions": None,
@@ -236,7 +242,7 @@ def _learned(inferred, shape, grid, image_grid, prefixes):
 
 
 def _grid(count, grid, image_grid):
-    """Returns the grid of so many patches; None if it is undetermined."""
+    """Returns the grid of `count` patches; None if it cannot be inferred."""
     if grid is not None:
         fits = min(grid) > 0 and grid[0] * grid[1] == count
         return tuple(grid) if fits else None
@@ -258,12 +264,13 @@ def _grid(count, grid, image_grid):
 
 
 def _raise_if_ambiguous(inferred, prefixes, counts, grids):
-    """Refuses position embeddings that can be read in two ways.
+    """Raises a `ValueError` or warns if position embeddings are ambiguous.
 
-    A class token with a position and a grid that is no square have as many
-    positions as a square grid and a class token without one. In timm's models
-    with registers, neither they nor the class token have a position; of those
-    with layer scale, this is so in DeiT III but not in DINOv2.
+    N + 1 position embeddings can be those of a class token and N patches, or
+    of N + 1 patches and a class token without a position embedding. In timm's
+    models with registers, neither these nor the class token have one. In timm's
+    models with layer scale, the class token has none in DeiT III, but has one
+    in DINOv2.
     """
     first = prefixes[0]
     squares = {counts[p]: p for p in reversed(prefixes) if grids[p]}
@@ -300,14 +307,17 @@ def _raise_if_ambiguous(inferred, prefixes, counts, grids):
         )
 
 
-# ResNets: alone (BiT) or before a Vision Transformer (hybrid).
+# ResNets, on their own (BiT) or before a Vision Transformer (hybrid).
 _ROOT = "root_conv/kernel"
 _UNIT = re.compile(r"stage_(\d+)_unit_(\d+)/conv_1/kernel")
 
 
 def family(paths):
-    """Returns which function builds a model of these paths: "vit", "hybrid" or
-    "bit"."""
+    """Returns the family of a model: `"vit"`, `"hybrid"` or `"bit"`.
+
+    Args:
+        paths: Collection of the keras_vit paths of its weights.
+    """
     if _ROOT not in paths:
         return "vit"
     encoder = ("patch_embedding/", "block_")
@@ -315,23 +325,33 @@ def family(paths):
 
 
 def units_per_stage(paths):
-    """Returns the number of units of each stage of a ResNet: `(3, 4, 9)`."""
+    """Returns a ResNet's number of units per stage, such as `(3, 4, 9)`."""
     stages = [int(match[1]) for match in map(_UNIT.fullmatch, paths) if match]
-    # Numbers that leave gaps are reported when the weights are loaded.
+    # Gaps in the numbers are reported when the weights are loaded.
     return tuple(
         max(1, stages.count(stage)) for stage in range(1, len(set(stages)) + 1)
     )
 
 
 def stride(resnet_layers):
-    """Returns how many pixels a side of an image are one position of the
-    ResNet's feature map."""
+    """Returns the downsampling factor of a ResNet.
+
+    Args:
+        resnet_layers: Tuple of the number of units in each stage.
+    """
     return 4 * 2 ** max(len(resnet_layers) - 1, 0)
 
 
 def infer_bit(shapes):
-    """Returns the arguments of `BiT` that shapes determine, plus `channels`
-    and, as a ResNet has none, `num_heads=None`."""
+    """Infers the arguments of `BiT`.
+
+    Args:
+        shapes: Dict of paths to shapes.
+
+    Returns:
+        Dict of the arguments that shapes determine, plus `channels` and
+        `num_heads`, which is None.
+    """
     return {
         **_resnet(shapes),
         "classes": shapes.get("head/bias", (None,))[0],
@@ -340,10 +360,10 @@ def infer_bit(shapes):
 
 
 def resnet_constants(configs):
-    """Returns the constants of a model's ResNet.
+    """Returns the constants of a model's ResNet, such as its epsilons.
 
     Args:
-        configs: Dict of layers' names to their configs.
+        configs: Dict of layer names to their configs.
     """
     root, norm = configs["root_conv"], configs.get("root_norm")
     return {
@@ -371,16 +391,28 @@ def _resnet(shapes):
     }
 
 
-# What pre-training adds to an encoder: MAE's decoder, the head of masked
-# image modelling, and of masked patch prediction.
+# Prefixes of the weights that pre-training adds to an encoder: MAE's decoder,
+# the head of masked image modelling ("mim") and that of masked patch prediction
+# ("mpp").
 DECODER = "decoder/"
 PRETRAINING_PREFIXES = (DECODER, "predictor/")
 _MAE_MARKER = "decoder/embedding/bias"
 
 
 def infer_pretraining(shapes):
-    """Returns the arguments of a pre-training model that shapes determine, and
-    `pretraining`: "mae", "mim" or "mpp"; {} for an encoder alone."""
+    """Infers the arguments of a pre-training model.
+
+    Args:
+        shapes: Dict of paths to shapes.
+
+    Returns:
+        Dict of the arguments that shapes determine, and `pretraining`:
+        `"mae"`, `"mim"` or `"mpp"`. Empty for an encoder without
+        pre-training weights.
+
+    Raises:
+        ValueError: if blocks of the decoder are missing.
+    """
     if "predictor/kernel" in shapes:
         return {"pretraining": "mpp"}
     if "decoder/pixels/kernel" in shapes:
@@ -401,7 +433,7 @@ def infer_pretraining(shapes):
 
 
 def drop_pretraining(weights):
-    """Returns the weights of the encoder alone."""
+    """Returns the weights of the encoder only."""
     return {
         path: array
         for path, array in weights.items()
@@ -410,23 +442,23 @@ def drop_pretraining(weights):
 
 
 # The number of heads, which PyTorch's layouts do not store.
-# Published widths whose heads are not 64 channels wide: "Scaling Vision
-# Transformers", Table 2; SoViT, arXiv 2305.13035.
+# Published widths with heads that are not 64 channels wide: "Scaling Vision
+# Transformers", Table 2; SoViT, https://arxiv.org/abs/2305.13035
 _PUBLISHED_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
 _NARROWEST_PUBLISHED = 192
-_DECODER_HEADS = {512: 16}  # MAE's decoders, of all sizes
+_DECODER_HEADS = {512: 16}  # all of MAE's decoders
 
 
 def infer_num_heads(arrays, weight_map, num_heads=None):
-    """Returns the number of heads of a checkpoint.
+    """Infers the number of heads of a checkpoint.
 
     Args:
         arrays: Dict of its keys to arrays.
         weight_map: Its `WeightMap`.
-        num_heads: Integer. The explicit number, or None.
+        num_heads: Integer. The number of heads if it is known, or None.
 
     Returns:
-        Integer; None if the shapes of its arrays store it.
+        Integer; None if the shapes of the arrays contain it.
 
     Raises:
         ValueError: if it cannot be inferred, or does not divide the width.
@@ -465,7 +497,15 @@ def infer_num_heads(arrays, weight_map, num_heads=None):
 
 
 def infer_decoder_num_heads(arrays, weight_map, num_heads=None):
-    """Returns the number of heads of MAE's decoder; None without one.
+    """Infers the number of heads of MAE's decoder.
+
+    Args:
+        arrays: Dict of a checkpoint's keys to arrays.
+        weight_map: Its `WeightMap`.
+        num_heads: Integer. The number of heads if it is known, or None.
+
+    Returns:
+        Integer; `num_heads` if the checkpoint has no decoder.
 
     Raises:
         ValueError: if it cannot be inferred.
@@ -482,12 +522,12 @@ def infer_decoder_num_heads(arrays, weight_map, num_heads=None):
 
 
 def warn_if_heads_ambiguous(arguments, weight_map, target):
-    """Warns if readers of a file would infer another number of heads.
+    """Warns if the number of heads cannot be inferred from a written file.
 
     Args:
         arguments: Dict of arguments of `VisionTransformer`.
         weight_map: The `WeightMap` of the file.
-        target: Its path.
+        target: Path of the file.
     """
     heads, hidden_size = arguments["num_heads"], arguments["hidden_size"]
     if (
@@ -504,7 +544,7 @@ def warn_if_heads_ambiguous(arguments, weight_map, target):
 
 
 def _stores_num_heads(weight_map):
-    # Flax stores projections by head, so their pattern is the identity.
+    # Flax kernels have an axis of heads, so their pattern is the identity.
     return weight_map.parameter_types["heads"]["kernel"][1] == "... -> ..."
 
 

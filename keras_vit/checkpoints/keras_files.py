@@ -1,15 +1,15 @@
-"""Read Keras's own files, `.keras` and `.weights.h5`, without Keras.
+"""Readers of Keras files (`.keras` and `.weights.h5`) that do not import Keras.
 
-Both hold the same HDF5 tree of arrays: a group per layer, named after the
-layer's class, with the layer's own name as an attribute and its arrays under
-"vars", named by their number. A .keras file is a zip archive of such a tree
-and of the configs of all layers. A .weights.h5 file that `converters.save`
-wrote has metadata in an attribute, which Keras ignores: `{"told": ...,
-"built": ...}`, the architecture and the other arguments that the model was
+Both contain the same HDF5 tree of arrays: one group per layer, named after the
+layer's class, with the layer's name as an attribute and its arrays in "vars",
+named by their number. A .keras file is a zip archive of such a tree and of the
+configs of all layers. A .weights.h5 file that `converters.save` wrote also has
+metadata in an attribute, which Keras ignores: `{"told": ..., "built": ...}`.
+"told" is the architecture; "built" are the other arguments that the model was
 built with.
 
-HDF5 is read by h5py, as in Keras. It is imported where it is needed, since
-other files are converted without it.
+HDF5 is read by h5py, as in Keras. It is imported inside functions, since other
+files are converted without it.
 """
 
 import io
@@ -31,7 +31,7 @@ from keras_vit.checkpoints.infer import placement
 SUFFIXES = (".keras", ".weights.h5")
 METADATA_ATTRIBUTE = "keras_vit"
 PRETRAINING_OPTIONS = ("mask_ratio", "norm_pixels")
-# A .weights.h5 file that Keras wrote does not store these.
+# Arguments that a .weights.h5 file written by Keras does not store.
 _OF_VIT = ("activation", "norm_epsilon", "resampling")
 _OF_RESNET = (
     "group_norm_epsilon",
@@ -45,7 +45,7 @@ HYPERPARAMETERS_NOT_IN_SHAPES = {
     "hybrid": (*_OF_VIT, *_OF_RESNET),
     "bit": _OF_RESNET,
 }
-# Arguments that the shapes of the arrays determine.
+# Arguments that can be inferred from the shapes of the arrays.
 _ARGUMENTS_IN_SHAPES = (
     "patch_size",
     "channels",
@@ -59,7 +59,7 @@ _ARGUMENTS_IN_SHAPES = (
     "resnet_layers",
     "width_factor",
 )
-# Layers of a single array that are neither dense nor a norm: its name.
+# Layers with one array that are neither dense nor a norm: the array's name.
 _SINGLE_ARRAY_LAYERS = {
     "class_token": "tokens",
     "distillation_token": "tokens",
@@ -69,8 +69,9 @@ _SINGLE_ARRAY_LAYERS = {
     "scale_1": "gamma",
     "scale_2": "gamma",
 }
-# Arguments of layers that make their arrays large, and what they may be
-# whatever the file holds: the tokens of a large image.
+# Arguments of layers that determine the size of their arrays. Up to
+# `_MIN_SIZE_LIMIT`, enough for the tokens of a large image, they are accepted
+# whatever the sizes of the file's arrays are.
 _SIZE_ARGUMENTS = (
     "units",
     "filters",
@@ -91,36 +92,41 @@ _MIN_SIZE_LIMIT = 2**17
 
 
 def is_keras(path):
-    """Return whether a path ends as those of Keras's files do."""
+    """Returns whether a path has the suffix of a Keras file."""
     return str(path).endswith(SUFFIXES)
 
 
 def is_pretraining(path):
-    """Return whether a .keras file holds a `keras_vit.pretraining` model."""
+    """Returns whether a .keras file holds a `keras_vit.pretraining` model."""
     with _archives.open_archive(pathlib.Path(path)) as archive:
         config = json.loads(archive.read("config.json"))
     return "encoder" in config.get("config", ())
 
 
 def pretraining_options(config):
-    """Return the arguments of a pre-training model that are not sizes."""
+    """Returns the arguments of a pre-training model that are not sizes.
+
+    Args:
+        config: Dict. The `"config"` of the model in config.json.
+    """
     return {
         name: config[name] for name in PRETRAINING_OPTIONS if name in config
     }
 
 
 def read_keras(path, finite=True):
-    """Read the weights of a .keras or .weights.h5 file.
+    """Reads the weights of a .keras or .weights.h5 file.
 
     Args:
-        path: A `pathlib.Path`.
+        path: `pathlib.Path` of the file.
         finite: Boolean. Whether every value must be finite.
 
     Returns:
-        Dict of keras_vit's paths to arrays; dict of the arguments of
-        `VisionTransformer` that describe the architecture; dict of other
-        arguments that the saved model was built with. Without metadata, those
-        of a .weights.h5 file lack what only a layer's config contains.
+        Tuple of three dicts: keras_vit paths to arrays; the arguments of
+        `VisionTransformer` that describe the architecture; and the other
+        arguments that the saved model was built with. For a .weights.h5 file
+        without metadata, arguments that only layer configs contain are
+        missing.
 
     Raises:
         ValueError: if it cannot be read, or is not a model of keras_vit.
@@ -157,7 +163,7 @@ def read_keras(path, finite=True):
             f"{str(path)!r} was not made by keras_vit. {error}"
         ) from error
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        # Configs and shapes of other layers; the cause shows which.
+        # Unexpected configs or shapes; the error's cause shows where.
         raise ValueError(
             f"{str(path)!r} was not made by keras_vit, or its contents are not "
             f"what keras_vit writes ({type(error).__name__}: {error})."
@@ -166,12 +172,12 @@ def read_keras(path, finite=True):
 
 
 def write_metadata(path, arguments, built):
-    """Add to a .weights.h5 file what its arrays do not contain.
+    """Stores a model's arguments as metadata in a .weights.h5 file.
 
     Args:
         path: Path of the file.
         arguments: Dict of the arguments that describe the architecture.
-        built: Dict of other arguments that the model was built with.
+        built: Dict of the other arguments that the model was built with.
     """
     import h5py
 
@@ -181,12 +187,17 @@ def write_metadata(path, arguments, built):
 
 
 def arguments_from_layer_configs(configs, shapes, grid=None):
-    """Return `(arguments, built)` of a model, as `read_keras` does.
+    """Returns `(arguments, built)` of a model, as `read_keras` does.
 
     Args:
         configs: Dict of layer names to their configs.
-        shapes: Dict of keras_vit's paths to shapes.
-        grid: `(rows, columns)` of learned position embeddings.
+        shapes: Dict of keras_vit paths to shapes.
+        grid: `(rows, columns)` of learned position embeddings, or None.
+
+    Raises:
+        ValueError: if configs and shapes are inconsistent.
+        KeyError: or another error of a lookup, if the configs are not those
+            of a model of keras_vit.
     """
     family = infer.family(shapes)
     if family == "bit":
@@ -231,20 +242,21 @@ def arguments_from_layer_configs(configs, shapes, grid=None):
 
 
 def check_config_is_safe(path, is_registered, largest):
-    """Check the config of a .keras file before Keras builds its layers.
+    """Checks the config of a .keras file before Keras builds its layers.
 
-    Keras imports the classes that a config names, and makes layers as large
-    as it says.
+    Keras imports the classes that a config names, and creates layers of any
+    size that it states.
 
     Args:
         path: Path of the file.
         is_registered: Function that takes a registered name and returns
-            whether Keras knows it.
-        largest: Integer. The largest axis of the file's arrays.
+            whether it is registered with Keras.
+        largest: Integer. Length of the longest axis of the file's arrays.
 
     Raises:
-        ValueError: if the config names classes of other packages that are not
-            registered, or layers that are larger than the arrays.
+        ValueError: if the config names modules of other packages or classes
+            that are not registered, or layers that are larger than the
+            arrays.
     """
     with _archives.open_archive(pathlib.Path(path)) as archive:
         config = json.loads(archive.read("config.json"))
@@ -263,7 +275,10 @@ def check_config_is_safe(path, is_registered, largest):
 
 
 def _named_values(content, name=None):
-    """Yield `(name, value)` of all values in JSON; a list names its items."""
+    """Yields `(name, value)` of all values in JSON.
+
+    The items of a list have the name of the list.
+    """
     if isinstance(content, dict):
         for key, value in content.items():
             yield from _named_values(value, key)
@@ -275,7 +290,7 @@ def _named_values(content, name=None):
 
 
 def _read_archive(path):
-    """Return the config and the HDF5 file in a .keras file."""
+    """Returns the config and the bytes of the HDF5 file in a .keras file."""
     with _archives.open_archive(path) as archive:
         missing = {"config.json", "model.weights.h5"} - set(archive.namelist())
         if missing:
@@ -288,7 +303,7 @@ def _read_archive(path):
 
 
 def _layer_configs(config):
-    """Return `{layer name: its config}` of a model's config."""
+    """Returns `{layer name: its config}` of a model's config."""
     try:
         # The config of a pre-training model contains that of its encoder.
         model = config["config"].get("encoder", config)["config"]
@@ -299,15 +314,16 @@ def _layer_configs(config):
 
 
 def _read_tree(file):
-    """Read the arrays of an HDF5 file that Keras wrote.
+    """Reads the arrays of an HDF5 file that Keras wrote.
 
     Args:
         file: `pathlib.Path` or file object.
 
     Returns:
-        Dict of paths, which end in the array's number, to arrays; list of
-        strings: what is wrong with others; `(rows, columns)` of learned
-        position embeddings or None; dict of metadata.
+        Tuple of a dict of paths, which end in the array's number, to arrays; a
+        list of strings that describe the problems of other arrays;
+        `(rows, columns)` of learned position embeddings, or None; and a dict
+        of metadata.
     """
     import h5py
 
@@ -322,7 +338,7 @@ def _read_tree(file):
             metadata = json.loads(root.attrs.get(METADATA_ATTRIBUTE, "{}"))
             datasets = list(_model_datasets(root))
         except (KeyError, TypeError, NotImplementedError) as error:
-            # h5py, of objects that are damaged or of unusual types.
+            # Raised by h5py for damaged objects and unsupported types.
             raise ValueError(f"it holds damaged objects: {error}") from error
         if not isinstance(metadata, dict):
             raise ValueError(f"its attribute {METADATA_ATTRIBUTE!r} is no dict")
@@ -347,11 +363,14 @@ def _read_tree(file):
 
 
 def _check_tree(group, size):
-    """Raise a `ValueError` for a tree that points elsewhere or is too large.
+    """Raises a `ValueError` for a tree with links or that is too large.
 
-    Links to other files are refused in the whole file, since Keras would
-    follow them; an object with two paths is refused since it could contain
-    itself.
+    The whole file is checked: Keras would follow links and read external
+    storage. An object with two paths is refused since it could contain itself.
+
+    Args:
+        group: `h5py.Group`. The root of the tree.
+        size: Integer. Size of the file in bytes.
     """
     import h5py
 
@@ -379,10 +398,10 @@ def _check_tree(group, size):
 
 
 def _model_datasets(root):
-    """Yield `(path, dataset, is_bfloat16)` of all weights of a model."""
+    """Yields `(path, dataset, is_bfloat16)` of all weights of a model."""
     import h5py
 
-    # A pre-training model has one tree of its encoder and one of its decoder.
+    # A pre-training model has separate trees for its encoder and decoder.
     for prefix, place in (
         (DECODER, "decoder/layers"),
         ("", "layers"),
@@ -399,7 +418,7 @@ def _model_datasets(root):
 
 
 def _name_of(layer):
-    """Return the name of a layer, which Keras stores as an attribute."""
+    """Returns the name of a layer, which Keras stores as an attribute."""
     name = layer.name.rpartition("/")[2]
     if "vars" in layer:
         name = layer["vars"].attrs.get("name") or name
@@ -413,7 +432,7 @@ def _layer_datasets(group, path):
         if key.startswith("seed_generator"):
             continue  # the state of a dropout layer, not a weight
         if isinstance(item, h5py.Dataset):
-            # HDF5 has no such type: Keras stores the bytes and its name.
+            # HDF5 has no bfloat16: Keras stores raw bytes and the type's name.
             is_bfloat16 = item.attrs.get("dtype") == "bfloat16"
             yield f"{path}/{key}", item, is_bfloat16
         else:
@@ -426,7 +445,12 @@ def _read_dataset(dataset):
 
 
 def _path_of(key, arrays):
-    """Return keras_vit's path of an array that Keras numbers."""
+    """Returns the keras_vit path of an array, which in the file has a number.
+
+    Args:
+        key: String. Path in the file, such as `"head/0"`.
+        arrays: Dict of all such paths to arrays.
+    """
     parent, _, number = key.rpartition("/")
     if number not in ("0", "1"):
         return key
@@ -445,10 +469,14 @@ def _arguments_from_shapes(shapes, grid):
 
 
 def _check_metadata(metadata, inferred):
-    """Return the stored arguments after checking them against the arrays.
+    """Returns the stored arguments after checking them against the arrays.
 
-    Otherwise a model of any number of layers would be built before its weights
-    turn out to be missing.
+    Without the check, a model with any number of layers would be built before
+    its weights are found to be missing.
+
+    Args:
+        metadata: Dict of the stored arguments; None for a file without them.
+        inferred: Dict of the arguments inferred from shapes.
     """
     if metadata is None:
         return inferred
@@ -466,7 +494,7 @@ def _check_metadata(metadata, inferred):
 
 
 def _built_arguments(configs, pooling):
-    """Return arguments of a saved model beyond its architecture."""
+    """Returns the arguments of a saved model beyond its architecture."""
     built = {"pooling": pooling}
     if "batch_shape" in configs.get("images", {}):
         built["input_shape"] = tuple(configs["images"]["batch_shape"][1:])
@@ -477,7 +505,7 @@ def _built_arguments(configs, pooling):
 
 
 def _as_tuples(arguments):
-    """Return arguments with tuples, which JSON turns into lists."""
+    """Returns arguments with lists, which JSON has for tuples, as tuples."""
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in arguments.items()

@@ -1,9 +1,8 @@
-"""The table of released weights, and weights by name.
+"""The table of released weights, which can be loaded by name.
 
-Names and addresses are those of the READMEs of
-google-research/vision_transformer and big_vision, of timm's tables, of Meta's
-repositories, and of faustomorales/vit-keras, whose release holds eight of the
-originals unchanged.
+Names and URLs are from the READMEs of google-research/vision_transformer and
+big_vision, timm's tables, Meta's repositories, and faustomorales/vit-keras, a
+release of which contains eight of the original files unchanged.
 """
 
 import difflib
@@ -26,17 +25,18 @@ ALIASES = {"imagenet": "imagenet21k+imagenet2012"}
 
 @dataclass(frozen=True)
 class ReleasedWeights:
-    """One set of weights, whatever mirror it comes from.
+    """One set of weights and the files that contain it.
 
     Attributes:
-        files: Tuple of `(Source, layout)`, in the order to try them.
-        image_size: Integer, in pixels.
-        classes: Integer; None without a head.
+        files: Tuple of `(Source, layout)`, in the order in which they are
+            tried.
+        image_size: Integer. Side of the images in pixels.
+        classes: Integer. Number of classes; None without a head.
         preprocess_mode: String. The `mode` of `preprocess_input`.
-        arguments: Dict of what follows from the training, and so holds
-            whichever file is read.
-        zero_head: Boolean. Whether the head was released with zeros only, or
-            left out where the file was copied.
+        arguments: Dict of model arguments that follow from the training, and
+            are the same for all files.
+        zero_head: Boolean. Whether the released head is all zeros. Some
+            mirrors leave it out.
     """
 
     files: tuple
@@ -48,17 +48,24 @@ class ReleasedWeights:
 
 
 def resolve_weights(weights, variant=None, sizes=None):
-    """Returns the `Checkpoint` of weights in the table. What is not the name
-    of one (a path, an address, a `Checkpoint`, None) is returned unchanged.
+    """Returns the `Checkpoint` of released weights by their name.
+
+    The file is downloaded unless it is cached.
 
     Args:
-        weights: String such as "imagenet21k", or anything else.
-        variant: String. Name of the model function; None if there is none.
-        sizes: Dict of arguments of the variant, that a file must agree with.
+        weights: String. A name in the table, such as `"imagenet21k"`. Anything
+            else (a path, a URL, a `Checkpoint`, None) is returned unchanged.
+        variant: String. Name of the model function, such as `"ViTB16"`; None
+            if there is none, in which case names in the table are refused.
+        sizes: Dict of arguments of the variant; those of the file must be the
+            same.
+
+    Returns:
+        A `Checkpoint`, or `weights`.
 
     Raises:
-        ValueError: if there is no such variant, or it has no such weights.
-        FileNotFoundError: if it can be neither a path nor a name.
+        ValueError: if the variant has no such weights, or is None.
+        FileNotFoundError: if `weights` is neither a name nor a possible path.
         OSError: if no source provides the file.
     """
     if not isinstance(weights, str):
@@ -84,7 +91,7 @@ def resolve_weights(weights, variant=None, sizes=None):
 
 
 def tags_of(variant):
-    """Lists the tags that a variant has weights for."""
+    """Lists the names (`weights=`) of the released weights of a variant."""
     return [tag for name, tag in RELEASED if name == variant]
 
 
@@ -92,16 +99,18 @@ _COLUMNS = ("model", "weights", "pixels", "classes", "mode", "from", "here")
 
 
 def list_weights(model=None, print_fn=print):
-    """Prints the table of weights that can be given by name.
+    """Prints the table of released weights, which can be loaded by name.
 
-    The columns: the model function; its `weights`; the size of the images in
-    pixels; the classes ("0-head": the head was released with zeros only);
-    the `mode` of `preprocess_input`; the hosts that have the file, in the
-    order in which they are tried; whether it is on this machine already.
+    The columns are: the model function; the value of its `weights` argument;
+    the side of the images in pixels; the number of classes (`0-head`: the
+    released head is all zeros); the `mode` of `preprocess_input`; the hosts
+    that have the file, in the order in which they are tried; whether the file
+    is in the local cache.
 
     Args:
-        model: String. Name of a model, to see only its weights.
-        print_fn: Function of a line; `print` by default.
+        model: String. Name of a model function, to print only its weights;
+            None for all.
+        print_fn: Function that is called with each line. Defaults to `print`.
 
     Raises:
         ValueError: if there are no weights for such a model.
@@ -155,7 +164,7 @@ def _format_row(variant, tag, released):
 
 
 def _raise_if_misspelt(weights, variant):
-    """Raises a `FileNotFoundError` for a bare word that is no file."""
+    """Raises a `FileNotFoundError` unless `weights` may be a path."""
     path = pathlib.Path(weights)
     if weights and (path.suffix or path.name != weights or path.exists()):
         return
@@ -171,7 +180,7 @@ def _raise_if_misspelt(weights, variant):
 
 
 def _folder(variant, tag):
-    """Returns where the files of weights are cached."""
+    """Returns the cache folder of released weights."""
     return downloads.cache_dir() / "weights" / tag / variant
 
 
@@ -182,7 +191,7 @@ def _fetch_released(variant, tag, sizes):
     def read(path, source):
         return open_checkpoint(path, layouts[source], sizes.get("num_heads"))
 
-    checked = {}  # the first use reads the file to check it
+    checked = {}  # a file is read to check it at its first use, not again
 
     def check(path, source):
         checkpoint = read(path, source)
@@ -204,7 +213,7 @@ def _fetch_released(variant, tag, sizes):
         weights["head/bias"] = np.zeros(released.classes, np.float32)
     return replace(
         checkpoint,
-        path=str(path),  # it was checked elsewhere
+        path=str(path),  # a download is checked before it is moved here
         weights=weights,
         stored={**checkpoint.stored, **released.arguments},
     )
@@ -213,20 +222,20 @@ def _fetch_released(variant, tag, sizes):
 def _check_complete(checkpoint, released, sizes):
     """Checks that a file is complete and agrees with the table.
 
-    Where no digest is known, this is what a download can be verified against:
-    every name and every shape. Reading has checked that values are finite.
+    This verifies downloads whose digest is not known, by every name and every
+    shape. That values are finite was checked when the file was read.
     """
     found = checkpoint.arguments()
     expected = {name: sizes[name] for name in sizes if name in found}
     expected["classes"] = released.classes
     if "patch_size" in sizes:
         expected["patch_size"] = (sizes["patch_size"],) * 2
-    if found.get("num_positions"):  # fixed ones are not in a file
+    if found.get("num_positions"):  # not those of fixed embeddings
         pixels = [size * checkpoint.stride for size in found["patch_size"]]
         grid = tuple(released.image_size // size for size in pixels)
         expected["grid_size"] = grid
     if released.zero_head and found["classes"] is None:
-        del expected["classes"]  # copies of the file omit the zeros
+        del expected["classes"]  # mirrors omit the zeros
     problems = [
         f"{name} is {found[name]}, expected {value}"
         for name, value in expected.items()
@@ -252,27 +261,27 @@ def _block(shapes, i):
     }
 
 
-# Where files are.
+# Hosts.
 
 
 def _gcs_npz(path, layout="vit_jax"):
-    """An .npz file of Google's."""
+    """Returns `(Source, layout)` of an .npz file in Google's storage."""
     url = f"https://storage.googleapis.com/{path.replace('+', '%2B')}.npz"
     return Source(url), layout
 
 
 def _hf_safetensors(repository, layout):
-    """The weights of a repository on the Hugging Face hub."""
+    """Returns `(Source, layout)` of a repository on the Hugging Face hub."""
     return Source(f"hf://{repository}/model.safetensors"), layout
 
 
 def _meta_pth(path, layout, digest=""):
-    """A .pth file of Meta's."""
+    """Returns `(Source, layout)` of a .pth file of Meta's."""
     url = f"https://dl.fbaipublicfiles.com/{path}.pth"
     return Source(url, digest), layout
 
 
-# What Google released.
+# Weights released by Google.
 
 
 def _google(files, image_size, classes, zero_head=False, **arguments):
@@ -289,7 +298,8 @@ def _google(files, image_size, classes, zero_head=False, **arguments):
     )
 
 
-# variant, name in the bucket, name on the hub, fine-tuned at these sizes
+# variant, name in Google's bucket, name on the Hugging Face hub, image sizes of
+# the fine-tuned files
 _PAPER_CHECKPOINTS = (
     ("ViTB8", "ViT-B_8", None, ()),
     ("ViTB16", "ViT-B_16", "base-patch16", (384, 224)),
@@ -332,15 +342,16 @@ def _paper_files(folder, name, on_hub, size, kind):
         yield _hf_safetensors(
             f"google/vit-{on_hub}-{size}{kind}", "huggingface"
         )
-    if name == "R50+ViT-B_16":  # as timm has it, without `pre_logits`
+    if name == "R50+ViT-B_16":  # timm's lacks `pre_logits`
         kind = "orig_in21k" + ("" if kind else "_ft_in1k")
         yield _hf_safetensors(f"timm/vit_base_r50_s16_{size}.{kind}", "timm")
 
 
-# Which of its files is the best differs between Google's README and timm.
-# These are timm's, which are on the hub too.
-# variant, timm's name, the bucket's, augmentation, weight decay, dropout and
-# stochastic depth, learning rate of fine-tuning, sizes (0: not fine-tuned)
+# Google's README and timm differ in which of AugReg's files are the best. These
+# are timm's choices, which are also on the Hugging Face hub.
+# variant, timm's name, name in Google's bucket, augmentation, weight decay,
+# dropout (also stochastic depth), learning rate of fine-tuning, image sizes
+# (0: not fine-tuned)
 _ALL, _MOST, _SMALL = (0, 224, 384), (0, 384), (224,)
 _AUGREG = (
     ("ViTTi16", "tiny_patch16", "Ti_16", "none", 0.03, 0.0, 0.03, _ALL),
@@ -418,10 +429,11 @@ def _augreg():
 
 
 def _imagenet():
-    """Trained on ImageNet alone: sharpness-aware, and with a good recipe.
+    """Trained on ImageNet only.
 
-    https://arxiv.org/abs/2106.01548, https://arxiv.org/abs/2203.08065 and
-    https://arxiv.org/abs/2205.01580
+    SAM, https://arxiv.org/abs/2106.01548; GSAM,
+    https://arxiv.org/abs/2203.08065; "Better plain ViT baselines for
+    ImageNet-1k", https://arxiv.org/abs/2205.01580
     """
     for tag, name, timm in (
         ("sam", "B_16", "base_patch16"),
@@ -448,7 +460,7 @@ def _imagenet():
 
 
 def _bit():
-    """https://arxiv.org/abs/1912.11370: BiT-S, BiT-M, and BiT-M fine-tuned."""
+    """BiT-S, BiT-M, and BiT-M fine-tuned, https://arxiv.org/abs/1912.11370"""
     for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4"):
         timm = f"timm/resnetv2_{size}_bit.goog_in21k"
         for tag, name, pixels, classes, others in (
@@ -474,7 +486,7 @@ def _bit():
             )
 
 
-# What Meta released. Files that need no PyTorch come first.
+# Weights released by Meta. Sources of safetensors files come first.
 
 
 def _meta(files, image_size, classes, resampling, **arguments):
@@ -487,7 +499,7 @@ def _meta(files, image_size, classes, resampling, **arguments):
     return ReleasedWeights(files, image_size, classes, "torch", arguments)
 
 
-# variant, name, size, beginning of the file's sha256, which its name ends in
+# variant, name, image size, beginning of the file's SHA-256 (part of its name)
 _DEIT = (
     ("ViTTi16", "tiny", 224, "a1311bcf"),
     ("ViTS16", "small", 224, "cd65a155"),
@@ -501,7 +513,7 @@ _DEIT = (
 
 
 def _deit():
-    """https://arxiv.org/abs/2012.12877"""
+    """DeiT, https://arxiv.org/abs/2012.12877"""
     for variant, name, size, digest in _DEIT:
         tag = "deit" + ("-distilled" if "distilled" in name else "")
         tag += "" if size == 224 else f"-{size}"
@@ -514,7 +526,7 @@ def _deit():
 
 
 def _dinov2():
-    """https://arxiv.org/abs/2304.07193 and, with registers,
+    """DINOv2, https://arxiv.org/abs/2304.07193, and with registers,
     https://arxiv.org/abs/2309.16588"""
     for size in ("small", "base", "large"):
         letter = size[0]
@@ -539,7 +551,10 @@ def _dinov2():
 
 
 def _mae():
-    """https://arxiv.org/abs/2111.06377; of the first, the encoder."""
+    """MAE's pre-trained encoders and its fine-tuned models.
+
+    https://arxiv.org/abs/2111.06377
+    """
     for variant, name, timm in (
         ("ViTB16", "base", "base_patch16"),
         ("ViTL16", "large", "large_patch16"),
@@ -557,7 +572,7 @@ def _mae():
         )
 
 
-# (name of the model function, tag): the weights
+# (name of the model function, name of the weights): ReleasedWeights
 RELEASED = dict(
     itertools.chain(
         _paper(),

@@ -1,4 +1,4 @@
-"""Describe a checkpoint file as text: layout, architecture, size and keys."""
+"""Text report on a checkpoint: layout, architecture, size and keys."""
 
 from keras_vit.checkpoints.checkpoint import missing_hyperparameters
 from keras_vit.checkpoints.checkpoint import open_checkpoint
@@ -11,15 +11,15 @@ from keras_vit.checkpoints.keras_files import is_keras
 
 
 def report(path, layout=None, arguments=None):
-    """Return a description of a checkpoint, as `tools/convert.py --inspect`.
+    """Returns a description of a checkpoint: `tools/convert.py --inspect`.
 
-    Ambiguities are no errors: the description lists them, with the arguments
-    that resolve them.
+    Ambiguities do not raise an error: the description lists them with the
+    arguments that resolve them.
 
     Args:
         path: Path of the file or folder.
-        layout: Name of its layout; None finds it by its keys.
-        arguments: Dict of arguments of `VisionTransformer` that are known.
+        layout: String. Name of its layout; None detects it from the keys.
+        arguments: Dict of explicit arguments of `VisionTransformer`.
 
     Returns:
         String of several lines.
@@ -86,13 +86,13 @@ def _open(path, layout, arguments, ambiguities):
 
 
 def _infer(checkpoint, arguments, ambiguities):
-    """Return the arguments of the model, and note those that are ambiguous."""
+    """Returns the arguments of the model; appends to `ambiguities`."""
     grid = arguments.get("grid_size")
     prefix = arguments.get("position_prefix")
     try:
         inferred = checkpoint.arguments(grid, position_prefix=prefix)
     except ValueError as error:
-        # The position embeddings fit two grids. Describe one of them.
+        # The position embeddings fit two grids: describe one of them.
         try:
             inferred = checkpoint.arguments(grid, position_prefix="all")
         except ValueError as other:

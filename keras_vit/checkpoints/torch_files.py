@@ -1,10 +1,10 @@
-"""Read PyTorch's files (.pth, .pt, .bin) without PyTorch, and write them.
+"""Reader of PyTorch files (.pth, .pt, .bin) without PyTorch, and their writer.
 
-Such a file is a pickle that describes each tensor and names the storage that
-holds its values; in a zip archive or, before PyTorch 1.6, followed by the
-storages. The pickle is read by `pickle.Unpickler`, for which every function
-and class that a pickle may name is a stand-in that only records how it was
-called. Nothing that a file names is imported or run.
+A file contains a pickle, which describes each tensor and names the storage of
+its values. Since PyTorch 1.6, pickle and storages are members of a zip archive;
+before, the storages follow the pickle. `pickle.Unpickler` is given stand-ins
+for the functions and classes that a pickle may name. They only record how they
+are called: nothing that a file names is imported or run.
 """
 
 import io
@@ -18,8 +18,8 @@ import numpy as np
 
 from keras_vit.checkpoints import _archives
 
-# Keys under which training code keeps a model's weights, and prefixes that
-# torch.compile and DistributedDataParallel give them.
+# Keys under which training code stores a model's weights, and prefixes that
+# torch.compile and DistributedDataParallel add to the keys of weights.
 STATE_DICT_KEYS = ("model", "state_dict", "teacher")
 WRAPPER_PREFIXES = ("_orig_mod.", "module.")
 STORAGE_TYPES = {
@@ -37,8 +37,8 @@ STORAGE_TYPES = {
     "ComplexDoubleStorage": "complex128",
     "UntypedStorage": "uint8",
 }
-# What a pickle of plain weights may name: these dicts, and anything of these
-# modules of PyTorch.
+# A pickle of plain weights may name these dicts, and anything in these modules
+# of PyTorch.
 DICTS = ("collections.OrderedDict", "collections.Counter")
 MODULES = (
     "torch",
@@ -54,7 +54,7 @@ LEGACY_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # the first of four pickles
 
 
 class UnsafePickleError(Exception):
-    """Raised for a pickle that names more than plain weights need."""
+    """Raised if a pickle names something that plain weights do not need."""
 
     def __init__(self, name):
         super().__init__(f"it names {name}")
@@ -62,7 +62,7 @@ class UnsafePickleError(Exception):
 
 
 class _Inert:
-    """Base of stand-ins. Attributes that a pickle would set are ignored."""
+    """Base class of stand-ins, which ignores attributes that a pickle sets."""
 
     __slots__ = ()
 
@@ -80,7 +80,7 @@ class _Dict(dict):
 
 
 class _Global(_Inert):
-    """Stand-in for a function or class, named "module.name"."""
+    """Stand-in for the function or class `name`, "module.name"."""
 
     __slots__ = ("name",)
 
@@ -104,7 +104,7 @@ class _Call(_Inert):
 
 
 class _Storage(_Inert):
-    """One-dimensional memory that tensors are views of."""
+    """Stand-in for a storage: one-dimensional values that tensors view."""
 
     __slots__ = ("dtype", "key", "size", "values")
 
@@ -112,7 +112,7 @@ class _Storage(_Inert):
         self.key = key
         self.dtype = np.dtype(dtype)
         self.size = size
-        self.values = None  # set when the pickle has been read
+        self.values = None  # set after the pickle has been read
 
 
 class _Unpickler(pickle.Unpickler):
@@ -142,17 +142,18 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_torch(path):
-    """Read the tensors of a .pth, .pt or .bin file.
+    """Reads the tensors of a .pth, .pt or .bin file.
 
-    Weights nested under "model", "state_dict" or "teacher" are found, and the
-    prefixes of torch.compile and DistributedDataParallel are removed.
+    If weights are nested under "model", "state_dict" or "teacher", only these
+    are returned. The prefixes of torch.compile and DistributedDataParallel are
+    removed.
 
     Args:
         path: `pathlib.Path` of the file.
 
     Returns:
-        Dict of keys to arrays, and a list of strings: what is wrong with
-        other entries.
+        Dict of keys to arrays, and a list of strings that describe the
+        problems of other entries.
 
     Raises:
         ValueError: if it is not a PyTorch file of plain weights.
@@ -191,7 +192,7 @@ def read_torch(path):
 
 
 def write_torch(items, path):
-    """Write a state dict with PyTorch.
+    """Writes a state dict with PyTorch.
 
     Args:
         items: Iterable of `(key, array)`.
@@ -210,7 +211,7 @@ def write_torch(items, path):
         ) from error
     tensors = {}
     for key, array in items:
-        # PyTorch takes writable arrays, row by row.
+        # PyTorch needs writable, C-contiguous arrays.
         array = np.require(array, requirements="CW")
         if array.dtype == ml_dtypes.bfloat16:
             bits = torch.from_numpy(array.view(np.int16))
@@ -272,12 +273,12 @@ def _read_legacy(path):
 
 
 def _unpickle(file, storages=None):
-    """Return what a pickle holds, with stand-ins for all but plain values.
+    """Returns the object in a pickle, with stand-ins for all but plain values.
 
     Args:
-        file: `io.BytesIO` at the start of the pickle. Afterwards it is at the
-            pickle's end.
-        storages: Dict to add the storages to that the pickle names.
+        file: `io.BytesIO`, positioned at the start of the pickle; afterwards,
+            at its end.
+        storages: Dict to which the storages that the pickle names are added.
     """
     start = file.tell()
     _check_opcodes(file)
@@ -288,21 +289,22 @@ def _unpickle(file, storages=None):
     try:
         return _Unpickler(pickled, storages).load()
     except (AttributeError, IndexError, KeyError, TypeError) as error:
-        # Opcodes in a wrong order; no function but the stand-ins is called.
+        # Opcodes in an invalid order. Only stand-ins are ever called.
         raise ValueError(f"a broken pickle: {error}") from error
 
 
 def _check_opcodes(file):
-    """Read a pickle to its end, and refuse what would allocate much memory.
+    """Reads a pickle to its end, and refuses opcodes that are unsafe.
 
-    `pickle.Unpickler` allocates the length that a pickle states for a string
-    before reading it, and a table as long as the largest memo index.
+    Before it reads a string, `pickle.Unpickler` allocates the length that the
+    pickle states; it also allocates a table as long as the largest memo index.
+    Extension codes would bypass `find_class`.
     """
     size = file.getbuffer().nbytes
     for opcode, argument, _ in pickletools.genops(file):
         if opcode.name.endswith("PUT") and not 0 <= argument < size:
             raise ValueError(f"a broken pickle: the memo index {argument}")
-        if opcode.name.startswith("EXT"):  # would not ask `find_class`
+        if opcode.name.startswith("EXT"):
             raise ValueError("a pickle with extension codes")
 
 
@@ -321,7 +323,7 @@ def _set_values(storage, data, byte_order):
 
 
 def _array_of(tensor):
-    """Return the array that a recorded call of PyTorch would rebuild."""
+    """Returns the array of a tensor from the recorded call that makes it."""
     if not isinstance(tensor, _Call):
         raise ValueError(f"{type(tensor).__name__}, not a tensor")
     if tensor.name.startswith(REBUILD_PARAMETER) and tensor.arguments:
@@ -341,13 +343,13 @@ def _array_of(tensor):
         and len(shape) == len(strides)
     ):
         raise ValueError("a tensor without a shape")
-    # The stride of an axis of length 1 is never used, however large it is.
+    # The stride of an axis of length 1 is arbitrary and unused.
     strides = [step * (n > 1) for n, step in zip(shape, strides, strict=True)]
     count = math.prod(shape)
     if not count:
         return np.empty(shape, values.dtype)
     last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-    # A stride of 0 could make terabytes of one value.
+    # A stride of 0 could turn one value into terabytes.
     if count > values.size or offset + last >= values.size:
         raise ValueError(
             f"its shape {shape} does not fit the {values.size:,} values that "

@@ -1,8 +1,8 @@
-"""Map arrays between a checkpoint's names and keras_vit's, in both directions.
+"""Maps between a checkpoint's arrays and keras_vit's weights.
 
-Converting a checkpoint only ever transposes, reshapes, stacks or unstacks
-arrays, and each of these is one einops pattern. A pattern read from right to
-left is its own inverse, so one table of names serves reading and writing.
+Converting a checkpoint only transposes, reshapes, stacks or unstacks arrays,
+and each of these is one einops pattern. A pattern is inverted by swapping its
+two sides, so the same map is used for reading and writing.
 """
 
 import functools
@@ -85,18 +85,19 @@ class WeightMap:
     """The layers of a code base and how its framework stores them.
 
     Attributes:
-        variant: String. Which of a layout's maps this is; "" for the first.
-        parameter_types: `FLAX`, `TENSORFLOW` or `TORCH`.
-        layers: Tuple of `(keras_vit layer, its layer, parameter type)`. In
-            names, `*` stands for an array of the layer, `{i}` for a block's
-            number and `{s}` and `{u}` for a ResNet's stage and unit; `{s-1}`
-            counts from 0, where keras_vit counts from 1, and `{u:02}` has at
-            least two digits. A tuple of names stands for several arrays that
-            are one array on the other side. Layers that a model does not have
-            are skipped.
-        prefix: String before every key.
-        required: Tuple of keys without which a file is not taken for one of
-            this map.
+        variant: String. Name of this map among the maps of a layout; `""` for
+            the first.
+        parameter_types: Dict. `FLAX`, `TENSORFLOW` or `TORCH`.
+        layers: Tuple of `(keras_vit layer, checkpoint layer, parameter type)`.
+            In the names of layers, `*` stands for the name of an array, `{i}`
+            for a block's number, and `{s}` and `{u}` for a ResNet's stage and
+            unit. `{s-1}` counts from 0 where keras_vit counts from 1, and
+            `{u:02}` has at least two digits. A tuple of names stands for
+            several arrays that are one array on the other side. Layers that a
+            model does not have are skipped.
+        prefix: String. Prefix of all keys.
+        required: Tuple of keys that a checkpoint must have for this map to be
+            detected.
     """
 
     variant: str
@@ -106,7 +107,7 @@ class WeightMap:
     required: tuple = ()
 
     def entries(self):
-        """Yields `(names of paths, names of keys, pattern)` of each array."""
+        """Yields `(path templates, key templates, pattern)` of each array."""
         for path_names, key_names, parameter_type in self.layers:
             arrays = self.parameter_types[parameter_type]
             for path_name, (key_name, pattern) in arrays.items():
@@ -123,11 +124,14 @@ class WeightMap:
                 )
 
     def transfers(self, paths):
-        """Yields `(paths, keys, pattern)` of each array of a model
-        that has these paths."""
+        """Yields `(paths, keys, pattern)` of each array of a model.
+
+        Args:
+            paths: Collection of the keras_vit paths of the model's weights.
+        """
         names = _group_by_template(paths)
         for path_names, key_names, pattern in self.entries():
-            groups = {}  # blocks that share a key are stacked in it, in order
+            groups = {}  # blocks with the same key are stacked in order
             for index in _indices(path_names[0], names):
                 keys = tuple(_fill(name, index) for name in key_names)
                 group = groups.setdefault(keys, [])
@@ -136,7 +140,11 @@ class WeightMap:
                 yield group, keys, pattern
 
     def paths(self, arrays):
-        """Lists keras_vit paths of the arrays that a checkpoint holds."""
+        """Lists the keras_vit paths of the weights in a checkpoint.
+
+        Args:
+            arrays: Dict of the checkpoint's keys to arrays.
+        """
         paths, names = [], _group_by_template(arrays)
         for path_names, key_names, _ in self.entries():
             indices = _indices(key_names[0], names)
@@ -149,19 +157,18 @@ class WeightMap:
         return paths
 
     def key(self, path):
-        """Returns the key of a keras_vit path; the path itself if the map has
-        no key for it."""
+        """Returns the key of a keras_vit path, or the path if it has none."""
         for _, keys, _ in self.transfers([path]):
             return " + ".join(keys)
         return path
 
     def unmapped_paths(self, weights):
-        """Lists keras_vit paths that have no key."""
+        """Lists the keras_vit paths of weights that have no key."""
         found = {p for paths, _, _ in self.transfers(weights) for p in paths}
         return sorted(set(weights) - found)
 
     def unmapped_keys(self, arrays):
-        """Lists the keys of a checkpoint that have no path."""
+        """Lists the keys of a checkpoint that have no keras_vit path."""
         found = {
             key
             for _, keys, _ in self.transfers(self.paths(arrays))
@@ -176,8 +183,9 @@ def from_checkpoint(arrays, weight_map, heads=None):
     Args:
         arrays: Dict of a checkpoint's keys to arrays.
         weight_map: The checkpoint's `WeightMap`.
-        heads: Integer, the number of heads, for frameworks that fuse them
-            with the channels of a head; or a pair, the second a decoder's.
+        heads: Integer. The number of heads, for frameworks that store heads
+            and the channels of a head in one axis; or a pair of integers, for
+            the encoder and the decoder.
 
     Returns:
         Dict of keras_vit paths to arrays.
@@ -219,8 +227,11 @@ def to_checkpoint(weights, weight_map, heads=None):
 
     Args:
         weights: Dict of keras_vit paths to arrays.
-        weight_map: The `WeightMap` to write.
+        weight_map: The `WeightMap` of the layout to write.
         heads: As in `from_checkpoint`.
+
+    Returns:
+        Dict of the checkpoint's keys to arrays.
 
     Raises:
         ValueError: if the map has no key for a weight.
@@ -237,13 +248,13 @@ def to_checkpoint(weights, weight_map, heads=None):
 
 
 def raise_problems(problems, intro="The checkpoint does not fit.", most=None):
-    """Raises one `ValueError` that lists everything wrong, if anything is.
+    """Raises one `ValueError` that lists all problems, if there are any.
 
     Args:
-        problems: Dict of titles to collections of lines; empty ones are
-            omitted.
+        problems: Dict of titles to collections of lines. Titles without lines
+            are omitted.
         intro: String. The first line of the message.
-        most: Integer. Lines to show below each title; None for all.
+        most: Integer. Maximum number of lines below each title; None for all.
     """
     sections = []
     for title, lines in problems.items():
@@ -259,12 +270,12 @@ def raise_problems(problems, intro="The checkpoint does not fit.", most=None):
 def rename_keys(arrays, rename):
     """Returns arrays under new keys.
 
-    A key whose new name is taken stays as it is, so that the strict reading
-    that follows reports it.
+    If a new key is already in use, the old key is kept, and is reported as
+    unknown when the arrays are converted.
 
     Args:
         arrays: Dict of keys to arrays.
-        rename: Function from a key to its new name.
+        rename: Function from an old key to a new one.
     """
     renamed = {}
     for key, array in arrays.items():
@@ -280,8 +291,8 @@ def _heads(heads, paths):
 
 
 def _transform(arrays, pattern, count, heads):
-    """Stacks, rearranges and unstacks: all the arithmetic of a conversion."""
-    # Without `n` in the pattern, several arrays are stacked blocks.
+    """Stacks arrays, rearranges the result by a pattern, and unstacks it."""
+    # Without `n` in the pattern, several arrays are blocks that share a key.
     sizes = {"h": heads, "n": max(count, len(arrays))}
     sizes = {
         axis: size
@@ -299,7 +310,12 @@ _NUMBER = re.compile(r"\{(\w)(-1)?(:02)?\}")
 
 
 def _fill(template, index):
-    """Returns the name with the numbers of an index."""
+    """Returns a template with its numbers filled in.
+
+    Args:
+        template: String, such as `"block_{i}/norm_1/gamma"`.
+        index: Dict of letters to numbers, such as `{"i": 0}`.
+    """
 
     def digits(match):
         letter, less, wide = match.groups()
@@ -315,7 +331,7 @@ def _strip_numbers(name):
 
 
 def _group_by_template(names):
-    """Groups names that differ in numbers only."""
+    """Groups names that only differ in numbers."""
     groups = {}
     for name in names:
         groups.setdefault(_strip_numbers(name), []).append(name)
@@ -324,8 +340,13 @@ def _group_by_template(names):
 
 @functools.cache
 def _compile_template(template):
-    """Returns a regular expression, and `(letter, what to add)` of each number
-    in the template."""
+    """Compiles a template to a regular expression.
+
+    Returns:
+        Tuple of the expression, which has a group for each number, and a list
+        of `(letter, offset)` of each number; the offset is to be added to the
+        matched number.
+    """
     pattern, end, letters = "", 0, []
     for match in _NUMBER.finditer(template):
         letter, less, wide = match.groups()
@@ -337,8 +358,15 @@ def _compile_template(template):
 
 
 def _indices(template, names):
-    """Lists the numbers, in order, with which the template is one of the names
-    grouped by `_group_by_template`."""
+    """Lists the numbers for which a template is one of the names, in order.
+
+    Args:
+        template: String, such as `"block_{i}/norm_1/gamma"`.
+        names: Dict, as `_group_by_template` returns it.
+
+    Returns:
+        List of dicts of letters to numbers, such as `[{"i": 0}, {"i": 1}]`.
+    """
     candidates = names.get(_strip_numbers(_NUMBER.sub("0", template)))
     if candidates is None:
         return []

@@ -1,4 +1,4 @@
-"""Write weights in a layout, for `converters.save` and `tools/convert.py`."""
+"""Writer of layouts, used by `converters.save` and `tools/convert.py`."""
 
 import math
 
@@ -30,19 +30,21 @@ def write_checkpoint(
     overwrite=False,
     source=None,
 ):
-    """Write weights in a layout to a file or a Hugging Face folder.
+    """Writes weights in a layout to a file or a Hugging Face folder.
 
     Args:
-        weights: Dict of keras_vit's paths to arrays. It is not changed.
-        arguments: Dict of the arguments of `VisionTransformer` that describe
-            the architecture.
-        target: A `pathlib.Path`; without a suffix it is a folder.
-        layout: Name of the layout. "huggingface" alone takes the model class
-            of transformers that fits.
-        dtype: Key of `DTYPES`, or None to keep the types of the arrays.
+        weights: Dict of keras_vit paths to arrays. It is not changed.
+        arguments: Dict of the arguments of `VisionTransformer` or `BiT` that
+            describe the architecture.
+        target: `pathlib.Path`; without a suffix it is a folder.
+        layout: String. Name of the layout, `"name"` or `"name:variant"`. For
+            `"huggingface"`, the variant is that of the model class of
+            transformers that fits.
+        dtype: String. Key of `DTYPES`, or None to keep the types of the
+            arrays.
         overwrite: Boolean. Whether existing files may be replaced.
-        source: The `Checkpoint` that the weights came from, whose labels a
-            folder keeps; or None.
+        source: The `Checkpoint` that the weights came from, or None. A folder
+            keeps its labels and preprocessing.
 
     Raises:
         FileExistsError: if the target exists and `overwrite` is False.
@@ -82,11 +84,12 @@ def write_checkpoint(
 
 
 def check_writable(target, layout):
-    """Raise a `ValueError` unless a target's suffix is that of a file type.
+    """Raises a `ValueError` if a target's suffix is not supported.
 
     Args:
-        target: A `pathlib.Path`.
-        layout: Name of the layout; only "huggingface" can be a folder.
+        target: `pathlib.Path`; without a suffix it is a folder.
+        layout: String. Name of the layout; only `"huggingface"` can be a
+            folder.
     """
     if target.suffix not in ("", *SUFFIXES):
         raise ValueError(
@@ -103,9 +106,9 @@ def check_writable(target, layout):
 
 
 def _warn_if_grid_is_ambiguous(grid, target):
-    """Warn of a grid that is not square but has a square number of positions.
+    """Warns if a grid is not square but its number of positions is a square.
 
-    Files store only their number, of which readers make a square.
+    Files store only this number, for which readers assume a square grid.
     """
     rows, columns = grid or (1, 1)
     side = math.isqrt(rows * columns)

@@ -1,4 +1,4 @@
-"""Cache of downloaded files, verified by their digest."""
+"""Cache of downloaded files, which are verified by their digests."""
 
 import contextlib
 import datetime
@@ -28,12 +28,14 @@ _UNWRITABLE_ERRNOS = (
 
 @dataclass(frozen=True)
 class Source:
-    """An address of a file.
+    """URL of a file, and its digest.
 
     Args:
-        address: String: https://, http:// or hf://owner/name/file.
-        digest: String. The file's digest or the beginning of it, such as
-            "sha256:a1311bcf" or "md5:..."; "" if unknown.
+        address: String. URL: `https://...`, `http://...` or
+            `hf://owner/name/file`.
+        digest: String. Hexadecimal digest of the file, or the beginning of it,
+            after the name of the algorithm: `"sha256:a1311bcf"`, `"md5:..."`.
+            `""` if unknown.
     """
 
     address: str
@@ -41,8 +43,8 @@ class Source:
 
     @property
     def name(self):
-        """The file's name, without any folder."""
-        # Unescape before taking the last part, as %2F is a separator too.
+        """Name of the file, without folders."""
+        # Unescape first, as %2F is a separator too.
         path = urllib.parse.unquote(self.address.partition("?")[0])
         name = path.replace("\\", "/").rpartition("/")[2]
         if name in ("", ".", "..") or "\0" in name:
@@ -54,10 +56,10 @@ class Source:
 
 
 def cache_dir():
-    """Return the folder of downloaded files.
+    """Returns the `pathlib.Path` of the folder of downloaded files.
 
     It is `$KERAS_VIT_HOME` if that is set, otherwise the folder `keras_vit`
-    in `$KERAS_HOME` or `~/.keras`.
+    in `$KERAS_HOME`, which defaults to `~/.keras`.
     """
     folder = os.environ.get("KERAS_VIT_HOME")
     if folder:
@@ -67,23 +69,26 @@ def cache_dir():
 
 
 def is_url(path):
-    """Return whether `path` is an address to download from."""
+    """Returns whether `path` is a URL to download from."""
     schemes = ("hf://", "https://", "http://", "gs://")
     return isinstance(path, str) and path.startswith(schemes)
 
 
 def fetch_if_remote(path):
-    """Return a local path: `path` itself, or that of the download at a URL.
+    """Downloads a file or folder if `path` is a URL.
 
     Args:
-        path: Path, or String: "https://...", "gs://bucket/...",
-            "hf://owner/name" (a folder), "hf://owner/name/file". A digest to
-            verify the file against may follow:
-            "https://...#sha256:a1311bcf".
+        path: A local path, or a URL: `"https://..."`, `"http://..."`,
+            `"gs://bucket/..."`, `"hf://owner/name"` (a folder) or
+            `"hf://owner/name/file"`. A digest to verify a file against can be
+            appended: `"https://...#sha256:a1311bcf"`.
+
+    Returns:
+        The path of the download; a local path is returned unchanged.
 
     Raises:
         OSError: if it could not be downloaded.
-        ValueError: if the address or the digest is malformed.
+        ValueError: if the URL or the digest is malformed.
     """
     if not is_url(path):
         return path
@@ -110,25 +115,26 @@ def fetch_if_remote(path):
 
 
 def fetch(folder, sources, check=None, label="The file"):
-    """Return `(path, source)` of a cached file, downloading it if necessary.
+    """Returns `(path, source)` of a cached file, downloading it if necessary.
 
     A download is verified before it is moved into `folder`. Its SHA-256, size
-    and modification time are recorded next to it. While size and time are the
-    same, the file is not read again; otherwise its SHA-256 must still be the
+    and modification time are recorded next to it. As long as size and time are
+    unchanged, the file is not read again; otherwise its SHA-256 must equal the
     recorded one. A file that the user put into the folder is verified in the
-    same way at its first use. One process at a time downloads into a folder;
-    others wait and use its file.
+    same way at its first use. Only one process at a time downloads into a
+    folder; others wait and use its file.
 
     Args:
-        folder: Path; created if it does not exist.
+        folder: Path of the folder; created if it does not exist.
         sources: Tuple of `Source`s of the same file, in order of preference.
         check: Function of a path and a `Source` that raises a `ValueError` if
-            the file is not as expected.
-        label: String. Name of the file in messages.
+            the file is not as expected; or None.
+        label: String. Description of the file in messages.
 
     Raises:
-        OSError: if no source provides the file, or the cached file has
-            changed. The message lists all attempts and what to do.
+        OSError: if no source provides the file, the cached file has changed
+            or is not the expected one, or the folder is not writable. The
+            message lists all attempts and the remedy.
     """
     folder = pathlib.Path(folder)
     cached = _cached(folder, sources, check)
@@ -150,7 +156,7 @@ def fetch(folder, sources, check=None, label="The file"):
 
 
 def _cached(folder, sources, check):
-    """Return `(path, source)` of a file in the cache, or None."""
+    """Returns `(path, source)` of a file in the cache, or None."""
     for name in dict.fromkeys(source.name for source in sources):
         path = folder / name
         if not path.is_file():
@@ -174,7 +180,7 @@ def _cached(folder, sources, check):
         for source in sources:
             if record["source"] not in (source.address, None):
                 continue
-            # The source's digest may have been unknown at the download.
+            # The source's digest may have been unknown when it was downloaded.
             if not unchanged or record["digest"] != source.digest:
                 try:
                     _verify(path, source, None, digest)
@@ -185,13 +191,17 @@ def _cached(folder, sources, check):
                 with contextlib.suppress(OSError):
                     _write_record(path, digest, source, stamp)
             return path, source
-        # Downloaded from an address that is no longer among the sources.
+        # Downloaded from a URL that is no longer among the sources.
         return path, _identify_manual_file(path, sources, check, digest)
     return None
 
 
 def _identify_manual_file(path, sources, check, digest):
-    """Return the source that a file without a record is from, or raise."""
+    """Returns the source that a file put into the cache by the user matches.
+
+    Raises:
+        OSError: if it matches none.
+    """
     failures = {}
     for source in sources:
         if source.name == path.name:
@@ -209,9 +219,9 @@ def _identify_manual_file(path, sources, check, digest):
 
 def _download(folder, sources, check, label):
     failures = []
-    parts = folder / "parts"  # on the same disk, so that moving is atomic
+    parts = folder / "parts"  # on the same file system: a move is atomic
     for i, source in enumerate(sources):
-        # A warning, so that it is shown unless logging is turned off.
+        # At level WARNING, so that it is shown by default.
         logger.warning(f"{label}: downloading {source.address}")
         part = parts / str(i) / source.name
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -257,7 +267,14 @@ def _download(folder, sources, check, label):
 
 
 def _verify(path, source, check, sha256):
-    """Raise a `ValueError` if a file is not the one that its source names."""
+    """Raises a `ValueError` if a file fails its source's digest or `check`.
+
+    Args:
+        path: `pathlib.Path` of the file.
+        source: Its `Source`.
+        check: As in `fetch`.
+        sha256: String. SHA-256 of the file.
+    """
     algorithm, _, expected = source.digest.partition(":")
     if expected:
         digest = sha256
@@ -273,7 +290,7 @@ def _verify(path, source, check, sha256):
 
 
 def digest_of(path, algorithm="sha256"):
-    """Return the digest of a file in hexadecimal."""
+    """Returns the digest of a file as a hexadecimal string."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
@@ -283,19 +300,19 @@ def _record_path(path):
 
 
 def _stamp(path):
-    """Return size and modification time, by which a change is noticed."""
+    """Returns size and modification time, which show if a file has changed."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]
 
 
 def _write_record(path, digest, source, stamp):
-    """Record the digest of a file in the cache.
+    """Records the digest of a file in the cache.
 
     Args:
         path: Path of the file.
         digest: String. Its SHA-256.
         source: The `Source` that it was verified against.
-        stamp: `_stamp(path)` from before the file was read for its digest.
+        stamp: `_stamp(path)` of the file with this digest.
     """
     record = {
         "sha256": digest,
@@ -305,7 +322,7 @@ def _write_record(path, digest, source, stamp):
         "size": stamp[0],
         "mtime_ns": stamp[1],
     }
-    # Atomically, since other processes may read it.
+    # Written atomically, since other processes may read it.
     final = _record_path(path)
     temporary = final.with_name(f"{final.name}.{secrets.token_hex(8)}")
     try:

@@ -12,29 +12,30 @@ import urllib.request
 
 from keras_vit._version import __version__
 
-TIMEOUT = 30  # seconds without a byte
+TIMEOUT = 30  # seconds without data
 RETRY_DELAYS = (1, 4)  # seconds before the second and the third attempt
 RETRYABLE_STATUS = (408, 425, 429, 500, 502, 503, 504)
 CHUNK_SIZE = 1 << 20
 
 
 class TransientDownloadError(OSError):
-    """An error that another attempt may not meet."""
+    """Raised for an error that may not recur if the download is retried."""
 
 
 def download(url, path):
-    """Download a file.
+    """Downloads a file.
 
-    If the connection breaks, the received part is kept at `path`, and the
-    next call resumes there if the server still has the same file.
+    If the connection breaks, the part of the file that was received is kept at
+    `path`, and another attempt or call resumes the download if the file on the
+    server has not changed.
 
     Args:
-        url: String, http:// or https://.
-        path: `pathlib.Path` in an existing folder.
+        url: String. URL with `http://` or `https://`.
+        path: `pathlib.Path` of the file to write, in an existing folder.
 
     Raises:
-        OSError: if the download failed; with `errno` ENOSPC, because the disk
-            is full.
+        OSError: if the download failed; with `errno` ENOSPC if the disk is
+            full.
         ValueError: if the server sent a web page instead of a file.
     """
     for delay in (*RETRY_DELAYS, None):
@@ -43,7 +44,7 @@ def download(url, path):
                 return _attempt(url, path)
         except TransientDownloadError as error:
             if "answered 416" in str(error):
-                remove(path)  # longer than the server's file
+                remove(path)  # the part is longer than the server's file
             if delay is None:
                 raise
             time.sleep(delay)
@@ -70,8 +71,8 @@ def _attempt(url, path):
         total = None if length is None else offset + int(length)
         _check_disk_space(path, (total or 0) - offset)
         if not resumed:
-            # First, or a process killed here would leave an old part with the
-            # new resume state.
+            # Before writing the new resume state: a process killed in between
+            # must not leave an old part with the new state.
             remove(path)
         _write_resume_state(url, path, response.headers)
         received = _receive(response, path, "ab" if resumed else "wb", total)
@@ -83,7 +84,17 @@ def _attempt(url, path):
 
 
 def _receive(response, path, mode, total):
-    """Write the response's body to a file and return the file's size."""
+    """Writes the response's body to a file.
+
+    Args:
+        response: The response of `urllib.request.urlopen`.
+        path: `pathlib.Path` of the file.
+        mode: String. `"ab"` to resume a download, or `"wb"`.
+        total: Integer. Expected size of the file in bytes, or None.
+
+    Returns:
+        Integer. Size of the file in bytes.
+    """
     with (
         open(path, mode) as file,
         _progress_bar(path.name, file.tell(), total) as advance,
@@ -96,7 +107,7 @@ def _receive(response, path, mode, total):
 
 @contextlib.contextmanager
 def _translate_errors(url):
-    """Raise `TransientDownloadError` or `OSError` with a plain message."""
+    """Converts errors to `TransientDownloadError` or `OSError`."""
     transient = TransientDownloadError
     try:
         yield
@@ -134,9 +145,10 @@ def _resume_path(path):
 
 
 def _resume_state(url, path):
-    """Return `(received bytes, validator)`, or `(0, None)` to start anew.
+    """Returns `(number of bytes received, validator)` of a partial download.
 
-    The validator is the server's identifier of the file's version.
+    The validator is the server's identifier of the file's version (`If-Range`).
+    Returns `(0, None)` if the download cannot be resumed.
     """
     try:
         state = json.loads(_resume_path(path).read_text())
@@ -156,7 +168,7 @@ def _write_resume_state(url, path, headers):
 
 
 def remove(path):
-    """Remove a partial download and its resume state."""
+    """Removes a partial download and its resume state."""
     for file in (path, _resume_path(path)):
         with contextlib.suppress(OSError):
             os.unlink(file)
@@ -164,20 +176,20 @@ def remove(path):
 
 @contextlib.contextmanager
 def _progress_bar(name, received, total):
-    """Show a progress bar on a terminal or in a notebook.
+    """Shows a progress bar on a terminal or in a notebook.
 
     Args:
-        name: String.
-        received: Integer. Bytes received before.
-        total: Integer. Bytes in all; None if unknown.
+        name: String. Description next to the bar.
+        received: Integer. Number of bytes that were received before.
+        total: Integer. Size of the file in bytes; None if unknown.
 
     Yields:
-        Function of the number of bytes received since the last call.
+        Function that advances the bar by a number of bytes.
     """
     try:
         from rich import progress
         from rich.console import Console
-    except ImportError:  # a dependency of Keras, which converting does without
+    except ImportError:  # a dependency of Keras, which may not be installed
         yield lambda count: None
         return
     console = Console(stderr=True)

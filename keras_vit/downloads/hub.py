@@ -1,10 +1,13 @@
-"""Downloads from the Hugging Face hub: repositories, hf://owner/name[@revision],
-and single files, hf://owner/name[@revision]/path."""
+"""Downloads from the Hugging Face hub.
+
+Addresses are hf://owner/name[@revision] for a repository, and
+hf://owner/name[@revision]/path for a file.
+"""
 
 import contextlib
 import os
 
-# Patterns of weight files, the preferred format first.
+# Patterns of the names of weight files, in order of preference.
 _WEIGHTS = tuple(
     (f"{stem}.{suffix}", f"{stem}-*.{suffix}", f"{stem}.{suffix}.index.json")
     for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin"))
@@ -12,7 +15,14 @@ _WEIGHTS = tuple(
 
 
 def parse(address):
-    """Return `(repository, revision, file)`; the last two may be None.
+    """Splits an address into `(repository, revision, file)`.
+
+    Args:
+        address: String: hf://owner/name[@revision][/path].
+
+    Returns:
+        Tuple of strings. The revision and the file are None if they are not in
+        the address.
 
     Raises:
         ValueError: if the address does not name a repository.
@@ -30,7 +40,11 @@ def parse(address):
 
 
 def download_file(address, folder):
-    """Download one file into a folder and return its path.
+    """Downloads one file into a folder and returns its path.
+
+    Args:
+        address: String: hf://owner/name[@revision]/path.
+        folder: Path of the folder.
 
     Raises:
         OSError: if the download failed.
@@ -43,11 +57,11 @@ def download_file(address, folder):
 
 
 def download_repository(address, cache):
-    """Download a repository's config and weights and return their folder.
+    """Downloads a repository's config and weights and returns their folder.
 
     Args:
-        address: String, hf://owner/name[@revision].
-        cache: Path of a cache in the format of huggingface_hub, which holds
+        address: String: hf://owner/name[@revision].
+        cache: Path of a cache folder of huggingface_hub, which may contain
             several revisions.
 
     Raises:
@@ -87,13 +101,13 @@ def _hub():
 
 @contextlib.contextmanager
 def _translate_errors(address=None):
-    """Raise an `OSError` with the first line of the root cause."""
+    """Converts errors to an `OSError` with the first line of the root cause."""
     try:
         yield
     except MemoryError:
         raise
     except Exception as error:
-        # Raised above, or by the system, such as for a full disk.
+        # Raised by this module or by the system, for example for a full disk.
         if type(error) is OSError or getattr(error, "errno", None) is not None:
             raise
         cause = error

@@ -1,4 +1,4 @@
-"""The layouts of arrays that are read and written, one file per code base."""
+"""The supported checkpoint layouts, one module per code base."""
 
 from keras_vit._warnings import warn
 from keras_vit.checkpoints import infer
@@ -28,7 +28,7 @@ LAYOUTS = {
     )
 }
 
-# Constants of ResNets that arrays do not show, by the code that they are from.
+# Constants of ResNets that cannot be inferred from arrays, by code base.
 RESNET_CONSTANTS = {
     "vit_jax": google.VIT_JAX_CONSTANTS,
     "bit": google.BIT_CONSTANTS,
@@ -36,7 +36,12 @@ RESNET_CONSTANTS = {
 
 
 def check_layout(layout):
-    """Raises a `ValueError` unless a layout is known, or None."""
+    """Raises a `ValueError` if a layout is unknown.
+
+    Args:
+        layout: String. `"name"` or `"name:variant"`, of which only the name is
+            checked; or None.
+    """
     name = (layout or "").partition(":")[0]
     if layout is not None and name not in LAYOUTS:
         raise ValueError(
@@ -49,9 +54,10 @@ def get_weight_map(layout, weights=()):
     """Returns the `WeightMap` of a layout.
 
     Args:
-        layout: String: a name, or `name:variant`. Without a variant it is the
-            first that has a key for every weight, or the first.
-        weights: keras_vit paths of what is to be written.
+        layout: String. `"name"` or `"name:variant"`. Without a variant, the
+            first map that has a key for every weight is returned; if none has,
+            the first map.
+        weights: Collection of the keras_vit paths of the weights to write.
 
     Raises:
         ValueError: if there is no such layout or variant.
@@ -73,15 +79,19 @@ def get_weight_map(layout, weights=()):
 
 
 def detect_layout(arrays, layout=None):
-    """Returns `(name, weight_map)` of a checkpoint's layout.
+    """Detects the layout of a checkpoint from its keys.
 
     Args:
         arrays: Dict of the checkpoint's keys to arrays, as in the file.
-        layout: String: a name or `name:variant`, which is then the only
-            candidate; None for all layouts.
+        layout: String. `"name"` or `"name:variant"`, the only candidate; None
+            for all layouts.
+
+    Returns:
+        Tuple `(name, weight_map)`.
 
     Raises:
-        ValueError: if the layout is unknown, or keys fit none or several.
+        ValueError: if the layout is unknown, or the keys fit no layout or
+            several.
     """
     check_layout(layout)
     name, _, variant = (layout or "").partition(":")
@@ -101,8 +111,9 @@ def detect_layout(arrays, layout=None):
             if not unmapped and (complete or variant):
                 matches.setdefault(candidate, weight_map)
     if "bit" in matches:
-        matches.pop("vit_jax", None)  # the ResNet of a hybrid alone
-    # Where the keys of Google's two are the same, so is their meaning.
+        # Also fits "vit_jax", as a hybrid without a Vision Transformer.
+        matches.pop("vit_jax", None)
+    # Keys that both of Google's layouts have mean the same in both.
     if len(matches) == 1 or matches.keys() == {"vit_jax", "big_vision"}:
         return next(iter(matches.items()))
     count, candidate, weight_map, unmapped = nearest
@@ -132,12 +143,12 @@ def detect_layout(arrays, layout=None):
 
 
 def implied_arguments(layout, weight_map, paths):
-    """Returns the arguments of a model's function that a code base implies.
+    """Returns the model arguments that are constants of a code base.
 
     Args:
-        layout: Name of the layout.
+        layout: String. Name of the layout.
         weight_map: The `WeightMap` of the file.
-        paths: keras_vit paths of its arrays.
+        paths: Collection of the keras_vit paths of its arrays.
     """
     layout, variant = LAYOUTS[layout.partition(":")[0]], weight_map.variant
     family = infer.family(paths)
@@ -153,11 +164,14 @@ def implied_arguments(layout, weight_map, paths):
 def read_config_arguments(config, layout):
     """Returns the arguments that a checkpoint's config.json implies.
 
-    Warns if it is one of another code base, which is ignored.
+    A config.json of another code base is ignored with a warning.
 
     Args:
-        config: Dict, the contents of the file.
-        layout: Name of the layout of the arrays.
+        config: Dict. The contents of config.json.
+        layout: String. Name of the layout of the arrays.
+
+    Raises:
+        ValueError: if a value in config.json is invalid or unsupported.
     """
     if is_config_of(config, layout):
         return LAYOUTS[layout].read_config(config)
@@ -172,20 +186,21 @@ def read_config_arguments(config, layout):
 
 
 def is_config_of(config, layout):
-    """Whether a config.json is one of a layout's code base."""
+    """Returns whether a config.json was written by a layout's code base."""
     layout = LAYOUTS.get(layout)
     return layout is not None and layout.config_key in config
 
 
 def check_representable(arguments, layout):
-    """Raises a `ValueError` if a layout's code would compute something else.
+    """Raises a `ValueError` if a layout cannot represent a model.
 
-    Weights that a layout has no key for are found when they are converted;
-    this is about what arrays do not show.
+    This checks arguments that do not show in the arrays: the layout's code
+    would load the weights and compute other outputs. Weights that the layout
+    has no key for are reported when they are converted.
 
     Args:
         arguments: Dict of arguments of `VisionTransformer` or `BiT`.
-        layout: String: the layout to write, `name` or `name:variant`.
+        layout: String. The layout to write, `"name"` or `"name:variant"`.
     """
     name, _, variant = layout.partition(":")
     layout = LAYOUTS[name]
@@ -234,7 +249,8 @@ def _pooling_reasons(arguments, layout):
     pooling, class_token = arguments["pooling"], arguments["class_token"]
     if layout.needs_class_token and not class_token:
         yield "a model without a class token"
-    decided = None not in layout.poolings.values()  # also without a head
+    # Whether each pooling is tied to a class token, even without a head.
+    decided = None not in layout.poolings.values()
     if not (arguments["classes"] or decided):
         return
     if pooling not in layout.poolings or (
@@ -245,12 +261,14 @@ def _pooling_reasons(arguments, layout):
 
 
 def first_patch_is_possible(layout, arguments):
-    """Whether arrays that are read as a mean over the patches may be those of
-    big_vision's `pool_type="0"`, which takes the first patch.
+    """Returns whether a model's pooling may be `"first_patch"`.
+
+    big_vision's `pool_type="0"`, which takes the first patch, has the same
+    arrays as `pool_type="gap"`, so that it is inferred as `"gap"`.
 
     Args:
-        layout: Name of the layout.
-        arguments: Dict of arguments of `VisionTransformer`.
+        layout: String. Name of the layout.
+        arguments: Dict of inferred arguments of `VisionTransformer`.
     """
     layout = LAYOUTS.get(layout.partition(":")[0])
     return (

@@ -60,8 +60,14 @@ def _mlp(path, key):
 
 
 def _encoder(positions, block, names):
-    """A Vision Transformer; `names` are those of a block's attention, second
-    norm and MLP. Without `{i}` in `block`, its arrays are stacked."""
+    """Returns the layers of a Vision Transformer.
+
+    Args:
+        positions: String. Key of the position embeddings.
+        block: String. Name of a block. Without `{i}` in it, the arrays of all
+            blocks are stacked.
+        names: Tuple of the names of a block's attention, second norm and MLP.
+    """
     attention, norm_2, mlp = names
     block = f"Transformer/{block}"
     return (
@@ -78,14 +84,19 @@ def _encoder(positions, block, names):
     )
 
 
-# The files released in 2020 number the submodules of a block with one
-# counter; today's Flax numbers each class on its own. vit_jax reads both.
+# In the files released in 2020, the submodules of a block are numbered
+# consecutively; Flax now numbers those of each class separately. vit_jax reads
+# both.
 _NAMES_2020 = ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
 _NAMES = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 
 
 def _resnet_v1(group_norm):
-    """The ResNet of vit_jax's hybrids, and big_vision's bit.py."""
+    """Returns the layers of vit_jax's hybrid ResNet and big_vision's bit.py.
+
+    Args:
+        group_norm: String. Parameter type of group norms.
+    """
     path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u}"
     layers = [
         ("root_conv/*", "conv_root/*", "conv"),
@@ -108,8 +119,10 @@ _GROUP_NORM = re.compile(r"(.*/)?gn(_root|_proj|\d)/(scale|bias)")
 
 
 def _reshape_group_norms(arrays, shape):
-    """Returns arrays whose group norms have another number of axes: today's
-    Flax has one, released files have four."""
+    """Reshapes the arrays of group norms to `shape`.
+
+    They have four axes in released files and one in current Flax.
+    """
     return {
         key: array.reshape(shape)
         if _GROUP_NORM.fullmatch(key)
@@ -166,8 +179,11 @@ def _big_vision(variant, block):
 
 
 def _normalize_big_vision(arrays):
-    """Renames as big_vision's `fix_old_checkpoints`, and more prefixes: an
-    optimizer's, and that of the image tower of SigLIP."""
+    """Renames keys as big_vision's `fix_old_checkpoints` does.
+
+    Also removes the prefixes of an optimizer's target and of SigLIP's image
+    tower.
+    """
     for prefix in ("opt/target/", "params/img/", "params/"):
         stripped = replace_prefix(arrays, prefix)
         if stripped is not arrays:
@@ -194,7 +210,7 @@ BIG_VISION = Layout(
     ),
     arguments=_ARGUMENTS,
     normalize=_normalize_big_vision,
-    # Old files have a position for the class token.
+    # In old files, the class token has a position embedding.
     position_prefixes={"": ("none", "all")},
     stem=VIT_JAX_CONSTANTS,
     poolings={"token": True, "gap": False, "first_patch": False, "map": False},
@@ -204,7 +220,7 @@ BIG_VISION = Layout(
 
 
 def _big_transfer():
-    """The released files, written by TensorFlow."""
+    """Returns the map of the released files, written by TensorFlow."""
     path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
     conv = "standardized_conv2d/*"
     layers = [("root_conv/*", f"root_block/{conv}", "conv")]
@@ -226,7 +242,10 @@ def _big_transfer():
 
 
 def _bit_paper():
-    """big_vision's bit_paper.py, which renames the released files so."""
+    """Returns the map of big_vision's bit_paper.py.
+
+    That code converts the released files to these names.
+    """
     path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
     layers = [("root_conv/*", "root_block/conv_root/*", "conv")]
     for number in "123":
@@ -253,7 +272,7 @@ def _normalize_bit(arrays):
         arrays = replace_prefix(arrays, "", "params/")
     if "params/conv_root/kernel" in arrays:
         arrays = _reshape_group_norms(arrays, (-1,))
-    # TensorFlow numbered the convolutions of some files.
+    # In some files, TensorFlow appended a number to the convolutions' names.
     pattern = re.compile(r"(resnet/.*/standardized_conv2d)_\d+(?=/)")
     return rename_keys(arrays, lambda key: pattern.sub(r"\1", key))
 

@@ -1,7 +1,7 @@
 """Hugging Face's transformers (layout "huggingface"): ViT, DeiT, DINOv2, MAE.
 
-https://github.com/huggingface/transformers. A folder is what `from_pretrained`
-loads: the weights, config.json and preprocessor_config.json.
+https://github.com/huggingface/transformers. A folder contains what
+`from_pretrained` loads: the weights, config.json and preprocessor_config.json.
 """
 
 import json
@@ -25,8 +25,8 @@ from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.checkpoints.weight_map import rename_keys
 
 _DISTILLATION = ("distillation_token/tokens", "distillation_token", "array")
-# A DeiT with one head, or with the pooler of the class token, does not read
-# its distillation token again: it is then what a register is.
+# In a DeiT with one head, or with a pooler of the class token, the distillation
+# token's output is not used, so that it is a register token.
 _UNREAD_DISTILLATION = ("register_tokens/tokens", "distillation_token", "array")
 _REGISTERS = ("register_tokens/tokens", "register_tokens", "array")
 _VIT_MASK = ("mask_token/tokens", "mask_token", "array")
@@ -35,7 +35,7 @@ _DINOV2_MASK = ("mask_token/tokens", "mask_token", "vector")
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Names inside a transformer block."""
+    """Names of the layers in a transformer block: two norms and an MLP."""
 
     norms: tuple
     mlp: tuple
@@ -104,8 +104,8 @@ _MAPS = tuple(
             (*_VIT_LAYERS, ("decoder/pixels/*", "decoder.0.*", "pointwise")),
             (),
         ),
-        # `DeiTModel` with a pooler, without a prefix. A `ViTModel` has the
-        # same keys but for the token.
+        # `DeiTModel` with a pooler. `ViTModel` has the same keys except for the
+        # distillation token.
         (
             "deit-bare",
             _layers("", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)),
@@ -136,8 +136,8 @@ _MAPS = tuple(
     )
 )
 
-# transformers 5 renames modules in memory, and MAE's decoder in files. Files
-# keep the old names, which all versions read.
+# transformers 5 has new names for modules in memory, and in files for MAE's
+# decoder. Written files have the old names, which all versions read.
 _BLOCK_V5 = re.compile(r"(vit\.|deit\.|)layers\.(\d+)\.(.*)")
 _NAMES_V5 = {
     ".attention.q_proj.": ".attention.attention.query.",
@@ -162,7 +162,8 @@ def _rename(key):
 
 def _normalize(arrays):
     arrays = rename_keys(arrays, _rename)
-    # DINOv2's gate and input, which transformers 5 separates.
+    # The gate and input projections of DINOv2's SwiGLU, which transformers 5
+    # stores separately.
     for gate in [key for key in arrays if ".mlp.gate_proj." in key]:
         parts = (gate, gate.replace("gate_proj", "up_proj"))
         joined = gate.replace("gate_proj", "weights_in")
@@ -181,13 +182,13 @@ def _implied(variant, paths):
     return implied
 
 
-# What config.json calls an activation.
+# Activations and their names in config.json.
 _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_tanh": "gelu_pytorch_tanh",
     "quick_gelu": "quick_gelu",
     "relu": "relu",
-    "swiglu": "gelu",  # a block of its own there, whose activation is fixed
+    "swiglu": "gelu",  # a separate class there, which ignores the value
 }
 _ACTIVATION_ALIASES = {
     "gelu_new": "gelu_tanh",
@@ -204,7 +205,7 @@ def _is_fraction(value):
     return type(value) in (int, float) and 0 < value < 1
 
 
-_VALIDATORS = {  # name in config.json: what it must be, and a check
+_VALIDATORS = {  # name in config.json: (expected value, check)
     "hidden_act": ("text", lambda value: isinstance(value, str)),
     "layer_norm_eps": ("between 0 and 1", _is_fraction),
     "num_attention_heads": ("a whole number above 0", _is_count),
@@ -260,7 +261,7 @@ def _pair(size):
 
 
 _FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
-# variant: (model type, class of the headless model, class with a head)
+# variant: (model type, class without a head, class with a head)
 _CLASSES = {
     "": ("vit", "ViTModel", "ViTForImageClassification"),
     "mae": ("vit_mae", "ViTMAEForPreTraining", None),
@@ -278,7 +279,7 @@ _CLASSES = {
         "Dinov2WithRegistersForImageClassification",
     ),
 }
-# Preprocessing: ImageNet's mean and deviation, and Google's [-1, 1].
+# Preprocessing: ImageNet's mean and standard deviation; Google's [-1, 1].
 _IMAGENET = {
     "image_mean": [0.485, 0.456, 0.406],
     "image_std": [0.229, 0.224, 0.225],
@@ -287,8 +288,14 @@ _GOOGLE = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
 def nearest_variant(arguments):
-    """Returns the variant of the model in transformers that is nearest to one
-    with these arguments. A model without a head has no prefix there."""
+    """Returns the variant of the transformers model that fits best.
+
+    Keys of models without a head have no prefix, so these are separate
+    variants.
+
+    Args:
+        arguments: Dict of arguments of `VisionTransformer`.
+    """
     a = arguments
     if a.get("pretraining") in ("mae", "mim"):
         return a["pretraining"]
@@ -306,14 +313,18 @@ def nearest_variant(arguments):
 
 
 def folder_configs(arguments, layout, dtype, source=None):
-    """Returns the contents of a folder's two JSON files, `{name: dict}`.
+    """Returns the contents of a folder's two JSON files.
 
     Args:
         arguments: Dict of arguments of `VisionTransformer`.
-        layout: "huggingface:" and a variant.
+        layout: String. `"huggingface:"` and a variant.
         dtype: String. Type of the weights.
-        source: The `Checkpoint` that the weights came from, or None. If it
-            is another folder, its labels and its preprocessing are kept.
+        source: The `Checkpoint` that the weights came from, or None. The
+            labels in its config.json and its preprocessor_config.json are
+            kept.
+
+    Returns:
+        Dict of file names to dicts.
 
     Raises:
         ValueError: if no model of transformers has the architecture.
@@ -327,7 +338,12 @@ def folder_configs(arguments, layout, dtype, source=None):
 
 
 def check_folder(folder, overwrite):
-    """Raises a `FileExistsError` if files exist and may not be replaced."""
+    """Raises a `FileExistsError` if files would be replaced.
+
+    Args:
+        folder: `pathlib.Path` of the folder to write.
+        overwrite: Boolean. Whether existing files may be replaced.
+    """
     existing = [name for name in _FILES if (folder / name).exists()]
     if existing and not overwrite:
         raise FileExistsError(
@@ -340,11 +356,11 @@ def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
     """Writes the weights and the JSON files of a folder.
 
     Args:
-        folder: Path; it is made if it does not exist.
+        folder: `pathlib.Path`; created if it does not exist.
         arrays: Dict of keys to arrays.
-        configs: What `folder_configs` returned.
+        configs: Dict of file names to dicts, as `folder_configs` returns it.
         overwrite: Boolean. Whether existing files may be replaced.
-        dtype: As in `write`.
+        dtype: `numpy.dtype` to convert all arrays to; None keeps their types.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write(arrays, folder / _FILES[0], overwrite, dtype)
@@ -403,7 +419,7 @@ def _model_config(arguments, layout):
             "decoder_intermediate_size": a["decoder_mlp_dim"],
             "decoder_num_attention_heads": a["decoder_num_heads"],
             "decoder_num_hidden_layers": a["decoder_num_layers"],
-            # The defaults of `MaskedAutoencoder`, for files without them.
+            # Files may lack these: defaults of `MaskedAutoencoder`.
             "mask_ratio": a.get("mask_ratio", 0.75),
             "norm_pix_loss": a.get("norm_pixels", True),
         }
@@ -415,7 +431,7 @@ def _is_deit(arguments):
 
 
 def _unrepresentable(arguments, variant):
-    """Lists why no model of transformers has an architecture."""
+    """Lists the reasons why no model of transformers has an architecture."""
     a = arguments
     grid, (rows, columns) = a["grid_size"], a["patch_size"]
     problems = []
@@ -460,9 +476,11 @@ def _unsupported(arguments, variant):
 
 
 def _mlp_ratio(arguments):
-    """Returns the whole `mlp_ratio` that gives the MLP's width in DINOv2's
-    code, or None. Its gated MLP has 2/3 of the width, rounded up to a multiple
-    of 8."""
+    """Returns the integer `mlp_ratio` of an MLP in transformers' DINOv2.
+
+    The width of its SwiGLU is 2/3 of that of other MLPs, rounded up to a
+    multiple of 8. Returns None if no integer gives the width.
+    """
     for ratio in range(1, 65):
         width = arguments["hidden_size"] * ratio
         if arguments["activation"] == "swiglu":
@@ -473,7 +491,12 @@ def _mlp_ratio(arguments):
 
 
 def _labels(old, classes):
-    """Returns the labels of the source if they are of as many classes."""
+    """Returns label entries of config.json: the source's if their number fits.
+
+    Args:
+        old: Dict. The source's config.json.
+        classes: Integer. Number of classes.
+    """
     names = old.get("id2label")
     if not isinstance(names, dict) or not (
         names.keys() == {str(i) for i in range(classes)}
@@ -487,8 +510,12 @@ def _labels(old, classes):
 
 
 def _preprocessor_config(arguments, config, source, old):
-    """Returns the source's preprocessing if it is a folder, else that of its
-    code base; without a source, that of `preprocess_input`."""
+    """Returns the contents of preprocessor_config.json.
+
+    The source's own are kept if its layout is "huggingface". Otherwise, they
+    are those of its code base and, without a source, those of
+    `preprocess_input`.
+    """
     layout = source.layout if source else "keras"
     if layout == "huggingface":
         kept = read_config(source.path, _FILES[2])
@@ -565,7 +592,7 @@ HUGGINGFACE = Layout(
     normalize=_normalize,
     position_prefixes={
         "": ("class",),
-        # Also the distillation token that no head reads.
+        # Includes the distillation token, which is a register token here.
         "deit": ("all",),
         "deit-bare": ("all",),
     },

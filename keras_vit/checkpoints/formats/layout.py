@@ -1,4 +1,4 @@
-"""What the package knows about one code base's checkpoints."""
+"""The `Layout` class, which describes the checkpoints of one code base."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,37 +17,42 @@ def _no_reasons(arguments, variant):
 
 @dataclass(frozen=True)
 class Layout:
-    """Names of a code base's arrays, and what its code does with them.
+    """Array names of a code base, and properties of its models.
 
     Attributes:
-        name: String. The `layout` argument of the public functions.
+        name: String. The value of the `layout` argument of public functions.
         maps: Tuple of `WeightMap`s with different `variant`s. The first that
-            has a key for every weight is written.
-        arguments: Dict of what its code always uses: `activation`,
-            `norm_epsilon`, `resampling`.
+            has a key for every weight is used for writing, unless a variant is
+            chosen with `layout="name:variant"`.
+        arguments: Dict of the arguments that are the same for all its models:
+            `activation`, `norm_epsilon`, `resampling`.
         normalize: Function from a file's arrays to the same arrays under the
-            names and with the axes of `maps`: renames what older versions
-            wrote. It never raises, and leaves alone what it does not know.
-        marker: A key, if files are taken for this layout only if they have
-            it (or if the layout is explicit).
-        position_prefixes: Dict of variants to the possible values of
-            `position_prefix`, the likeliest first; "" for other variants.
-        implied: Function from a variant and keras_vit paths to further
-            arguments.
+            names and with the axes of `maps`, for files of older versions. It
+            never raises, and leaves unknown arrays unchanged.
+        marker: String. A key that a file must have for this layout to be
+            detected; None if there is none. Not required if the layout is
+            explicit.
+        position_prefixes: Dict of variants to tuples of the possible values of
+            `position_prefix`, the most likely first. The key "" is for all
+            other variants.
+        implied: Function from a variant and keras_vit paths to a dict of
+            further arguments that they imply.
         stem: Dict of the constants of a hybrid's ResNet.
-        resnets: Dict of variants to `(preactivation, constants)` of ResNets
-            alone (BiT).
-        poolings: Dict of the poolings that its head can read to whether they
-            come with a class token; None for both.
-        needs_class_token: Boolean. Whether all its models have one.
-        fixed_positions: Boolean. Whether it has models with fixed positions.
-        unsupported: Function from arguments and a variant to reasons why its
-            code would compute something else, that arrays do not show.
-        config_key: The key by which a config.json is known to be the code
-            base's.
-        read_config: Function from a config.json to arguments.
+        resnets: Dict of variants to `(preactivation, constants)`, for
+            ResNets without a Vision Transformer (BiT).
+        poolings: Dict of the supported values of `pooling` to whether the
+            model then has a class token; None if both are possible.
+        needs_class_token: Boolean. Whether all its models have a class token.
+        fixed_positions: Boolean. Whether its models may have fixed position
+            embeddings (`"sincos2d"`).
+        unsupported: Function from arguments and a variant to a list of
+            reasons why its code cannot represent the model. They are about
+            properties that the arrays do not show.
+        config_key: String. The key that identifies the code base's
+            config.json; None if it has none.
+        read_config: Function from a config.json's contents to arguments.
         reference: Function that runs a checkpoint in the original library
-            (see `reference.py`), or the reason why there is none.
+            (see `reference.py`), or a string, the reason why there is none.
     """
 
     name: str
@@ -74,25 +79,35 @@ class Layout:
     reference: Callable | str = "no library of its own"
 
     def possible_prefixes(self, variant):
-        """Returns the possible values of `position_prefix` of a variant."""
+        """Returns the possible values of a variant's `position_prefix`."""
         prefixes = self.position_prefixes
         return prefixes.get(variant, prefixes[""])
 
 
 def replace_prefix(arrays, old, new=""):
-    """Returns arrays with another prefix if all of them have the old one."""
+    """Replaces a prefix of keys, if all of them have it.
+
+    Args:
+        arrays: Dict of keys to arrays.
+        old: String. The prefix to replace.
+        new: String. The new prefix.
+
+    Returns:
+        Dict; `arrays` itself if any key does not have the prefix.
+    """
     if not all(key.startswith(old) for key in arrays):
         return arrays
     return {new + k.removeprefix(old): array for k, array in arrays.items()}
 
 
 def replace_layers(layers, renamed=(), without=()):
-    """Returns layers of a `WeightMap` for code that has other names.
+    """Returns the layers of a `WeightMap` with some renamed or left out.
 
     Args:
-        layers: Tuple as in `WeightMap`.
-        renamed: Dict of its names to other names.
-        without: Tuple of prefixes of keras_vit names of layers to leave out.
+        layers: `layers` of a `WeightMap`.
+        renamed: Dict of names in the checkpoint to new names.
+        without: Tuple of prefixes of the keras_vit names of layers to leave
+            out.
     """
     renamed = dict(renamed)
     return tuple(

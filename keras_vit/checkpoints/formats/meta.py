@@ -1,4 +1,4 @@
-"""Meta's code bases DINOv2 and MAE. (DeiT's files have timm's layout.)
+"""Meta's code bases DINOv2 and MAE. (DeiT's files have the layout "timm".)
 
 https://github.com/facebookresearch/dinov2 (layout "dinov2") and
 https://github.com/facebookresearch/mae ("mae")
@@ -10,7 +10,7 @@ from keras_vit.checkpoints.formats.layout import replace_layers
 from keras_vit.checkpoints.weight_map import TORCH
 from keras_vit.checkpoints.weight_map import WeightMap
 
-# What timm's ViT has and Meta's has not.
+# Layers of timm's ViT that Meta's does not have.
 _TIMM_ONLY = (
     "distillation",
     "pooling/",
@@ -31,7 +31,7 @@ def _dinov2(variant, *mlp_names):
 
 
 def _dinov2_implied(variant, paths):
-    """DINOv2 resamples positions in another way where it has registers."""
+    """Returns the resampling of models with registers; {} for other models."""
     if "register_tokens/tokens" in paths:
         return {"resampling": "bicubic_antialias"}
     return {}
@@ -63,13 +63,15 @@ DINOV2 = Layout(
 
 
 def mae_decoder(encoder, blocks, decoder_blocks, prefix=""):
-    """Returns the layers of MAE's decoder, whose blocks are an encoder's.
+    """Returns the layers of MAE's decoder, as in `WeightMap`.
+
+    Its blocks have the same names as the encoder's, with another prefix.
 
     Args:
         encoder: Layers of the encoder, as in `WeightMap`.
-        blocks: What the names of its blocks begin with.
-        decoder_blocks: What those of the decoder's begin with instead.
-        prefix: String before the other names of the decoder.
+        blocks: String. Prefix of the encoder's blocks.
+        decoder_blocks: String. Prefix of the decoder's blocks.
+        prefix: String. Prefix of the decoder's other layers.
     """
 
     def moved(names, old, new):
@@ -113,7 +115,7 @@ MAE = Layout(
         "norm_epsilon": 1e-6,
         "resampling": "bicubic",
     },
-    marker="decoder_embed.weight",  # its encoder alone is a file of timm's
+    marker="decoder_embed.weight",  # without it, the layout is "timm"
     position_prefixes={"": ("all",)},
     needs_class_token=True,
     reference=timm.reference,

@@ -1,9 +1,10 @@
-"""Run a checkpoint in the library that its layout comes from (`--verify`).
+"""Helpers to run a checkpoint in its original library (`--verify`).
 
-The function `reference` of a `Layout` gets a checkpoint, the arguments of
-`VisionTransformer` and the wanted output, and returns the library's name and
-version, and a function of a PyTorch batch `(batch, channels, height, width)`.
-Libraries are imported inside, for none of them is needed to convert.
+`Layout.reference` is a function that takes a `Checkpoint`, the arguments of
+`VisionTransformer` and the name of an output ("logits", "pooled" or "tokens").
+It returns the library's name and version, and a function of a PyTorch batch of
+shape `(batch, channels, height, width)`. Libraries are imported inside
+functions, since converting does not need them.
 """
 
 import numpy as np
@@ -12,26 +13,33 @@ from keras_vit.checkpoints.files import read
 
 
 class ReferenceUnavailable(Exception):
-    """The reference library cannot run a file, through no fault of the file."""
+    """Raised if the reference library cannot run a checkpoint."""
 
 
 class ReferenceNotInstalled(ReferenceUnavailable):
-    """The reference library is missing or broken, which can be mended."""
+    """Raised if the reference library is not installed, or does not work."""
 
 
 def reference_model(layout, checkpoint, arguments, output, image_shape):
-    """Returns `(name and version, function of images)`.
+    """Builds the checkpoint's model in its original library.
 
     Args:
         layout: The `Layout` of the checkpoint.
         checkpoint: A `Checkpoint`.
         arguments: Dict of arguments of `VisionTransformer`.
-        output: What the function returns: "logits", "pooled" or "tokens".
-        image_shape: `(height, width)`, which must be that of the positions.
+        output: String. The output to compute: `"logits"`, `"pooled"` or
+            `"tokens"`.
+        image_shape: `(height, width)` of the images in pixels. It must match
+            the grid of the position embeddings.
+
+    Returns:
+        Tuple of the library's name and version, and a function from NumPy
+        images `(batch, height, width, channels)` to a NumPy array.
 
     Raises:
-        ReferenceUnavailable: if there is no such library, or it has no such
-            model.
+        ReferenceNotInstalled: if the library cannot be imported.
+        ReferenceUnavailable: if there is no library, or it does not support
+            the model or the image size.
     """
     if not callable(layout.reference):
         raise ReferenceUnavailable(layout.reference)
@@ -63,19 +71,24 @@ def reference_model(layout, checkpoint, arguments, output, image_shape):
 
 
 def image_size(arguments):
-    """Returns `(height, width)` of the images that positions are made for."""
+    """Returns the `(height, width)` in pixels that the position grid covers.
+
+    Args:
+        arguments: Dict of arguments of `VisionTransformer`.
+    """
     pairs = zip(arguments["grid_size"], arguments["patch_size"], strict=True)
     return tuple(count * patch for count, patch in pairs)
 
 
 def load_state_dict(model, checkpoint, renamed=None):
-    """Loads a file into a PyTorch model; missing or unknown keys are an error
-    of PyTorch's.
+    """Loads a checkpoint's file into a PyTorch model; sets evaluation mode.
+
+    PyTorch raises an error for missing and unexpected keys.
 
     Args:
         model: A `torch.nn.Module`.
         checkpoint: A `Checkpoint`.
-        renamed: Dict of parts of keys to what replaces them.
+        renamed: Dict of substrings of keys to their replacements.
     """
     import torch
 
@@ -88,14 +101,14 @@ def load_state_dict(model, checkpoint, renamed=None):
     model.eval()
 
 
-# In PyTorch's messages about operators that a torchvision built for another
-# PyTorch lacks.
+# Part of PyTorch's error message if torchvision was built for another version
+# of PyTorch.
 _OPERATORS = "torchvision::"
 
 
 def _failed_import(error):
-    """Returns what failed while a library was imported, and how to mend it."""
-    while error.__cause__ is not None:  # transformers wraps it
+    """Returns a message about a failed import, with its remedy."""
+    while error.__cause__ is not None:  # transformers wraps the error
         error = error.__cause__
     if _OPERATORS in str(error):
         return (

@@ -1,4 +1,4 @@
-"""timm (layout "timm"), whose names DeiT, MAE and DINOv2 use as well.
+"""timm (layout "timm"), most of whose names DeiT, MAE and DINOv2 also use.
 
 https://github.com/huggingface/pytorch-image-models
 """
@@ -14,8 +14,8 @@ from keras_vit.checkpoints.weight_map import WeightMap
 
 QKV = ("query", "key", "value")
 
-# vision_transformer_hybrid.py; its `padding_same=False` is "symmetric" for
-# both paddings.
+# vision_transformer_hybrid.py. Its `padding_same=False` corresponds to
+# "symmetric" for both paddings.
 _HYBRID_CONSTANTS = {
     "group_norm_epsilon": 1e-5,
     "std_epsilon": 1e-8,
@@ -39,7 +39,12 @@ def mlp(path, key, names=("fc1", "fc2")):
 
 
 def encoder(mlp_names=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma")):
-    """Returns the layers of a Vision Transformer with its heads."""
+    """Returns the layers of a Vision Transformer, as in `WeightMap`.
+
+    Args:
+        mlp_names: Tuple of the names of an MLP's two layers.
+        scales: Tuple of the names of a block's two layer scales.
+    """
     path, block = "block_{i}", "blocks.{i}"
     attention, pooling = f"{path}/attention", "pooling/attention"
     return (
@@ -80,7 +85,7 @@ def encoder(mlp_names=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma")):
 
 
 def _resnet(prefix, root="stem."):
-    """ResNetV2, of hybrids and of BiT; its numbers begin at 0."""
+    """Returns the layers of timm's ResNetV2, which counts from 0."""
     path = "stage_{s}_unit_{u}"
     unit = f"{prefix}stages.{{s-1}}.blocks.{{u-1}}"
     layers = [
@@ -101,9 +106,9 @@ def _resnet(prefix, root="stem."):
 _BACKBONE = "patch_embed.backbone."
 _MAPS = (
     WeightMap("", TORCH, encoder()),
-    # Meta's own files of DeiT III.
+    # DeiT III, as released by Meta.
     WeightMap("deit3", TORCH, encoder(scales=("gamma_1", "gamma_2"))),
-    # A hybrid whose ResNet is the root alone, with one level less in names.
+    # Hybrids whose ResNet is only the root have names without `stem.`.
     WeightMap("root", TORCH, (*_resnet(_BACKBONE, root="")[:2], *encoder())),
     WeightMap("hybrid", TORCH, (*_resnet(_BACKBONE), *encoder())),
     WeightMap(
@@ -137,7 +142,7 @@ def _read_config(config):
         arguments["activation"] = "quick_gelu"
     if "_clip_" in name:
         arguments["norm_epsilon"] = 1e-5
-    # timm's `no_embed_class`, which its configs do not store.
+    # `no_embed_class`, which timm's configs do not store.
     if name.startswith("deit3_") or "_reg" in name:
         arguments["position_prefix"] = "none"
     elif "dinov2" in name:
@@ -146,7 +151,7 @@ def _read_config(config):
 
 
 def reference(checkpoint, arguments, output):
-    """Runs a checkpoint in timm; see `reference_model`."""
+    """Builds a checkpoint's model in timm, as `Layout.reference`."""
     import timm
     from timm.layers import SwiGLUPacked
     from timm.layers import get_act_layer

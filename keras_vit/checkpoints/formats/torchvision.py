@@ -38,7 +38,7 @@ _LAYERS = (
 
 
 def _normalize(arrays):
-    """Renames the MLP of files before torchvision 0.14."""
+    """Renames the MLP layers of files written before torchvision 0.14."""
     names = {"linear_1": "0", "linear_2": "3"}
     return rename_keys(
         arrays,
