@@ -74,9 +74,9 @@ def mae_decoder(encoder, blocks, decoder_blocks, prefix=""):
         prefix: String. Prefix of the decoder's other layers.
     """
 
-    def moved(names, old, new):
+    def change_prefix(names, old, new):
         if isinstance(names, tuple):
-            return tuple(moved(name, old, new) for name in names)
+            return tuple(change_prefix(name, old, new) for name in names)
         return new + names.removeprefix(old)
 
     path = "decoder/"
@@ -89,9 +89,13 @@ def mae_decoder(encoder, blocks, decoder_blocks, prefix=""):
             "array",
         ),
         *(
-            (moved(our, "", path), moved(their, blocks, decoder_blocks), type_)
-            for our, their, type_ in encoder
-            if "".join(our).startswith("block_")
+            (
+                change_prefix(layer, "", path),
+                change_prefix(key, blocks, decoder_blocks),
+                parameter_type,
+            )
+            for layer, key, parameter_type in encoder
+            if "".join(layer).startswith("block_")
         ),
         (f"{path}norm/*", f"{prefix}decoder_norm.*", "norm"),
         (f"{path}prediction/*", f"{prefix}decoder_pred.*", "linear"),

@@ -13,24 +13,24 @@ from keras_vit.checkpoints.weight_map import TORCH
 from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.checkpoints.weight_map import rename_keys
 
-_OURS, _BLOCK = "block_{i}", "encoder.layers.encoder_layer_{i}"
+_PATH, _BLOCK = "block_{i}", "encoder.layers.encoder_layer_{i}"
 _LAYERS = (
     ("patch_embedding/*", "conv_proj.*", "conv"),
     ("class_token/tokens", "class_token", "array"),
     ("position_embedding/embedding", "encoder.pos_embedding", "array"),
-    (f"{_OURS}/norm_1/*", f"{_BLOCK}.ln_1.*", "norm"),
+    (f"{_PATH}/norm_1/*", f"{_BLOCK}.ln_1.*", "norm"),
     (
-        tuple(f"{_OURS}/attention/{name}/*" for name in QKV),
+        tuple(f"{_PATH}/attention/{name}/*" for name in QKV),
         f"{_BLOCK}.self_attention.in_proj_*",
         "fused",
     ),
     (
-        f"{_OURS}/attention/attention_output/*",
+        f"{_PATH}/attention/attention_output/*",
         f"{_BLOCK}.self_attention.out_proj.*",
         "merge",
     ),
-    (f"{_OURS}/norm_2/*", f"{_BLOCK}.ln_2.*", "norm"),
-    *mlp(f"{_OURS}/mlp", f"{_BLOCK}.mlp", ("0", "3")),
+    (f"{_PATH}/norm_2/*", f"{_BLOCK}.ln_2.*", "norm"),
+    *mlp(f"{_PATH}/mlp", f"{_BLOCK}.mlp", ("0", "3")),
     ("encoder_norm/*", "encoder.ln.*", "norm"),
     ("pre_logits/*", "heads.pre_logits.*", "linear"),
     ("head/*", "heads.head.*", "linear"),
