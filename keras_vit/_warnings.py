@@ -6,9 +6,10 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def warn(message, category=UserWarning):
-    """Issue a warning that points to the caller's line outside this package.
+    """Issues a warning that points to the caller's line outside this package.
 
-    From Python 3.12 on, `skip_file_prefixes` of `warnings.warn` does so.
+    `warnings.warn` can do this with `skip_file_prefixes` in Python 3.12 or
+    newer.
 
     Args:
         message: String.

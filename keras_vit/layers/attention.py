@@ -20,7 +20,7 @@ class MultiHeadAttention(CompositeLayer):
     Uses Keras's fused `dot_product_attention`, which is flash attention where
     the backend supports it, or a kernel that is faster on a CPU. Training with
     attention dropout, which no fused kernel supports, computes the
-    probabilities explicitly. The variables have the names and shapes of those
+    probabilities explicitly. The projections have the names and shapes of those
     of `keras.layers.MultiHeadAttention`.
 
     From "Attention Is All You Need", Section 3.2.2
