@@ -59,8 +59,8 @@ class ViTConfig:
     )
     mlp_dim: int = option(
         None,
-        "Integer. Width of the MLPs' hidden layers; None for "
-        "`4 * hidden_size`.",
+        "Integer. Width of the MLPs' hidden layers; None for 4 times "
+        "`hidden_size`.",
     )
     pooling: str = option(
         None,
@@ -393,7 +393,7 @@ def _check_shape(name, shape):
 def resolve_classes(include_top, classes, inferred, checkpoint):
     """Returns the number of classes; None if there is no head."""
     if include_top not in (True, False):
-        # The first positional argument is another one in other packages.
+        # The first positional argument has another meaning in other packages.
         raise ValueError(
             "`include_top` must be True or False. Received: include_top="
             f"{include_top!r}. Give all arguments by name, such as "

@@ -89,7 +89,7 @@ def _output(model, layer, call):
 
 
 def _output_of_call(layer, call):
-    # Keras has no public way: `layer.output` is that of the first call.
+    # The public `layer.output` is always that of the first call.
     nodes = layer._inbound_nodes
     if not call.isdecimal() or int(call) >= len(nodes):
         raise ValueError(

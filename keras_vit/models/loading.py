@@ -81,7 +81,7 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
             for path in weights.keys() & shapes.keys() - unfitted.keys()
             if weights[path].shape != shapes[path]
         ],
-        # Their shape may nevertheless be that of the model's.
+        # Listed separately, as their shapes may match.
         "Position embeddings that cannot be fitted to the model": [
             f"{key(path)}: {reason}" for path, reason in unfitted.items()
         ],
