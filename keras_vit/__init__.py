@@ -1,7 +1,7 @@
 """Vision Transformers of "An Image is Worth 16x16 Words" (arXiv 2010.11929) in
 Keras 3, with converters of their weights."""
 
-from keras_vit import _requirements as _requirements  # looks, so it is first
+from keras_vit import _requirements as _requirements  # checks Keras: keep first
 from keras_vit import converters as converters
 from keras_vit import distribution as distribution
 from keras_vit import evaluation as evaluation

@@ -1,15 +1,15 @@
 """Argument checks.
 
-Each returns the checked value as a Python number or tuple, or raises a
-`ValueError` with the argument's name, the received value and what is accepted.
-NumPy's numbers are accepted.
+Each function returns the checked value as a Python number or tuple, or raises a
+`ValueError` that states the argument's name, its value and the accepted ones.
+NumPy numbers are accepted.
 """
 
 import numbers
 
 
 def positive_int(name, value):
-    """Returns an integer above 0."""
+    """Checks that a value is an integer above 0."""
     if not _is_int(value) or value <= 0:
         raise ValueError(
             f"`{name}` must be a positive integer. Received: {name}={value!r}"
@@ -18,7 +18,7 @@ def positive_int(name, value):
 
 
 def non_negative_int(name, value):
-    """Returns an integer of 0 or more."""
+    """Checks that a value is an integer of 0 or more."""
     if not _is_int(value) or value < 0:
         raise ValueError(
             f"`{name}` must be an integer, 0 or more. "
@@ -28,7 +28,8 @@ def non_negative_int(name, value):
 
 
 def positive_pair(name, value):
-    """Returns `(rows, columns)` from an integer or a pair of integers."""
+    """Checks that a value is a positive integer or a pair of them, and returns
+    it as `(rows, columns)`."""
     pair = (value, value) if _is_int(value) else value
     if (
         not isinstance(pair, (tuple, list))
@@ -43,7 +44,7 @@ def positive_pair(name, value):
 
 
 def rate(name, value):
-    """Returns a float in [0, 1)."""
+    """Checks that a value is a number in [0, 1)."""
     if not _is_real(value) or not 0 <= value < 1:
         raise ValueError(
             f"`{name}` must be a number from 0 up to, but not including, 1. "
@@ -53,7 +54,7 @@ def rate(name, value):
 
 
 def positive_float(name, value):
-    """Returns a finite float above 0."""
+    """Checks that a value is a finite number above 0."""
     if not _is_real(value) or not 0 < value < float("inf"):
         raise ValueError(
             f"`{name}` must be a number above 0. Received: {name}={value!r}"
@@ -62,7 +63,7 @@ def positive_float(name, value):
 
 
 def one_of(name, value, choices):
-    """Returns a value that is one of the choices, strings or None."""
+    """Checks that a value is one of the choices, which are strings or None."""
     if not isinstance(value, (str, type(None))) or value not in choices:
         raise ValueError(
             f"`{name}` must be one of {', '.join(map(repr, choices))}. "
@@ -72,8 +73,13 @@ def one_of(name, value, choices):
 
 
 def check_rank(layer, shape, axes):
-    """Checks that a layer's input has the axes that `axes` names, such as
-    "(batch, length, channels)"."""
+    """Checks the number of axes of a layer's input.
+
+    Args:
+        layer: The layer.
+        shape: Shape of the input.
+        axes: String. The expected axes, such as "(batch, length, channels)".
+    """
     rank = axes.count(",") + 1
     if len(shape) != rank:
         raise ValueError(
@@ -85,8 +91,7 @@ def check_rank(layer, shape, axes):
 def no_mask(layer, mask):
     """Checks that Keras passes no mask of an earlier layer.
 
-    The layer would attend to tokens that should be masked, and its output
-    would not show it.
+    The layer would silently attend to the masked tokens.
     """
     if mask is not None:
         raise ValueError(

@@ -7,10 +7,10 @@ logger = logging.getLogger("keras_vit")
 
 
 def show():
-    """Print log messages of level INFO and above, for programs.
+    """Makes a command-line program print log messages of level INFO and above.
 
-    INFO goes to standard output, warnings and errors to standard error, as
-    plain text. Without this call Python prints only warnings and errors.
+    INFO is printed to standard output, warnings and errors to standard error,
+    as plain text. Without this call, Python prints only warnings and errors.
     """
     if not any(
         isinstance(handler, _PrintHandler) for handler in logger.handlers

@@ -1,4 +1,4 @@
-"""Helpers that the command lines share. Imports no Keras."""
+"""Helpers for command-line programs. This module does not import Keras."""
 
 import ast
 import importlib
@@ -10,12 +10,17 @@ from keras_vit._logging import logger
 
 
 def run_program(run, arguments):
-    """Call `run(arguments)` and return a program's exit status.
+    """Calls `run(arguments)` and returns the program's exit status.
 
-    Errors that users can cause, and warnings, are printed as one line each.
+    Warnings, and errors that users can cause, are printed as one line each.
+
+    Args:
+        run: Function that takes the parsed arguments and returns an exit
+            status.
+        arguments: Parsed arguments, such as an `argparse.Namespace`.
 
     Returns:
-        What `run` returns; 1 after an error; 130 after Ctrl-C.
+        Integer. The result of `run`; 1 after an error; 130 after Ctrl-C.
     """
     _logging.show()
     escape_unprintable_output()
@@ -38,19 +43,25 @@ def run_program(run, arguments):
 
 
 def escape_unprintable_output():
-    """Have stdout and stderr escape file names that are no valid text."""
+    """Makes stdout and stderr escape what they cannot encode, such as invalid
+    bytes in file names."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # not in notebooks
             stream.reconfigure(errors="backslashreplace")
 
 
 def printable(name):
-    """Return a file name as text, with invalid bytes escaped."""
+    """Returns a file name as text, with invalid bytes escaped."""
     return str(name).encode(errors="backslashreplace").decode()
 
 
 def plot_label(name, longest=None):
-    """Return a name for matplotlib: shortened, and never a formula."""
+    """Returns a name as matplotlib text, which is not parsed as a formula.
+
+    Args:
+        name: String or path.
+        longest: Integer. Number of characters to shorten it to; None for all.
+    """
     name = printable(name)
     if longest and len(name) > longest:
         name = name[: longest - 1] + "…"
@@ -61,7 +72,7 @@ def _show(message, category, *where):
     logger.warning("warning: %s", message)
 
 
-# Packages that are installed under another name than they are imported.
+# Module name: package name, where they differ.
 _DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "keras_cv": "keras-cv",
@@ -70,14 +81,18 @@ _DISTRIBUTIONS = {
 
 
 def require(module, extra):
-    """Import a module of an optional dependency.
+    """Imports a module of an optional dependency.
 
     Args:
         module: String. Name of the module.
         extra: String. Name of the extra of this package that installs it.
 
+    Returns:
+        The module.
+
     Raises:
-        ImportError: with the command that installs it.
+        ImportError: if it cannot be imported, with the command that installs
+            it.
     """
     try:
         return importlib.import_module(module)
@@ -92,9 +107,12 @@ def require(module, extra):
 
 
 def parse_setting(text):
-    """Return `(name, value)` of "name=value".
+    """Parses "name=value" and returns `(name, value)`.
 
-    The value is a Python literal, or else a string.
+    The value is parsed as a Python literal, or else is a string.
+
+    Raises:
+        ValueError: if `text` contains no "=".
     """
     name, found, value = text.partition("=")
     if not found:
@@ -102,4 +120,4 @@ def parse_setting(text):
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
-        return name, value  # a word, such as gelu
+        return name, value  # a string, such as gelu

@@ -1,6 +1,6 @@
-"""Check Keras's version and backend before Keras is imported.
+"""Checks of Keras's version and backend, before Keras is imported.
 
-Otherwise a missing backend ends in a long traceback that names another module.
+Without them, a missing backend causes a long traceback about another module.
 """
 
 import difflib
@@ -18,7 +18,7 @@ _KERAS_BACKENDS = (*BACKENDS, "numpy", "openvino")
 
 
 def check():
-    """Raise an ImportError that says what to install or to set, if needed."""
+    """Raises an ImportError that says what to install or to set, if needed."""
     _check_keras()
     if "keras" not in sys.modules:
         _check_backend(*_configured_backend())
@@ -28,8 +28,8 @@ def _check_keras():
     try:
         version = importlib.metadata.version("keras")
     except importlib.metadata.PackageNotFoundError:
-        return  # keras-nightly, or not installed: the import below fails
-    # A release candidate is "3.16rc1" or "3.16.0rc1".
+        return  # keras-nightly, or not installed: importing it fails later
+    # Release candidates are named "3.16rc1" or "3.16.0rc1".
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < KERAS:
         required = ".".join(map(str, KERAS))
         raise ImportError(
@@ -39,7 +39,7 @@ def _check_keras():
 
 
 def _configured_backend():
-    """Return the backend that Keras will use, and where it is configured."""
+    """Returns the backend that Keras will use, and where it is configured."""
     name = os.environ.get("KERAS_BACKEND")
     if name:
         return name, "KERAS_BACKEND"
@@ -82,7 +82,7 @@ def _check_backend(name, source):
 
 
 def _is_installed(module):
-    # None in sys.modules blocks an import.
+    # A module that is None in sys.modules cannot be imported.
     if module in sys.modules:
         return sys.modules[module] is not None
     try:

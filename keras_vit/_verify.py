@@ -1,4 +1,4 @@
-"""Compare the outputs of a converted file with those of its source."""
+"""Comparison of the outputs of a converted file with those of its source."""
 
 import math
 import pathlib
@@ -15,13 +15,14 @@ from keras_vit.checkpoints.formats.reference import reference_model
 from keras_vit.checkpoints.keras_files import is_keras
 
 BATCH, SEED = 2, 0
-# Relative to the largest output. float32: two programs that add up in another
-# order differ by some 1e-6 here, and a wrong epsilon or GELU by 1e-4 or more.
-# Half precision: weights are rounded by up to half an epsilon, 2**-8 and
-# 2**-11, and the outputs of some ten blocks by several times that.
+# Tolerances, relative to the largest output. In float32, programs that sum in
+# different orders differ by about 1e-6, and those with a different epsilon or
+# GELU by 1e-4 or more. In half precision, weights are rounded by up to half a
+# machine epsilon, 2**-8 for bfloat16 and 2**-11 for float16, and outputs of
+# some ten blocks differ by several times that.
 TOLERANCE = 3e-5
 HALF_TOLERANCES = {"bfloat16": 10 * 2**-8, "float16": 10 * 2**-11}
-# Passed when the target is read, whose layout may have other defaults.
+# Passed explicitly to load the target, whose layout may have other defaults.
 EXPLICIT_ARGUMENTS = (
     "num_heads",
     "grid_size",
@@ -35,26 +36,27 @@ EXPLICIT_ARGUMENTS = (
 
 
 def verify(source, target, layout=None, to=None, settings=None, dtype=None):
-    """Run a converted file and its source on the same images.
+    """Runs a converted file and its source on the same images.
 
-    Each is run by this package and, where it is installed, by the library
-    that its layout is of.
+    Each is run by this package and, if it is installed, by the original library
+    of its layout.
 
     Args:
         source: Path of the file that was converted.
         target: Path of the file that was written.
-        layout: Name of the source's layout; None infers it.
-        to: Name of the target's layout; None infers it.
+        layout: String. Name of the source's layout; None infers it.
+        to: String. Name of the target's layout; None infers it.
         settings: Dict of arguments of `VisionTransformer`, as in `convert`.
-        dtype: Name of the type that the arrays were converted to, or None.
+        dtype: String. Name of the type that the arrays were converted to, or
+            None.
 
     Returns:
-        String, a table of the largest differences; Boolean, whether all are
-        within tolerance; Boolean, False if an original library that can be
-        installed is missing or does not work.
+        `(table, same, complete)`: string, a table of the largest differences;
+        boolean, whether all of them are within tolerance; boolean, False if an
+        original library that can be installed is missing or does not work.
 
     Raises:
-        ValueError: if either file is of no model that can be built.
+        ValueError: if the model of one of the files cannot be built.
     """
     try:
         import torch  # noqa: F401  (some builds crash if TensorFlow came first)
@@ -128,7 +130,11 @@ def _outputs(model, images):
 
 
 def _image_shape(model, arguments):
-    """Return the model's image size, or that of the grid if it takes any."""
+    """Returns the shape of images for a model.
+
+    Where the model accepts any size, it is that of the checkpoint's grid of
+    positions, or 224 x 224 pixels without one.
+    """
     height, width, channels = model.input_shape[1:]
     if arguments.get("grid_size"):
         grid, patch = arguments["grid_size"], arguments["patch_size"]
@@ -152,13 +158,13 @@ def _output_name(model):
 
 
 def _is_rounded(checkpoint, dtype):
-    """Return whether converting to a type rounded the source's weights."""
+    """Returns whether conversion to `dtype` rounded the source's weights."""
     first = next(iter(checkpoint.weights.values()))
     return dtype is not None and str(first.dtype) not in HALF_TOLERANCES
 
 
 def _row(name, found, expected, tolerance):
-    """Return `(name, largest difference, tolerance, verdict)`."""
+    """Returns `(name, largest difference, tolerance, verdict)`."""
     limit = tolerance * max(1.0, float(np.abs(expected).max()))
     if found.shape != expected.shape:
         return name, math.nan, limit, "DIFFERS"

@@ -1,3 +1,5 @@
+"""Warnings that point at the line of the caller."""
+
 import inspect
 import os
 import warnings
@@ -6,9 +8,10 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def warn(message, category=UserWarning):
-    """Issue a warning that points to the caller's line outside this package.
+    """Issues a warning that points to the caller's line outside this package.
 
-    From Python 3.12 on, `skip_file_prefixes` of `warnings.warn` does so.
+    `warnings.warn` can do this with `skip_file_prefixes` in Python 3.12 or
+    newer.
 
     Args:
         message: String.

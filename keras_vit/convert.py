@@ -7,27 +7,27 @@
   convert.py vit_b16.keras hub/ --to huggingface
       a folder that transformers loads
   convert.py unknown.pth --inspect
-      what a file holds, and what is ambiguous, without converting it
+      print what a file contains and what is ambiguous, without converting it
   convert.py ViT-B_16.npz model.pth --to timm --verify
-      and run both files, here and in timm, on the same images
+      convert, then run both files, here and in timm, on the same images
 
 SOURCE is an .npz, .safetensors, .pth, .pt, .bin, .keras or .weights.h5 file,
 the .index.json of a sharded one, a Hugging Face folder, or the URL of one:
 https://..., hf://owner/name, hf://owner/name/FILE. TARGET's suffix chooses the
-file type; without one it is a folder. Layouts are the code bases whose names of
-arrays are known: vit_jax, big_vision, timm, huggingface, torchvision, dinov2,
-mae, bit; a variant of a layout follows a colon, such as vit_jax:current.
---to huggingface finds the model class of transformers that fits: ViT, DeiT or
-DINOv2. Converting between files imports no Keras; writing .keras or
+file type; without one it is a folder. A layout is the way in which a code base
+names its arrays: vit_jax, big_vision, timm, huggingface, torchvision, dinov2,
+mae or bit; a variant of a layout follows a colon, such as vit_jax:current.
+--to huggingface chooses the model class of transformers that fits: ViT, DeiT or
+DINOv2. Converting between files does not import Keras; writing .keras or
 .weights.h5, and --verify, do.
 
 Where an error asks for an argument, `layout` is given by --from, and any other
 by --set, such as --set num_heads=6.
 
-Exit status: 0 done; 1 refused, or --verify found a difference; 2 wrong usage;
-3 done, but --verify could not run an original library that is not installed or
-does not work. Code bases without a library on PyPI are "not verified" with
-status 0.
+Exit status: 0 success; 1 error, or --verify found a difference; 2 wrong usage;
+3 success, but --verify could not run an original library that is not installed
+or does not work. Code bases without a library on PyPI are reported as "not
+verified", with status 0.
 """
 
 import argparse
@@ -55,7 +55,7 @@ from keras_vit.checkpoints.writing import write_checkpoint
 
 
 def main(argv=None):
-    """Run the command line and return its exit status."""
+    """Runs the command line and returns its exit status."""
     return _program.run_program(_run, _parser().parse_args(argv))
 
 
@@ -102,28 +102,31 @@ def convert(
     overwrite=False,
     encoder=False,
 ):
-    """Convert one checkpoint.
+    """Converts one checkpoint.
 
-    Between files the bits of every array are kept, also those of NaNs.
+    Unless the target is a Keras file or `dtype` is given, the bits of every
+    array are kept, including those of NaNs.
 
     Args:
         source: Path of the file to read.
-        target: Path of the file to write; its suffix chooses the file type,
-            and a path without one is a Hugging Face folder.
-        layout: Name of the source's layout; None infers it.
-        to: Name of the target's layout; None keeps the source's.
+        target: Path of the file to write. Its suffix chooses the file type; a
+            path without one is a Hugging Face folder.
+        layout: String. Name of the source's layout; None infers it.
+        to: String. Name of the target's layout; None keeps the source's.
         settings: Dict of arguments of the model's function that take
             precedence over the source.
-        dtype: "float32", "float16", "bfloat16" or None to keep the source's.
+        dtype: String. "float32", "float16" or "bfloat16"; None keeps the
+            source's.
         overwrite: Boolean. Whether existing files may be replaced.
-        encoder: Boolean. Whether to leave out what a pre-training model has
-            beyond its encoder: MAE's decoder, for layouts without one.
+        encoder: Boolean. Whether to write only the encoder of a pre-training
+            model, such as for layouts that cannot store MAE's decoder.
 
     Returns:
-        List of strings: what readers that know only the target's layout would
-        compute differently.
+        List of strings. Notes on what readers that know only the target's
+        layout would compute differently.
 
     Raises:
+        FileExistsError: if a file exists and `overwrite` is False.
         ValueError: if the source cannot be read, or the target's layout
             cannot store it. Nothing is written then.
     """
@@ -170,7 +173,7 @@ def convert(
         checkpoint.weights, arguments, target, to, dtype, overwrite, checkpoint
     )
     if not target.suffix:
-        return notes  # its config.json stores all of it
+        return notes  # config.json stores all of this
     name = to.partition(":")[0]
     usual = implied_arguments(name, get_weight_map(to, paths), paths)
     return notes + [

@@ -1,4 +1,4 @@
-"""Load whole models from checkpoint files and save them to files."""
+"""Loading of whole models from checkpoint files, and saving to them."""
 
 import pathlib
 import struct
@@ -27,30 +27,31 @@ from keras_vit.checkpoints.writing import write_checkpoint
 
 
 def load(path, layout=None, num_heads=None, **overrides):
-    """Build the model of a checkpoint and load its weights.
+    """Builds the model of a checkpoint and loads its weights.
 
     The architecture is inferred from the arrays, and from a config.json in
-    the folder or next to the file. What arrays do not store (epsilons, the
-    GELU, the resampling of positions) follows from the layout.
+    the folder or next to the file. Options that neither contains (epsilons, the
+    variant of GELU, the resampling of positions) follow from the layout.
 
     Args:
         path: String or path: an .npz, .safetensors, .pth, .pt or .bin file,
             the .index.json of a sharded one, a Hugging Face folder, or a
             .keras or .weights.h5 file of a model of this package. A .keras
             file without overrides is loaded by Keras, as it was saved. Also a
-            URL (https://, hf://), or what `open_checkpoint` returned.
-        layout: String. How the code base names its arrays: `"vit_jax"`,
-            `"big_vision"`, `"timm"`, `"huggingface"`, `"torchvision"`,
-            `"dinov2"`, `"mae"` or `"bit"`. `None` infers it from the keys, if
-            only one layout fits. For a .weights.h5 file that was not written
-            by `converters.save`, the layout of the code base that the weights
-            were made for, which the file does not store.
-        num_heads: Integer. Number of attention heads, where the file does not
-            store it and the hidden size is unusual.
-        **overrides: Arguments that take precedence over the file, such as
-            `classes`, `input_shape` or `include_top`: those of
-            `VisionTransformer`, `HybridVisionTransformer` or `BiT`, depending
-            on the file.
+            URL (https://, hf://), or a `Checkpoint` from `open_checkpoint`.
+        layout: String. Layout of the checkpoint, which is the way in which a
+            code base names its arrays: `"vit_jax"`, `"big_vision"`, `"timm"`,
+            `"huggingface"`, `"torchvision"`, `"dinov2"`, `"mae"` or `"bit"`.
+            `None` infers it from the keys, if only one layout fits. For a
+            .weights.h5 file that was not written by `converters.save`, the
+            layout of the code base from which the weights originally are,
+            which the file does not store.
+        num_heads: Integer. Number of attention heads. Required if the file does
+            not store it and a head does not have 64 channels.
+        **overrides: Arguments of `VisionTransformer`,
+            `HybridVisionTransformer` or `BiT`, depending on the file, that take
+            precedence over the file, such as `classes`, `input_shape` or
+            `include_top`.
 
     Returns:
         A `keras.Model`.
@@ -58,7 +59,7 @@ def load(path, layout=None, num_heads=None, **overrides):
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if the file cannot be read, fits no layout or several, or
-            does not fit the overrides. No model is then returned.
+            does not fit the overrides.
 
     Example:
 
@@ -86,18 +87,18 @@ def load(path, layout=None, num_heads=None, **overrides):
 
 
 def save(model, path, layout=None, overwrite=False):
-    """Write the weights of a model to a checkpoint file.
+    """Writes the weights of a model to a checkpoint file.
 
     Args:
         model: A model made by this package.
         path: String or path, whose suffix chooses the file type: .npz,
             .safetensors, .pth, .pt, .bin, or no suffix for a Hugging Face
-            folder. `.keras` is the whole model, `.weights.h5` its weights
-            with what `load` needs to build it again.
-        layout: String. Name of the layout to write; `None` for `"vit_jax"`,
-            and `"huggingface"` in a folder. A variant of a layout follows a
-            colon: `"vit_jax:current"`, `"big_vision:scan"`. Keras's own files
-            have no layout.
+            folder. A .keras file contains the whole model, a .weights.h5 file
+            its weights and the metadata that `load` needs to build it again.
+        layout: String. Name of the layout to write; `None` for `"vit_jax"`, or
+            `"huggingface"` in a folder. A variant of a layout follows a colon:
+            `"vit_jax:current"`, `"big_vision:scan"`. Keras's own files have no
+            layout.
         overwrite: Boolean. Whether an existing file may be replaced.
 
     Raises:
@@ -134,16 +135,16 @@ def save(model, path, layout=None, overwrite=False):
 
 
 def describe(model):
-    """Return the weights and the arguments of a model made by this package.
+    """Returns the weights and the arguments of a model made by this package.
 
     Args:
-        model: A `keras.Model`, also one of `keras_vit.pretraining`.
+        model: A `keras.Model`; it may be one of `keras_vit.pretraining`.
 
     Returns:
-        Dict of variable paths to NumPy arrays; dict of the arguments of
-        `VisionTransformer` (or of the model's own function) that describe its
-        architecture; dict of other arguments that it was built with, such as
-        `input_shape`.
+        `(weights, arguments, built)`: dict of variable paths to NumPy arrays;
+        dict of the arguments of `VisionTransformer` (or of the model's own
+        function) that describe its architecture; dict of other arguments that
+        it was built with, such as `input_shape`.
 
     Raises:
         ValueError: if the model was not made by this package.
@@ -177,10 +178,10 @@ def describe(model):
 
 
 def write_keras(model, path):
-    """Write a .keras file, also if the system's clock is wrong.
+    """Writes a .keras file, even if the system's clock is wrong.
 
     Keras stores the time of writing in the file, a zip archive, which cannot
-    store years before 1980 or after 2107.
+    represent years before 1980 or after 2107.
 
     Args:
         model: A `keras.Model`.
@@ -188,7 +189,7 @@ def write_keras(model, path):
     """
     try:
         model.save(path)
-    except (ValueError, struct.error):  # of zipfile; others are raised again
+    except (ValueError, struct.error):  # zipfile's; others are raised again
         _write_keras_without_times(model, pathlib.Path(path))
 
 
@@ -224,17 +225,17 @@ def _load_keras(checkpoint):
         model = keras.models.load_model(checkpoint.path, safe_mode=True)
     except MemoryError:
         raise
-    except Exception as error:  # Keras raises all sorts for a wrong config
+    except Exception as error:  # Keras raises many types for a wrong config
         raise ValueError(
             f"{checkpoint.path!r} cannot be loaded. {error}"
         ) from error
-    # Keras ignores arrays that no layer asks for; this raises for them.
+    # Keras ignores arrays that belong to no layer; this raises an error.
     models.load_weights(model, checkpoint, checkpoint.stored.get("grid_size"))
     return model
 
 
 def _build_arguments(checkpoint):
-    """Return the arguments that build the model a checkpoint was made from."""
+    """Returns the arguments that build the model of a checkpoint."""
     has_head = "head/kernel" in checkpoint.weights
     arguments = {"include_top": has_head, **checkpoint.build_arguments}
     if has_head:
@@ -245,7 +246,7 @@ def _build_arguments(checkpoint):
 
 
 def _pooling(weights):
-    """Return the pooling of a model without a head; None if it has none."""
+    """Returns the pooling of a model without a head; None if it has none."""
     if "pooling/probe" in weights:
         return "map"
     if "head_norm/gamma" in weights:

@@ -1,4 +1,4 @@
-"""Model parallelism: which axis of which variable is split over devices."""
+"""Model parallelism: layouts that split a model's variables over devices."""
 
 import math
 import re
@@ -8,8 +8,8 @@ import keras
 MODEL = "model"  # the mesh axis over which weights are split
 
 # Variable path suffix -> mesh axis per dimension; None is replicated. Each
-# path matches one rule. As in Megatron-LM, Section 3
-# (https://arxiv.org/abs/1909.08053): of two consecutive matrices the first is
+# path matches exactly one rule. As in Megatron-LM, Section 3
+# (https://arxiv.org/abs/1909.08053), the first of two consecutive matrices is
 # split by columns and the second by rows, so that devices exchange only the
 # sum of their products. Small variables are replicated.
 RULES = {
@@ -32,27 +32,28 @@ RULES = {
         None,
         None,
     ),
-    # A ResNet is small compared with the encoder.
+    # Replicated, as a ResNet is small compared with the encoder.
     r"(root_conv|conv_\d|conv_proj)/kernel": (None,) * 4,
     r"position_embedding(_\d+|_shared)?/(embedding|prefix)": (None,) * 3,
     r"position_embedding(_\d+|_shared)?/(columns|rows|offsets)": (None,) * 2,
     r"pooling/probe": (None, None, None),
     # All norms, including those of queries and keys, and `LayerScale`.
     r"(\w*norm(_\w+)?|scale_\d)/(gamma|beta)": (None,),
-    # State of dropout.
+    # State of the random generators of dropout.
     r"seed_generator(_\d+)?/seed_generator_state": (None,),
 }
 
 
 def layout_map(device_mesh):
-    """Return a Keras `LayoutMap` for the models of this package.
+    """Returns a Keras `LayoutMap` for the models of this package.
 
-    Attention is split by heads, MLPs by hidden units and heads by classes; the
-    rest is replicated. The mesh axis must divide these numbers;
-    `ModelParallel` has no such restriction.
+    Attention is split by attention heads, MLPs by hidden units and
+    classification heads by classes; the rest is replicated. The size of the
+    mesh axis "model" must divide these numbers; `ModelParallel` has no such
+    restriction.
 
     Args:
-        device_mesh: `keras.distribution.DeviceMesh` with an axis "model".
+        device_mesh: A `keras.distribution.DeviceMesh` with an axis "model".
 
     Returns:
         A `keras.distribution.LayoutMap` with a key for every variable of every
@@ -68,22 +69,22 @@ def layout_map(device_mesh):
         )
     layouts = keras.distribution.LayoutMap(device_mesh)
     for path, axes in RULES.items():
-        # In a model nested in another, paths have a prefix.
+        # In a nested model, paths have a prefix.
         layouts[rf"(?:.*/)?{path}"] = axes
     return layouts
 
 
 class ModelParallel(keras.distribution.ModelParallel):
-    """Splits a Vision Transformer over devices. JAX only, as in Keras.
+    """Splits a Vision Transformer over devices; only for JAX, as in Keras.
 
     This is `keras.distribution.ModelParallel` with `layout_map`, except that a
-    variable is replicated if the number of devices does not divide its split
-    axis: 3 heads on 4 devices, or 10 classes on 8.
+    variable is replicated if the number of devices does not divide the axis to
+    split, such as 3 heads on 4 devices or 10 classes on 8.
 
     Args:
-        device_mesh: `keras.distribution.DeviceMesh` with the axes "batch" and
+        device_mesh: A `keras.distribution.DeviceMesh` with the axes "batch" and
             "model".
-        **kwargs: As for `keras.distribution.ModelParallel`.
+        **kwargs: Arguments of `keras.distribution.ModelParallel`.
 
     Example:
 
@@ -98,7 +99,7 @@ class ModelParallel(keras.distribution.ModelParallel):
     def get_variable_layout(self, variable):
         layout = super().get_variable_layout(variable)
         axes = getattr(layout, "axes", None)
-        if axes is None:  # a layout of the backend
+        if axes is None:  # a sharding object of the backend
             return layout
         sizes = _axis_sizes(self.device_mesh)
         for axis, length in zip(axes, variable.shape, strict=True):
@@ -111,11 +112,12 @@ class ModelParallel(keras.distribution.ModelParallel):
 
 
 def bytes_per_device(model, distribution=None):
-    """Return the size in bytes of a model's variables on each device.
+    """Computes the size in bytes of a model's variables on each device.
 
-    Only shapes and layouts are used: the model may be built in
-    `keras.StatelessScope(initialize_variables=False)`, which allocates
-    nothing. An optimizer's moments are split as their variables.
+    Only shapes and layouts are used, so the model may be built in
+    `keras.StatelessScope(initialize_variables=False)`, which allocates no
+    memory. Optimizer variables are not counted; moments are split like the
+    variables that they belong to.
 
     Args:
         model: A Keras model.
@@ -123,7 +125,7 @@ def bytes_per_device(model, distribution=None):
             `ModelParallel`; None for one device.
 
     Returns:
-        Integer.
+        Integer. Number of bytes per device.
     """
     total = 0
     for variable in model.variables:

@@ -1,10 +1,11 @@
-"""Operations that a backend computes faster than `keras.ops` on a CPU.
+"""Backend-specific kernels that are faster than `keras.ops`, mostly on a CPU.
 
-`_KERNELS` lists them. Where it has none, and for tensors that a kernel does not
-support, `keras.ops` computes the same; the tests compare the two. TensorFlow
-has none. Those of earlier versions imitated patterns of its graph optimizer and
-saved 11 % of a training step and 4 % of an inference (ViT-S/16, batch of 8, two
-idle cores, best of 4 and 6: 1.30 s instead of 1.46, 0.405 instead of 0.423).
+`_KERNELS` lists them. `keras.ops` is the reference implementation, which is
+used where there is no kernel or the kernel does not support a tensor; tests
+compare the two. TensorFlow has no kernels. Those of earlier versions imitated
+patterns of its graph optimizer and saved 11 % of a training step and 4 % of an
+inference (ViT-S/16, batch of 8, two idle cores, best of 4 and 6: 1.30 s instead
+of 1.46, 0.405 instead of 0.423).
 """
 
 import logging
@@ -13,11 +14,11 @@ import math
 import keras
 from keras import ops
 
-# On JAX: from so many tokens on, attention runs one image at a time, so that
-# its scores fit the cache.
+# On JAX, with this many tokens or more, attention runs one image at a time, so
+# that its scores fit in the cache.
 PER_IMAGE_MIN_TOKENS = 256
-# On JAX: from more queries on, attention runs in chunks, so that memory is
-# linear in their number.
+# On JAX, with more queries than this, attention runs in chunks, so that memory
+# is linear in their number.
 CHUNKED_MIN_QUERIES = 1024
 QUERY_CHUNK = 256
 
@@ -42,7 +43,7 @@ def dot_product_attention(query, key, value, bias=None):
 
 
 def gelu(x, approximate):
-    """Computes GELU, exact or by its tanh approximation."""
+    """Computes GELU, exactly or with the tanh approximation."""
     kernel = _kernel("gelu", x) or ops.gelu
     return kernel(x, approximate=approximate)
 
@@ -51,11 +52,19 @@ def gelu(x, approximate):
 class LayerNormalization(keras.layers.LayerNormalization):
     """Normalises tokens, as `keras.layers.LayerNormalization` does.
 
-    Takes the same arguments, and computes a norm over the last axis with scale
-    and offset by the backend's fastest kernel. Under PyTorch the normalised
-    shape is static, without which `model.export(format="onnx")` fails. The
-    class has the name of Keras's, since `.weights.h5` files contain the names
-    of the classes of a model's layers.
+    A norm over the last axis with scale and offset is computed by the backend's
+    fastest kernel. With PyTorch the normalised shape is static, without which
+    `model.export(format="onnx")` fails. The class has the same name as Keras's,
+    since `.weights.h5` files contain the class names of a model's layers.
+
+    Args:
+        **kwargs: Arguments of `keras.layers.LayerNormalization`.
+
+    Call arguments:
+        inputs: Tensor of shape `(..., channels)`.
+
+    Output shape:
+        That of `inputs`.
 
     Example:
 
@@ -77,10 +86,10 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 
 class _Projection:
-    """Computes a dense layer without an activation by a kernel.
+    """Mixin that computes a dense layer without activation by a fast kernel.
 
-    The layer sums over the last axes of its inputs and the first of its
-    kernel. LoRA and quantisation work as in Keras's layer.
+    The layer sums over the last `num_summed_axes` axes of its inputs and the
+    first ones of its weights. LoRA and quantisation work as in Keras's layers.
     """
 
     num_summed_axes = 1
@@ -97,7 +106,7 @@ class _Projection:
         )
 
     def quantize(self, mode=None, type_check=True, config=None):
-        # With the check of its type, Keras does not quantise a subclass.
+        # With its type check, Keras refuses to quantise a subclass.
         return super().quantize(mode, type_check=False, config=config)
 
 
@@ -106,8 +115,11 @@ class Dense(_Projection, keras.layers.Dense):
 
 
 class EinsumDense(_Projection, keras.layers.EinsumDense):
-    """A `keras.layers.EinsumDense` without an activation that sums over the
-    last axes of its inputs and the first of its kernel, in the same order."""
+    """A `keras.layers.EinsumDense` without an activation.
+
+    Its equation must sum over the last axes of the inputs and the first axes of
+    the kernel, in the same order.
+    """
 
     @property
     def num_summed_axes(self):
@@ -115,11 +127,12 @@ class EinsumDense(_Projection, keras.layers.EinsumDense):
         return sum(axis not in output for axis in operands.split(",")[1])
 
 
-# JAX. XLA's CPU compiler needs other expressions than accelerators do.
+# JAX. The expressions that XLA compiles well for a CPU differ from those for
+# accelerators.
 
 
 def _is_jax_cpu(x):
-    # In half precision Keras sums in float32 where that matters.
+    # In half precision, Keras's operations accumulate in float32 where needed.
     if x.dtype not in ("float32", "float64"):
         return False
     import jax
@@ -130,15 +143,15 @@ def _is_jax_cpu(x):
 def _jax_attention(query, key, value, bias=None):
     import jax
 
-    batch, length = query.shape[:2]  # not integers where sizes are unknown
+    batch, length = query.shape[:2]  # not integers if unknown
     is_static = isinstance(batch, int) and isinstance(length, int)
     attention, tensors = jax_attention, (query, key, value)
     if bias is not None:
         tensors = (*tensors, bias)
     elif isinstance(length, int) and length > CHUNKED_MIN_QUERIES:
         attention = jax_chunked_attention
-    # With several devices, a loop over the images would gather a batch that
-    # they share.
+    # With several devices, a loop over the images would gather a batch that is
+    # split over them.
     per_image = (
         is_static
         and batch > 1
@@ -157,11 +170,11 @@ def _jax_attention(query, key, value, bias=None):
 
 
 def jax_attention(query, key, value, bias=None):
-    """Computes attention with heads first, dividing by the sum of exponentials
-    at the end.
+    """Computes attention with the head axis before the tokens.
 
-    XLA copies less: a block of S/16 takes 7.7 ms instead of the 13.3 ms of
-    Keras's einsums, with gradients 37 ms instead of 45 ms.
+    The softmax is normalised after multiplying by the values. XLA copies less
+    than for Keras's einsums: a block of ViT-S/16 takes 7.7 ms instead of
+    13.3 ms; with gradients, 37 ms instead of 45 ms.
     """
     import jax
 
@@ -171,7 +184,8 @@ def jax_attention(query, key, value, bias=None):
     scores = query @ key.swapaxes(2, 3)  # (B, H, T, S)
     if bias is not None:
         scores = scores + bias
-    # Subtracting a constant does not change the result: no gradient needed.
+    # Subtracting a constant does not change the result, so no gradient is
+    # needed.
     largest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
     weights = ops.exp(scores - largest)
     x = (weights @ value) / weights.sum(axis=-1, keepdims=True)
@@ -179,8 +193,10 @@ def jax_attention(query, key, value, bias=None):
 
 
 def jax_chunked_attention(query, key, value):
-    """Computes attention for `QUERY_CHUNK` queries at a time, sequentially.
-    Scores are computed again for gradients."""
+    """Computes attention sequentially, for `QUERY_CHUNK` queries at a time.
+
+    Scores are recomputed for the gradients.
+    """
     import jax
 
     attention = jax.checkpoint(lambda chunk: jax_attention(chunk, key, value))
@@ -197,11 +213,11 @@ def jax_chunked_attention(query, key, value):
 
 
 def jax_attention_per_image(attention, *tensors):
-    """Computes attention for one image at a time, so that its scores stay in
-    the cache. They are computed again for gradients.
+    """Computes attention for one image at a time.
 
-    Of a batch of 8 with 577 tokens on 2 cores: 32 ms instead of 71 ms, with
-    gradients 92 ms instead of 196 ms.
+    The scores of an image stay in the cache; they are recomputed for the
+    gradients. A batch of 8 with 577 tokens on 2 cores takes 32 ms instead of
+    71 ms; with gradients, 92 ms instead of 196 ms.
     """
     import jax
 
@@ -212,8 +228,11 @@ def jax_attention_per_image(attention, *tensors):
 
 
 def _jax_dense(x, kernel, bias, num_summed_axes):
-    """Computes a product of two matrices. For the gradients of one with more
-    axes, XLA copies weights and activations into other memory orders."""
+    """Computes a dense layer as a product of two matrices.
+
+    For the gradients of a product of tensors with more axes, XLA would copy
+    weights and activations into another memory layout.
+    """
     leading = x.shape[: x.ndim - num_summed_axes]
     trailing = kernel.shape[num_summed_axes:]
     size = math.prod(kernel.shape[:num_summed_axes])
@@ -224,8 +243,11 @@ def _jax_dense(x, kernel, bias, num_summed_axes):
 
 
 def _jax_gelu(x, approximate):
-    """Computes GELU, keeping only its input for the gradient. Otherwise XLA
-    writes an MLP's hidden layer, the largest tensor of all, three times."""
+    """Computes GELU, storing only its input for the gradient.
+
+    Otherwise XLA writes an MLP's hidden layer, the largest tensor of a model,
+    to memory three times.
+    """
     import jax
 
     return jax.checkpoint(lambda x: ops.gelu(x, approximate=approximate))(x)
@@ -234,26 +256,28 @@ def _jax_gelu(x, approximate):
 def _jax_layer_norm(x, gamma, beta, epsilon, dtype):
     """Computes a layer norm with a fast gradient.
 
-    XLA fuses the gradient of a variance that is the mean of squares minus the
-    squared mean, and not that of a mean of squared differences. The first is
-    exact as well if the mean is subtracted before.
+    XLA fuses the gradient of a variance computed as the mean of squares minus
+    the squared mean, but not that of a mean of squared differences. The former
+    is as exact if the mean is subtracted from the inputs first.
     """
     import jax
 
     x = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
-    # Subtracting a constant does not change the result: no gradient needed.
+    # Subtracting a constant does not change the result, so no gradient is
+    # needed.
     x = x - jax.lax.stop_gradient(x.mean(axis=-1, keepdims=True))
     x = jax.nn.standardize(x, epsilon=epsilon)
     x = x * ops.cast(gamma, x.dtype) + ops.cast(beta, x.dtype)
     return ops.cast(x, dtype)
 
 
-# PyTorch. ViT-S/16, batch of 8, one core, inference: 7 to 13 % less time than
-# with Keras's operations, about half of it by each of attention and dense.
+# PyTorch. Inference of ViT-S/16 (batch of 8, one core) takes 7 to 13 % less
+# time than with Keras's operations; attention and dense layers contribute about
+# half each.
 
 
 def _is_torch_float(x):
-    # In half precision Keras computes in float32 where that matters.
+    # In half precision, Keras's operations compute in float32 where needed.
     return keras.backend.standardize_dtype(x.dtype) in ("float32", "float64")
 
 
@@ -268,7 +292,8 @@ def _is_torch_linear(x):
 
 
 def _torch_attention(query, key, value, bias=None):
-    """Computes attention without Keras's copies into `(B, H, T, d)`."""
+    """Computes attention without copying tensors to `(B, H, T, d)`, as Keras
+    does."""
     import torch
 
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
@@ -279,8 +304,11 @@ def _torch_attention(query, key, value, bias=None):
 
 
 def _torch_dense(x, kernel, bias, num_summed_axes):
-    """Computes product and bias in one operation: apart they are two tensors,
-    of which an MLP's are the largest of a model."""
+    """Computes the product and the bias of a dense layer in one operation.
+
+    Two operations would allocate two tensors, and those of an MLP are the
+    largest of a model.
+    """
     import torch
 
     leading = x.shape[:-num_summed_axes]
@@ -295,8 +323,11 @@ def _torch_dense(x, kernel, bias, num_summed_axes):
 
 
 def _torch_layer_norm(x, gamma, beta, epsilon, dtype):
-    """Computes a layer norm whose normalised shape is static. Keras takes it
-    from the inputs, whose shape is a tensor while PyTorch traces for ONNX."""
+    """Computes a layer norm whose normalised shape is static.
+
+    Keras takes the shape from the inputs, where it consists of tensors while
+    PyTorch traces for ONNX.
+    """
     import torch
 
     shape = tuple(gamma.shape)
@@ -304,7 +335,7 @@ def _torch_layer_norm(x, gamma, beta, epsilon, dtype):
     return torch.nn.functional.layer_norm(x, shape, gamma, beta, epsilon)
 
 
-# (backend, operation): (whether a tensor is supported, kernel)
+# (backend, operation): (function: whether a tensor is supported, kernel)
 _KERNELS = {
     ("jax", "attention"): (_is_jax_cpu, _jax_attention),
     ("jax", "dense"): (_is_jax_cpu, _jax_dense),
@@ -317,7 +348,8 @@ _KERNELS = {
 
 
 def _kernel(operation, x):
-    """Returns the kernel of an operation for a tensor; None for `keras.ops`."""
+    """Returns the kernel of an operation for a tensor, or None if there is
+    none."""
     found = _KERNELS.get((keras.config.backend(), operation))
     if found is None:
         return None

@@ -7,42 +7,46 @@ from keras import ops
 class CompositeLayer(keras.Layer):
     """Base class of layers that contain other layers.
 
-    Saves and restores two things that a Keras config does not hold for the
-    layers inside a layer:
+    Saves and restores two properties of sublayers that a Keras config does not
+    contain:
 
-    - which of them are frozen. They are created again as trainable, and a
-      model counts their variables even if the outer layer is frozen, so that a
-      frozen block would be trained after loading or cloning. Here sublayers
-      inherit the `trainable` flag of the layer that contains them, and flags
-      that differ from it are part of the config;
-    - which of them are quantised. `model.quantize("int8")` reaches the dense
-      layers inside a block, but a saved block is created from its own
-      arguments. Their quantisation configs are added to the build config,
-      which Keras stores next to the config.
+    - which sublayers are frozen. Keras creates them as trainable, and a model
+      counts their variables even if the outer layer is frozen, so that a frozen
+      block would be trained after loading or cloning. Here sublayers inherit
+      the `trainable` flag of the layer that contains them, and flags that
+      differ from it are part of the config;
+    - which sublayers are quantised. `model.quantize("int8")` quantises the
+      dense layers inside a block, but a saved block is created from its own
+      arguments only. The quantisation configs of its sublayers are therefore
+      added to the build config, which Keras stores next to the config.
 
-    A subclass calls `restore_trainable` at the end of `build`, when all of
+    A subclass must call `restore_trainable` at the end of `build`, when all of
     its sublayers exist.
 
     Args:
-        sublayer_trainable: Dict of booleans by the paths of sublayers, such
-            as `{"attention": False, "mlp/dense_1": False}`. Sublayers that
-            are not listed inherit the flag of the layer that contains them.
+        sublayer_trainable: Dict of paths of sublayers to booleans, such as
+            `{"attention": False, "mlp/dense_1": False}`. Sublayers that are
+            not listed inherit the flag of the layer that contains them.
         **kwargs: Arguments of `keras.Layer`.
     """
 
     def __init__(self, *, sublayer_trainable=None, **kwargs):
         super().__init__(**kwargs)
-        # Pairs, as Keras would wrap a dict. None once they are applied.
+        # Pairs, because Keras would wrap a dict. None once they are applied.
         self._pending_flags = tuple((sublayer_trainable or {}).items())
 
     def restore_trainable(self):
-        """Sets the `trainable` flags of the sublayers, outer layers first."""
+        """Sets the `trainable` flags of the sublayers, outer layers first.
+
+        Raises:
+            ValueError: if `sublayer_trainable` names an unknown layer.
+        """
         flags = dict(self._pending_flags or ())
         paths = set()
         for path, sublayer, parent in _sublayers(self):
             paths.add(path)
             # With TensorFlow, Keras's setter ignores an unchanged value and
-            # so does not reach deeper layers: each of them is set here.
+            # so does not reach deeper layers: each layer is set here.
             inherited = parent.trainable and sublayer.trainable
             sublayer.trainable = flags.get(path, inherited)
         unknown = sorted(flags.keys() - paths)
@@ -83,7 +87,7 @@ class CompositeLayer(keras.Layer):
         quantization = config.get("quantization", {})
         for path, sublayer, _ in _sublayers(self):
             value = quantization.get(path)
-            if isinstance(value, str):  # a mode, as earlier versions stored
+            if isinstance(value, str):  # a mode, stored by earlier versions
                 sublayer.quantize(value)
             elif value is not None:
                 sublayer.quantize(
@@ -101,10 +105,10 @@ def _quantization_of(layer):
 
 
 def _sublayers(layer, prefix=""):
-    """Yields `(path, sublayer, parent)` of all layers inside a layer.
+    """Yields `(path, sublayer, parent)` for all layers inside a layer.
 
-    `_flatten_layers` is private to Keras, which has no public way to list the
-    layers inside a layer that is not a model. This is its only use here.
+    Keras has no public way to list the layers inside a layer that is not a
+    model, hence the private method `_flatten_layers`. It is used only here.
     """
     for sublayer in layer._flatten_layers(include_self=False, recursive=False):
         path = prefix + sublayer.name
@@ -113,29 +117,29 @@ def _sublayers(layer, prefix=""):
 
 
 def axis_sizes(x, *axes):
-    """Returns the sizes of some axes of a tensor.
+    """Returns the sizes of the given axes of a tensor.
 
-    They are integers, or scalar tensors where TensorFlow knows them only when
+    Sizes are integers, or scalar tensors where TensorFlow knows them only when
     the graph runs.
     """
     shape = ops.shape(x)
     sizes = tuple(shape[axis] for axis in axes)
     if keras.config.backend() == "torch":
-        # While PyTorch traces for an export, they are tensors with constant
+        # While PyTorch traces for an export, sizes are tensors with constant
         # values.
         sizes = tuple(int(size) for size in sizes)
     return sizes
 
 
 def is_static(sizes):
-    """Returns whether sizes are integers, and not tensors of a graph."""
+    """Returns whether all sizes are integers, not tensors of a graph."""
     return all(isinstance(size, int) for size in sizes)
 
 
 def call_channels_last(operation, x, *args, **kwargs):
     """Calls `ops.conv` or `ops.max_pool` on images with channels last.
 
-    With PyTorch, Keras would copy the images into another memory order, and
+    With PyTorch, Keras would copy the images into another memory layout, and
     the outputs back; transposing them here copies nothing.
     """
     if keras.config.backend() != "torch":

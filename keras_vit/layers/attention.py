@@ -1,4 +1,4 @@
-"""Multi-head attention, and pooling by it."""
+"""Multi-head attention and attention pooling."""
 
 import math
 
@@ -15,12 +15,13 @@ from keras_vit.layers.positions import relative_logits
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MultiHeadAttention(CompositeLayer):
-    """Computes multi-head attention, with variables laid out as in Keras's.
+    """Computes multi-head attention.
 
     Uses Keras's fused `dot_product_attention`, which is flash attention where
-    the backend has it, or a kernel that is faster on a CPU. Training with
-    attention dropout, which no fused kernel offers, computes the probabilities
-    explicitly.
+    the backend supports it, or a kernel that is faster on a CPU. Training with
+    attention dropout, which no fused kernel supports, computes the
+    probabilities explicitly. The projections have the names and shapes of those
+    of `keras.layers.MultiHeadAttention`.
 
     From "Attention Is All You Need", Section 3.2.2
     (https://arxiv.org/abs/1706.03762); query and key norm from "Scaling
@@ -28,27 +29,32 @@ class MultiHeadAttention(CompositeLayer):
     (https://arxiv.org/abs/2302.05442).
 
     Args:
-        num_heads: Integer. It must divide the hidden size.
-        qkv_bias: Boolean. Whether query, key and value have a bias.
+        num_heads: Integer. Number of heads, which must divide the hidden size.
+        qkv_bias: Boolean. Whether the query, key and value projections have a
+            bias.
         qk_norm: Boolean. Whether to normalise queries and keys over each
             head's channels.
         dropout: Float in [0, 1). Dropout rate of the attention probabilities.
-        norm_epsilon: Float. Epsilon of the query and key norms.
+        norm_epsilon: Float above 0. Epsilon of the query and key norms.
         kernel_regularizer: Keras regularizer of the four kernels, or None.
 
     Call arguments:
         inputs: Query tokens of shape `(batch, length, hidden_size)`.
-        context: Key and value tokens; None for `inputs` (self-attention).
-        relative: Output of `RelativePositionEmbs` for the patches, which are
-            the last of the tokens, or None.
-        training: Boolean. Whether dropout is applied.
+        context: Key and value tokens of shape
+            `(batch, context_length, hidden_size)`; None for `inputs`
+            (self-attention).
+        relative: Output of `RelativePositionEmbs` for N patches, of shape
+            `(batch, 2 * N - 1, head_size)`, or None. The patches must be the
+            last N tokens.
+        training: Boolean. Whether to apply dropout.
 
     Output shape:
         That of `inputs`.
 
     Raises:
-        ValueError: if `num_heads` does not divide the hidden size, or
-            `relative` has a wrong shape.
+        ValueError: if `num_heads` does not divide the hidden size, `relative`
+            has the wrong shape, or the inputs carry a mask of an earlier layer:
+            masks are not supported.
     """
 
     def __init__(
@@ -126,7 +132,7 @@ class MultiHeadAttention(CompositeLayer):
             equation,
             output_shape=(None, *output_shape),
             bias_axes=bias_axes,
-            # Of the (hidden_size, hidden_size) matrix.
+            # That of a (hidden_size, hidden_size) matrix.
             kernel_initializer=initializers.glorot_uniform(
                 hidden_size, hidden_size
             ),
@@ -157,13 +163,15 @@ class MultiHeadAttention(CompositeLayer):
             x = ops.einsum("BHTS,BSHd->BTHd", x, value)
         else:
             x = _kernels.dot_product_attention(query, key, value, bias)
-        return self.attention_output(x)  # of (B, T, H, d)
+        return self.attention_output(x)  # (B, T, H, d) to (B, T, D)
 
     def probabilities(self, inputs, context=None, relative=None):
-        """Returns the attention probabilities, which a call does not compute.
+        """Computes the attention probabilities.
 
-        Queries and keys are those of a call, in the layer's precision,
-        quantised or not; scores and softmax are computed in float32 at least.
+        A call does not return them, since fused attention does not store them.
+        Queries and keys are computed as in a call, in the layer's precision
+        and with its quantised weights, if any; scores and softmax are computed
+        in at least float32.
 
         Args:
             inputs: As in a call.
@@ -172,7 +180,7 @@ class MultiHeadAttention(CompositeLayer):
 
         Returns:
             Tensor of shape `(batch, num_heads, length, context_length)`,
-            whose rows sum to 1.
+            which sums to 1 over the last axis.
         """
         # Keras converts the inputs of a call, but not of this method.
         inputs, context = (
@@ -199,7 +207,7 @@ class MultiHeadAttention(CompositeLayer):
         return inputs_shape
 
     def compute_mask(self, inputs, previous_mask):
-        # Keras calls it when a model is built, instead of `call`.
+        # When a model is built, Keras calls this method instead of `call`.
         _checks.no_mask(self, previous_mask)
 
     def get_config(self):
@@ -218,21 +226,22 @@ class MultiHeadAttention(CompositeLayer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class AttentionPooling(CompositeLayer):
-    """Pools tokens by attention: one learned query attends to all patches.
+    """Pools tokens by attention of one learned query to all patches.
 
-    The attention's output goes through an MLP with a residual connection.
+    An MLP with a pre-norm and a residual connection follows the attention.
     There is no norm before the attention and none after the MLP. From "Scaling
     Vision Transformers", Section 3.2 (https://arxiv.org/abs/2106.04560), as in
     big_vision's `MAPHead`.
 
     Args:
-        num_heads: Integer. It must divide the hidden size.
+        num_heads: Integer. Number of heads, which must divide the hidden size.
         mlp_dim: Integer. Width of the MLP's hidden layer.
-        activation: As in `MlpBlock`.
-        norm_epsilon: Float. Epsilon of the norm before the MLP.
-        qkv_bias: Boolean. Whether query, key and value have a bias.
-        num_prefix_tokens: Integer. Number of tokens before the patches, which
-            are left out.
+        activation: String. Activation of the MLP; see `MlpBlock`.
+        norm_epsilon: Float above 0. Epsilon of the norm before the MLP.
+        qkv_bias: Boolean. Whether the query, key and value projections have a
+            bias.
+        num_prefix_tokens: Integer. Number of tokens before the patches, to
+            which the query does not attend.
 
     Call arguments:
         inputs: Tokens of shape `(batch, length, hidden_size)`.
@@ -310,7 +319,7 @@ class AttentionPooling(CompositeLayer):
 
 
 def _check_relative_shape(relative_shape, length, head_size):
-    """Checks that offsets can be those of the last of `length` tokens."""
+    """Checks the shape of relative position embeddings for `length` tokens."""
     _, count, channels = relative_shape
     fits = None in (count, length) or (count % 2 and count < 2 * length)
     if channels != head_size or not fits:
@@ -322,8 +331,8 @@ def _check_relative_shape(relative_shape, length, head_size):
 
 
 def _probabilities(query, key, bias):
-    """Returns the softmax of the scaled scores, in float32 at least, as the
-    fused kernels compute it in half precision."""
+    """Computes the softmax of the scaled scores in at least float32, as fused
+    kernels do in half precision."""
     dtype = keras.backend.result_type(query.dtype, "float32")
     query, key = ops.cast(query, dtype), ops.cast(key, dtype)
     if bias is not None:

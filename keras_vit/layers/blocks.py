@@ -1,4 +1,4 @@
-"""Blocks of the encoder."""
+"""The encoder block and `LayerScale`."""
 
 import functools
 
@@ -15,13 +15,13 @@ from keras_vit.layers.mlp import MlpBlock
 class LayerScale(keras.Layer):
     """Multiplies each channel by a learned factor.
 
-    On a residual branch and initially near zero, it makes a deep network the
-    identity at the start of training. From "Going deeper with Image
+    With factors near zero on every residual branch, a deep network is close to
+    the identity at the start of training. From "Going deeper with Image
     Transformers", Section 2 (https://arxiv.org/abs/2103.17239).
 
     Args:
-        initial_value: Float. Initial value of all factors. The paper takes 0.1
-            up to 18 layers, 1e-5 up to 24, 1e-6 beyond.
+        initial_value: Float above 0. Initial value of all factors. The paper
+            uses 0.1 up to 18 layers, 1e-5 up to 24, and 1e-6 beyond.
 
     Call arguments:
         inputs: Tensor of shape `(..., channels)`.
@@ -55,43 +55,45 @@ class LayerScale(keras.Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class TransformerBlock(CompositeLayer):
-    """Applies attention and an MLP, each after a norm and with a residual.
+    """Applies attention and an MLP, each with a pre-norm and a residual.
 
     From "An Image is Worth 16x16 Words", Section 3.1, Equations 2 and 3
-    (https://arxiv.org/abs/2010.11929). Dropout comes after the attention and
-    after both dense layers of the MLP, as in the paper.
+    (https://arxiv.org/abs/2010.11929).
 
     Args:
-        num_heads: Integer. It must divide the hidden size.
+        num_heads: Integer. Number of heads, which must divide the hidden size.
         mlp_dim: Integer. Width of the MLP's hidden layer.
-        activation: "gelu_tanh" (Google's weights), "gelu" (exact: PyTorch's
-            weights), "quick_gelu", "swiglu", or the name of a Keras activation.
-        norm_epsilon: Float. Epsilon of the layer norms: 1e-6 in most
+        activation: String. Activation of the MLP: "gelu_tanh" (Google's
+            weights), "gelu" (exact: PyTorch's weights), "quick_gelu",
+            "swiglu", or the name of a Keras activation; see `MlpBlock`.
+        norm_epsilon: Float above 0. Epsilon of the layer norms: 1e-6 in most
             published weights, 1e-12 in some of Hugging Face's.
-        qkv_bias: Boolean. Whether query, key and value have a bias.
+        qkv_bias: Boolean. Whether the query, key and value projections have a
+            bias.
         qk_norm: Boolean. Whether to normalise queries and keys.
-        layer_scale: Float, or None for no `LayerScale`. Initial value of its
-            factors.
-        dropout: Float in [0, 1). Dropout rate.
+        layer_scale: Float above 0. Initial value of the factors of
+            `LayerScale`; None for no `LayerScale`.
+        dropout: Float in [0, 1). Dropout rate after the attention and after
+            both dense layers of the MLP.
         attention_dropout: Float in [0, 1). Dropout rate of the attention
             probabilities.
-        drop_path: Float in [0, 1). Rate of dropping a residual branch, image
-            by image ("Deep Networks with Stochastic Depth",
+        drop_path: Float in [0, 1). Probability of dropping a residual branch,
+            per image ("Deep Networks with Stochastic Depth",
             https://arxiv.org/abs/1603.09382).
-        remat: Boolean. Whether training keeps only the block's inputs and
-            computes the rest again for the gradients: less memory, about a
-            third more time (https://arxiv.org/abs/1604.06174).
+        remat: Boolean. Whether training stores only the block's inputs and
+            recomputes the rest for the gradients, which needs less memory and
+            about a third more time (https://arxiv.org/abs/1604.06174).
         kernel_regularizer: Keras regularizer of the kernels of attention and
             MLP, or None.
 
     Call arguments:
         inputs: Tokens of shape `(batch, length, hidden_size)`.
         relative: Output of `RelativePositionEmbs`, or None.
-        num_queries: Integer, or None for all. Number of output tokens to
-            compute: the first ones, attending to all tokens of `inputs`. A
-            model that pools only the class token needs no other token of its
+        num_queries: Integer. Number of output tokens to compute: the first
+            ones, which attend to all tokens of `inputs`. None for all. A model
+            that pools only the class token needs no other output token of its
             last block.
-        training: Boolean. Whether dropout is applied.
+        training: Boolean. Whether to apply dropout and stochastic depth.
 
     Output shape:
         `(batch, length, hidden_size)`, or
@@ -170,8 +172,8 @@ class TransformerBlock(CompositeLayer):
         if layer_scale is not None:
             self.scale_1 = LayerScale(layer_scale, dtype=dtype, name="scale_1")
             self.scale_2 = LayerScale(layer_scale, dtype=dtype, name="scale_2")
-        # One random number per image, for all tokens and channels.
-        self._path_1, self._path_2 = (
+        # One random number per image, broadcast over tokens and channels.
+        self._drop_path_1, self._drop_path_2 = (
             keras.layers.Dropout(
                 self.drop_path,
                 noise_shape=(None, 1, 1),
@@ -202,10 +204,11 @@ class TransformerBlock(CompositeLayer):
             name: String. Name of the layer: "attention".
 
         Returns:
-            A layer of two inputs, query tokens and key and value tokens, both
-            `(batch, length, hidden_size)`, whose output has the shape of the
-            first; `build` takes both shapes. If the block is called with
-            `relative`, the layer must take it as a keyword.
+            A layer that takes query tokens and key and value tokens, both
+            `(batch, length, hidden_size)`, and returns a tensor of the shape
+            of the query tokens. Its `build` takes both shapes. If the block is
+            called with `relative`, `call` must take the keyword `relative`
+            and `build` the keyword `relative_shape`.
         """
         return MultiHeadAttention(
             self.num_heads,
@@ -272,8 +275,8 @@ class TransformerBlock(CompositeLayer):
     def _call(self, inputs, relative=None, training=False, num_queries=None):
         x = self.norm_1(inputs)
         if relative is not None:
-            # Its embeddings are for the last tokens, the patches: all tokens
-            # are computed.
+            # The embeddings belong to the last tokens, the patches, so the
+            # attention must get all tokens as queries.
             x = self.attention(x, x, relative=relative, training=training)
             x = x if num_queries is None else x[:, :num_queries]
         elif num_queries is not None:
@@ -287,13 +290,13 @@ class TransformerBlock(CompositeLayer):
         if self.scale_1 is not None:
             x = self.scale_1(x)
         if self.drop_path > 0:
-            x = self._path_1(x, training=training)
+            x = self._drop_path_1(x, training=training)
         x = inputs + x
         y = self.mlp(self.norm_2(x), training=training)
         if self.scale_2 is not None:
             y = self.scale_2(y)
         if self.drop_path > 0:
-            y = self._path_2(y, training=training)
+            y = self._drop_path_2(y, training=training)
         return x + y
 
     def compute_output_shape(
@@ -311,12 +314,13 @@ class TransformerBlock(CompositeLayer):
         training=False,
         mask=None,
     ):
-        # Keras passes only the shapes of tensors to `compute_output_shape`.
+        # Keras would pass the shapes of tensors to `compute_output_shape`, but
+        # not `num_queries`.
         shape = self.compute_output_shape(inputs.shape, num_queries=num_queries)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def compute_mask(self, inputs, previous_mask):
-        # Keras calls it when a model is built, instead of `call`.
+        # When a model is built, Keras calls this method instead of `call`.
         _checks.no_mask(self, previous_mask)
 
     def get_config(self):
@@ -351,16 +355,16 @@ def _check_num_queries(num_queries, length):
 
 
 def _rematerialized(layer, function, *inputs):
-    """Calls a function whose intermediate values are computed again for
-    gradients.
+    """Calls a function and recomputes its intermediate values for gradients.
 
-    `keras.remat` alone would sample other random numbers the second time
-    (TensorFlow, PyTorch), or leave a traced state behind (JAX). So the state of
-    the layer's random generators is an argument and a result of the function.
+    `keras.remat` alone would sample other random numbers in the recomputation
+    (TensorFlow, PyTorch), or leave a traced state behind (JAX). Therefore the
+    state of the layer's random generators is an argument and a result of the
+    rematerialised function.
 
     Args:
         layer: The layer whose sublayers the function calls.
-        function: Function of `inputs` that returns a tensor.
+        function: Function that takes the tensors `inputs` and returns one.
         *inputs: Tensors.
 
     Returns:
@@ -371,7 +375,7 @@ def _rematerialized(layer, function, *inputs):
     states = [v for v in layer.variables if id(v) not in weight_ids]
     traced_weights = []
     if keras.config.backend() == "jax":
-        # A stateless scope does not see the values of the scope around it.
+        # A stateless scope does not see the values of an enclosing scope.
         traced_weights = [(weight, weight.value) for weight in layer.weights]
 
     def stateless_function(*values):
@@ -382,7 +386,7 @@ def _rematerialized(layer, function, *inputs):
             states_out = [scope.get_current_value(state) for state in states]
         return outputs, *states_out
 
-    # Copies, since the variables themselves are assigned to below.
+    # Copies, because the variables are assigned to below.
     states_in = [state.value * 1 for state in states]
     outputs, *states_out = keras.remat(stateless_function)(*inputs, *states_in)
     for state, value in zip(states, states_out, strict=True):

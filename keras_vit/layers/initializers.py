@@ -1,8 +1,8 @@
 """Initializers computed with NumPy.
 
-The same seed gives the same weights on every backend, and JAX compiles no
-program for each shape. Large arrays are filled in slices by several threads,
-since NumPy's generators release Python's lock.
+The same seed gives the same weights on every backend, and JAX does not compile
+a program for each shape. Large arrays are filled in slices by several threads,
+since NumPy's generators release the global interpreter lock.
 """
 
 import concurrent.futures
@@ -16,19 +16,19 @@ import keras
 import numpy as np
 from keras import ops
 
-# Elements per random generator. A 768 x 3072 kernel is filled in 17 ms by one
-# thread, in 6 ms by two (2 cores, the fastest of 40 each, interleaved).
+# Elements per random generator. One thread fills a 768 x 3072 kernel in 17 ms,
+# two in 6 ms (2 cores, the fastest of 40 interleaved runs each).
 _SLICE_SIZE = 2**16
 _skip = contextvars.ContextVar("skip_init", default=False)
 
 
 @contextlib.contextmanager
 def skip_init():
-    """Leaves random initial values zero within a `with` block.
+    """Returns a context manager in which random initial values are zero.
 
-    For models that load every weight: computing values that are replaced at
-    once takes about half of the time that building ViT-B/16 takes. Other
-    threads are not affected.
+    For models whose weights are all loaded afterwards: sampling initial values
+    takes about half of the time of building ViT-B/16. Other threads are not
+    affected.
     """
     token = _skip.set(True)
     try:
@@ -46,7 +46,11 @@ class _NumpyInitializer(keras.initializers.Initializer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Constant(_NumpyInitializer):
-    """Fills with one value."""
+    """Initialises all elements with one value.
+
+    Args:
+        value: Float.
+    """
 
     def __init__(self, value):
         self.value = value
@@ -60,10 +64,10 @@ class Constant(_NumpyInitializer):
 
 class _RandomNumpyInitializer(_NumpyInitializer):
     def __init__(self, seed=None):
-        # The config keeps the seed as it was passed, as Keras's initializers
-        # do: without one, a clone has other initial values.
+        # The config contains the seed as it was passed, as in Keras's
+        # initializers: if it is None, a clone has other initial values.
         self._init_seed = seed
-        # From Python's generator, which `keras.utils.set_random_seed` sets.
+        # From Python's generator, which `keras.utils.set_random_seed` seeds.
         self.seed = random.randint(1, 10**9) if seed is None else seed
 
     def _array(self, shape, dtype):
@@ -73,8 +77,8 @@ class _RandomNumpyInitializer(_NumpyInitializer):
         slices = range(0, values.size, _SLICE_SIZE)
 
         def fill(start):
-            # One generator per slice: the values do not depend on the number
-            # of threads.
+            # With one generator per slice, the values do not depend on the
+            # number of threads.
             seed = [self.seed, start // _SLICE_SIZE]
             generator = np.random.Generator(np.random.SFC64(seed))
             self._sample(generator, values[start : start + _SLICE_SIZE])
@@ -89,7 +93,12 @@ class _RandomNumpyInitializer(_NumpyInitializer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Uniform(_RandomNumpyInitializer):
-    """Samples from the uniform distribution over `[-bound, bound)`."""
+    """Samples from the uniform distribution over `[-bound, bound)`.
+
+    Args:
+        bound: Float above 0.
+        seed: Integer, or None for one from Python's random generator.
+    """
 
     def __init__(self, bound, seed=None):
         super().__init__(seed)
@@ -110,8 +119,8 @@ class Normal(_RandomNumpyInitializer):
 
     Args:
         stddev: Float. Standard deviation, before truncation.
-        truncated: Boolean. Whether to sample again what is more than two
-            standard deviations from 0.
+        truncated: Boolean. Whether values more than two standard deviations
+            from 0 are sampled again.
         seed: Integer, or None for one from Python's random generator.
     """
 
@@ -135,16 +144,18 @@ class Normal(_RandomNumpyInitializer):
 
 
 def glorot_uniform(inputs, outputs):
-    """Returns Glorot's uniform initializer of an `(inputs, outputs)` matrix.
+    """Returns Glorot's uniform initializer for an `(inputs, outputs)` matrix.
 
-    Keras's own takes the first axis of a 3-D kernel, such as an attention
-    projection's, for the window of a convolution.
+    Keras's own would treat the first axis of a 3-D kernel, such as that of an
+    attention projection, as the window of a convolution.
     """
     return Uniform(math.sqrt(6 / (inputs + outputs)))
 
 
 def lecun_normal(inputs):
-    """Returns LeCun's truncated normal initializer of a kernel that sums over
-    `inputs` values: Flax's default, as in vit_jax."""
+    """Returns LeCun's truncated normal initializer for a fan-in of `inputs`.
+
+    It is the default of Flax, and so of vit_jax.
+    """
     # Truncation multiplies the standard deviation by this factor.
     return Normal(math.sqrt(1 / inputs) / 0.87962566103423978, truncated=True)

@@ -1,4 +1,4 @@
-"""The MLP of a block, and its activation functions."""
+"""The MLP of an encoder block, and its activation functions."""
 
 import keras
 from keras import ops
@@ -26,9 +26,9 @@ def _swiglu(x):
     return ops.silu(gate) * value
 
 
-# Google's code uses the tanh approximation (Flax's default); timm, Hugging
-# Face, torchvision and Meta the exact one; CLIP-style models the sigmoid;
-# DINOv2's giant the gate.
+# Google's code uses the tanh approximation of GELU (Flax's default); timm,
+# Hugging Face, torchvision and Meta use exact GELU; CLIP-style models the
+# sigmoid approximation; DINOv2's giant model SwiGLU.
 _ACTIVATIONS = {
     "gelu_tanh": _gelu_tanh,
     "gelu": _gelu,
@@ -54,23 +54,24 @@ def _activation(name):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MlpBlock(CompositeLayer):
-    """Applies two dense layers with an activation between: the encoder's MLP.
+    """Applies the MLP of an encoder block: dense, activation, dense.
 
     From "An Image is Worth 16x16 Words", Section 3.1
     (https://arxiv.org/abs/2010.11929).
 
     Args:
         mlp_dim: Integer. Width of the hidden layer.
-        activation: "gelu_tanh" (Google's weights), "gelu" (exact: PyTorch's
-            weights), "quick_gelu", "swiglu", or the name of a Keras activation.
-            "swiglu" makes the first layer twice as wide: its first half,
-            through SiLU, gates the second (https://arxiv.org/abs/2002.05202).
+        activation: String. "gelu_tanh" (Google's weights), "gelu" (exact:
+            PyTorch's weights), "quick_gelu", "swiglu", or the name of a Keras
+            activation. With "swiglu" the first layer is twice as wide: SiLU of
+            its first half is multiplied by its second half
+            (https://arxiv.org/abs/2002.05202).
         dropout: Float in [0, 1). Dropout rate after both dense layers.
         kernel_regularizer: Keras regularizer of both kernels, or None.
 
     Call arguments:
         inputs: Tensor of shape `(..., hidden_size)`.
-        training: Boolean. Whether dropout is applied.
+        training: Boolean. Whether to apply dropout.
 
     Output shape:
         That of `inputs`.

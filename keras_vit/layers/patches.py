@@ -1,4 +1,4 @@
-"""Layers that cut images into patches."""
+"""Layers that split images into patches."""
 
 import math
 
@@ -14,19 +14,19 @@ from keras_vit.layers._utils import is_static
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Patches(keras.Layer):
-    """Cuts images into patches and flattens each patch: the paper's `x_p`.
+    """Splits images into patches and flattens each patch: the paper's `x_p`.
 
-    Patches run row by row, and inside a patch the order is row, column,
-    channel. A `Dense` layer on the result is the same linear map as
-    `PatchEmbedding`, which does both in one convolution.
+    Patches are in row-major order; the values of a patch are ordered by row,
+    column and channel. A `Dense` layer applied to the output is the same linear
+    map as `PatchEmbedding`, which computes both in one convolution.
 
     From "An Image is Worth 16x16 Words", Section 3.1
     (https://arxiv.org/abs/2010.11929).
 
     Args:
         patch_size: Integer or `(rows, columns)`, in pixels.
-        pad_to_patch: Boolean. Whether to accept images that the patch does
-            not divide, adding zeros at the bottom and at the right.
+        pad_to_patch: Boolean. Whether to pad images whose size is no multiple
+            of the patch size with zeros at the bottom and at the right.
 
     Call arguments:
         inputs: Images of shape `(batch, height, width, channels)`.
@@ -35,8 +35,8 @@ class Patches(keras.Layer):
         `(batch, num_patches, patch_rows * patch_columns * channels)`
 
     Raises:
-        ValueError: if the patch does not divide the image and `pad_to_patch`
-            is False.
+        ValueError: if the patch size does not divide the image size and
+            `pad_to_patch` is False.
 
     Example:
 
@@ -88,23 +88,24 @@ class Patches(keras.Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class PatchEmbedding(keras.Layer):
-    """Projects each patch of an image to a vector, with one convolution.
+    """Projects each patch of an image to a vector with one convolution.
 
     Kernel size and stride are the patch size, so this equals `Patches` followed
-    by `Dense`. The output keeps rows and columns, whose number position
-    embeddings need; reshape it to `(batch, num_patches, hidden_size)` for the
-    encoder. Channels come last whatever Keras's `image_data_format`.
+    by `Dense`. The output keeps the grid of rows and columns, from which
+    position embeddings take its size; reshape it to
+    `(batch, num_patches, hidden_size)` for the encoder. Channels are last,
+    regardless of Keras's `image_data_format`.
 
     From "An Image is Worth 16x16 Words", Section 3.1, Equation 1
     (https://arxiv.org/abs/2010.11929).
 
     Args:
-        hidden_size: Integer. Number of channels of the output.
-        patch_size: Integer or `(rows, columns)`, in pixels of the image, or
-            in positions of a feature map.
+        hidden_size: Integer. Number of output channels.
+        patch_size: Integer or `(rows, columns)`, in pixels of the image or
+            positions of the feature map.
         use_bias: Boolean. Whether to add a bias.
-        pad_to_patch: Boolean. Whether to accept images that the patch does
-            not divide, adding zeros at the bottom and at the right.
+        pad_to_patch: Boolean. Whether to pad images whose size is no multiple
+            of the patch size with zeros at the bottom and at the right.
 
     Call arguments:
         inputs: Images of shape `(batch, height, width, channels)`, in
@@ -114,8 +115,8 @@ class PatchEmbedding(keras.Layer):
         `(batch, rows, columns, hidden_size)`
 
     Raises:
-        ValueError: if the patch does not divide the image and `pad_to_patch`
-            is False.
+        ValueError: if the patch size does not divide the image size and
+            `pad_to_patch` is False.
 
     Example:
 
@@ -218,15 +219,15 @@ def grid_size(image_size, patch_size, pad_to_patch=False):
 
 
 def _pad_or_check(images, patch_size, pad_to_patch, channels=None):
-    """Returns images (B, H, W, C) of sizes that are multiples of the patch's.
+    """Returns images (B, H, W, C) whose sizes are multiples of the patch size.
 
-    With `pad_to_patch`, adds zeros at the bottom and at the right. Otherwise
-    sizes that are known only when the graph runs (TensorFlow, with an input of
-    unknown size) are checked by a reshape that fails: a strided convolution
-    would drop the last rows and columns silently.
+    With `pad_to_patch`, pads with zeros at the bottom and at the right.
+    Otherwise checks the sizes. Sizes that are known only when the graph runs
+    (TensorFlow, with an input of unknown size) are checked by a reshape, which
+    fails: a strided convolution would silently drop the last rows and columns.
 
-    `channels` is the number of channels if the layer knows it; TensorFlow loses
-    it when it has traced images with another number.
+    `channels` is the number of channels, if the layer knows it: the images of a
+    TensorFlow graph lose it after others with a different number were traced.
     """
     channels = channels or images.shape[-1]
     height, width = axis_sizes(images, 1, 2)
@@ -246,7 +247,8 @@ def _pad_or_check(images, patch_size, pad_to_patch, channels=None):
         return images
     rows, columns = height // patch_size[0], width // patch_size[1]
     size = (rows * patch_size[0], columns * patch_size[1])
-    # With -1 as the batch size, the reshape could move pixels into the batch.
+    # With -1 as the batch size, the reshape could move pixels into the batch
+    # axis.
     shape = (ops.shape(images)[0], *size, channels)
     return ops.reshape(images, shape)
 

@@ -21,11 +21,11 @@ from keras_vit.layers.resampling import resample_offsets
 class AddPositionEmbs(keras.Layer):
     """Adds position embeddings to tokens, for a grid of patches of any size.
 
-    Learned embeddings (one vector per patch, row by row: the paper's 1-D
-    embeddings) are stored for one grid. For tokens of another grid, of any
-    size and aspect ratio, they are resampled; those of prefix tokens are not
-    changed. Weights saved for one grid load into a layer with another one in
-    the same way.
+    Learned embeddings are stored for one grid, as one vector per patch in
+    row-major order (the paper's 1-D embeddings). For tokens of another grid, of
+    any size and aspect ratio, they are resampled; those of prefix tokens are
+    not changed. Weights that were saved for one grid are resampled in the same
+    way when they are loaded into a layer for another.
 
     From "An Image is Worth 16x16 Words", Sections 3.1 and 3.2 and Appendix
     D.4 (https://arxiv.org/abs/2010.11929); `sincos2d` is big_vision's
@@ -33,18 +33,18 @@ class AddPositionEmbs(keras.Layer):
     ImageNet-1k" (https://arxiv.org/abs/2205.01580).
 
     Args:
-        kind: "learned"; "learned_2d" (a vector of half the hidden size for
-            each column and for each row, concatenated); "sincos2d", which has
-            no weights and is computed for each grid; or "none", which adds
+        kind: String. "learned"; "learned_2d" (a vector of half the hidden size
+            for each column and for each row, concatenated); "sincos2d", which
+            has no weights and is computed for each grid; or "none", which adds
             nothing.
-        grid_size: Integer or `(rows, columns)` of the learned embeddings.
-            None takes the grid that the layer is built with.
+        grid_size: Integer or `(rows, columns)`. Grid for which embeddings are
+            learned; None for the grid that the layer is built with.
         num_prefix_tokens: Integer. Number of tokens before the patches that
             have a position embedding (zeros for "sincos2d").
-        num_skipped_tokens: Integer. Number of tokens between those and the
-            patches that have none.
-        resampling: Method to resample learned embeddings to another grid:
-            "bilinear_align_corners" (Google's code), "bilinear",
+        num_skipped_tokens: Integer. Number of tokens without a position
+            embedding between the prefix tokens and the patches.
+        resampling: String. Method to resample learned embeddings to another
+            grid: "bilinear_align_corners" (Google's code), "bilinear",
             "bicubic" (Hugging Face), "bicubic_antialias" (timm),
             "bicubic_align_corners" (torchvision) or "bicubic_offset"
             (Meta's DINOv2 without registers).
@@ -54,10 +54,15 @@ class AddPositionEmbs(keras.Layer):
             num_skipped_tokens + rows * columns, hidden_size)`.
         grid: Tensor of shape `(batch, rows, columns, ...)` that the patches
             come from, such as the output of `PatchEmbedding`. Only its shape
-            is used. None for the grid `grid_size`.
+            is used. None for the grid that the layer was built with.
 
     Output shape:
         That of `inputs`.
+
+    Raises:
+        ValueError: if the grid is unknown, the number of tokens is not that of
+            the grid, or the hidden size is odd for "learned_2d" or no multiple
+            of 4 for "sincos2d".
 
     Example:
 
@@ -180,8 +185,8 @@ class AddPositionEmbs(keras.Layer):
         return ops.concatenate(parts, axis=1) if len(parts) > 1 else patches
 
     def _learned(self, size):
-        """Returns the embeddings of the prefix tokens, or None, and of the
-        patches."""
+        """Returns the embeddings of the prefix tokens (None if they are part of
+        those of the patches, or there are none) and of the patches."""
         prefix = self.num_prefix_tokens
         embedding = ops.convert_to_tensor(self.embedding)
         is_built_grid = is_static(size) and tuple(size) == self.built_grid
@@ -234,22 +239,22 @@ class AddPositionEmbs(keras.Layer):
         return inputs_shape
 
     def embedding_variables(self):
-        """Returns the learned variables: `{name: variable}`."""
+        """Returns a dict of the names of the learned variables to them."""
         names = ("embedding", "columns", "rows", "prefix")
         tables = {name: getattr(self, name) for name in names}
         return {k: table for k, table in tables.items() if table is not None}
 
     def resample_arrays(self, arrays, grid):
-        """Resamples stored embeddings to the grid that the layer is built
+        """Resamples stored embeddings to the grid that the layer was built
         with.
 
         Args:
-            arrays: Dict of NumPy arrays by the names in
-                `embedding_variables`.
+            arrays: Dict of NumPy arrays with the keys of
+                `embedding_variables()`.
             grid: `(rows, columns)` of the arrays.
 
         Returns:
-            Dict of NumPy arrays of the shapes of the variables.
+            Dict of NumPy arrays with the shapes of the variables.
         """
         arrays = dict(arrays)
         if "embedding" in arrays:
@@ -287,7 +292,7 @@ class AddPositionEmbs(keras.Layer):
 def sincos_positions(
     grid_size, hidden_size, num_prefix_tokens=0, endpoint=True
 ):
-    """Returns fixed 2-D position embeddings of sines and cosines.
+    """Computes fixed 2-D sine-cosine position embeddings.
 
     The channels are sines and cosines of the column, then of the row, at
     `hidden_size / 4` frequencies from 1 down to 1e-4.
@@ -295,14 +300,15 @@ def sincos_positions(
     Args:
         grid_size: `(rows, columns)` of patches, integers or scalar tensors.
         hidden_size: Integer, a multiple of 4.
-        num_prefix_tokens: Integer. Tokens before the patches, whose
+        num_prefix_tokens: Integer. Number of tokens before the patches, whose
             embeddings are zero.
         endpoint: Boolean. Whether 1e-4 is the last frequency, as in
-            big_vision, or the first one left out, as in MAE.
+            big_vision, or is excluded, as in MAE.
 
     Returns:
-        Array of shape `(1, num_prefix_tokens + rows * columns, hidden_size)`;
-        a tensor if the grid is one.
+        NumPy array of shape
+        `(1, num_prefix_tokens + rows * columns, hidden_size)`; a tensor if
+        `grid_size` contains tensors.
 
     Raises:
         ValueError: if `hidden_size` is not a multiple of 4.
@@ -328,26 +334,28 @@ def sincos_positions(
 
 @keras.saving.register_keras_serializable("keras_vit")
 class RelativePositionEmbs(keras.Layer):
-    """Returns embeddings of the offsets between patches, for attention.
+    """Returns learned embeddings of the offsets between patches, for attention.
 
-    Patches are counted row by row, p = 0, 1, ...; for every pair of them the
-    offset p_query - p_key has a learned embedding. `MultiHeadAttention` and
-    `TransformerBlock` take the output as `relative`: its product with the
-    queries is added to the logits before the softmax. From "An Image is Worth
-    16x16 Words", Appendix D.4 (https://arxiv.org/abs/2010.11929), which does
-    not specify two things. Here the heads share the embeddings, as in
+    Patches are numbered in row-major order, p = 0, 1, ..., and each value of
+    the offset p_query - p_key has a learned embedding. `MultiHeadAttention` and
+    `TransformerBlock` take the output as `relative` and add its scaled dot
+    products with the queries to the attention logits. From "An Image is Worth
+    16x16 Words", Appendix D.4 (https://arxiv.org/abs/2010.11929), which leaves
+    two details open. Here all heads share the embeddings, as in
     "Self-Attention with Relative Position Representations"
-    (https://arxiv.org/abs/1803.02155), and tokens before the patches, which
-    have no position, get no term.
+    (https://arxiv.org/abs/1803.02155), and nothing is added to the logits of
+    tokens before the patches, which have no position.
 
     The embeddings are stored for one grid. For another, of any size and aspect
-    ratio, they are arranged by steps in the plane and resampled.
+    ratio, they are arranged by 2-D offset (rows, columns) and resampled.
 
     Args:
-        head_size: Integer. Channels of a head: `hidden_size / num_heads`.
-        grid_size: Integer or `(rows, columns)` of the learned embeddings.
-            None takes the grid that the layer is built with.
-        resampling: Method to resample them; see `AddPositionEmbs`.
+        head_size: Integer. Number of channels per head,
+            `hidden_size / num_heads`.
+        grid_size: Integer or `(rows, columns)`. Grid for which embeddings are
+            learned; None for the grid that the layer is built with.
+        resampling: String. Method to resample the embeddings to another grid;
+            see `AddPositionEmbs`.
 
     Call arguments:
         grid: Tensor of shape `(batch, rows, columns, ...)` that the patches
@@ -357,6 +365,9 @@ class RelativePositionEmbs(keras.Layer):
     Output shape:
         `(batch, 2 * rows * columns - 1, head_size)`, the same for all images,
         the most negative offset first.
+
+    Raises:
+        ValueError: if the size of the grid is unknown.
 
     Example:
 
@@ -423,20 +434,20 @@ class RelativePositionEmbs(keras.Layer):
         return (grid_shape[0], count, self.head_size)
 
     def embedding_variables(self):
-        """Returns the learned variables: `{name: variable}`."""
+        """Returns a dict of the names of the learned variables to them."""
         return {"offsets": self.offsets}
 
     def resample_arrays(self, arrays, grid):
-        """Resamples stored embeddings to the grid that the layer is built
+        """Resamples stored embeddings to the grid that the layer was built
         with.
 
         Args:
-            arrays: Dict of NumPy arrays by the names in
-                `embedding_variables`.
+            arrays: Dict of NumPy arrays with the keys of
+                `embedding_variables()`.
             grid: `(rows, columns)` of the arrays.
 
         Returns:
-            Dict of NumPy arrays of the shapes of the variables.
+            Dict of NumPy arrays with the shapes of the variables.
         """
         offsets = resample_offsets(
             arrays["offsets"], grid, self.built_grid, self.resampling, np
@@ -459,9 +470,9 @@ class RelativePositionEmbs(keras.Layer):
 
 
 def relative_logits(query, relative):
-    """Returns the logits of relative positions, for attention.
+    """Computes the logits of relative positions, for attention.
 
-    They are scaled dot products of queries and offset embeddings, zero for
+    They are scaled dot products of queries and offset embeddings, and zero for
     tokens before the patches.
 
     Args:
@@ -476,9 +487,9 @@ def relative_logits(query, relative):
     num_patches = (num_offsets + 1) // 2
     prefix = length - num_patches
     query = query[:, prefix:] / math.sqrt(query.shape[-1])
-    # With the offsets reversed, the logits of a query's keys 0, 1, ... are
+    # With the offsets reversed, a query's logits for keys 0, 1, ... are
     # consecutive: in row q, key k is at N - 1 - q + k. A column of padding and
-    # a reshape to rows that are one shorter move it to N - 1 + k.
+    # a reshape to rows of the former length move it to N - 1 + k.
     logits = ops.einsum("BTHd,BOd->BHTO", query, ops.flip(relative, axis=1))
     logits = ops.pad(logits, ((0, 0), (0, 0), (0, 0), (0, 1)))
     heads = (ops.shape(logits)[0], logits.shape[1])
@@ -493,7 +504,7 @@ def relative_logits(query, relative):
 
 
 def _save(layer, store):
-    """Saves a layer's position embeddings and their grid in a Keras file, so
+    """Saves a layer's position embeddings with their grid in a Keras file, so
     that they can be loaded for another grid."""
     tables = layer.embedding_variables()
     for name, table in tables.items():
@@ -503,10 +514,11 @@ def _save(layer, store):
 
 
 def _load(layer, store, description):
-    """Loads what `_save` saved, resampled to the layer's grid.
+    """Loads position embeddings from `_save`, resampled to the layer's grid.
 
     Raises:
-        ValueError: if the file has other arrays than the layer.
+        ValueError: if the names of the file's arrays are not those of the
+            layer's variables.
     """
     tables = layer.embedding_variables()
     found = set(store.keys()) - {"grid_size"}

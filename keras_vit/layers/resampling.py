@@ -1,8 +1,9 @@
 """Resampling of position embeddings to another grid of patches.
 
-Every published method is linear and separable: one small matrix (new, old) for
-the rows and one for the columns. NumPy computes them in float64 where the sizes
-are integers, the backend where a size is known only when the graph runs.
+Every published method is linear and separable, so it consists of two small
+matrices (new, old), one for the rows and one for the columns. NumPy computes
+them in float64 if the sizes are integers; the backend computes them in float32
+if a size is known only when the graph runs.
 """
 
 import numpy as np
@@ -10,8 +11,8 @@ from keras import ops
 
 from keras_vit.layers._utils import is_static
 
-# name: (kernel, align_corners, antialias, offset), by the code that uses it. If
-# the grid changes, the offset is added to the new size before dividing by it.
+# name: (interpolation kernel, align_corners, antialias, offset), with the code
+# that uses it. If the grid changes, the scale is old / (new + offset).
 RESAMPLINGS = {
     # vit_jax and big_vision: scipy.ndimage.zoom(order=1) equals it
     "bilinear_align_corners": ("linear", True, False, 0),
@@ -33,12 +34,12 @@ def resample(grid, size, method, xp=ops):
 
     Args:
         grid: Array of shape `(rows, columns, channels)`.
-        size: New `(rows, columns)`: integers, or scalar tensors.
-        method: A key of `RESAMPLINGS`.
+        size: New `(rows, columns)`, integers or scalar tensors.
+        method: String. A key of `RESAMPLINGS`.
         xp: `keras.ops`, or `numpy` for NumPy arrays.
 
     Returns:
-        Array of shape `(*size, channels)` and of the same dtype.
+        Array of shape `(*size, channels)` with the dtype of `grid`.
     """
     *_, offset = RESAMPLINGS[method]
     if offset:
@@ -64,15 +65,16 @@ def resample_embedding(
             hidden_size)` for the grid `source_grid`.
         source_grid: `(rows, columns)` of the array.
         target_grid: New `(rows, columns)`.
-        method: A key of `RESAMPLINGS`.
-        num_prefix_tokens: Integer. Number of leading rows to keep unchanged.
+        method: String. A key of `RESAMPLINGS`.
+        num_prefix_tokens: Integer. Number of tokens before the patches, whose
+            embeddings are not changed.
 
     Returns:
-        The array for the new grid, of the same dtype; unchanged if the grids
-        are equal.
+        Array for the new grid, with the same dtype; `embedding` itself if the
+        grids are equal.
 
     Raises:
-        ValueError: if the array is not for the grid `source_grid`.
+        ValueError: if the shape of the array is not that for `source_grid`.
     """
     length = num_prefix_tokens + source_grid[0] * source_grid[1]
     if embedding.shape[:2] != (1, length):
@@ -91,16 +93,16 @@ def resample_embedding(
 
 
 def resample_axis(table, size, method, xp):
-    """Resamples the embeddings of rows, or of columns, to another number.
+    """Resamples the embeddings of rows, or of columns, to another size.
 
     Args:
         table: Array of shape `(old_size, channels)`.
-        size: New size: an integer, or a scalar tensor.
-        method: A key of `RESAMPLINGS`.
+        size: New size, an integer or a scalar tensor.
+        method: String. A key of `RESAMPLINGS`.
         xp: `keras.ops`, or `numpy` for NumPy arrays.
 
     Returns:
-        Array of shape `(size, channels)` and of the same dtype.
+        Array of shape `(size, channels)` with the dtype of `table`.
     """
     if isinstance(size, int) and size == table.shape[0]:
         return table
@@ -112,27 +114,28 @@ def resample_axis(table, size, method, xp):
 
 
 def resample_offsets(offsets, source_grid, target_grid, method, xp):
-    """Resamples the embeddings of 1-dimensional offsets to another grid.
+    """Resamples the embeddings of 1-D offsets between patches to another grid.
 
-    Patches are counted row by row, so an offset stands for one or two steps
-    in the plane: `down * columns + right` with `right` of either sign. The
-    table is arranged by such steps, resampled in the plane, and read back:
-    where two steps have the same offset, as the mean over all pairs of
-    patches at that distance.
+    Patches are numbered in row-major order, so the 1-D offset of two patches is
+    `down * columns + right`, where `right` may be negative: it stands for one
+    or two 2-D offsets `(down, right)`. The embeddings are arranged by 2-D
+    offset, resampled, and converted back to 1-D offsets: where two 2-D offsets
+    have the same 1-D offset, as the mean weighted by the number of pairs of
+    patches that have each.
 
     Args:
         offsets: Array of shape `(2 * rows * columns - 1, channels)` for the
             grid `source_grid`, the most negative offset first.
         source_grid: `(rows, columns)` of the array.
-        target_grid: New `(rows, columns)`: integers, or scalar tensors.
-        method: A key of `RESAMPLINGS`.
+        target_grid: New `(rows, columns)`, integers or scalar tensors.
+        method: String. A key of `RESAMPLINGS`.
         xp: `keras.ops`, or `numpy` for NumPy arrays.
 
     Returns:
-        The array for the new grid, of the same dtype.
+        Array for the new grid, with the same dtype.
 
     Raises:
-        ValueError: if the array is not for the grid `source_grid`.
+        ValueError: if the shape of the array is not that for `source_grid`.
     """
     rows, columns = source_grid
     if offsets.shape[0] != 2 * rows * columns - 1:
@@ -179,9 +182,9 @@ def resampling_matrix(old, new, method, offset=0):
 
     Args:
         old: Integer. Size of the axis.
-        new: New size: an integer, or a scalar tensor.
-        method: A key of `RESAMPLINGS`.
-        offset: Number that is added to `new` before the scale is computed.
+        new: New size, an integer or a scalar tensor.
+        method: String. A key of `RESAMPLINGS`.
+        offset: Number added to `new` to compute the scale.
 
     Returns:
         A float64 NumPy array if `new` is an integer, else a float32 tensor.
@@ -198,8 +201,9 @@ def resampling_matrix(old, new, method, offset=0):
     else:
         scale = old / (length + offset)
         centre = (index + 0.5) * scale - 0.5
-    # Antialiasing widens the kernel when shrinking and leaves out taps beyond
-    # the border; without it, two taps beyond each border repeat the border.
+    # With antialiasing, the kernel is wider when shrinking, and there are no
+    # taps beyond the border. Without it, two taps beyond each border repeat the
+    # value at the border.
     width = xp.maximum(scale, 1) if antialias else 1
     num_border_taps = 0 if antialias else 2
     taps = xp.arange(-num_border_taps, old + num_border_taps, dtype=dtype)
@@ -215,7 +219,7 @@ def resampling_matrix(old, new, method, offset=0):
 
 
 def _grid_changes(old, new):
-    """Returns 1 if the grid changes, else 0: a number, or a tensor."""
+    """Returns 1 if the grid changes and otherwise 0, as a number or tensor."""
     if is_static(new):
         return int(tuple(old) != tuple(new))
     unequal = ops.logical_or(new[0] != old[0], new[1] != old[1])
@@ -227,8 +231,10 @@ def _linear(x, a, xp):
 
 
 def _cubic(x, a, xp):
-    """Keys' cubic convolution kernel. PyTorch has a = -0.75, and -0.5 with
-    antialiasing."""
+    """Computes Keys' cubic convolution kernel.
+
+    PyTorch uses a = -0.75, and -0.5 with antialiasing.
+    """
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * a
     return xp.where(x < 1, near, xp.where(x < 2, far, xp.zeros_like(x)))

@@ -15,12 +15,13 @@ from keras_vit.layers._utils import is_static
 
 @keras.saving.register_keras_serializable("keras_vit")
 class StdConv2D(keras.Layer):
-    """Convolves with a standardised kernel (weight standardisation), no bias.
+    """Applies a 2-D convolution with weight standardisation and without bias.
 
     Each filter is shifted and scaled to mean 0 and variance 1 over its rows,
-    columns and input channels. The variable holds the kernel before that; its
-    statistics are computed in float32 at least, also under mixed precision.
-    Channels come last whatever Keras's `image_data_format`.
+    columns and input channels. The variable stores the kernel before
+    standardisation, whose mean and variance are computed in at least float32,
+    also under mixed precision. Channels are last, regardless of Keras's
+    `image_data_format`.
 
     From "Micro-Batch Training with Batch-Channel Normalization and Weight
     Standardization" (https://arxiv.org/abs/1903.10520), as in BiT
@@ -28,13 +29,13 @@ class StdConv2D(keras.Layer):
 
     Args:
         filters: Integer. Number of output channels.
-        kernel_size: Integer or `(rows, columns)`.
-        strides: Integer or `(rows, columns)`.
-        padding: "same" (as TensorFlow pads: an odd number of zeros has one
-            more at the bottom and the right), "symmetric" (half a kernel on
-            each side whatever the stride) or "valid" (none).
+        kernel_size: Integer or `(rows, columns)`. Size of the kernel.
+        strides: Integer or `(rows, columns)`. Strides of the convolution.
+        padding: String. "same" (TensorFlow's: of an odd number of zeros, one
+            more is at the bottom or right), "symmetric" (half a kernel on each
+            side, regardless of the strides) or "valid" (none).
         epsilon: Float above 0. Added to the denominator.
-        epsilon_place: "std" divides by `std + epsilon`
+        epsilon_place: String. "std" divides by `std + epsilon`
             (google-research/vision_transformer), "variance" by
             `sqrt(variance + epsilon)` (BiT, timm).
 
@@ -42,7 +43,9 @@ class StdConv2D(keras.Layer):
         inputs: Tensor of shape `(batch, height, width, channels)`.
 
     Output shape:
-        `(batch, new_height, new_width, filters)`
+        `(batch, ceil(height / strides), ceil(width / strides), filters)`; with
+        "valid" padding, `height - kernel_size + 1` in place of `height`, and
+        `width` likewise.
 
     Raises:
         ValueError: if an argument is wrong, or the number of channels is
@@ -97,7 +100,7 @@ class StdConv2D(keras.Layer):
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
 
     def standardised_kernel(self):
-        """Returns the kernel that a call convolves with."""
+        """Computes the standardised kernel, with which a call convolves."""
         kernel = ops.convert_to_tensor(self.kernel)
         dtype = keras.backend.result_type(kernel.dtype, "float32")
         kernel = ops.cast(kernel, dtype)
@@ -122,7 +125,7 @@ class StdConv2D(keras.Layer):
         )
 
     def _pointwise_conv(self, inputs, kernel):
-        """Computes a matrix product, which is faster than a convolution."""
+        """Computes a 1 x 1 convolution as a matrix product, which is faster."""
         if self.strides != (1, 1):
             inputs = inputs[:, :: self.strides[0], :: self.strides[1]]
         pixels = ops.reshape(inputs, (-1, inputs.shape[-1]))
@@ -154,21 +157,22 @@ class StdConv2D(keras.Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class GroupNorm(keras.Layer):
-    """Normalises groups of channels over rows, columns and the group.
+    """Applies group normalisation over rows, columns and groups of channels.
 
-    Computes what Keras's `GroupNormalization` does, with the same weights, in
-    two steps: a mean over rows and columns for each channel, then the means
-    over the groups, which is faster than reshaping the images. Each group's
-    mean is subtracted before values are squared, so that the result is exact
-    where the mean is large. Statistics are computed in float32 at least.
-    Channels come last.
+    The result and the weights are those of Keras's `GroupNormalization`. Means
+    are computed in two steps, for each channel over rows and columns and then
+    over the group, which is faster than reshaping the images. Each group's mean
+    is subtracted before values are squared, so that the result is accurate
+    where the mean is large. Statistics are computed in at least float32.
+    Channels are last.
 
     From "Group Normalization" (https://arxiv.org/abs/1803.08494).
 
     Args:
-        groups: Integer. It must divide the number of channels.
-        epsilon: Float above 0. It has no default: 1e-6 in
-            google-research/vision_transformer, 1e-5 in BiT and timm.
+        groups: Integer. Number of groups, which must divide the number of
+            channels.
+        epsilon: Float above 0. Added to the variance. It has no default: 1e-6
+            in google-research/vision_transformer, 1e-5 in BiT and timm.
         gamma_initializer: Keras initializer of the scales.
 
     Call arguments:
@@ -178,7 +182,7 @@ class GroupNorm(keras.Layer):
         That of `inputs`.
 
     Raises:
-        ValueError: if `groups` does not divide the channels.
+        ValueError: if `groups` does not divide the number of channels.
     """
 
     def __init__(
@@ -216,7 +220,7 @@ class GroupNorm(keras.Layer):
         x = ops.cast(inputs, dtype)
         # Without this, the mean of squares minus the squared mean has no
         # correct digits where the mean is large. Subtracting a constant from a
-        # group does not change the output: no gradient needed.
+        # group does not change the output, so no gradient is needed.
         mean = self._mean_over_groups(ops.mean(x, axis=(1, 2)))
         x = x - ops.stop_gradient(mean)
         # The remaining mean is the rounding error of the first.
@@ -228,7 +232,7 @@ class GroupNorm(keras.Layer):
         return ops.cast(x, inputs.dtype)
 
     def _mean_over_groups(self, means):
-        """Averages means of channels (B, C) over groups: (B, 1, 1, C)."""
+        """Averages means of channels (B, C) over groups, as (B, 1, 1, C)."""
         channels = means.shape[-1]
         size = channels // self.groups
         means = ops.reshape(means, (-1, self.groups, size))
@@ -255,16 +259,16 @@ class GroupNorm(keras.Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MaxPool2D(keras.Layer):
-    """Pools by the maximum, with the paddings of published ResNets.
+    """Applies 2-D max pooling with the paddings of published ResNets.
 
     Padding with zeros and with minus infinity differ where values can be
-    negative, as in BiT's root, which has no ReLU. Channels come last whatever
-    Keras's `image_data_format`.
+    negative, as in BiT's root, which has no ReLU. Channels are last, regardless
+    of Keras's `image_data_format`.
 
     Args:
-        pool_size: Integer or `(rows, columns)`.
-        strides: Integer or `(rows, columns)`.
-        padding: "same" (as TensorFlow pads, with minus infinity), "symmetric"
+        pool_size: Integer or `(rows, columns)`. Size of the window.
+        strides: Integer or `(rows, columns)`. Strides of the window.
+        padding: String. "same" (TensorFlow's, with minus infinity), "symmetric"
             (half a window of minus infinity on each side) or "zeros" (half a
             window of zeros on each side: BiT).
 
@@ -320,29 +324,30 @@ class MaxPool2D(keras.Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class ResidualUnit(CompositeLayer):
-    """Applies a bottleneck unit of the hybrids' ResNet or of BiT's.
+    """Applies a residual bottleneck unit, as in the hybrids' ResNet or in BiT.
 
-    Three convolutions, 1 x 1, 3 x 3 and 1 x 1, with a residual, group norms
-    and standardised kernels. From "Deep Residual Learning"
-    (https://arxiv.org/abs/1512.03385, Section 4.1); with the norms first from
+    The unit has three convolutions, 1 x 1, 3 x 3 and 1 x 1, with group norms
+    and standardised kernels, and a shortcut. From "Deep Residual Learning"
+    (https://arxiv.org/abs/1512.03385, Section 4.1); with `preactivation`, from
     "Identity Mappings in Deep Residual Networks"
-    (https://arxiv.org/abs/1603.05027) as in BiT
+    (https://arxiv.org/abs/1603.05027), as in BiT
     (https://arxiv.org/abs/1912.11370).
 
     Args:
-        filters: Integer. Number of channels between the convolutions; the
+        filters: Integer. Number of channels between the convolutions. The
             output has four times as many.
         strides: Integer. Stride of the 3 x 3 convolution.
         projects: Boolean. Whether the shortcut is a 1 x 1 convolution, which
-            is needed where size or channels change.
+            is needed where the size or the number of channels changes.
         preactivation: Boolean. Whether norm and ReLU come before each
             convolution (BiT; the shortcut has no norm of its own) or after it
             (the hybrids; the residual branch is initially zero).
         groups: Integer. Number of groups of the norms.
-        group_norm_epsilon: Float above 0. See `GroupNorm`.
+        group_norm_epsilon: Float above 0. `epsilon` of `GroupNorm`.
         std_epsilon: Float above 0. `epsilon` of `StdConv2D`.
-        std_epsilon_place: "std" or "variance": `epsilon_place` of `StdConv2D`.
-        conv_padding: "same" or "symmetric": `padding` of `StdConv2D`.
+        std_epsilon_place: String, "std" or "variance". `epsilon_place` of
+            `StdConv2D`.
+        conv_padding: String, "same" or "symmetric". `padding` of `StdConv2D`.
 
     Call arguments:
         inputs: Tensor of shape `(batch, height, width, channels)`.
@@ -388,7 +393,7 @@ class ResidualUnit(CompositeLayer):
         self.conv_2 = self._conv(filters, 3, "conv_2", strides)
         self.norm_2 = self._norm("norm_2")
         self.conv_3 = self._conv(4 * filters, 1, "conv_3")
-        # Zeros after the last convolution: the branch is initially zero.
+        # A scale of zeros makes the residual branch initially zero.
         self.norm_3 = self._norm("norm_3", "ones" if preactivation else "zeros")
         self.conv_proj = self.norm_proj = None
         if projects:
@@ -448,7 +453,7 @@ class ResidualUnit(CompositeLayer):
         return self._post_activation(inputs)
 
     def _post_activation(self, x):
-        """As in vit_jax/models_resnet.py."""
+        """Applies norms after convolutions, as in vit_jax/models_resnet.py."""
         shortcut = x
         if self.projects:
             shortcut = self.norm_proj(self.conv_proj(x))
@@ -458,7 +463,10 @@ class ResidualUnit(CompositeLayer):
         return ops.relu(x + shortcut)
 
     def _pre_activation(self, x):
-        """As in BiT: the projection's input is normalised, not its output."""
+        """Applies norms before convolutions, as in BiT.
+
+        The projection's input is normalised, not its output.
+        """
         shortcut = x
         x = ops.relu(self.norm_1(x))
         if self.projects:
@@ -489,11 +497,12 @@ class ResidualUnit(CompositeLayer):
 
 
 def _pad(x, kernel_size, strides, padding, value=0.0):
-    """Pads images, and returns the padding that the operation has to add.
+    """Pads images for a convolution or pooling.
 
-    That is "valid", or "same" where padding by the operation costs no copy or
-    the size is known only when the graph runs. Padding here keeps PyTorch's
-    memory order for the convolution; its own "same" does not.
+    Images are not padded here where "same" padding by the operation needs no
+    copy, or where their size is known only when the graph runs. Otherwise they
+    are, since with PyTorch this keeps the memory layout of the images, which
+    the operation's own "same" padding does not.
 
     Args:
         x: Images of shape `(batch, height, width, channels)`.
@@ -503,7 +512,8 @@ def _pad(x, kernel_size, strides, padding, value=0.0):
         value: Float. Value to pad with.
 
     Returns:
-        `(images, padding)`
+        `(images, padding)`: the images, and the operation's `padding` argument,
+        "valid" or "same".
     """
     if padding == "valid":
         return x, "valid"
@@ -526,15 +536,18 @@ def _pad(x, kernel_size, strides, padding, value=0.0):
 
 
 def _same_padding(size, kernel, stride):
-    """Returns TensorFlow's (before, after), which is one more after if odd."""
+    """Returns TensorFlow's "same" padding of one axis, `(before, after)`.
+
+    If the total is odd, `after` is larger by one.
+    """
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
 
 def _window_output_shape(layer, shape, kernel_size, strides, valid=False):
-    """Returns `(batch, height, width)` of the output of a strided window.
+    """Returns `(batch, height, width)` of a convolution's or pooling's output.
 
-    It is the same for "same" and symmetric padding.
+    It is equal for "same" and symmetric padding.
     """
     _checks.check_rank(layer, shape, "(batch, height, width, channels)")
     batch, *size, _ = shape

@@ -8,17 +8,17 @@ from keras_vit import _checks
 
 @keras.saving.register_keras_serializable("keras_vit")
 class ClassToken(keras.Layer):
-    """Inserts learned tokens into a sequence: class token or registers.
+    """Inserts learned tokens into a sequence: a class token or registers.
 
-    The class token is one token at the front, initially zero, whose output the
-    head reads ("An Image is Worth 16x16 Words", Section 3.1,
+    The class token is one token at the front, initially zero, whose output is
+    the input of the head ("An Image is Worth 16x16 Words", Section 3.1,
     https://arxiv.org/abs/2010.11929). Registers are several tokens after it
     whose outputs are discarded ("Vision Transformers Need Registers",
     https://arxiv.org/abs/2309.16588): `ClassToken(4, index=1)`.
 
     Args:
         num_tokens: Integer. Number of tokens to insert.
-        index: Integer. Number of tokens of the sequence that stay before them.
+        index: Integer. Number of tokens before the inserted ones.
         initializer: Keras initializer of the tokens.
 
     Call arguments:
@@ -26,6 +26,9 @@ class ClassToken(keras.Layer):
 
     Output shape:
         `(batch, length + num_tokens, hidden_size)`
+
+    Raises:
+        ValueError: if `inputs` has fewer than `index` tokens.
 
     Example:
 
@@ -48,8 +51,8 @@ class ClassToken(keras.Layer):
         )
 
     def call(self, inputs):
-        # Under mixed precision the variable and the inputs can differ in
-        # precision; the outputs have that of the inputs.
+        # Under mixed precision, variable and inputs can differ in precision;
+        # the outputs have that of the inputs.
         tokens = ops.broadcast_to(
             ops.cast(self.tokens, inputs.dtype),
             (ops.shape(inputs)[0], *self.tokens.shape[1:]),
@@ -79,16 +82,16 @@ class ClassToken(keras.Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MaskToken(keras.Layer):
-    """Replaces masked patches by one learned vector.
+    """Replaces masked patches with one learned vector.
 
     From "BEiT: BERT Pre-Training of Image Transformers", Section 2.3
-    (https://arxiv.org/abs/2106.08254). DINOv2's checkpoints have one too.
-    Without a mask nothing is replaced, and the token gets no gradient.
+    (https://arxiv.org/abs/2106.08254). DINOv2's checkpoints contain one, too.
+    Without a mask, nothing is replaced, and the vector gets no gradient.
 
     Call arguments:
         inputs: Tokens of shape `(batch, length, hidden_size)`.
         masked: Tensor of shape `(batch, length)`, 1 or True where a token is
-            replaced; None replaces none.
+            to be replaced; None for no mask.
 
     Output shape:
         That of `inputs`.
@@ -113,21 +116,24 @@ class MaskToken(keras.Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Pooling(keras.Layer):
-    """Pools the tokens of an image to one vector.
+    """Pools the tokens of an image into one vector.
 
     Args:
-        mode: "token" (one token), "gap" (the mean over the patches),
+        mode: String. "token" (one token), "gap" (mean of the patches),
             "token_gap" (both, concatenated: DINOv2's classifier) or
             "first_patch" (the token of the top left patch: big_vision's
             `pool_type="0"`).
-        index: Integer. Index of the token that "token" and "token_gap" take.
+        index: Integer. Index of the token for "token" and "token_gap".
         num_prefix_tokens: Integer. Number of tokens before the patches.
 
     Call arguments:
         inputs: Tokens of shape `(batch, length, hidden_size)`.
 
     Output shape:
-        `(batch, hidden_size)`, or twice as wide for "token_gap".
+        `(batch, hidden_size)`, or `(batch, 2 * hidden_size)` for "token_gap".
+
+    Raises:
+        ValueError: if `inputs` has too few tokens.
     """
 
     def __init__(self, mode="token", index=0, num_prefix_tokens=0, **kwargs):

@@ -1,4 +1,4 @@
-"""Options of the architectures with their defaults, and the named variants."""
+"""Options of the architectures and their defaults, and the named variants."""
 
 import dataclasses
 import difflib
@@ -27,7 +27,7 @@ POSITION_PREFIXES = ("all", "class", "none")
 
 
 def option(default, doc):
-    """Declare a field of a config: its default and its documentation."""
+    """Declares a field of a config with its default and its documentation."""
     return dataclasses.field(default=default, metadata={"doc": doc})
 
 
@@ -36,149 +36,159 @@ class ViTConfig:
     """Architecture of a Vision Transformer; see `VisionTransformer`.
 
     The defaults are those of google-research/vision_transformer; the other
-    values are what timm, Hugging Face, torchvision and big_vision do
-    differently.
+    values are for models of timm, Hugging Face, torchvision and big_vision.
     """
 
     patch_size: tuple = option(
         None,
-        "Integer or `(rows, columns)`, in pixels. Required without weights.",
+        "Integer or `(rows, columns)`, in pixels, or positions of a hybrid's "
+        "feature map. Required without `weights`.",
     )
     hidden_size: int = option(
-        None, "Integer. Channels of a token, D in the paper. Required likewise."
+        None,
+        "Integer. Number of channels of a token, D in the paper. Required "
+        "without `weights`.",
     )
     num_layers: int = option(
-        None, "Integer. Number of encoder blocks. Required likewise."
+        None, "Integer. Number of encoder blocks. Required without `weights`."
     )
     num_heads: int = option(
-        None, "Integer. It must divide `hidden_size`. Required likewise."
+        None,
+        "Integer. Number of attention heads, which must divide `hidden_size`. "
+        "Required without `weights`.",
     )
     mlp_dim: int = option(
         None,
-        "Integer. Width of the MLPs; None for 4 times `hidden_size`.",
+        "Integer. Width of the MLPs' hidden layers; None for 4 times "
+        "`hidden_size`.",
     )
     pooling: str = option(
         None,
-        '"token" (the class token), "gap" (mean of the patches), "token_gap" '
-        '(both concatenated: DINOv2\'s classifier), "first_patch" (the token '
-        'of the top left patch: big_vision\'s `pool_type="0"`, whose files '
-        'have the arrays of "gap"), "map" (attention pooling), or None. With '
-        '`include_top`, None is "token", or "gap" without a class token; '
-        "otherwise None is no pooling.",
+        'String. "token" (the class token), "gap" (mean of the patches), '
+        '"token_gap" (both, concatenated: DINOv2\'s classifier), '
+        '"first_patch" (the token of the top left patch: big_vision\'s '
+        '`pool_type="0"`, whose checkpoints have the same arrays as for '
+        '"gap"), "map" (attention pooling), or None. With `include_top`, None '
+        'means "token", or "gap" without a class token; otherwise it means no '
+        "pooling.",
     )
     representation_size: int = option(
         None,
         "Integer. Width of the tanh layer `pre_logits` before the head, which "
-        "the paper has in pre-training; None for no such layer.",
+        "the paper uses in pre-training; None for no such layer.",
     )
     class_token: bool = option(
         None,
-        "Boolean. Whether there is a class token. None is True, unless "
-        "`pooling` is one that does not use it.",
+        "Boolean. Whether to have a class token. None means True, unless "
+        '`pooling` is "gap", "first_patch" or "map", which do not use it.',
     )
     num_registers: int = option(
         0, "Integer. Number of register tokens after the class token."
     )
     distillation: bool = option(
         False,
-        "Boolean. Whether to have DeiT's distillation token; with a head, the "
-        "output is the mean of the two tokens' heads.",
+        "Boolean. Whether to have DeiT's distillation token. With a head, the "
+        "output is then the mean of the outputs of both tokens' heads.",
     )
     mask_token: bool = option(
-        False, "Boolean. Whether to store a token for masked patches."
+        False,
+        "Boolean. Whether to store the vector for masked patches that DINOv2's "
+        "checkpoints contain. It does not affect the output.",
     )
     position_embedding: str = option(
         "learned",
-        '"learned" (also called "learned_1d"), "learned_2d", "relative", '
-        '"sincos2d" or "none": the variants of the paper\'s Appendix D.4 and '
-        "big_vision's fixed one. See `AddPositionEmbs` and "
+        'String. "learned" (also called "learned_1d"), "learned_2d", '
+        '"relative", "sincos2d" or "none": those of the paper\'s Appendix D.4 '
+        "and big_vision's fixed embeddings. See `AddPositionEmbs` and "
         "`RelativePositionEmbs`.",
     )
     position_placement: str = option(
         None,
-        'Where positions are added: "stem" (once before the blocks), '
-        '"every_layer" (before every block, separate embeddings) or '
+        'String. Where position embeddings are added: "stem" (once before the '
+        'blocks), "every_layer" (before every block, separate embeddings) or '
         '"every_layer_shared" (before every block, the same embeddings). None '
-        'is "stem", and "every_layer" for relative positions, which are part '
-        "of every block's attention. Ignored if `position_embedding` is "
+        'means "stem", or "every_layer" for relative positions, which are '
+        "part of every block's attention. Ignored if `position_embedding` is "
         '"none".',
     )
     position_prefix: str = option(
         "all",
-        "Which tokens before the patches have a position embedding: "
+        "String. Which tokens before the patches have a position embedding: "
         '"all", "class" (registers have none: DINOv2) or "none" (big_vision '
-        "and timm's `no_embed_class`). Relative positions are of patches "
-        "alone.",
+        "and timm's `no_embed_class`). Only patches have relative positions.",
     )
     grid_size: tuple = option(
         None,
-        "`(rows, columns)` of the learned positions. None takes that of "
-        "`input_shape`; if this is unknown, that of `weights`, else that of "
-        "224 x 224 pixels.",
+        "`(rows, columns)` of patches for which position embeddings are "
+        "learned. None takes the grid of `input_shape`; if its size is None, "
+        "that of `weights`, or else that of 224 x 224 pixels.",
     )
     resampling: str = option(
         "bilinear_align_corners",
-        "How positions are fitted to another grid. See `AddPositionEmbs`.",
+        "String. Method to resample position embeddings to another grid; see "
+        "`AddPositionEmbs`.",
     )
     patch_bias: bool = option(
         True, "Boolean. Whether the patch embedding has a bias."
     )
     pre_norm: bool = option(
-        False, "Boolean. Whether tokens are normalised before the blocks."
+        False, "Boolean. Whether to normalise tokens before the first block."
     )
     qkv_bias: bool = option(
-        True, "Boolean. Whether query, key and value have a bias."
+        True,
+        "Boolean. Whether the query, key and value projections have a bias.",
     )
     qk_norm: bool = option(
-        False, "Boolean. Whether queries and keys are normalised."
+        False, "Boolean. Whether to normalise queries and keys."
     )
     layer_scale: float = option(
         None,
-        "Float. Initial value of the factors of `LayerScale`; None for no "
-        "such layers.",
+        "Float above 0. Initial value of the factors of `LayerScale`; None "
+        "for no `LayerScale`.",
     )
     activation: str = option(
         "gelu_tanh",
-        '"gelu_tanh" (Google\'s weights), "gelu" (exact: PyTorch\'s weights), '
-        '"quick_gelu", or the name of a Keras activation.',
+        'String. "gelu_tanh" (Google\'s weights), "gelu" (exact: PyTorch\'s '
+        'weights), "quick_gelu", "swiglu", or the name of a Keras activation; '
+        "see `MlpBlock`.",
     )
     norm_epsilon: float = option(
         1e-6,
-        "Float. Epsilon of every layer norm; 1e-12 in some of Hugging Face's "
-        "weights.",
+        "Float above 0. Epsilon of every layer norm; 1e-12 in some of Hugging "
+        "Face's weights.",
     )
     final_norm: str = option(
         "before_pooling",
-        '"before_pooling" (layer `encoder_norm`, on all tokens), '
-        '"after_pooling" (layer `head_norm`, as in timm\'s average pooling) '
-        'or "none".',
+        'String. Where the last layer norm is: "before_pooling" (layer '
+        '`encoder_norm`, on all tokens), "after_pooling" (layer `head_norm`, '
+        'as in timm\'s average pooling) or "none".',
     )
     dropout: float = option(
         0.0,
-        "Float in [0, 1). After the positions, the attention and both dense "
-        "layers of the MLP.",
+        "Float in [0, 1). Dropout rate after the position embeddings, after "
+        "the attention and after both dense layers of the MLP.",
     )
     attention_dropout: float = option(
-        0.0, "Float in [0, 1). On attention probabilities."
+        0.0, "Float in [0, 1). Dropout rate of the attention probabilities."
     )
     drop_path: float = option(
         0.0,
-        "Float in [0, 1). Stochastic depth in the last block; the rate grows "
-        "linearly from 0 in the first.",
+        "Float in [0, 1). Stochastic depth rate of the last block; the rate "
+        "grows linearly from 0 in the first block.",
     )
     remat: bool = option(
         False,
-        "Boolean. Whether training recomputes the blocks for the gradients "
-        "instead of storing their activations.",
+        "Boolean. Whether training recomputes the blocks' activations for the "
+        "gradients instead of storing them.",
     )
     pad_to_patch: bool = option(
         False,
-        "Boolean. Whether to accept images that the patch does not divide, "
-        "adding zeros at the bottom and at the right.",
+        "Boolean. Whether to pad images whose size is no multiple of the patch "
+        "size with zeros at the bottom and at the right.",
     )
 
     def __post_init__(self):
-        check_given(
+        check_required(
             self, ("patch_size", "hidden_size", "num_layers", "num_heads")
         )
         hidden_size = _checks.positive_int("hidden_size", self.hidden_size)
@@ -261,8 +271,8 @@ class ViTConfig:
 
     @property
     def prefix_tokens(self):
-        """`{layer name: (number of tokens, has a position embedding)}` of
-        the tokens before the patches, in order."""
+        """Tokens before the patches, in order, as a dict `{layer name: (number
+        of tokens, whether they have a position embedding)}`."""
         counts = {
             "class_token": int(self.class_token),
             "distillation_token": int(self.distillation),
@@ -281,13 +291,16 @@ class ViTConfig:
 
 
 def resolve(config_class, explicit, inferred):
-    """Build a config: the explicit value, else the checkpoint's, else the
-    default.
+    """Builds a config from explicit values, else inferred ones, else defaults.
 
     Args:
         config_class: Class, such as `ViTConfig`.
-        explicit: Dict of the caller's arguments; None is as if not given.
-        inferred: Dict of arguments that a checkpoint implies; may hold others.
+        explicit: Dict of the caller's arguments; None means unspecified.
+        inferred: Dict of arguments inferred from a checkpoint. Those that are
+            no fields of the config are ignored.
+
+    Returns:
+        An instance of `config_class`.
     """
     values = {}
     for name in field_names(config_class):
@@ -299,17 +312,20 @@ def resolve(config_class, explicit, inferred):
 
 
 def resolve_vit(explicit, inferred, include_top):
-    """Build the `ViTConfig` of a model, without `grid_size`.
+    """Builds the `ViTConfig` of a model, without `grid_size`.
 
     Args:
         explicit: As in `resolve`.
         inferred: As in `resolve`; empty without a checkpoint.
         include_top: Boolean. Whether the model has a head.
+
+    Returns:
+        A `ViTConfig`.
     """
     explicit = {k: v for k, v in explicit.items() if v is not None}
     inferred = dict(inferred)
-    # These depend on the new model: the size of its images, and whether its
-    # output is the pooled vector, pre_logits or all tokens.
+    # These depend on the new model: on the size of its images, and on whether
+    # its output is the pooled vector, pre_logits or all tokens.
     for name in ("grid_size", "representation_size"):
         inferred.pop(name, None)
     explicit.pop("grid_size", None)
@@ -321,7 +337,7 @@ def resolve_vit(explicit, inferred, include_top):
         inferred.pop("pooling", None)
         if explicit.get("pooling") is None and inferred:
             final_norm = explicit.get("final_norm") or inferred["final_norm"]
-            if final_norm == "after_pooling":  # after the checkpoint's pooling
+            if final_norm == "after_pooling":  # and there is no pooling
                 explicit["final_norm"] = "none"
     elif "pooling" not in {**inferred, **explicit}:
         explicit["pooling"] = (
@@ -331,7 +347,7 @@ def resolve_vit(explicit, inferred, include_top):
 
 
 def resolve_input_shape(input_shape, input_tensor):
-    """Return the checked shape of the model's images; None if unspecified."""
+    """Returns the checked shape of the model's images; None if unspecified."""
     if input_tensor is not None:
         if not keras.utils.is_keras_tensor(input_tensor):
             raise ValueError(
@@ -375,9 +391,9 @@ def _check_shape(name, shape):
 
 
 def resolve_classes(include_top, classes, inferred, checkpoint):
-    """Return the number of classes; None if there is no head."""
+    """Returns the number of classes; None if there is no head."""
     if include_top not in (True, False):
-        # The first positional argument, which differs in other packages.
+        # The first positional argument has another meaning in other packages.
         raise ValueError(
             "`include_top` must be True or False. Received: include_top="
             f"{include_top!r}. Give all arguments by name, such as "
@@ -397,7 +413,8 @@ def resolve_classes(include_top, classes, inferred, checkpoint):
     return classes
 
 
-# Names that timm, keras-hub and vit-keras have for our arguments.
+# Argument names of timm, keras-hub and vit-keras, and the corresponding ones
+# of this package.
 FOREIGN_ARGUMENT_NAMES = {
     "num_classes": "classes",
     "num_labels": "classes",
@@ -422,12 +439,15 @@ FOREIGN_ARGUMENT_NAMES = {
 
 
 def check_arguments(function, names, accepted):
-    """Raise a TypeError for an unknown argument, with the name it may mean.
+    """Checks the names of a function's arguments.
 
     Args:
         function: String. Name of the function.
         names: Names of the arguments that it received.
         accepted: Names of the arguments that it takes.
+
+    Raises:
+        TypeError: if a name is unknown, with a suggestion.
     """
     for name in names:
         if name not in accepted:
@@ -439,11 +459,14 @@ def check_arguments(function, names, accepted):
 
 
 def takes_fields_of(*config_classes):
-    """Decorate a function whose `**architecture` are the fields of configs.
+    """Returns a decorator that makes the fields of configs arguments.
 
-    Unknown names are refused. The fields and their defaults become part of
-    the signature, and their documentation takes the place of the line
-    `{architecture}` in the docstring.
+    The decorated function receives them as `**architecture`; other names raise
+    a TypeError. The fields and their defaults become part of its signature, and
+    their documentation replaces the line `{architecture}` in its docstring.
+
+    Args:
+        *config_classes: Dataclasses whose fields are made with `option`.
     """
     fields = {
         field.name: field
@@ -486,12 +509,12 @@ def _field_doc(field):
 
 
 def field_names(config_class):
-    """Return the names of a config's fields."""
+    """Returns the names of a config's fields."""
     return [field.name for field in dataclasses.fields(config_class)]
 
 
-def check_given(config, names):
-    """Raise a ValueError for fields that have no default and are None."""
+def check_required(config, names):
+    """Raises a ValueError if one of the named fields is None."""
     missing = [name for name in names if getattr(config, name) is None]
     if missing:
         raise ValueError(
@@ -519,17 +542,17 @@ class Variant:
     num_heads: int
     mlp_dim: int
     patch_size: int
-    resnet_layers: tuple | None = None  # of a hybrid
+    resnet_layers: tuple | None = None  # units per stage; None: no hybrid
 
     def sizes(self):
-        """Return the arguments of the function that builds the model."""
+        """Returns the arguments of the function that builds the model."""
         values = dataclasses.asdict(self)
         return {name: v for name, v in values.items() if v is not None}
 
 
 # Ti, S: https://arxiv.org/abs/2106.10270, Table 2.
 # B, L, H: https://arxiv.org/abs/2010.11929, Table 1.
-# g, G: https://arxiv.org/abs/2106.04560, Table 2 (which pools with "map").
+# g, G: https://arxiv.org/abs/2106.04560, Table 2 (there with `pooling="map"`).
 # S, B, L with patches of 14: https://arxiv.org/abs/2304.07193 (DINOv2).
 #                   hidden layers heads   mlp patch
 VARIANTS = {
@@ -547,8 +570,8 @@ VARIANTS = {
     "ViTL14": Variant(1024, 24, 16, 4096, 14),
     "ViTg14": Variant(1408, 40, 16, 6144, 14),
     "ViTG14": Variant(1664, 48, 16, 8192, 14),
-    # google-research/vision_transformer, configs/models.py. The patch is one
-    # of the feature map; one position of the root's is 4 x 4 pixels.
+    # google-research/vision_transformer, configs/models.py. Patch sizes are in
+    # positions of the feature map; one position after the root is 4 x 4 pixels.
     "R_ViTTi16": Variant(192, 12, 3, 768, 8, ()),
     "R26ViTS32": Variant(384, 12, 6, 1536, 1, (2, 2, 2, 2)),
     "R26ViTB32": Variant(768, 12, 12, 3072, 1, (2, 2, 2, 2)),
@@ -556,7 +579,8 @@ VARIANTS = {
     "R50ViTL32": Variant(1024, 24, 16, 4096, 1, (3, 4, 6, 3)),
 }
 
-# https://arxiv.org/abs/1912.11370: units of each stage, and the width factor.
+# https://arxiv.org/abs/1912.11370: (number of units of each stage, width
+# factor).
 BIT_VARIANTS = {
     "BiT_R50x1": ((3, 4, 6, 3), 1),
     "BiT_R50x3": ((3, 4, 6, 3), 3),

@@ -1,3 +1,5 @@
+"""Outputs of the layers of a model."""
+
 import keras
 
 from keras_vit.layers import TransformerBlock
@@ -5,26 +7,26 @@ from keras_vit.models.model import Model
 
 
 def feature_extractor(model, names):
-    """Build a model that outputs the features of named layers.
+    """Builds a model that outputs the features of named layers.
 
     The new model shares its weights with `model`. Blocks and `encoder_norm`
-    output all tokens, also where `model` itself computes no more than the
-    class token.
+    output all tokens, even if `model` itself computes only the class token.
 
     Args:
         model: A functional `keras.Model`, such as `ViTB16()`.
         names: String, or list of strings. Names of layers:
             "patch_embedding", "position_embedding", "block_0" ...,
-            "encoder_norm", "pooling", "pre_logits", "head". Of a layer that
+            "encoder_norm", "pooling", "pre_logits", "head". For a layer that
             all blocks share, "position_embedding_shared" is the output of its
-            first call, and "position_embedding_shared/3" that before block 3.
+            first call, and "position_embedding_shared/3" of that before block
+            3.
 
     Returns:
         A `keras.Model` that maps images to a dict `{name: output}` if `names`
         is a list, and to the output itself if it is a string.
 
     Raises:
-        ValueError: if the model has no such layer or call.
+        ValueError: if the model has no such layer, or the layer no such call.
 
     Example:
 
@@ -49,16 +51,22 @@ def feature_extractor(model, names):
     if isinstance(names, str):
         outputs = outputs[names]
     inputs = model.inputs
-    # A list of one input would make Keras warn at every call with a tensor.
+    # With a list of one input, Keras would warn at every call with a tensor.
     inputs = inputs[0] if len(inputs) == 1 else inputs
     return Model(inputs, outputs, name=f"{model.name}_features")
 
 
 def all_tokens(block):
-    """Return the symbolic output of a `TransformerBlock` for all tokens.
+    """Returns the symbolic output of a `TransformerBlock` for all tokens.
 
-    The graph of a loaded model may call its last block with `num_queries`
-    only. The block is then called again on the same inputs.
+    The graph of a loaded model may contain its last block only with
+    `num_queries`. The block is then called again on the same inputs.
+
+    Args:
+        block: A `TransformerBlock` of a functional model.
+
+    Returns:
+        Keras tensor of shape `(batch, length, hidden_size)`.
     """
     inputs = block.input
     inputs = inputs if isinstance(inputs, list) else [inputs]
@@ -83,7 +91,7 @@ def _output(model, layer, call):
 
 
 def _output_of_call(layer, call):
-    # Keras's public `layer.output` is that of the first call.
+    # The public `layer.output` is always that of the first call.
     nodes = layer._inbound_nodes
     if not call.isdecimal() or int(call) >= len(nodes):
         raise ValueError(

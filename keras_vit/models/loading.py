@@ -1,4 +1,4 @@
-"""Load a checkpoint's weights into a model: all of them or none."""
+"""Loading of a checkpoint's weights into a model: all of them or none."""
 
 import numpy as np
 
@@ -18,19 +18,20 @@ _FUNCTIONS = {
 
 
 def open_for(function, weights, num_heads=None):
-    """Open the checkpoint of a model that a function builds.
+    """Opens a checkpoint for a function that builds models.
 
     Args:
         function: String. "VisionTransformer", "HybridVisionTransformer" or
             "BiT".
-        weights: Path, address or `Checkpoint`.
-        num_heads: Integer, for files that do not store it; or None.
+        weights: Path, URL or `Checkpoint`.
+        num_heads: Integer. Number of attention heads, for files that do not
+            store it, or None.
 
     Returns:
         A `Checkpoint`.
 
     Raises:
-        ValueError: if another function builds the model.
+        ValueError: if another function builds the checkpoint's model.
     """
     checkpoint = resolve_weights(weights)
     if not isinstance(checkpoint, Checkpoint):
@@ -46,22 +47,23 @@ def open_for(function, weights, num_heads=None):
 
 
 def load_weights(model, checkpoint, grid=None, reuse_head=True):
-    """Load a checkpoint into a model that may differ from it in size.
+    """Loads a checkpoint into a model, which may differ in size; see `adapt`.
 
     Args:
         model: A model made by this package.
         checkpoint: A `Checkpoint`.
-        grid: `(rows, columns)` of its position embeddings, or None.
-        reuse_head: Boolean. Whether a head that fits is loaded.
+        grid: `(rows, columns)` of the checkpoint's position embeddings, or
+            None if unknown.
+        reuse_head: Boolean. Whether to load the head if it fits.
 
     Raises:
-        ValueError: if a weight is missing, unknown or of another shape. One
+        ValueError: if a weight is missing, unknown or of the wrong shape. One
             error lists all of them; the model is then unchanged.
     """
     variables = weights_by_path(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
     positions = {x.name: x for x in model.layers if is_position_layer(x.name)}
-    weights, reinitialized, unfitted = adapt(
+    weights, reinitialized, unresampled = adapt(
         checkpoint.weights, shapes, positions, grid, reuse_head
     )
 
@@ -76,12 +78,12 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
         "Arrays of another shape than the model's": [
             f"{key(path)}: {weights[path].shape} in the file, "
             f"{shapes[path]} in the model"
-            for path in weights.keys() & shapes.keys() - unfitted.keys()
+            for path in weights.keys() & shapes.keys() - unresampled.keys()
             if weights[path].shape != shapes[path]
         ],
-        # Their shape may be the model's all the same.
+        # Listed separately, as their shapes may match.
         "Position embeddings that cannot be fitted to the model": [
-            f"{key(path)}: {reason}" for path, reason in unfitted.items()
+            f"{key(path)}: {reason}" for path, reason in unresampled.items()
         ],
     }
     if any(problems.values()):
@@ -97,10 +99,10 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
 
 
 def weights_by_path(model):
-    """Return the weights of a functional model as `{path: variable}`.
+    """Returns the weights of a functional model as a dict `{path: variable}`.
 
-    A path begins with the name of its layer, whatever scope the model was
-    built in.
+    A path begins with the name of the layer, regardless of the name scope in
+    which the model was built.
     """
     return {
         layer.name + variable.path.partition(layer.name)[2]: variable
@@ -110,18 +112,18 @@ def weights_by_path(model):
 
 
 def adapt(weights, shapes, positions=(), grid=None, reuse_head=True):
-    """Fit weights to a model of another size.
+    """Adapts weights to a model that differs in size.
 
     * A head is dropped if the model has none or another number of classes, if
-      the model drops the `pre_logits` layer that the head was trained on, or
+      the model has no `pre_logits` layer but the head was trained with one, or
       if `reuse_head` is False.
-    * `pre_logits`, a pooling head and its norm are dropped if the model has
-      none.
-    * The first kernel, of the patches or of a ResNet, is fitted to the model's
-      channels.
+    * `pre_logits`, attention pooling, the norm after pooling and the mask token
+      are dropped if the model has none.
+    * The first kernel, of the patch embedding or of a ResNet, is adapted to the
+      model's number of channels.
     * Position embeddings are resampled to the model's grid.
 
-    Everything else is returned as it is, also what does not fit.
+    All other weights are returned unchanged, even if they do not fit.
 
     Args:
         weights: Dict of paths to arrays.
@@ -129,14 +131,14 @@ def adapt(weights, shapes, positions=(), grid=None, reuse_head=True):
         positions: Dict of names to the model's position embedding layers.
         grid: `(rows, columns)` of the weights' position embeddings, or None
             if unknown.
-        reuse_head: Boolean. Whether a head that fits is kept.
+        reuse_head: Boolean. Whether to keep a head that fits.
 
     Returns:
-        `(weights, reinitialized, unfitted)`: the fitted weights; the set of
-        paths of the model's head that keep their initial values; and a dict of
-        paths of position embeddings that cannot be resampled to the reason.
+        `(weights, reinitialized, unresampled)`: the adapted weights; the set of
+        paths in the model's heads that keep their initial values; and a dict
+        of paths of position embeddings that cannot be resampled to reasons.
     """
-    weights, reinitialized, unfitted = dict(weights), set(), {}
+    weights, reinitialized, unresampled = dict(weights), set(), {}
     has_pre_logits = {"pre_logits/kernel", "pre_logits/bias"} <= weights.keys()
     drops_pre_logits = has_pre_logits and "pre_logits/kernel" not in shapes
     if drops_pre_logits:
@@ -156,19 +158,27 @@ def adapt(weights, shapes, positions=(), grid=None, reuse_head=True):
     if grid is not None:
         for name, layer in dict(positions).items():
             try:
-                _fit_positions(weights, name, layer, grid)
+                _resample_positions(weights, name, layer, grid)
             except ValueError as error:
                 paths = [f"{name}/{key}" for key in layer.embedding_variables()]
-                unfitted |= dict.fromkeys(paths, str(error))
-    return weights, reinitialized, unfitted
+                unresampled |= dict.fromkeys(paths, str(error))
+    return weights, reinitialized, unresampled
 
 
 def adapt_channels(kernel, channels):
-    """Fit a first kernel (rows, columns, channels, out) to other channels.
+    """Adapts a model's first kernel to another number of input channels.
 
-    One channel gets the sum of all, so a grey image gives exactly the result
-    of an image of equal channels. More (or fewer) repeat the kernel's
-    channels in order, scaled so that the sum of the responses keeps its size.
+    For one channel, the kernel is summed over its channels, so that a grey
+    image has exactly the result of an image with equal channels. For another
+    number, the kernel's channels are repeated in order (or cut off) and
+    rescaled, so that the sum of the responses keeps its size.
+
+    Args:
+        kernel: Array of shape `(rows, columns, channels, filters)`.
+        channels: Integer. New number of channels.
+
+    Returns:
+        Array of shape `(rows, columns, new_channels, filters)`.
     """
     old = kernel.shape[2]
     if channels == old:
@@ -179,7 +189,7 @@ def adapt_channels(kernel, channels):
     return kernel[:, :, index] * np.asarray(old / channels, kernel.dtype)
 
 
-def _fit_positions(weights, name, layer, grid):
+def _resample_positions(weights, name, layer, grid):
     stored = {
         key: weights.get(f"{name}/{key}") for key in layer.embedding_variables()
     }
@@ -190,8 +200,8 @@ def _fit_positions(weights, name, layer, grid):
 
 
 def _has_other_classes(head, weights, shapes):
-    """Whether a complete head differs in the number of classes alone, or the
-    model has no head."""
+    """Returns whether the model has no such head, or the checkpoint's head is
+    complete and differs only in the number of classes."""
     kernel, bias = weights.get(f"{head}/kernel"), weights.get(f"{head}/bias")
     if f"{head}/kernel" not in shapes:
         return True
@@ -208,7 +218,7 @@ def _drop_layer(weights, layer):
 
 
 def _describe(checkpoint):
-    """Return the sizes of a checkpoint's model for an error message."""
+    """Returns the sizes of a checkpoint's model for an error message."""
     names = ("patch_size", "hidden_size", "num_layers", "resnet_layers")
     try:
         inferred = checkpoint.arguments()

@@ -1,4 +1,4 @@
-"""The functional model class, its head, and how a model is put together."""
+"""The functional model class, and how a model and its head are built."""
 
 import contextlib
 import functools
@@ -12,15 +12,15 @@ from keras_vit.models.loading import load_weights
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Model(keras.Model):
-    """Functional model that checks the shape of images before it runs.
+    """A functional model that checks the shape of images before it runs.
 
     `fit`, `evaluate` and `predict` check the shape of an array or of a
     `tf.data.Dataset` of images before they begin: with JAX, Keras's trainer
     loses the weights of a model if an error occurs later.
 
     Args:
-        inputs: As of a functional `keras.Model`.
-        outputs: As of a functional `keras.Model`.
+        inputs: Inputs of a functional `keras.Model`.
+        outputs: Outputs of a functional `keras.Model`.
         name: String. Name of the model.
 
     Example:
@@ -45,10 +45,11 @@ class Model(keras.Model):
         return super().predict(x, *args, **kwargs)
 
     def _check_images(self, x):
-        """Raise a ValueError if the model cannot take images of this shape.
+        """Raises a ValueError if the model does not accept the images' shape.
 
-        Arrays have a shape, and a `tf.data.Dataset` an `element_spec`. Shapes
-        that are known only batch by batch are not checked.
+        The shape is that of an array, or is in the `element_spec` of a
+        `tf.data.Dataset`. Data whose shape is known only per batch, such as a
+        generator's, is not checked.
         """
         spec = getattr(x, "element_spec", x)
         spec = spec[0] if isinstance(spec, tuple) and spec else spec
@@ -80,21 +81,25 @@ def build_model(
     grid=None,
     reuse_head=True,
 ):
-    """Build the model `forward(images)` and load its weights.
+    """Builds a functional model and loads its weights.
 
     Args:
-        forward: Function of a Keras tensor of images, of its output.
-        input_tensor: Keras tensor to build on, or None.
-        input_shape: `(height, width, channels)`, without `input_tensor`.
+        forward: Function that takes a Keras tensor of images and returns the
+            output tensor.
+        input_tensor: Keras tensor to build the model on, or None.
+        input_shape: `(height, width, channels)`. Ignored with `input_tensor`.
         name: String. Name of the model.
         checkpoint: A `Checkpoint`, or None for random weights.
         grid: As in `load_weights`.
         reuse_head: As in `load_weights`.
+
+    Returns:
+        A `Model`.
     """
     images = input_tensor
     if input_tensor is None:
         images = keras.Input(input_shape, name="images")
-    # A checkpoint sets every variable but a new head, which is zero anyway.
+    # A checkpoint sets every variable except a new head, which is zero anyway.
     skip = checkpoint is not None
     with initializers.skip_init() if skip else contextlib.nullcontext():
         outputs = forward(images)
@@ -102,7 +107,8 @@ def build_model(
     if checkpoint is not None:
         load_weights(model, checkpoint, grid, reuse_head)
     if input_tensor is not None:
-        # Only now: the checkpoint has no weights of the layers before it.
+        # Only after loading, since the checkpoint has no weights of the layers
+        # before `input_tensor`.
         inputs = keras.utils.get_source_inputs(input_tensor)
         inputs = inputs[0] if len(inputs) == 1 else inputs
         model = Model(inputs, outputs, name=name)
@@ -110,8 +116,8 @@ def build_model(
 
 
 def classification_head(classes, activation, name):
-    """Return the dense layer that ends a model, zero at first."""
-    # Outputs are float32 under mixed precision, for the loss and the softmax.
+    """Returns the last dense layer of a model, initialised to zero."""
+    # Under mixed precision, outputs are float32 for the loss and the softmax.
     policy = keras.config.dtype_policy()
     half = policy.compute_dtype in ("float16", "bfloat16")
     return keras.layers.Dense(

@@ -1,4 +1,4 @@
-"""ResNets: the stem of the hybrids (v1), and BiT (v2)."""
+"""ResNets: v1 as the stem of the hybrids, and BiT, which is v2."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from keras_vit.layers import MaxPool2D
 from keras_vit.layers import ResidualUnit
 from keras_vit.layers import StdConv2D
 from keras_vit.models.config import DEFAULT_IMAGE_SIZE
-from keras_vit.models.config import check_given
+from keras_vit.models.config import check_required
 from keras_vit.models.config import option
 from keras_vit.models.config import resolve
 from keras_vit.models.config import resolve_classes
@@ -33,32 +33,40 @@ class ResNetConfig:
 
     resnet_layers: tuple = option(
         None,
-        "Tuple of the number of units of each stage: (3, 4, 6, 3) is a "
-        "ResNet-50, () the root alone. The first stage keeps the root's size, "
-        "a fourth of the image, each other one halves it. Required without "
-        "weights.",
+        "Tuple of integers. Number of units of each stage: (3, 4, 6, 3) for a "
+        "ResNet-50, () for the root alone. The root reduces height and width "
+        "to a quarter, and each stage but the first halves them. Required "
+        "without `weights`.",
     )
     width_factor: float = option(
         1.0,
-        "Float. Channels of the root, divided by 64. The root's channels must "
-        f"be a multiple of the {GROUPS} groups of a norm.",
+        "Float. The root has `64 * width_factor` channels, which must be a "
+        f"multiple of the {GROUPS} groups of a norm.",
     )
-    group_norm_epsilon: float = option(1e-6, "Float. Epsilon of the norms.")
+    group_norm_epsilon: float = option(
+        1e-6, "Float above 0. Epsilon of the group norms."
+    )
     std_epsilon: float = option(
-        1e-5, "Float. Epsilon of the kernels' standardisation."
+        1e-5, "Float above 0. Epsilon of the weight standardisation."
     )
     std_epsilon_place: str = option(
-        "std", '"std" or "variance"; see `StdConv2D`.'
+        "std",
+        'String. "std" or "variance": where `std_epsilon` is added; see '
+        "`StdConv2D`.",
     )
     conv_padding: str = option(
-        "same", '"same" or "symmetric"; see `StdConv2D`.'
+        "same",
+        'String. "same" or "symmetric": padding of the convolutions; see '
+        "`StdConv2D`.",
     )
     pool_padding: str = option(
-        "same", '"same", "symmetric" or "zeros"; see `MaxPool2D`.'
+        "same",
+        'String. "same", "symmetric" or "zeros": padding of the root\'s max '
+        "pooling; see `MaxPool2D`.",
     )
 
     def __post_init__(self):
-        check_given(self, ("resnet_layers",))
+        check_required(self, ("resnet_layers",))
         layers = self.resnet_layers
         layers = tuple(layers) if isinstance(layers, list) else layers
         if not isinstance(layers, tuple):
@@ -79,41 +87,53 @@ class ResNetConfig:
 
     @property
     def width(self):
-        """Channels of the root."""
+        """Number of channels of the root."""
         return int(64 * self.width_factor)
 
     @property
     def stride(self):
-        """Pixels per side of one position of the feature map."""
+        """Number of pixels per position of the feature map, along an axis."""
         return infer.stride(self.resnet_layers)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BiTConfig(ResNetConfig):
-    """Architecture of a `BiT`; defaults of google-research/big_transfer."""
+    """Architecture of a `BiT`.
 
-    group_norm_epsilon: float = option(1e-5, "Float. Epsilon of the norms.")
+    The defaults are those of google-research/big_transfer.
+    """
+
+    group_norm_epsilon: float = option(
+        1e-5, "Float above 0. Epsilon of the group norms."
+    )
     std_epsilon: float = option(
-        1e-10, "Float. Epsilon of the kernels' standardisation."
+        1e-10, "Float above 0. Epsilon of the weight standardisation."
     )
     std_epsilon_place: str = option(
-        "variance", '"variance" or "std"; see `StdConv2D`.'
+        "variance",
+        'String. "variance" or "std": where `std_epsilon` is added; see '
+        "`StdConv2D`.",
     )
     conv_padding: str = option(
-        "symmetric", '"symmetric" or "same"; see `StdConv2D`.'
+        "symmetric",
+        'String. "symmetric" or "same": padding of the convolutions; see '
+        "`StdConv2D`.",
     )
     pool_padding: str = option(
-        "zeros", '"zeros", "symmetric" or "same"; see `MaxPool2D`.'
+        "zeros",
+        'String. "zeros", "symmetric" or "same": padding of the root\'s max '
+        "pooling; see `MaxPool2D`.",
     )
 
 
 def resnet(images, config, preactivation=False):
-    """Build the graph of a ResNet up to its feature map.
+    """Builds the graph of a ResNet up to its feature map.
 
     Args:
         images: Keras tensor of shape `(B, H, W, channels)`.
         config: A `ResNetConfig`.
-        preactivation: Boolean. Whether units are those of ResNet v2.
+        preactivation: Boolean. Whether to use the units of ResNet v2, with norm
+            and ReLU before each convolution.
 
     Returns:
         Keras tensor of shape `(B, H / stride, W / stride, C)`.
@@ -162,42 +182,48 @@ def BiT(
     name="bit",
     **architecture,
 ):
-    """Build a BiT ResNet of any size as a functional Keras model.
+    """Builds a BiT ResNet of any size as a functional Keras model.
 
     From "Big Transfer (BiT): General Visual Representation Learning",
     Section 3.3 (https://arxiv.org/abs/1912.11370): a ResNet v2 with group
     norm and weight standardisation. The defaults are those of
-    google-research/big_transfer. With `preactivation=False` it is the ResNet
+    google-research/big_transfer. With `preactivation=False`, it is the ResNet
     v1 of the hybrids (big_vision's `bit.py`), with the defaults of
-    `HybridVisionTransformer`.
+    `HybridVisionTransformer`. An architecture argument that is not passed, or
+    None, is inferred from `weights`, or else has its default.
 
     Images are `(batch, height, width, channels)` floats in [-1, 1] (see
     `preprocess_input`), of any size. Layers are named `root_conv`, `root`
     (after the pooling), `stage_1_unit_1` ..., `stage_1` ..., `final_norm`,
-    `pooling`, `pre_logits` and `head`; `feature_extractor` gives the outputs
-    of each.
+    `pooling`, `pre_logits` and `head`; `feature_extractor` returns their
+    outputs.
 
     Args:
         include_top: Boolean. Whether to end in a classification head, which
-            is zero at first.
-        weights: None for random weights, or the path of a checkpoint: an
-            official BiT .npz, one of big_vision's `bit.py` or `bit_paper.py`,
-            or timm's `resnetv2_*_bit`.
+            is initialised to zero.
+        weights: None for random weights, or the path or URL of a checkpoint:
+            an official BiT .npz, one of big_vision's `bit.py` or
+            `bit_paper.py`, or timm's `resnetv2_*_bit`.
         input_tensor: Optional Keras tensor to build the model on.
         input_shape: `(height, width, channels)`; height and width may be None
-            for images of any size. None is `(224, 224, 3)`.
-        pooling: "gap" (mean over the positions), or None: "gap" if
-            `include_top`, else no pooling, which gives the feature map.
-        classes: Integer. None takes the number in `weights`, else 1000.
+            for images of any size. None means 224 x 224 pixels, with the
+            channels of `weights`, or 3 without weights.
+        pooling: "gap" (mean over all positions) or None. With `include_top`,
+            None means "gap"; otherwise it means no pooling, and the output is
+            the feature map.
+        classes: Integer. Number of classes; None for that of `weights`, or
+            1000 without weights.
         classifier_activation: Activation of the head; None for logits.
         preactivation: Boolean. Whether norm and ReLU come before each
-            convolution (ResNet v2). None takes that of `weights`, else True.
+            convolution (ResNet v2). None means as in `weights`, or True
+            without weights.
         name: String. Name of the model.
         {architecture}
 
     Loading `weights` is exact and strict, as in `VisionTransformer`. With
-    another number of `classes` the head is new, and zero; for other channels
-    the root's kernel is summed (one channel) or repeated and rescaled.
+    another number of `classes`, the head is initialised to zero; with another
+    number of channels, the root's kernel is summed over its channels (for one
+    channel), or its channels are repeated and rescaled.
 
     Returns:
         A `keras.Model`.

@@ -1,4 +1,4 @@
-"""The model functions of named sizes: `ViTB16` and the others."""
+"""The functions that build named variants, such as `ViTB16`."""
 
 import inspect
 
@@ -10,20 +10,22 @@ from keras_vit.models.resnet import BiT
 from keras_vit.models.vit import HybridVisionTransformer
 from keras_vit.models.vit import VisionTransformer
 
-_DOC = """Build {name}, {description}
+_DOC = """Builds {name}, {description}
 
     Args:
         include_top: Boolean. Whether to end in a classification head, which
-            is zero at first.
-        weights: None for random weights; the name of released ones, such as
-            "imagenet21k" (`keras_vit.list_weights()` shows all), which are
-            downloaded once; or a path or an address, see `{function}`.
+            is initialised to zero.
+        weights: None for random weights; the name of released weights, such
+            as "imagenet21k" (`keras_vit.list_weights()` returns all), which are
+            downloaded once; or the path or URL of a checkpoint, see
+            `{function}`.
         input_tensor: Optional Keras tensor to build the model on.
         input_shape: `(height, width, channels)`; height and width may be None
-            for images of any size. None takes that of the weights, else
-            `(224, 224, 3)`.
-        pooling: As in `{function}`; None for its default.
-        classes: Integer. None takes the number in `weights`, else 1000.
+            for images of any size. None means that of `weights`, or
+            `(224, 224, 3)` without weights.
+        pooling: As in `{function}`.
+        classes: Integer. Number of classes; None for that of `weights`, or
+            1000 without weights.
         classifier_activation: Activation of the head; None for logits.
         name: String. Name of the model.
         **architecture: Any other argument of `{function}`.
@@ -34,7 +36,7 @@ _DOC = """Build {name}, {description}
     Raises:
         ValueError: if an argument is wrong or the weights do not fit.
         FileNotFoundError: if there is no file at `weights`.
-        OSError: if the weights could not be downloaded.
+        OSError: if the weights cannot be downloaded.
         TypeError: if there is no such argument.
 
     Example:
@@ -54,8 +56,11 @@ _BIT = """a BiT ResNet for images.
 
 
 def variant_builder(variant):
-    """Return the function that builds a variant of `VARIANTS` or
-    `BIT_VARIANTS`."""
+    """Returns the function that builds a named variant.
+
+    Args:
+        variant: String. A key of `VARIANTS` or `BIT_VARIANTS`.
+    """
     if variant in BIT_VARIANTS:
         build = BiT
         layers, width = BIT_VARIANTS[variant]
@@ -94,7 +99,7 @@ def variant_builder(variant):
         )
 
     model.__name__ = model.__qualname__ = variant
-    model.__module__ = "keras_vit.models"  # where pickle finds it
+    model.__module__ = "keras_vit.models"  # where pickle looks it up
     model.__doc__ = _DOC.format(
         name=variant, description=description, function=build.__name__
     )

@@ -47,53 +47,55 @@ def VisionTransformer(
     name="vision_transformer",
     **architecture,
 ):
-    """Build a Vision Transformer of any size as a functional Keras model.
+    """Builds a Vision Transformer of any size as a functional Keras model.
 
     From "An Image is Worth 16x16 Words", Section 3.1
     (https://arxiv.org/abs/2010.11929). The defaults are those of its code,
-    google-research/vision_transformer; the other options are what timm,
-    Hugging Face, torchvision and big_vision do differently.
+    google-research/vision_transformer; the other options are for models of
+    timm, Hugging Face, torchvision and big_vision.
 
-    An architecture argument that is not given, or None, is that of `weights`,
-    else the default.
+    An architecture argument that is not passed, or None, is inferred from
+    `weights`, or else has its default.
 
     Images are `(batch, height, width, channels)` floats in [-1, 1] (see
     `preprocess_input`). Layers are named `patch_embedding`, `class_token`,
     `position_embedding`, `block_0` ..., `encoder_norm`, `pooling`,
-    `pre_logits` and `head`; `feature_extractor` gives the outputs of each.
-    Positions in every layer are `position_embedding_0` ..., or, shared,
-    `position_embedding_shared`.
+    `pre_logits` and `head`; `feature_extractor` returns their outputs. Position
+    embeddings in every layer are named `position_embedding_0` ..., or, if
+    shared, `position_embedding_shared`.
 
     Args:
         include_top: Boolean. Whether to end in a classification head, which
-            is zero at first. Without it the output is the pooled vector
+            is initialised to zero. Without it, the output is the pooled vector
             (after `pre_logits`), or all tokens if `pooling` is None.
-        weights: None for random weights, or the path of a checkpoint: a file
-            of google-research/vision_transformer, big_vision, timm, Hugging
-            Face (or its folder), torchvision, DINOv2 or MAE. See below.
+        weights: None for random weights, or the path or URL of a checkpoint: a
+            file of google-research/vision_transformer, big_vision, timm,
+            Hugging Face (or its folder), torchvision, DINOv2 or MAE. See below.
         input_tensor: Optional Keras tensor to build the model on.
-        input_shape: `(height, width, channels)`. None takes that of the
-            weights, else `(224, 224, 3)`. Height and width may be None:
-            the model then takes images of any size and aspect.
-        classes: Integer. None takes the number in `weights`, else 1000.
+        input_shape: `(height, width, channels)`; height and width may be None
+            for images of any size and aspect ratio. None means that of
+            `weights`, or `(224, 224, 3)` without weights.
+        classes: Integer. Number of classes; None for that of `weights`, or
+            1000 without weights.
         classifier_activation: Activation of the head; None for logits.
         name: String. Name of the model.
         {architecture}
 
-    Loading `weights` is exact and strict: an array that is missing, unknown or
-    of another shape is an error that lists all of them. Four things may
-    differ, and are adapted: with another number of `classes` the head is new,
-    and zero; for another `input_shape` the positions are resampled; for other
-    channels the patch kernel is summed (one channel) or repeated and rescaled;
-    and without `representation_size` a stored `pre_logits` is dropped, with
-    the head that was trained on it.
+    Loading `weights` is exact and strict: if arrays are missing, unknown or of
+    the wrong shape, one error lists all of them. Four differences are adapted.
+    With another number of `classes`, the head is initialised to zero. With
+    another `input_shape`, the position embeddings are resampled. With another
+    number of channels, the patch kernel is summed over its channels (for one
+    channel), or its channels are repeated and rescaled. Without
+    `representation_size`, a stored `pre_logits` layer is dropped, together
+    with the head that was trained on it.
 
     Returns:
         A `keras.Model`.
 
     Raises:
-        ValueError: if an argument is wrong, the patch does not divide the
-            image, or the weights do not fit.
+        ValueError: if an argument is wrong, the patch size does not divide the
+            image size, or the weights do not fit.
         FileNotFoundError: if there is no file at `weights`.
 
     Example:
@@ -128,20 +130,20 @@ def HybridVisionTransformer(
     name="hybrid_vision_transformer",
     **architecture,
 ):
-    """Build a Vision Transformer over the feature map of a ResNet.
+    """Builds a Vision Transformer on the feature map of a ResNet.
 
     From "An Image is Worth 16x16 Words", Section 3.1, Hybrid Architecture
-    (https://arxiv.org/abs/2010.11929). The ResNet normalises groups of
-    channels and standardises its kernels, as BiT does, and its units are those
-    of ResNet v1: convolution, norm, ReLU. Its constants default to those of
-    google-research/vision_transformer, or to those that the format of
-    `weights` implies.
+    (https://arxiv.org/abs/2010.11929). The ResNet has group norms and weight
+    standardisation, like BiT, and the units of ResNet v1: convolution, norm,
+    ReLU. The defaults of its arguments are those of
+    google-research/vision_transformer, or those that the layout of `weights`
+    implies.
 
-    The patches are cut from the feature map: `patch_size` counts its
-    positions. An image may have any size whose feature map the patch divides.
+    The feature map is split into patches: `patch_size` is in its positions. It
+    must divide the size of the feature map, or `pad_to_patch` must be True.
     The layers before `patch_embedding` are `root_conv`, `root_norm`, `root`
-    (after the pooling) and, counted from 1, `stage_1_unit_1` ..., `stage_1`
-    ...; `feature_extractor` gives the outputs of each.
+    (after the pooling) and, numbered from 1, `stage_1_unit_1` ..., `stage_1`
+    ...; `feature_extractor` returns their outputs.
 
     Args:
         include_top: As in `VisionTransformer`.
@@ -150,10 +152,10 @@ def HybridVisionTransformer(
         input_shape: As in `VisionTransformer`.
         classes: As in `VisionTransformer`.
         classifier_activation: As in `VisionTransformer`.
-        move_stage_4: Boolean. What the paper does with the fourth of four
-            stages: False takes its output (option i); True moves its units
-            into the third stage, whose output has four times the positions
-            (option ii).
+        move_stage_4: Boolean. Whether to move the units of the fourth stage
+            into the third, whose output has four times as many positions: the
+            paper's option ii. False is its option i, which uses the output of
+            the fourth stage.
         name: String. Name of the model.
         {architecture}
 
@@ -161,8 +163,8 @@ def HybridVisionTransformer(
         A `keras.Model`.
 
     Raises:
-        ValueError: if an argument is wrong, the patch does not divide the
-            feature map, or the weights do not fit.
+        ValueError: if an argument is wrong, the patch size does not divide the
+            size of the feature map, or the weights do not fit.
         FileNotFoundError: if there is no file at `weights`.
 
     Example:
@@ -195,14 +197,14 @@ def HybridVisionTransformer(
 
 
 def vit(images, config, stem=None, classes=None, classifier_activation=None):
-    """Build the graph of a Vision Transformer.
+    """Builds the graph of a Vision Transformer.
 
     Args:
         images: Keras tensor of shape `(B, H, W, C)`.
         config: A `ViTConfig`.
         stem: The `ResNetConfig` of a hybrid, or None.
-        classes: Integer; None for no head.
-        classifier_activation: Activation of the head.
+        classes: Integer. Number of classes; None for no head.
+        classifier_activation: Activation of the head; None for logits.
 
     Returns:
         Keras tensor: logits `(B, classes)`, the pooled vector `(B, D)`, or
@@ -236,8 +238,8 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
     if c.mask_token:
         x = MaskToken(name="mask_token", trainable=False)(x)  # (B, N, D)
 
-    # Positions are added after the tokens that have one joined, and before
-    # the others do.
+    # Tokens with a position embedding are inserted before positions are added,
+    # the others afterwards.
     for layer, has_position in prefix:
         x = layer(x) if has_position else x
     if c.position_placement == "stem":
@@ -291,9 +293,9 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
     if c.pooling is None:
         return x
     if c.pooling == "token":
-        # The last block computes the pooled tokens alone, which saves 7 % of
-        # ViT-B/16. The calls above stay outside the graph of the model; they
-        # give `layer.output` all tokens.
+        # The last block is called again for the pooled tokens only, which saves
+        # 7 % of the operations of ViT-B/16. The calls above are not part of the
+        # model's graph, but make `layer.output` contain all tokens.
         num_queries = 2 if c.distillation else 1
         x = block(*block_inputs, num_queries=num_queries)
         x = x if encoder_norm is None else encoder_norm(x)
@@ -323,7 +325,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
                 head(name=name)(vector)
                 for name, vector in zip(names, vectors, strict=True)
             ]
-            # In the heads' precision: under mixed precision the mean of
+            # The precision of the heads: under mixed precision, the mean of
             # float32 logits would be rounded.
             dtype = vectors[0].dtype
         return keras.layers.Average(name="distilled_mean", dtype=dtype)(vectors)
@@ -372,8 +374,8 @@ def _build(
     classifier_activation,
     name,
 ):
-    """Resolve the arguments of `VisionTransformer` or
-    `HybridVisionTransformer`, and build the model."""
+    """Resolves the arguments of `VisionTransformer` or
+    `HybridVisionTransformer`, and builds the model."""
     input_shape = resolve_input_shape(input_shape, input_tensor)
     checkpoint, inferred = None, {}
     if weights is not None:
@@ -430,7 +432,13 @@ def _build(
 
 
 def _infer(checkpoint, explicit, input_shape):
-    """Return the arguments that a checkpoint implies."""
+    """Returns the arguments that are inferred from a checkpoint.
+
+    Args:
+        checkpoint: A `Checkpoint`.
+        explicit: Dict of the caller's arguments.
+        input_shape: `(height, width, channels)`, or None.
+    """
     grid, image_grid = explicit.get("grid_size"), None
     if grid is not None:
         grid = _checks.positive_pair("grid_size", grid)
@@ -447,7 +455,8 @@ def _infer(checkpoint, explicit, input_shape):
     )
     inferred = checkpoint.arguments(grid, image_grid, None, prefix)
     if inferred["grid_size"] is None and class_token is not None:
-        # The class token that the file lacks may have a position.
+        # The file may have a position embedding of a class token that it does
+        # not contain.
         inferred = checkpoint.arguments(grid, image_grid, class_token, prefix)
     count = inferred["num_positions"]
     if count is not None and inferred["grid_size"] is None:
@@ -461,8 +470,8 @@ def _infer(checkpoint, explicit, input_shape):
 
 
 def _image_grid(image_size, stride, patch_size, pad_to_patch):
-    """Return `(rows, columns)` of the patches of an image, or of the feature
-    map that a ResNet makes of it; None where a size is unknown."""
+    """Returns `(rows, columns)` of the patches of an image, or of the feature
+    map that a ResNet computes from it; None where a size is unknown."""
     size = tuple(n if n is None else -(-n // stride) for n in image_size)
     patches = PatchEmbedding(
         1, patch_size, pad_to_patch=bool(pad_to_patch), name="patch_embedding"
@@ -480,10 +489,11 @@ def _image_grid(image_size, stride, patch_size, pad_to_patch):
 
 
 def _possible_poolings(checkpoint, inferred):
-    """Return the poolings that a checkpoint's head may have been trained on.
+    """Returns the poolings that a checkpoint's head may have been trained with.
 
-    Files of timm rarely store the pooling. Those of big_vision and Keras's
-    `save_weights` never do, and "gap" and "first_patch" have the same arrays.
+    Files of timm rarely store the pooling. Those of big_vision and of Keras's
+    `save_weights` never do, and their arrays are the same for "gap" and
+    "first_patch".
     """
     if checkpoint.layout in ("timm", "mae"):
         return POOLINGS
@@ -512,7 +522,7 @@ def _warn_of_first_patch(checkpoint, inferred, poolings):
 
 
 def _warn_of_zero_head(checkpoint, classes):
-    """Warn of the paper's ImageNet-21k files, whose head is zero."""
+    """Warns if the head is zero, as in the paper's ImageNet-21k checkpoints."""
     head = checkpoint.weights.get("head/kernel")
     if head is not None and classes == head.shape[1] == CLASSES_21K:
         if not head.any():
