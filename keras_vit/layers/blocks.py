@@ -173,7 +173,7 @@ class TransformerBlock(CompositeLayer):
             self.scale_1 = LayerScale(layer_scale, dtype=dtype, name="scale_1")
             self.scale_2 = LayerScale(layer_scale, dtype=dtype, name="scale_2")
         # One random number per image, broadcast over tokens and channels.
-        self._drop_path_1, self._drop_path_2 = (
+        self._path_1, self._path_2 = (
             keras.layers.Dropout(
                 self.drop_path,
                 noise_shape=(None, 1, 1),
@@ -290,13 +290,13 @@ class TransformerBlock(CompositeLayer):
         if self.scale_1 is not None:
             x = self.scale_1(x)
         if self.drop_path > 0:
-            x = self._drop_path_1(x, training=training)
+            x = self._path_1(x, training=training)
         x = inputs + x
         y = self.mlp(self.norm_2(x), training=training)
         if self.scale_2 is not None:
             y = self.scale_2(y)
         if self.drop_path > 0:
-            y = self._drop_path_2(y, training=training)
+            y = self._path_2(y, training=training)
         return x + y
 
     def compute_output_shape(
