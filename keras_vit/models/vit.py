@@ -215,7 +215,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
     c = config
     norm = functools.partial(LayerNormalization, epsilon=c.norm_epsilon)
     zeros, normal = initializers.Constant(0.0), initializers.Normal
-    prefix, num_prefix, num_embedded = [], 0, 0
+    prefix, num_prefix, num_positioned = [], 0, 0
     for name, (count, has_position) in c.prefix_tokens.items():
         initializer = zeros if name == "class_token" else normal(0.02)
         layer = ClassToken(
@@ -223,7 +223,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
         )
         prefix.append((layer, has_position))
         num_prefix += count
-        num_embedded += count if has_position else 0
+        num_positioned += count if has_position else 0
 
     # The stem: images to tokens
     x = images if stem is None else resnet(images, stem)  # (B, H', W', C')
@@ -241,11 +241,13 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
     # Tokens with a position embedding are inserted before positions are added,
     # the others afterwards.
     for layer, has_position in prefix:
-        x = layer(x) if has_position else x
+        if has_position:
+            x = layer(x)
     if c.position_placement == "stem":
-        x = _positions(c, "position_embedding", num_embedded)(x, grid)
+        x = _positions(c, "position_embedding", num_positioned)(x, grid)
     for layer, has_position in prefix:
-        x = x if has_position else layer(x)  # (B, P + N, D)
+        if not has_position:
+            x = layer(x)  # (B, P + N, D)
     x = keras.layers.Dropout(c.dropout, name="dropout")(x)
     if c.pre_norm:
         x = norm(name="pre_norm")(x)
@@ -254,7 +256,9 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
     shared = None
     if c.position_placement == "every_layer_shared":
         name = "position_embedding_shared"
-        shared = _positions(c, name, num_embedded, num_prefix - num_embedded)
+        shared = _positions(
+            c, name, num_positioned, num_prefix - num_positioned
+        )
     relative = None
     for i, drop_path in enumerate(np.linspace(0, c.drop_path, c.num_layers)):
         block = TransformerBlock(
@@ -275,12 +279,13 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
             positions = shared or _positions(
                 c,
                 f"position_embedding_{i}",
-                num_embedded,
-                num_prefix - num_embedded,
+                num_positioned,
+                num_prefix - num_positioned,
             )
             if c.position_embedding != "relative":
                 x = positions(x, grid)
             elif relative is None or shared is None:
+                # Once, if all blocks share it.
                 relative = positions(grid)  # (B, 2 N - 1, D / heads)
         block_inputs = (x,) if relative is None else (x, relative)
         x = block(*block_inputs)
@@ -312,7 +317,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
         pooling = Pooling(
             c.pooling, num_prefix_tokens=num_prefix, name="pooling"
         )
-    head = functools.partial(
+    make_head = functools.partial(
         classification_head, classes, classifier_activation
     )
     if c.pooling == "token" and c.distillation:
@@ -322,7 +327,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
         if classes is not None:
             names = ("head", "distillation_head")
             vectors = [
-                head(name=name)(vector)
+                make_head(name=name)(vector)
                 for name, vector in zip(names, vectors, strict=True)
             ]
             # The precision of the heads: under mixed precision, the mean of
@@ -342,7 +347,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
             bias_initializer=initializers.Constant(0.0),
             name="pre_logits",
         )(x)  # (B, representation_size)
-    return x if classes is None else head(name="head")(x)
+    return x if classes is None else make_head(name="head")(x)
 
 
 def _positions(config, name, num_prefix_tokens, num_skipped_tokens=0):
