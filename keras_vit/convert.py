@@ -201,6 +201,7 @@ def _check_keras_target(source, target, to, settings, dtype):
 def _to_keras(source, target, layout, settings, overwrite, encoder):
     from keras_vit import _requirements  # noqa: F401  (clearer than Keras's errors)
     from keras_vit import pretraining
+    from keras_vit import training  # noqa: F401  (registers its optimizers)
     from keras_vit.converters import load
     from keras_vit.converters import save
 
@@ -214,7 +215,15 @@ def _to_keras(source, target, layout, settings, overwrite, encoder):
     shapes = {path: array.shape for path, array in checkpoint.weights.items()}
     if infer_pretraining(shapes):
         load = pretraining.load
-    model = load(checkpoint, layout, **settings)
+    else:
+        # It was used above, for a decoder that is not kept.
+        settings = {
+            k: v for k, v in settings.items() if k != "decoder_num_heads"
+        }
+    try:
+        model = load(checkpoint, layout, **settings)
+    except TypeError as error:  # the name of a setting is wrong
+        raise ValueError(f"--set: {error}") from error
     save(model, target, overwrite=overwrite)
 
 

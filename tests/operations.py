@@ -210,8 +210,12 @@ def _products(node):
         by_weights = node.type == "Conv2DBackpropFilter"
         kernel = (node.outputs[0] if by_weights else node.inputs[1]).shape
         return 2 * images.shape.num_elements() * math.prod(kernel[:-1])
-    if "Einsum" in node.type:
-        raise NotImplementedError("einsums are not counted yet")
+    if node.type == "Einsum":
+        operands = node.get_attr("equation").decode().split("->")[0].split(",")
+        sizes = {}
+        for axes, x in zip(operands, node.inputs, strict=True):
+            sizes |= zip(axes, x.shape, strict=True)
+        return 2 * math.prod(sizes.values())
     return 0
 
 

@@ -33,8 +33,9 @@ ORDER = (
     {"models"},
     {"converters", "preprocessing"},
     {"pretraining", "inspection"},
-    {"exporting", "convert", "evaluation", "distribution"},
+    {"exporting", "evaluation", "distribution"},
     {"training"},
+    {"convert"},
 )
 # All that these may import, besides `keras_vit/_*.py`.
 ALLOWED = {

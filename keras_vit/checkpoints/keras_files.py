@@ -332,7 +332,8 @@ def _read_tree(file):
     else:
         size = file.getbuffer().nbytes
     arrays, problems, grid = {}, [], None
-    with h5py.File(file, "r") as root:
+    # Without a lock, since another process may have the file open.
+    with h5py.File(file, "r", locking=False) as root:
         try:
             _check_tree(root, size)
             metadata = json.loads(root.attrs.get(METADATA_ATTRIBUTE, "{}"))
@@ -410,9 +411,9 @@ def _model_datasets(root):
         group = root.get(place)
         if isinstance(group, h5py.Group):
             for layer in group.values():
-                if isinstance(layer, h5py.Group):
-                    start = prefix + _name_of(layer)
-                    yield from _layer_datasets(layer, start)
+                if not isinstance(layer, h5py.Group):
+                    raise ValueError(f"an array of no layer: {layer.name}")
+                yield from _layer_datasets(layer, prefix + _name_of(layer))
         elif place == "layers" and "encoder" not in root:
             raise ValueError("it has no layers")
 

@@ -52,6 +52,8 @@ REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
 NUM_ARGUMENTS = {REBUILD_TENSOR: (4,), f"{REBUILD_TENSOR}_v2": (6, 7)}
 LEGACY_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # the first of four pickles
 
+_MAX_OPCODES = 2**20  # a model of 1,000 arrays has some 50,000
+
 
 class UnsafePickleError(Exception):
     """Raised if a pickle names something that plain weights do not need."""
@@ -298,10 +300,15 @@ def _check_opcodes(file):
 
     Before it reads a string, `pickle.Unpickler` allocates the length that the
     pickle states; it also allocates a table as long as the largest memo index.
-    Extension codes would bypass `find_class`.
+    Extension codes would bypass `find_class`. Python never writes DUP, by which
+    a short pickle makes an object of exponential size.
     """
     size = file.getbuffer().nbytes
-    for opcode, argument, _ in pickletools.genops(file):
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        if number >= _MAX_OPCODES:
+            raise ValueError(f"a pickle of more than {_MAX_OPCODES} opcodes")
+        if opcode.name == "DUP":
+            raise ValueError("a broken pickle: the opcode DUP")
         if opcode.name.endswith("PUT") and not 0 <= argument < size:
             raise ValueError(f"a broken pickle: the memo index {argument}")
         if opcode.name.startswith("EXT"):

@@ -100,8 +100,8 @@ def check_writable(target, layout):
     if target.suffix == "" and layout.partition(":")[0] != "huggingface":
         raise ValueError(
             f"{str(target)!r} has no suffix, so that it is a folder, which "
-            'only layout="huggingface" can be written to. Received: '
-            f"layout={layout!r}"
+            'only layout="huggingface" (--to huggingface) can be written to. '
+            f"Received: layout={layout!r}"
         )
 
 

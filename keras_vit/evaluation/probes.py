@@ -315,7 +315,8 @@ def linear_probe(
             sums = exp.sum(axis=1)
             log_probability = logits[rows, labels[chunk]] - np.log(sums)
             value -= weights[chunk] @ log_probability
-            error = exp * (weights[chunk] / sums)[:, None]
+            exp *= (weights[chunk] / sums)[:, None]
+            error = exp
             error[rows, labels[chunk]] -= weights[chunk]
             gradient[:-1] += x[chunk].T @ error
             gradient[-1] += error.sum(axis=0)

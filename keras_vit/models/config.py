@@ -246,14 +246,14 @@ class ViTConfig:
             )
         norm_after_pooling = self.final_norm == "after_pooling"
         if self.pooling is None:
-            for name, given in (
+            for name, needs_pooling in (
                 ("representation_size", self.representation_size),
-                ("final_norm='after_pooling'", norm_after_pooling),
+                ("final_norm", norm_after_pooling),
             ):
-                if given:
+                if needs_pooling:
                     raise ValueError(
-                        f"`{name}` needs a `pooling`. Received: pooling=None "
-                        "with include_top=False."
+                        f"`{name}={getattr(self, name)!r}` needs a `pooling`. "
+                        "Received: pooling=None with include_top=False."
                     )
         if self.distillation and (
             not self.class_token

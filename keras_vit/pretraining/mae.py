@@ -136,7 +136,9 @@ class MaskedAutoencoder(MaskedModel):
             name="position_embedding",
         )
         x = positions(x)
-        positions.embedding.assign(_mae_positions(stages, hidden_size))
+        positions.embedding.assign(
+            _mae_positions(stages.grid_size, hidden_size, stages.num_prefix)
+        )
         for i in range(self.decoder_num_layers):
             x = TransformerBlock(
                 self.decoder_num_heads,
@@ -220,13 +222,13 @@ class MaskedAutoencoder(MaskedModel):
         }
 
 
-def _mae_positions(stages, hidden_size):
+def _mae_positions(grid_size, hidden_size, num_prefix_tokens):
     """Returns MAE's fixed sine-cosine positions.
 
     Unlike big_vision's, they do not include the lowest frequency, 1e-4.
     """
     return sincos_positions(
-        stages.grid_size, hidden_size, stages.num_prefix, endpoint=False
+        grid_size, hidden_size, num_prefix_tokens, endpoint=False
     )
 
 
@@ -239,7 +241,11 @@ def _freeze_sincos_positions(stages):
             f"position_embedding={layer.kind!r} for {layer.built_grid}. Give "
             "`positions='learned'` to keep its positions."
         )
-    layer.embedding.assign(_mae_positions(stages, stages.hidden_size))
+    layer.embedding.assign(
+        _mae_positions(
+            stages.grid_size, stages.hidden_size, layer.num_prefix_tokens
+        )
+    )
     layer.trainable = False
 
 

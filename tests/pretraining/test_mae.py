@@ -44,6 +44,17 @@ def test_positions_are_maes():
     np.testing.assert_array_equal(oblong[3, :4], oblong[0, :4])  # column 0
 
 
+@pytest.mark.parametrize("prefix", ["class", "none"])
+def test_positions_of_tokens_that_have_one(prefix):
+    encoder = small.encoder(num_registers=2, position_prefix=prefix)
+    model = small.MODELS["mae"](encoder)
+    embedding = numpy(encoder.get_layer("position_embedding").embedding)
+    count = 1 if prefix == "class" else 0
+    expected = sincos_positions((4, 4), 16, count, endpoint=False)
+    np.testing.assert_allclose(embedding, expected, atol=1e-6)
+    assert np.isfinite(numpy(model(small.images(2))["loss"])).all()
+
+
 def test_learned_positions_are_left_alone():
     encoder = small.encoder()
     before = numpy(encoder.get_layer("position_embedding").embedding).copy()
