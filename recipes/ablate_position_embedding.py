@@ -62,6 +62,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras
 
+import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
 
@@ -153,8 +154,8 @@ def settings_of(config):
 
 def main(config):
     started = time.perf_counter()
-    with training.before_training():
-        chosen = training.strategy(config.strategy)
+    with training.user_errors():
+        chosen = keras_vit.distribution.get_strategy(config.strategy)
         if chosen.host[1] > 1:
             raise ValueError("This recipe reads its images on one host.")
         if config.mixed_precision:
@@ -162,7 +163,7 @@ def main(config):
         training.require("matplotlib")
         if config.tensorboard:
             training.require("tensorflow")
-        data = training.find_data(
+        data = keras_vit.data.load_dataset(
             config.dataset,
             skip_bad_images=config.skip_bad_images,
             test_split=config.test_split,
@@ -237,12 +238,12 @@ def measured(config, data, chosen, output, setting):
         training.train(job, chosen, folder)
     facts = json.loads((folder / "config.json").read_text())
     model = keras.models.load_model(folder / "model.keras")
-    features = training.features_of(model)
+    features = keras_vit.evaluation.feature_model(model)
     options = {**job.batches, "batch_size": config.batch_size, "one_hot": False}
-    x, y = training.outputs(
+    x, y = keras_vit.evaluation.predict_dataset(
         features, data.once("train", **options), data.num_train
     )
-    test_x, test_y = training.outputs(
+    test_x, test_y = keras_vit.evaluation.predict_dataset(
         features, data.test(**options), data.num_test
     )
     (found,) = evaluation.few_shot(
@@ -286,8 +287,10 @@ def plan(config, data, setting):
 
     def optimizer():
         peak = config.learning_rate
-        rate = training.warmup_cosine(peak, config.steps, config.warmup)
-        return training.AdamW(
+        rate = keras_vit.schedules.warmup_cosine(
+            peak, config.steps, config.warmup
+        )
+        return keras_vit.optimizers.AdamW(
             rate,
             config.weight_decay,
             global_clipnorm=1.0,

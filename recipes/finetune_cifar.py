@@ -24,7 +24,7 @@
 Without --preset the settings are this recipe's own, for small machines and
 sets: batches of 64 and the size that the weights were made for. They are not
 the paper's. The presets' numbers and sources are in
-keras_vit/training/_presets.py; they train on the share of the training images
+keras_vit/training/presets.py; they train on the share of the training images
 that their source trains on, and evaluate on the test set. --holdout 0, and the
 last training of --sweep, train on all of them.
 
@@ -52,7 +52,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # then takes ten times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import keras_vit
 from keras_vit import training
+from keras_vit.data import PROTOCOLS
 
 # More updates of the weights in the same time than with the published 512,
 # which is for several accelerators.
@@ -129,7 +131,7 @@ class Config(training.TrainingFlags):
     )
     protocol: str | None = training.flag(
         None,
-        f"how images are cut and resized: {', '.join(training.PROTOCOLS)}; "
+        f"how images are cut and resized: {', '.join(PROTOCOLS)}; "
         "without it, that of --preset, else simple, which moves whole images "
         "a little",
         "NAME",
@@ -182,7 +184,9 @@ class Config(training.TrainingFlags):
             momentum_dtype=("float32", "bfloat16"),
         )
         if self.layer_decay is not None:
-            training.layer_scales(["block_0"], self.layer_decay)
+            keras_vit.optimizers.layer_decay_multipliers(
+                ["block_0"], self.layer_decay
+            )
         self.raise_if_unused()
 
     def raise_if_unused(self):
@@ -316,14 +320,16 @@ def optimizer_of(config, steps):
         options["momentum_dtype"] = config.momentum_dtype
     peak = config.learning_rate
     if config.preset == "bit-hyperrule":
-        rate = training.HyperRule(peak, steps)
+        rate = keras_vit.schedules.BiTHyperRule(peak, steps)
     elif config.warmup_steps is None:
-        rate = training.warmup_cosine(peak, steps, config.warmup)
+        rate = keras_vit.schedules.warmup_cosine(peak, steps, config.warmup)
     else:
-        rate = training.WarmupDecay(peak, steps, config.warmup_steps)
+        rate = keras_vit.schedules.WarmupDecay(peak, steps, config.warmup_steps)
     if config.weights:
-        return training.SGD(rate, momentum=0.9, **options), rate
-    return training.AdamW(rate, config.weight_decay, **options), rate
+        return keras_vit.optimizers.SGD(rate, momentum=0.9, **options), rate
+    return keras_vit.optimizers.AdamW(
+        rate, config.weight_decay, **options
+    ), rate
 
 
 def count_steps(config, data):

@@ -2,7 +2,7 @@
 
 "An Image is Worth 16x16 Words", Section 4.1 and Table 3
 (https://arxiv.org/abs/2010.11929). The presets' numbers and sources are in
-keras_vit/training/_presets.py.
+keras_vit/training/presets.py.
 
   python recipes/pretrain.py --output runs/pretrained
       handwritten digits: no download, minutes on 2 CPU cores
@@ -47,7 +47,9 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import keras_vit
 from keras_vit import training
+from keras_vit.data import PROTOCOLS
 
 # Flags of an encoder, which a BiT does not have.
 ENCODER = (
@@ -98,7 +100,7 @@ class Config(training.TrainingFlags):
     )
     decay: str | None = training.flag(
         None,
-        f"of the rate: {', '.join(training.DECAYS)} (BiT's); cosine",
+        f"of the rate: {', '.join(keras_vit.schedules.DECAYS)} (BiT's); cosine",
         "NAME",
     )
     warmup_steps: int | None = training.flag(
@@ -125,7 +127,7 @@ class Config(training.TrainingFlags):
     augment: str | None = training.flag(
         None,
         "RandAugment as in 'How to train your ViT?', with its mixup: "
-        f"{', '.join(training.AUGREG)}",
+        f"{', '.join(keras_vit.data.AUGREG)}",
         "LEVEL",
     )
     mixup: float | None = training.flag(
@@ -133,7 +135,7 @@ class Config(training.TrainingFlags):
     )
     protocol: str | None = training.flag(
         None,
-        f"how images are cut: {', '.join(training.PROTOCOLS)}; simple for "
+        f"how images are cut: {', '.join(PROTOCOLS)}; simple for "
         "images below 96 pixels, else pretrain",
         "NAME",
     )
@@ -158,8 +160,8 @@ class Config(training.TrainingFlags):
         training.check_names(
             self,
             preset=filter(None, training.PRESETS),
-            decay=training.DECAYS,
-            loss=training.LOSSES,
+            decay=keras_vit.schedules.DECAYS,
+            loss=keras_vit.losses.LOSSES,
             optimizer=("adam", "sgd"),
             momentum_dtype=("float32", "bfloat16"),
         )
@@ -207,8 +209,8 @@ def complete(given, data):
     batch = config.whole_batch(batch, data.num_train)
     small = data.image_size is not None and data.image_size < 96
     mixup = config.mixup
-    if mixup is None and config.augment in training.AUGREG:
-        mixup = training.AUGREG[config.augment][2]
+    if mixup is None and config.augment in keras_vit.data.AUGREG:
+        mixup = keras_vit.data.AUGREG[config.augment][2]
     return dataclasses.replace(
         config,
         image_size=image_size,
@@ -267,7 +269,9 @@ def build(config, data):
 def optimizer_of(config, steps):
     """Returns the optimizer and its rate, a function of the step."""
     peak = config.learning_rate
-    rate = training.WarmupDecay(peak, steps, config.warmup_steps, config.decay)
+    rate = keras_vit.schedules.WarmupDecay(
+        peak, steps, config.warmup_steps, config.decay
+    )
     published = training.PRESETS[config.preset].rate(config.batch_size)
     options = {
         # As in AugReg's code, it does not depend on the rate that is given.
@@ -278,8 +282,10 @@ def optimizer_of(config, steps):
     if config.momentum_dtype != "float32":
         options["momentum_dtype"] = config.momentum_dtype
     if config.optimizer == "sgd":
-        return training.SGD(rate, momentum=0.9, **options), rate
-    return training.AdamW(rate, beta_1=0.9, beta_2=0.999, **options), rate
+        return keras_vit.optimizers.SGD(rate, momentum=0.9, **options), rate
+    return keras_vit.optimizers.AdamW(
+        rate, beta_1=0.9, beta_2=0.999, **options
+    ), rate
 
 
 def count_steps(config, data):

@@ -21,7 +21,7 @@ is Worth 16x16 Words", Appendix B.1.2 (https://arxiv.org/abs/2010.11929).
       your own images, in photos/CLASS/* (one class will do)
 
 With --model the defaults are the published numbers, in METHODS of
-keras_vit/training/_masked.py; without it they are for a small model. The
+keras_vit/training/masked.py; without it they are for a small model. The
 output folder gets encoder.keras (for the next --weights), model.keras (the
 whole), metrics.csv, curves.png, config.json and, every --picture-every steps,
 reconstructions/step-*.png: images, what is left of them, what the model
@@ -47,7 +47,9 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import keras_vit
 from keras_vit import training
+from keras_vit.data import PROTOCOLS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +110,7 @@ class Config(training.TrainingFlags):
     )
     protocol: str | None = training.flag(
         None,
-        f"how images are cut: {', '.join(training.PROTOCOLS)}; simple for "
+        f"how images are cut: {', '.join(PROTOCOLS)}; simple for "
         "images below 96 pixels, else mae for mae, simmim for mim, pretrain "
         "for mpp",
         "NAME",
@@ -276,17 +278,19 @@ def optimizer_of(config, steps):
     peak, warmup = config.learning_rate, config.warmup_steps
     method = training.method_of(config.method, config.model)
     if method.milestone is None:
-        rate = training.WarmupDecay(peak, steps, warmup, "cosine")
+        rate = keras_vit.schedules.WarmupDecay(peak, steps, warmup, "cosine")
     else:
         milestones = [max(warmup, round(method.milestone * steps))]
         start = method.warmup_start * peak
-        rate = training.WarmupMultiStep(peak, warmup, milestones, start)
+        rate = keras_vit.schedules.WarmupMultiStep(
+            peak, warmup, milestones, start
+        )
     options = {
         **config.optimizer_options(),
         "global_clipnorm": config.clip or None,
         "decay_kernels_only": method.not_decayed is None,
     }
-    optimizer = training.AdamW(
+    optimizer = keras_vit.optimizers.AdamW(
         rate,
         config.weight_decay,
         beta_2=method.beta_2,

@@ -66,8 +66,8 @@ def _run(folder, counter):
 def memory(steps):
     import keras
 
-    from keras_vit.training import _job
-    from keras_vit.training import _models
+    from keras_vit.training import experiment
+    from keras_vit.training import models
     from tests.recipes import programs
 
     class Memory(keras.callbacks.Callback):
@@ -80,9 +80,9 @@ def memory(steps):
                 text = f"memory {self.done} {int(kib) * 4 / 1024:.1f} MiB"
                 print(text, flush=True)
 
-    of_job = _job._callbacks
-    _job._callbacks = lambda *given: [*of_job(*given), Memory()]
-    _models.COMPACT["compact-vit"] = programs.SMALL
+    of_job = experiment._callbacks
+    experiment._callbacks = lambda *given: [*of_job(*given), Memory()]
+    models.COMPACT["compact-vit"] = programs.SMALL
     with tempfile.TemporaryDirectory() as folder:
         programs.run(
             *("finetune_cifar", "--steps", steps, "--batch-size", 16),

@@ -9,7 +9,7 @@ import pytest
 import keras_vit
 from keras_vit import _logging
 from keras_vit import training
-from keras_vit.training import _progress
+from keras_vit.training import callbacks
 from tests.training import run_small
 
 # What these print is the output of a program.
@@ -53,8 +53,8 @@ def train(folder):
         run_small.Stream(100, count=1),
         steps=2,
         interval=1,
-        callbacks=[metrics, _progress.Progress(metrics, 2)],
-        checkpoints=training.Checkpoints(folder / "checkpoints", 100),
+        callbacks=[metrics, callbacks.Progress(metrics, 2)],
+        checkpoints=training.ResumableCheckpoint(folder / "checkpoints", 100),
     )
 
 

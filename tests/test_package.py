@@ -103,11 +103,14 @@ assert np.abs(y - io["y"]).max() < 3e-5, np.abs(y - io["y"]).max()
 
 def test_compiled_models_load_in_a_new_process(tmp_path):
     """After `import keras_vit` alone, which does not import TensorFlow."""
-    schedules = keras_vit.training.HyperRule, keras_vit.training.WarmupDecay
+    schedules = (
+        keras_vit.schedules.BiTHyperRule,
+        keras_vit.schedules.WarmupDecay,
+    )
     for number, (optimizer, schedule) in enumerate(
         [
-            (keras_vit.training.SGD, schedules[0](0.1, 100)),
-            (keras_vit.training.AdamW, schedules[1](0.1, 100, 10)),
+            (keras_vit.optimizers.SGD, schedules[0](0.1, 100)),
+            (keras_vit.optimizers.AdamW, schedules[1](0.1, 100, 10)),
         ]
     ):
         inputs = keras.Input((4,))
@@ -115,7 +118,7 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
         decay = {"weight_decay": 1e-4} if number else {}
         model.compile(
             optimizer(schedule, **decay),
-            keras_vit.training.SigmoidCrossentropy(),
+            keras_vit.losses.SigmoidCrossentropy(),
         )
         model.train_on_batch(np.ones((2, 4)), np.eye(2))
         model.save(tmp_path / f"{number}.keras")
@@ -134,7 +137,7 @@ print(*(type(m.loss).__name__ for m in models))
     assert done.stdout.split() == [
         "SGD",
         "AdamW",
-        "HyperRule",
+        "BiTHyperRule",
         "WarmupDecay",
         "SigmoidCrossentropy",
         "SigmoidCrossentropy",

@@ -17,12 +17,12 @@ import keras
 import keras_vit
 from keras_vit import _logging
 from keras_vit import training
-from keras_vit.training import _job
+from keras_vit.training import experiment
 from tests.training.test_checkpoints import Crash
 
 
 def plan(config, data):
-    rate = training.warmup_cosine(0.05, config.steps, warmup=0.3)
+    rate = keras_vit.schedules.warmup_cosine(0.05, config.steps, warmup=0.3)
 
     def build():
         return keras_vit.VisionTransformer(
@@ -41,7 +41,10 @@ def plan(config, data):
         steps=config.steps,
         interval=4,
         build=build,
-        optimizer=lambda: (training.SGD(rate, 0.9, global_clipnorm=1.0), rate),
+        optimizer=lambda: (
+            keras_vit.optimizers.SGD(rate, 0.9, global_clipnorm=1.0),
+            rate,
+        ),
         batches={"image_size": 8},
         augment={},
     )
@@ -65,18 +68,20 @@ def main(folder, name):
             [tf.config.LogicalDeviceConfiguration()]
             * int(os.environ["LOGICAL_DEVICES"]),
         )
-    chosen = training.strategy(name, model_devices=int(model_devices) or None)
+    chosen = keras_vit.distribution.get_strategy(
+        name, model_devices=int(model_devices) or None
+    )
     config = training.TrainingFlags(steps=9, batch_size=16, checkpoint_every=1)
-    job = plan(config, training.find_data("digits"))
+    job = plan(config, keras_vit.data.load_dataset("digits"))
     folder = pathlib.Path(folder)
     training.train(job, chosen, folder / "straight")
-    fit = _job.fit
-    _job.fit = crashing(fit)
+    fit = experiment.fit
+    experiment.fit = crashing(fit)
     try:
         training.train(job, chosen, folder / "crashed")
     except KeyboardInterrupt:
         print("crashed")
-    _job.fit = fit
+    experiment.fit = fit
     training.train(job, chosen, folder / "crashed")
 
 

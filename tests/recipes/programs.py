@@ -16,7 +16,7 @@ import sys
 
 import pytest
 
-from keras_vit.training import _models
+from keras_vit.training import models
 
 RECIPES = pathlib.Path(__file__).parents[2] / "recipes"
 
@@ -70,5 +70,5 @@ def refused(capsys, name, *arguments):
 
 
 if __name__ == "__main__":
-    _models.COMPACT["compact-vit"] = SMALL
+    models.COMPACT["compact-vit"] = SMALL
     run(*sys.argv[1:])

@@ -6,8 +6,8 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import _job
-from keras_vit.training import _results
+from keras_vit.training import experiment
+from keras_vit.training import results
 from tests.recipes import programs
 from tests.recipes.programs import facts_of
 from tests.recipes.programs import rows_of
@@ -25,7 +25,7 @@ def run(**settings):
 
 
 def digits_data():
-    return training.find_data("digits")
+    return keras_vit.data.load_dataset("digits")
 
 
 def imagenet(count=1_281_167):
@@ -104,9 +104,12 @@ def test_presets_are_what_was_published(name):
     is_half = name.startswith(BFLOAT16)
     assert optimizer.momentum_dtype == ("bfloat16" if is_half else None)
     if "bit" in name:
-        assert type(optimizer) is training.SGD and optimizer.momentum == 0.9
+        assert (
+            type(optimizer) is keras_vit.optimizers.SGD
+            and optimizer.momentum == 0.9
+        )
     else:
-        assert type(optimizer) is training.AdamW
+        assert type(optimizer) is keras_vit.optimizers.AdamW
         assert (optimizer.beta_1, optimizer.beta_2) == (0.9, 0.999)
     assert config.image_size == 224 and config.protocol == "pretrain"
     assert job.batches["one_hot"] == (job.loss == "sigmoid" or config.mixup > 0)
@@ -192,7 +195,7 @@ def test_augmentation_brings_its_mixup():
         config = recipe.Config(model="ViTB16", **settings)
         return recipe.complete(config, imagenet()).mixup
 
-    assert [mixup(augment=level) for level in training.AUGREG] == [
+    assert [mixup(augment=level) for level in keras_vit.data.AUGREG] == [
         *(0.0, 0.0, 0.2, 0.2, 0.5, 0.5, 0.8),
         *(0.2, 0.2, 0.5, 0.5, 0.8),  # light2-scaled and so on
     ]
@@ -298,7 +301,7 @@ def test_the_plain_baseline_can_be_fine_tuned(tmp_path):
         preset="big-vision-s16", model="compact-vit", augment="none"
     )
     before = recipe.plan(config, digits_data()).build()
-    _results.save_model(before, tmp_path)
+    results.save_model(before, tmp_path)
     (weights,) = set(tmp_path.iterdir()) - {tmp_path / "model.keras"}
     facts = training.model_facts(None, str(weights))
     after = training.build_model(
@@ -342,15 +345,15 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
         "momentum_dtype": "bfloat16",
     }
     run(**settings, output=str(tmp_path / "straight"))
-    fit = _job.fit
+    fit = experiment.fit
 
     def crashing(*arguments, callbacks, **keywords):
         fit(*arguments, callbacks=[*callbacks, Crash()], **keywords)
 
-    monkeypatch.setattr(_job, "fit", crashing)
+    monkeypatch.setattr(experiment, "fit", crashing)
     with pytest.raises(KeyboardInterrupt):
         run(**settings, output=str(tmp_path / "crashed"))
-    monkeypatch.setattr(_job, "fit", fit)
+    monkeypatch.setattr(experiment, "fit", fit)
     run(**settings, output=str(tmp_path / "crashed"))
     found, expected = (
         keras.models.load_model(tmp_path / name / "model.keras").get_weights()

@@ -6,8 +6,8 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import _masked
-from keras_vit.training import _models
+from keras_vit.training import masked
+from keras_vit.training import models
 from tests.recipes import programs
 from tests.recipes.programs import facts_of
 from tests.recipes.programs import rows_of
@@ -24,14 +24,14 @@ def small_model():
     small = ("VisionTransformer", {**sizes, "pooling": "gap"}, None)
     decoder = {"decoder_layers": 1, "decoder_width": 16}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(_models.COMPACT, "compact-vit", small)
-        patch.setattr(_masked, "SMALL_DECODER", decoder)
+        patch.setitem(models.COMPACT, "compact-vit", small)
+        patch.setattr(masked, "SMALL_DECODER", decoder)
         yield
 
 
 def imagenet():
     return dataclasses.replace(
-        training.find_data("digits"),
+        keras_vit.data.load_dataset("digits"),
         name="imagenet2012",
         num_train=1_281_167,
         image_size=None,
@@ -275,7 +275,7 @@ def test_pre_trains_and_fine_tunes(method, tmp_path):
     # The folder, the encoder and the whole model are the same to fine-tune.
     for weights in (output, output / "encoder.keras", output / "model.keras"):
         config = finetune.Config(weights=str(weights), steps=1)
-        job = finetune.plan(config, training.find_data("digits"))
+        job = finetune.plan(config, keras_vit.data.load_dataset("digits"))
         assert (job.config.image_size, job.config.patch_size) == (8, 2)
         model = job.build()
         np.testing.assert_array_equal(
@@ -332,7 +332,7 @@ def test_mistakes_are_said_before_training(tmp_path):
 
 
 def test_the_range_of_pixels():
-    assert _masked.pixel_range("tf", 1) == ((-1.0,), (1.0,))
-    low, high = _masked.pixel_range("torch", 3)
+    assert masked.pixel_range("tf", 1) == ((-1.0,), (1.0,))
+    low, high = masked.pixel_range("torch", 3)
     np.testing.assert_allclose(low, [-2.1179, -2.0357, -1.8044], atol=1e-3)
     np.testing.assert_allclose(high, [2.2489, 2.4286, 2.6400], atol=1e-3)

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+import keras_vit
 from keras_vit import training
-from keras_vit.training import _sweep
+from keras_vit.training import sweep
 from tests.recipes.test_finetune_cifar import facts_of
 from tests.recipes.test_finetune_cifar import recipe
 from tests.recipes.test_finetune_cifar import refused
@@ -41,7 +42,7 @@ def test_dev_images_are_evaluated_on(tmp_path):
     output = tmp_path / "out"
     run(steps=1, batch_size=8, holdout="0.1", cutmix=1.0, output=str(output))
     facts = facts_of(output)
-    data = training.find_data("digits", holdout=0.1)
+    data = keras_vit.data.load_dataset("digits", holdout=0.1)
     assert facts["data"]["num_dev"] == data.num_dev == 143
     assert "test_accuracy" not in facts
     (row,) = rows_of(output)
@@ -55,13 +56,13 @@ def test_dev_images_are_evaluated_on(tmp_path):
 def trained(monkeypatch):
     """Folders whose training was asked for, in order."""
     folders = []
-    train = _sweep.train
+    train = sweep.train
 
     def recorded(job, chosen, output, **options):
         folders.append(output.name)
         return train(job, chosen, output, **options)
 
-    monkeypatch.setattr(_sweep, "train", recorded)
+    monkeypatch.setattr(sweep, "train", recorded)
     return folders
 
 
@@ -69,14 +70,14 @@ def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
     output = tmp_path / "out"
     settings = {"steps": 2, "batch_size": 32, "output": str(output)}
     settings["sweep"] = "0.01,0.0001"
-    train = _sweep.train
+    train = sweep.train
 
     def interrupted(job, chosen, folder, **options):
         if folder.name == "lr-0.01":
             raise KeyboardInterrupt
         return train(job, chosen, folder, **options)
 
-    monkeypatch.setattr(_sweep, "train", interrupted)
+    monkeypatch.setattr(sweep, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(**settings)
     first = facts_of(output / "sweep" / "lr-0.0001")
@@ -84,7 +85,7 @@ def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
         "lr-0.0001/config.json' is of another run: batch_size was 32 and is 16",
         **{**settings, "batch_size": 16},
     )
-    monkeypatch.setattr(_sweep, "train", train)
+    monkeypatch.setattr(sweep, "train", train)
     run(**settings)
     # The first rate was not trained with again.
     assert trained == ["lr-0.0001", "lr-0.01", "out"]
@@ -130,7 +131,7 @@ def quick(monkeypatch):
             "kept": {"chosen_by": None},
         }
 
-    monkeypatch.setattr(_sweep, "train", train)
+    monkeypatch.setattr(sweep, "train", train)
     return rates
 
 
@@ -158,13 +159,13 @@ def test_the_last_training_has_the_images_that_a_preset_leaves_out(
 ):
     """As in the paper, whose grid is measured on held-out images only."""
     counts = []
-    job_of = _sweep._job_of
+    job_of = sweep._job_of
 
     def recorded(plan, config, data, rate):
         counts.append((data.num_train, data.num_dev))
         return job_of(plan, config, data, rate)
 
-    monkeypatch.setattr(_sweep, "_job_of", recorded)
+    monkeypatch.setattr(sweep, "_job_of", recorded)
     monkeypatch.setattr(recipe.Config, "published_holdout", lambda self: 0.2)
     output = str(tmp_path / "out")
     run(steps=1, batch_size=8, sweep="0.001,0.003", output=output)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+import keras_vit
 from keras_vit import training
 
 STEPS = 50
@@ -102,7 +103,7 @@ def schedule_of(optax):
 
 
 def schedule():
-    return training.warmup_cosine(PEAK, STEPS, warmup=10 / STEPS)
+    return keras_vit.schedules.warmup_cosine(PEAK, STEPS, warmup=10 / STEPS)
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
@@ -120,7 +121,7 @@ def test_sgd_is_optaxs(optax, dtype, record_property):
         values,
         grads,
     )
-    ours = training.SGD(
+    ours = keras_vit.optimizers.SGD(
         schedule(),
         momentum=0.9,
         momentum_dtype=dtype,
@@ -156,7 +157,7 @@ def test_sgd_decays_as_optax_does(optax):
         values,
         grads,
     )
-    ours = training.SGD(
+    ours = keras_vit.optimizers.SGD(
         schedule(),
         momentum=0.9,
         weight_decay=decay / PEAK,
@@ -189,7 +190,7 @@ def test_adamw_is_optaxs(optax, dtype):
         values,
         grads,
     )
-    ours = training.AdamW(
+    ours = keras_vit.optimizers.AdamW(
         schedule(),
         decay / PEAK,
         momentum_dtype=dtype,
@@ -206,13 +207,13 @@ def test_adamw_is_optaxs(optax, dtype):
 
 
 MAKERS = {
-    "sgd": lambda **kwargs: training.SGD(
+    "sgd": lambda **kwargs: keras_vit.optimizers.SGD(
         schedule(), 0.9, convention="optax", **kwargs
     ),
-    "sgd with decay": lambda **kwargs: training.SGD(
+    "sgd with decay": lambda **kwargs: keras_vit.optimizers.SGD(
         schedule(), 0.9, weight_decay=0.6, **PUBLISHED, **kwargs
     ),
-    "adamw": lambda **kwargs: training.AdamW(
+    "adamw": lambda **kwargs: keras_vit.optimizers.AdamW(
         schedule(), 0.6, **PUBLISHED, **kwargs
     ),
 }
@@ -274,13 +275,15 @@ def test_saved_with_a_model_it_goes_on(name, tmp_path):
 
 def test_errors():
     with pytest.raises(ValueError, match="weight_decay=None"):
-        training.AdamW(schedule(), None)
+        keras_vit.optimizers.AdamW(schedule(), None)
     with pytest.raises(ValueError, match="momentum=1.5"):
-        training.SGD(momentum=1.5)
+        keras_vit.optimizers.SGD(momentum=1.5)
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("optimizer", [training.SGD, training.AdamW])
+@pytest.mark.parametrize(
+    "optimizer", [keras_vit.optimizers.SGD, keras_vit.optimizers.AdamW]
+)
 def test_gradients_do_not_outlive_a_step(optimizer):
     """Keras's step on PyTorch holds them through the next forward pass: as
     much as the model's weights."""
@@ -387,7 +390,7 @@ def test_excluded_variables_do_not_decay(name, by):
 def test_averages_are_in_the_model_after_fit(convention):
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    optimizer = training.SGD(
+    optimizer = keras_vit.optimizers.SGD(
         0.1, convention=convention, use_ema=True, ema_momentum=0.9
     )
     model.compile(optimizer, "mse")
@@ -425,9 +428,11 @@ def test_overwriting_with_averages_counts_whole_batches():
         "ema_momentum": 0.9,
         "ema_overwrite_frequency": 3,
     }
-    in_parts = training.SGD(0.1, gradient_accumulation_steps=4, **common)
+    in_parts = keras_vit.optimizers.SGD(
+        0.1, gradient_accumulation_steps=4, **common
+    )
     found = by_keras(in_parts, values, parts)[3::4]
-    expected = by_keras(training.SGD(0.1, **common), values, wholes)
+    expected = by_keras(keras_vit.optimizers.SGD(0.1, **common), values, wholes)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -454,7 +459,7 @@ def test_half_precision_variables_learn(name, convention):
 @pytest.mark.parametrize(
     "optimizer",
     [
-        lambda: training.SGD(
+        lambda: keras_vit.optimizers.SGD(
             0.1,
             0.9,
             True,
@@ -465,7 +470,7 @@ def test_half_precision_variables_learn(name, convention):
             momentum_dtype="bfloat16",
             clipnorm=1.0,
         ),
-        lambda: training.AdamW(
+        lambda: keras_vit.optimizers.AdamW(
             schedule(),
             weight_decay=0.1,
             beta_1=0.8,
@@ -516,7 +521,7 @@ def test_scaling_the_loss_changes_nothing(name):
         model.compile(optimizer, "mse")
         for _ in range(6):
             model.train_on_batch(x, y)
-        with training.averaged(model):
+        with keras_vit.optimizers.averaged(model):
             ends.append([model.get_weights()])
         ends[-1].append(model.get_weights())
     for found, expected in zip(*ends, strict=True):

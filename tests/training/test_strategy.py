@@ -4,26 +4,26 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import training
-from keras_vit.training import _shares
-from keras_vit.training import _strategy
+import keras_vit
+from keras_vit.distribution import sharding
+from keras_vit.distribution import strategy
 
 BACKEND = keras.config.backend()
-NAMES = dict.fromkeys(sum(_strategy.NAMES.values(), ()))
-WRONG = [name for name in NAMES if name not in _strategy.NAMES[BACKEND]]
+NAMES = dict.fromkeys(sum(strategy.NAMES.values(), ()))
+WRONG = [name for name in NAMES if name not in strategy.NAMES[BACKEND]]
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_another_backends_strategy_is_refused(name):
     with pytest.raises(ValueError, match=f"{name}.*{BACKEND}.*(use|needs)"):
-        training.strategy(name)
+        keras_vit.distribution.get_strategy(name)
 
 
 def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match="'mirored'.*mirrored, multiworker"):
-        training.strategy("mirored")
+        keras_vit.distribution.get_strategy("mirored")
     with pytest.raises(ValueError, match="model_devices=2"):
-        training.strategy("none", model_devices=2)
+        keras_vit.distribution.get_strategy("none", model_devices=2)
 
 
 @pytest.mark.backends("tensorflow")
@@ -32,17 +32,19 @@ def test_what_is_not_there_is_named(name, monkeypatch):
     for variable in ("TF_CONFIG", "TPU_NAME", "COLAB_TPU_ADDR"):
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(ValueError, match="TPU_NAME|TF_CONFIG"):
-        training.strategy(name)
+        keras_vit.distribution.get_strategy(name)
 
 
 @pytest.mark.backends("jax")
 def test_devices_must_divide():
     with pytest.raises(ValueError, match="model_devices=3 with 1 devices"):
-        training.strategy("model-parallel", devices=["cpu:0"], model_devices=3)
+        keras_vit.distribution.get_strategy(
+            "model-parallel", devices=["cpu:0"], model_devices=3
+        )
 
 
 def test_auto_says_what_it_chose():
-    chosen = training.strategy("auto")
+    chosen = keras_vit.distribution.get_strategy("auto")
     assert (chosen.num_devices, chosen.host) == (1, (0, 1))
     assert chosen.name == "none"  # where these tests run
     assert chosen.describe().startswith("none on 1 device: ")
@@ -52,7 +54,9 @@ def test_auto_says_what_it_chose():
 
 
 def test_batches_must_divide():
-    chosen = training.Strategy("mirrored", "for a test", 8, 8, (1, 2))
+    chosen = keras_vit.distribution.Strategy(
+        "mirrored", "for a test", 8, 8, (1, 2)
+    )
     assert chosen.host_batch_size(32) == 16
     assert "8 devices, host 2 of 2" in chosen.describe()
     with pytest.raises(ValueError, match="30 images.*over 8.*such as 32"):
@@ -91,7 +95,7 @@ def test_weighted_batches_are_filled_up(source):
         batches = as_tf(batches)
     elif source == "generator":
         batches = (Uneven()[i] for i in range(2))
-    found = _shares.divisible(batches, 2)
+    found = sharding.divisible(batches, 2)
     if source == "py_dataset":
         found = [found[i] for i in range(len(found))]
     full, filled = rows(found)
@@ -103,7 +107,7 @@ def test_weighted_batches_are_filled_up(source):
 
 def test_others_are_refused():
     with pytest.raises(ValueError, match="3 images.*over 2 devices"):
-        _shares.fill((np.zeros((3, 2)), np.zeros(3)), 2)
+        sharding.fill((np.zeros((3, 2)), np.zeros(3)), 2)
 
 
 @pytest.mark.backends("tensorflow")
@@ -117,7 +121,7 @@ def test_the_mean_loss_is_that_of_one_device():
     weights = np.ones(8, "float32")
     batches = tf.data.Dataset.from_tensor_slices((x, y, weights))
     batches = batches.batch(4, drop_remainder=True)
-    chosen = training.strategy("mirrored", devices=["CPU:0"])
+    chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
     with chosen.scope():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         model.compile(loss="mse")
