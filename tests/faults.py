@@ -66,7 +66,6 @@ def _run(folder, counter):
 def memory(steps):
     import keras
 
-    from keras_vit.training import experiment
     from keras_vit.training import models
     from tests.recipes import programs
 
@@ -80,10 +79,11 @@ def memory(steps):
                 text = f"memory {self.done} {int(kib) * 4 / 1024:.1f} MiB"
                 print(text, flush=True)
 
-    of_job = experiment._callbacks
-    experiment._callbacks = lambda *given: [*of_job(*given), Memory()]
     models.COMPACT["compact-vit"] = programs.SMALL
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        programs.more_callbacks(Memory()),
+    ):
         programs.run(
             *("finetune_cifar", "--steps", steps, "--batch-size", 16),
             *("--checkpoint-every", 50, "--output", f"{folder}/run"),

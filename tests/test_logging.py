@@ -11,6 +11,7 @@ from keras_vit import _logging
 from keras_vit import training
 from keras_vit.training import callbacks
 from tests.training import run_small
+from tests.training.fitting import fit
 
 # What these print is the output of a program.
 PROGRAMS = ("convert.py",)
@@ -47,7 +48,7 @@ def logger(monkeypatch):
 def train(folder):
     model, schedule = run_small.build()
     metrics = training.MetricsFile(folder / "metrics.csv", 4, schedule)
-    training.fit(
+    fit(
         model,
         run_small.Stream,
         run_small.Stream(100, count=1),

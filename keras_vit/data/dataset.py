@@ -199,6 +199,22 @@ class ImageDataset:
             )
         return self._ordered("dev", self.num_dev, **options)
 
+    @property
+    def evaluation_split(self):
+        """The split to evaluate on: "dev" if images are held out."""
+        return "dev" if self.num_dev else "test"
+
+    @property
+    def num_evaluation(self):
+        """The number of images to evaluate on."""
+        return self.num_dev or self.num_test
+
+    def evaluation(self, **options):
+        """Like `test`, with the images of `evaluation_split`."""
+        return self._ordered(
+            self.evaluation_split, self.num_evaluation, **options
+        )
+
     def once(self, part, **options):
         """Like `test`, with the images of "train", "dev" or "test"."""
         total = getattr(self, f"num_{part}")

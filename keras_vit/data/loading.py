@@ -41,12 +41,12 @@ def load_dataset(name, holdout=0.0, skip_bad_images=False, test_split=None):
         An `ImageDataset`. A data set without a test set of its own is split
         about 80 to 20, always in the same way, so that weights trained in
         one run have not seen the test images of another. In a folder, a
-        hash of each image's path decides (relative to the folder, so with
-        the name of its class). Therefore adding, removing or renaming an image moves no other
-        one between training, validation and test, with two exceptions: a
-        class always keeps one training image, and the test set is never
-        empty. The first matters only if all images of a class would be test
-        images: for n images, once in 5^n classes.
+        hash of each image's path decides (relative to the folder, so with the
+        name of its class). Therefore adding, removing or renaming an image
+        moves no other one between training, validation and test, with two
+        exceptions: a class always keeps one training image, and the test set
+        is never empty. The first matters only if all images of a class would
+        be test images: for n images, once in 5^n classes.
 
     Raises:
         ValueError: if there is no such dataset, or it cannot be used.

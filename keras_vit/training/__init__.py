@@ -1,10 +1,12 @@
 """Training runs that resume, and what the recipes share."""
 
+from keras_vit._logging import show as show_log  # noqa: F401
 from keras_vit._program import UserError as UserError
 from keras_vit._program import require as require
 from keras_vit._program import user_errors as user_errors
 from keras_vit.training.ablation import PLACES as PLACES
 from keras_vit.training.ablation import write_ablation as write_ablation
+from keras_vit.training.callbacks import EvaluateAverages as EvaluateAverages
 from keras_vit.training.callbacks import MetricsFile as MetricsFile
 from keras_vit.training.checkpoint import Diverged as Diverged
 from keras_vit.training.checkpoint import Preempted as Preempted
@@ -17,10 +19,6 @@ from keras_vit.training.command_line import check_numbers as check_numbers
 from keras_vit.training.command_line import flag as flag
 from keras_vit.training.command_line import flags as flags
 from keras_vit.training.command_line import run as run
-from keras_vit.training.experiment import Job as Job
-from keras_vit.training.experiment import fit as fit
-from keras_vit.training.experiment import main_of as main_of
-from keras_vit.training.experiment import train as train
 from keras_vit.training.masked import METHODS as METHODS
 from keras_vit.training.masked import Reconstructions as Reconstructions
 from keras_vit.training.masked import build_masked as build_masked
@@ -44,6 +42,7 @@ from keras_vit.training.plots import spread_out as spread_out
 from keras_vit.training.presets import FINE_TUNING as FINE_TUNING
 from keras_vit.training.presets import PRESETS as PRESETS
 from keras_vit.training.results import FILES as FILES
+from keras_vit.training.results import print_results as print_results
 from keras_vit.training.run_folder import CHECKPOINTS as CHECKPOINTS
 from keras_vit.training.run_folder import check_output as check_output
 from keras_vit.training.run_folder import circumstances as circumstances
@@ -51,5 +50,7 @@ from keras_vit.training.run_folder import open_output as open_output
 from keras_vit.training.run_folder import replacing as replacing
 from keras_vit.training.run_folder import save_json as save_json
 from keras_vit.training.run_folder import versions as versions
+from keras_vit.training.setup import begin as begin
 from keras_vit.training.sweep import rates_of as rates_of
-from keras_vit.training.sweep import sweeping as sweeping
+from keras_vit.training.sweep import sweep as sweep
+from keras_vit.training.training_run import Run as Run

@@ -10,6 +10,7 @@ import keras
 
 from keras_vit._logging import logger
 from keras_vit._program import require
+from keras_vit.optimizers import averaged
 from keras_vit.training.run_folder import not_fatal
 from keras_vit.training.run_folder import replacing
 
@@ -286,3 +287,41 @@ def _tag(name):
     """`loss/train` for `train_loss`: one chart for each of loss, accuracy."""
     part, _, what = name.partition("_")
     return f"{what}/{part}" if what in ("loss", "accuracy") else name
+
+
+class EvaluateAverages(keras.callbacks.Callback):
+    """Evaluates the averages of the weights while training.
+
+    For an optimizer with `use_ema=True`. Training continues with the weights
+    themselves; the model has the averages in the end, as after `model.fit`.
+
+    At the end of each call, `model.fit` replaces the weights by their
+    averages. Keras's `SwapEMAWeights` adds and subtracts them under
+    TensorFlow, so that evaluating would change the weights by rounding.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._evaluation = self._raw = None
+
+    def on_train_begin(self, logs=None):
+        if self._raw is not None:
+            for variable, value in zip(
+                self.model.trainable_variables, self._raw, strict=True
+            ):
+                variable.assign(value)
+        self._raw = None
+
+    def on_test_begin(self, logs=None):
+        self._evaluation = averaged(self.model)
+        self._evaluation.__enter__()
+
+    def on_test_end(self, logs=None):
+        self._evaluation.__exit__(None, None, None)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch + 1 == self.params["epochs"]:
+            self._raw = [
+                keras.ops.convert_to_numpy(variable)
+                for variable in self.model.trainable_variables
+            ]

@@ -316,6 +316,28 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         finally:
             signal.signal(signal.SIGTERM, before)
 
+    def fit_calls(self, model, steps, interval, validation_data):
+        """Yields the calls of `model.fit` that are left after `restore`.
+
+        Args:
+            model: Compiled model.
+            steps: Integer. Steps of the whole run, as Keras counts them.
+            interval: Integer. Steps between two evaluations.
+            validation_data: Batches to evaluate on.
+
+        Yields:
+            Tuples of the first step, which counts updates of the weights,
+            `steps_per_epoch` and `epochs`.
+        """
+        if self.step % interval:
+            # Metrics of a begun interval are restored, and Keras creates
+            # their variables at the first use.
+            model.evaluate(validation_data, steps=1, verbose=0)
+        for start, length, epochs in plan_fit_calls(self.step, steps, interval):
+            yield start // self.parts, length, epochs
+        # Also if an earlier run was interrupted after its last step.
+        assign_averages(model)
+
     # In `model.fit`
 
     def on_train_batch_begin(self, batch, logs=None):
@@ -432,3 +454,19 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     def _path(self, step):
         return self.folder / f"step-{step:08d}.npz"
+
+
+def plan_fit_calls(done, steps, interval):
+    """Lists calls of `model.fit` as `(first step, steps_per_epoch, epochs)`.
+
+    They are one call up to the next evaluation, one for all whole intervals,
+    and one for the remaining steps.
+    """
+    calls = []
+    for length in (interval - done % interval, interval, steps % interval):
+        length = min(length, steps - done)
+        epochs = (steps - done) // interval if length == interval else 1
+        if length and epochs:
+            calls.append((done, length, epochs))
+            done += length * epochs
+    return calls

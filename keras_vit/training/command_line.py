@@ -273,6 +273,11 @@ class TrainingFlags:
         False, "compute in bfloat16 (TPUs and newer GPUs)"
     )
     seed: int = flag(0, "of weights, order and augmentation, not of the split")
+    evaluate_every: int | None = flag(
+        None,
+        "steps between two evaluations; without it, chosen by the length of "
+        "the run",
+    )
     checkpoint_every: int | None = flag(
         None, "steps between two checkpoints; default: between evaluations"
     )
@@ -288,7 +293,7 @@ class TrainingFlags:
 
     def __post_init__(self):
         sizes = ("image_size", "patch_size", "batch_size", "steps", "epochs")
-        counts = (*sizes, "accumulate", "checkpoint_every")
+        counts = (*sizes, "accumulate", "evaluate_every", "checkpoint_every")
         check_numbers(self, *counts, minimum=1)
         check_numbers(self, "average", minimum=0, below=1)
         check_numbers(self, "learning_rate", above=0)
@@ -330,18 +335,22 @@ class TrainingFlags:
             "ema_momentum": self.average or 0.99,
         }
 
-    def batches(self, one_hot=False):
-        """Returns how images become batches, as `Job.batches`."""
+    @property
+    def one_hot(self):
+        """Whether labels are rows of numbers: mixed labels are no integers."""
+        return bool(self.mixup or self.cutmix)
+
+    def batches(self):
+        """Returns the arguments of all batches of an `ImageDataset`."""
         return {
             "image_size": self.image_size,
             "protocol": self.protocol,
             "mode": self.mode,
-            # Mixed labels are no integers.
-            "one_hot": one_hot or bool(self.mixup or self.cutmix),
+            "one_hot": self.one_hot,
         }
 
     def augmentation(self, channels):
-        """Returns what changes images of training, as `Job.augment`."""
+        """Returns the further arguments of `ImageDataset.train`."""
         return {
             "augment": self.augment,
             "mixup": self.mixup or 0.0,

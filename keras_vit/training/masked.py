@@ -10,6 +10,7 @@ import numpy as np
 from keras_vit import pretraining
 from keras_vit._program import require
 from keras_vit.converters import write_keras
+from keras_vit.optimizers import inner_optimizer
 from keras_vit.training.models import COMPACT
 from keras_vit.training.models import build_model
 from keras_vit.training.plots import pixel_range
@@ -290,17 +291,22 @@ class Reconstructions(keras.callbacks.Callback):
         folder: Path of a folder, which is made.
         every: Integer. Calls of Keras's between two pictures; there is one
             after the last, too.
-        step: Integer. The call that the run goes on from.
         parts: Integer. Calls a step.
         mode: How pixels were read, see `preprocess_input`.
     """
 
-    def __init__(self, images, folder, every, step=0, parts=1, mode="tf"):
+    def __init__(self, images, folder, every, parts=1, mode="tf"):
         super().__init__()
         self._images, self._folder = images, folder
-        self._every, self._step, self._parts = every, step, parts
+        self._every, self._step, self._parts = every, 0, parts
         self._mode = mode
         self._drawn = None
+
+    def on_train_begin(self, logs=None):
+        # A resumed run counts on from its checkpoint.
+        optimizer = inner_optimizer(self.model)
+        done = int(keras.ops.convert_to_numpy(optimizer.iterations))
+        self._step = done * self._parts
 
     def on_train_batch_end(self, batch, logs=None):
         self._step += 1

@@ -1,17 +1,14 @@
 """What a training leaves in its output folder."""
 
-import contextlib
 import dataclasses
 import shlex
 import shutil
 import sys
-import time
 
 import keras
 
 from keras_vit import converters
 from keras_vit._logging import logger
-from keras_vit._program import UserError
 from keras_vit.converters import write_keras
 from keras_vit.models import Model
 from keras_vit.training.models import layout_of
@@ -49,138 +46,106 @@ def save_model(model, output):
     converters.save(model, weights, layout, overwrite=True)
 
 
-def facts_of(job, model, row, started):
-    """Returns what `config.json` holds.
+def run_summary(run, model, row):
+    """Returns the content of `config.json`.
 
     Args:
-        job: `Job`.
+        run: `Run`.
         model: Its model.
         row: Dict. The row of `metrics.csv` of the weights that are kept.
-        started: Float. When the run began, by `time.perf_counter`.
     """
-    metric = f"{job.part}_{job.measure}"
+    metric = f"{run.data.evaluation_split}_{run.metric}"
     return {
-        "config": {**dataclasses.asdict(job.config), "steps": job.steps},
-        "data": job.data.facts(),
+        "config": dataclasses.asdict(run.config),
+        "data": run.data.facts(),
         "model": {
             "name": model.name,
             "weights": model.count_params(),
         },
         metric: row[metric],
         "kept": {
-            "weights": job.config.keep,
+            "weights": run.config.keep,
             "step": row["step"],
-            "chosen_by": metric if job.config.keep == "best" else None,
+            "chosen_by": metric if run.config.keep == "best" else None,
         },
-        "seconds": round(time.perf_counter() - started, 1),
+        "seconds": run.seconds,
         "command": shlex.join(sys.argv),
         "versions": versions(),
         **circumstances(),
     }
 
 
-def headline(job, chosen, output, ready):
-    """Returns what a run says before it begins."""
-    config, data, model = job.config, job.data, ready.model
+def describe_run(run, model, done):
+    """Returns what a program prints before it trains.
+
+    Args:
+        run: `Run`.
+        model: Its model.
+        done: Integer. The step that it resumes from, as Keras counts them.
+    """
+    config, data = run.config, run.data
+    if not run.strategy.first:
+        return f"strategy  {run.strategy.describe()}"
     rows, columns, channels = getattr(model, "encoder", model).input_shape[1:]
     patch = config.patch_size
     patches = f", patches {patch} x {patch}" if patch else ""
-    if not chosen.first:
-        return f"strategy  {chosen.describe()}"
-    step = ready.done // config.accumulate
-    going_on = f"\ngoing on  from step {step}" if ready.done else ""
-    unread = ""
+    step = done // config.accumulate
+    resuming = f"\nresuming  from step {step}" if done else ""
+    unverified = ""
     if data.num_unread:
-        interval = config.checkpoint_every or job.interval
-        unread = (
-            f"images    the ends of {data.num_unread:,} files are whole. One "
-            "that is damaged between them would stop the run at its batch, "
-            f"up to {interval:,} steps after the last checkpoint: "
-            "--skip-bad-images reads all of them first\n"
+        interval = config.checkpoint_every or config.evaluate_every
+        unverified = (
+            f"images    the headers and trailers of {data.num_unread:,} files "
+            "are valid. An image that is damaged between them would stop the "
+            f"run at its batch, up to {interval:,} steps after the last "
+            "checkpoint: --skip-bad-images decodes all of them first\n"
         )
     return (
-        f"data      {data.name}: {data.num_train} training and {job.total} "
-        f"{job.part} images, {len(data.class_names)} classes\n"
-        f"{unread}"
-        f"model     {model.name}: {model.count_params():,} weights, images "
+        f"data      {data.name}: {data.num_train} training and "
+        f"{data.num_evaluation} {data.evaluation_split} images, "
+        f"{len(data.class_names)} classes\n"
+        f"{unverified}"
+        f"model     {model.name}: {model.count_params():,} parameters, images "
         f"{rows} x {columns} x {channels}{patches}\n"
-        f"training  {job.steps} steps of {config.batch_size} images, "
-        f"{job.summary}, on {keras.backend.backend()}\n"
-        f"strategy  {chosen.describe()}\n"
-        f"output    {output}{going_on}"
+        f"training  {config.steps} steps of {config.batch_size} images, "
+        f"{run.summary}, on {keras.backend.backend()}\n"
+        f"strategy  {run.strategy.describe()}\n"
+        f"output    {run.output}{resuming}"
     )
 
 
-def title_of(job, facts):
-    """Returns what the pictures of a run are headed with."""
-    name = facts["model"]["name"]
-    value = facts[f"{job.part}_{job.measure}"]
-    text = f"{value:.2%}" if job.measure == "accuracy" else f"{value:.4f}"
-    return f"{name} on {job.data.name}: {job.part} {job.measure} {text}"
+def plot_title(run, facts):
+    """Returns the title of the plots of a run."""
+    name, split = facts["model"]["name"], run.data.evaluation_split
+    value = facts[f"{split}_{run.metric}"]
+    text = f"{value:.2%}" if run.metric == "accuracy" else f"{value:.4f}"
+    return f"{name} on {run.data.name}: {split} {run.metric} {text}"
 
 
-def save_predictions_of(job, model, facts, output):
-    """Draws predictions for some of the images that were evaluated on."""
-    batches = job.evaluation(batch_size=min(job.config.batch_size, job.total))
-    images, labels = spread_out(batches, job.total)
+def save_predictions_of(run, model, facts):
+    """Plots predictions for some of the images that were evaluated on."""
+    config, total = run.config, run.data.num_evaluation
+    batches = run.data.evaluation(
+        **config.batches(), batch_size=min(config.batch_size, total)
+    )
+    images, labels = spread_out(batches, total)
     save_predictions(
         model,
         images,
         labels,
-        job.data.class_names,
-        output / "predictions.png",
-        f"{title_of(job, facts)}, {len(images)} of {job.total} images",
-        mode=job.config.mode,
+        run.data.class_names,
+        run.output / "predictions.png",
+        f"{plot_title(run, facts)}, {len(images)} of {total} images",
+        mode=config.mode,
     )
 
 
-def write_last(job, chosen, output, facts, rows, keep):
-    """Writes what is left when nothing has to be computed by all hosts."""
-    if keep and chosen.num_devices > 1 and not job.save:
-        # The trained one takes only what its devices can share, and asks
-        # all hosts, which wait.
-        model = keras.saving.load_model(output / "model.keras")
-        save_predictions_of(job, model, facts, output)
-    save_curves(rows, output / "curves.png", title_of(job, facts))
-    save_json(facts, output / DONE)
-    # Of no use to a run that is done.
-    shutil.rmtree(output / CHECKPOINTS, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def writing(output, checkpoints):
-    """Turns a full disk, in its body, into a `UserError`."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"The results cannot be written to {str(output)!r}: {error}. "
-            f"{checkpoints.last}"
-        ) from error
-
-
-# What TensorFlow and JAX say of a host that is gone.
-_LOST = ("unhealthy", "heartbeat", "UNAVAILABLE", "Connection", "Broken pipe")
-
-
-@contextlib.contextmanager
-def losing_hosts(chosen, checkpoints):
-    """Turns the loss of another host, in its body, into a `UserError`.
-
-    JAX may end the process before it gets here, and says why.
-    """
-    try:
-        yield
-    except Exception as error:
-        hosts, said = chosen.host[1], str(error)
-        if hosts == 1 or not any(word in said for word in _LOST):
-            raise
-        # Only the first host writes checkpoints, and knows of them.
-        last = checkpoints.last if chosen.first else "The same commands go on."
-        raise UserError(
-            f"Another of the {hosts} hosts is lost, or cannot be reached. "
-            f"Start all of them again. {last}"
-        ) from error
+def write_last(run, facts, rows):
+    """Writes the learning curves and `config.json`; removes checkpoints."""
+    save_curves(rows, run.output / "curves.png", plot_title(run, facts))
+    save_json(facts, run.output / DONE)
+    # A finished run needs none.
+    shutil.rmtree(run.output / CHECKPOINTS, ignore_errors=True)
 
 
 def print_results(facts, output):

@@ -1,24 +1,20 @@
-"""The learning rate from a grid, by images that were held out for it."""
+"""Choose the learning rate from a grid, by accuracy on held-out images."""
 
 import dataclasses
 import json
 import shutil
 
 from keras_vit._logging import logger
-from keras_vit._logging import show
 from keras_vit._program import user_errors
 from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import raise_if_another
-from keras_vit.training.experiment import begin
-from keras_vit.training.experiment import data_of
-from keras_vit.training.experiment import main_of
-from keras_vit.training.experiment import train
 from keras_vit.training.plots import save_sweep
-from keras_vit.training.results import print_results
 from keras_vit.training.run_folder import DONE
 from keras_vit.training.run_folder import SWEEP
 from keras_vit.training.run_folder import save_json
 from keras_vit.training.run_folder import versions
+from keras_vit.training.setup import data_of
+from keras_vit.training.training_run import fingerprint
 
 # "An Image is Worth 16x16 Words", Table 4
 _RATES = (0.001, 0.003, 0.01, 0.03)
@@ -51,103 +47,99 @@ def rates_of(text, dataset=""):
     return tuple(rates)
 
 
-def sweeping(plan):
-    """Like `main_of`, for a recipe whose config has a field `sweep`.
+def sweep(train, complete, config, data, strategy, output):
+    """Trains with every learning rate of a grid, and returns the best.
 
-    With it, every rate of the grid is trained with on the training images but
-    those of `--holdout` ("paper" where it is not given), and the best one on
-    all of them. A sweep that was interrupted goes on with the same command.
+    Each learning rate trains without the held-out images and is evaluated on
+    them. A sweep that was interrupted resumes with the same command.
+
+    Args:
+        train: Function of a config, data, a strategy, an output folder and
+            the keyword `keep`, which trains and returns the content of
+            `config.json`.
+        complete: Function of a config and data that fills in all settings.
+        config: `TrainingFlags` with a field `sweep`.
+        data: `ImageDataset` with held-out images.
+        strategy: `keras_vit.distribution.Strategy`.
+        output: Path of the output folder.
+
+    Returns:
+        The config with the best learning rate, and the data with all training
+        images: what to train with now.
     """
-    once = main_of(plan)
-
-    def main(config):
-        show()
-        if config.sweep is None:
-            once(config)
-        else:
-            _sweep(plan, config)
-
-    return main
-
-
-def _sweep(plan, config):
+    config = dataclasses.replace(
+        config,
+        output=str(output),
+        holdout="paper" if config.holdout is None else config.holdout,
+    )
     with user_errors():
-        chosen, data, output = begin(config, holdout="paper")
-        config = dataclasses.replace(
-            config,
-            output=str(output),
-            holdout="paper" if config.holdout is None else config.holdout,
-        )
-        rates = rates_of(config.sweep, config.dataset)
-        jobs = {rate: _job_of(plan, config, data, rate) for rate in rates}
-        if config.overwrite and chosen.first:
+        configs = {
+            rate: complete(
+                dataclasses.replace(config, learning_rate=rate, sweep=None),
+                data,
+            )
+            for rate in rates_of(config.sweep, config.dataset)
+        }
+        if config.overwrite and strategy.first:
             shutil.rmtree(output / SWEEP, ignore_errors=True)
             for name in (*FILES, DONE):
                 (output / name).unlink(missing_ok=True)
-        chosen.gather(0)
-        # What an earlier run did, or that it was another run's.
-        done = {rate: _done(job, output) for rate, job in jobs.items()}
-        chosen.gather(0)
-    for rate, job in jobs.items():
-        if done[rate] is None:
-            if chosen.first:
+        strategy.gather(0)  # waits until they are removed
+        results = {
+            rate: _read_finished(one, output) for rate, one in configs.items()
+        }
+        strategy.gather(0)
+    for rate, one in configs.items():
+        if results[rate] is None:
+            if strategy.first:
                 logger.info(f"\nsweep     learning rate {rate:g}")
-            done[rate] = _trained(job, chosen, _folder(output, rate))
-    best = _report(done, data, config, output, chosen)
-    # 0, so that a preset leaves out no images either.
+            folder = _folder(output, rate)
+            results[rate] = _train_one(train, one, data, strategy, folder)
+    best = _summarise(results, data, config, output, strategy)
+    # 0, so that a preset holds out no images either.
     config = dataclasses.replace(
-        config, holdout=0.0, sweep=None, overwrite=False
+        config, holdout=0.0, sweep=None, overwrite=False, learning_rate=best
     )
     with user_errors():
-        data = data_of(config, config.holdout)
-        job = _job_of(plan, config, data, best)
-    facts = train(job, chosen, output)
-    if chosen.first:
-        print_results(facts, output)
-
-
-def _job_of(plan, config, data, rate):
-    return plan(
-        dataclasses.replace(config, learning_rate=rate, sweep=None), data
-    )
+        return config, data_of(config, config.holdout)
 
 
 def _folder(output, rate):
     return output / SWEEP / f"lr-{rate:g}"
 
 
-def _done(job, output):
-    """Returns the facts of a rate that was trained with before, or None."""
-    path = _folder(output, job.config.learning_rate) / DONE
+def _read_finished(config, output):
+    """Returns the `config.json` of a training that is finished, or None."""
+    path = _folder(output, config.learning_rate) / DONE
     if not path.exists():
         return None
     facts = json.loads(path.read_text())
     found = {**facts["config"], "backend": facts["versions"]["backend"]}
-    expected = job.facts()
+    expected = fingerprint(config)
     known = {k: found[k] for k in expected if k in found}
     raise_if_another(path, known, expected)
     return facts
 
 
-def _trained(job, chosen, folder):
+def _train_one(train, config, data, strategy, folder):
     try:
-        return train(job, chosen, folder, keep=False)
-    except Diverged as error:  # which says that this rate is too high
+        return train(config, data, strategy, folder, keep=False)
+    except Diverged as error:  # the learning rate is too high
         facts = {
-            "config": job.facts(),
+            "config": dataclasses.asdict(config),
             "dev_accuracy": None,
             "diverged": str(error),
             "versions": versions(),
         }
-        if chosen.first:
+        if strategy.first:
             logger.info(error)
             save_json(facts, folder / DONE)
         return facts
 
 
-def _report(done, data, config, output, chosen):
-    """Says and writes how the rates did; returns the best one."""
-    found = {rate: facts["dev_accuracy"] for rate, facts in done.items()}
+def _summarise(results, data, config, output, strategy):
+    """Logs and writes the accuracies; returns the best learning rate."""
+    found = {rate: facts["dev_accuracy"] for rate, facts in results.items()}
     good = {rate: x for rate, x in found.items() if x is not None}
     if not good:
         raise Diverged(
@@ -155,9 +147,9 @@ def _report(done, data, config, output, chosen):
             f"lower ones. Received: --sweep {config.sweep}"
         )
     best = max(good, key=good.get)  # of equals the lowest
-    if not chosen.first:
+    if not strategy.first:
         return best
-    logger.info(f"\nlearning rate  accuracy on {data.num_dev} held out images")
+    logger.info(f"\nlearning rate  accuracy on {data.num_dev} held-out images")
     for rate, accuracy in found.items():
         text = "diverged" if accuracy is None else f"{accuracy:.4f}"
         logger.info(f"{rate:<13g}  {text}" + "  best" * (rate == best))

@@ -14,8 +14,8 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import experiment
 from keras_vit.training import models
+from keras_vit.training.training_run import warn_of_average
 from tests.recipes import programs
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -140,7 +140,7 @@ def test_an_average_of_too_few_steps_is_warned_of(tmp_path):
     data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(average=0.9999, steps=500)
     with pytest.warns(UserWarning, match="95% the weights.*0.9954 fits"):
-        experiment._warn_of_average(recipe.plan(config, data))
+        warn_of_average(recipe.complete(config, data))
 
 
 def test_fine_tunes_at_twice_the_size(digits, tmp_path):
@@ -185,7 +185,7 @@ def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
         classes=10,
     )
     config = dataclasses.replace(config, dropout=0.25)
-    dropped = recipe.plan(config, data).build()
+    dropped = programs.plan(recipe, config, data).build()
     assert dropped.get_layer("block_0").dropout == 0.25
     assert dropped.get_layer("block_0").mlp.dropout == 0.25
     old = keras.models.load_model(digits / "model.keras")
@@ -294,15 +294,9 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
         "checkpoint_every": 1,
     }
     run(**settings, output=str(tmp_path / "straight"))
-    fit = experiment.fit
-
-    def crashing(*arguments, callbacks, **keywords):
-        fit(*arguments, callbacks=[*callbacks, Crash()], **keywords)
-
-    monkeypatch.setattr(experiment, "fit", crashing)
     with pytest.raises(KeyboardInterrupt):
-        run(**settings, output=str(tmp_path / "crashed"))
-    monkeypatch.setattr(experiment, "fit", fit)
+        with programs.more_callbacks(Crash()):
+            run(**settings, output=str(tmp_path / "crashed"))
     refused(
         "is of another run: batch_size was 8 and is 4",
         **{**settings, "batch_size": 4, "output": str(tmp_path / "crashed")},
@@ -353,7 +347,7 @@ def test_bits_rule_chooses(monkeypatch):
     bit = {"preset": "bit-hyperrule", "weights": "x.npz"}
 
     def chosen(**settings):
-        job = recipe.plan(recipe.Config(**bit, **settings), data)
+        job = programs.plan(recipe, recipe.Config(**bit, **settings), data)
         config = job.config
         optimizer, rate = job.optimizer()
         assert type(optimizer) is keras_vit.optimizers.SGD
@@ -393,8 +387,8 @@ def test_flags_that_would_do_nothing_are_refused():
             recipe.Config(**settings)
     with pytest.raises(ValueError, match="--remat computes the blocks"):
         data = keras_vit.data.load_dataset("digits")
-        recipe.plan(
-            recipe.Config(model="compact-bit", remat=True), data
+        programs.plan(
+            recipe, recipe.Config(model="compact-bit", remat=True), data
         ).build()
     for name in ("digits", "cifar10"):
         with pytest.raises(ValueError, match="--skip-bad-images is for"):
@@ -407,23 +401,29 @@ def test_flags_that_are_given_are_used():
     data = keras_vit.data.load_dataset("digits")
 
     def optimizer_of(**settings):
-        return recipe.plan(recipe.Config(**settings), data).optimizer()[0]
+        return programs.plan(
+            recipe, recipe.Config(**settings), data
+        ).optimizer()[0]
 
     assert optimizer_of().global_clipnorm == 1.0
     assert optimizer_of(clip=0.0).global_clipnorm is None
     assert optimizer_of(clip=2.0).global_clipnorm == 2.0
     half = optimizer_of(momentum_dtype="bfloat16")
     assert half.momentum_dtype == "bfloat16"
-    _, rate = recipe.plan(
-        recipe.Config(steps=100, warmup_steps=7), data
+    _, rate = programs.plan(
+        recipe, recipe.Config(steps=100, warmup_steps=7), data
     ).optimizer()
     assert rate.warmup_steps == 7
-    model = recipe.plan(recipe.Config(dropout=0.25), data).build()
+    model = programs.plan(recipe, recipe.Config(dropout=0.25), data).build()
     assert model.get_layer("block_0").dropout == 0.25
     with pytest.raises(ValueError, match="--dropout is for Vision"):
-        recipe.plan(recipe.Config(model="compact-bit", dropout=0.1), data)
+        programs.plan(
+            recipe, recipe.Config(model="compact-bit", dropout=0.1), data
+        )
     with pytest.raises(ValueError, match="--layer-decay counts the blocks"):
-        recipe.plan(recipe.Config(model="compact-bit", layer_decay=0.5), data)
+        programs.plan(
+            recipe, recipe.Config(model="compact-bit", layer_decay=0.5), data
+        )
 
 
 def test_sizes_that_are_not_given():

@@ -14,7 +14,7 @@ from tests.recipes.programs import rows_of
 
 recipe = programs.load("pretrain_masked")
 finetune = programs.load("finetune_cifar")
-main = training.main_of(recipe.plan)
+main = recipe.main
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,7 +51,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("method", training.METHODS)
 def test_defaults_are_what_was_published(method):
     given = recipe.Config(method=method, model="ViTB16")
-    job = recipe.plan(given, imagenet())
+    job = programs.plan(recipe, given, imagenet())
     config = job.config
     optimizer, rate = job.optimizer()
     assert PUBLISHED[method] == (
@@ -67,7 +67,7 @@ def test_defaults_are_what_was_published(method):
         assert (config.decoder_layers, config.decoder_width) == (8, 512)
         # 1.5e-4 for 256 images.
         given = dataclasses.replace(given, batch_size=256)
-        job = recipe.plan(given, imagenet())
+        job = programs.plan(recipe, given, imagenet())
         assert job.config.learning_rate == pytest.approx(1.5e-4)
 
 
@@ -83,7 +83,7 @@ ENCODERS = {
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("method", training.METHODS)
 def test_encoders_and_images_are_what_was_published(method):
-    job = recipe.plan(small_published(method), imagenet())
+    job = programs.plan(recipe, small_published(method), imagenet())
     optimizer, _ = job.optimizer()
     model = job.build()
     block = model.encoder.get_layer("block_11")
@@ -141,7 +141,9 @@ def mae_learning_rate(step, epoch, base, total):
 )
 def test_learning_rates_are_what_was_published(method, expected, base, batch):
     data = dataclasses.replace(imagenet(), num_train=625 * batch)
-    job = recipe.plan(recipe.Config(method=method, model="ViTB16"), data)
+    job = programs.plan(
+        recipe, recipe.Config(method=method, model="ViTB16"), data
+    )
     _, rate = job.optimizer()
     assert job.steps == 800 * 625
     for epoch in (0, 0.5, 5, 9.999, 10, 40, 300, 699.999, 700, 750, 799.9):
@@ -159,7 +161,7 @@ def test_learning_rates_are_what_was_published(method, expected, base, batch):
 def test_weights_that_decay_are_those_of_the_original(method):
     """In PyTorch all of more than one dimension decay, but SimMIM's `cls_token`
     (here it does; METHODS says so) and `pos_embed`."""
-    job = recipe.plan(small_published(method, steps=10), imagenet())
+    job = programs.plan(recipe, small_published(method, steps=10), imagenet())
     model, (optimizer, rate) = job.build(), job.optimizer()
     optimizer.build(model.trainable_variables)
     step = job.config.warmup_steps
@@ -191,7 +193,7 @@ def test_weights_that_decay_are_those_of_the_original(method):
 def test_initial_weights_are_those_of_the_original(method):
     """models_mae.py `initialize_weights`; models/simmim.py and
     vision_transformer.py `_init_weights` and `fix_init_weight`."""
-    model = recipe.plan(small_published(method), imagenet()).build()
+    model = programs.plan(recipe, small_published(method), imagenet()).build()
     width, hidden = 192, 768
     # (largest value or None, standard deviation) of SimMIM's truncation
     cut = (0.02, 0.02 * 0.53956)
@@ -275,7 +277,9 @@ def test_pre_trains_and_fine_tunes(method, tmp_path):
     # The folder, the encoder and the whole model are the same to fine-tune.
     for weights in (output, output / "encoder.keras", output / "model.keras"):
         config = finetune.Config(weights=str(weights), steps=1)
-        job = finetune.plan(config, keras_vit.data.load_dataset("digits"))
+        job = programs.plan(
+            finetune, config, keras_vit.data.load_dataset("digits")
+        )
         assert (job.config.image_size, job.config.patch_size) == (8, 2)
         model = job.build()
         np.testing.assert_array_equal(

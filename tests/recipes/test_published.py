@@ -14,7 +14,7 @@ from keras_vit import training
 from keras_vit.data.randaugment import AUGREG
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
-from keras_vit.training import experiment
+from keras_vit.training import setup
 from tests.recipes import programs
 from tests.recipes import published
 from tests.training.mocked import mocked
@@ -69,7 +69,7 @@ def no_files(monkeypatch, tmp_path):
         )
 
     monkeypatch.setattr(training, "model_facts", facts_of)
-    monkeypatch.setattr(experiment, "load_dataset", load_dataset)
+    monkeypatch.setattr(setup, "load_dataset", load_dataset)
     monkeypatch.chdir(tmp_path)
 
 
@@ -142,15 +142,15 @@ def test_fine_tuning(command, datasets):
     if config.sweep:
         rates = training.rates_of(config.sweep, config.dataset)
         assert rates == source["sweep"]
-        _, data, _ = experiment.begin(config, holdout="paper")
+        _, data, _ = setup.begin(config, holdout="paper")
         assert data.num_dev == part(source["held_out"], config.dataset)
-        data = experiment.data_of(config, 0.0)  # as the sweep's last training
+        data = setup.data_of(config, 0.0)  # as the sweep's last training
         config = dataclasses.replace(
             config, sweep=None, learning_rate=source["base_lr"]
         )
     else:
-        _, data, _ = experiment.begin(config)
-    job = finetune.plan(config, data)
+        _, data, _ = setup.begin(config)
+    job = programs.plan(finetune, config, data)
     config = job.config
     optimizer, rate = job.optimizer()
     assert data.num_train == part(source["train"], config.dataset)
@@ -201,11 +201,11 @@ def test_fine_tuning(command, datasets):
 )
 def test_holdout_of_0_trains_on_all_images(program, command, datasets):
     config = config_of(program, f"recipe.py {command} --holdout 0")
-    _, data, _ = experiment.begin(config)
+    _, data, _ = setup.begin(config)
     count = published.SIZES[config.dataset]["train"]
     assert (data.num_train, data.num_dev) == (count, 0)
     # Without the flag, the preset leaves some out.
-    _, data, _ = experiment.begin(dataclasses.replace(config, holdout=None))
+    _, data, _ = setup.begin(dataclasses.replace(config, holdout=None))
     assert (data.num_train < count, data.num_dev) == (True, 0)
 
 
@@ -214,8 +214,8 @@ def test_pre_training(name, datasets):
     source = published.PRETRAINING[name]
     command = f"--preset {name} --dataset {source['dataset']}"
     config = config_of(pretrain, f"pretrain.py {command}")
-    _, data, _ = experiment.begin(config)
-    job = pretrain.plan(config, data)
+    _, data, _ = setup.begin(config)
+    job = programs.plan(pretrain, config, data)
     config = job.config
     optimizer, rate = job.optimizer()
     count = 14_145_922
@@ -262,7 +262,7 @@ def built(preset, **settings):
     """Returns the model that a preset trains, for small images."""
     digits = keras_vit.data.load_dataset("digits")
     config = pretrain.Config(preset=preset, image_size=32, **settings)
-    return pretrain.plan(config, digits).build()
+    return programs.plan(pretrain, config, digits).build()
 
 
 @pytest.mark.parametrize("name", ["augreg-imagenet", "augreg-imagenet21k"])

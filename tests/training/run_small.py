@@ -12,6 +12,7 @@ import numpy as np
 import keras_vit
 from keras_vit import training
 from keras_vit.training import run_folder
+from tests.training.fitting import fit
 
 STEPS, INTERVAL, EVERY, BATCH = 24, 8, 5, 4
 
@@ -75,7 +76,7 @@ def main(folder, callbacks=(), stream=Stream, keep_best=False):
     metrics = training.MetricsFile(
         folder / "metrics.csv", BATCH, schedule, rows, done
     )
-    training.fit(
+    fit(
         model,
         stream,
         Stream(10**7, count=3),
@@ -83,7 +84,6 @@ def main(folder, callbacks=(), stream=Stream, keep_best=False):
         interval=INTERVAL,
         callbacks=[metrics, *callbacks],
         checkpoints=checkpoints,
-        done=done,
     )
     for row in rows:
         del row["images_per_second"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.training import experiment
+from keras_vit import training
 from tests.training import pictures
 
 PARTS, BATCH, STEPS = 4, 16, 3
@@ -129,16 +129,16 @@ def test_a_job_asks_for_whole_batches(tmp_path, monkeypatch):
 
     recipe = programs.load("finetune_cifar")
     seen = {}
-    fit = experiment.fit
+    fit_calls = training.Run.fit_calls
 
-    def spy(model, train, test, **keywords):
-        parts = keywords["checkpoints"].parts
-        batches = itertools.islice(train(0), 2 * parts)
+    def spy(run, model, schedule, train_batches, test):
+        parts = run.config.accumulate
+        batches = itertools.islice(train_batches(0), 2 * parts)
         columns = zip(*batches, strict=True)
         seen[parts] = [np.concatenate([*map(np.asarray, c)]) for c in columns]
-        fit(model, train, test, **keywords)
+        return fit_calls(run, model, schedule, train_batches, test)
 
-    monkeypatch.setattr(experiment, "fit", spy)
+    monkeypatch.setattr(training.Run, "fit_calls", spy)
     for parts in (1, 2):
         recipe.main(
             recipe.Config(

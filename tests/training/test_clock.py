@@ -16,9 +16,10 @@ import pytest
 
 import keras_vit
 from keras_vit import pretraining
+from keras_vit import training
+from keras_vit.distribution.sharding import steadily
 from keras_vit.training import callbacks
 from keras_vit.training import checkpoint
-from keras_vit.training import experiment
 from keras_vit.training import results
 from tests.recipes.programs import SMALL
 from tests.recipes.programs import rows_of
@@ -93,10 +94,7 @@ def test_datasets_wait_for_no_clock(tmp_path):
     if keras.config.backend() == "tensorflow":
         digits = batches_of(keras_vit.data.load_dataset("digits"))
         assert not any(hasattr(batches, "options") for batches in digits)
-        given += [
-            experiment._fed(x, keras_vit.distribution.get_strategy("none"))
-            for x in digits
-        ]
+        given += [steadily(x) for x in digits]
     for batches in given:
         assert batches.options().autotune.enabled is False
         assert len(next(iter(batches))[0]) == 3
@@ -132,7 +130,7 @@ def test_models_are_saved_in_any_year(year, tmp_path):
     with clock(at(year)):
         results.save_model(model, tmp_path)
         keras_vit.converters.save(model, kept)
-        masked.save_masked(masked, tmp_path / "masked")
+        training.save_masked(masked, tmp_path / "masked")
     for path in (tmp_path / "model.keras", kept, tmp_path / "model.npz"):
         assert_same(keras_vit.converters.load(path), model)
     for path in (tmp_path / "model.keras", kept):

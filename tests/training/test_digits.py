@@ -169,7 +169,7 @@ def test_needs_no_tensorflow():
     code = """
 import sys
 sys.modules["tensorflow"] = None  # importing it now fails
-from keras_vit import training
+import keras_vit
 train = keras_vit.data.load_dataset("digits").train(image_size=8, batch_size=4)
 assert next(train)[0].shape == (4, 8, 8, 1)
 """

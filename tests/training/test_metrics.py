@@ -6,6 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
+from tests.training.fitting import fit
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_one_row_an_evaluation(model, tmp_path):
     path = tmp_path / "metrics.csv"
     metrics = training.MetricsFile(path, 4, schedule)
     test = next(batches())
-    training.fit(
+    fit(
         model,
         lambda start: batches(),
         test,
@@ -76,7 +77,7 @@ def test_rows_are_on_disk_when_a_run_breaks(model, tmp_path):
 
     metrics = training.MetricsFile(path, 4, lambda step: 0.1)
     with pytest.raises(KeyboardInterrupt):
-        training.fit(
+        fit(
             model,
             lambda start: batches(),
             next(batches()),

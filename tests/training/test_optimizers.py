@@ -6,7 +6,6 @@ import pytest
 from keras import ops
 
 import keras_vit
-from keras_vit import training
 
 STEPS = 50
 PEAK = 0.05
@@ -341,7 +340,7 @@ def test_fifty_steps_are_those_of_keras(case, scheduled):
     grads = gradients(rng, values)
     theirs, ours = (
         getattr(module, name)(schedule() if scheduled else 1e-3, **arguments)
-        for module in (keras.optimizers, training)
+        for module in (keras.optimizers, keras_vit.optimizers)
     )
     expected = by_keras(theirs, values, grads)
     found = by_keras(ours, values, grads)
@@ -363,7 +362,7 @@ def test_fifty_steps_are_those_of_keras(case, scheduled):
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
 def test_defaults_are_those_of_keras(name):
-    found = getattr(training, name)().get_config()
+    found = getattr(keras_vit.optimizers, name)().get_config()
     expected = getattr(keras.optimizers, name)().get_config()
     expected.pop("name")
     assert expected.items() <= found.items()
@@ -374,7 +373,7 @@ def test_defaults_are_those_of_keras(name):
 def test_excluded_variables_do_not_decay(name, by):
     kernel = keras.Variable(np.ones((2, 2), "float32"), name="kernel")
     other = keras.Variable(np.ones((2, 2), "float32"), name="projection")
-    optimizer = getattr(training, name)(1e-2, weight_decay=0.5)
+    optimizer = getattr(keras_vit.optimizers, name)(1e-2, weight_decay=0.5)
     excluded = {"var_names": ["proj"], "var_list": [other]}[by]
     optimizer.exclude_from_weight_decay(**{by: excluded})
     zeros = ops.zeros((2, 2))
@@ -444,7 +443,7 @@ def test_half_precision_variables_learn(name, convention):
     for dtype in ("float32", "bfloat16"):
         variable = keras.Variable(np.zeros(8), dtype=dtype, name="kernel")
         arguments = {"momentum": 0.9} if name == "SGD" else {}
-        optimizer = getattr(training, name)(
+        optimizer = getattr(keras_vit.optimizers, name)(
             0.01, convention=convention, **arguments
         )
         optimizer.build([variable])
@@ -507,7 +506,7 @@ def test_scaling_the_loss_changes_nothing(name):
     for scaled in (False, True):
         keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-        optimizer = getattr(training, name)(
+        optimizer = getattr(keras_vit.optimizers, name)(
             0.1,
             weight_decay=0.1,
             global_clipnorm=1.0,
@@ -563,9 +562,9 @@ def test_optimizers_of_older_files_step_as_before(name):
             "registered_name": f"keras_vit>{name}",
         }
     )
-    assert type(old) is getattr(training, name)
+    assert type(old) is getattr(keras_vit.optimizers, name)
     arguments = {k: v for k, v in OLD_CONFIGS[name].items() if k != "peak_rate"}
-    expected = getattr(training, name)(
+    expected = getattr(keras_vit.optimizers, name)(
         **arguments | {"weight_decay": 0.03 / 0.5},
         convention="optax",
         decay_kernels_only=True,
@@ -578,7 +577,7 @@ def test_optimizers_of_older_files_step_as_before(name):
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
 def test_removed_and_wrong_arguments(name):
-    make = getattr(training, name)
+    make = getattr(keras_vit.optimizers, name)
     with pytest.raises(ValueError, match="multiplied by the learning rate"):
         make(0.1, weight_decay=0.1, peak_rate=0.1)
     with pytest.raises(ValueError, match="convention='pytorch'"):

@@ -1,17 +1,19 @@
 import errno
 import json
+import re
 import shutil
 import subprocess
 import sys
 import types
 
+import keras
 import pytest
 
 import keras_vit
 from keras_vit import _logging
 from keras_vit import training
-from keras_vit.training import results
 from keras_vit.training import run_folder
+from keras_vit.training.training_run import explain_error
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -129,13 +131,7 @@ def test_a_killed_run_holds_nothing(tmp_path):
 def test_a_full_disk_at_the_end(capsys):
     _logging.show()
 
-    class Kept:
-        last = "The last good checkpoint is step-00000005.npz."
-
     full = OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(training.UserError, match="No space.*step-00000005"):
-        with results.writing("runs/x", Kept):
-            raise full
     with run_folder.not_fatal("a picture") as written:
         raise full
     assert not written
@@ -178,17 +174,27 @@ def test_a_lost_host_is_said_with_what_there_is():
     other = types.SimpleNamespace(host=(1, 2), first=False)
     checkpoints = types.SimpleNamespace(last="Step 5 is there.")
     gone = RuntimeError("tasks are unhealthy (stopped sending heartbeats)")
-    with pytest.raises(training.UserError, match="2 hosts is lost.*Step 5 is"):
-        with results.losing_hosts(two, checkpoints):
-            raise gone
-    with pytest.raises(training.UserError, match="The same commands go on"):
-        with results.losing_hosts(other, checkpoints):
-            raise gone
-    for chosen, error in (
-        (types.SimpleNamespace(host=(0, 1)), gone),
-        (two, RuntimeError("shapes differ")),
-    ):
-        with pytest.raises(RuntimeError) as raised:
-            with results.losing_hosts(chosen, checkpoints):
-                raise error
-        assert raised.value is error
+    found = explain_error(gone, two, checkpoints)
+    assert re.search("2 processes is lost.*Step 5 is", found)
+    assert "The same commands resume" in explain_error(gone, other, checkpoints)
+    alone = types.SimpleNamespace(host=(0, 1))
+    assert explain_error(gone, alone, checkpoints) is None
+    shapes = RuntimeError("shapes differ")
+    assert explain_error(shapes, two, checkpoints) is None
+
+
+def test_a_full_disk_when_results_are_written(tmp_path, monkeypatch):
+    config = training.TrainingFlags(steps=1, evaluate_every=1, mode="tf")
+    data = keras_vit.data.load_dataset("digits")
+    alone = keras_vit.distribution.get_strategy("none")
+
+    layer = keras.layers.Dense(1)
+
+    def write(model, output):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(training.UserError, match="No space.*no checkpoint yet"):
+        with training.Run(config, data, alone, tmp_path / "run") as run:
+            run._training = True
+            run.checkpoints.rows.append({"step": 1, "test_accuracy": 0.5})
+            run.save(keras.Sequential([keras.Input((2,)), layer]), write)

@@ -81,18 +81,14 @@ def test_predictions_of_a_run_show_the_colours_of_the_files(tmp_path, mode):
         image = Image.new("RGB", (6, 6), (200, 120, 40))
         image.save(tmp_path / name / f"{name.replace('/', '-')}.png")
     data = keras_vit.data.load_dataset(str(tmp_path))
-    job = types.SimpleNamespace(
-        config=types.SimpleNamespace(mode=mode, batch_size=2),
-        data=data,
-        part="test",
-        measure="accuracy",
-        total=2,
-        evaluation=lambda batch_size: data.test(
-            image_size=4, batch_size=batch_size, mode=mode
-        ),
+    config = training.TrainingFlags(
+        image_size=4, batch_size=2, mode=mode, protocol="simple"
+    )
+    run = types.SimpleNamespace(
+        config=config, data=data, metric="accuracy", output=tmp_path
     )
     facts = {"model": {"name": "m"}, "test_accuracy": 0.5}
-    results.save_predictions_of(job, classifier(3), facts, tmp_path)
+    results.save_predictions_of(run, classifier(3), facts)
     path = tmp_path / "predictions.png"
     assert count_of(path, (200, 120, 40)) > 2 * 110**2
 

@@ -10,6 +10,7 @@ from keras_vit import training
 from keras_vit.training import callbacks
 from keras_vit.training.callbacks import EventFiles
 from tests.training import run_small
+from tests.training.fitting import fit
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ class Terminal:
 def metrics_and_fit(tmp_path, *callbacks):
     model, schedule = run_small.build()
     metrics = training.MetricsFile(tmp_path / "metrics.csv", 4, schedule)
-    training.fit(
+    fit(
         model,
         run_small.Stream,
         run_small.Stream(100, count=2),
@@ -143,7 +144,7 @@ def test_steps_are_whole_where_a_batch_has_parts(tmp_path):
             checkpoints._signalled = checkpoints.step >= 5
 
     with pytest.raises(training.Preempted, match="Saved step 2 in"):
-        training.fit(
+        fit(
             model,
             run_small.Stream,
             run_small.Stream(100, count=2),
@@ -165,7 +166,7 @@ def test_hosts_stop_together(tmp_path):
     )
     checkpoints = training.ResumableCheckpoint(tmp_path, 4, hosts=hosts)
     with pytest.raises(training.Preempted, match="Saved step 10 in"):
-        training.fit(
+        fit(
             model,
             run_small.Stream,
             run_small.Stream(100, count=2),
