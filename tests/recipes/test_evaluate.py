@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
 from tests.recipes import programs
 from tests.training.mocked import mocked
 
@@ -232,7 +231,7 @@ def test_the_split_is_that_of_the_run(
         asked.append((name, test_split))
         raise ValueError("This is all that the test needs.")
 
-    monkeypatch.setattr(training, "load_dataset", load_dataset)
+    monkeypatch.setattr(keras_vit.data, "load_dataset", load_dataset)
     programs.refused(capsys, program, "--weights", tmp_path, *flags)
     assert asked == [expected]
 

@@ -203,7 +203,7 @@ def test_steps_and_epochs():
 
     def steps(**settings):
         config = recipe.Config(**settings)
-        return recipe.count_steps(config, data)
+        return recipe.count_steps(config, config.batch_size or 64, data)
 
     assert steps(steps=7) == (7, 1)
     assert steps(steps=1000) == (1000, 100)

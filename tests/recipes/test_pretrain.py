@@ -143,6 +143,7 @@ def test_what_is_given_beats_the_preset():
     )
     config = recipe.Config(preset="augreg-imagenet", **given)
     job = programs.plan(recipe, config, imagenet())
+    del given["epochs"]  # they have become steps
     found = {name: getattr(job.config, name) for name in given}
     assert found == given
     assert job.steps == 5005

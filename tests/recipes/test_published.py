@@ -334,9 +334,11 @@ def test_few_shot(monkeypatch):
         return options
 
     monkeypatch.setattr(few_shot.Config, "trained", lambda self: trained)
-    monkeypatch.setattr(training, "load_dataset", lambda *_, **__: data)
-    monkeypatch.setattr(training, "fitted", lambda data, _: data)
-    monkeypatch.setattr(training, "feature_model", lambda model: model)
+    monkeypatch.setattr(keras_vit.data, "load_dataset", lambda *_, **__: data)
+    monkeypatch.setattr(keras_vit.evaluation, "fitted", lambda data, _: data)
+    monkeypatch.setattr(
+        keras_vit.evaluation, "feature_model", lambda model: model
+    )
     monkeypatch.setattr(keras_vit.data.ImageDataset, "once", once)
     with pytest.raises(Stop):
         few_shot.main(config)

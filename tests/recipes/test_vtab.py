@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
 from tests.recipes import programs
 from tests.training.mocked import mocked
 
@@ -75,7 +74,7 @@ def test_data_that_cannot_be_had(prepared, tmp_path, capsys, monkeypatch):
             raise ValueError("It is downloaded by hand.")
         return found(name, validate)
 
-    monkeypatch.setattr(training, "load_vtab", load_vtab)
+    monkeypatch.setattr(keras_vit.data, "load_vtab", load_vtab)
     with pytest.raises(SystemExit):
         programs.run("vtab", *prepared, "--tasks", "resisc45", "eurosat")
     printed = capsys.readouterr()
