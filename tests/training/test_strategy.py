@@ -150,23 +150,36 @@ def test_one_shot_batches_are_refused():
 
 
 @pytest.mark.backends("tensorflow")
-@pytest.mark.parametrize("length", ["known", "unknown"])
-def test_evaluation_counts_every_image_once(length):
-    """7 images in batches of 4, which TensorFlow could continue with empty
-    batches of loss 0."""
+def test_the_mean_loss_is_that_of_one_device():
+    """If Keras does not know the length of a data set whose batches have one
+    size, its mean includes an empty batch with a loss of 0."""
     import tensorflow as tf
 
     rng = np.random.default_rng(0)
-    x, y = (rng.normal(size=(7, 1)).astype("float32") for _ in range(2))
-    batches = tf.data.Dataset.from_tensor_slices((x, y, np.ones(7, "float32")))
-    batches = batches.batch(4)
-    if length == "unknown":
-        batches = batches.filter(lambda *batch: True)
+    x, y = (rng.normal(size=(8, 1)).astype("float32") for _ in range(2))
+    batches = tf.data.Dataset.from_tensor_slices((x, y, np.ones(8, "float32")))
+    batches = batches.batch(4, drop_remainder=True)
     chosen = training.strategy("mirrored", devices=["CPU:0"])
     with chosen.scope():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-        model.compile(loss="mse", weighted_metrics=["mae"])
-    loss, mae = model.evaluate(chosen.distribute(batches), verbose=0)
+        model.compile(loss="mse")
+    found = model.evaluate(chosen.distribute(batches), verbose=0)
     errors = model.predict(x, verbose=0) - y
-    assert loss == pytest.approx(np.mean(errors**2), rel=1e-5)
-    assert mae == pytest.approx(np.mean(abs(errors)), rel=1e-5)
+    assert found == pytest.approx(np.mean(errors**2), rel=1e-5)
+
+
+@pytest.mark.backends("tensorflow")
+def test_datasets_for_replicas():
+    import tensorflow as tf
+
+    chosen = training.strategy("mirrored", devices=["CPU:0"])
+    for batches, length in (
+        (Uneven(), 2),
+        (Numbers(), tf.data.INFINITE_CARDINALITY),
+    ):
+        dataset = chosen.distribute(batches)
+        assert dataset.cardinality() == length
+        options = dataset.options()
+        assert options.autotune.enabled is False
+        policy = options.experimental_distribute.auto_shard_policy
+        assert policy == tf.data.experimental.AutoShardPolicy.DATA
