@@ -1,7 +1,6 @@
 """Digits, in NumPy alone: no backend has to bring TensorFlow along."""
 
 import dataclasses
-import itertools
 
 import keras
 import numpy as np
@@ -80,28 +79,54 @@ def labels_for(labels, rules):
 
 
 def train_batches(images, labels, rules):
-    """Gives shuffled batches of slightly distorted images, forever.
+    """Returns endless batches of shuffled, slightly distorted images.
 
-    Batches are full: one goes on in the next pass over the images. A mirrored
-    digit is not a digit, so `flip` is not for them.
+    All batches are full: if the images end within a batch, it continues with
+    the next pass over them. Images are never mirrored, as a mirrored digit is
+    no digit.
+
+    Returns:
+        A `keras.utils.PyDataset`, which can be read several times.
     """
-    for number in itertools.count(rules.start):
-        chosen = order(len(images), number * rules.batch_size, rules)
-        # Of the whole batch, so that it does not depend on who asks.
+    return _TrainBatches(images, labels, rules)
+
+
+class _TrainBatches(keras.utils.PyDataset):
+    num_batches = None  # endless
+
+    def __init__(self, images, labels, rules):
+        super().__init__()
+        self.images, self.labels, self.rules = images, labels, rules
+        self._last = (None, None)  # a whole batch and its number
+
+    def __getitem__(self, index):
+        number, micro_batch = divmod(index, self.rules.micro_batches)
+        last, batch = self._last
+        if last != number:
+            batch = self._batch(self.rules.start + number)
+            self._last = (number, batch)
+        size = self.rules.micro_batch_size
+        rows = slice(micro_batch * size, (micro_batch + 1) * size)
+        return tuple(x[rows] for x in batch)
+
+    def _batch(self, number):
+        """Returns this process's rows of a batch."""
+        rules = self.rules
+        chosen = order(len(self.images), number * rules.batch_size, rules)
+        # The whole batch is distorted, so that an image is the same on any
+        # number of processes.
         rng = np.random.default_rng((rules.seed, 1, number))
-        batch = distort(images[chosen], rng)
+        images = distort(self.images[chosen], rng)
         own = slice(rules.own.start, rules.own.stop)
-        batch = batch[own], labels[chosen][own]
-        if rules.mixed:
+        batch = images[own], self.labels[chosen][own]
+        if not rules.mixed:
+            return batch
 
-            def draws(name, p, rng=rng):
-                drawn = rng.beta(p, p) if p else rng.uniform()
-                return np.float32(drawn)
+        def draws(name, p):
+            drawn = rng.beta(p, p) if p else rng.uniform()
+            return np.float32(drawn)
 
-            batch = mixing.mix(np, *batch, rules, draws)
-        size = rules.micro_batch_size
-        for first in range(0, len(batch[0]), size):
-            yield tuple(x[first : first + size] for x in batch)
+        return mixing.mix(np, *batch, rules, draws)
 
 
 def order(count, first, rules):

@@ -261,9 +261,8 @@ class TrainingFlags:
     strategy: str = flag(
         "auto",
         "how several devices share a batch: mirrored or tpu (TensorFlow), "
-        "data-parallel or model-parallel (JAX), multiworker (TensorFlow on "
-        "several hosts, named by TF_CONFIG), none, or auto, which says what "
-        "it takes",
+        "data-parallel or model-parallel (JAX), none, or auto, which says "
+        "what it takes",
         "NAME",
     )
     remat: bool = flag(

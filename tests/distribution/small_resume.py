@@ -1,5 +1,5 @@
-r"""A program for the tests: a recipe's job on some of this machine's logical
-devices, once straight and once with a crash in it.
+r"""A program for the tests: runs a recipe's job on some of this machine's
+logical devices, once without and once with a crash.
 
     LOGICAL_DEVICES=4 KERAS_BACKEND=tensorflow python -m \
         tests.distribution.small_resume FOLDER mirrored:0
@@ -44,7 +44,7 @@ def train(config, data, strategy, output):
             hidden_size=16,
             num_layers=1,
             num_heads=4,
-            dropout=0.1,  # whose random state is restored too
+            dropout=0.1,  # its random state has to be restored too
             classes=10,
         )
         schedule = keras_vit.schedules.warmup_cosine(

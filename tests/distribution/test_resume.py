@@ -1,4 +1,4 @@
-"""Runs on several devices go on where they were."""
+"""Runs on several devices resume bit for bit."""
 
 import csv
 import os
@@ -26,7 +26,7 @@ RUNS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_a_crashed_run_goes_on(name, tmp_path):
+def test_a_crashed_run_resumes(name, tmp_path):
     environment = {
         **os.environ,
         "KERAS_BACKEND": BACKEND,
