@@ -2,10 +2,10 @@
 
 `_KERNELS` lists them. `keras.ops` is the reference implementation, which is
 used where there is no kernel or the kernel does not support a tensor; tests
-compare the two. TensorFlow has no kernels. Those of earlier versions imitated
-patterns of its graph optimizer and saved 11 % of a training step and 4 % of an
-inference (ViT-S/16, batch of 8, two idle cores, best of 4 and 6: 1.30 s instead
-of 1.46, 0.405 instead of 0.423).
+compare the two. TensorFlow has one kernel, which saves memory. Those of earlier
+versions imitated patterns of its graph optimizer and saved 11 % of a training
+step and 4 % of an inference (ViT-S/16, batch of 8, two idle cores, best of 4
+and 6: 1.30 s instead of 1.46, 0.405 instead of 0.423).
 """
 
 import logging
@@ -17,8 +17,8 @@ from keras import ops
 # On JAX, with this many tokens or more, attention runs one image at a time, so
 # that its scores fit in the cache.
 PER_IMAGE_MIN_TOKENS = 256
-# On JAX, with more queries than this, attention runs in chunks, so that memory
-# is linear in their number.
+# On JAX and TensorFlow, with more queries than this, attention runs in chunks,
+# so that memory is linear in their number.
 CHUNKED_MIN_QUERIES = 1024
 QUERY_CHUNK = 256
 
@@ -335,12 +335,53 @@ def _torch_layer_norm(x, gamma, beta, epsilon, dtype):
     return torch.nn.functional.layer_norm(x, shape, gamma, beta, epsilon)
 
 
+# TensorFlow. Unlike PyTorch, it has no fused attention, on any device.
+
+
+def _has_many_queries(query):
+    length = query.shape[1]  # None in a function of images of any size
+    return length is not None and length > CHUNKED_MIN_QUERIES
+
+
+def _tensorflow_attention(query, key, value, bias=None):
+    if bias is not None:  # as large as all scores
+        return ops.dot_product_attention(query, key, value, bias=bias)
+    return tensorflow_chunked_attention(query, key, value)
+
+
+def tensorflow_chunked_attention(query, key, value):
+    """Computes attention sequentially, for `QUERY_CHUNK` queries at a time.
+
+    Scores are recomputed for the gradients.
+    """
+    import tensorflow as tf
+
+    attention = tf.recompute_grad(ops.dot_product_attention)
+    length, *heads = query.shape[1:]  # the batch size may be unknown
+    count = length // QUERY_CHUNK
+    chunked_length = count * QUERY_CHUNK
+    chunks = query[:, :chunked_length]
+    chunks = ops.reshape(chunks, (-1, count, QUERY_CHUNK, *heads))
+    # TensorFlow would compute up to 10 chunks concurrently.
+    x = tf.map_fn(
+        lambda chunk: attention(chunk, key, value),
+        ops.swapaxes(chunks, 0, 1),
+        parallel_iterations=1,
+    )
+    x = ops.reshape(ops.swapaxes(x, 0, 1), (-1, chunked_length, *heads))
+    if chunked_length < length:
+        rest = attention(query[:, chunked_length:], key, value)
+        x = ops.concatenate([x, rest], axis=1)
+    return x
+
+
 # (backend, operation): (function: whether a tensor is supported, kernel)
 _KERNELS = {
     ("jax", "attention"): (_is_jax_cpu, _jax_attention),
     ("jax", "dense"): (_is_jax_cpu, _jax_dense),
     ("jax", "gelu"): (_is_jax_cpu, _jax_gelu),
     ("jax", "layer_norm"): (lambda x: True, _jax_layer_norm),
+    ("tensorflow", "attention"): (_has_many_queries, _tensorflow_attention),
     ("torch", "attention"): (_is_torch_cpu, _torch_attention),
     ("torch", "dense"): (_is_torch_linear, _torch_dense),
     ("torch", "layer_norm"): (_is_torch_float, _torch_layer_norm),

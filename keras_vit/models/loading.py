@@ -5,8 +5,10 @@ import numpy as np
 from keras_vit.checkpoints import Checkpoint
 from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints import resolve_weights
+from keras_vit.checkpoints.checkpoint import check_hyperparameters
 from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.checkpoints.weight_map import raise_problems
+from keras_vit.layers import TransformerBlock
 
 _HEADS = ("head", "distillation_head")
 _INPUT_KERNELS = ("root_conv/kernel", "patch_embedding/kernel")
@@ -17,25 +19,28 @@ _FUNCTIONS = {
 }
 
 
-def open_for(function, weights, num_heads=None):
+def open_for(function, weights, explicit):
     """Opens a checkpoint for a function that builds models.
 
     Args:
         function: String. "VisionTransformer", "HybridVisionTransformer" or
             "BiT".
         weights: Path, URL or `Checkpoint`.
-        num_heads: Integer. Number of attention heads, for files that do not
-            store it, or None.
+        explicit: Dict of the architecture arguments that the caller passes;
+            None means unspecified.
 
     Returns:
         A `Checkpoint`.
 
     Raises:
-        ValueError: if another function builds the checkpoint's model.
+        ValueError: if another function builds the checkpoint's model, or the
+            checkpoint does not store an argument that is not passed either.
     """
     checkpoint = resolve_weights(weights)
     if not isinstance(checkpoint, Checkpoint):
-        checkpoint = open_checkpoint(checkpoint, num_heads=num_heads)
+        checkpoint = open_checkpoint(
+            checkpoint, num_heads=explicit.get("num_heads")
+        )
     needed = _FUNCTIONS[checkpoint.family]
     if needed != function:
         raise ValueError(
@@ -43,6 +48,7 @@ def open_for(function, weights, num_heads=None):
             f"`{function}`. Call that one, or `converters.load`, which finds "
             "it."
         )
+    check_hyperparameters(checkpoint, explicit)
     return checkpoint
 
 
@@ -67,7 +73,7 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
         checkpoint.weights, shapes, positions, grid, reuse_head
     )
 
-    key = checkpoint.weight_map.key
+    key = checkpoint.key
     problems = {
         "Arrays that are missing from the file": [
             key(path) for path in shapes.keys() - weights.keys() - reinitialized
@@ -89,9 +95,9 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
     if any(problems.values()):
         raise_problems(
             problems,
-            f"{checkpoint.path!r} does not fit the model {model.name!r}. It "
-            f"holds {_describe(checkpoint)}; `keras_vit.converters.load` "
-            "builds what a file holds.",
+            f"{checkpoint.path!r} does not fit the model {model.name!r}"
+            f"{_describe_blocks(model)}. It holds {_describe(checkpoint)}; "
+            "`keras_vit.converters.load` builds what a file holds.",
             most=8,
         )
     for path, array in weights.items():
@@ -215,6 +221,15 @@ def _has_other_classes(head, weights, shapes):
 def _drop_layer(weights, layer):
     for path in [path for path in weights if path.startswith(f"{layer}/")]:
         del weights[path]
+
+
+def _describe_blocks(model):
+    """Returns the class of a model's blocks for an error message, or ""."""
+    for layer in model.layers:
+        if isinstance(layer, TransformerBlock):
+            if type(layer) is not TransformerBlock:
+                return f", whose blocks are {type(layer).__name__}s"
+    return ""
 
 
 def _describe(checkpoint):

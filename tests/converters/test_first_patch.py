@@ -118,7 +118,7 @@ def test_other_layouts_refuse_it(layout, tmp_path):
         save(build(class_token=True), tmp_path / "a.safetensors", layout)
 
 
-def test_a_weights_file_keeps_the_head(tmp_path):
+def test_a_weights_file_keeps_the_head(tmp_path, capsys):
     """Keras's `save_weights` stores no pooling."""
     arguments = {
         "input_shape": (16, 16, 3),
@@ -133,15 +133,24 @@ def test_a_weights_file_keeps_the_head(tmp_path):
     model = keras_vit.VisionTransformer(**arguments)
     random = np.random.default_rng(0)
     model.set_weights([random.normal(size=w.shape) for w in model.weights])
-    model.save_weights(tmp_path / "m.weights.h5")
+    path = tmp_path / "m.weights.h5"
+    model.save_weights(path)
+    constants = {
+        "activation": "gelu_tanh",
+        "norm_epsilon": 1e-6,
+        "resampling": "bilinear_align_corners",
+    }
     again = keras_vit.VisionTransformer(
-        **arguments,
-        weights=str(tmp_path / "m.weights.h5"),
-        activation="gelu_tanh",
-        norm_epsilon=1e-6,
-        resampling="bilinear_align_corners",
+        **arguments, weights=str(path), **constants
     )
     for found, expected in zip(
         again.get_weights(), model.get_weights(), strict=True
     ):
         np.testing.assert_array_equal(found, expected)
+    with pytest.warns(UserWarning, match='Give `pooling="gap"` if') as warned:
+        guessed = load(path, **constants)
+    assert warned[0].filename == __file__
+    assert guessed.get_layer("pooling").mode == "gap"
+    assert _cli.main([str(path), "--inspect"]) == 0
+    assert "pooling: 'gap', the mean" in capsys.readouterr().out
+    load(path, **constants, pooling="gap")  # without a warning
