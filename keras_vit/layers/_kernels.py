@@ -362,11 +362,19 @@ def tensorflow_chunked_attention(query, key, value):
     chunked_length = count * QUERY_CHUNK
     chunks = query[:, :chunked_length]
     chunks = ops.reshape(chunks, (-1, count, QUERY_CHUNK, *heads))
-    # TensorFlow would compute up to 10 chunks concurrently.
-    x = tf.map_fn(
-        lambda chunk: attention(chunk, key, value),
-        ops.swapaxes(chunks, 0, 1),
+    chunks = ops.swapaxes(chunks, 0, 1)
+
+    def compute_chunk(i, x):
+        chunk = attention(chunks[i], key, value)
+        return i + 1, tf.tensor_scatter_nd_update(x, [[i]], chunk[None])
+
+    # `tf.map_fn` has operations that LiteRT lacks for unknown batch sizes.
+    _, x = tf.while_loop(
+        lambda i, x: i < count,
+        compute_chunk,
+        (0, tf.zeros_like(chunks)),
         parallel_iterations=1,
+        maximum_iterations=count,
     )
     x = ops.reshape(ops.swapaxes(x, 0, 1), (-1, chunked_length, *heads))
     if chunked_length < length:
