@@ -274,7 +274,10 @@ def check_config_is_safe(path, is_registered, largest):
         if name == "module" and value is not None:
             root = str(value).partition(".")[0]
             if root not in ("keras", "keras_vit", "builtins"):
-                raise ValueError(f"it names the module {value!r}")
+                raise ValueError(
+                    f"it names a class of the module {value!r} that is not "
+                    "registered with Keras"
+                )
         elif name == "registered_name" and isinstance(value, str):
             package, _, rest = value.partition(">")
             if rest and package != "keras_vit" and not is_registered(value):

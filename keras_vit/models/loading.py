@@ -69,8 +69,11 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
     variables = weights_by_path(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
     positions = {x.name: x for x in model.layers if is_position_layer(x.name)}
+    stored = checkpoint.weights
+    if checkpoint.layout == "keras" and _block_class(model) is not None:
+        stored = _rename_numbered(stored, shapes)
     weights, reinitialized, unresampled = adapt(
-        checkpoint.weights, shapes, positions, grid, reuse_head
+        stored, shapes, positions, grid, reuse_head
     )
 
     key = checkpoint.key
@@ -93,10 +96,14 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
         ],
     }
     if any(problems.values()):
+        block = _block_class(model)
+        blocks = (
+            "" if block is None else f", whose blocks are {block.__name__}s"
+        )
         raise_problems(
             problems,
             f"{checkpoint.path!r} does not fit the model {model.name!r}"
-            f"{_describe_blocks(model)}. It holds {_describe(checkpoint)}; "
+            f"{blocks}. It holds {_describe(checkpoint)}; "
             "`keras_vit.converters.load` builds what a file holds.",
             most=8,
         )
@@ -223,13 +230,45 @@ def _drop_layer(weights, layer):
         del weights[path]
 
 
-def _describe_blocks(model):
-    """Returns the class of a model's blocks for an error message, or ""."""
+def _block_class(model):
+    """Returns the class of a model's blocks; None for `TransformerBlock`."""
     for layer in model.layers:
         if isinstance(layer, TransformerBlock):
             if type(layer) is not TransformerBlock:
-                return f", whose blocks are {type(layer).__name__}s"
-    return ""
+                return type(layer)
+    return None
+
+
+def _rename_numbered(weights, shapes):
+    """Returns the weights of a Keras file under a model's paths.
+
+    Keras numbers the arrays of each layer. The names of this package's layers
+    are known when a file is read; those of other layers are the model's.
+
+    Args:
+        weights: Dict of paths to arrays.
+        shapes: Dict of the model's paths to shapes.
+    """
+    found, expected = _group_by_layer(weights), _group_by_layer(shapes)
+    renamed = {}
+    for layer, names in found.items():
+        others = expected.get(layer, ())
+        if len(others) != len(names) or {*others} == {*names}:
+            others = names
+        # "kernel" and "bias" are 0 and 1; HDF5 has 10 before 2.
+        names.sort(key=lambda name: int(name) if name.isdecimal() else 0)
+        for name, other in zip(names, others, strict=True):
+            renamed[f"{layer}/{other}"] = weights[f"{layer}/{name}"]
+    return renamed
+
+
+def _group_by_layer(paths):
+    """Returns a dict of layers to lists of the names of their weights."""
+    layers = {}
+    for path in paths:
+        layer, _, name = path.rpartition("/")
+        layers.setdefault(layer, []).append(name)
+    return layers
 
 
 def _describe(checkpoint):

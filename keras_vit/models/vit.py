@@ -542,11 +542,7 @@ def _possible_poolings(checkpoint, inferred):
 
 
 def _warn_of_first_patch(checkpoint, inferred, poolings):
-    if (
-        checkpoint.layout in ("big_vision", "keras")
-        and "first_patch" in poolings
-        and inferred["classes"] is not None
-    ):
+    if poolings == ("gap", "first_patch") and inferred["classes"] is not None:
         warn(
             f"{checkpoint.path!r} is read as a model whose head takes the mean "
             "of the patches. Its arrays are the same as those of a head that "

@@ -1,6 +1,8 @@
 """big_vision's `pool_type="0"`: its head takes the first patch, which the
 arrays of a file do not show."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -61,7 +63,9 @@ def test_it_is_the_first_patch(options, record_error):
 def test_our_own_files_hold_it(name, tmp_path):
     model = build()
     save(model, tmp_path / name)
-    again = load(tmp_path / name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = load(tmp_path / name)
     assert again.get_layer("pooling").mode == "first_patch"
     np.testing.assert_array_equal(run(again), run(model))
 

@@ -37,8 +37,11 @@ class ScaledBlock(keras_vit.layers.TransformerBlock):
         super().__init__(*args, **kwargs)
         self.scale = scale
 
-    def call(self, inputs, *args, **kwargs):
-        return super().call(inputs * self.scale, *args, **kwargs)
+    def call(
+        self, inputs, relative=None, num_queries=None, training=False, mask=None
+    ):
+        x = inputs * self.scale
+        return super().call(x, relative, num_queries, training, mask)
 
     def get_config(self):
         return {**super().get_config(), "scale": self.scale}
@@ -96,7 +99,7 @@ def test_a_class_that_is_not_registered_is_a_custom_object(tmp_path):
     assert np.abs(other.predict(x, verbose=0) - before).max() > 1e-3
     path = tmp_path / "model.keras"
     model.save(path)
-    with pytest.raises(ValueError, match="ScaledBlock"):
+    with pytest.raises(ValueError, match="test_block' that is not registered"):
         load(path)
     custom_objects = {"ScaledBlock": ScaledBlock}
     loaded = [keras.models.load_model(path, custom_objects=custom_objects)]
@@ -118,6 +121,49 @@ def test_features_of_a_loaded_model(tmp_path):
     )
     assert expected.shape == (2, 7, 24)
     np.testing.assert_array_equal(numpy(found), numpy(expected))
+
+
+@keras.saving.register_keras_serializable("test_block")
+class Gates(keras.layers.Layer):
+    """A norm with many weights of one shape, whose order thus matters."""
+
+    def build(self, input_shape):
+        self.gates = [
+            self.add_weight(shape=input_shape[-1:], name=f"gate_{i}")
+            for i in range(12)
+        ]
+
+    def call(self, inputs):
+        for i, gate in enumerate(self.gates):
+            inputs = inputs + gate * keras.ops.sin(inputs * i)
+        return inputs
+
+
+@keras.saving.register_keras_serializable("test_block")
+class GatedBlock(keras_vit.layers.TransformerBlock):
+    def make_norm(self, name):
+        return Gates(dtype=self.dtype_policy, name=name)
+
+
+@pytest.mark.parametrize("block", [RMSNormBlock, GatedBlock])
+@pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
+def test_a_model_with_another_head_is_built_from_a_file(
+    block, suffix, tmp_path
+):
+    model = tiny(block=block, num_layers=1)
+    randomise(model)
+    path = tmp_path / f"model{suffix}"
+    save(model, path)
+    for other in (
+        load(path, classes=3, block=block),
+        tiny(weights=path, classes=3, block=block, num_layers=None),
+    ):
+        found, expected = (
+            keras_vit.feature_extractor(m, "encoder_norm")(images())
+            for m in (other, model)
+        )
+        np.testing.assert_array_equal(numpy(found), numpy(expected))
+        assert other.output_shape == (None, 3)
 
 
 def test_the_file_of_a_model_names_the_class(tmp_path):
