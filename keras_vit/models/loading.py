@@ -69,8 +69,8 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
     variables = weights_by_path(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
     positions = {x.name: x for x in model.layers if is_position_layer(x.name)}
-    stored = checkpoint.weights
-    if checkpoint.layout == "keras" and _block_class(model) is not None:
+    stored, block = checkpoint.weights, _block_class(model)
+    if checkpoint.layout == "keras" and block is not TransformerBlock:
         stored = _rename_numbered(stored, shapes)
     weights, reinitialized, unresampled = adapt(
         stored, shapes, positions, grid, reuse_head
@@ -96,10 +96,9 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
         ],
     }
     if any(problems.values()):
-        block = _block_class(model)
-        blocks = (
-            "" if block is None else f", whose blocks are {block.__name__}s"
-        )
+        blocks = ""
+        if block is not TransformerBlock:
+            blocks = f", whose blocks are {block.__name__}s"
         raise_problems(
             problems,
             f"{checkpoint.path!r} does not fit the model {model.name!r}"
@@ -231,12 +230,11 @@ def _drop_layer(weights, layer):
 
 
 def _block_class(model):
-    """Returns the class of a model's blocks; None for `TransformerBlock`."""
+    """Returns the class of a model's blocks; a ResNet has none."""
     for layer in model.layers:
         if isinstance(layer, TransformerBlock):
-            if type(layer) is not TransformerBlock:
-                return type(layer)
-    return None
+            return type(layer)
+    return TransformerBlock
 
 
 def _rename_numbered(weights, shapes):
