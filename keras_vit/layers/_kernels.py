@@ -352,35 +352,46 @@ def _tensorflow_attention(query, key, value, bias=None):
 def tensorflow_chunked_attention(query, key, value):
     """Computes attention sequentially, for `QUERY_CHUNK` queries at a time.
 
-    Scores are recomputed for the gradients.
+    Scores are recomputed for the gradients. As in Keras's operation, they are
+    at least float32.
     """
     import tensorflow as tf
 
-    attention = tf.recompute_grad(ops.dot_product_attention)
-    length, *heads = query.shape[1:]  # the batch size may be unknown
+    # B batch, T S tokens, H heads, d head size
+    query, key, value = (ops.swapaxes(x, 1, 2) for x in (query, key, value))
+    heads, length, size = query.shape[1:]  # B may be unknown
+
+    @tf.recompute_grad
+    def attention(query, key, value):
+        scores = tf.matmul(query, key, transpose_b=True)  # (B, H, T, S)
+        dtype = keras.backend.result_type(scores.dtype, "float32")
+        weights = ops.softmax(ops.cast(scores, dtype) / math.sqrt(size))
+        return tf.matmul(ops.cast(weights, value.dtype), value)
+
     count = length // QUERY_CHUNK
     chunked_length = count * QUERY_CHUNK
-    chunks = query[:, :chunked_length]
-    chunks = ops.reshape(chunks, (-1, count, QUERY_CHUNK, *heads))
-    chunks = ops.swapaxes(chunks, 0, 1)
+    chunks = query[:, :, :chunked_length]
+    chunks = ops.reshape(chunks, (-1, heads, count, QUERY_CHUNK, size))
+    chunks = ops.moveaxis(chunks, 2, 0)
 
-    def compute_chunk(i, x):
+    def add_chunk(i, x):
         chunk = attention(chunks[i], key, value)
         return i + 1, tf.tensor_scatter_nd_update(x, [[i]], chunk[None])
 
     # `tf.map_fn` has operations that LiteRT lacks for unknown batch sizes.
     _, x = tf.while_loop(
         lambda i, x: i < count,
-        compute_chunk,
+        add_chunk,
         (0, tf.zeros_like(chunks)),
         parallel_iterations=1,
         maximum_iterations=count,
     )
-    x = ops.reshape(ops.swapaxes(x, 0, 1), (-1, chunked_length, *heads))
+    x = ops.moveaxis(x, 0, 2)
+    x = ops.reshape(x, (-1, heads, chunked_length, size))
     if chunked_length < length:
-        rest = attention(query[:, chunked_length:], key, value)
-        x = ops.concatenate([x, rest], axis=1)
-    return x
+        rest = attention(query[:, :, chunked_length:], key, value)
+        x = ops.concatenate([x, rest], axis=2)
+    return ops.swapaxes(x, 1, 2)
 
 
 # (backend, operation): (function: whether a tensor is supported, kernel)
