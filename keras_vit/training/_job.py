@@ -31,7 +31,7 @@ from keras_vit.training._results import save_model
 from keras_vit.training._results import save_predictions_of
 from keras_vit.training._results import write_last
 from keras_vit.training._results import writing
-from keras_vit.training._shares import steadily
+from keras_vit.training._shares import to_tf_dataset
 from keras_vit.training._tensorboard import EventFiles
 
 # What may differ when a run goes on.
@@ -266,7 +266,7 @@ def _open(job, chosen, output, checkpoints, model):
 
 def _fed(batches, chosen):
     if chosen.name == "none" and keras.backend.backend() == "tensorflow":
-        return steadily(batches)
+        return to_tf_dataset(batches)
     return chosen.distribute(batches)
 
 

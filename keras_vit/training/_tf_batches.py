@@ -15,7 +15,7 @@ from keras_vit.training._flags import UserError
 from keras_vit.training._protocols import PROTOCOLS
 from keras_vit.training._randaugment import AUGREG
 from keras_vit.training._randaugment import randaugment
-from keras_vit.training._shares import steady
+from keras_vit.training._shares import without_autotune
 from keras_vit.training._tf_images import tensorflow
 
 FOREVER = np.iinfo(np.int64).max
@@ -101,7 +101,7 @@ def train_batches(data, rules):
             batches = batches.map(
                 lambda *batch: tuple(in_micro_batches(x, rules) for x in batch)
             ).unbatch()
-    return steady(batches.prefetch(2))
+    return without_autotune(batches.prefetch(2))
 
 
 def in_micro_batches(x, rules):
@@ -140,7 +140,7 @@ def ordered_batches(data, part, total, rules):
     images = images.concatenate(padding).take(count * len(rules.own))
     batches = images.batch(len(rules.own), drop_remainder=True)
     batches = batches.apply(tf.data.experimental.assert_cardinality(count))
-    return steady(batches.prefetch(2))
+    return without_autotune(batches.prefetch(2))
 
 
 def finish(image, label, data, rules):

@@ -57,7 +57,7 @@ def settings(name, devices):
         # reads all images and keeps its rows of a batch: with the other
         # policies it could read other files, and batches would differ from
         # those on one device.
-        dataset = _shares.steadily(_shares.pad_batches(batches, replicas))
+        dataset = _shares.to_tf_dataset(_shares.pad_batches(batches, replicas))
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.DATA

@@ -93,7 +93,7 @@ def test_weighted_batches_are_padded(source):
     batches = Uneven()
     if source == "tf_data":
         pytest.importorskip("tensorflow")
-        batches = _shares.steadily(batches)
+        batches = _shares.to_tf_dataset(batches)
     elif source == "generator":
         batches = (Uneven()[i] for i in range(2))
     padded = _shares.pad_batches(batches, 2)
