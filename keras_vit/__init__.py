@@ -3,11 +3,15 @@ Keras 3, with converters of their weights."""
 
 from keras_vit import _requirements as _requirements  # checks Keras: keep first
 from keras_vit import converters as converters
+from keras_vit import data as data
 from keras_vit import distribution as distribution
 from keras_vit import evaluation as evaluation
 from keras_vit import inspection as inspection
 from keras_vit import layers as layers
+from keras_vit import losses as losses
+from keras_vit import optimizers as optimizers
 from keras_vit import pretraining as pretraining
+from keras_vit import schedules as schedules
 from keras_vit import training as training
 from keras_vit._version import __version__ as __version__
 from keras_vit.checkpoints import list_weights as list_weights

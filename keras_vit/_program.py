@@ -1,12 +1,31 @@
 """Helpers for command-line programs. This module does not import Keras."""
 
 import ast
+import contextlib
 import importlib
 import sys
 import warnings
 
 from keras_vit import _logging
 from keras_vit._logging import logger
+
+
+class UserError(ValueError):
+    """An error that the user can correct; programs print it as one line."""
+
+
+@contextlib.contextmanager
+def user_errors():
+    """Turns errors of its body that users can cause into a `UserError`.
+
+    Errors outside it are defects of the program, and keep their traceback.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, OSError, ImportError) as error:
+        raise UserError(str(error)) from error
 
 
 def run_program(run, arguments):
@@ -80,7 +99,7 @@ _DISTRIBUTIONS = {
 }
 
 
-def require(module, extra):
+def require(module, extra="recipes"):
     """Imports a module of an optional dependency.
 
     Args:

@@ -62,6 +62,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras
 
+import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
 
@@ -153,8 +154,8 @@ def settings_of(config):
 
 def main(config):
     started = time.perf_counter()
-    with training.before_training():
-        chosen = training.strategy(config.strategy)
+    with training.user_errors():
+        chosen = keras_vit.distribution.get_strategy(config.strategy)
         if chosen.host[1] > 1:
             raise ValueError("This recipe reads its images on one host.")
         if config.mixed_precision:
@@ -162,7 +163,7 @@ def main(config):
         training.require("matplotlib")
         if config.tensorboard:
             training.require("tensorflow")
-        data = training.find_data(
+        data = keras_vit.data.load_dataset(
             config.dataset,
             skip_bad_images=config.skip_bad_images,
             test_split=config.test_split,
@@ -195,6 +196,7 @@ def complete(config, data):
         mixup=config.mixup or 0.0,
         cutmix=config.cutmix or 0.0,
         mode=config.mode or "tf",
+        evaluate_every=config.evaluate_every or max(1, config.steps // 4),
     )
 
 
@@ -232,17 +234,20 @@ def measured(config, data, chosen, output, setting):
     if result.exists():
         print(f"done before: {result}")
         return json.loads(result.read_text())
-    job = plan(config, data, setting)
     if not (folder / "config.json").exists():
-        training.train(job, chosen, folder)
+        train(config, data, chosen, folder, kind, place)
     facts = json.loads((folder / "config.json").read_text())
     model = keras.models.load_model(folder / "model.keras")
-    features = training.features_of(model)
-    options = {**job.batches, "batch_size": config.batch_size, "one_hot": False}
-    x, y = training.outputs(
+    features = keras_vit.evaluation.feature_model(model)
+    options = {
+        **config.batches(),
+        "batch_size": config.batch_size,
+        "one_hot": False,
+    }
+    x, y = keras_vit.evaluation.predict_dataset(
         features, data.once("train", **options), data.num_train
     )
-    test_x, test_y = training.outputs(
+    test_x, test_y = keras_vit.evaluation.predict_dataset(
         features, data.test(**options), data.num_test
     )
     (found,) = evaluation.few_shot(
@@ -266,12 +271,28 @@ def measured(config, data, chosen, output, setting):
     return row
 
 
-def plan(config, data, setting):
-    """Returns the job that trains one setting."""
-    kind, place = setting
+def train(config, data, strategy, output, kind, place):
+    """Trains one setting; writes its results to a folder."""
+    summary = f"positions {kind}, {place}"
+    config = dataclasses.replace(config, overwrite=False)
+    with training.Run(config, data, strategy, output, summary) as run:
+        # 1. Data.
+        def train_batches(start):
+            return data.train(
+                batch_size=config.batch_size,
+                micro_batches=config.accumulate,
+                seed=config.seed,
+                start=start,
+                **config.batches(),
+                **config.augmentation(data.channels),
+            )
 
-    def build():
-        return training.build_model(
+        test = run.distribute(
+            data.evaluation(batch_size=run.micro_batch_size, **config.batches())
+        )
+
+        # 2. Model.
+        model = training.build_model(
             "compact-vit",
             None,
             config.patch_size,
@@ -284,27 +305,35 @@ def plan(config, data, setting):
             remat=config.remat,
         )
 
-    def optimizer():
-        peak = config.learning_rate
-        rate = training.warmup_cosine(peak, config.steps, config.warmup)
-        return training.AdamW(
-            rate,
-            config.weight_decay,
-            global_clipnorm=1.0,
-            **config.optimizer_options(),
-        ), rate
+        # 3. Optimizer, loss and metrics.
+        schedule = keras_vit.schedules.warmup_cosine(
+            config.learning_rate, config.steps, config.warmup
+        )
+        model.compile(
+            optimizer=keras_vit.optimizers.AdamW(
+                schedule,
+                config.weight_decay,
+                global_clipnorm=1.0,
+                **config.optimizer_options(),
+            ),
+            loss=keras_vit.losses.get_loss("softmax", config.one_hot),
+            weighted_metrics=["accuracy"],
+        )
 
-    return training.Job(
-        config=dataclasses.replace(config, overwrite=False),
-        data=data,
-        steps=config.steps,
-        interval=max(1, config.steps // 4),
-        build=build,
-        optimizer=optimizer,
-        batches=config.batches(),
-        augment=config.augmentation(data.channels),
-        summary=f"positions {kind}, {place}",
-    )
+        # 4. Training, from the last checkpoint if there is one.
+        for batches, steps, epochs in run.fit_calls(
+            model, schedule, train_batches, test
+        ):
+            model.fit(
+                batches,
+                steps_per_epoch=steps,
+                epochs=epochs,
+                validation_data=test,
+                callbacks=run.callbacks,
+                shuffle=False,
+                verbose=0,
+            )
+        run.save(model)
 
 
 if __name__ == "__main__":

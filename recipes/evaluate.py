@@ -41,6 +41,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 
+import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
 
@@ -50,7 +51,7 @@ SHOWN = 5  # best and worst classes
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(training.TrainedFlags):
+class Config(keras_vit.evaluation.TrainedFlags):
     dataset: str | None = training.flag(
         None,
         "'digits', a name in TFDS, or a folder of images; without it, what "
@@ -89,7 +90,7 @@ class Config(training.TrainedFlags):
 
 
 def main(config):
-    with training.before_training():
+    with training.user_errors():
         training.require("matplotlib")
         trained = config.trained()
         name = config.dataset or trained.dataset
@@ -101,13 +102,15 @@ def main(config):
         test_split = config.test_split
         if config.dataset is None:
             test_split = test_split or trained.test_split
-        data = training.find_data(
+        data = keras_vit.data.load_dataset(
             name,
             skip_bad_images=config.skip_bad_images,
             test_split=test_split,
         )
-        data = training.fitted(data, trained)
-        places, class_names = training.places_of(trained, data)
+        data = keras_vit.evaluation.fitted(data, trained)
+        places, class_names = keras_vit.evaluation.match_class_names(
+            trained, data
+        )
         real = real_labels(config, data)
         options = trained.reading(data, config.batch_size)
         parts = [
@@ -127,9 +130,14 @@ def main(config):
             f"output    {output}",
             flush=True,
         )
-        pairs = [training.outputs(trained.model, *part) for part in parts]
+        pairs = [
+            keras_vit.evaluation.predict_dataset(trained.model, *part)
+            for part in parts
+        ]
         logits, labels = map(np.concatenate, zip(*pairs, strict=True))
-        probabilities = training.probabilities(trained.model, logits)
+        probabilities = keras_vit.evaluation.probabilities(
+            trained.model, logits
+        )
         training.open_output(output, FILES)
     if labels.ndim > 1:  # sets of labels
         rows = np.zeros(probabilities.shape, labels.dtype)

@@ -37,8 +37,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 
+import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
+from keras_vit.data import PROTOCOLS
 
 FILES = ("results.json", "features.npz")
 PROBE_L2 = 1e-3
@@ -51,7 +53,7 @@ PROTOCOL = "few-shot"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(training.TrainedFlags):
+class Config(keras_vit.evaluation.TrainedFlags):
     dataset: str | None = training.flag(
         None,
         "'digits', a name in TFDS, or a folder of images; without it, what "
@@ -67,7 +69,7 @@ class Config(training.TrainedFlags):
     )
     protocol: str | None = training.flag(
         None,
-        f"how images are resized: {', '.join(training.PROTOCOLS)}; without "
+        f"how images are resized: {', '.join(PROTOCOLS)}; without "
         f"it, as in the training of a recipe's run, else {PROTOCOL}, which is "
         "published: to 256 pixels, of which the middle 224 are taken",
         "NAME",
@@ -107,7 +109,7 @@ class Config(training.TrainedFlags):
 
 def main(config):
     started = time.perf_counter()
-    with training.before_training():
+    with training.user_errors():
         trained = config.trained()
         name = config.dataset or trained.dataset
         if name is None:
@@ -115,13 +117,13 @@ def main(config):
         test_split = config.test_split
         if config.dataset is None:
             test_split = test_split or trained.test_split
-        data = training.find_data(
+        data = keras_vit.data.load_dataset(
             name,
             skip_bad_images=config.skip_bad_images,
             test_split=test_split,
         )
-        data = training.fitted(data, trained)
-        model = training.features_of(trained.model)
+        data = keras_vit.evaluation.fitted(data, trained)
+        model = keras_vit.evaluation.feature_model(trained.model)
         options = trained.reading(data, config.batch_size, PROTOCOL)
         batches = data.once("train", **options), data.once("test", **options)
         output = training.check_output(
@@ -136,10 +138,12 @@ def main(config):
             f"output    {output}",
             flush=True,
         )
-        x, y = training.outputs(
+        x, y = keras_vit.evaluation.predict_dataset(
             model, batches[0], data.num_train, config.max_train
         )
-        test_x, test_y = training.outputs(model, batches[1], data.num_test)
+        test_x, test_y = keras_vit.evaluation.predict_dataset(
+            model, batches[1], data.num_test
+        )
         rows = evaluation.few_shot(
             x,
             y,

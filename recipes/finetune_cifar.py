@@ -24,7 +24,7 @@
 Without --preset the settings are this recipe's own, for small machines and
 sets: batches of 64 and the size that the weights were made for. They are not
 the paper's. The presets' numbers and sources are in
-keras_vit/training/_presets.py; they train on the share of the training images
+keras_vit/training/presets.py; they train on the share of the training images
 that their source trains on, and evaluate on the test set. --holdout 0, and the
 last training of --sweep, train on all of them.
 
@@ -52,7 +52,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # then takes ten times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import keras_vit
 from keras_vit import training
+from keras_vit.data import PROTOCOLS
+from keras_vit.optimizers import SGD
+from keras_vit.optimizers import AdamW
+from keras_vit.schedules import BiTHyperRule
+from keras_vit.schedules import WarmupDecay
+from keras_vit.schedules import warmup_cosine
 
 # More updates of the weights in the same time than with the published 512,
 # which is for several accelerators.
@@ -129,7 +136,7 @@ class Config(training.TrainingFlags):
     )
     protocol: str | None = training.flag(
         None,
-        f"how images are cut and resized: {', '.join(training.PROTOCOLS)}; "
+        f"how images are cut and resized: {', '.join(PROTOCOLS)}; "
         "without it, that of --preset, else simple, which moves whole images "
         "a little",
         "NAME",
@@ -182,7 +189,9 @@ class Config(training.TrainingFlags):
             momentum_dtype=("float32", "bfloat16"),
         )
         if self.layer_decay is not None:
-            training.layer_scales(["block_0"], self.layer_decay)
+            keras_vit.optimizers.layer_decay_multipliers(
+                ["block_0"], self.layer_decay
+            )
         self.raise_if_unused()
 
     def raise_if_unused(self):
@@ -214,39 +223,126 @@ class Config(training.TrainingFlags):
         return training.FINE_TUNING[self.preset].holdout.get(name, 0.0)
 
 
-def plan(config, data):
-    """Returns the job: what is trained, on what, how long and how fast."""
-    config = complete(config, data)
-    steps, interval = count_steps(config, data)
+def main(config):
+    training.show_log()
+    with training.user_errors():
+        held_out = "paper" if config.sweep else None
+        strategy, data, output = training.begin(config, held_out)
+    if config.sweep:
+        config, data = training.sweep(
+            train, complete, config, data, strategy, output
+        )
+    with training.user_errors():
+        config = complete(config, data)
+    results = train(config, data, strategy, output)
+    if strategy.first:
+        training.print_results(results, output)
 
-    def build():
-        return training.build_model(
-            config.model,
-            config.weights,
-            config.patch_size,
-            config.seed,
-            input_shape=(config.image_size, config.image_size, data.channels),
-            classes=len(data.class_names),
-            remat=config.remat,
-            # 0 is the functions' own default, and a BiT has none.
-            **({"dropout": config.dropout} if config.dropout else {}),
+
+def train(config, data, strategy, output, keep=True):
+    """Trains with settings that `complete` has filled in.
+
+    Args:
+        config: `Config`.
+        data: `keras_vit.data.ImageDataset`.
+        strategy: `keras_vit.distribution.Strategy`.
+        output: Path of the output folder.
+        keep: Boolean. Whether to save the model.
+
+    Returns:
+        Dict. The content of `config.json`.
+    """
+    summary = "fine-tuning" if config.weights else "from scratch"
+    with training.Run(config, data, strategy, output, summary) as run:
+        # 1. Data: batches of (images, labels), and a weight for each image of
+        # an evaluation. A run that resumes begins with batch `start`.
+        def train_batches(start):
+            return data.train(
+                batch_size=config.batch_size,
+                micro_batches=config.accumulate,
+                seed=config.seed,
+                start=start,
+                shard=strategy.host,
+                **config.batches(),
+                **config.augmentation(data.channels),
+            )
+
+        test = data.evaluation(
+            batch_size=run.micro_batch_size,
+            shard=strategy.host,
+            **config.batches(),
+        )
+        test = run.distribute(test)
+
+        # 2. Model: the weights' body with a new head of zeros, or a new model.
+        model = build_model(config, data)
+
+        # 3. Optimizer, loss and metrics.
+        schedule = learning_rate_schedule(config)
+        model.compile(
+            optimizer=build_optimizer(config, schedule),
+            loss=keras_vit.losses.get_loss("softmax", config.one_hot),
+            # Weighted, because the last batch of an evaluation is padded with
+            # images of weight 0.
+            weighted_metrics=["accuracy"],
         )
 
-    return training.Job(
-        config=config,
-        data=data,
-        steps=steps,
-        interval=interval,
-        build=build,
-        optimizer=lambda: optimizer_of(config, steps),
-        batches=config.batches(),
-        augment=config.augmentation(data.channels),
-        summary="fine-tuning" if config.weights else "from scratch",
+        # 4. Training, from the last checkpoint if there is one.
+        for batches, steps, epochs in run.fit_calls(
+            model, schedule, train_batches, test
+        ):
+            model.fit(
+                batches,
+                steps_per_epoch=steps,
+                epochs=epochs,
+                validation_data=test,
+                callbacks=run.callbacks,
+                shuffle=False,  # the batches are shuffled already
+                verbose=0,  # a callback prints a line for each evaluation
+            )
+
+        # 5. Results: the model, metrics, plots and settings.
+        return run.save(model, keep=keep)
+
+
+def build_model(config, data):
+    return training.build_model(
+        config.model,
+        config.weights,
+        config.patch_size,
+        config.seed,
+        input_shape=(config.image_size, config.image_size, data.channels),
+        classes=len(data.class_names),
+        remat=config.remat,
+        # 0 is the default of every model, and a BiT has no such argument.
+        **({"dropout": config.dropout} if config.dropout else {}),
     )
 
 
+def learning_rate_schedule(config):
+    peak, steps = config.learning_rate, config.steps
+    if config.preset == "bit-hyperrule":
+        return BiTHyperRule(peak, steps)
+    if config.warmup_steps is not None:
+        return WarmupDecay(peak, steps, config.warmup_steps)
+    return warmup_cosine(peak, steps, config.warmup)
+
+
+def build_optimizer(config, schedule):
+    options = {
+        **config.optimizer_options(),
+        "layer_decay": config.layer_decay,
+        "global_clipnorm": config.clip or None,
+    }
+    if config.momentum_dtype != "float32":
+        options["momentum_dtype"] = config.momentum_dtype
+    if config.weights:
+        return SGD(schedule, momentum=0.9, **options)
+    return AdamW(schedule, config.weight_decay, **options)
+
+
 def complete(config, data):
-    """Returns the config with all but the numbers of steps filled in."""
+    """Returns the config with every setting that was not given filled in."""
     facts = training.model_facts(
         config.model, config.weights, config.patch_size
     )
@@ -286,12 +382,17 @@ def complete(config, data):
     batch_size = config.batch_size
     if batch_size is None:  # of whole parts
         batch_size = max(BATCH_SIZE, config.accumulate)
+    # Few images are one batch.
+    batch_size = config.whole_batch(batch_size, data.num_train)
+    steps, evaluate_every = count_steps(config, batch_size, data)
     return dataclasses.replace(
         config,
         image_size=image_size,
         patch_size=patch_size,
-        # Few images are one batch.
-        batch_size=config.whole_batch(batch_size, data.num_train),
+        batch_size=batch_size,
+        steps=steps,
+        epochs=None,  # they are now steps
+        evaluate_every=evaluate_every,
         learning_rate=config.learning_rate or rate,
         warmup=warmup,
         weight_decay=weight_decay,
@@ -305,33 +406,12 @@ def complete(config, data):
     )
 
 
-def optimizer_of(config, steps):
-    """Returns the optimizer and its schedule, a function of the step."""
-    options = {
-        **config.optimizer_options(),
-        "layer_decay": config.layer_decay,
-        "global_clipnorm": config.clip or None,
-    }
-    if config.momentum_dtype != "float32":
-        options["momentum_dtype"] = config.momentum_dtype
-    peak = config.learning_rate
-    if config.preset == "bit-hyperrule":
-        rate = training.HyperRule(peak, steps)
-    elif config.warmup_steps is None:
-        rate = training.warmup_cosine(peak, steps, config.warmup)
-    else:
-        rate = training.WarmupDecay(peak, steps, config.warmup_steps)
-    if config.weights:
-        return training.SGD(rate, momentum=0.9, **options), rate
-    return training.AdamW(rate, config.weight_decay, **options), rate
-
-
-def count_steps(config, data):
-    """Returns the number of steps, and that between two evaluations."""
-    batch_size = config.batch_size or BATCH_SIZE
+def count_steps(config, batch_size, data):
+    """Returns the number of steps, and of those between two evaluations."""
     steps_per_epoch = math.ceil(data.num_train / batch_size)
     if config.epochs:
-        return config.epochs * steps_per_epoch, steps_per_epoch
+        steps, every = config.epochs * steps_per_epoch, steps_per_epoch
+        return steps, config.evaluate_every or every
     steps = config.steps
     if steps is None and config.weights:
         # BiT-HyperRule. With the paper's batches of 512 they are also the
@@ -340,10 +420,8 @@ def count_steps(config, data):
         steps = next(n for limit, n in limits if data.num_train < limit)
     elif steps is None:
         steps = max(2400, 30 * steps_per_epoch)
-    return steps, max(1, steps // 10)
+    return steps, config.evaluate_every or max(1, steps // 10)
 
-
-main = training.sweeping(plan)
 
 if __name__ == "__main__":
     training.run(main, Config, __doc__)

@@ -38,7 +38,7 @@ DRAWN = 24  # images in the picture
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(training.TrainedFlags):
+class Config(keras_vit.evaluation.TrainedFlags):
     images: tuple[str, ...] = training.flag(
         (), "image files, and folders of them", "PATH"
     )
@@ -60,15 +60,15 @@ class Config(training.TrainedFlags):
 
 
 def main(config):
-    with training.before_training():
+    with training.user_errors():
         training.require("matplotlib")
         trained = config.trained()
-        data, files = training.loose_files(
+        data, files = keras_vit.data.load_files(
             config.images, config.skip_bad_images
         )
-        data = training.fitted(data, trained)
+        data = keras_vit.evaluation.fitted(data, trained)
         options = trained.reading(data, min(config.batch_size, data.num_test))
-        classes = training.classes_of(trained)
+        classes = keras_vit.evaluation.num_classes_of(trained)
         names = config.labels or trained.class_names
         top = min(config.top, classes)
         # What is wrong with the names is said before the model runs.
@@ -78,11 +78,13 @@ def main(config):
             f"images    {len(files)}\n{trained.describe()}\noutput    {output}",
             flush=True,
         )
-        logits, _ = training.outputs(
+        logits, _ = keras_vit.evaluation.predict_dataset(
             trained.model, data.test(**options), len(files)
         )
         found = decoded(
-            training.probabilities(trained.model, logits), top, names
+            keras_vit.evaluation.probabilities(trained.model, logits),
+            top,
+            names,
         )
         training.open_output(output, FILES)
     width = min(max(len(str(path)) for path in files), 40)
@@ -109,7 +111,7 @@ def main(config):
     }
     training.save_json(facts, output / "predictions.json")
     figure = evaluation.draw_top(
-        [training.picture(path) for path in files[:DRAWN]],
+        [keras_vit.data.load_thumbnail(path) for path in files[:DRAWN]],
         [[(name, p) for _, name, p in row] for row in found[:DRAWN]],
         [path.name for path in files[:DRAWN]],
         f"{min(len(files), DRAWN)} of {len(files)} images",

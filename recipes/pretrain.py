@@ -2,7 +2,7 @@
 
 "An Image is Worth 16x16 Words", Section 4.1 and Table 3
 (https://arxiv.org/abs/2010.11929). The presets' numbers and sources are in
-keras_vit/training/_presets.py.
+keras_vit/training/presets.py.
 
   python recipes/pretrain.py --output runs/pretrained
       handwritten digits: no download, minutes on 2 CPU cores
@@ -47,7 +47,12 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import keras_vit
 from keras_vit import training
+from keras_vit.data import PROTOCOLS
+from keras_vit.optimizers import SGD
+from keras_vit.optimizers import AdamW
+from keras_vit.schedules import WarmupDecay
 
 # Flags of an encoder, which a BiT does not have.
 ENCODER = (
@@ -98,7 +103,7 @@ class Config(training.TrainingFlags):
     )
     decay: str | None = training.flag(
         None,
-        f"of the rate: {', '.join(training.DECAYS)} (BiT's); cosine",
+        f"of the rate: {', '.join(keras_vit.schedules.DECAYS)} (BiT's); cosine",
         "NAME",
     )
     warmup_steps: int | None = training.flag(
@@ -125,7 +130,7 @@ class Config(training.TrainingFlags):
     augment: str | None = training.flag(
         None,
         "RandAugment as in 'How to train your ViT?', with its mixup: "
-        f"{', '.join(training.AUGREG)}",
+        f"{', '.join(keras_vit.data.AUGREG)}",
         "LEVEL",
     )
     mixup: float | None = training.flag(
@@ -133,7 +138,7 @@ class Config(training.TrainingFlags):
     )
     protocol: str | None = training.flag(
         None,
-        f"how images are cut: {', '.join(training.PROTOCOLS)}; simple for "
+        f"how images are cut: {', '.join(PROTOCOLS)}; simple for "
         "images below 96 pixels, else pretrain",
         "NAME",
     )
@@ -158,40 +163,91 @@ class Config(training.TrainingFlags):
         training.check_names(
             self,
             preset=filter(None, training.PRESETS),
-            decay=training.DECAYS,
-            loss=training.LOSSES,
+            decay=keras_vit.schedules.DECAYS,
+            loss=keras_vit.losses.LOSSES,
             optimizer=("adam", "sgd"),
             momentum_dtype=("float32", "bfloat16"),
         )
+
+    @property
+    def one_hot(self):
+        return super().one_hot or self.loss == "sigmoid"
 
     def published_holdout(self):
         name = self.dataset.split(":")[0]
         return training.PRESETS[self.preset].holdout.get(name, 0.0)
 
 
-def plan(given, data):
-    """Returns the job: what is trained, on what, how long and how fast."""
-    config = complete(given, data)
-    steps, interval = count_steps(config, data)
-    if given.warmup_steps is None:
-        warmup = min(config.warmup_steps, steps // 5)
-        config = dataclasses.replace(config, warmup_steps=warmup)
-    return training.Job(
-        config=config,
-        data=data,
-        steps=steps,
-        interval=interval,
-        build=lambda: build(config, data),
-        optimizer=lambda: optimizer_of(config, steps),
-        loss=config.loss,
-        batches=config.batches(one_hot=config.loss == "sigmoid"),
-        augment=config.augmentation(data.channels),
-        summary=summary(given, config),
-    )
+def main(given):
+    training.show_log()
+    with training.user_errors():
+        strategy, data, output = training.begin(given)
+        config = complete(given, data)
+    results = train(config, data, strategy, output, summary(given, config))
+    if strategy.first:
+        training.print_results(results, output)
+
+
+def train(config, data, strategy, output, summary):
+    """Trains with settings that `complete` has filled in.
+
+    Returns:
+        Dict. The content of `config.json`.
+    """
+    with training.Run(config, data, strategy, output, summary) as run:
+        # 1. Data: batches of (images, labels), and a weight for each image of
+        # an evaluation. A run that resumes begins with batch `start`.
+        def train_batches(start):
+            return data.train(
+                batch_size=config.batch_size,
+                micro_batches=config.accumulate,
+                seed=config.seed,
+                start=start,
+                shard=strategy.host,
+                **config.batches(),
+                **config.augmentation(data.channels),
+            )
+
+        test = data.evaluation(
+            batch_size=run.micro_batch_size,
+            shard=strategy.host,
+            **config.batches(),
+        )
+        test = run.distribute(test)
+
+        # 2. Model.
+        model = build_model(config, data)
+
+        # 3. Optimizer, loss and metrics.
+        schedule = learning_rate_schedule(config)
+        model.compile(
+            optimizer=build_optimizer(config, schedule),
+            loss=keras_vit.losses.get_loss(config.loss, config.one_hot),
+            # Weighted, because the last batch of an evaluation is padded with
+            # images of weight 0.
+            weighted_metrics=["accuracy"],
+        )
+
+        # 4. Training, from the last checkpoint if there is one.
+        for batches, steps, epochs in run.fit_calls(
+            model, schedule, train_batches, test
+        ):
+            model.fit(
+                batches,
+                steps_per_epoch=steps,
+                epochs=epochs,
+                validation_data=test,
+                callbacks=run.callbacks,
+                shuffle=False,  # the batches are shuffled already
+                verbose=0,  # a callback prints a line for each evaluation
+            )
+
+        # 5. Results: the model, metrics, plots and settings.
+        return run.save(model)
 
 
 def complete(given, data):
-    """Returns the config with nothing left open but the warm-up."""
+    """Returns the config with every setting that was not given filled in."""
     preset = training.PRESETS[given.preset]
     config = preset.fill(given)
     facts = training.model_facts(config.model, None, config.patch_size)
@@ -207,13 +263,21 @@ def complete(given, data):
     batch = config.whole_batch(batch, data.num_train)
     small = data.image_size is not None and data.image_size < 96
     mixup = config.mixup
-    if mixup is None and config.augment in training.AUGREG:
-        mixup = training.AUGREG[config.augment][2]
+    if mixup is None and config.augment in keras_vit.data.AUGREG:
+        mixup = keras_vit.data.AUGREG[config.augment][2]
+    steps, evaluate_every = count_steps(config, batch, data)
+    warmup_steps = config.warmup_steps
+    if given.warmup_steps is None:
+        warmup_steps = min(warmup_steps, steps // 5)
     return dataclasses.replace(
         config,
         image_size=image_size,
         patch_size=patch_size,
         batch_size=batch,
+        steps=steps,
+        epochs=None,  # they are now steps
+        evaluate_every=evaluate_every,
+        warmup_steps=warmup_steps,
         learning_rate=given.learning_rate or preset.rate(batch),
         mixup=mixup or 0.0,
         cutmix=config.cutmix or 0.0,
@@ -238,7 +302,7 @@ def encoder_flags(given, preset, hidden_size):
     return dict.fromkeys(ENCODER)
 
 
-def build(config, data):
+def build_model(config, data):
     preset = training.PRESETS[config.preset]
     # What is 0 or None is the functions' own default.
     arguments = {n: getattr(config, n) for n in ENCODER if getattr(config, n)}
@@ -264,13 +328,17 @@ def build(config, data):
     return model
 
 
-def optimizer_of(config, steps):
-    """Returns the optimizer and its rate, a function of the step."""
+def learning_rate_schedule(config):
+    return WarmupDecay(
+        config.learning_rate, config.steps, config.warmup_steps, config.decay
+    )
+
+
+def build_optimizer(config, schedule):
     peak = config.learning_rate
-    rate = training.WarmupDecay(peak, steps, config.warmup_steps, config.decay)
     published = training.PRESETS[config.preset].rate(config.batch_size)
     options = {
-        # As in AugReg's code, it does not depend on the rate that is given.
+        # As in AugReg's code, it does not depend on the given learning rate.
         "weight_decay": config.weight_decay * published / peak,
         "global_clipnorm": config.clip or None,
         **config.optimizer_options(),
@@ -278,20 +346,22 @@ def optimizer_of(config, steps):
     if config.momentum_dtype != "float32":
         options["momentum_dtype"] = config.momentum_dtype
     if config.optimizer == "sgd":
-        return training.SGD(rate, momentum=0.9, **options), rate
-    return training.AdamW(rate, beta_1=0.9, beta_2=0.999, **options), rate
+        return SGD(schedule, momentum=0.9, **options)
+    return AdamW(schedule, beta_1=0.9, beta_2=0.999, **options)
 
 
-def count_steps(config, data):
-    """Returns the number of steps, and that between two evaluations."""
+def count_steps(config, batch_size, data):
+    """Returns the number of steps, and of those between two evaluations."""
     if config.steps:
-        return config.steps, max(1, config.steps // 10)
-    epoch = data.num_train / config.batch_size
-    return max(1, round(config.epochs * epoch)), max(100, math.ceil(epoch))
+        every = config.evaluate_every or max(1, config.steps // 10)
+        return config.steps, every
+    epoch = data.num_train / batch_size
+    every = config.evaluate_every or max(100, math.ceil(epoch))
+    return max(1, round(config.epochs * epoch)), every
 
 
 def summary(given, config):
-    """Says how the run differs from its preset where nobody asked for it."""
+    """Returns how the run differs from its preset where no flag says so."""
     preset = training.PRESETS[given.preset]
     changed = [
         f"{name.replace('_', ' ')} {value} for {published}"
@@ -305,4 +375,4 @@ def summary(given, config):
 
 
 if __name__ == "__main__":
-    training.run(training.main_of(plan), Config, __doc__)
+    training.run(main, Config, __doc__)

@@ -21,7 +21,7 @@ is Worth 16x16 Words", Appendix B.1.2 (https://arxiv.org/abs/2010.11929).
       your own images, in photos/CLASS/* (one class will do)
 
 With --model the defaults are the published numbers, in METHODS of
-keras_vit/training/_masked.py; without it they are for a small model. The
+keras_vit/training/masked.py; without it they are for a small model. The
 output folder gets encoder.keras (for the next --weights), model.keras (the
 whole), metrics.csv, curves.png, config.json and, every --picture-every steps,
 reconstructions/step-*.png: images, what is left of them, what the model
@@ -48,6 +48,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from keras_vit import training
+from keras_vit.data import PROTOCOLS
+from keras_vit.optimizers import AdamW
+from keras_vit.schedules import WarmupDecay
+from keras_vit.schedules import WarmupMultiStep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +112,7 @@ class Config(training.TrainingFlags):
     )
     protocol: str | None = training.flag(
         None,
-        f"how images are cut: {', '.join(training.PROTOCOLS)}; simple for "
+        f"how images are cut: {', '.join(PROTOCOLS)}; simple for "
         "images below 96 pixels, else mae for mae, simmim for mim, pretrain "
         "for mpp",
         "NAME",
@@ -161,53 +165,93 @@ class Config(training.TrainingFlags):
                 )
 
 
-def plan(given, data):
-    """Returns the job: what is trained, on what, how long and how fast."""
-    config, steps, interval = complete(given, data)
-    batches = dict(
-        image_size=config.image_size,
-        protocol=config.protocol,
-        mode=config.mode,
-    )
-    augment = dict(
-        augment=config.augment,
-        flip=data.channels == 3 and not config.no_flip,
-    )
+def main(config):
+    training.show_log()
+    with training.user_errors():
+        strategy, data, output = training.begin(config)
+        config = complete(config, data)
+    results = train(config, data, strategy, output)
+    if strategy.first:
+        training.print_results(results, output)
 
-    def watch(output, done):
-        options = {**batches, "batch_size": min(8, data.num_test)}
-        images, _ = training.spread_out(
-            data.test(**options), data.num_test, count=8
-        )
-        return [
-            training.Reconstructions(
-                images,
-                output / "reconstructions",
-                (config.picture_every or interval) * config.accumulate,
-                done,
-                config.accumulate,
-                config.mode,
+
+def train(config, data, strategy, output):
+    """Trains with settings that `complete` has filled in.
+
+    Returns:
+        Dict. The content of `config.json`.
+    """
+    summary = f"{config.method}, {config.mask_ratio:.0%} masked"
+    with training.Run(
+        config, data, strategy, output, summary, metric="loss"
+    ) as run:
+        # 1. Data: batches of images; labels are not read. A run that resumes
+        # begins with batch `start`.
+        def train_batches(start):
+            return data.train(
+                batch_size=config.batch_size,
+                micro_batches=config.accumulate,
+                seed=config.seed,
+                start=start,
+                shard=strategy.host,
+                **config.batches(),
+                **config.augmentation(data.channels),
             )
-        ]
 
-    return training.Job(
-        config=config,
-        data=data,
-        steps=steps,
-        interval=interval,
-        build=lambda: training.build_masked(config, data.channels),
-        optimizer=lambda: optimizer_of(config, steps),
-        batches=batches,
-        augment=augment,
-        summary=f"{config.method}, {config.mask_ratio:.0%} masked",
-        loss=None,
-        save=training.save_masked,
-        watch=watch,
-    )
+        test = data.evaluation(
+            batch_size=run.micro_batch_size,
+            shard=strategy.host,
+            **config.batches(),
+        )
+        test = run.distribute(test)
+
+        # 2. Model: an encoder, and what predicts the masked patches. It
+        # computes its own loss.
+        model = training.build_masked(config, data.channels)
+
+        # 3. Optimizer.
+        schedule = learning_rate_schedule(config)
+        model.compile(optimizer=build_optimizer(config, schedule))
+
+        # 4. Training, from the last checkpoint if there is one.
+        pictures = reconstructions(config, data, strategy, output)
+        for batches, steps, epochs in run.fit_calls(
+            model, schedule, train_batches, test
+        ):
+            model.fit(
+                batches,
+                steps_per_epoch=steps,
+                epochs=epochs,
+                validation_data=test,
+                callbacks=[*pictures, *run.callbacks],
+                shuffle=False,  # the batches are shuffled already
+                verbose=0,  # a callback prints a line for each evaluation
+            )
+
+        # 5. Results: encoder and whole model, metrics, plots and settings.
+        return run.save(model, training.save_masked)
+
+
+def reconstructions(config, data, strategy, output):
+    """Returns a list of the callback that plots reconstructed images."""
+    # On several devices all processes would have to take part.
+    if not strategy.first or strategy.num_devices > 1:
+        return []
+    batches = data.test(**config.batches(), batch_size=min(8, data.num_test))
+    images, _ = training.spread_out(batches, data.num_test, count=8)
+    return [
+        training.Reconstructions(
+            images,
+            output / "reconstructions",
+            (config.picture_every or config.evaluate_every) * config.accumulate,
+            config.accumulate,
+            config.mode,
+        )
+    ]
 
 
 def complete(given, data):
-    """Returns the config with nothing left open, steps and interval."""
+    """Returns the config with every setting that was not given filled in."""
     method = training.method_of(given.method, given.model)
     facts = training.model_facts(given.model, None, given.patch_size)
     if facts["stride"] != 1:
@@ -257,8 +301,12 @@ def complete(given, data):
         )
     small = data.image_size is not None and data.image_size < 96
     mode = method.mode if data.channels == 3 else "tf"
-    config = dataclasses.replace(
+    every = given.evaluate_every or max(1, min(steps // 10, round(10 * epoch)))
+    return dataclasses.replace(
         given,
+        steps=steps,
+        epochs=None,  # they are now steps
+        evaluate_every=every,
         image_size=image_size,
         patch_size=patch_size,
         batch_size=batch,
@@ -268,34 +316,33 @@ def complete(given, data):
         protocol=given.protocol or ("simple" if small else method.protocol),
         **filled,
     )
-    return config, steps, max(1, min(steps // 10, round(10 * epoch)))
 
 
-def optimizer_of(config, steps):
-    """Returns the optimizer and its rate, a function of the step."""
-    peak, warmup = config.learning_rate, config.warmup_steps
+def learning_rate_schedule(config):
     method = training.method_of(config.method, config.model)
+    peak, warmup = config.learning_rate, config.warmup_steps
     if method.milestone is None:
-        rate = training.WarmupDecay(peak, steps, warmup, "cosine")
-    else:
-        milestones = [max(warmup, round(method.milestone * steps))]
-        start = method.warmup_start * peak
-        rate = training.WarmupMultiStep(peak, warmup, milestones, start)
+        return WarmupDecay(peak, config.steps, warmup, "cosine")
+    milestones = [max(warmup, round(method.milestone * config.steps))]
+    return WarmupMultiStep(
+        peak, warmup, milestones, start=method.warmup_start * peak
+    )
+
+
+def build_optimizer(config, schedule):
+    method = training.method_of(config.method, config.model)
     options = {
         **config.optimizer_options(),
         "global_clipnorm": config.clip or None,
         "decay_kernels_only": method.not_decayed is None,
     }
-    optimizer = training.AdamW(
-        rate,
-        config.weight_decay,
-        beta_2=method.beta_2,
-        **options,
+    optimizer = AdamW(
+        schedule, config.weight_decay, beta_2=method.beta_2, **options
     )
     if method.not_decayed is not None:
         optimizer.exclude_from_weight_decay(var_names=method.not_decayed)
-    return optimizer, rate
+    return optimizer
 
 
 if __name__ == "__main__":
-    training.run(training.main_of(plan), Config, __doc__)
+    training.run(main, Config, __doc__)

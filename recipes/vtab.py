@@ -40,6 +40,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import keras
 import numpy as np
 
+import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
 
@@ -60,7 +61,9 @@ class Config:
         None, "the model that --weights are for, if they are a name", "NAME"
     )
     tasks: tuple[str, ...] = training.flag(
-        (), f"some of: {', '.join(training.VTAB_TASKS)}; default: all", "NAME"
+        (),
+        f"some of: {', '.join(keras_vit.data.VTAB_TASKS)}; default: all",
+        "NAME",
     )
     validate: bool = training.flag(
         False, "train on 800 images and score 200, instead of the test set"
@@ -98,15 +101,15 @@ class Config:
         if self.weights is None:
             raise ValueError("Give --weights: what to fine-tune.")
         for name in self.tasks:
-            if name not in training.VTAB_TASKS:
+            if name not in keras_vit.data.VTAB_TASKS:
                 raise ValueError(
                     f"There is no task {name!r}. --tasks takes: "
-                    f"{', '.join(training.VTAB_TASKS)}."
+                    f"{', '.join(keras_vit.data.VTAB_TASKS)}."
                 )
 
 
 def main(config):
-    with training.before_training():
+    with training.user_errors():
         if config.mixed_precision:
             keras.config.set_dtype_policy("mixed_bfloat16")
         training.require("tensorflow_datasets")
@@ -123,7 +126,7 @@ def main(config):
             )
         output, done = opened(config)
     versions = training.versions()
-    names = config.tasks or tuple(training.VTAB_TASKS)
+    names = config.tasks or tuple(keras_vit.data.VTAB_TASKS)
     missing = {}
     for number, name in enumerate(names, start=1):
         if name in done:
@@ -131,7 +134,7 @@ def main(config):
             continue
         print(f"\n{name} ({number} of {len(names)})", flush=True)
         try:
-            data = training.vtab_data(name, config.validate)
+            data = keras_vit.data.load_vtab(name, config.validate)
         except ValueError as error:
             missing[name] = str(error)
             print(error)
@@ -177,7 +180,7 @@ def opened(config):
 
 def optimizer_of(rate):
     # vit_jax/train.py: the momentum is in bfloat16.
-    return training.SGD(
+    return keras_vit.optimizers.SGD(
         rate,
         momentum=0.9,
         momentum_dtype="bfloat16",
@@ -189,7 +192,7 @@ def optimizer_of(rate):
 def fine_tune(config, name, data):
     """Returns the results of one task."""
     started = time.perf_counter()
-    task = training.VTAB_TASKS[name]
+    task = keras_vit.data.VTAB_TASKS[name]
     keras.utils.clear_session()
     keras.utils.set_random_seed(config.seed)
     model = training.build_model(
@@ -201,7 +204,7 @@ def fine_tune(config, name, data):
         classes=task.classes,
         remat=config.remat,
     )
-    rate = training.warmup_cosine(
+    rate = keras_vit.schedules.warmup_cosine(
         config.learning_rate, config.steps, config.warmup
     )
     model.compile(
@@ -226,7 +229,7 @@ def fine_tune(config, name, data):
         raise training.Diverged(
             f"The loss of {name} is no number any more. Lower --learning-rate."
         )
-    logits, labels = training.outputs(
+    logits, labels = keras_vit.evaluation.predict_dataset(
         model, data.test(**options), data.num_test
     )
     return {
@@ -240,10 +243,10 @@ def fine_tune(config, name, data):
 
 def means_of(done):
     """Returns the mean accuracy of each group that is whole, and of all."""
-    tasks = training.VTAB_TASKS
+    tasks = keras_vit.data.VTAB_TASKS
     groups = {
         group: [name for name, task in tasks.items() if task.group == group]
-        for group in training.VTAB_GROUPS
+        for group in keras_vit.data.VTAB_GROUPS
     }
     return {
         group: float(np.mean([done[name]["accuracy"] for name in names]))
@@ -268,11 +271,11 @@ def save(config, output, done, versions):
 def show(done):
     means = means_of(done)
     print(f"\n{'task':24}{'group':14}{'accuracy':>9}")
-    for name, task in training.VTAB_TASKS.items():
+    for name, task in keras_vit.data.VTAB_TASKS.items():
         found = done.get(name)
         shown = f"{found['accuracy']:9.4f}" if found else f"{'-':>9}"
         print(f"{name:24}{task.group:14}{shown}")
-    for group in (*training.VTAB_GROUPS, "all"):
+    for group in (*keras_vit.data.VTAB_GROUPS, "all"):
         shown = f"{means[group]:9.4f}" if group in means else f"{'-':>9}"
         print(f"{'mean':24}{group:14}{shown}")
 

@@ -66,8 +66,7 @@ def _run(folder, counter):
 def memory(steps):
     import keras
 
-    from keras_vit.training import _job
-    from keras_vit.training import _models
+    from keras_vit.training import models
     from tests.recipes import programs
 
     class Memory(keras.callbacks.Callback):
@@ -80,10 +79,11 @@ def memory(steps):
                 text = f"memory {self.done} {int(kib) * 4 / 1024:.1f} MiB"
                 print(text, flush=True)
 
-    of_job = _job._callbacks
-    _job._callbacks = lambda *given: [*of_job(*given), Memory()]
-    _models.COMPACT["compact-vit"] = programs.SMALL
-    with tempfile.TemporaryDirectory() as folder:
+    models.COMPACT["compact-vit"] = programs.SMALL
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        programs.more_callbacks(Memory()),
+    ):
         programs.run(
             *("finetune_cifar", "--steps", steps, "--batch-size", 16),
             *("--checkpoint-every", 50, "--output", f"{folder}/run"),

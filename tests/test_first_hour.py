@@ -15,8 +15,8 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import _requirements
+from keras_vit.data import load_dataset
 from keras_vit.training import TrainingFlags
-from keras_vit.training import find_data
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -223,4 +223,4 @@ FOLDERS = {
 def test_a_folder_that_is_no_set(paths, text, tmp_path):
     images(tmp_path, *paths)
     with pytest.raises(ValueError, match=text):
-        find_data(str(tmp_path))
+        load_dataset(str(tmp_path))

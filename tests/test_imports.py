@@ -33,8 +33,10 @@ ORDER = (
     {"models"},
     {"converters", "preprocessing"},
     {"pretraining", "inspection"},
-    {"exporting", "evaluation", "distribution"},
+    {"exporting", "distribution"},
+    {"optimizers", "schedules", "losses", "data"},
     {"training"},
+    {"evaluation"},
     {"convert"},
 )
 # All that these may import, besides `keras_vit/_*.py`.
@@ -43,8 +45,11 @@ ALLOWED = {
     "checkpoints": {"downloads"},
     "layers": set(),
     "preprocessing": {"downloads"},
-    "evaluation": set(),
     "distribution": set(),
+    "optimizers": set(),
+    "schedules": set(),
+    "losses": set(),
+    "data": {"preprocessing", "downloads", "distribution"},
 }
 # What `checkpoints`, which is plain NumPy, must not import with itself.
 FRAMEWORKS = {"keras", "jax", "torch", "tensorflow"}

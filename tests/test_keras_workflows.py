@@ -140,7 +140,7 @@ def test_custom_loop_with_jax():
     optimizer.build(model.trainable_variables)
     loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    def loss_of(trainable, frozen):
+    def get_loss(trainable, frozen):
         logits, frozen = model.stateless_call(
             trainable, frozen, images, training=True
         )
@@ -148,7 +148,7 @@ def test_custom_loop_with_jax():
 
     @jax.jit
     def step(trainable, frozen, state):
-        (loss, frozen), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+        (loss, frozen), gradients = jax.value_and_grad(get_loss, has_aux=True)(
             trainable, frozen
         )
         trainable, state = optimizer.stateless_apply(

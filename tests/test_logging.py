@@ -9,8 +9,9 @@ import pytest
 import keras_vit
 from keras_vit import _logging
 from keras_vit import training
-from keras_vit.training import _progress
+from keras_vit.training import callbacks
 from tests.training import run_small
+from tests.training.fitting import fit
 
 # What these print is the output of a program.
 PROGRAMS = ("convert.py",)
@@ -47,14 +48,14 @@ def logger(monkeypatch):
 def train(folder):
     model, schedule = run_small.build()
     metrics = training.MetricsFile(folder / "metrics.csv", 4, schedule)
-    training.fit(
+    fit(
         model,
         run_small.Stream,
         run_small.Stream(100, count=1),
         steps=2,
         interval=1,
-        callbacks=[metrics, _progress.Progress(metrics, 2)],
-        checkpoints=training.Checkpoints(folder / "checkpoints", 100),
+        callbacks=[metrics, callbacks.Progress(metrics, 2)],
+        checkpoints=training.ResumableCheckpoint(folder / "checkpoints", 100),
     )
 
 

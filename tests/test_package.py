@@ -14,9 +14,9 @@ PUBLIC = """
 BiT BiT_R101x1 BiT_R101x3 BiT_R152x2 BiT_R152x4 BiT_R50x1 BiT_R50x3
 HybridVisionTransformer R26ViTB32 R26ViTS32 R50ViTB16 R50ViTL32 R_ViTTi16
 VisionTransformer ViTB14 ViTB16 ViTB32 ViTB8 ViTG14 ViTH14 ViTL14 ViTL16 ViTL32
-ViTS14 ViTS16 ViTS32 ViTTi16 ViTg14 converters decode_predictions distribution
-evaluation feature_extractor inspection layers list_weights preprocess_input
-pretraining training
+ViTS14 ViTS16 ViTS32 ViTTi16 ViTg14 converters data decode_predictions
+distribution evaluation feature_extractor inspection layers list_weights losses
+preprocess_input optimizers pretraining schedules training
 """.split()
 
 
@@ -103,11 +103,14 @@ assert np.abs(y - io["y"]).max() < 3e-5, np.abs(y - io["y"]).max()
 
 def test_compiled_models_load_in_a_new_process(tmp_path):
     """After `import keras_vit` alone, which does not import TensorFlow."""
-    schedules = keras_vit.training.HyperRule, keras_vit.training.WarmupDecay
+    schedules = (
+        keras_vit.schedules.BiTHyperRule,
+        keras_vit.schedules.WarmupDecay,
+    )
     for number, (optimizer, schedule) in enumerate(
         [
-            (keras_vit.training.SGD, schedules[0](0.1, 100)),
-            (keras_vit.training.AdamW, schedules[1](0.1, 100, 10)),
+            (keras_vit.optimizers.SGD, schedules[0](0.1, 100)),
+            (keras_vit.optimizers.AdamW, schedules[1](0.1, 100, 10)),
         ]
     ):
         inputs = keras.Input((4,))
@@ -115,7 +118,7 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
         decay = {"weight_decay": 1e-4} if number else {}
         model.compile(
             optimizer(schedule, **decay),
-            keras_vit.training.SigmoidCrossentropy(),
+            keras_vit.losses.SigmoidCrossentropy(),
         )
         model.train_on_batch(np.ones((2, 4)), np.eye(2))
         model.save(tmp_path / f"{number}.keras")
@@ -134,7 +137,7 @@ print(*(type(m.loss).__name__ for m in models))
     assert done.stdout.split() == [
         "SGD",
         "AdamW",
-        "HyperRule",
+        "BiTHyperRule",
         "WarmupDecay",
         "SigmoidCrossentropy",
         "SigmoidCrossentropy",

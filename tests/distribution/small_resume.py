@@ -7,7 +7,6 @@ logical devices, once without and once with a crash.
 JAX's devices are made by XLA_FLAGS=--xla_force_host_platform_device_count=4.
 """
 
-import dataclasses
 import os
 import pathlib
 import sys
@@ -17,15 +16,29 @@ import keras
 import keras_vit
 from keras_vit import _logging
 from keras_vit import training
-from keras_vit.training import _job
+from tests.recipes import programs
 from tests.training.test_checkpoints import Crash
 
 
-def plan(config, data):
-    rate = training.warmup_cosine(0.05, config.steps, warmup=0.3)
+def train(config, data, strategy, output):
+    with training.Run(config, data, strategy, output) as run:
 
-    def build():
-        return keras_vit.VisionTransformer(
+        def train_batches(start):
+            return data.train(
+                batch_size=config.batch_size,
+                start=start,
+                shard=strategy.host,
+                **config.batches(),
+            )
+
+        test = run.distribute(
+            data.evaluation(
+                batch_size=config.batch_size,
+                shard=strategy.host,
+                **config.batches(),
+            )
+        )
+        model = keras_vit.VisionTransformer(
             input_shape=(8, 8, 1),
             patch_size=4,
             hidden_size=16,
@@ -34,24 +47,27 @@ def plan(config, data):
             dropout=0.1,  # its random state has to be restored too
             classes=10,
         )
-
-    return training.Job(
-        config=dataclasses.replace(config, image_size=8, mode="tf"),
-        data=data,
-        steps=config.steps,
-        interval=4,
-        build=build,
-        optimizer=lambda: (training.SGD(rate, 0.9, global_clipnorm=1.0), rate),
-        batches={"image_size": 8},
-        augment={},
-    )
-
-
-def crashing(fit):
-    def fit_a_little(*arguments, callbacks, **keywords):
-        return fit(*arguments, callbacks=[*callbacks, Crash(6)], **keywords)
-
-    return fit_a_little
+        schedule = keras_vit.schedules.warmup_cosine(
+            0.05, config.steps, warmup=0.3
+        )
+        model.compile(
+            keras_vit.optimizers.SGD(schedule, 0.9, global_clipnorm=1.0),
+            keras_vit.losses.get_loss("softmax", False),
+            weighted_metrics=["accuracy"],
+        )
+        for batches, steps, epochs in run.fit_calls(
+            model, schedule, train_batches, test
+        ):
+            model.fit(
+                batches,
+                steps_per_epoch=steps,
+                epochs=epochs,
+                validation_data=test,
+                callbacks=run.callbacks,
+                shuffle=False,
+                verbose=0,
+            )
+        run.save(model)
 
 
 def main(folder, name):
@@ -65,19 +81,26 @@ def main(folder, name):
             [tf.config.LogicalDeviceConfiguration()]
             * int(os.environ["LOGICAL_DEVICES"]),
         )
-    chosen = training.strategy(name, model_devices=int(model_devices) or None)
-    config = training.TrainingFlags(steps=9, batch_size=16, checkpoint_every=1)
-    job = plan(config, training.find_data("digits"))
+    chosen = keras_vit.distribution.get_strategy(
+        name, model_devices=int(model_devices) or None
+    )
+    config = training.TrainingFlags(
+        steps=9,
+        batch_size=16,
+        image_size=8,
+        mode="tf",
+        evaluate_every=4,
+        checkpoint_every=1,
+    )
+    data = keras_vit.data.load_dataset("digits")
     folder = pathlib.Path(folder)
-    training.train(job, chosen, folder / "straight")
-    fit = _job.fit
-    _job.fit = crashing(fit)
+    train(config, data, chosen, folder / "straight")
     try:
-        training.train(job, chosen, folder / "crashed")
+        with programs.more_callbacks(Crash(6)):
+            train(config, data, chosen, folder / "crashed")
     except KeyboardInterrupt:
         print("crashed")
-    _job.fit = fit
-    training.train(job, chosen, folder / "crashed")
+    train(config, data, chosen, folder / "crashed")
 
 
 if __name__ == "__main__":

@@ -15,23 +15,22 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import training
 
 STEPS, BATCH, CLASSES = 5, 16, 8
 PUBLISHED = {"convention": "optax", "decay_kernels_only": True}
 
 
 def optimizer(kind):
-    rate = training.warmup_cosine(0.05, STEPS, warmup=0.4)
+    rate = keras_vit.schedules.warmup_cosine(0.05, STEPS, warmup=0.4)
     if kind == "keras-sgd":  # clips what each device has
         return keras.optimizers.SGD(rate, 0.9, global_clipnorm=1.0)
     if kind == "adamw":
-        rate = training.warmup_cosine(0.003, STEPS, warmup=0.4)
-        return training.AdamW(
+        rate = keras_vit.schedules.warmup_cosine(0.003, STEPS, warmup=0.4)
+        return keras_vit.optimizers.AdamW(
             rate, 1 / 3, epsilon=1e-4, global_clipnorm=1.0, **PUBLISHED
         )
     accumulate = {"sgd": None, "sgd-accumulate": 2}[kind]
-    return training.SGD(
+    return keras_vit.optimizers.SGD(
         rate,
         0.9,
         global_clipnorm=1.0,
@@ -95,7 +94,7 @@ def train(run):
     names = None
     if int(devices):
         names = [f"cpu:{i}" for i in range(int(devices))]
-    chosen = training.strategy(
+    chosen = keras_vit.distribution.get_strategy(
         name, devices=names, model_devices=int(model_devices) or None
     )
     print(chosen.describe(), flush=True)

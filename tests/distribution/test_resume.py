@@ -46,7 +46,7 @@ def test_a_crashed_run_resumes(name, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "crashed\n" in done.stdout
-    assert "going on  from step 5" in done.stdout
+    assert "resuming  from step 5" in done.stdout
     folders = [tmp_path / which for which in ("straight", "crashed")]
     weights = [
         keras_vit.converters.load(folder / "model.npz").get_weights()

@@ -5,15 +5,14 @@ import pytest
 
 import keras_vit
 from keras_vit import evaluation
-from keras_vit import training
-from keras_vit.training import _models
+from keras_vit.training import models
 from tests.recipes import programs
 
 
 @pytest.fixture(scope="module")
 def small_model():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(_models.COMPACT, "compact-vit", programs.SMALL)
+        patch.setitem(models.COMPACT, "compact-vit", programs.SMALL)
         yield
 
 
@@ -36,10 +35,12 @@ def trained_run(tmp_path_factory):
     )
     positions = model.get_layer("position_embedding").embedding
     positions.assign(keras.random.normal(positions.shape, seed=0))
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
     options = {"image_size": 8, "batch_size": 719}
-    features, labels = training.outputs(
-        training.features_of(model), data.once("train", **options), 1438
+    features, labels = keras_vit.evaluation.predict_dataset(
+        keras_vit.evaluation.feature_model(model),
+        data.once("train", **options),
+        1438,
     )
     found = evaluation.ridge(features, labels, 10, 1.0)
     kernel = 5 * found.kernel / found.deviation[:, None]

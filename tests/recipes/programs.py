@@ -5,6 +5,7 @@
 runs a recipe whose compact-vit is small, in a process of its own.
 """
 
+import contextlib
 import csv
 import importlib.util
 import json
@@ -13,10 +14,12 @@ import pathlib
 import runpy
 import subprocess
 import sys
+import types
 
 import pytest
 
-from keras_vit.training import _models
+from keras_vit import training
+from keras_vit.training import models
 
 RECIPES = pathlib.Path(__file__).parents[2] / "recipes"
 
@@ -69,6 +72,46 @@ def refused(capsys, name, *arguments):
     return line
 
 
+def plan(recipe, config, data):
+    """Returns what a recipe trains, with which optimizer and settings."""
+    completed = recipe.complete(config, data)
+
+    def build():
+        if hasattr(recipe, "build_model"):
+            return recipe.build_model(completed, data)
+        return training.build_masked(completed, data.channels)
+
+    def optimizer():
+        schedule = recipe.learning_rate_schedule(completed)
+        return recipe.build_optimizer(completed, schedule), schedule
+
+    summary = getattr(recipe, "summary", lambda *_: None)
+    return types.SimpleNamespace(
+        config=completed,
+        steps=completed.steps,
+        build=build,
+        optimizer=optimizer,
+        loss=getattr(completed, "loss", None),
+        batches=completed.batches(),
+        part=data.evaluation_split,
+        summary=summary(config, completed),
+    )
+
+
+@contextlib.contextmanager
+def more_callbacks(*callbacks):
+    """Adds callbacks to runs, before the one that saves checkpoints."""
+    make = training.Run._make_callbacks
+
+    def make_more(run, *arguments):
+        made = make(run, *arguments)
+        return [*made[:-1], *callbacks, made[-1]]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training.Run, "_make_callbacks", make_more)
+        yield
+
+
 if __name__ == "__main__":
-    _models.COMPACT["compact-vit"] = SMALL
+    models.COMPACT["compact-vit"] = SMALL
     run(*sys.argv[1:])

@@ -5,6 +5,7 @@ import json
 import keras
 import pytest
 
+import keras_vit
 from keras_vit import training
 from tests.recipes import programs
 
@@ -75,14 +76,14 @@ def test_settings():
 
 
 def test_a_run_that_met_a_bad_image_goes_on_without_it(tmp_path):
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
     recipe.open_folder(config(tmp_path / "out"), data)
     skipping = config(tmp_path / "out", skip_bad_images=True)
     assert recipe.open_folder(skipping, data) == tmp_path / "out"
 
 
 def test_each_pooling_has_its_rate():
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
     for pooling, rate in recipe.RATES.items():
         found = recipe.complete(recipe.Config(pooling=pooling), data)
         assert found.learning_rate == rate

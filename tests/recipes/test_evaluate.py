@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
 from tests.recipes import programs
 from tests.training.mocked import mocked
 
@@ -28,7 +27,7 @@ def evaluated(trained_run, tmp_path_factory):
 def test_figures_are_those_of_predict(trained_run, evaluated):
     results = results_of(evaluated)
     # 359 is no multiple of 50.
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
     images, labels, _ = data.test(image_size=8, batch_size=359)[0]
     model = keras.models.load_model(trained_run / "model.keras")
     logits = model.predict(images, verbose=0)
@@ -181,7 +180,7 @@ def test_real_labels_of_tfds(tmp_path, monkeypatch):
     # The class of the highest bias is predicted, whatever the image.
     weights, name = tmp_path / "model.npz", "imagenet2012_real"
     with mocked(tmp_path / "tfds", {name: {"validation": 8}}, 5):
-        data = training.find_data(name)
+        data = keras_vit.data.load_dataset(name)
         options = {"image_size": 8, "batch_size": 5}
         _, labels, _ = next(iter(data.test(**options)))
         labels = np.asarray(labels)
@@ -228,11 +227,11 @@ def test_the_split_is_that_of_the_run(
     )
     asked = []
 
-    def find_data(name, *, skip_bad_images, test_split):
+    def load_dataset(name, *, skip_bad_images, test_split):
         asked.append((name, test_split))
         raise ValueError("This is all that the test needs.")
 
-    monkeypatch.setattr(training, "find_data", find_data)
+    monkeypatch.setattr(keras_vit.data, "load_dataset", load_dataset)
     programs.refused(capsys, program, "--weights", tmp_path, *flags)
     assert asked == [expected]
 

@@ -14,8 +14,8 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import _job
-from keras_vit.training import _models
+from keras_vit.training import models
+from keras_vit.training.training_run import warn_of_average
 from tests.recipes import programs
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -56,7 +56,7 @@ def facts_of(folder):
 
 
 def first_batch():
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
     return data.test(image_size=8, batch_size=data.num_test)[0]
 
 
@@ -70,7 +70,7 @@ def digits(small_model, tmp_path_factory):
 
 
 def accuracy_of(model, size=8):
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
     images, labels, weights = data.test(image_size=size, batch_size=359)[0]
     assert len(images) == 359 and (weights == 1).all()
     return np.mean(model.predict(images, verbose=0).argmax(-1) == labels)
@@ -137,10 +137,10 @@ def test_the_command_that_is_printed_reads_the_model(digits):
 
 
 def test_an_average_of_too_few_steps_is_warned_of(tmp_path):
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(average=0.9999, steps=500)
     with pytest.warns(UserWarning, match="95% the weights.*0.9954 fits"):
-        _job._warn_of_average(recipe.plan(config, data))
+        warn_of_average(recipe.complete(config, data))
 
 
 def test_fine_tunes_at_twice_the_size(digits, tmp_path):
@@ -173,7 +173,7 @@ def test_fine_tunes_at_twice_the_size(digits, tmp_path):
 
 
 def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(weights=str(digits / "model.npz"))
     config = recipe.complete(config, data)
     assert config.image_size == 8  # that of the file
@@ -185,7 +185,7 @@ def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
         classes=10,
     )
     config = dataclasses.replace(config, dropout=0.25)
-    dropped = recipe.plan(config, data).build()
+    dropped = programs.plan(recipe, config, data).build()
     assert dropped.get_layer("block_0").dropout == 0.25
     assert dropped.get_layer("block_0").mlp.dropout == 0.25
     old = keras.models.load_model(digits / "model.keras")
@@ -199,11 +199,11 @@ def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
 
 
 def test_steps_and_epochs():
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
 
     def steps(**settings):
         config = recipe.Config(**settings)
-        return recipe.count_steps(config, data)
+        return recipe.count_steps(config, config.batch_size or 64, data)
 
     assert steps(steps=7) == (7, 1)
     assert steps(steps=1000) == (1000, 100)
@@ -294,15 +294,9 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
         "checkpoint_every": 1,
     }
     run(**settings, output=str(tmp_path / "straight"))
-    fit = _job.fit
-
-    def crashing(*arguments, callbacks, **keywords):
-        fit(*arguments, callbacks=[*callbacks, Crash()], **keywords)
-
-    monkeypatch.setattr(_job, "fit", crashing)
     with pytest.raises(KeyboardInterrupt):
-        run(**settings, output=str(tmp_path / "crashed"))
-    monkeypatch.setattr(_job, "fit", fit)
+        with programs.more_callbacks(Crash()):
+            run(**settings, output=str(tmp_path / "crashed"))
     refused(
         "is of another run: batch_size was 8 and is 4",
         **{**settings, "batch_size": 4, "output": str(tmp_path / "crashed")},
@@ -332,7 +326,7 @@ RESNETS = {
 
 @pytest.mark.parametrize("model", RESNETS)
 def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
-    monkeypatch.setitem(_models.COMPACT, model, RESNETS[model])
+    monkeypatch.setitem(models.COMPACT, model, RESNETS[model])
     data = {"batch_size": 8, "steps": 1}
     run(model=model, output=str(tmp_path / "a"), **data)
     run(
@@ -349,15 +343,15 @@ def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
 def test_bits_rule_chooses(monkeypatch):
     facts = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
     monkeypatch.setattr(training, "model_facts", lambda *_: facts)
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
     bit = {"preset": "bit-hyperrule", "weights": "x.npz"}
 
     def chosen(**settings):
-        job = recipe.plan(recipe.Config(**bit, **settings), data)
+        job = programs.plan(recipe, recipe.Config(**bit, **settings), data)
         config = job.config
         optimizer, rate = job.optimizer()
-        assert type(optimizer) is training.SGD
-        assert type(rate) is training.HyperRule
+        assert type(optimizer) is keras_vit.optimizers.SGD
+        assert type(rate) is keras_vit.schedules.BiTHyperRule
         assert optimizer.global_clipnorm is None
         assert optimizer.momentum_dtype is None
         return (
@@ -392,42 +386,48 @@ def test_flags_that_would_do_nothing_are_refused():
         with pytest.raises(ValueError, match=match):
             recipe.Config(**settings)
     with pytest.raises(ValueError, match="--remat computes the blocks"):
-        data = training.find_data("digits")
-        recipe.plan(
-            recipe.Config(model="compact-bit", remat=True), data
+        data = keras_vit.data.load_dataset("digits")
+        programs.plan(
+            recipe, recipe.Config(model="compact-bit", remat=True), data
         ).build()
     for name in ("digits", "cifar10"):
         with pytest.raises(ValueError, match="--skip-bad-images is for"):
-            training.find_data(name, skip_bad_images=True)
+            keras_vit.data.load_dataset(name, skip_bad_images=True)
     with pytest.raises(ValueError, match="--preset takes vit_jax.*: bit"):
         recipe.Config(preset="bit", **tuned)
 
 
 def test_flags_that_are_given_are_used():
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
 
     def optimizer_of(**settings):
-        return recipe.plan(recipe.Config(**settings), data).optimizer()[0]
+        return programs.plan(
+            recipe, recipe.Config(**settings), data
+        ).optimizer()[0]
 
     assert optimizer_of().global_clipnorm == 1.0
     assert optimizer_of(clip=0.0).global_clipnorm is None
     assert optimizer_of(clip=2.0).global_clipnorm == 2.0
     half = optimizer_of(momentum_dtype="bfloat16")
     assert half.momentum_dtype == "bfloat16"
-    _, rate = recipe.plan(
-        recipe.Config(steps=100, warmup_steps=7), data
+    _, rate = programs.plan(
+        recipe, recipe.Config(steps=100, warmup_steps=7), data
     ).optimizer()
     assert rate.warmup_steps == 7
-    model = recipe.plan(recipe.Config(dropout=0.25), data).build()
+    model = programs.plan(recipe, recipe.Config(dropout=0.25), data).build()
     assert model.get_layer("block_0").dropout == 0.25
     with pytest.raises(ValueError, match="--dropout is for Vision"):
-        recipe.plan(recipe.Config(model="compact-bit", dropout=0.1), data)
+        programs.plan(
+            recipe, recipe.Config(model="compact-bit", dropout=0.1), data
+        )
     with pytest.raises(ValueError, match="--layer-decay counts the blocks"):
-        recipe.plan(recipe.Config(model="compact-bit", layer_decay=0.5), data)
+        programs.plan(
+            recipe, recipe.Config(model="compact-bit", layer_decay=0.5), data
+        )
 
 
 def test_sizes_that_are_not_given():
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
 
     def sizes(**settings):
         config = recipe.complete(recipe.Config(**settings), data)
@@ -529,7 +529,9 @@ def test_the_saved_weights_are_those_reported(keep, average, tmp_path, capsys):
         config["test_accuracy"], abs=1e-5
     )
     model = keras.models.load_model(tmp_path / "model.keras")
-    test = training.find_data("digits").test(image_size=8, batch_size=8)
+    test = keras_vit.data.load_dataset("digits").test(
+        image_size=8, batch_size=8
+    )
     images, labels, weights = (
         np.concatenate(column)
         for column in zip(*(test[i] for i in range(len(test))), strict=True)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import training
+import keras_vit
 from tests.recipes import programs
 
 pytest.importorskip("tensorflow")
@@ -13,7 +13,7 @@ pytest.importorskip("tensorflow")
 @pytest.fixture
 def pictures(tmp_path):
     """Digits 0 and 1 of scikit-learn's as they are, one in a sub-folder."""
-    digits = training.find_data("digits").source.images[:2]
+    digits = keras_vit.data.load_dataset("digits").source.images[:2]
     folder = tmp_path / "pictures"
     (folder / "sub").mkdir(parents=True)
     for pixels, name in zip(digits, ("zero.png", "sub/one.png"), strict=True):
@@ -36,7 +36,7 @@ def test_files_and_folders(pictures, trained_run, tmp_path, capsys):
     }
     assert len(facts["predictions"]) == 2  # one was named twice
     model = keras.models.load_model(trained_run / "model.keras")
-    images = training.find_data("digits").source.images[:2]
+    images = keras_vit.data.load_dataset("digits").source.images[:2]
     images = np.floor((images + 1) * 127.5) / 127.5 - 1  # as in the files
     logits = model.predict(images, verbose=0).astype("float64")
     expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)

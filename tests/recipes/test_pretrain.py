@@ -6,15 +6,14 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import _job
-from keras_vit.training import _results
+from keras_vit.training import results
 from tests.recipes import programs
 from tests.recipes.programs import facts_of
 from tests.recipes.programs import rows_of
 
 recipe = programs.load("pretrain")
 finetune = programs.load("finetune_cifar")
-main = training.main_of(recipe.plan)
+main = recipe.main
 
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -25,7 +24,7 @@ def run(**settings):
 
 
 def digits_data():
-    return training.find_data("digits")
+    return keras_vit.data.load_dataset("digits")
 
 
 def imagenet(count=1_281_167):
@@ -75,7 +74,7 @@ def test_every_preset_is_tested():
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_are_what_was_published(name):
     data = imagenet(14_197_122 if name.endswith(("21k", "-m")) else 1_281_167)
-    job = recipe.plan(recipe.Config(preset=name), data)
+    job = programs.plan(recipe, recipe.Config(preset=name), data)
     config = job.config
     optimizer, rate = job.optimizer()
     assert PUBLISHED[name] == (
@@ -104,9 +103,12 @@ def test_presets_are_what_was_published(name):
     is_half = name.startswith(BFLOAT16)
     assert optimizer.momentum_dtype == ("bfloat16" if is_half else None)
     if "bit" in name:
-        assert type(optimizer) is training.SGD and optimizer.momentum == 0.9
+        assert (
+            type(optimizer) is keras_vit.optimizers.SGD
+            and optimizer.momentum == 0.9
+        )
     else:
-        assert type(optimizer) is training.AdamW
+        assert type(optimizer) is keras_vit.optimizers.AdamW
         assert (optimizer.beta_1, optimizer.beta_2) == (0.9, 0.999)
     assert config.image_size == 224 and config.protocol == "pretrain"
     assert job.batches["one_hot"] == (job.loss == "sigmoid" or config.mixup > 0)
@@ -140,7 +142,8 @@ def test_what_is_given_beats_the_preset():
         drop_path=0.1,
     )
     config = recipe.Config(preset="augreg-imagenet", **given)
-    job = recipe.plan(config, imagenet())
+    job = programs.plan(recipe, config, imagenet())
+    del given["epochs"]  # they have become steps
     found = {name: getattr(job.config, name) for name in given}
     assert found == given
     assert job.steps == 5005
@@ -148,14 +151,14 @@ def test_what_is_given_beats_the_preset():
     assert job.config.augment == "medium1"
     assert job.optimizer()[0].global_clipnorm is None
     config = recipe.Config(preset="paper-imagenet", steps=9, warmup_steps=0)
-    assert recipe.plan(config, imagenet()).steps == 9
+    assert programs.plan(recipe, config, imagenet()).steps == 9
 
 
 def test_decay_does_not_depend_on_the_rate():
     """AugReg trained with 1e-3 and 3e-4, and 1e-4 of decay with both."""
 
     def decay(**settings):
-        job = recipe.plan(recipe.Config(**settings), imagenet())
+        job = programs.plan(recipe, recipe.Config(**settings), imagenet())
         return job.optimizer()[0].weight_decay * job.config.learning_rate
 
     published = {"preset": "augreg-imagenet"}
@@ -175,13 +178,13 @@ def test_rates_of_sgd_follow_the_batch():
 
 
 def test_a_small_set_gets_small_batches_and_a_short_run_a_short_rise():
-    job = recipe.plan(recipe.Config(), digits_data())
+    job = programs.plan(recipe, recipe.Config(), digits_data())
     # 1438 / 20 is 71, of which 64 is the power of two below.
     assert job.config.batch_size == 64 and job.steps == 2247
     assert job.config.warmup_steps == 449
     assert "batch size 64 for 4096, warmup steps 449 for 10000" in job.summary
     given = recipe.Config(batch_size=1000, warmup_steps=3)
-    assert recipe.plan(given, digits_data()).summary == "from scratch"
+    assert programs.plan(recipe, given, digits_data()).summary == "from scratch"
     tiny = dataclasses.replace(digits_data(), num_train=7)
     config = recipe.complete(recipe.Config(accumulate=3), tiny)
     assert config.batch_size == 3
@@ -192,7 +195,7 @@ def test_augmentation_brings_its_mixup():
         config = recipe.Config(model="ViTB16", **settings)
         return recipe.complete(config, imagenet()).mixup
 
-    assert [mixup(augment=level) for level in training.AUGREG] == [
+    assert [mixup(augment=level) for level in keras_vit.data.AUGREG] == [
         *(0.0, 0.0, 0.2, 0.2, 0.5, 0.5, 0.8),
         *(0.2, 0.2, 0.5, 0.5, 0.8),  # light2-scaled and so on
     ]
@@ -205,7 +208,7 @@ def test_dropout_and_drop_path_are_where_they_were():
     not in the attention; drop path grows linearly from 0."""
     config = recipe.Config(model="ViTTi16", dropout=0.1, drop_path=0.3)
     config = dataclasses.replace(config, image_size=32, patch_size=16)
-    model = recipe.plan(config, digits_data()).build()
+    model = programs.plan(recipe, config, digits_data()).build()
     assert model.get_layer("dropout").rate == 0.1
     names = [layer.name for layer in model.layers]
     before = names.index("position_embedding")
@@ -264,7 +267,7 @@ def tuned(weights, output, **settings):
     config = finetune.Config(
         weights=str(weights), output=str(output), **settings
     )
-    training.main_of(finetune.plan)(config)
+    finetune.main(config)
     return keras.models.load_model(output / "model.keras")
 
 
@@ -297,8 +300,8 @@ def test_the_plain_baseline_can_be_fine_tuned(tmp_path):
     config = recipe.Config(
         preset="big-vision-s16", model="compact-vit", augment="none"
     )
-    before = recipe.plan(config, digits_data()).build()
-    _results.save_model(before, tmp_path)
+    before = programs.plan(recipe, config, digits_data()).build()
+    results.save_model(before, tmp_path)
     (weights,) = set(tmp_path.iterdir()) - {tmp_path / "model.keras"}
     facts = training.model_facts(None, str(weights))
     after = training.build_model(
@@ -316,7 +319,9 @@ def test_the_plain_baseline_can_be_fine_tuned(tmp_path):
 @pytest.mark.parametrize("model", ["compact-hybrid", "compact-bit"])
 def test_models_with_a_resnet_begin_at_the_head_bias(model):
     config = recipe.Config(preset="bit-m", model=model)
-    head = recipe.plan(config, digits_data()).build().get_layer("head")
+    head = (
+        programs.plan(recipe, config, digits_data()).build().get_layer("head")
+    )
     kernel, bias = head.get_weights()
     assert (bias == -10).all() and not kernel.any()
 
@@ -342,15 +347,9 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
         "momentum_dtype": "bfloat16",
     }
     run(**settings, output=str(tmp_path / "straight"))
-    fit = _job.fit
-
-    def crashing(*arguments, callbacks, **keywords):
-        fit(*arguments, callbacks=[*callbacks, Crash()], **keywords)
-
-    monkeypatch.setattr(_job, "fit", crashing)
     with pytest.raises(KeyboardInterrupt):
-        run(**settings, output=str(tmp_path / "crashed"))
-    monkeypatch.setattr(_job, "fit", fit)
+        with programs.more_callbacks(Crash()):
+            run(**settings, output=str(tmp_path / "crashed"))
     run(**settings, output=str(tmp_path / "crashed"))
     found, expected = (
         keras.models.load_model(tmp_path / name / "model.keras").get_weights()

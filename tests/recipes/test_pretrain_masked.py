@@ -6,15 +6,15 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import _masked
-from keras_vit.training import _models
+from keras_vit.training import masked
+from keras_vit.training import models
 from tests.recipes import programs
 from tests.recipes.programs import facts_of
 from tests.recipes.programs import rows_of
 
 recipe = programs.load("pretrain_masked")
 finetune = programs.load("finetune_cifar")
-main = training.main_of(recipe.plan)
+main = recipe.main
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,14 +24,14 @@ def small_model():
     small = ("VisionTransformer", {**sizes, "pooling": "gap"}, None)
     decoder = {"decoder_layers": 1, "decoder_width": 16}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(_models.COMPACT, "compact-vit", small)
-        patch.setattr(_masked, "SMALL_DECODER", decoder)
+        patch.setitem(models.COMPACT, "compact-vit", small)
+        patch.setattr(masked, "SMALL_DECODER", decoder)
         yield
 
 
 def imagenet():
     return dataclasses.replace(
-        training.find_data("digits"),
+        keras_vit.data.load_dataset("digits"),
         name="imagenet2012",
         num_train=1_281_167,
         image_size=None,
@@ -51,7 +51,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("method", training.METHODS)
 def test_defaults_are_what_was_published(method):
     given = recipe.Config(method=method, model="ViTB16")
-    job = recipe.plan(given, imagenet())
+    job = programs.plan(recipe, given, imagenet())
     config = job.config
     optimizer, rate = job.optimizer()
     assert PUBLISHED[method] == (
@@ -67,7 +67,7 @@ def test_defaults_are_what_was_published(method):
         assert (config.decoder_layers, config.decoder_width) == (8, 512)
         # 1.5e-4 for 256 images.
         given = dataclasses.replace(given, batch_size=256)
-        job = recipe.plan(given, imagenet())
+        job = programs.plan(recipe, given, imagenet())
         assert job.config.learning_rate == pytest.approx(1.5e-4)
 
 
@@ -83,7 +83,7 @@ ENCODERS = {
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("method", training.METHODS)
 def test_encoders_and_images_are_what_was_published(method):
-    job = recipe.plan(small_published(method), imagenet())
+    job = programs.plan(recipe, small_published(method), imagenet())
     optimizer, _ = job.optimizer()
     model = job.build()
     block = model.encoder.get_layer("block_11")
@@ -141,7 +141,9 @@ def mae_learning_rate(step, epoch, base, total):
 )
 def test_learning_rates_are_what_was_published(method, expected, base, batch):
     data = dataclasses.replace(imagenet(), num_train=625 * batch)
-    job = recipe.plan(recipe.Config(method=method, model="ViTB16"), data)
+    job = programs.plan(
+        recipe, recipe.Config(method=method, model="ViTB16"), data
+    )
     _, rate = job.optimizer()
     assert job.steps == 800 * 625
     for epoch in (0, 0.5, 5, 9.999, 10, 40, 300, 699.999, 700, 750, 799.9):
@@ -159,7 +161,7 @@ def test_learning_rates_are_what_was_published(method, expected, base, batch):
 def test_weights_that_decay_are_those_of_the_original(method):
     """In PyTorch all of more than one dimension decay, but SimMIM's `cls_token`
     (here it does; METHODS says so) and `pos_embed`."""
-    job = recipe.plan(small_published(method, steps=10), imagenet())
+    job = programs.plan(recipe, small_published(method, steps=10), imagenet())
     model, (optimizer, rate) = job.build(), job.optimizer()
     optimizer.build(model.trainable_variables)
     step = job.config.warmup_steps
@@ -191,7 +193,7 @@ def test_weights_that_decay_are_those_of_the_original(method):
 def test_initial_weights_are_those_of_the_original(method):
     """models_mae.py `initialize_weights`; models/simmim.py and
     vision_transformer.py `_init_weights` and `fix_init_weight`."""
-    model = recipe.plan(small_published(method), imagenet()).build()
+    model = programs.plan(recipe, small_published(method), imagenet()).build()
     width, hidden = 192, 768
     # (largest value or None, standard deviation) of SimMIM's truncation
     cut = (0.02, 0.02 * 0.53956)
@@ -275,7 +277,9 @@ def test_pre_trains_and_fine_tunes(method, tmp_path):
     # The folder, the encoder and the whole model are the same to fine-tune.
     for weights in (output, output / "encoder.keras", output / "model.keras"):
         config = finetune.Config(weights=str(weights), steps=1)
-        job = finetune.plan(config, training.find_data("digits"))
+        job = programs.plan(
+            finetune, config, keras_vit.data.load_dataset("digits")
+        )
         assert (job.config.image_size, job.config.patch_size) == (8, 2)
         model = job.build()
         np.testing.assert_array_equal(
@@ -332,7 +336,7 @@ def test_mistakes_are_said_before_training(tmp_path):
 
 
 def test_the_range_of_pixels():
-    assert _masked.pixel_range("tf", 1) == ((-1.0,), (1.0,))
-    low, high = _masked.pixel_range("torch", 3)
+    assert masked.pixel_range("tf", 1) == ((-1.0,), (1.0,))
+    low, high = masked.pixel_range("torch", 3)
     np.testing.assert_allclose(low, [-2.1179, -2.0357, -1.8044], atol=1e-3)
     np.testing.assert_allclose(high, [2.2489, 2.4286, 2.6400], atol=1e-3)

@@ -11,10 +11,10 @@ import pytest
 
 import keras_vit
 from keras_vit import training
+from keras_vit.data.randaugment import AUGREG
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
-from keras_vit.training import _main
-from keras_vit.training._randaugment import AUGREG
+from keras_vit.training import setup
 from tests.recipes import programs
 from tests.recipes import published
 from tests.training.mocked import mocked
@@ -50,7 +50,7 @@ def datasets(tmp_path_factory):
 def no_files(monkeypatch, tmp_path):
     """Released weights are not read, but what their names stand for is."""
     facts = training.model_facts
-    find = training.find_data
+    find = keras_vit.data.load_dataset
 
     def facts_of(model, weights, patch_size=None):
         if weights is None or model is None:
@@ -58,7 +58,7 @@ def no_files(monkeypatch, tmp_path):
         assert model in VARIANTS or model in BIT_VARIANTS
         return facts(model, None, patch_size)
 
-    def find_data(name, holdout=0.0, *others):
+    def load_dataset(name, holdout=0.0, *others):
         if name != "imagenet21k":
             return find(name, holdout, *others)
         # A set that its user prepares: test has the first images.
@@ -69,7 +69,7 @@ def no_files(monkeypatch, tmp_path):
         )
 
     monkeypatch.setattr(training, "model_facts", facts_of)
-    monkeypatch.setattr(_main, "find_data", find_data)
+    monkeypatch.setattr(setup, "load_dataset", load_dataset)
     monkeypatch.chdir(tmp_path)
 
 
@@ -142,15 +142,15 @@ def test_fine_tuning(command, datasets):
     if config.sweep:
         rates = training.rates_of(config.sweep, config.dataset)
         assert rates == source["sweep"]
-        _, data, _ = _main.begin(config, holdout="paper")
+        _, data, _ = setup.begin(config, holdout="paper")
         assert data.num_dev == part(source["held_out"], config.dataset)
-        data = _main.data_of(config, 0.0)  # as the sweep's last training
+        data = setup.data_of(config, 0.0)  # as the sweep's last training
         config = dataclasses.replace(
             config, sweep=None, learning_rate=source["base_lr"]
         )
     else:
-        _, data, _ = _main.begin(config)
-    job = finetune.plan(config, data)
+        _, data, _ = setup.begin(config)
+    job = programs.plan(finetune, config, data)
     config = job.config
     optimizer, rate = job.optimizer()
     assert data.num_train == part(source["train"], config.dataset)
@@ -166,7 +166,7 @@ def test_fine_tuning(command, datasets):
     assert (config.augment, config.cutmix) == ("none", 0.0)
     assert (config.weight_decay, config.layer_decay) == (None, None)
     assert config.average == source.get("polyak", 0.0)
-    assert type(optimizer) is training.SGD
+    assert type(optimizer) is keras_vit.optimizers.SGD
     assert optimizer.momentum == source["momentum"]
     assert momentum_dtype(optimizer) == source["optim_dtype"]
     assert optimizer.global_clipnorm == source["grad_norm_clip"]
@@ -177,7 +177,10 @@ def test_fine_tuning(command, datasets):
         assert lost_at_the_peak(job.optimizer()[0], 500) == 0
     assert rate.peak == source["base_lr"]
     if source["decay_type"] == "cosine":
-        assert type(rate) is training.WarmupDecay and rate.decay == "cosine"
+        assert (
+            type(rate) is keras_vit.schedules.WarmupDecay
+            and rate.decay == "cosine"
+        )
         assert rate.warmup_steps == source["warmup_steps"]
         assert rate.steps == source["total_steps"]
         return
@@ -198,11 +201,11 @@ def test_fine_tuning(command, datasets):
 )
 def test_holdout_of_0_trains_on_all_images(program, command, datasets):
     config = config_of(program, f"recipe.py {command} --holdout 0")
-    _, data, _ = _main.begin(config)
+    _, data, _ = setup.begin(config)
     count = published.SIZES[config.dataset]["train"]
     assert (data.num_train, data.num_dev) == (count, 0)
     # Without the flag, the preset leaves some out.
-    _, data, _ = _main.begin(dataclasses.replace(config, holdout=None))
+    _, data, _ = setup.begin(dataclasses.replace(config, holdout=None))
     assert (data.num_train < count, data.num_dev) == (True, 0)
 
 
@@ -211,8 +214,8 @@ def test_pre_training(name, datasets):
     source = published.PRETRAINING[name]
     command = f"--preset {name} --dataset {source['dataset']}"
     config = config_of(pretrain, f"pretrain.py {command}")
-    _, data, _ = _main.begin(config)
-    job = pretrain.plan(config, data)
+    _, data, _ = setup.begin(config)
+    job = programs.plan(pretrain, config, data)
     config = job.config
     optimizer, rate = job.optimizer()
     count = 14_145_922
@@ -242,10 +245,10 @@ def test_pre_training(name, datasets):
     lost = lost_at_the_peak(job.optimizer()[0], source["warmup_steps"])
     assert lost == pytest.approx(source["wd"], rel=2e-3)
     if "momentum" in source:
-        assert type(optimizer) is training.SGD
+        assert type(optimizer) is keras_vit.optimizers.SGD
         assert optimizer.momentum == source["momentum"]
     else:
-        assert type(optimizer) is training.AdamW
+        assert type(optimizer) is keras_vit.optimizers.AdamW
         assert optimizer.beta_1 == source["b1"]
         assert optimizer.beta_2 == source["b2"]
     assert (config.dropout or 0) == source["dropout"]
@@ -257,9 +260,9 @@ def test_pre_training(name, datasets):
 
 def built(preset, **settings):
     """Returns the model that a preset trains, for small images."""
-    digits = training.find_data("digits")
+    digits = keras_vit.data.load_dataset("digits")
     config = pretrain.Config(preset=preset, image_size=32, **settings)
-    return pretrain.plan(config, digits).build()
+    return programs.plan(pretrain, config, digits).build()
 
 
 @pytest.mark.parametrize("name", ["augreg-imagenet", "augreg-imagenet21k"])
@@ -315,8 +318,10 @@ def test_few_shot(monkeypatch):
     assert config.l2 == (source["l2_reg"],)
     assert config.seeds == source["num_seeds"]
     # 224 pixels are the size of these weights.
-    trained = training.Trained(None, 224, 3, "tf")
-    data = dataclasses.replace(training.find_data("digits"), name="pets")
+    trained = keras_vit.evaluation.Trained(None, 224, 3, "tf")
+    data = dataclasses.replace(
+        keras_vit.data.load_dataset("digits"), name="pets"
+    )
     seen = []
 
     class Stop(Exception):
@@ -329,10 +334,12 @@ def test_few_shot(monkeypatch):
         return options
 
     monkeypatch.setattr(few_shot.Config, "trained", lambda self: trained)
-    monkeypatch.setattr(training, "find_data", lambda *_, **__: data)
-    monkeypatch.setattr(training, "fitted", lambda data, _: data)
-    monkeypatch.setattr(training, "features_of", lambda model: model)
-    monkeypatch.setattr(training.Data, "once", once)
+    monkeypatch.setattr(keras_vit.data, "load_dataset", lambda *_, **__: data)
+    monkeypatch.setattr(keras_vit.evaluation, "fitted", lambda data, _: data)
+    monkeypatch.setattr(
+        keras_vit.evaluation, "feature_model", lambda model: model
+    )
+    monkeypatch.setattr(keras_vit.data.ImageDataset, "once", once)
     with pytest.raises(Stop):
         few_shot.main(config)
     for options in seen:
@@ -349,8 +356,8 @@ def test_vtab():
     assert config.learning_rate == source["lr"]
     assert config.image_size == source["resolution"]
     assert config.batch_size == source["batch"]
-    assert len(training.VTAB_TASKS) == source["tasks"]
-    rate = training.warmup_cosine(0.01, config.steps, config.warmup)
+    assert len(keras_vit.data.VTAB_TASKS) == source["tasks"]
+    rate = keras_vit.schedules.warmup_cosine(0.01, config.steps, config.warmup)
     assert rate.warmup_steps == published.VIT_JAX["warmup_steps"]
     optimizer = vtab.optimizer_of(rate)
     assert optimizer.momentum == source["momentum"]

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+import keras_vit
 from keras_vit import training
-from keras_vit.training import _sweep
 from tests.recipes.test_finetune_cifar import facts_of
 from tests.recipes.test_finetune_cifar import recipe
 from tests.recipes.test_finetune_cifar import refused
@@ -41,7 +41,7 @@ def test_dev_images_are_evaluated_on(tmp_path):
     output = tmp_path / "out"
     run(steps=1, batch_size=8, holdout="0.1", cutmix=1.0, output=str(output))
     facts = facts_of(output)
-    data = training.find_data("digits", holdout=0.1)
+    data = keras_vit.data.load_dataset("digits", holdout=0.1)
     assert facts["data"]["num_dev"] == data.num_dev == 143
     assert "test_accuracy" not in facts
     (row,) = rows_of(output)
@@ -55,13 +55,13 @@ def test_dev_images_are_evaluated_on(tmp_path):
 def trained(monkeypatch):
     """Folders whose training was asked for, in order."""
     folders = []
-    train = _sweep.train
+    train = recipe.train
 
-    def recorded(job, chosen, output, **options):
+    def recorded(config, data, strategy, output, **options):
         folders.append(output.name)
-        return train(job, chosen, output, **options)
+        return train(config, data, strategy, output, **options)
 
-    monkeypatch.setattr(_sweep, "train", recorded)
+    monkeypatch.setattr(recipe, "train", recorded)
     return folders
 
 
@@ -69,14 +69,14 @@ def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
     output = tmp_path / "out"
     settings = {"steps": 2, "batch_size": 32, "output": str(output)}
     settings["sweep"] = "0.01,0.0001"
-    train = _sweep.train
+    train = recipe.train
 
-    def interrupted(job, chosen, folder, **options):
+    def interrupted(config, data, strategy, folder, **options):
         if folder.name == "lr-0.01":
             raise KeyboardInterrupt
-        return train(job, chosen, folder, **options)
+        return train(config, data, strategy, folder, **options)
 
-    monkeypatch.setattr(_sweep, "train", interrupted)
+    monkeypatch.setattr(recipe, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(**settings)
     first = facts_of(output / "sweep" / "lr-0.0001")
@@ -84,7 +84,7 @@ def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
         "lr-0.0001/config.json' is of another run: batch_size was 32 and is 16",
         **{**settings, "batch_size": 16},
     )
-    monkeypatch.setattr(_sweep, "train", train)
+    monkeypatch.setattr(recipe, "train", train)
     run(**settings)
     # The first rate was not trained with again.
     assert trained == ["lr-0.0001", "lr-0.01", "out"]
@@ -116,21 +116,21 @@ def quick(monkeypatch):
     """Rates that were trained with, at once; too high ones diverge."""
     rates = []
 
-    def train(job, chosen, output, keep=True):
-        rate = job.config.learning_rate
+    def train(config, data, strategy, output, keep=True):
+        rate = config.learning_rate
         rates.append((rate, keep))
         output.mkdir(parents=True, exist_ok=True)
         if FOUND[rate] is None:
             raise training.Diverged("The loss is nan at step 1")
         return {
-            f"{job.part}_accuracy": FOUND[rate],
+            f"{data.evaluation_split}_accuracy": FOUND[rate],
             "seconds": 1,
-            "config": {"mode": job.config.mode, "image_size": 8},
+            "config": {"mode": config.mode, "image_size": 8},
             "data": {"name": "digits", "channels": 1, "image_size": 8},
             "kept": {"chosen_by": None},
         }
 
-    monkeypatch.setattr(_sweep, "train", train)
+    monkeypatch.setattr(recipe, "train", train)
     return rates
 
 
@@ -141,7 +141,7 @@ def test_the_papers_grid_where_one_diverges(tmp_path, quick, capsys):
     trials = [(rate, False) for rate in (0.001, 0.003, 0.01, 0.03)]
     assert quick == [*trials, (0.003, True)]
     said = capsys.readouterr().out
-    assert "accuracy on 143 held out images\n" in said
+    assert "accuracy on 143 held-out images\n" in said
     assert "0.003          0.7500  best\n0.01           0.7500\n" in said
     assert "0.03           diverged\n" in said
     assert json.loads((output / "sweep.json").read_text())["best"] == 0.003
@@ -158,13 +158,13 @@ def test_the_last_training_has_the_images_that_a_preset_leaves_out(
 ):
     """As in the paper, whose grid is measured on held-out images only."""
     counts = []
-    job_of = _sweep._job_of
+    complete = recipe.complete
 
-    def recorded(plan, config, data, rate):
+    def recorded(config, data):
         counts.append((data.num_train, data.num_dev))
-        return job_of(plan, config, data, rate)
+        return complete(config, data)
 
-    monkeypatch.setattr(_sweep, "_job_of", recorded)
+    monkeypatch.setattr(recipe, "complete", recorded)
     monkeypatch.setattr(recipe.Config, "published_holdout", lambda self: 0.2)
     output = str(tmp_path / "out")
     run(steps=1, batch_size=8, sweep="0.001,0.003", output=output)

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
 from tests.recipes import programs
 from tests.training.mocked import mocked
 
 pytest.importorskip("tensorflow_datasets")
 # Nineteen models: nothing is compiled with PyTorch.
 pytestmark = pytest.mark.backends("torch")
-TASKS = training.VTAB_TASKS
+TASKS = keras_vit.data.VTAB_TASKS
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def test_all_tasks_in_two_goes(prepared, tmp_path, capsys):
     accuracies = {
         name: row["accuracy"] for name, row in results["tasks"].items()
     }
-    assert list(results["means"]) == [*training.VTAB_GROUPS, "all"]
+    assert list(results["means"]) == [*keras_vit.data.VTAB_GROUPS, "all"]
     assert results["means"]["all"] == np.mean(list(accuracies.values()))
     assert results["means"]["specialized"] == np.mean(
         [accuracies[n] for n in ("camelyon", "eurosat", "resisc45")]
@@ -68,14 +67,14 @@ def test_all_tasks_in_two_goes(prepared, tmp_path, capsys):
 
 
 def test_data_that_cannot_be_had(prepared, tmp_path, capsys, monkeypatch):
-    found = training.vtab_data
+    found = keras_vit.data.load_vtab
 
-    def vtab_data(name, validate):
+    def load_vtab(name, validate):
         if name == "resisc45":
             raise ValueError("It is downloaded by hand.")
         return found(name, validate)
 
-    monkeypatch.setattr(training, "vtab_data", vtab_data)
+    monkeypatch.setattr(keras_vit.data, "load_vtab", load_vtab)
     with pytest.raises(SystemExit):
         programs.run("vtab", *prepared, "--tasks", "resisc45", "eurosat")
     printed = capsys.readouterr()

@@ -138,11 +138,13 @@ def write(folder):
             path = folder / f"{name}.npz"
             keras_vit.converters.save(model, path, layout=NPZ[name])
     # Models that were compiled and trained, and a quantised one.
-    from keras_vit import training
 
     for name, optimizer in (
-        ("compiled_sgd", training.SGD(0.1)),
-        ("compiled_adamw", training.AdamW(0.01, weight_decay=0.001)),
+        ("compiled_sgd", keras_vit.optimizers.SGD(0.1)),
+        (
+            "compiled_adamw",
+            keras_vit.optimizers.AdamW(0.01, weight_decay=0.001),
+        ),
     ):
         keras.utils.set_random_seed(0)
         model = vit()

@@ -9,8 +9,10 @@ import time
 import keras
 import numpy as np
 
+import keras_vit
 from keras_vit import training
-from keras_vit.training import _output
+from keras_vit.training import run_folder
+from tests.training.fitting import fit
 
 STEPS, INTERVAL, EVERY, BATCH = 24, 8, 5, 4
 
@@ -47,8 +49,8 @@ def build():
         keras.layers.Dense(3),
     ]
     model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
-    schedule = training.warmup_cosine(rate, STEPS, 0.2)
-    optimizer = training.AdamW(
+    schedule = keras_vit.schedules.warmup_cosine(rate, STEPS, 0.2)
+    optimizer = keras_vit.optimizers.AdamW(
         schedule,
         0.2,
         convention="optax",
@@ -64,17 +66,17 @@ def main(folder, callbacks=(), stream=Stream, keep_best=False):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     model, schedule = build()
-    checkpoints = training.Checkpoints(
+    checkpoints = training.ResumableCheckpoint(
         folder / "checkpoints", EVERY, {"seed": 0}, keep_best=keep_best
     )
     done = checkpoints.restore(model)
-    _output.open_output(folder, ())
+    run_folder.open_output(folder, ())
     print(f"from {done}", flush=True)
     rows = checkpoints.rows
     metrics = training.MetricsFile(
         folder / "metrics.csv", BATCH, schedule, rows, done
     )
-    training.fit(
+    fit(
         model,
         stream,
         Stream(10**7, count=3),
@@ -82,7 +84,6 @@ def main(folder, callbacks=(), stream=Stream, keep_best=False):
         interval=INTERVAL,
         callbacks=[metrics, *callbacks],
         checkpoints=checkpoints,
-        done=done,
     )
     for row in rows:
         del row["images_per_second"]

@@ -8,18 +8,17 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import _job
 from tests.training import pictures
 
 PARTS, BATCH, STEPS = 4, 16, 3
 
 OPTIMIZERS = {
-    "sgd": lambda rate, **kwargs: training.SGD(
+    "sgd": lambda rate, **kwargs: keras_vit.optimizers.SGD(
         rate, 0.9, convention="optax", **kwargs
     ),
     # Epsilon: Adam makes a whole step of the rounding of a gradient that is
     # zero by mathematics, as that of the keys' bias.
-    "adamw": lambda rate, **kwargs: training.AdamW(
+    "adamw": lambda rate, **kwargs: keras_vit.optimizers.AdamW(
         rate, 0.02, epsilon=1e-3, convention="optax", **kwargs
     ),
 }
@@ -38,7 +37,7 @@ def fitted(name, parts, scaled=False):
         dropout=0.0,
     )
     optimizer = OPTIMIZERS[name](
-        training.warmup_cosine(0.05, STEPS, 0.4),
+        keras_vit.schedules.warmup_cosine(0.05, STEPS, 0.4),
         global_clipnorm=1.0,
         gradient_accumulation_steps=parts if parts > 1 else None,
         # Powers of two: scaling and its undoing round nothing.
@@ -81,7 +80,7 @@ MIXING = [{}, {"mixup": 0.5}, {"cutmix": 1.0}, {"mixup": 1.0, "cutmix": 1.0}]
 @pytest.mark.parametrize("start", [0, 5])
 def test_micro_batches_of_digits_are_the_batch(options, start):
     """Distortion, lambda and partners are those of the whole batch."""
-    train = training.find_data("digits").train
+    train = keras_vit.data.load_dataset("digits").train
     whole = micro_batches(train, 1, image_size=8, start=start, **options)
     for count in (2, 4):
         parts = micro_batches(
@@ -100,7 +99,7 @@ def test_micro_batches_of_files_are_the_batch(options, shard, tmp_path):
         path = tmp_path / part / "ab"[i % 2] / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(pictures.encode(pictures.noise(12, 16, seed=i)))
-    train = training.find_data(str(tmp_path)).train
+    train = keras_vit.data.load_dataset(str(tmp_path)).train
     options = {"image_size": 8, "augment": "light2", **options}
 
     def rows(count):
@@ -118,7 +117,7 @@ def test_micro_batches_of_files_are_the_batch(options, shard, tmp_path):
 
 @pytest.mark.backends("torch")
 def test_micro_batches_divide_the_batch():
-    train = training.find_data("digits").train
+    train = keras_vit.data.load_dataset("digits").train
     with pytest.raises(ValueError, match="micro_batches=3"):
         next(iter(train(image_size=8, batch_size=8, micro_batches=3)))
 
@@ -130,16 +129,16 @@ def test_a_job_asks_for_whole_batches(tmp_path, monkeypatch):
 
     recipe = programs.load("finetune_cifar")
     seen = {}
-    fit = _job.fit
+    fit_calls = training.Run.fit_calls
 
-    def spy(model, train, test, **keywords):
-        parts = keywords["checkpoints"].parts
-        batches = itertools.islice(train(0), 2 * parts)
+    def spy(run, model, schedule, train_batches, test):
+        parts = run.config.accumulate
+        batches = itertools.islice(train_batches(0), 2 * parts)
         columns = zip(*batches, strict=True)
         seen[parts] = [np.concatenate([*map(np.asarray, c)]) for c in columns]
-        fit(model, train, test, **keywords)
+        return fit_calls(run, model, schedule, train_batches, test)
 
-    monkeypatch.setattr(_job, "fit", spy)
+    monkeypatch.setattr(training.Run, "fit_calls", spy)
     for parts in (1, 2):
         recipe.main(
             recipe.Config(

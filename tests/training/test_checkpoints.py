@@ -15,10 +15,11 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit import _logging
 from keras_vit import training
-from keras_vit.training import _checkpoints
-from keras_vit.training import _metrics
+from keras_vit.training import callbacks
+from keras_vit.training import checkpoint
 from tests.training import run_small
 
 
@@ -168,14 +169,19 @@ def test_any_damage_falls_back(damage, straight, tmp_path, capsys):
     newest = folder / "step-00000020.npz"
     newest.write_bytes(DAMAGES[damage](newest.read_bytes()))
     model, _ = run_small.build()
-    assert training.Checkpoints(folder, 5, {"seed": 0}).restore(model) == 15
+    assert (
+        training.ResumableCheckpoint(folder, 5, {"seed": 0}).restore(model)
+        == 15
+    )
     assert "step-00000020.npz cannot be used" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_removed_comes_back(tmp_path):
     model, schedule = run_small.build()
     model.optimizer.build(model.trainable_variables)
-    checkpoints = training.Checkpoints(tmp_path / "run" / "checkpoints", 5)
+    checkpoints = training.ResumableCheckpoint(
+        tmp_path / "run" / "checkpoints", 5
+    )
     checkpoints.set_model(model)
     metrics = training.MetricsFile(tmp_path / "run" / "m.csv", 4, schedule)
     for _ in range(2):
@@ -194,7 +200,7 @@ def test_rows_that_a_full_disk_refused_come_later(
         tmp_path / "metrics.csv", 4, lambda step: 0.1, rows[:1]
     )
     with monkeypatch.context() as patch:
-        patch.setattr(_metrics, "replacing", _no_space)
+        patch.setattr(callbacks, "replacing", _no_space)
         metrics.rows.append(rows[1])
         metrics._write()
     assert "metrics.csv could not be written" in capsys.readouterr().err
@@ -210,14 +216,14 @@ def _no_space(path):
 def test_a_full_disk_is_said_and_survived(
     straight, tmp_path, capsys, monkeypatch
 ):
-    write = _checkpoints.write_state
+    write = checkpoint.write_state
 
     def full(path, state, note):
         if note["step"] == 15:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(path, state, note)
 
-    monkeypatch.setattr(_checkpoints, "write_state", full)
+    monkeypatch.setattr(checkpoint, "write_state", full)
     with pytest.raises(KeyboardInterrupt):
         run_small.main(tmp_path, callbacks=[Crash(17)])
     assert "step 15 could not be written" in capsys.readouterr().err
@@ -248,7 +254,7 @@ def test_the_best_weights_come_back(damage, tmp_path, capsys, monkeypatch):
     """Those that were evaluated: the averages."""
     # Accuracies of so short a run depend on the backend.
     scores = {8: 0.1, 16: 0.3, 24: 0.2}
-    monkeypatch.setattr(_metrics, "score_of", lambda row: scores[row["step"]])
+    monkeypatch.setattr(callbacks, "score_of", lambda row: scores[row["step"]])
     evaluated = Evaluated()
     model, checkpoints = run_small.main(tmp_path, [evaluated], keep_best=True)
     rows, best = checkpoints.rows, 1
@@ -285,7 +291,7 @@ def test_diverged(tmp_path):
 def test_weights_that_blew_up_are_not_saved(tmp_path):
     model, _ = run_small.build()
     model.optimizer.build(model.trainable_variables)
-    checkpoints = training.Checkpoints(tmp_path, 5)
+    checkpoints = training.ResumableCheckpoint(tmp_path, 5)
     checkpoints.set_model(model)
     checkpoints.save()
     (good,) = tmp_path.iterdir()
@@ -299,7 +305,9 @@ def test_weights_that_blew_up_are_not_saved(tmp_path):
 
 def test_another_run(straight, tmp_path):
     model, _ = run_small.build()
-    other = training.Checkpoints(straight / "checkpoints", 5, {"seed": 1})
+    other = training.ResumableCheckpoint(
+        straight / "checkpoints", 5, {"seed": 1}
+    )
     with pytest.raises(ValueError, match="seed was 0 and is 1"):
         other.restore(model)
 
@@ -338,7 +346,7 @@ def test_averages_for_a_while():
         keras.ops.convert_to_numpy(v)
         for v in model.optimizer._model_variables_moving_average
     ]
-    with training.averaged(model):
+    with keras_vit.optimizers.averaged(model):
         lent = [
             keras.ops.convert_to_numpy(v) for v in model.trainable_variables
         ]

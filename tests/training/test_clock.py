@@ -17,11 +17,10 @@ import pytest
 import keras_vit
 from keras_vit import pretraining
 from keras_vit import training
-from keras_vit.training import _checkpoints
-from keras_vit.training import _job
-from keras_vit.training import _masked
-from keras_vit.training import _results
-from keras_vit.training import _tensorboard
+from keras_vit.distribution.sharding import to_tf_dataset
+from keras_vit.training import callbacks
+from keras_vit.training import checkpoint
+from keras_vit.training import results
 from tests.recipes.programs import SMALL
 from tests.recipes.programs import rows_of
 from tests.training import pictures
@@ -52,14 +51,14 @@ def clock(*moments):
 def in_process(folder, moments, until):
     """What a process of its own does; after a checkpoint it kills itself."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    write = _checkpoints.write_state
+    write = checkpoint.write_state
 
     def write_and_die(path, arrays, note):
         write(path, arrays, note)
         if note["step"] == until:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    _checkpoints.write_state = write_and_die
+    checkpoint.write_state = write_and_die
     with clock(*moments):
         run_small.main(folder)
 
@@ -91,11 +90,11 @@ def test_datasets_wait_for_no_clock(tmp_path):
     for name in ("a/1.png", "a/2.png", "b/3.png", "b/4.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(pictures.encode(pictures.noise(9, 9)))
-    given = [*batches_of(training.find_data(str(tmp_path)))]
+    given = [*batches_of(keras_vit.data.load_dataset(str(tmp_path)))]
     if keras.config.backend() == "tensorflow":
-        digits = batches_of(training.find_data("digits"))
+        digits = batches_of(keras_vit.data.load_dataset("digits"))
         assert not any(hasattr(batches, "options") for batches in digits)
-        given += [_job._fed(x, training.strategy("none")) for x in digits]
+        given += [to_tf_dataset(x) for x in digits]
     for batches in given:
         assert batches.options().autotune.enabled is False
         assert len(next(iter(batches))[0]) == 3
@@ -111,7 +110,7 @@ def test_event_files_are_read_in_the_order_of_runs(tmp_path):
     moments = [NOW, NOW, at(2016), at(1970), at(2110), NOW]
     for step, moment in enumerate(moments):
         with clock(moment):
-            _tensorboard.EventFiles(tmp_path, Rows(step))
+            callbacks.EventFiles(tmp_path, Rows(step))
     steps = []
     for path in sorted(map(str, tmp_path.iterdir())):
         *_, last = tf.data.TFRecordDataset(path)
@@ -129,9 +128,9 @@ def test_models_are_saved_in_any_year(year, tmp_path):
     masked = pretraining.MaskedImageModeling(encoder)
     kept = tmp_path / "kept.keras"
     with clock(at(year)):
-        _results.save_model(model, tmp_path)
+        results.save_model(model, tmp_path)
         keras_vit.converters.save(model, kept)
-        _masked.save_masked(masked, tmp_path / "masked")
+        training.save_masked(masked, tmp_path / "masked")
     for path in (tmp_path / "model.keras", kept, tmp_path / "model.npz"):
         assert_same(keras_vit.converters.load(path), model)
     for path in (tmp_path / "model.keras", kept):

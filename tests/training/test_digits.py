@@ -7,14 +7,14 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import training
-from keras_vit.training import _digits
-from keras_vit.training._splits import split
+import keras_vit
+from keras_vit.data import digits
+from keras_vit.data.splits import split
 
 
 @pytest.fixture(scope="module")
 def data():
-    return training.find_data("digits")
+    return keras_vit.data.load_dataset("digits")
 
 
 def take(batches, count):
@@ -105,7 +105,7 @@ def test_mixup_mixes_labels(data):
 
 
 def test_holding_out():
-    data = training.find_data("digits", holdout=0.1)
+    data = keras_vit.data.load_dataset("digits", holdout=0.1)
     assert data.num_dev == pytest.approx(144, abs=3)
     assert data.num_train + data.num_dev + data.num_test == 1797
     parts = [
@@ -116,8 +116,8 @@ def test_holding_out():
     assert len(found) == data.num_dev + data.num_test
     assert min(np.bincount(parts[0][1])) >= 13
     with pytest.raises(ValueError, match="--holdout must be a share"):
-        training.find_data("digits", holdout=1.0)
-    whole = training.find_data("digits")
+        keras_vit.data.load_dataset("digits", holdout=1.0)
+    whole = keras_vit.data.load_dataset("digits")
     with pytest.raises(ValueError, match="Nothing of 'digits' was held out"):
         whole.dev(image_size=8, batch_size=8)
 
@@ -147,20 +147,20 @@ def test_resize_is_bilinear():
         )  # fmt: skip
         expected = keras.ops.convert_to_numpy(expected)
         np.testing.assert_allclose(
-            _digits.resize(images, size), expected, atol=1e-5
+            digits.resize(images, size), expected, atol=1e-5
         )
 
 
 def test_distort_moves_little_and_keeps_the_range(monkeypatch):
     rng = np.random.default_rng(0)
     images = rng.uniform(-1, 1, (50, 8, 8, 1)).astype("float32")
-    distorted = _digits.distort(images, rng)
+    distorted = digits.distort(images, rng)
     assert distorted.shape == images.shape and distorted.dtype == images.dtype
     assert distorted.min() >= -1 - 1e-6 and distorted.max() <= 1 + 1e-6
     assert np.abs(distorted - images).mean() > 0.05
     for name in ("TURN", "STRETCH", "MOVE"):
-        monkeypatch.setattr(_digits, name, 0.0)
-    np.testing.assert_allclose(_digits.distort(images, rng), images, atol=1e-6)
+        monkeypatch.setattr(digits, name, 0.0)
+    np.testing.assert_allclose(digits.distort(images, rng), images, atol=1e-6)
 
 
 @pytest.mark.backends("jax", "torch")
@@ -169,8 +169,8 @@ def test_needs_no_tensorflow():
     code = """
 import sys
 sys.modules["tensorflow"] = None  # importing it now fails
-from keras_vit import training
-train = training.find_data("digits").train(image_size=8, batch_size=4)
+import keras_vit
+train = keras_vit.data.load_dataset("digits").train(image_size=8, batch_size=4)
 assert train[0][0].shape == (4, 8, 8, 1)
 """
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)

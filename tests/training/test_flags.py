@@ -84,7 +84,7 @@ def test_help_shows_text_and_defaults(capsys):
 
 def test_run_shows_mistakes_and_not_bugs(capsys):
     def mistaken(config):
-        with training.before_training():
+        with training.user_errors():
             raise FileNotFoundError("There is no file 'x'.")
 
     with pytest.raises(SystemExit) as error:

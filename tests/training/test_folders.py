@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import training
+import keras_vit
 
 pytestmark = pytest.mark.backends("tensorflow")
 
@@ -43,7 +43,7 @@ def arrays(batches):
 
 
 def test_classes_with_a_split(photos):
-    data = training.find_data(str(photos))
+    data = keras_vit.data.load_dataset(str(photos))
     assert data.class_names == ("cat", "dog")
     assert (data.num_train, data.num_test) == (20, 4)
     assert data.image_size is None and data.channels == 3
@@ -65,7 +65,7 @@ def test_classes_with_a_split(photos):
 
 def splits_of(folder, holdout=0.2):
     """The file names of each split, relative to the folder."""
-    data = training.find_data(str(folder), holdout)
+    data = keras_vit.data.load_dataset(str(folder), holdout)
     return {
         part: {os.path.relpath(name, folder) for name in data.names(part)}
         for part in ("train", "dev", "test")
@@ -107,7 +107,7 @@ def test_classes_without_a_test_image_are_named(tmp_path):
     for name in ("x", "y"):
         write(tmp_path / "few" / f"{name}.png", 0, (2, 2))
     with pytest.warns(UserWarning, match="1 of 2 classes have no .*: few"):
-        training.find_data(str(tmp_path))
+        keras_vit.data.load_dataset(str(tmp_path))
 
 
 def test_train_and_test_folders(tmp_path):
@@ -116,13 +116,13 @@ def test_train_and_test_folders(tmp_path):
             for i in range(count):
                 path = tmp_path / part / name / "deep" / f"{i}.png"
                 write(path, 10 * i + label + 2 * count)
-    data = training.find_data(str(tmp_path))
+    data = keras_vit.data.load_dataset(str(tmp_path))
     assert (data.num_train, data.num_test) == (6, 2 * 2)
     assert data.name == tmp_path.name
 
 
 def test_training_batches_follow_from_the_seed(photos):
-    data = training.find_data(str(photos))
+    data = keras_vit.data.load_dataset(str(photos))
     first, again, other = (
         arrays(data.train(image_size=16, batch_size=4, seed=seed).take(6))
         for seed in (0, 0, 1)
@@ -143,7 +143,7 @@ def test_flip(tmp_path, flip):
             keras.utils.array_to_img(left, data_format="channels_last").save(
                 path
             )
-    data = training.find_data(str(tmp_path))
+    data = keras_vit.data.load_dataset(str(tmp_path))
     train = data.train(image_size=8, batch_size=4, flip=flip)
     images, _ = arrays(train.take(10))
     mirrored = images[:, :, 0].mean((1, 2)) < 0
@@ -196,7 +196,7 @@ def broken(tmp_path, case):
 def test_mistakes_are_named(tmp_path, case):
     words = broken(tmp_path, case)
     with pytest.raises(ValueError, match=words) as error:
-        training.find_data(str(tmp_path))
+        keras_vit.data.load_dataset(str(tmp_path))
     assert "\n" not in str(error.value)
 
 
@@ -206,25 +206,25 @@ def test_other_names_of_the_test_folder(tmp_path, name):
     for i, path in enumerate(("Train/a", "Train/b", f"{name}/a", f"{name}/b")):
         write(tmp_path / path / f"{i}.png", 0)
     write(tmp_path / "Train" / "b" / "5.png", 0)
-    data = training.find_data(str(tmp_path))
+    data = keras_vit.data.load_dataset(str(tmp_path))
     assert data.class_names == ("a", "b")
     assert (data.num_train, data.num_test) == (3, 2)
     for i, path in enumerate(("test/a", "test/b")):
         write(tmp_path / path / f"{6 + i}.png", 0)
     with pytest.warns(UserWarning, match=f"on test/; not used: {name}"):
-        training.find_data(str(tmp_path))
+        keras_vit.data.load_dataset(str(tmp_path))
 
 
 def test_classes_that_may_be_deeper(tmp_path):
     for name in ("one/a/0", "one/b/1", "two/a/2", "two/b/3"):
         write(tmp_path / f"{name}.png", 0)
     with pytest.warns(UserWarning, match="are one, two, and .*: a, b. .*/one'"):
-        training.find_data(str(tmp_path))
+        keras_vit.data.load_dataset(str(tmp_path))
     write(tmp_path / "one" / "4.png", 0)  # a class with an inner order
-    training.find_data(str(tmp_path))
+    keras_vit.data.load_dataset(str(tmp_path))
 
 
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "x.zip").touch()
     with pytest.raises(ValueError, match="is a file"):
-        training.find_data(str(tmp_path / "x.zip"))
+        keras_vit.data.load_dataset(str(tmp_path / "x.zip"))

@@ -7,7 +7,7 @@ import zlib
 import pytest
 from PIL import Image
 
-from keras_vit.training._image_headers import fault_of_ends
+from keras_vit.data._image_headers import fault_of_ends
 from tests.training.pictures import encode
 from tests.training.pictures import noise
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit import training
+import keras_vit
 
 
 def _steps(optimizer, values, grads):
@@ -21,7 +21,9 @@ def _steps(optimizer, values, grads):
     return np.stack([ops.convert_to_numpy(v) for v in variables])
 
 
-@pytest.mark.parametrize("make", [training.SGD, training.AdamW])
+@pytest.mark.parametrize(
+    "make", [keras_vit.optimizers.SGD, keras_vit.optimizers.AdamW]
+)
 def test_layer_decay_by_hand(make):
     """Each layer steps as it would alone, with a share of the rate; decay
     follows, as in MAE's code."""
@@ -55,9 +57,11 @@ def test_layer_decay_by_hand(make):
 
 def test_layers_that_decay():
     paths = "class_token/tokens root_conv/kernel vit/block_3/mlp/kernel a/b"
-    scales = training.layer_scales(paths.split(), 0.75)
+    scales = keras_vit.optimizers.layer_decay_multipliers(paths.split(), 0.75)
     assert scales == [0.75**5, 0.75**5, 0.75, 1]
-    assert training.layer_scales(["block_11/x", "patch_embedding/kernel"], 1)
+    assert keras_vit.optimizers.layer_decay_multipliers(
+        ["block_11/x", "patch_embedding/kernel"], 1
+    )
     for paths, decay in ((["block_0/x"], 0), (["stage_1/x"], 0.5)):
         with pytest.raises(ValueError, match="layer_decay"):
-            training.layer_scales(paths, decay)
+            keras_vit.optimizers.layer_decay_multipliers(paths, decay)

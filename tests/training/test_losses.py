@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import training
+import keras_vit
 
 LOGITS = np.array(
     [[0.3, -2.0, 5.0], [-10.0, -10.0, -10.0], [200.0, -200.0, 0.0]], "float32"
@@ -19,7 +19,7 @@ def by_definition(labels, logits):
 
 
 def test_sigmoid_is_summed_over_classes_and_averaged_over_images():
-    loss = training.loss_of("sigmoid", one_hot=True)
+    loss = keras_vit.losses.get_loss("sigmoid", one_hot=True)
     expected = by_definition(LABELS, LOGITS)
     np.testing.assert_allclose(loss.call(LABELS, LOGITS), expected, rtol=1e-6)
     assert float(loss(LABELS, LOGITS)) == pytest.approx(expected.mean())
@@ -32,7 +32,7 @@ def test_sigmoid_is_summed_over_classes_and_averaged_over_images():
 
 def test_padding_has_no_loss():
     """Weights of a padded batch: 0, and 3/2 for two images in three rows."""
-    loss = training.loss_of("sigmoid", one_hot=True)
+    loss = keras_vit.losses.get_loss("sigmoid", one_hot=True)
     found = float(loss(LABELS, LOGITS, np.array([1.5, 1.5, 0], "float32")))
     expected = by_definition(LABELS[:2], LOGITS[:2]).mean()
     assert found == pytest.approx(expected)
@@ -40,17 +40,17 @@ def test_padding_has_no_loss():
 
 def test_the_loss_is_saved_with_a_model(tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    model.compile("sgd", training.SigmoidCrossentropy())
+    model.compile("sgd", keras_vit.losses.SigmoidCrossentropy())
     model.save(tmp_path / "model.keras")
     found = keras.models.load_model(tmp_path / "model.keras")
-    assert type(found.loss) is training.SigmoidCrossentropy
+    assert type(found.loss) is keras_vit.losses.SigmoidCrossentropy
 
 
 def test_softmax():
     logits = LOGITS[:1].astype("float64")
     expected = np.log(np.exp(logits).sum()) - logits[0, 2]
     for labels, one_hot in (([2], False), ([[0.0, 0, 1]], True)):
-        loss = training.loss_of("softmax", one_hot)
+        loss = keras_vit.losses.get_loss("softmax", one_hot)
         found = float(loss(np.array(labels), LOGITS[:1]))
         # The float32 sum is near 1: its last bit is 1e-5 of this.
         assert found == pytest.approx(expected, rel=5e-5)

@@ -4,7 +4,9 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit import training
+from tests.training.fitting import fit
 
 
 @pytest.fixture
@@ -28,19 +30,19 @@ def rows_of(path):
 
 def test_one_row_an_evaluation(model, tmp_path):
     model, loss = model
-    schedule = training.warmup_cosine(0.5, steps=7, warmup=0.3)
+    schedule = keras_vit.schedules.warmup_cosine(0.5, steps=7, warmup=0.3)
     model.compile(keras.optimizers.SGD(schedule), loss, metrics=["accuracy"])
     path = tmp_path / "metrics.csv"
     metrics = training.MetricsFile(path, 4, schedule)
     test = next(batches())
-    training.fit(
+    fit(
         model,
         lambda start: batches(),
         test,
         steps=7,
         interval=3,
         callbacks=[metrics],
-        checkpoints=training.Checkpoints(tmp_path / "checkpoints", 100),
+        checkpoints=training.ResumableCheckpoint(tmp_path / "checkpoints", 100),
     )
     rows = rows_of(path)
     assert list(rows[0]) == [
@@ -75,14 +77,16 @@ def test_rows_are_on_disk_when_a_run_breaks(model, tmp_path):
 
     metrics = training.MetricsFile(path, 4, lambda step: 0.1)
     with pytest.raises(KeyboardInterrupt):
-        training.fit(
+        fit(
             model,
             lambda start: batches(),
             next(batches()),
             steps=8,
             interval=2,
             callbacks=[metrics, Break()],
-            checkpoints=training.Checkpoints(tmp_path / "checkpoints", 100),
+            checkpoints=training.ResumableCheckpoint(
+                tmp_path / "checkpoints", 100
+            ),
         )
     assert [row["step"] for row in rows_of(path)] == ["2", "4"]
 
@@ -93,7 +97,7 @@ def test_bits_schedule(steps):
     rise, *falls = {500: (100, 200, 300, 400), 10_000: (500, 3000, 6000, 9000)}[
         steps
     ]
-    rate = training.HyperRule(0.003, steps)
+    rate = keras_vit.schedules.BiTHyperRule(0.003, steps)
 
     def at(step):
         return float(keras.ops.convert_to_numpy(rate(step)))
@@ -107,14 +111,14 @@ def test_bits_schedule(steps):
 
 
 def test_schedule_rises_to_the_peak_and_falls_to_zero():
-    rate = training.warmup_cosine(0.2, steps=100, warmup=0.1)
+    rate = keras_vit.schedules.warmup_cosine(0.2, steps=100, warmup=0.1)
     rates = [float(rate(step)) for step in (0, 5, 10, 55, 100)]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.1, 0], abs=1e-6)
 
 
 @pytest.mark.parametrize("steps, warmup", [(1, 0.0), (1, 0.9), (2, 0.5)])
 def test_schedule_of_very_few_steps(steps, warmup):
-    rate = training.warmup_cosine(0.2, steps, warmup)
+    rate = keras_vit.schedules.warmup_cosine(0.2, steps, warmup)
     rates = np.array([float(rate(step)) for step in range(steps + 1)])
     assert np.isfinite(rates).all() and (rates >= 0).all()
 
@@ -122,8 +126,14 @@ def test_schedule_of_very_few_steps(steps, warmup):
 @pytest.mark.backends("jax")
 @pytest.mark.parametrize(
     "rate",
-    [training.warmup_cosine(0.2, 100, 0.1), training.HyperRule(0.003, 700)]
-    + [training.WarmupDecay(0.2, 100, 10, d) for d in ("linear", "staircase")],
+    [
+        keras_vit.schedules.warmup_cosine(0.2, 100, 0.1),
+        keras_vit.schedules.BiTHyperRule(0.003, 700),
+    ]
+    + [
+        keras_vit.schedules.WarmupDecay(0.2, 100, 10, d)
+        for d in ("linear", "staircase")
+    ],
     ids=["cosine", "rule", "linear", "staircase"],
 )
 def test_asking_for_a_rate_again_compiles_nothing(rate, caplog):

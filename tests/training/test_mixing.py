@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from keras_vit.training import _mixing
-from keras_vit.training import _tf_batches
-from keras_vit.training._batches import Batches
+from keras_vit.data import _pipeline
+from keras_vit.data import mixing
+from keras_vit.data.dataset import Batches
 
 pytestmark = pytest.mark.backends("tensorflow")
 
@@ -36,7 +36,7 @@ def both(function, images, labels, *numbers):
 @pytest.mark.parametrize("drawn", [0.3, 0.7])
 def test_mixup(drawn, batch):
     images, labels = batch
-    mixed_images, mixed_labels = both(_mixing.mixup, images, labels, drawn)
+    mixed_images, mixed_labels = both(mixing.mixup, images, labels, drawn)
     for i in range(4):  # 0.7 of the image itself, whichever was drawn
         before = images[i - 1]
         np.testing.assert_allclose(
@@ -58,7 +58,7 @@ def test_mixup(drawn, batch):
 def test_cutmix(share, centre, rows, columns, batch):
     images, labels = batch
     mixed_images, mixed_labels = both(
-        _mixing.cutmix, images, labels, share, centre
+        mixing.cutmix, images, labels, share, centre
     )
     mask = np.zeros((10, 8), bool)
     mask[np.ix_(rows, columns)] = True
@@ -76,12 +76,12 @@ def test_shares_are_drawn_from_beta(p, monkeypatch):
     tf = pytest.importorskip("tensorflow")
     drawn = []
     monkeypatch.setattr(
-        _mixing,
+        mixing,
         "mix",
         lambda xp, images, labels, rules, draws: draws("mixup", p),
     )
     rules = Batches(8, 4, mixup=p)
-    draw = tf.function(lambda k: _tf_batches.mixed(k, None, None, rules))
+    draw = tf.function(lambda k: _pipeline.mixed(k, None, None, rules))
     drawn = np.array([draw(tf.constant(k, tf.int64)) for k in range(1500)])
     assert drawn.min() >= 0 and drawn.max() <= 1
     assert abs(drawn.mean() - 0.5) < 0.05
@@ -98,5 +98,5 @@ def test_with_both_each_batch_gets_one(batch):
             asked.append(what)
             return np.float32(number)
 
-        _mixing.mix(np, images, labels, rules, draws)
+        mixing.mix(np, images, labels, rules, draws)
         assert name in asked and len({"mixup", "cutmix"} & set(asked)) == 1

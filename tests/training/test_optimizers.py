@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit import training
+import keras_vit
 
 STEPS = 50
 PEAK = 0.05
@@ -102,7 +102,7 @@ def schedule_of(optax):
 
 
 def schedule():
-    return training.warmup_cosine(PEAK, STEPS, warmup=10 / STEPS)
+    return keras_vit.schedules.warmup_cosine(PEAK, STEPS, warmup=10 / STEPS)
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
@@ -120,7 +120,7 @@ def test_sgd_is_optaxs(optax, dtype, record_property):
         values,
         grads,
     )
-    ours = training.SGD(
+    ours = keras_vit.optimizers.SGD(
         schedule(),
         momentum=0.9,
         momentum_dtype=dtype,
@@ -156,7 +156,7 @@ def test_sgd_decays_as_optax_does(optax):
         values,
         grads,
     )
-    ours = training.SGD(
+    ours = keras_vit.optimizers.SGD(
         schedule(),
         momentum=0.9,
         weight_decay=decay / PEAK,
@@ -189,7 +189,7 @@ def test_adamw_is_optaxs(optax, dtype):
         values,
         grads,
     )
-    ours = training.AdamW(
+    ours = keras_vit.optimizers.AdamW(
         schedule(),
         decay / PEAK,
         momentum_dtype=dtype,
@@ -206,13 +206,13 @@ def test_adamw_is_optaxs(optax, dtype):
 
 
 MAKERS = {
-    "sgd": lambda **kwargs: training.SGD(
+    "sgd": lambda **kwargs: keras_vit.optimizers.SGD(
         schedule(), 0.9, convention="optax", **kwargs
     ),
-    "sgd with decay": lambda **kwargs: training.SGD(
+    "sgd with decay": lambda **kwargs: keras_vit.optimizers.SGD(
         schedule(), 0.9, weight_decay=0.6, **PUBLISHED, **kwargs
     ),
-    "adamw": lambda **kwargs: training.AdamW(
+    "adamw": lambda **kwargs: keras_vit.optimizers.AdamW(
         schedule(), 0.6, **PUBLISHED, **kwargs
     ),
 }
@@ -274,13 +274,15 @@ def test_saved_with_a_model_it_goes_on(name, tmp_path):
 
 def test_errors():
     with pytest.raises(ValueError, match="weight_decay=None"):
-        training.AdamW(schedule(), None)
+        keras_vit.optimizers.AdamW(schedule(), None)
     with pytest.raises(ValueError, match="momentum=1.5"):
-        training.SGD(momentum=1.5)
+        keras_vit.optimizers.SGD(momentum=1.5)
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("optimizer", [training.SGD, training.AdamW])
+@pytest.mark.parametrize(
+    "optimizer", [keras_vit.optimizers.SGD, keras_vit.optimizers.AdamW]
+)
 def test_gradients_do_not_outlive_a_step(optimizer):
     """Keras's step on PyTorch holds them through the next forward pass: as
     much as the model's weights."""
@@ -338,7 +340,7 @@ def test_fifty_steps_are_those_of_keras(case, scheduled):
     grads = gradients(rng, values)
     theirs, ours = (
         getattr(module, name)(schedule() if scheduled else 1e-3, **arguments)
-        for module in (keras.optimizers, training)
+        for module in (keras.optimizers, keras_vit.optimizers)
     )
     expected = by_keras(theirs, values, grads)
     found = by_keras(ours, values, grads)
@@ -360,7 +362,7 @@ def test_fifty_steps_are_those_of_keras(case, scheduled):
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
 def test_defaults_are_those_of_keras(name):
-    found = getattr(training, name)().get_config()
+    found = getattr(keras_vit.optimizers, name)().get_config()
     expected = getattr(keras.optimizers, name)().get_config()
     expected.pop("name")
     assert expected.items() <= found.items()
@@ -371,7 +373,7 @@ def test_defaults_are_those_of_keras(name):
 def test_excluded_variables_do_not_decay(name, by):
     kernel = keras.Variable(np.ones((2, 2), "float32"), name="kernel")
     other = keras.Variable(np.ones((2, 2), "float32"), name="projection")
-    optimizer = getattr(training, name)(1e-2, weight_decay=0.5)
+    optimizer = getattr(keras_vit.optimizers, name)(1e-2, weight_decay=0.5)
     excluded = {"var_names": ["proj"], "var_list": [other]}[by]
     optimizer.exclude_from_weight_decay(**{by: excluded})
     zeros = ops.zeros((2, 2))
@@ -387,7 +389,7 @@ def test_excluded_variables_do_not_decay(name, by):
 def test_averages_are_in_the_model_after_fit(convention):
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    optimizer = training.SGD(
+    optimizer = keras_vit.optimizers.SGD(
         0.1, convention=convention, use_ema=True, ema_momentum=0.9
     )
     model.compile(optimizer, "mse")
@@ -425,9 +427,11 @@ def test_overwriting_with_averages_counts_whole_batches():
         "ema_momentum": 0.9,
         "ema_overwrite_frequency": 3,
     }
-    in_parts = training.SGD(0.1, gradient_accumulation_steps=4, **common)
+    in_parts = keras_vit.optimizers.SGD(
+        0.1, gradient_accumulation_steps=4, **common
+    )
     found = by_keras(in_parts, values, parts)[3::4]
-    expected = by_keras(training.SGD(0.1, **common), values, wholes)
+    expected = by_keras(keras_vit.optimizers.SGD(0.1, **common), values, wholes)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -439,7 +443,7 @@ def test_half_precision_variables_learn(name, convention):
     for dtype in ("float32", "bfloat16"):
         variable = keras.Variable(np.zeros(8), dtype=dtype, name="kernel")
         arguments = {"momentum": 0.9} if name == "SGD" else {}
-        optimizer = getattr(training, name)(
+        optimizer = getattr(keras_vit.optimizers, name)(
             0.01, convention=convention, **arguments
         )
         optimizer.build([variable])
@@ -454,7 +458,7 @@ def test_half_precision_variables_learn(name, convention):
 @pytest.mark.parametrize(
     "optimizer",
     [
-        lambda: training.SGD(
+        lambda: keras_vit.optimizers.SGD(
             0.1,
             0.9,
             True,
@@ -465,7 +469,7 @@ def test_half_precision_variables_learn(name, convention):
             momentum_dtype="bfloat16",
             clipnorm=1.0,
         ),
-        lambda: training.AdamW(
+        lambda: keras_vit.optimizers.AdamW(
             schedule(),
             weight_decay=0.1,
             beta_1=0.8,
@@ -502,7 +506,7 @@ def test_scaling_the_loss_changes_nothing(name):
     for scaled in (False, True):
         keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-        optimizer = getattr(training, name)(
+        optimizer = getattr(keras_vit.optimizers, name)(
             0.1,
             weight_decay=0.1,
             global_clipnorm=1.0,
@@ -516,7 +520,7 @@ def test_scaling_the_loss_changes_nothing(name):
         model.compile(optimizer, "mse")
         for _ in range(6):
             model.train_on_batch(x, y)
-        with training.averaged(model):
+        with keras_vit.optimizers.averaged(model):
             ends.append([model.get_weights()])
         ends[-1].append(model.get_weights())
     for found, expected in zip(*ends, strict=True):
@@ -558,9 +562,9 @@ def test_optimizers_of_older_files_step_as_before(name):
             "registered_name": f"keras_vit>{name}",
         }
     )
-    assert type(old) is getattr(training, name)
+    assert type(old) is getattr(keras_vit.optimizers, name)
     arguments = {k: v for k, v in OLD_CONFIGS[name].items() if k != "peak_rate"}
-    expected = getattr(training, name)(
+    expected = getattr(keras_vit.optimizers, name)(
         **arguments | {"weight_decay": 0.03 / 0.5},
         convention="optax",
         decay_kernels_only=True,
@@ -573,7 +577,7 @@ def test_optimizers_of_older_files_step_as_before(name):
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
 def test_removed_and_wrong_arguments(name):
-    make = getattr(training, name)
+    make = getattr(keras_vit.optimizers, name)
     with pytest.raises(ValueError, match="multiplied by the learning rate"):
         make(0.1, weight_decay=0.1, peak_rate=0.1)
     with pytest.raises(ValueError, match="convention='pytorch'"):

@@ -1,16 +1,19 @@
 import errno
 import json
+import re
 import shutil
 import subprocess
 import sys
 import types
 
+import keras
 import pytest
 
+import keras_vit
 from keras_vit import _logging
 from keras_vit import training
-from keras_vit.training import _output
-from keras_vit.training import _results
+from keras_vit.training import run_folder
+from keras_vit.training.training_run import explain_error
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -84,21 +87,21 @@ def test_what_killed_runs_began_is_removed(tmp_path):
 
 
 def test_a_folder_is_of_one_run(tmp_path):
-    alone = training.strategy("none")
-    with _output.claimed(tmp_path / "run", alone):
+    alone = keras_vit.distribution.get_strategy("none")
+    with run_folder.claimed(tmp_path / "run", alone):
         with pytest.raises(ValueError, match="Another run is writing to"):
-            with _output.claimed(tmp_path / "run", alone):
+            with run_folder.claimed(tmp_path / "run", alone):
                 pass
-    with _output.claimed(tmp_path / "run", alone):  # it is free again
+    with run_folder.claimed(tmp_path / "run", alone):  # it is free again
         assert not list((tmp_path / "run").iterdir())
 
 
 def test_all_hosts_are_told_that_a_folder_is_taken(tmp_path):
-    second = training.Strategy(
+    second = keras_vit.distribution.Strategy(
         "multiworker", "", host=(1, 2), gather=lambda number: [1, number]
     )
     with pytest.raises(ValueError, match="Another run is writing to"):
-        with _output.claimed(tmp_path, second):
+        with run_folder.claimed(tmp_path, second):
             pass
 
 
@@ -111,31 +114,25 @@ time.sleep(60)
 
 
 def test_a_killed_run_holds_nothing(tmp_path):
-    alone = training.strategy("none")
+    alone = keras_vit.distribution.get_strategy("none")
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE
     ) as other:
         other.stdout.readline()
         with pytest.raises(ValueError, match="Another run"):
-            with _output.claimed(tmp_path, alone):
+            with run_folder.claimed(tmp_path, alone):
                 pass
         other.kill()
         other.wait()
-        with _output.claimed(tmp_path, alone):
+        with run_folder.claimed(tmp_path, alone):
             pass
 
 
 def test_a_full_disk_at_the_end(capsys):
     _logging.show()
 
-    class Kept:
-        last = "The last good checkpoint is step-00000005.npz."
-
     full = OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(training.UserError, match="No space.*step-00000005"):
-        with _results.writing("runs/x", Kept):
-            raise full
-    with _output.not_fatal("a picture") as written:
+    with run_folder.not_fatal("a picture") as written:
         raise full
     assert not written
     assert "a picture could not be written" in capsys.readouterr().err
@@ -161,15 +158,15 @@ def test_the_commit_is_written_down(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.setenv("XLA_FLAGS", "--xla_a=1")
-    found = _output.circumstances()
+    found = run_folder.circumstances()
     assert found["git"] is None
     assert found["environment"]["XLA_FLAGS"] == "--xla_a=1"
     ask("init", "-q")
     ask("commit", "-q", "--allow-empty", "-m", "first")
     commit = {"commit": ask("rev-parse", "HEAD"), "changed": False}
-    assert _output.circumstances()["git"] == commit
+    assert run_folder.circumstances()["git"] == commit
     (tmp_path / "new").touch()
-    assert _output.circumstances()["git"] == commit | {"changed": True}
+    assert run_folder.circumstances()["git"] == commit | {"changed": True}
 
 
 def test_a_lost_host_is_said_with_what_there_is():
@@ -177,17 +174,27 @@ def test_a_lost_host_is_said_with_what_there_is():
     other = types.SimpleNamespace(host=(1, 2), first=False)
     checkpoints = types.SimpleNamespace(last="Step 5 is there.")
     gone = RuntimeError("tasks are unhealthy (stopped sending heartbeats)")
-    with pytest.raises(training.UserError, match="2 hosts is lost.*Step 5 is"):
-        with _results.losing_hosts(two, checkpoints):
-            raise gone
-    with pytest.raises(training.UserError, match="The same commands go on"):
-        with _results.losing_hosts(other, checkpoints):
-            raise gone
-    for chosen, error in (
-        (types.SimpleNamespace(host=(0, 1)), gone),
-        (two, RuntimeError("shapes differ")),
-    ):
-        with pytest.raises(RuntimeError) as raised:
-            with _results.losing_hosts(chosen, checkpoints):
-                raise error
-        assert raised.value is error
+    found = explain_error(gone, two, checkpoints)
+    assert re.search("2 processes is lost.*Step 5 is", found)
+    assert "The same commands resume" in explain_error(gone, other, checkpoints)
+    alone = types.SimpleNamespace(host=(0, 1))
+    assert explain_error(gone, alone, checkpoints) is None
+    shapes = RuntimeError("shapes differ")
+    assert explain_error(shapes, two, checkpoints) is None
+
+
+def test_a_full_disk_when_results_are_written(tmp_path, monkeypatch):
+    config = training.TrainingFlags(steps=1, evaluate_every=1, mode="tf")
+    data = keras_vit.data.load_dataset("digits")
+    alone = keras_vit.distribution.get_strategy("none")
+
+    layer = keras.layers.Dense(1)
+
+    def write(model, output):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(training.UserError, match="No space.*no checkpoint yet"):
+        with training.Run(config, data, alone, tmp_path / "run") as run:
+            run._training = True
+            run.checkpoints.rows.append({"step": 1, "test_accuracy": 0.5})
+            run.save(keras.Sequential([keras.Input((2,)), layer]), write)

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import keras_vit
 from keras_vit import training
 from keras_vit.preprocessing import preprocess_input
-from keras_vit.training import _pictures
-from keras_vit.training import _results
+from keras_vit.training import plots
+from keras_vit.training import results
 
 
 def test_spread_out_takes_from_every_part():
@@ -79,19 +80,15 @@ def test_predictions_of_a_run_show_the_colours_of_the_files(tmp_path, mode):
         (tmp_path / name).mkdir(parents=True)
         image = Image.new("RGB", (6, 6), (200, 120, 40))
         image.save(tmp_path / name / f"{name.replace('/', '-')}.png")
-    data = training.find_data(str(tmp_path))
-    job = types.SimpleNamespace(
-        config=types.SimpleNamespace(mode=mode, batch_size=2),
-        data=data,
-        part="test",
-        measure="accuracy",
-        total=2,
-        evaluation=lambda batch_size: data.test(
-            image_size=4, batch_size=batch_size, mode=mode
-        ),
+    data = keras_vit.data.load_dataset(str(tmp_path))
+    config = training.TrainingFlags(
+        image_size=4, batch_size=2, mode=mode, protocol="simple"
+    )
+    run = types.SimpleNamespace(
+        config=config, data=data, metric="accuracy", output=tmp_path
     )
     facts = {"model": {"name": "m"}, "test_accuracy": 0.5}
-    _results.save_predictions_of(job, classifier(3), facts, tmp_path)
+    results.save_predictions_of(run, classifier(3), facts)
     path = tmp_path / "predictions.png"
     assert count_of(path, (200, 120, 40)) > 2 * 110**2
 
@@ -101,7 +98,7 @@ def test_predictions_of_a_run_show_the_colours_of_the_files(tmp_path, mode):
 def test_preprocessing_is_undone(mode, channels):
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, channels))
     scaled = preprocess_input(images.astype("uint8"), mode=mode)
-    found = _pictures.unit_range(scaled, mode)
+    found = plots.unit_range(scaled, mode)
     np.testing.assert_allclose(found * 255, images, atol=1e-4)
 
 

@@ -4,11 +4,13 @@ import sys
 import keras
 import pytest
 
+import keras_vit
 from keras_vit import _logging
 from keras_vit import training
-from keras_vit.training import _progress
-from keras_vit.training._tensorboard import EventFiles
+from keras_vit.training import callbacks
+from keras_vit.training.callbacks import EventFiles
 from tests.training import run_small
+from tests.training.fitting import fit
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +23,7 @@ def _shown():
     [(5, "0:05"), (125.4, "2:05"), (3600 * 30 + 61, "30:01:01")],
 )
 def test_clock(seconds, text):
-    assert _progress.clock(seconds) == text
+    assert callbacks.clock(seconds) == text
 
 
 class Terminal:
@@ -41,20 +43,20 @@ class Terminal:
 def metrics_and_fit(tmp_path, *callbacks):
     model, schedule = run_small.build()
     metrics = training.MetricsFile(tmp_path / "metrics.csv", 4, schedule)
-    training.fit(
+    fit(
         model,
         run_small.Stream,
         run_small.Stream(100, count=2),
         steps=5,
         interval=2,
         callbacks=[metrics, *(make(metrics) for make in callbacks)],
-        checkpoints=training.Checkpoints(tmp_path / "checkpoints", 100),
+        checkpoints=training.ResumableCheckpoint(tmp_path / "checkpoints", 100),
     )
     return metrics
 
 
 def progress(metrics):
-    return _progress.Progress(metrics, 5)
+    return callbacks.Progress(metrics, 5)
 
 
 def test_lines_of_a_log(tmp_path, capsys):
@@ -77,7 +79,7 @@ def test_lines_of_a_log(tmp_path, capsys):
 def test_a_terminal_has_one_line_that_changes(tmp_path, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr(_progress.Progress, "EVERY", 0)
+    monkeypatch.setattr(callbacks.Progress, "EVERY", 0)
     metrics_and_fit(tmp_path, progress)
     assert terminal.text.count("\n") == 3
     steps = [x.split("/")[0] for x in terminal.text.split("\r\033[Kstep ")[1:]]
@@ -135,14 +137,14 @@ def test_events_that_a_full_disk_refused_come_later(tmp_path, capsys):
 def test_steps_are_whole_where_a_batch_has_parts(tmp_path):
     """SIGTERM within a step is obeyed at its end, and counted in steps."""
     model, _ = run_small.build()
-    checkpoints = training.Checkpoints(tmp_path, 100, parts=4)
+    checkpoints = training.ResumableCheckpoint(tmp_path, 100, parts=4)
 
     class Terminate(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             checkpoints._signalled = checkpoints.step >= 5
 
     with pytest.raises(training.Preempted, match="Saved step 2 in"):
-        training.fit(
+        fit(
             model,
             run_small.Stream,
             run_small.Stream(100, count=2),
@@ -152,19 +154,19 @@ def test_steps_are_whole_where_a_batch_has_parts(tmp_path):
             checkpoints=checkpoints,
         )
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002.npz"]
-    again = training.Checkpoints(tmp_path, 100, parts=4)
+    again = training.ResumableCheckpoint(tmp_path, 100, parts=4)
     assert again.restore(model) == 8
 
 
 def test_hosts_stop_together(tmp_path):
     """Another host got the signal; this one, not the first, writes nothing."""
     model, _ = run_small.build()
-    hosts = training.Strategy(
+    hosts = keras_vit.distribution.Strategy(
         "two", "for a test", host=(1, 2), gather=lambda number: [number, 1]
     )
-    checkpoints = training.Checkpoints(tmp_path, 4, hosts=hosts)
+    checkpoints = training.ResumableCheckpoint(tmp_path, 4, hosts=hosts)
     with pytest.raises(training.Preempted, match="Saved step 10 in"):
-        training.fit(
+        fit(
             model,
             run_small.Stream,
             run_small.Stream(100, count=2),

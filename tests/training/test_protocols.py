@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 from PIL import ImageOps
 
-from keras_vit.training import _tf_images
-from keras_vit.training._protocols import PROTOCOLS
+from keras_vit.data import _decode
+from keras_vit.data.protocols import PROTOCOLS
 from tests.training.pictures import bilinear
 from tests.training.pictures import by_area
 from tests.training.pictures import encode
@@ -76,7 +76,7 @@ def test_inception_crop(name, kind):
 def test_inception_windows_are_of_the_published_kind():
     shape = (200, 300, 3)
     windows = np.array(
-        [_tf_images.random_window(shape, (0, i)) for i in range(400)]
+        [_decode.random_window(shape, (0, i)) for i in range(400)]
     )
     area = windows[:, 2] * windows[:, 3] / (200 * 300)
     aspect = windows[:, 3] / windows[:, 2]
@@ -89,12 +89,12 @@ def test_inception_windows_are_of_the_published_kind():
 
 def test_a_part_of_a_jpeg_is_the_part_of_the_whole():
     encoded = encode(noise(96, 128), "JPEG", subsampling=0)
-    whole = _tf_images.decode(encoded, 3).numpy().astype(int)
+    whole = _decode.decode(encoded, 3).numpy().astype(int)
     for seed in range(5):
-        top, left, height, width = _tf_images.random_window(
+        top, left, height, width = _decode.random_window(
             (96, 128, 3), (0, seed)
         ).numpy()
-        part = _tf_images.decode_random_area(encoded, 3, (0, seed)).numpy()
+        part = _decode.decode_random_area(encoded, 3, (0, seed)).numpy()
         expected = whole[top : top + height, left : left + width]
         assert np.abs(part - expected).max() <= 1
 
@@ -114,7 +114,7 @@ def test_random_resized_crops_are_pillows(name, shape):
     pixels = noise(*shape)
     train = PROTOCOLS[name].for_training(None)(32, 3)
     for i in range(5):
-        window = _tf_images.random_resized_window((*shape, 3), (0, i), scale)
+        window = _decode.random_resized_window((*shape, 3), (0, i), scale)
         top, left, height, width = window.numpy().tolist()
         part = Image.fromarray(pixels).crop(
             (left, top, left + width, top + height)
@@ -149,7 +149,7 @@ def test_random_resized_windows_are_torchvisions(name, shape):
         [tf.zeros(count, tf.int64), tf.range(count, dtype="int64")]
     )
     found = tf.map_fn(
-        lambda seed: _tf_images.random_resized_window((*shape, 3), seed, scale),
+        lambda seed: _decode.random_resized_window((*shape, 3), seed, scale),
         tf.transpose(seeds),
         fn_output_signature=tf.int32,
     ).numpy()
@@ -270,20 +270,18 @@ def formats():
 
 @pytest.mark.parametrize("kind, encoded, expected", list(formats()))
 def test_formats(kind, encoded, expected):
-    found = _tf_images.decode(encoded, 3).numpy()
+    found = _decode.decode(encoded, 3).numpy()
     assert found.shape == expected.shape and found.dtype == np.uint8
     error = np.abs(found.astype(int) - expected)
     exact = not ("JPEG" in kind or "GIF" in kind)
     assert error.max() == 0 if exact else error.mean() < 6
     grey = np.asarray(Image.fromarray(found).convert("L")).astype(int)
-    found_grey = _tf_images.decode(encoded, 1).numpy()
+    found_grey = _decode.decode(encoded, 1).numpy()
     assert np.abs(found_grey[..., 0] - grey).max() <= (1 if exact else 4)
-    part = _tf_images.decode_random_area(encoded, 1, SEED)
+    part = _decode.decode_random_area(encoded, 1, SEED)
     assert part.shape[-1] == 1
-    part = _tf_images.decode_random_area(encoded, 3, SEED).numpy()
-    top, left, height, width = _tf_images.random_window(
-        found.shape, SEED
-    ).numpy()
+    part = _decode.decode_random_area(encoded, 3, SEED).numpy()
+    top, left, height, width = _decode.random_window(found.shape, SEED).numpy()
     whole = found[top : top + height, left : left + width].astype(int)
     assert np.abs(part - whole).mean() < (0.01 if exact else 1)
 
@@ -298,11 +296,11 @@ def test_jpegs_are_turned_as_exif_says(endian):
         encoded = encode(pixels, "JPEG", exif=exif)
         turned = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
         expected = np.asarray(turned).astype(int)
-        found = _tf_images.decode(encoded, 3).numpy()
+        found = _decode.decode(encoded, 3).numpy()
         assert found.shape == expected.shape
         assert np.abs(found - expected).max() < 8, how
-        part = _tf_images.decode_random_area(encoded, 3, SEED).numpy()
-        stored = _tf_images.random_window((24, 40, 3), SEED).numpy()[2:]
+        part = _decode.decode_random_area(encoded, 3, SEED).numpy()
+        stored = _decode.random_window((24, 40, 3), SEED).numpy()[2:]
         assert part.shape[:2] == tuple(stored[::-1] if 4 < how < 9 else stored)
 
 
@@ -315,5 +313,5 @@ def test_exif_data_of_nonsense():
     for _ in range(20):
         content = bytearray(encoded)
         content[at + 6 : at + 28] = rng.bytes(22)
-        shape = _tf_images.decode(bytes(content), 3).shape
+        shape = _decode.decode(bytes(content), 3).shape
         assert sorted(shape) == [3, 24, 40]

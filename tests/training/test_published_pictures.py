@@ -8,10 +8,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from keras_vit.training import _protocols
-from keras_vit.training import _tf_images
-from keras_vit.training._protocols import PROTOCOLS
-from keras_vit.training._randaugment import operations
+from keras_vit.data import _decode
+from keras_vit.data import protocols
+from keras_vit.data.protocols import PROTOCOLS
+from keras_vit.data.randaugment import operations
 from tests.training.make_published_pictures import SEEDS
 
 tf = pytest.importorskip("tensorflow")
@@ -90,8 +90,8 @@ def test_small_images_are_parts_of_the_published_larger_ones():
 @pytest.mark.parametrize("name", ["vit_jax", "bit-hyperrule"])
 def test_other_code_bases_do_not_cast(name):
     found = PROTOCOLS[name].test(24, 3)(PNG).numpy()
-    pixels = tf.image.resize(_tf_images.decode(PNG, 3), (24, 24)).numpy()
+    pixels = tf.image.resize(_decode.decode(PNG, 3), (24, 24)).numpy()
     assert (pixels % 1).any()
     np.testing.assert_array_equal(found, pixels)
-    found = _protocols.inception(24, 3)(PNG, (0, 0)).numpy()
+    found = protocols.inception(24, 3)(PNG, (0, 0)).numpy()
     assert (found % 1).any()

@@ -8,10 +8,10 @@ from PIL import Image
 from PIL import ImageEnhance
 from PIL import ImageOps
 
-from keras_vit.training import _randaugment
-from keras_vit.training._randaugment import AUGREG
-from keras_vit.training._randaugment import operations
-from keras_vit.training._randaugment import randaugment
+from keras_vit.data import randaugment
+from keras_vit.data.randaugment import AUGREG
+from keras_vit.data.randaugment import operations
+from keras_vit.data.randaugment import rand_augment
 from tests.training.pictures import noise
 
 tf = pytest.importorskip("tensorflow")
@@ -180,8 +180,8 @@ def test_there_are_16_and_each_is_drawn(monkeypatch):
             for i in range(16)
         }
 
-    monkeypatch.setattr(_randaugment, "operations", numbered)
-    augment = tf.function(randaugment("medium1", 2))
+    monkeypatch.setattr(randaugment, "operations", numbered)
+    augment = tf.function(rand_augment("medium1", 2))
     zeros = tf.zeros((2, 2, 3), tf.uint8)
     sums = [
         int(augment(zeros, tf.constant([0, i]))[0, 0, 0]) for i in range(800)
@@ -236,8 +236,8 @@ def test_levels_that_scale_have_names_of_their_own(monkeypatch):
         seen.append((magnitude, size, scaled))
         return {"Invert": lambda x, seed: 255 - x}
 
-    monkeypatch.setattr(_randaugment, "operations", recorded)
+    monkeypatch.setattr(randaugment, "operations", recorded)
     for level in ("light2", "light2-scaled"):
-        randaugment(level, 32)
+        rand_augment(level, 32)
     assert seen == [(10, 32, False), (10, 32, True)]
     assert AUGREG["light2-scaled"] == AUGREG["light2"]

@@ -7,15 +7,14 @@ import pytest
 
 import keras_vit
 from keras_vit import _logging
-from keras_vit import training
-from keras_vit.training import _results
+from keras_vit.training import results
 
 pytestmark = pytest.mark.backends("torch")
 
 
 def printed_code(facts, folder, capsys):
     _logging.show()
-    _results.print_results(facts, folder)
+    results.print_results(facts, folder)
     lines = capsys.readouterr().out.splitlines()
     return [line.strip() for line in lines if line.startswith("  ")]
 
@@ -53,7 +52,7 @@ def test_the_printed_code_scales_digits_as_in_training(tmp_path, capsys):
     datasets = pytest.importorskip("sklearn.datasets")
     code = printed_code(facts_of("digits", 1, "tf"), tmp_path, capsys)
     raw = datasets.load_digits().images[..., None]
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
     expected = np.concatenate(
         [
             images[weights > 0]

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import training
+import keras_vit
 
 
 def rates(schedule, steps):
@@ -49,7 +49,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("settings", PUBLISHED, ids=lambda s: s[0])
 def test_published_rates(settings):
     decay, peak, steps, warmup = settings
-    schedule = training.WarmupDecay(peak, steps, warmup, decay)
+    schedule = keras_vit.schedules.WarmupDecay(peak, steps, warmup, decay)
     expected = PUBLISHED[settings]
     found = rates(schedule, expected)
     # Steps are float32, as Keras's and the published code's.
@@ -57,7 +57,7 @@ def test_published_rates(settings):
 
 
 def test_a_schedule_is_saved_and_read():
-    schedule = training.WarmupDecay(0.1, 50, 10, "linear", end=0.02)
+    schedule = keras_vit.schedules.WarmupDecay(0.1, 50, 10, "linear", end=0.02)
     again = keras.optimizers.schedules.deserialize(
         keras.optimizers.schedules.serialize(schedule)
     )
@@ -65,15 +65,17 @@ def test_a_schedule_is_saved_and_read():
     assert rates(again, [50]) == pytest.approx([0.02])
 
 
-@pytest.mark.parametrize("decay", training.DECAYS)
+@pytest.mark.parametrize("decay", keras_vit.schedules.DECAYS)
 def test_without_a_rise(decay):
-    found = np.array(rates(training.WarmupDecay(0.1, 3, 0, decay), range(4)))
+    found = np.array(
+        rates(keras_vit.schedules.WarmupDecay(0.1, 3, 0, decay), range(4))
+    )
     assert found[0] == pytest.approx(0.1)
     assert (np.diff(found) <= 0).all() and np.isfinite(found).all()
 
 
 def test_mistakes():
     with pytest.raises(ValueError, match="no decay 'stairs'.*staircase"):
-        training.WarmupDecay(0.1, 10, 1, "stairs")
+        keras_vit.schedules.WarmupDecay(0.1, 10, 1, "stairs")
     with pytest.raises(ValueError, match="warmup_steps=10 of 10 steps"):
-        training.WarmupDecay(0.1, 10, 10)
+        keras_vit.schedules.WarmupDecay(0.1, 10, 10)

@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from keras_vit.training._splits import split_by_path
+from keras_vit.data.splits import split_by_path
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -6,26 +6,26 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import training
-from keras_vit.training import _shares
-from keras_vit.training import _strategy
+import keras_vit
+from keras_vit.distribution import sharding
+from keras_vit.distribution import strategy
 
 BACKEND = keras.config.backend()
-NAMES = dict.fromkeys(sum(_strategy.NAMES.values(), ()))
-WRONG = [name for name in NAMES if name not in _strategy.NAMES[BACKEND]]
+NAMES = dict.fromkeys(sum(strategy.NAMES.values(), ()))
+WRONG = [name for name in NAMES if name not in strategy.NAMES[BACKEND]]
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_another_backends_strategy_is_refused(name):
     with pytest.raises(ValueError, match=f"{name}.*{BACKEND}.*(use|needs)"):
-        training.strategy(name)
+        keras_vit.distribution.get_strategy(name)
 
 
 def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match="'mirored'.*mirrored, multiworker"):
-        training.strategy("mirored")
+        keras_vit.distribution.get_strategy("mirored")
     with pytest.raises(ValueError, match="model_devices=2"):
-        training.strategy("none", model_devices=2)
+        keras_vit.distribution.get_strategy("none", model_devices=2)
 
 
 @pytest.mark.backends("tensorflow")
@@ -33,7 +33,7 @@ def test_tpu_needs_a_tpu(monkeypatch):
     for variable in ("TPU_NAME", "COLAB_TPU_ADDR"):
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(ValueError, match="TPU_NAME"):
-        training.strategy("tpu")
+        keras_vit.distribution.get_strategy("tpu")
 
 
 @pytest.mark.backends("tensorflow")
@@ -44,7 +44,7 @@ def test_several_workers_are_refused(name, monkeypatch):
     config = json.dumps({"cluster": cluster, "task": task})
     monkeypatch.setenv("TF_CONFIG", config)
     with pytest.raises(ValueError) as refused:
-        training.strategy(name)
+        keras_vit.distribution.get_strategy(name)
     message = str(refused.value)
     for text in ("keras/issues/20585", "'data-parallel'", "'mirrored'", config):
         assert text in message
@@ -53,11 +53,13 @@ def test_several_workers_are_refused(name, monkeypatch):
 @pytest.mark.backends("jax")
 def test_devices_must_divide():
     with pytest.raises(ValueError, match="model_devices=3 with 1 devices"):
-        training.strategy("model-parallel", devices=["cpu:0"], model_devices=3)
+        keras_vit.distribution.get_strategy(
+            "model-parallel", devices=["cpu:0"], model_devices=3
+        )
 
 
 def test_auto_describes_its_choice():
-    chosen = training.strategy("auto")
+    chosen = keras_vit.distribution.get_strategy("auto")
     assert (chosen.num_devices, chosen.host) == (1, (0, 1))
     assert chosen.name == "none"  # where these tests run
     assert chosen.describe().startswith("none on 1 device: ")
@@ -67,7 +69,9 @@ def test_auto_describes_its_choice():
 
 
 def test_batches_must_divide():
-    chosen = training.Strategy("mirrored", "for a test", 8, 8, (1, 2))
+    chosen = keras_vit.distribution.Strategy(
+        "mirrored", "for a test", 8, 8, (1, 2)
+    )
     assert chosen.host_batch_size(32) == 16
     assert "8 devices, process 2 of 2" in chosen.describe()
     with pytest.raises(ValueError, match="30 images.*over 8.*such as 32"):
@@ -93,10 +97,10 @@ def test_weighted_batches_are_padded(source):
     batches = Uneven()
     if source == "tf_data":
         pytest.importorskip("tensorflow")
-        batches = _shares.to_tf_dataset(batches)
+        batches = sharding.to_tf_dataset(batches)
     elif source == "generator":
         batches = (Uneven()[i] for i in range(2))
-    padded = _shares.pad_batches(batches, 2)
+    padded = sharding.pad_batches(batches, 2)
     if source == "py_dataset":
         assert padded.num_batches == 2
     full, last = arrays(padded)
@@ -108,11 +112,11 @@ def test_weighted_batches_are_padded(source):
 
 def test_batches_without_weights_are_not_padded():
     with pytest.raises(ValueError, match="multiple of 2.*batch of 3 images"):
-        _shares.pad_batch((np.zeros((3, 2)), np.zeros(3)), 2)
+        sharding.pad_batch((np.zeros((3, 2)), np.zeros(3)), 2)
     tf = pytest.importorskip("tensorflow")
     uneven = tf.data.Dataset.from_tensors((tf.zeros((3, 2)), tf.zeros(3)))
     with pytest.raises(tf.errors.InvalidArgumentError, match="multiple of 2"):
-        arrays(_shares.pad_batches(uneven, 2))
+        arrays(sharding.pad_batches(uneven, 2))
 
 
 class Numbers(keras.utils.PyDataset):
@@ -128,7 +132,7 @@ class Numbers(keras.utils.PyDataset):
 @pytest.mark.backends("tensorflow")
 def test_model_fit_reads_every_batch_once():
     """`model.fit` reads the first batch for its shapes, and starts again."""
-    chosen = training.strategy("mirrored", devices=["CPU:0"])
+    chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
     with chosen.scope():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Identity()])
         # The loss is the mean of the labels.
@@ -144,7 +148,7 @@ def test_model_fit_reads_every_batch_once():
 
 @pytest.mark.backends("tensorflow")
 def test_one_shot_batches_are_refused():
-    chosen = training.strategy("mirrored", devices=["CPU:0"])
+    chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
     with pytest.raises(TypeError, match="several times.*generator"):
         chosen.distribute(batch for batch in [])
 
@@ -159,7 +163,7 @@ def test_the_mean_loss_is_that_of_one_device():
     x, y = (rng.normal(size=(8, 1)).astype("float32") for _ in range(2))
     batches = tf.data.Dataset.from_tensor_slices((x, y, np.ones(8, "float32")))
     batches = batches.batch(4, drop_remainder=True)
-    chosen = training.strategy("mirrored", devices=["CPU:0"])
+    chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
     with chosen.scope():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         model.compile(loss="mse")
@@ -172,7 +176,7 @@ def test_the_mean_loss_is_that_of_one_device():
 def test_datasets_for_replicas():
     import tensorflow as tf
 
-    chosen = training.strategy("mirrored", devices=["CPU:0"])
+    chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
     for batches, length in (
         (Uneven(), 2),
         (Numbers(), tf.data.INFINITE_CARDINALITY),

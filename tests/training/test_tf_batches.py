@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import training
-from keras_vit.training._batches import Batches
+import keras_vit
+from keras_vit.data.dataset import Batches
 from tests.training.pictures import encode
 from tests.training.pictures import noise
 
@@ -25,7 +25,7 @@ def data(tmp_path_factory):
             name = root / part / "ab"[i % 2] / f"{i}.png"
             name.parent.mkdir(parents=True, exist_ok=True)
             name.write_bytes(encode(noise(12 + i, 30 - i, seed=i + count)))
-    return training.find_data(str(root))
+    return keras_vit.data.load_dataset(str(root))
 
 
 def take(batches, count):

@@ -7,11 +7,11 @@ import types
 import numpy as np
 import pytest
 
-from keras_vit import training
-from keras_vit.training import _tf_batches
-from keras_vit.training import _tfds
-from keras_vit.training import _tfds_reading
-from keras_vit.training._batches import Batches
+import keras_vit
+from keras_vit.data import _pipeline
+from keras_vit.data import tfds as tfds_sets
+from keras_vit.data.dataset import Batches
+from keras_vit.training.training_run import explain_error
 from tests.training.mocked import mocked
 
 pytestmark = pytest.mark.backends("tensorflow")
@@ -76,7 +76,7 @@ def arrays(batches):
 
 
 def test_a_name_gives_batches():
-    data = training.find_data("kv_local_shades")
+    data = keras_vit.data.load_dataset("kv_local_shades")
     assert (data.num_train, data.num_test) == (20, 7)
     assert data.class_names == ("dark", "bright")
     assert data.image_size == 12 and data.channels == 3
@@ -94,17 +94,17 @@ def test_a_name_gives_batches():
 
 def test_no_test_set():
     with pytest.raises(ValueError, match="splits are: .*extra"):
-        training.find_data("kv_local_no_test")
+        keras_vit.data.load_dataset("kv_local_no_test")
 
 
 def test_no_labels():
     with pytest.raises(ValueError, match="It has: 'image', 'text'"):
-        training.find_data("kv_local_no_label")
+        keras_vit.data.load_dataset("kv_local_no_label")
 
 
 def test_unknown_name_says_what_is_close():
     with pytest.raises(ValueError, match="no folder 'cifar11'") as error:
-        training.find_data("cifar11")
+        keras_vit.data.load_dataset("cifar11")
     assert "TFDS has no dataset" in str(error.value)
     assert "'cifar10'" in str(error.value)
     assert "\n" not in str(error.value)
@@ -112,7 +112,7 @@ def test_unknown_name_says_what_is_close():
 
 def test_imagenet21k_is_for_users_to_prepare():
     with pytest.raises(ValueError, match="not in TFDS: give a folder") as error:
-        training.find_data("imagenet21k")
+        keras_vit.data.load_dataset("imagenet21k")
     assert "TFDS_DATA_DIR" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -120,7 +120,7 @@ def test_imagenet21k_is_for_users_to_prepare():
 @pytest.mark.parametrize("name", ["eurosat/none", "cifar10:9.9.9", "a/b/c"])
 def test_wrong_names_are_one_line(name):
     with pytest.raises(ValueError, match=name) as error:
-        training.find_data(name)
+        keras_vit.data.load_dataset(name)
     assert "\n" not in str(error.value)
 
 
@@ -132,10 +132,10 @@ def test_starts_at_any_batch_of_any_host(monkeypatch):
         stream = data.source.endless(rules).take(count)
         return [(int(p), name) for p, name, *_ in stream.as_numpy_iterator()]
 
-    data = training.find_data("kv_local_shades")
+    data = keras_vit.data.load_dataset("kv_local_shades")
     for lanes, many_files in ((4, 2), (2, 1), (4, 1)):
-        monkeypatch.setattr(_tfds_reading, "LANES", lanes)
-        monkeypatch.setattr(_tfds_reading, "MANY_FILES", many_files)
+        monkeypatch.setattr(tfds_sets, "LANES", lanes)
+        monkeypatch.setattr(tfds_sets, "MANY_FILES", many_files)
         whole = names(56)
         assert [position for position, _ in whole] == list(range(56))
         counts = collections.Counter(name for _, name in whole)
@@ -153,7 +153,7 @@ def shades_of(images):
 
 def test_holding_out():
     """The last ones, as in `train[:80%]`, and always the same."""
-    data = training.find_data("kv_local_shades", holdout=0.2)
+    data = keras_vit.data.load_dataset("kv_local_shades", holdout=0.2)
     assert (data.num_train, data.num_dev, data.num_test) == (16, 4, 7)
     options = dict(image_size=4, batch_size=4)
     dev, _ = arrays(data.dev(**options))
@@ -241,7 +241,7 @@ def published(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_sets(name, published):
     splits, classes = PUBLISHED[name]
-    data = training.find_data(name, holdout="paper")
+    data = keras_vit.data.load_dataset(name, holdout="paper")
     assert len(data.class_names) == classes and data.channels == 3
     assert (data.class_names[0], data.class_names[-1]) == NAMES[name]
     assert data.image_size == (32 if "cifar" in name else None)
@@ -284,14 +284,14 @@ def test_never_evaluates_on_images_without_labels(name):
     splits, expected = UNLABELLED[name]
     if expected is None:
         with pytest.raises(ValueError, match="have no labels.*--test-split"):
-            _tfds.choose_test_split(name, name, splits)
+            tfds_sets.choose_test_split(name, name, splits)
     else:
-        assert _tfds.choose_test_split(name, name, splits) == expected
+        assert tfds_sets.choose_test_split(name, name, splits) == expected
     with pytest.raises(ValueError, match="have no labels"):
-        _tfds.choose_test_split(name, name, splits, "test")
-    assert _tfds.choose_test_split(name, name, splits, "train") == "train"
+        tfds_sets.choose_test_split(name, name, splits, "test")
+    assert tfds_sets.choose_test_split(name, name, splits, "train") == "train"
     with pytest.raises(ValueError, match="no split 'dev'.*'train'"):
-        _tfds.choose_test_split(name, name, splits, "dev")
+        tfds_sets.choose_test_split(name, name, splits, "dev")
 
 
 @pytest.mark.backends("tensorflow")
@@ -321,7 +321,7 @@ def test_builders_that_write_labels_of_minus_one():
     # Its code has a case for test images, but makes the training split alone.
     labelled = {"placesfull"}
     found = {renamed.get(name, name) for name in found} - labelled
-    assert found == _tfds.UNLABELLED_TEST
+    assert found == tfds_sets.UNLABELLED_TEST
 
 
 class KvLocalUnlabelled(_Local):
@@ -344,7 +344,7 @@ class KvLocalUnlabelled(_Local):
 
 @pytest.mark.backends("tensorflow")
 def test_labels_of_minus_one_are_errors():
-    data = training.find_data("kv_local_unlabelled")
+    data = keras_vit.data.load_dataset("kv_local_unlabelled")
     assert data.num_test == 5
     options = dict(image_size=8, batch_size=2)
     named = "split test of kv_local_unlabelled/1.0.0 .* 0 to 1.*"
@@ -355,13 +355,12 @@ def test_labels_of_minus_one_are_errors():
 
     model = types.SimpleNamespace(predict_on_batch=model_is_not_run)
     with pytest.raises(ValueError, match=named + remedy) as error:
-        training.outputs(model, data.test(**options), 5)
+        keras_vit.evaluation.predict_dataset(model, data.test(**options), 5)
     assert "\n" not in str(error.value)
-    run = types.SimpleNamespace(done=0, last="")
-    with pytest.raises(training.UserError, match=named + remedy):
-        with _tf_batches.reading(run):
-            list(data.test(**options))
-    labelled = training.find_data(
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        list(data.test(**options))
+    assert re.search(named + remedy, explain_error(error.value, None, None))
+    labelled = keras_vit.data.load_dataset(
         "kv_local_unlabelled", test_split="validation"
     )
     assert labelled.num_test == 4
@@ -375,14 +374,14 @@ def test_classes_out_of_range_are_errors():
     def checked(labels):
         labels = tf.data.Dataset.from_tensors(tf.constant(labels, "int64"))
         labels = labels.map(
-            lambda label: _tf_batches.check_label(label, 5, "name", "test")
+            lambda label: _pipeline.check_label(label, 5, "name", "test")
         )
         return next(iter(labels))
 
     for label in (-1, 5, [1, 5]):
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             checked(label)
-        assert "from 0 to 4" in _tf_batches.bad_label(error.value)
+        assert "from 0 to 4" in _pipeline.bad_label(error.value)
     kept = checked([0, 4])
     assert kept.numpy().tolist() == [0, 4] and kept.dtype == tf.int32
 
@@ -391,15 +390,12 @@ def test_classes_out_of_range_are_errors():
 def test_the_split_is_for_sets_in_tfds(tmp_path):
     for name in ("digits", str(tmp_path)):
         with pytest.raises(ValueError, match="--test-split is for data sets"):
-            training.find_data(name, test_split="validation")
+            keras_vit.data.load_dataset(name, test_split="validation")
 
 
 def test_real_labels_are_sets():
     rows, weights = zip(
-        *(
-            _tfds_reading._set(5, tf.constant(s, tf.int32))
-            for s in ([1, 3], [])
-        ),
+        *(tfds_sets._set(5, tf.constant(s, tf.int32)) for s in ([1, 3], [])),
         strict=True,
     )
     assert np.array_equal(rows, [[0, 1, 0, 1, 0], [0] * 5])
@@ -415,4 +411,4 @@ class KvLocalDeep(_Local):
 
 def test_images_that_cannot_be_used():
     with pytest.raises(ValueError, match="dtype uint16. Expected .*uint8"):
-        training.find_data("kv_local_deep")
+        keras_vit.data.load_dataset("kv_local_deep")

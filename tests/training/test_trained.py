@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
-from keras_vit.training import _trained
+from keras_vit.evaluation import trained
 
 
 def vit(**options):
@@ -34,20 +33,20 @@ def test_config_json_tells_and_flags_win(tmp_path):
         config={**config, "dataset": "photos"},
         data={"class_names": ["a", "b", "c"]},
     )
-    found = training.trained(run)
+    found = keras_vit.evaluation.load_trained(run)
     assert (found.mode, found.protocol) == ("torch", "vit_jax")
     assert (found.image_size, found.channels) == (8, 3)
     assert found.class_names == ("a", "b", "c") and found.dataset == "photos"
     assert found.told_by.endswith("run/config.json")
     assert found.told_by in found.describe()
-    found = training.trained(run, None, 16, "tf", "simple")
+    found = keras_vit.evaluation.load_trained(run, None, 16, "tf", "simple")
     assert (found.mode, found.protocol) == ("tf", "simple")
     assert found.model.input_shape == (None, 16, 16, 3)
 
 
 def test_another_config_json_tells_nothing(tmp_path):
     run = write(tmp_path / "run", vit(), architectures=["ViTModel"], config=3)
-    found = training.trained(run)
+    found = keras_vit.evaluation.load_trained(run)
     assert found.told_by is None and found.class_names is None
     assert (found.mode, found.image_size) == ("tf", 8)
     assert "no config.json" in found.describe()
@@ -55,27 +54,29 @@ def test_another_config_json_tells_nothing(tmp_path):
 
 def test_a_model_of_any_size_gets_one(tmp_path):
     model = vit(input_shape=(None, None, 3), grid_size=2)
-    found = training.trained(write(tmp_path / "run", model))
+    found = keras_vit.evaluation.load_trained(write(tmp_path / "run", model))
     assert found.image_size == 224
-    assert training.trained(str(tmp_path / "run"), image_size=12)
+    assert keras_vit.evaluation.load_trained(
+        str(tmp_path / "run"), image_size=12
+    )
 
 
 def test_mistakes(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no file"):
-        training.trained(str(tmp_path / "none.npz"))
+        keras_vit.evaluation.load_trained(str(tmp_path / "none.npz"))
     keras_vit.converters.save(vit(), tmp_path / "a.npz")
     with pytest.raises(ValueError, match="does not hold a ViTB16"):
-        training.trained(str(tmp_path / "a.npz"), "ViTB16")
+        keras_vit.evaluation.load_trained(str(tmp_path / "a.npz"), "ViTB16")
     run = write(tmp_path / "run", vit())
     with pytest.raises(ValueError, match="does not hold a ViTB16"):
-        training.trained(run, "ViTB16")
+        keras_vit.evaluation.load_trained(run, "ViTB16")
     with pytest.raises(ValueError, match="no model 'ViTB17'.* ViTB16"):
-        training.trained(run, "ViTB17")
+        keras_vit.evaluation.load_trained(run, "ViTB17")
     keras_vit.converters.save(
         vit(input_shape=(8, 16, 3)), tmp_path / "wide.keras"
     )
     with pytest.raises(ValueError, match="8 x 16 pixels, and square"):
-        training.trained(str(tmp_path / "wide.keras"))
+        keras_vit.evaluation.load_trained(str(tmp_path / "wide.keras"))
 
 
 @pytest.mark.parametrize(
@@ -95,20 +96,20 @@ def test_features_go_into_the_head(options, tmp_path):
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
     keras_vit.converters.save(model, tmp_path / "model.keras")
-    found = training.trained(str(tmp_path / "model.keras"))
-    features = training.features_of(found.model)
+    found = keras_vit.evaluation.load_trained(str(tmp_path / "model.keras"))
+    features = keras_vit.evaluation.feature_model(found.model)
     images = rng.uniform(-1, 1, (2, 8, 8, 3)).astype("float32")
     x = keras.ops.convert_to_numpy(features(images))
     assert x.shape == (2, options.get("representation_size", 16))
     if not options.get("include_top", True):
         with pytest.raises(ValueError, match="no classification head"):
-            training.classes_of(found)
+            keras_vit.evaluation.num_classes_of(found)
         return
     if options.get("distillation"):
         return
     kernel, bias = model.get_layer("head").get_weights()
     outputs = keras.ops.convert_to_numpy(model(images))
-    probabilities = training.probabilities(found.model, outputs)
+    probabilities = keras_vit.evaluation.probabilities(found.model, outputs)
     np.testing.assert_allclose(
         probabilities,
         keras_vit.evaluation.softmax(x @ kernel + bias),
@@ -123,33 +124,35 @@ def test_a_loss_of_sigmoids_is_mentioned(tmp_path):
     for loss, mentioned in (("sigmoid", True), ("softmax", False)):
         config = {"config": {"loss": loss}, "data": {"class_names": ["a"] * 3}}
         (folder / "config.json").write_text(json.dumps(config))
-        found = training.trained(str(folder))
+        found = keras_vit.evaluation.load_trained(str(folder))
         assert ("with a sigmoid" in found.describe()) == mentioned
 
 
 def test_other_activations_are_no_probabilities():
     model = vit(classifier_activation="sigmoid")
     with pytest.raises(ValueError, match="It ends in 'sigmoid'"):
-        training.probabilities(model, np.zeros((1, 3)))
+        keras_vit.evaluation.probabilities(model, np.zeros((1, 3)))
 
 
 def found_for(classes, names=None):
-    return _trained.Trained(vit(classes=classes), 8, 3, "tf", None, names)
+    return trained.Trained(vit(classes=classes), 8, 3, "tf", None, names)
 
 
 def data_of(names):
-    return training.Data("set", tuple(names), 3, None, 0, 1)
+    return keras_vit.data.ImageDataset("set", tuple(names), 3, None, 0, 1)
 
 
 def test_classes_are_matched_by_name():
     with pytest.warns(UserWarning, match="0 is 'x', 1 is 'y', and so on"):
-        places, names = training.places_of(found_for(3), data_of("xyz"))
+        places, names = keras_vit.evaluation.match_class_names(
+            found_for(3), data_of("xyz")
+        )
     assert places.tolist() == [0, 1, 2] and names == ("x", "y", "z")
     known = found_for(3, ("a", "b", "c"))
-    places, names = training.places_of(known, data_of("ca"))
+    places, names = keras_vit.evaluation.match_class_names(known, data_of("ca"))
     assert places.tolist() == [2, 0] and names == ("a", "b", "c")
     with pytest.raises(ValueError, match="1 of the 3 classes .*: 'x'. Name"):
-        training.places_of(known, data_of("abx"))
+        keras_vit.evaluation.match_class_names(known, data_of("abx"))
 
 
 @pytest.mark.backends("torch")
@@ -157,62 +160,72 @@ def test_the_order_of_unnamed_classes_is_known_of_imagenet_alone():
     ids = [f"n{i:08}" for i in range(3)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        places, _ = training.places_of(found_for(3), data_of(ids))
+        places, _ = keras_vit.evaluation.match_class_names(
+            found_for(3), data_of(ids)
+        )
         known = found_for(3, ("x", "y", "z"))
-        training.places_of(known, data_of("xyz"))
+        keras_vit.evaluation.match_class_names(known, data_of("xyz"))
     assert places.tolist() == [0, 1, 2]
     with pytest.warns(UserWarning, match="0 is 'n00000002'"):
-        training.places_of(found_for(3), data_of(ids[::-1]))
+        keras_vit.evaluation.match_class_names(found_for(3), data_of(ids[::-1]))
 
 
 def test_numbers_of_classes_that_do_not_fit():
     with pytest.raises(ValueError, match="has 4 classes, and 'set' has 3. One"):
-        training.places_of(found_for(4), data_of("abc"))
+        keras_vit.evaluation.match_class_names(found_for(4), data_of("abc"))
     with pytest.raises(ValueError, match="These are ImageNet-21k's"):
-        training.places_of(found_for(21843), data_of("abc"))
+        keras_vit.evaluation.match_class_names(found_for(21843), data_of("abc"))
     with pytest.raises(ValueError, match="has 5 classes.*Evaluate it on"):
-        training.places_of(found_for(5), data_of("abc"))
+        keras_vit.evaluation.match_class_names(found_for(5), data_of("abc"))
 
 
 def test_ids_of_imagenet_are_places(monkeypatch):
     """A folder of some of the 1000 classes, as ImageNet-A's and -R's are."""
     pairs = [(f"n{i:08}", f"name {i}") for i in range(1000)]
-    monkeypatch.setattr(_trained.imagenet, "imagenet_labels", lambda: pairs)
+    monkeypatch.setattr(trained.imagenet, "imagenet_labels", lambda: pairs)
     data = data_of(["n00000007", "n00000003"])
-    places, names = training.places_of(found_for(1000), data)
+    places, names = keras_vit.evaluation.match_class_names(
+        found_for(1000), data
+    )
     assert places.tolist() == [7, 3] and len(names) == 1000
 
 
 def test_channels():
     data = data_of("ab")
-    grey = _trained.Trained(vit(input_shape=(8, 8, 1)), 8, 1, "tf")
-    assert training.fitted(data, grey).channels == 1
+    grey = trained.Trained(vit(input_shape=(8, 8, 1)), 8, 1, "tf")
+    assert keras_vit.evaluation.fitted(data, grey).channels == 1
     with pytest.raises(ValueError, match="1 or 3 channels. The model takes 4"):
-        training.fitted(data, _trained.Trained(None, 8, 4, "tf"))
+        keras_vit.evaluation.fitted(data, trained.Trained(None, 8, 4, "tf"))
     with pytest.raises(ValueError, match="Digits are grey"):
-        training.fitted(training.find_data("digits"), found_for(3))
+        keras_vit.evaluation.fitted(
+            keras_vit.data.load_dataset("digits"), found_for(3)
+        )
 
 
 @pytest.mark.backends("torch")
 def test_a_folder_of_photos_that_is_called_digits():
-    folder = training.Data("digits", ("a", "b"), 3, None, 0, 1)
+    folder = keras_vit.data.ImageDataset("digits", ("a", "b"), 3, None, 0, 1)
     model = found_for(2)
-    assert training.fitted(folder, model).channels == 3
+    assert keras_vit.evaluation.fitted(folder, model).channels == 3
     assert model.reading(folder, 4)["protocol"] == "vit_jax"
 
 
 def test_outputs_of_every_image_once():
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
     model = vit(input_shape=(8, 8, 1), include_top=False, pooling="gap")
     options = {"image_size": 8, "batch_size": 100}
-    found, labels = training.outputs(model, data.test(**options), 359)
+    found, labels = keras_vit.evaluation.predict_dataset(
+        model, data.test(**options), 359
+    )
     assert found.shape == (359, 16)
     images, expected, _ = data.test(image_size=8, batch_size=359)[0]
     assert np.array_equal(labels, expected)
     np.testing.assert_allclose(
         found, model.predict(images, verbose=0), atol=1e-5
     )
-    some, labels = training.outputs(model, data.test(**options), 359, 130)
+    some, labels = keras_vit.evaluation.predict_dataset(
+        model, data.test(**options), 359, 130
+    )
     np.testing.assert_allclose(some, found[:130], atol=1e-6)
     assert len(labels) == 130
 
@@ -225,30 +238,30 @@ def test_images_of_weight_0_are_left_out():
         (images[:2], np.array([7, 8]), np.array([0.0, 1.5])),
         (images[2:], np.array([9, 0]), np.array([1.5, 0.0])),
     ]
-    found, labels = training.outputs(model, batches, 4)
+    found, labels = keras_vit.evaluation.predict_dataset(model, batches, 4)
     assert labels.tolist() == [8, 9]
     np.testing.assert_allclose(
         found, model.predict(images[1:3], verbose=0), atol=1e-5
     )
     with pytest.raises(ValueError, match="no image to look at"):
-        training.outputs(model, [], 0)
+        keras_vit.evaluation.predict_dataset(model, [], 0)
 
 
 def test_parts_in_order():
-    data = training.find_data("digits", holdout=0.1)
+    data = keras_vit.data.load_dataset("digits", holdout=0.1)
     options = {"image_size": 8, "batch_size": 64}
     for part in ("train", "dev", "test"):
         weights = sum(np.sum(w > 0) for _, _, w in data.once(part, **options))
         assert weights == getattr(data, f"num_{part}")
-    empty = training.find_data("digits")
+    empty = keras_vit.data.load_dataset("digits")
     with pytest.raises(ValueError, match="'digits' has no dev images"):
         empty.once("dev", **options)
 
 
 def test_the_path_of_a_bad_image():
     tf = pytest.importorskip("tensorflow")
-    from keras_vit.training import _outputs
-    from keras_vit.training._tf_batches import named_errors
+    from keras_vit.data._pipeline import named_errors
+    from keras_vit.evaluation import predict
 
     images = tf.data.Dataset.from_tensors((0, "bad/one.png", b"no image", 0))
     batches = named_errors(
@@ -256,11 +269,11 @@ def test_the_path_of_a_bad_image():
         lambda _, name, content, y: tf.io.decode_png(content)[0, 0, 0],
     )
     with pytest.raises(ValueError, match="cannot be read: 'bad/one.png'. Rem"):
-        list(_outputs._named(batches))
+        list(predict._named(batches))
 
     def failing():
         yield 1
         raise ValueError("something else")
 
     with pytest.raises(ValueError, match="something else"):
-        list(_outputs._named(failing()))
+        list(predict._named(failing()))

@@ -4,9 +4,8 @@ import types
 import numpy as np
 import pytest
 
-from keras_vit import training
-from keras_vit.training import _vtab
-from keras_vit.training import _vtab_tasks
+import keras_vit
+from keras_vit.data import vtab
 from tests.training.mocked import mocked
 
 pytestmark = pytest.mark.backends("tensorflow")
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.backends("tensorflow")
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
 
-TASKS = training.VTAB_TASKS
+TASKS = keras_vit.data.VTAB_TASKS
 # The published sizes: train, validation, test; and what VTAB makes of them.
 SIZES = {
     "caltech101": {"train": 3_029, "test": 6_084},
@@ -66,7 +65,7 @@ EXPECTED = {
 def test_nineteen_tasks_in_three_groups():
     groups = collections.Counter(task.group for task in TASKS.values())
     assert groups == {"natural": 7, "specialized": 4, "structured": 8}
-    assert tuple(groups) == training.VTAB_GROUPS
+    assert tuple(groups) == keras_vit.data.VTAB_GROUPS
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -76,7 +75,7 @@ def test_splits(name):
         split: types.SimpleNamespace(num_examples=count)
         for split, count in SIZES[task.tfds].items()
     }
-    parts = _vtab.parts_of(task, splits)
+    parts = vtab.parts_of(task, splits)
     first_val, first_test, num_test = EXPECTED[name]
     assert parts["train"] == ("train", range(800))
     assert parts["val"][1] == range(first_val, first_val + 200)
@@ -125,10 +124,10 @@ def test_labels_of_real_features(name, tmp_path):
     """Of random records with TFDS's features, as VTAB defines them."""
     task = TASKS[name]
     kinds = tfds.builder(task.tfds, data_dir=tmp_path).info.features
-    if task.label is _vtab_tasks.label:
+    if task.label is vtab.label:
         assert kinds["label"].num_classes == task.classes
     with mocked(tmp_path, {task.tfds: SIZES[task.tfds]}, num_examples=5):
-        data = training.vtab_data(name)
+        data = keras_vit.data.load_vtab(name)
         assert data.num_train == 1000 and data.num_test == EXPECTED[name][2]
         options = dict(image_size=16, batch_size=5, protocol="whole")
         images, labels, _ = next(iter(data.test(**options)))
@@ -210,18 +209,18 @@ def test_labels_are_divided_evenly():
 
 def test_dsprites_are_white_on_black():
     pixels = np.random.default_rng(0).integers(0, 2, (8, 8, 1)).astype("uint8")
-    encoded = _vtab._scaled(255, tf.io.encode_png(pixels))
+    encoded = vtab._scaled(255, tf.io.encode_png(pixels))
     assert np.array_equal(tf.io.decode_png(encoded), 255 * pixels)
 
 
 def test_validation_and_mistakes(tmp_path):
     with mocked(tmp_path, {"dtd": SIZES["dtd"]}):
-        data = training.vtab_data("dtd", validate=True)
+        data = keras_vit.data.load_vtab("dtd", validate=True)
         assert (data.num_train, data.num_test) == (800, 200)
     with pytest.raises(ValueError, match="no VTAB task 'dt'.*caltech101"):
-        training.vtab_data("dt")
+        keras_vit.data.load_vtab("dt")
     with pytest.raises(ValueError, match="must have a split 'validation'"):
-        _vtab.parts_of(
+        vtab.parts_of(
             TASKS["dtd"], {"train": types.SimpleNamespace(num_examples=9)}
         )
 
@@ -229,7 +228,7 @@ def test_validation_and_mistakes(tmp_path):
 def test_what_is_downloaded_by_hand_says_how(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     with pytest.raises(ValueError) as error:
-        training.vtab_data("resisc45")
+        keras_vit.data.load_vtab("resisc45")
     assert "by hand, into" in str(error.value)
     assert str(tmp_path / "downloads" / "manual") in str(error.value)
     assert "OneDrive" in str(error.value) and "\n" not in str(error.value)

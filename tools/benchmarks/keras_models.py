@@ -79,7 +79,7 @@ def runs(build, size, batch, what, dtype, jit_compile="auto", direct=False):
         return lambda times: [once(images) for _ in range(times)]
     SGD = keras.optimizers.SGD
     if build is keras_vit_sgd:
-        from keras_vit.training import SGD
+        from keras_vit.optimizers import SGD
     model.compile(
         SGD(1e-3, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -90,7 +90,7 @@ def _tune(paths):
     import keras_vit
     from keras_vit import training
 
-    data = training.find_data("digits")
+    data = keras_vit.data.load_dataset("digits")
     source = data.source
     train = source.parts["train"]
     test = source.parts["test"]
@@ -105,12 +105,12 @@ def _tune(paths):
         )
 
     def rate(peak):
-        return training.warmup_cosine(peak, TUNING, 0.1)
+        return keras_vit.schedules.warmup_cosine(peak, TUNING, 0.1)
 
     for peak in RATES:
         # One model, whose step is compiled once.
         model = build(None)
-        optimizer = training.AdamW(
+        optimizer = keras_vit.optimizers.AdamW(
             rate(peak), 0.05, convention="optax", decay_kernels_only=True
         )
         model.compile(
@@ -146,8 +146,8 @@ def _tune(paths):
 
 
 def _batches(source, chosen, seed):
-    from keras_vit.training import Batches
-    from keras_vit.training import train_batches
+    from keras_vit.data import Batches
+    from keras_vit.data import train_batches
 
     rules = Batches(8, BATCH, seed=seed)
     return train_batches(source.images[chosen], source.labels[chosen], rules)

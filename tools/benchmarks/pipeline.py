@@ -11,6 +11,9 @@ import sys
 import tempfile
 import time
 
+import keras_vit
+from keras_vit.data import rand_augment
+
 SIZE = 224
 LEVEL = "medium1"
 # Name, kind, and how many images to time: Keras core's takes long.
@@ -72,9 +75,7 @@ def _measure(kind, images, folder):
     if kind in ("ours", "keras_cv", "keras"):
         batches = _alone(kind)
     else:
-        from keras_vit import training
-
-        data = training.find_data(folder)
+        data = keras_vit.data.load_dataset(folder)
         batches = data.train(
             image_size=SIZE, batch_size=16, protocol="vit_jax", augment=kind
         )
@@ -98,9 +99,7 @@ def _alone(kind):
     pixels = rng.integers(0, 256, (64, SIZE, SIZE, 3)).astype(np.uint8)
     images = tf.data.Dataset.from_tensor_slices(pixels).repeat()
     if kind == "ours":
-        from keras_vit.training import randaugment
-
-        augment = randaugment(LEVEL, SIZE)
+        augment = rand_augment(LEVEL, SIZE)
         images = images.enumerate().map(
             lambda i, x: augment(x, tf.stack([0, i])),
             num_parallel_calls=tf.data.AUTOTUNE,

@@ -1,0 +1,18 @@
+"""Image data sets as `tf.data` pipelines, on every backend.
+
+TensorFlow is imported when a pipeline is built, not with this package.
+"""
+
+from keras_vit.data._pipeline import bad_label as bad_label
+from keras_vit.data._pipeline import unreadable as unreadable
+from keras_vit.data.dataset import ImageDataset as ImageDataset
+from keras_vit.data.digits import train_batches as train_batches
+from keras_vit.data.folders import load_files as load_files
+from keras_vit.data.folders import load_thumbnail as load_thumbnail
+from keras_vit.data.loading import load_dataset as load_dataset
+from keras_vit.data.protocols import PROTOCOLS as PROTOCOLS
+from keras_vit.data.randaugment import AUGREG as AUGREG
+from keras_vit.data.randaugment import rand_augment as rand_augment
+from keras_vit.data.vtab import VTAB_GROUPS as VTAB_GROUPS
+from keras_vit.data.vtab import VTAB_TASKS as VTAB_TASKS
+from keras_vit.data.vtab import load_vtab as load_vtab

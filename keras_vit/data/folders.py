@@ -1,0 +1,423 @@
+"""Data sets that are folders of image files, with one sub-folder a class."""
+
+import collections
+import concurrent.futures
+import filecmp
+import functools
+import os
+import pathlib
+import re
+
+import numpy as np
+
+from keras_vit._program import printable
+from keras_vit._warnings import warn
+from keras_vit.data._decode import decode
+from keras_vit.data._decode import tensorflow
+from keras_vit.data._image_headers import fault_of_ends
+from keras_vit.data._pipeline import Source
+from keras_vit.data._pipeline import shuffled
+from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.splits import split_by_path
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+# Formats that are left out, and said to be.
+_OTHERS = (
+    *(".jpe", ".jfif", ".webp", ".tif", ".tiff", ".heic", ".heif", ".avif"),
+    *(".jp2", ".jxl", ".ppm", ".pgm", ".tga"),
+)
+_SHOWN = 3
+_DRAWN_SIDE = 512
+
+
+def image_files(root):
+    """Finds what is named like an image in a folder and those in it.
+
+    Returns:
+        Sorted paths, and those of what is left out: images of other formats,
+        and links that lead nowhere.
+    """
+    images, others = [], []
+    for path in sorted(root.rglob("*")):
+        ending = path.suffix.lower()
+        if path.name.startswith(".") or ending not in (*ENDINGS, *_OTHERS):
+            continue
+        if path.is_file():
+            (images if ending in ENDINGS else others).append(path)
+        elif path.is_symlink() and not path.exists():
+            others.append(path)
+    return images, others
+
+
+def warn_of_others(paths):
+    """Warns of what `image_files` left out."""
+    if paths:
+        warn(
+            f"{len(paths)} files are left out: {_some(list(map(str, paths)))}. "
+            "Links must lead to a file, and images be JPEG, PNG, BMP or GIF, "
+            f"with a name that ends in {', '.join(ENDINGS)}: convert them.",
+        )
+
+
+def load_thumbnail(path):
+    """Returns an image file as an array of values in [0, 1], to be drawn.
+
+    Of a photo, which would be hundreds of megabytes, not every pixel.
+    """
+    pixels = decode(tensorflow().io.read_file(os.fsencode(path)), 3)
+    step = -(-max(pixels.shape) // _DRAWN_SIDE)
+    return pixels[::step, ::step].numpy() / 255
+
+
+def good_images(paths, skip):
+    """Separates what can be read from what cannot.
+
+    Args:
+        paths: List of paths.
+        skip: Boolean. Whether to decode every image, and to warn of the bad
+            ones. Otherwise both ends of every file are looked at, those whose
+            end is missing are decoded, and the first bad file is an error.
+
+    Returns:
+        A set of good paths and a list of bad ones.
+    """
+    if not skip:
+        for path in paths:
+            if fault := _fault(path, thorough=False):
+                raise ValueError(
+                    f"{str(path)!r} {fault} Remove it or convert it, or use "
+                    "--skip-bad-images, which leaves out all such files."
+                )
+        return set(paths), []
+    # Decoding leaves Python's lock alone.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        faults = list(pool.map(_fault, paths))
+    bad = [
+        f"{path} {fault}"
+        for path, fault in zip(paths, faults, strict=True)
+        if fault
+    ]
+    if bad:
+        warn(
+            f"{len(bad)} of {len(paths)} images cannot be used and are "
+            f"skipped: {_some(bad)}",
+        )
+    good = {p for p, fault in zip(paths, faults, strict=True) if not fault}
+    return good, bad
+
+
+def warn_of_duplicates(files, root, depth):
+    """Warns of equal files of one name in two classes, or in train and test.
+
+    Only files of the same name and size are read, and only until they differ.
+
+    Args:
+        files: List of `(path, label)`.
+        root: Path that their names are shown from.
+        depth: Integer. How many folders below it tell part and class.
+    """
+    named = collections.defaultdict(list)
+    for path, _ in files:
+        named[path.name.lower()].append(path)
+    found = []
+    for paths in named.values():
+        for group in _equal(paths) if len(paths) > 1 else ():
+            shown = [path.relative_to(root) for path in group]
+            if len({path.parts[:depth] for path in shown}) > 1:
+                found.append(" and ".join(map(str, shown[:2])))
+    if found:
+        warn(
+            "Equal files are in two classes, or in train and test: "
+            f"{_some(found)}. Remove one of each pair: the accuracy would be "
+            "wrong.",
+        )
+
+
+def _equal(paths):
+    """Returns groups of two or more files with the same content."""
+    sizes = collections.defaultdict(list)
+    for path in paths:
+        sizes[path.stat().st_size].append(path)
+    groups = []
+    for same_size in sizes.values():
+        same = []
+        for path in same_size:
+            for group in same:
+                if filecmp.cmp(path, group[0], shallow=False):
+                    group.append(path)
+                    break
+            else:
+                same.append([path])
+        groups += [group for group in same if len(group) > 1]
+    filecmp.clear_cache()
+    return groups
+
+
+def _some(names):
+    more = len(names) - _SHOWN
+    return "; ".join(names[:_SHOWN]) + (
+        f"; and {more} more" if more > 0 else ""
+    )
+
+
+def _fault(path, thorough=True):
+    """What is wrong with a file, or None; one that seems whole is decoded
+    only to be thorough."""
+    fault, has_end = fault_of_ends(path)
+    if fault or (has_end and not thorough):
+        return fault
+    tf = tensorflow()
+    try:
+        decode(tf.io.read_file(os.fsencode(path)), 3)
+    except tf.errors.OpError as error:
+        reason = re.sub(r"^{{.*?}} | \[Op:.*", "", str(error.message))
+        return f"cannot be decoded: {reason.splitlines()[0][:80].rstrip('. ')}."
+    return None
+
+
+_LAYOUTS = (
+    "Expected FOLDER/train/CLASS/* with FOLDER/test/CLASS/* (or val), or "
+    "FOLDER/CLASS/*."
+)
+_MAX_CLASSES = 5
+_TESTS = ("test", "val", "valid", "validation")  # the first that is there
+
+
+def folder(name, holdout=0.0, skip_bad_images=False):
+    """Returns the `ImageDataset` of a folder of images.
+
+    Raises:
+        ValueError: if the folder has another layout, a class without images
+            or, unless they are skipped, a file that is no image.
+    """
+    root = pathlib.Path(name).expanduser()
+    if not root.is_dir():
+        raise ValueError(f"--dataset {name!r} is a file. {_LAYOUTS}")
+    train, test = _train_and_test(root)
+    whole = train is None
+    least = 2 if whole or holdout else 1
+    roots = [(root, least)] if whole else [(train, least), (test, 1)]
+    parts, skipped = [], []
+    for place, at_least in roots:
+        files, classes, bad = _images(place, at_least, skip_bad_images)
+        parts.append((files, classes))
+        skipped += bad
+    _raise_unless_same(roots, parts)
+    files = [file for part, _ in parts for file in part]
+    warn_of_duplicates(files, root, depth=1 if whole else 2)
+    labels = np.array([label for _, label in files], "int32")
+    # Relative to the folder of the classes, so that it can be moved.
+    top = root if whole else train
+    if whole:
+        names = [path.relative_to(top) for path, _ in files]
+        train, test = split_by_path(names, labels)
+        _warn_of_untested(root, np.array(parts[0][1]), labels[test])
+    else:
+        train, test = np.split(np.arange(len(files)), [len(parts[0][0])])
+    names = [files[i][0].relative_to(top) for i in train]
+    kept, dev = split_by_path(names, labels[train], holdout, "validation")
+    train, dev = train[kept], train[dev]
+    paths = np.array([os.fsencode(path) for path, _ in files])
+    index = {"train": train, "dev": dev, "test": test}
+    lists = {part: (paths[i], labels[i]) for part, i in index.items()}
+    return ImageDataset(
+        name=root.resolve().name,
+        class_names=tuple(parts[0][1]),
+        channels=3,
+        image_size=None,
+        num_train=len(train),
+        num_test=len(test),
+        num_dev=len(dev),
+        num_skipped=len(skipped),
+        num_unread=0 if skip_bad_images else len(files),
+        source=Source(
+            endless=functools.partial(_endless, *lists["train"]),
+            once=functools.partial(_once, lists),
+            read=lambda path: tensorflow().io.read_file(path),
+        ),
+    )
+
+
+def load_files(paths, skip_bad_images=False):
+    """Returns a `ImageDataset` of image files without labels, and their paths.
+
+    Args:
+        paths: Paths of files, and of folders that are searched for images.
+        skip_bad_images: As in `load_dataset`.
+
+    Raises:
+        ValueError: if there is none, or one is no image.
+        FileNotFoundError: if there is no such file.
+    """
+    files = []
+    for path in (pathlib.Path(p).expanduser() for p in paths):
+        if not path.exists():
+            raise FileNotFoundError(
+                f"There is no file or folder {str(path)!r}."
+            )
+        found, others = image_files(path) if path.is_dir() else ([path], [])
+        warn_of_others(others)
+        files += found
+    files = list(dict.fromkeys(files))
+    good, bad = good_images(files, skip_bad_images)
+    files = [path for path in files if path in good]
+    if not files:
+        raise ValueError(
+            f"There is no image in {', '.join(map(repr, map(str, paths)))}. "
+            f"Images end in {', '.join(ENDINGS)}."
+        )
+    columns = (
+        np.array([os.fsencode(path) for path in files]),
+        np.zeros(len(files), "int32"),
+    )
+    data = ImageDataset(
+        name="files",
+        class_names=(),
+        channels=3,
+        image_size=None,
+        num_train=0,
+        num_test=len(files),
+        num_skipped=len(bad),
+        source=Source(
+            endless=None,
+            once=functools.partial(_once, {"test": columns}),
+            read=lambda path: tensorflow().io.read_file(path),
+        ),
+    )
+    return data, files
+
+
+def _endless(paths, labels, rules):
+    tf = tensorflow()
+    paths, labels = tf.constant(paths), tf.constant(labels)
+
+    def look_up(position, index):
+        path = paths[index]
+        return position, path, path, labels[index]
+
+    return shuffled(len(paths), rules).map(look_up)
+
+
+def _once(lists, part, own):
+    tf = tensorflow()
+    paths, labels = (column[own.start : own.stop] for column in lists[part])
+    # A host may have none: then the dtype is not to be guessed.
+    paths = tf.constant(paths.tolist(), tf.string)
+    columns = (np.arange(len(own)), paths, paths, labels)
+    return tf.data.Dataset.from_tensor_slices(columns)
+
+
+def _train_and_test(root):
+    """Returns the folders of the parts, or None twice if there are classes.
+
+    timm and torchvision call the second "val".
+    """
+    folders = {path.name.lower(): path for path in sorted(_folders(root))}
+    train = folders.pop("train", None)
+    tests = [folders.pop(name) for name in _TESTS if name in folders]
+    if train and tests:
+        unused = [path.name for path in (*tests[1:], *folders.values())]
+        if unused:
+            warn(
+                f"{str(root)!r}: {train.name}/ is trained on and measured on "
+                f"{tests[0].name}/; not used: {', '.join(sorted(unused))}.",
+            )
+        return train, tests[0]
+    if (train or tests) and not folders:
+        missing = "test" if train else "train"
+        raise ValueError(f"{str(root)!r} has no folder {missing!r}. {_LAYOUTS}")
+    return None, None
+
+
+def _warn_if_deeper(root, found):
+    """Says it if no class has an image of its own, but in folders in it."""
+    if any(
+        path.parent == root / name
+        for name, paths in found.items()
+        for path in paths
+    ):
+        return
+    inner = {
+        path.relative_to(root / name).parts[0]
+        for name, paths in found.items()
+        for path in paths
+    }
+    if len(inner) > 1:
+        warn(
+            f"{str(root)!r}: the classes are {', '.join(sorted(found))}, and "
+            "all their images lie in folders within them: "
+            f"{', '.join(sorted(inner)[:6])}. If these are the classes, give "
+            f"{str(root / min(found))!r} or such.",
+        )
+
+
+def _images(root, at_least, skip_bad_images):
+    """Returns sorted `(path, label)`, the names of classes, and bad files."""
+    classes = sorted(path.name for path in _folders(root))
+    if not classes:
+        raise ValueError(f"{str(root)!r} has no class sub-folder. {_LAYOUTS}")
+    for name in classes:
+        if printable(name) != name:
+            raise ValueError(
+                f"The class folder {str(root / name)!r} has a name that is no "
+                "text (UTF-8): rename it."
+            )
+    if len(classes) == 1:
+        raise ValueError(
+            f"{str(root)!r} has only one class, {classes[0]!r}: there is "
+            f"nothing to tell apart. {_LAYOUTS}"
+        )
+    found, others = {}, []
+    for name in classes:
+        found[name], more = image_files(root / name)
+        others += more
+    warn_of_others(others)
+    _warn_if_deeper(root, found)
+    good, bad = good_images(
+        [path for paths in found.values() for path in paths], skip_bad_images
+    )
+    files = []
+    for label, (name, paths) in enumerate(found.items()):
+        members = [path for path in paths if path in good]
+        if len(members) < at_least:
+            unread = len(paths) - len(members)
+            raise ValueError(
+                f"The class folder {str(root / name)!r} has {len(members)} "
+                "images (.jpg, .jpeg, .png, .bmp, .gif), and needs "
+                f"{at_least} or more."
+                + (f" {unread} more cannot be read." if unread else "")
+            )
+        files += [(path, label) for path in members]
+    return files, classes, bad
+
+
+def _warn_of_untested(root, classes, test_labels):
+    """Warns of classes that are so small that none of their images are test
+    images."""
+    missing = np.setdiff1d(np.arange(len(classes)), test_labels)
+    if len(missing):
+        shown = ", ".join(classes[missing[:_MAX_CLASSES]])
+        shown += ", ..." if len(missing) > _MAX_CLASSES else ""
+        warn(
+            f"{str(root)!r}: {len(missing)} of {len(classes)} classes have no "
+            f"image in the test set, and so no accuracy of their own: {shown}. "
+            "The test set is about a fifth of the images, chosen by their "
+            "names. Add images, or make the folders train/ and test/ yourself.",
+        )
+
+
+def _raise_unless_same(roots, parts):
+    first, last = parts[0][1], parts[-1][1]
+    if first != last:
+        differing = ", ".join(sorted(set(first) ^ set(last)))
+        names = " and ".join(f"{str(root)!r}" for root, _ in roots)
+        raise ValueError(
+            f"{names} must have the same class folders. "
+            f"Only in one of them: {differing}."
+        )
+
+
+def _folders(root):
+    for path in root.iterdir():
+        if path.is_dir() and not path.name.startswith((".", "__MACOSX")):
+            yield path

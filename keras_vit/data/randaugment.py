@@ -1,0 +1,309 @@
+"""RandAugment as "How to train your ViT?" used it, and AugReg's levels.
+
+The definition is that of the TPU code of RandAugment
+(https://arxiv.org/abs/1909.13719), which big_vision took over: 16 operations
+on uint8 images, each with one magnitude of 0 to 10 (or more), signs drawn at
+random, grey where nothing comes from. Three of them are keras-cv's, exactly:
+`AutoContrast`, `Posterization` and `Solarization`. The others differ:
+`Equalization` leaves out the rarest value where the definition leaves out the
+highest, those for colour and sharpness do not round on the way and take no
+factor above 1, and those that move or cut draw from a generator of their own,
+so that an image's augmentation would not follow from its position in the run.
+
+keras-cv is imported here and nowhere else, when it is needed.
+"""
+
+import functools
+import math
+
+import numpy as np
+
+from keras_vit._program import require
+from keras_vit.data._decode import tensorflow
+
+# Level: operations an image, their magnitude, and the p of mixup's Beta(p, p)
+# that belongs to it. ("How to train your ViT?", big_vision/configs)
+_PUBLISHED = {
+    "none": (0, 0, 0.0),
+    "light1": (2, 0, 0.0),
+    "light2": (2, 10, 0.2),
+    "medium1": (2, 15, 0.2),
+    "medium2": (2, 15, 0.5),
+    "strong1": (2, 20, 0.5),
+    "strong2": (2, 20, 0.8),
+}
+SCALED = "-scaled"
+# The published code cuts out and translates by a fixed number of pixels,
+# whatever the size of the image. That suits the 224 pixels of AugReg, but 100
+# pixels are more than the whole of a CIFAR image. The "-scaled" levels are not
+# published: they scale both numbers with the size of the image.
+AUGREG = _PUBLISHED | {
+    f"{name}{SCALED}": numbers
+    for name, numbers in _PUBLISHED.items()
+    if numbers[1] > 0
+}
+GREY = 128
+PUBLISHED_SIZE = 224
+CUTOUT, TRANSLATE = 40, 100
+
+
+def rand_augment(level, size):
+    """Returns a function of an image and a seed that augments the image.
+
+    Args:
+        level: Key of `AUGREG`.
+        size: Integer. Height and width of the images.
+
+    Returns:
+        A function of a uint8 tensor of shape `(size, size, 3)` and of a seed,
+        an integer tensor of shape `(2,)`; it returns a tensor like the first.
+        Only the operations that are drawn are computed.
+    """
+    tf = tensorflow()
+    count, magnitude, _ = AUGREG[level]
+    known = []
+    if count:
+        scaled = level.endswith(SCALED)
+        known = list(operations(magnitude, size, scaled).values())
+    split = tf.random.experimental.stateless_split
+
+    def one_of_them(image, seed):
+        which, seed = tf.unstack(split(seed, 2))
+        drawn = tf.random.stateless_uniform((), which, 0, len(known), tf.int32)
+        branches = [lambda f=f: f(image, seed) for f in known]
+        image = tf.switch_case(drawn, branches)
+        return tf.ensure_shape(image, (size, size, 3))
+
+    def augment(image, seed):
+        if count:
+            for one in tf.unstack(split(seed, count)):
+                image = one_of_them(image, one)
+        return image
+
+    return augment
+
+
+def operations(magnitude, size, scaled=False):
+    """Returns the 16 operations by name, as functions of image and seed.
+
+    Args:
+        magnitude: Number, 10 for the strongest that was meant.
+        size: Integer. Height and width of the images.
+        scaled: Boolean. Whether cutout and translation scale with `size`, from
+            the published numbers of pixels at 224.
+    """
+    level = magnitude / 10
+    scale = size / PUBLISHED_SIZE if scaled else 1
+    enhance = level * 1.8 + 0.1
+    return {
+        **_of_keras_cv(level),
+        **_of_points(level),
+        "Color": lambda x, seed: _blend(_grey(x), x, enhance),
+        "Contrast": lambda x, seed: _blend(_flat(size), x, enhance),
+        "Brightness": lambda x, seed: _blend(0, x, enhance),
+        "Sharpness": lambda x, seed: _blend(_smooth(x), x, enhance),
+        **_of_places(level, size, scale),
+    }
+
+
+def _of_keras_cv(level):
+    layers = require("keras_cv.layers")
+    tf = tensorflow()
+    exact = {"value_range": (0, 255), "dtype": "float32"}
+    contrast = layers.AutoContrast(**exact)
+    # No bit at all, which is what 0 asks for, would be black; TensorFlow's
+    # shift, of which the definition is made, leaves one.
+    bits = min(max(1, int(level * 4)), 8)
+    posterize = layers.Posterization(bits=bits, **exact)
+    solarize = layers.Solarization(**exact)
+    # The published code compares uint8 pixels with this integer, which
+    # TensorFlow converts to uint8: thresholds of 256 and 512 (magnitudes 10
+    # and 20) become 0, which inverts every pixel, and 384 becomes 128.
+    threshold = float(int(level * 256) % 256)
+
+    def autocontrast(x, seed):
+        # It depends on an image's lowest and highest values alone: applied to
+        # all values between them it gives a table, in less time.
+        low, high = (
+            tf.cast(end(x, (0, 1)), tf.float32)
+            for end in (tf.reduce_min, tf.reduce_max)
+        )
+        every = tf.range(256, dtype=tf.float32)[:, None]
+        every = tf.maximum(tf.minimum(every, high), low)[None, :, None]
+        table = contrast.augment_images(every)[0, :, 0]
+        return _look_up(_uint8(tf.transpose(table)), _values(x))
+
+    def posterized(x, seed):
+        return _uint8(posterize.augment_image(tf.cast(x, "float32")))
+
+    def solarized(x, seed):
+        amounts = {"additions": 0.0, "thresholds": threshold}
+        return _uint8(solarize.augment_images(tf.cast(x, "float32"), amounts))
+
+    return {
+        "AutoContrast": autocontrast,
+        "Posterize": posterized,
+        "Solarize": solarized,
+    }
+
+
+def _of_points(level):
+    """Operations that change values, each pixel for itself."""
+    tf = tensorflow()
+    most = min(int(level * 110), 255)
+
+    def solarize_add(x, seed):
+        # In uint8 throughout: a sum over 255 comes round again, and a product
+        # is many times faster than a choice.
+        dark = tf.cast(x < GREY, tf.uint8)
+        return x + dark * (tf.minimum(x, 255 - most) + most - x)
+
+    return {
+        "Equalize": lambda x, seed: _equalize(x),
+        "Invert": lambda x, seed: 255 - x,
+        "SolarizeAdd": solarize_add,
+    }
+
+
+def _of_places(level, size, scale):
+    """Operations that move pixels, to a side that is drawn."""
+    side = int(level * CUTOUT * scale)
+    moves = {
+        name: _move(functools.partial(matrix, level, scale), size)
+        for name, matrix in _MATRICES.items()
+    }
+    return {**moves, "Cutout": lambda x, seed: _cutout(x, seed, side, size)}
+
+
+def _rotation(level, scale, sign, middle):
+    turn = sign * math.radians(level * 30)
+    cos, sin = math.cos(turn), math.sin(turn)
+    right, down = middle * (1 - cos + sin), middle * (1 - sin - cos)
+    return (cos, -sin, right), (sin, cos, down)
+
+
+# What comes to (x, y) is what was at `matrix @ (x, y, 1)`.
+_MATRICES = {
+    "Rotate": _rotation,
+    "ShearX": lambda level, scale, sign, middle: (
+        (1, sign * level * 0.3, 0),
+        (0, 1, 0),
+    ),
+    "ShearY": lambda level, scale, sign, middle: (
+        (1, 0, 0),
+        (sign * level * 0.3, 1, 0),
+    ),
+    "TranslateX": lambda level, scale, sign, middle: (
+        (1, 0, sign * level * TRANSLATE * scale),
+        (0, 1, 0),
+    ),
+    "TranslateY": lambda level, scale, sign, middle: (
+        (1, 0, 0),
+        (0, 1, sign * level * TRANSLATE * scale),
+    ),
+}
+
+
+def _move(matrix, size):
+    """Reads each pixel at the nearest place, and grey from outside.
+
+    As there are but two ways to go, where pixels come from is known before:
+    a third of the time of `ImageProjectiveTransform`.
+    """
+    tf = tensorflow()
+    y, x = np.indices((size, size))
+    middle, ways = (size - 1) / 2, []
+    for sign in (1, -1):
+        at = np.array(matrix(sign, middle)) @ [
+            x.ravel(),
+            y.ravel(),
+            [1] * x.size,
+        ]
+        at = np.floor(np.abs(at) + 0.5) * np.sign(at)  # halves away from 0
+        inside = ((at >= 0) & (at < size)).all(0)
+        # The pixel behind the last one is grey.
+        ways.append(np.where(inside, at[1] * size + at[0], size * size))
+    ways = tf.constant(np.array(ways), tf.int32)
+
+    def move(image, seed):
+        way = tf.random.stateless_uniform((), seed, 0, 2, tf.int32)
+        grey = tf.fill((1, 3), tf.constant(GREY, tf.uint8))
+        pixels = tf.concat([tf.reshape(image, (-1, 3)), grey], 0)
+        return tf.reshape(tf.gather(pixels, ways[way]), (size, size, 3))
+
+    return move
+
+
+def _cutout(image, seed, side, size):
+    """Greys a square of twice `side`, cut off at the edges."""
+    tf = tensorflow()
+    centre = tf.random.stateless_uniform((2,), seed, 0, size, tf.int32)
+    where = tf.range(size)
+    down, right = (
+        (where >= centre[i] - side) & (where < centre[i] + side)
+        for i in range(2)
+    )
+    square = (down[:, None] & right)[..., None]
+    return tf.where(square, tf.constant(GREY, tf.uint8), image)
+
+
+def _blend(degenerate, image, factor):
+    """0 gives `degenerate`, 1 the image, and more goes on from there."""
+    tf = tensorflow()
+    degenerate = tf.cast(degenerate, tf.float32)
+    image = tf.cast(image, tf.float32)
+    return _uint8(degenerate + factor * (image - degenerate))
+
+
+def _uint8(x):
+    tf = tensorflow()
+    return tf.cast(tf.clip_by_value(x, 0, 255), tf.uint8)
+
+
+def _grey(image):
+    return tensorflow().image.rgb_to_grayscale(image)
+
+
+def _flat(size):
+    # The definition means the image's mean grey, but divides the number of
+    # pixels by 256: that is what the published models have seen.
+    return min(size * size // 256, 255)
+
+
+def _smooth(image):
+    """A weighted mean with the 8 neighbours; the image's edge stays."""
+    tf = tensorflow()
+    x = tf.cast(image, tf.float32)
+    rows = x[:-2] + x[1:-1] + x[2:]
+    square = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
+    smooth = _uint8((square + 4 * x[1:-1, 1:-1]) / 13)
+    middle = tf.concat([image[1:-1, :1], smooth, image[1:-1, -1:]], 1)
+    return tf.concat([image[:1], middle, image[-1:]], 0)
+
+
+def _equalize(image):
+    """Spreads each channel's values, as Pillow does."""
+    tf = tensorflow()
+    values = _values(image)
+    counts = tf.math.bincount(
+        tf.reshape(values, [-1]), minlength=768, maxlength=768
+    )
+    counts = tf.reshape(counts, (3, 256))
+    below = tf.cumsum(counts, axis=1, exclusive=True)
+    highest = tf.reduce_max(image, (0, 1))
+    last = tf.gather(counts, tf.cast(highest, tf.int32), batch_dims=1)
+    step = (tf.reduce_sum(counts, 1) - last)[:, None] // 255
+    table = (below + step // 2) // tf.maximum(step, 1)
+    table = tf.where(step == 0, tf.range(256), tf.minimum(table, 255))
+    return _look_up(tf.cast(table, tf.uint8), values)
+
+
+def _values(image):
+    """Where each value is in a table of 256 for each channel."""
+    tf = tensorflow()
+    return tf.cast(image, tf.int32) + [0, 256, 512]
+
+
+def _look_up(table, values):
+    tf = tensorflow()
+    return tf.gather(tf.reshape(table, [-1]), values)

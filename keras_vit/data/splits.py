@@ -1,0 +1,84 @@
+"""Split the images of a data set into training, validation and test images."""
+
+import hashlib
+import os
+
+import numpy as np
+
+TEST_SHARE = 0.2
+
+
+def split(labels, share=TEST_SHARE, seed=0):
+    """Splits, by default 80 to 20, within every class, always the same way.
+
+    Args:
+        labels: Array of integers. Every class has at least two examples.
+        share: Float. That of the second part; 0 for none.
+        seed: Integer. Another one splits otherwise.
+
+    Returns:
+        Sorted arrays of the training and of the test indices.
+    """
+    labels = np.asarray(labels)
+    if not share:
+        return np.arange(len(labels)), np.empty(0, int)
+    rng = np.random.default_rng(seed)
+    test = []
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        # One or more on either side, whatever the share.
+        count = min(max(1, round(share * len(members))), len(members) - 1)
+        test.append(members[:count])
+    test = np.sort(np.concatenate(test))
+    return np.setdiff1d(np.arange(len(labels)), test), test
+
+
+def split_by_path(paths, labels, share=TEST_SHARE, salt="test"):
+    """Splits files by a hash of their relative paths.
+
+    A file is in the second part if its hash, a number in [0, 1), is below
+    `share`. So a file that is added, removed or renamed moves no other one.
+    There are two exceptions, so that neither part lacks what it needs: the
+    file of each class with the largest hash is in the first part, and the file
+    with the smallest hash of all is in the second. They only matter where all
+    files of a class have a hash below `share` (with n files and a share of
+    0.2, one in 5^n), or no file at all has.
+
+    Args:
+        paths: Relative paths, of which every class has at least one.
+        labels: Array of integers.
+        share: Float. Expected fraction of the second part; 0 for none.
+        salt: String. Another one splits otherwise.
+
+    Returns:
+        Sorted arrays of the indices of both parts. The second is empty only
+        with a share of 0, or where every class has one file.
+    """
+    labels = np.asarray(labels)
+    if not share:
+        return np.arange(len(labels)), np.empty(0, int)
+    hashes = np.array([_hash(path, salt) for path in paths])
+    second = hashes < share
+    # In the order of labels, and within a class of hashes.
+    order = np.lexsort((hashes, labels))
+    is_last = np.append(np.diff(labels[order]) != 0, True)
+    largest = order[is_last]
+    others = np.setdiff1d(order, largest)
+    if len(others):
+        second[others[hashes[others].argmin()]] = True
+    second[largest] = False
+    return np.flatnonzero(~second), np.flatnonzero(second)
+
+
+def _hash(path, salt):
+    """Returns a number in [0, 1) that depends on the path alone."""
+    name = os.fsencode(path.as_posix())
+    digest = hashlib.sha256(salt.encode() + b"\0" + name).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def hold_out(train, labels, share):
+    """Splits training indices once more, into those to train on and dev."""
+    train = np.asarray(train)
+    kept, dev = split(np.asarray(labels)[train], share, seed=1)
+    return train[kept], train[dev]

@@ -1,0 +1,331 @@
+"""Data sets of TensorFlow Datasets."""
+
+import functools
+import math
+
+import numpy as np
+
+from keras_vit._program import require
+from keras_vit.data._decode import tensorflow
+from keras_vit.data._pipeline import FOREVER
+from keras_vit.data._pipeline import Source
+from keras_vit.data._pipeline import check_label
+from keras_vit.data._pipeline import own_rows
+from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.dataset import not_found
+
+SHUFFLE_BUFFER = 50_000  # encoded images, as in the paper's code
+# Parts of a training set of many files that are read side by side.
+LANES = 16
+MANY_FILES = 16
+
+
+def tfds_source(builder, label_name, parts):
+    """Returns the `Source` of a builder.
+
+    Args:
+        builder: A prepared `tfds.core.DatasetBuilder`.
+        label_name: Feature to use as label: one class, or a sequence of them.
+        parts: Dict of "train", "dev" and "test" to `(split, range)`.
+    """
+    label = builder.info.features[label_name]
+    num_classes = getattr(label, "feature", label).num_classes
+    read = functools.partial(_read, builder, label_name, num_classes)
+    options = {}
+    if hasattr(label, "feature"):
+        options["label"] = functools.partial(_set, num_classes)
+    return Source(
+        endless=functools.partial(_endless, builder, read, *parts["train"]),
+        once=functools.partial(_once, read, parts),
+        read=lambda encoded: encoded,
+        **options,
+    )
+
+
+def _endless(builder, read, split, part, rules):
+    """Shuffled images of a training split, whose files are read in order.
+
+    Each lane gives some rows of every batch, from a part of its own of the
+    split. So a host reads the parts of its own rows and no others, where the
+    split has files enough.
+    """
+    tf = tensorflow()
+    files = builder.info.splits[split].num_shards
+    many = files >= MANY_FILES and len(part) >= max(rules.batch_size, LANES)
+    lanes = math.gcd(rules.batch_size, LANES) if many else 1
+    width = rules.batch_size // lanes
+    datasets = []
+    for lane in range(lanes):
+        row = lane * width
+        if row + width <= rules.own.start or row >= rules.own.stop:
+            continue
+        first, last = (len(part) * end // lanes for end in (lane, lane + 1))
+
+        def place(turn, example, row=row):
+            position = turn // width * rules.batch_size + row + turn % width
+            return position, *example
+
+        images = _passes(
+            read(split, part[first:last]),
+            last - first,
+            SHUFFLE_BUFFER // lanes,
+            (rules.seed, lane),
+            rules.start * width,
+        )
+        datasets.append(images.map(place).prefetch(width))
+    turns = tf.data.Dataset.range(len(datasets)).flat_map(
+        lambda lane: tf.data.Dataset.from_tensors(lane).repeat(width)
+    )
+    images = tf.data.Dataset.choose_from_datasets(datasets, turns.repeat())
+    return own_rows(images, rules)
+
+
+def _passes(images, count, buffer, key, first):
+    """Endless shuffled passes, as `(turn, example)` from turn `first` on."""
+    tf = tensorflow()
+    epoch, done = divmod(first, count)
+    seed, lane = key
+    draw = tf.random.stateless_uniform
+    fold = tf.random.experimental.stateless_fold_in
+
+    def one_pass(number):
+        # Of this small graph alone: shuffling takes no tensor beside a seed
+        # that the program has set.
+        tf.random.set_seed(None)
+        key = fold(tf.stack([tf.constant(seed, tf.int64), number]), lane)
+        # Encoded, a full buffer is small.
+        order = images.shuffle(
+            buffer,
+            draw((), key, 0, 2**31 - 1, tf.int64),
+            reshuffle_each_iteration=False,
+        )
+        return order.skip(tf.where(number == epoch, np.int64(done), 0))
+
+    passes = tf.data.Dataset.range(epoch, FOREVER).flat_map(one_pass)
+    return passes.enumerate(first)
+
+
+def _once(read, parts, part, own):
+    split, whole = parts[part]
+    images = read(split, whole[own.start : own.stop])
+    return images.enumerate().map(lambda number, image: (number, *image))
+
+
+def _read(builder, label_name, num_classes, split, part):
+    """A part of a split, in order: name, encoded image, label."""
+    tfds = require("tensorflow_datasets")
+    if not part:  # a host that has no image of its own
+        return _read(builder, label_name, num_classes, split, range(1)).take(0)
+    examples = builder.as_dataset(
+        split=tfds.core.ReadInstruction(
+            split, from_=part.start, to=part.stop, unit="abs"
+        ),
+        # Nothing else is decoded: Pets have masks and boxes.
+        decoders=tfds.decode.PartialDecoding(
+            {"image": True, label_name: True},
+            decoders={"image": tfds.decode.SkipDecoding()},
+        ),
+        read_config=read_config(tfds),
+    )
+
+    def columns(example):
+        label = check_label(
+            example[label_name], num_classes, builder.info.full_name, split
+        )
+        return example["tfds_id"], example["image"], label
+
+    return examples.map(columns)
+
+
+def read_config(tfds):
+    return tfds.ReadConfig(
+        interleave_cycle_length=1,  # in order
+        try_autocache=False,
+        add_tfds_id=True,
+    )
+
+
+def _set(classes, members):
+    """A set of right classes as a row of ones, and weight 0 if it is empty."""
+    tf = tensorflow()
+    # A class that is none keeps the maximum from being one of nothing.
+    rows = tf.one_hot(tf.concat([members, [-1]], 0), classes)
+    weight = tf.cast(tf.size(members) > 0, tf.float32)
+    return tf.ensure_shape(tf.reduce_max(rows, 0), (classes,)), weight
+
+
+TEST_SPLITS = ("test", "validation", "val")
+# Builders of TFDS 4.9 whose split "test" has images without labels: each of
+# its records has the label -1. imagenet2012 has it since version 5.1.0, if the
+# archive of the test images was there when the data set was prepared.
+UNLABELLED_TEST = frozenset(
+    {
+        "i_naturalist2017",
+        "i_naturalist2018",
+        "i_naturalist2021",
+        "imagenet2012",
+        "pet_finder",
+        "places365_small",
+        "visual_domain_decathlon",
+    }
+)
+
+
+def from_tfds(name, holdout=0.0, test_split=None):
+    """Returns the `ImageDataset` of a TFDS name; downloads it if necessary.
+
+    Args:
+        name: String, as `tfds.builder` takes it.
+        holdout: Float. Fraction of the training images for validation.
+        test_split: String. The split to evaluate on; None for the first of
+            `TEST_SPLITS` that has labels.
+
+    Raises:
+        ValueError: if there is no such name, or it is no classification of
+            images, has no labelled test set, or cannot be had.
+    """
+    try:
+        tensorflow()
+        tfds = require("tensorflow_datasets")
+    except ImportError as error:
+        raise ImportError(
+            f"There is no folder {name!r}, and to look it up in TFDS: {error}"
+        ) from error
+    builder = open_builder(tfds, name)
+    features = builder.info.features
+    label = _label_of(tfds, name, features)
+    prepare(builder, name)
+    return _data(builder, name, label, holdout, test_split)
+
+
+def choose_test_split(name, builder_name, splits, wanted=None):
+    """Returns the name of the split to evaluate on.
+
+    Args:
+        name: String. What the user asked for.
+        builder_name: String. The builder's name, without configuration and
+            version.
+        splits: Names of the splits that there are.
+        wanted: String. The split that the user asked for, or None.
+
+    Raises:
+        ValueError: if there is no such split, or none that has labels.
+    """
+    unlabelled = {"test"} if builder_name in UNLABELLED_TEST else set()
+    found = ", ".join(map(repr, splits)) or "none"
+    if wanted is not None and wanted not in splits:
+        raise ValueError(
+            f"{name!r} has no split {wanted!r}. --test-split takes one of its "
+            f"splits: {found}."
+        )
+    known = TEST_SPLITS if wanted is None else (wanted,)
+    test = next((s for s in known if s in splits and s not in unlabelled), None)
+    if test is None and unlabelled & set(splits):
+        raise ValueError(
+            f"{name!r} cannot be evaluated on its split 'test', whose images "
+            "have no labels: TFDS gives each of them the label -1. Choose a "
+            f"split with labels by --test-split. Its splits are: {found}."
+        )
+    if test is None:
+        raise ValueError(
+            f"{name!r} must have a split 'train' and one of "
+            f"{', '.join(map(repr, TEST_SPLITS))}, or another one to evaluate "
+            f"on, named by --test-split. Its splits are: {found}."
+        )
+    return test
+
+
+def _data(builder, name, label, holdout, test_split):
+    splits, features = builder.info.splits, builder.info.features
+    test = choose_test_split(name, builder.name, list(splits), test_split)
+    # Some have none: ReaL, imagenet_v2.
+    trains = label == "label" and "train" in splits
+    count = splits["train"].num_examples if trains else 0
+    num_dev = round(holdout * count)
+    num_test = splits[test].num_examples
+    height, width, channels = features["image"].shape
+    classes = features[label]
+    return ImageDataset(
+        name=name.replace("/", "-").replace(":", "-"),
+        class_names=tuple(getattr(classes, "feature", classes).names),
+        channels=channels or 3,
+        image_size=height if height == width else None,
+        num_train=count - num_dev,
+        num_test=num_test,
+        num_dev=num_dev,
+        source=tfds_source(
+            builder,
+            label,
+            {
+                # The last ones, as vit_jax trains on `train[:98%]`.
+                "train": ("train", range(count - num_dev)),
+                "dev": ("train", range(count - num_dev, count)),
+                "test": (test, range(num_test)),
+            },
+        ),
+    )
+
+
+def prepare(builder, name):
+    """Downloads what is not there yet.
+
+    Raises:
+        ValueError: if that fails; if there are files to be downloaded by hand,
+            the message says which and where they belong.
+    """
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # whatever a server, proxy or disk comes up with
+        by_hand = ""
+        if text := builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
+            text = " ".join(text.split())
+            folder = builder.data_dir_root / "downloads" / "manual"
+            by_hand = f" It is downloaded by hand, into {folder}: {text}"
+        raise ValueError(
+            f"TFDS could not download or prepare {name!r}: "
+            f"{_first_line(error)}{by_hand}"
+        ) from error
+
+
+def open_builder(tfds, name):
+    try:
+        return tfds.builder(name)
+    except tfds.core.DatasetNotFoundError as error:
+        raise not_found(name, tfds.list_builders()) from error
+    except Exception as error:
+        # A wrong configuration or version, or a name that is no name at all.
+        raise ValueError(
+            f"There is no folder {name!r}, and TFDS cannot open a dataset of "
+            f"that name: {_first_line(error)}"
+        ) from error
+
+
+def _label_of(tfds, name, features):
+    """The name of the feature to learn: 'label', or ReaL's 'real_label'."""
+    kinds = {}
+    if isinstance(features, tfds.features.FeaturesDict):
+        kinds = dict(features.items())
+    image, label = kinds.get("image"), kinds.get("label")
+    real = getattr(kinds.get("real_label"), "feature", None)
+    if not isinstance(image, tfds.features.Image) or not any(
+        isinstance(kind, tfds.features.ClassLabel) for kind in (label, real)
+    ):
+        raise ValueError(
+            f"{name!r} is not a classification of images: it needs the "
+            "features 'image' and 'label'. It has: "
+            f"{', '.join(map(repr, kinds)) or 'none by name'}."
+        )
+    if image.shape[-1] not in (1, 3, None) or image.np_dtype != np.uint8:
+        raise ValueError(
+            f"{name!r} has images of shape {image.shape} and dtype "
+            f"{np.dtype(image.np_dtype).name}. Expected 1 or 3 channels, uint8."
+        )
+    return "label" if label else "real_label"
+
+
+def _first_line(error):
+    line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    if isinstance(error, ModuleNotFoundError):
+        # TFDS imports more than it declares.
+        line += f" (pip install {error.name})"
+    return line

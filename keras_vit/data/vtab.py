@@ -1,0 +1,308 @@
+"""The tasks of VTAB-1k (https://arxiv.org/abs/1910.04867)."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_vit._program import require
+from keras_vit.data._decode import tensorflow
+from keras_vit.data._pipeline import Source
+from keras_vit.data._pipeline import check_label
+from keras_vit.data._pipeline import shuffled
+from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.tfds import open_builder
+from keras_vit.data.tfds import prepare
+from keras_vit.data.tfds import read_config
+
+NATURAL, SPECIALIZED, STRUCTURED = VTAB_GROUPS = (
+    "natural",
+    "specialized",
+    "structured",
+)
+
+
+def label(tf, example):
+    return example["label"]
+
+
+def _interval(tf, value, edges):
+    """The number of the last edge that lies below the value."""
+    below = tf.where(tf.constant(edges, tf.float32) < value)
+    return tf.reduce_max(below)
+
+
+def clevr_count(tf, example):
+    """There are 3 to 10 objects."""
+    return tf.shape(example["objects"]["pixel_coords"])[0] - 3
+
+
+def clevr_distance(tf, example):
+    """How far the closest object is, in six intervals."""
+    closest = tf.reduce_min(example["objects"]["pixel_coords"][:, 2])
+    return _interval(tf, closest, (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0))
+
+
+def kitti_distance(tf, example):
+    """How far the closest car, van or truck is; without any, the last of four
+    intervals."""
+    objects = example["objects"]
+    vehicles = tf.boolean_mask(objects["location"][:, 2], objects["type"] < 3)
+    closest = tf.reduce_min(tf.concat([vehicles, [1000.0]], 0))
+    return _interval(tf, closest, (-100.0, 8.0, 20.0, 999.0))
+
+
+def dsprites_x(tf, example):
+    """32 places in 16 classes."""
+    return example["label_x_position"] * 16 // 32
+
+
+def dsprites_orientation(tf, example):
+    """40 turns in 16 classes."""
+    return example["label_orientation"] * 16 // 40
+
+
+def smallnorb_azimuth(tf, example):
+    return example["label_azimuth"]
+
+
+def smallnorb_elevation(tf, example):
+    return example["label_elevation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A row. Parts of splits are `(split, from, to)`, in percent."""
+
+    group: str
+    tfds: str
+    classes: int
+    train: tuple = ("train", 0, 100)
+    val: tuple = ("validation", 0, 100)
+    test: tuple = ("test", 0, 100)
+    label: Callable = label
+    # What of an example the label is made of.
+    features: tuple | dict = ("label",)
+    scale: int = 1  # of pixels
+    # Whether the label outlives cropping, and mirroring.
+    crop: bool = True
+    flip: bool = True
+
+
+def _of_train(percent, end=100):
+    """Train and val from one split."""
+    return {"train": ("train", 0, percent), "val": ("train", percent, end)}
+
+
+_SIXTY = {**_of_train(60, 80), "test": ("train", 80, 100)}
+_WHOLE = {"crop": False, "flip": False}
+_OBJECTS = {"objects": {"pixel_coords"}}
+_CLEVR = {
+    **_of_train(90),
+    # Those of its test split have no labels.
+    "test": ("validation", 0, 100),
+    "features": _OBJECTS,
+    **_WHOLE,
+}
+_DSPRITES = {
+    **_of_train(80, 90),
+    "test": ("train", 90, 100),
+    "scale": 255,
+    **_WHOLE,
+}
+_NORB = {"val": ("test", 0, 50), "test": ("test", 50, 100), **_WHOLE}
+
+VTAB_TASKS = {
+    "caltech101": Task(NATURAL, "caltech101", 102, **_of_train(90)),
+    "cifar100": Task(NATURAL, "cifar100", 100, **_of_train(90)),
+    "dtd": Task(NATURAL, "dtd", 47),
+    "flowers102": Task(NATURAL, "oxford_flowers102", 102),
+    "pets": Task(NATURAL, "oxford_iiit_pet", 37, **_of_train(80)),
+    "sun397": Task(NATURAL, "sun397/tfds", 397),
+    # A mirrored 2 is none.
+    "svhn": Task(NATURAL, "svhn_cropped", 10, flip=False, **_of_train(90)),
+    "camelyon": Task(SPECIALIZED, "patch_camelyon", 2),
+    "eurosat": Task(SPECIALIZED, "eurosat/rgb", 10, **_SIXTY),
+    "resisc45": Task(SPECIALIZED, "resisc45", 45, **_SIXTY),
+    "retinopathy": Task(
+        SPECIALIZED, "diabetic_retinopathy_detection/btgraham-300", 5
+    ),
+    "clevr-count": Task(STRUCTURED, "clevr", 8, label=clevr_count, **_CLEVR),
+    "clevr-distance": Task(
+        STRUCTURED, "clevr", 6, label=clevr_distance, **_CLEVR
+    ),
+    "dmlab": Task(STRUCTURED, "dmlab", 6, **_WHOLE),
+    "kitti-distance": Task(
+        STRUCTURED,
+        "kitti:3.1.0",
+        4,
+        label=kitti_distance,
+        features={"objects": {"location", "type"}},
+        **_WHOLE,
+    ),
+    "dsprites-location": Task(
+        STRUCTURED,
+        "dsprites",
+        16,
+        label=dsprites_x,
+        features=("label_x_position",),
+        **_DSPRITES,
+    ),
+    "dsprites-orientation": Task(
+        STRUCTURED,
+        "dsprites",
+        16,
+        label=dsprites_orientation,
+        features=("label_orientation",),
+        **_DSPRITES,
+    ),
+    "smallnorb-azimuth": Task(
+        STRUCTURED,
+        "smallnorb",
+        18,
+        label=smallnorb_azimuth,
+        features=("label_azimuth",),
+        **_NORB,
+    ),
+    "smallnorb-elevation": Task(
+        STRUCTURED,
+        "smallnorb",
+        9,
+        label=smallnorb_elevation,
+        features=("label_elevation",),
+        **_NORB,
+    ),
+}
+
+
+TRAIN, VAL = 800, 200
+
+
+def load_vtab(name, validate=False):
+    """Returns the `ImageDataset` of a task, which is downloaded if need be.
+
+    Args:
+        name: One of `VTAB_TASKS`.
+        validate: Boolean. Whether to train on 800 images and to have the 200
+            of VTAB's validation as test images, to choose settings by.
+            Otherwise all 1000 train, and the test set is the task's.
+
+    Raises:
+        ValueError: if there is no such task, or the data cannot be had; if
+            files must be downloaded by hand, the message says how.
+        ImportError: if a package is missing.
+    """
+    if name not in VTAB_TASKS:
+        raise ValueError(
+            f"There is no VTAB task {name!r}. There are: "
+            f"{', '.join(VTAB_TASKS)}."
+        )
+    task = VTAB_TASKS[name]
+    tensorflow()
+    tfds = require("tensorflow_datasets")
+    builder = open_builder(tfds, task.tfds)
+    prepare(builder, task.tfds)
+    parts = parts_of(task, builder.info.splits)
+    train = [parts["train"]] if validate else [parts["train"], parts["val"]]
+    test = parts["val"] if validate else parts["test"]
+    read = functools.partial(_read, builder, task)
+    return ImageDataset(
+        name=f"vtab-{name}",
+        class_names=tuple(map(str, range(task.classes))),
+        channels=3,
+        image_size=None,
+        num_train=sum(len(part) for _, part in train),
+        num_test=len(test[1]),
+        source=Source(
+            endless=functools.partial(_endless, read, train),
+            once=functools.partial(_once, read, test),
+            read=functools.partial(_scaled, task.scale),
+        ),
+    )
+
+
+def parts_of(task, splits):
+    """Returns the parts of a task's splits, as `{name: (split, range)}`:
+    "train" and "val", of which VTAB-1k takes 800 and 200, and "test".
+
+    Args:
+        task: A row of `VTAB_TASKS`.
+        splits: Of a builder's info.
+
+    Raises:
+        ValueError: if a split is missing.
+    """
+    found = {}
+    for part in ("train", "val", "test"):
+        split, start, end = getattr(task, part)
+        if split not in splits:
+            raise ValueError(
+                f"{task.tfds!r} must have a split {split!r}. It has: "
+                f"{', '.join(splits) or 'none'}."
+            )
+        count = splits[split].num_examples
+        found[part] = split, range(start * count // 100, end * count // 100)
+    for part, most in (("train", TRAIN), ("val", VAL)):
+        split, images = found[part]
+        found[part] = split, images[:most]
+    return found
+
+
+def _read(builder, task, split, part):
+    """A part of a split, in order: name, encoded image, label."""
+    tf, tfds = tensorflow(), require("tensorflow_datasets")
+    wanted = task.features
+    if not isinstance(wanted, dict):
+        wanted = dict.fromkeys(wanted, True)
+    examples = builder.as_dataset(
+        split=tfds.core.ReadInstruction(
+            split, from_=part.start, to=part.stop, unit="abs"
+        ),
+        decoders=tfds.decode.PartialDecoding(
+            {"image": True, **wanted},
+            decoders={"image": tfds.decode.SkipDecoding()},
+        ),
+        read_config=read_config(tfds),
+    )
+
+    def columns(example):
+        label = check_label(
+            task.label(tf, example),
+            task.classes,
+            builder.info.full_name,
+            split,
+        )
+        return example["tfds_id"], example["image"], label
+
+    return examples.map(columns)
+
+
+def _endless(read, parts, rules):
+    """The thousand images are kept in memory, encoded."""
+    tf = tensorflow()
+    examples = [
+        example for part in parts for example in read(*part).as_numpy_iterator()
+    ]
+    names, images, labels = (
+        tf.constant(np.array(column)) for column in zip(*examples, strict=True)
+    )
+
+    def look_up(position, index):
+        return position, names[index], images[index], labels[index]
+
+    return shuffled(len(examples), rules).map(look_up)
+
+
+def _once(read, test, part, own):
+    split, whole = test
+    images = read(split, whole[own.start : own.stop])
+    return images.enumerate().map(lambda number, image: (number, *image))
+
+
+def _scaled(scale, encoded):
+    """dSprites has pixels of 0 and 1."""
+    if scale == 1:
+        return encoded
+    tf = tensorflow()
+    return tf.io.encode_png(tf.io.decode_png(encoded) * scale)

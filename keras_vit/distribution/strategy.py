@@ -1,0 +1,274 @@
+"""Strategies for training on several devices."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from keras_vit.distribution import _tensorflow
+from keras_vit.distribution import layout
+from keras_vit.distribution import sharding
+
+# Strategies of each backend.
+NAMES = {
+    "tensorflow": ("none", "mirrored", "multiworker", "tpu"),
+    "jax": ("none", "data-parallel", "model-parallel"),
+    "torch": ("none",),
+}
+# What the error suggests if a strategy is for another backend.
+INSTEAD = {
+    ("tensorflow", "data-parallel"): "use 'mirrored' or 'tpu'",
+    ("tensorflow", "model-parallel"): "it needs KERAS_BACKEND=jax",
+    ("jax", "mirrored"): "use 'data-parallel'",
+    ("jax", "multiworker"): "use 'data-parallel', also for several processes",
+    ("jax", "tpu"): "use 'data-parallel', which finds the TPU",
+}
+TORCH = (
+    "Keras 3.15 trains on one device with PyTorch: use 'none', or "
+    "KERAS_BACKEND=jax or tensorflow for several"
+)
+
+
+def _unchanged(batches):
+    return batches
+
+
+def _one_process(number):
+    return [number]
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """How a model is trained on the devices there are; see `get_strategy`.
+
+    With JAX, several processes may train one model. Each reads its own rows of
+    a batch, which is called its shard, and the first one writes the files.
+
+    Attributes:
+        name: String. A name that `get_strategy` takes, never "auto".
+        reason: String. Why this one was chosen.
+        num_devices: Integer. Number of devices of all processes.
+        num_replicas: Integer. Number of replicas of the model, each of which
+            computes an equal part of a batch.
+        host: `(index, count)`. Index of this process's shard of the data, and
+            number of shards.
+        scope: Function that returns a context manager. Build, compile, fit
+            and evaluate the model inside.
+        distribute: Function of this process's batches that returns what to
+            give to `model.fit` and `model.evaluate`: batches of
+            `host_batch_size(batch_size)` images, in a `tf.data.Dataset` or a
+            `keras.utils.PyDataset`. With TensorFlow, what is evaluated on must
+            have a known length, or Keras's mean of the loss includes an empty
+            batch (`tf.data.experimental.assert_cardinality` tells it).
+        gather: Function of an integer that returns the list of the integers
+            of all processes. Every process has to call it.
+    """
+
+    name: str
+    reason: str
+    num_devices: int = 1
+    num_replicas: int = 1
+    host: tuple = (0, 1)
+    scope: Callable = dataclasses.field(
+        default=contextlib.nullcontext, repr=False
+    )
+    distribute: Callable = dataclasses.field(default=_unchanged, repr=False)
+    gather: Callable = dataclasses.field(default=_one_process, repr=False)
+
+    @property
+    def first(self):
+        """Whether this process writes the files and logs."""
+        return self.host[0] == 0
+
+    def describe(self):
+        """Returns a summary in one line."""
+        index, count = self.host
+        devices = f"{self.num_devices} device{'s'[: self.num_devices > 1]}"
+        per_model = self.num_devices // self.num_replicas
+        split = f", each model over {per_model}" if per_model > 1 else ""
+        process = f", process {index + 1} of {count}" if count > 1 else ""
+        return f"{self.name} on {devices}{split}{process}: {self.reason}"
+
+    def host_batch_size(self, batch_size):
+        """Returns the number of images in this process's shard of a batch.
+
+        Args:
+            batch_size: Integer. Images in a batch, of all processes together.
+
+        Raises:
+            ValueError: if the replicas cannot split the batch evenly.
+        """
+        if batch_size % self.num_replicas:
+            nearest = max(1, round(batch_size / self.num_replicas))
+            raise ValueError(
+                f"A batch of {batch_size} images cannot be split evenly over "
+                f"{self.num_replicas} devices ({self.name}). Choose a multiple "
+                f"of {self.num_replicas}, such as "
+                f"{nearest * self.num_replicas}."
+            )
+        return batch_size // self.host[1]
+
+
+def get_strategy(name="auto", *, devices=None, model_devices=None):
+    """Chooses a strategy for training on the devices there are.
+
+    Call it first: before a model is built, before TensorFlow runs an operation
+    and before JAX looks for its devices.
+
+    Args:
+        name: String.
+            "auto": the strategy that fits the backend and the machine.
+            "none": one device.
+            "mirrored" or "tpu" (TensorFlow): `tf.distribute.MirroredStrategy`
+            or `TPUStrategy`.
+            "multiworker" (TensorFlow): not available, as `model.fit` of
+            Keras 3 fails under it.
+            "data-parallel" (JAX): every device has a replica of the model and
+            computes a part of the batch.
+            "model-parallel" (JAX): devices also split the model; see
+            `keras_vit.distribution`.
+            With JAX, several processes train together if the environment has
+            `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
+            `KERAS_DISTRIBUTION_NUM_PROCESSES` and
+            `KERAS_DISTRIBUTION_PROCESS_ID`; see
+            `keras.distribution.initialize`.
+        devices: List of names of devices, for "mirrored", "data-parallel" and
+            "model-parallel"; None for all GPUs or TPUs, or else all CPUs.
+        model_devices: Integer. Number of devices that split one replica under
+            "model-parallel"; None for all.
+
+    Returns:
+        A `Strategy`.
+
+    Raises:
+        ValueError: if there is no such strategy, or it is not available on
+            this backend or machine; the message says what to use.
+        RuntimeError: if it is too late to connect several processes.
+
+    Example:
+
+    >>> chosen = keras_vit.distribution.get_strategy("auto")
+    >>> print(chosen.describe())
+    >>> with chosen.scope():
+    ...     model = keras_vit.ViTS16(classes=10)
+    ...     model.compile("sgd", "sparse_categorical_crossentropy")
+    ...     model.fit(chosen.distribute(train))
+    """
+    backend = keras.backend.backend()
+    _check(name, backend, model_devices)
+    reason = "as asked"
+    if backend == "torch":
+        return Strategy("none", TORCH if name == "auto" else reason)
+    if backend == "jax":
+        _connect_jax_processes()
+    if name == "auto":
+        name, reason = (_auto_jax if backend == "jax" else _tensorflow.auto)(
+            devices
+        )
+    if name == "none":
+        return Strategy("none", reason)
+    if name in ("data-parallel", "model-parallel"):
+        return _jax(name, reason, devices, model_devices)
+    return Strategy(name, reason, **_tensorflow.settings(name, devices))
+
+
+def _check(name, backend, model_devices):
+    known = dict.fromkeys(["auto", *sum(NAMES.values(), ())])
+    if name not in known:
+        raise ValueError(
+            f"There is no strategy {name!r}. There are: {', '.join(known)}."
+        )
+    if name != "auto" and name not in NAMES[backend]:
+        other = next(b for b, names in NAMES.items() if name in names)
+        instead = INSTEAD.get((backend, name), TORCH)
+        raise ValueError(
+            f"The strategy {name!r} is for the {other} backend, and this is "
+            f"{backend}: {instead}."
+        )
+    if model_devices is not None and name != "model-parallel":
+        raise ValueError(
+            "`model_devices` is for the strategy 'model-parallel'. Received: "
+            f"name={name!r}, model_devices={model_devices}"
+        )
+
+
+def _auto_jax(devices):
+    import jax
+
+    count = len(devices or jax.devices())
+    kind = jax.devices()[0].platform.upper()
+    if count > 1:
+        return "data-parallel", f"there are {count} {kind}s"
+    return "none", f"there is one {kind}"
+
+
+def _connect_jax_processes():
+    """Connects the processes that the environment names, if any."""
+    import jax
+
+    count = int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", 1))
+    if count < 2 or jax.distributed.is_initialized():
+        return
+    if not jax.config.jax_cpu_collectives_implementation:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        keras.distribution.initialize()
+    except RuntimeError as error:
+        raise RuntimeError(
+            "The processes cannot be connected any more, as JAX has looked for "
+            "its devices already. Call "
+            "`keras_vit.distribution.get_strategy` before "
+            "anything is computed."
+        ) from error
+
+
+def _jax(name, reason, devices, model_devices):
+    import jax
+
+    devices = devices or keras.distribution.list_devices()
+    count = len(devices)
+    # Number of devices that split one replica of the model.
+    per_model = 1
+    # `auto_shard_dataset=False`: each process reads only its own shard.
+    if name == "model-parallel":
+        per_model = count if model_devices is None else model_devices
+        if per_model < 1 or count % per_model:
+            raise ValueError(
+                "`model_devices` must divide the number of devices. Received: "
+                f"model_devices={model_devices} with {count} devices"
+            )
+        mesh = keras.distribution.DeviceMesh(
+            (count // per_model, per_model),
+            ("batch", layout.MODEL),
+            devices,
+        )
+        parallel = layout.ModelParallel(mesh, auto_shard_dataset=False)
+    else:
+        parallel = keras.distribution.DataParallel(
+            devices=devices, auto_shard_dataset=False
+        )
+    replicas = count // per_model
+    # Processes that split one replica read the same images.
+    shards = min(jax.process_count(), replicas)
+    return Strategy(
+        name,
+        reason,
+        num_devices=count,
+        num_replicas=replicas,
+        host=(parallel.data_shard_id, shards),
+        scope=parallel.scope,
+        distribute=lambda batches: sharding.pad_batches(
+            batches, replicas // shards
+        ),
+        gather=_gather_jax if jax.process_count() > 1 else _one_process,
+    )
+
+
+def _gather_jax(number):
+    from jax.experimental import multihost_utils
+
+    numbers = multihost_utils.process_allgather(np.int32(number))
+    return numbers.tolist()

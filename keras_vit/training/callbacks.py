@@ -1,0 +1,327 @@
+"""Callbacks: the table of metrics, progress, TensorBoard."""
+
+import csv
+import logging
+import pathlib
+import sys
+import time
+
+import keras
+
+from keras_vit._logging import logger
+from keras_vit._program import require
+from keras_vit.optimizers import averaged
+from keras_vit.training.run_folder import not_fatal
+from keras_vit.training.run_folder import replacing
+
+
+def columns(part, measure="accuracy"):
+    """The columns of `metrics.csv`; `part` is what it was evaluated on, and
+    `measure` "accuracy", or "loss" where there is nothing else."""
+    names = dict.fromkeys(("loss", measure))
+    return (
+        "step",
+        *(f"train_{name}" for name in names),
+        *(f"{part}_{name}" for name in names),
+        "learning_rate",
+        "images_per_second",
+    )
+
+
+def score_of(row):
+    """Returns what is larger the better a row is, on whatever it was
+    evaluated on: its accuracy, or without one minus its loss."""
+    for name, sign in (("accuracy", 1), ("loss", -1)):
+        for part in ("test", "dev"):
+            if f"{part}_{name}" in row:
+                return sign * row[f"{part}_{name}"]
+    return 0
+
+
+def best_row(rows):
+    """Returns the row of the best evaluation, the last one of equals."""
+    return max(reversed(rows), key=score_of)
+
+
+class MetricsFile(keras.callbacks.Callback):
+    """Writes one row of `metrics.csv` at each evaluation of `model.fit`.
+
+    A row holds the means over the steps since the row before, and is on disk
+    before training goes on. Several calls of `fit` may share the callback:
+    steps go on counting.
+
+    Args:
+        path: Path of the file, which is replaced; None for no file.
+        batch_size: Integer. Images a step.
+        learning_rate: Function of the step, such as a Keras schedule.
+        rows: List of the rows of an earlier run, which goes on here.
+        step: Integer. The step it goes on from.
+        parts: Integer. Calls of Keras's a step: the parts in which a batch
+            comes where gradients are accumulated.
+        part: "test" or "dev", which is evaluated on.
+        measure: As in `columns`.
+    """
+
+    def __init__(
+        self,
+        path,
+        batch_size,
+        learning_rate,
+        rows=None,
+        step=0,
+        parts=1,
+        part="test",
+        measure="accuracy",
+    ):
+        super().__init__()
+        self._parts = parts
+        self.rows = [] if rows is None else rows
+        self._path = None if path is None else pathlib.Path(path)
+        self._batch_size = batch_size
+        self._learning_rate = learning_rate
+        self._step = self._first_step = step
+        self._seconds = 0.0
+        self._part = part
+        self._measure = measure
+        self._write()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._timed_from, self._started = self._step, time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._step += 1
+        if self._step == self._first_step + 1:
+            # Compiling is no training: the clock starts behind it, unless
+            # there is nothing else to time.
+            self._first = time.perf_counter()
+
+    def on_test_begin(self, logs=None):
+        self._seconds = self._clock()
+
+    @property
+    def exact_step(self):
+        """Steps done; a fraction within one."""
+        return self._step / self._parts
+
+    def now(self, logs):
+        """Returns a row of the interval at hand, without an evaluation."""
+        return self._row(logs, self._clock())
+
+    def on_epoch_end(self, epoch, logs=None):
+        row = self._row(logs, self._seconds)
+        self.rows.append(row)
+        self._write()
+
+    def _write(self):
+        """All rows, as those of a moment when the disk was full are missing."""
+        if self._path is None:
+            return
+        with not_fatal(self._path.name), replacing(self._path) as temporary:
+            with open(temporary, "w", newline="") as file:
+                csv.writer(file).writerow(columns(self._part, self._measure))
+                csv.writer(file).writerows(map(_cells, self.rows))
+
+    def _clock(self):
+        """Returns the interval's seconds, those of compiling left out."""
+        first = self._first_step
+        if self._timed_from == first and self._step > first + 1:
+            self._timed_from, self._started = first + 1, self._first
+        return time.perf_counter() - self._started
+
+    def _row(self, logs, seconds):
+        images = (self._step - self._timed_from) * self._batch_size
+        step = self._step // self._parts
+        # The rate of the last update made: the schedule is read before it.
+        rate = self._learning_rate(max(0, step - 1))
+        values = {
+            "train_loss": logs["loss"],
+            "train_accuracy": logs.get("accuracy"),
+            f"{self._part}_loss": logs.get("val_loss"),
+            f"{self._part}_accuracy": logs.get("val_accuracy"),
+            "learning_rate": keras.ops.convert_to_numpy(rate),
+            "images_per_second": images / self._parts / seconds,
+        }
+        row = {k: float(v) for k, v in values.items() if v is not None}
+        return {"step": step, **row}
+
+
+def _cells(row):
+    return [
+        f"{value:.6g}" if name != "step" else value
+        for name, value in row.items()
+    ]
+
+
+class Progress(keras.callbacks.Callback):
+    """Logs a line for each evaluation.
+
+    On a terminal, if such lines are shown, another one changes in between.
+
+    Args:
+        metrics: `MetricsFile`, which comes before this in the callbacks.
+        steps: Integer. Steps of the whole run.
+    """
+
+    EVERY = 0.3  # seconds between two looks at a loss, which wait for a device
+
+    def __init__(self, metrics, steps):
+        super().__init__()
+        self._metrics, self._steps = metrics, steps
+        self._first = self._from = None
+        self._shown = 0.0
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = time.perf_counter()
+        if self._first is None:  # compiling is no measure of what is left
+            self._first, self._from = now, self._metrics.exact_step
+        if self._is_live() and now - self._shown > self.EVERY:
+            self._shown = now
+            self._rewrite(self._line(self._metrics.now(logs)))
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._is_live():
+            self._rewrite("")
+        logger.info(self._line(self._metrics.rows[-1]))
+
+    def _is_live(self):
+        return sys.stdout.isatty() and logger.isEnabledFor(logging.INFO)
+
+    def _rewrite(self, text):
+        sys.stdout.write(f"\r\033[K{text}")
+        sys.stdout.flush()
+
+    def _line(self, row):
+        texts = [f"step {row['step']:{len(str(self._steps))}}/{self._steps}"]
+        for name, value in row.items():
+            if name.endswith(("_loss", "_accuracy")):
+                texts.append(f"{name.replace('_', ' ')} {value:.4f}")
+        texts.append(f"rate {row['learning_rate']:.2e}")
+        texts.append(f"{row['images_per_second']:.0f} images/s")
+        texts.append(f"{self._left()} left")
+        return "  ".join(texts)
+
+    def _left(self):
+        done = self._metrics.exact_step - self._from
+        if not done:
+            return "?"
+        spent = time.perf_counter() - self._first
+        return clock(spent / done * (self._steps - self._metrics.exact_step))
+
+
+def clock(seconds):
+    """Returns `1:02:03`, or `2:03` below an hour."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{seconds:02}"
+    return f"{minutes}:{seconds:02}"
+
+
+class EventFiles(keras.callbacks.Callback):
+    """Writes the rows of `metrics.csv` for TensorBoard, on any backend.
+
+    `keras.callbacks.TensorBoard` takes the step from its own epochs, and needs
+    a package that TensorFlow does not install.
+
+    Args:
+        folder: Path of the folder for event files.
+        metrics: `MetricsFile`, which comes before this in the callbacks.
+
+    Raises:
+        ImportError: if there is no TensorFlow.
+    """
+
+    def __init__(self, folder, metrics):
+        super().__init__()
+        self._tf = require("tensorflow")
+        self._folder, self._metrics, self._file = folder, metrics, None
+        self._write_new_row()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._write_new_row()
+
+    def _write_new_row(self):
+        """All rows go into a new file, also when the last one was refused:
+        what is behind a record that is cut cannot be read."""
+        with not_fatal(self._folder):
+            try:
+                rows = self._metrics.rows[-1:]
+                if self._file is None:
+                    self._open()
+                    rows = self._metrics.rows
+                for row in rows:
+                    self._write_row(row)
+            except self._tf.errors.OpError as error:
+                self._file = None
+                raise OSError(error.message) from error
+
+    def _open(self):
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._file = self._tf.io.TFRecordWriter(str(self._next_path()))
+        self._write(file_version="brain.Event:2")
+
+    def _next_path(self):
+        """The name has to say "tfevents", and to be the last of all, also when
+        the clock was put back: TensorBoard goes from file to file by name."""
+        begin = "events.out.tfevents."
+        ends = [p.name[len(begin) :] for p in self._folder.glob(f"{begin}*")]
+        last = max((int(end) for end in ends if end.isdecimal()), default=0)
+        return self._folder / f"{begin}{max(time.time_ns(), last + 1):019}"
+
+    def _write_row(self, row):
+        proto = self._tf.compat.v1.Summary
+        values = [
+            proto.Value(tag=_tag(name), simple_value=value)
+            for name, value in row.items()
+            if name != "step"
+        ]
+        self._write(step=row["step"], summary=proto(value=values))
+
+    def _write(self, **event):
+        event = self._tf.compat.v1.Event(wall_time=time.time(), **event)
+        self._file.write(event.SerializeToString())
+        self._file.flush()
+
+
+def _tag(name):
+    """`loss/train` for `train_loss`: one chart for each of loss, accuracy."""
+    part, _, what = name.partition("_")
+    return f"{what}/{part}" if what in ("loss", "accuracy") else name
+
+
+class EvaluateAverages(keras.callbacks.Callback):
+    """Evaluates the averages of the weights while training.
+
+    For an optimizer with `use_ema=True`. Training continues with the weights
+    themselves; the model has the averages in the end, as after `model.fit`.
+
+    At the end of each call, `model.fit` replaces the weights by their
+    averages. Keras's `SwapEMAWeights` adds and subtracts them under
+    TensorFlow, so that evaluating would change the weights by rounding.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._evaluation = self._raw = None
+
+    def on_train_begin(self, logs=None):
+        if self._raw is not None:
+            for variable, value in zip(
+                self.model.trainable_variables, self._raw, strict=True
+            ):
+                variable.assign(value)
+        self._raw = None
+
+    def on_test_begin(self, logs=None):
+        self._evaluation = averaged(self.model)
+        self._evaluation.__enter__()
+
+    def on_test_end(self, logs=None):
+        self._evaluation.__exit__(None, None, None)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch + 1 == self.params["epochs"]:
+            self._raw = [
+                keras.ops.convert_to_numpy(variable)
+                for variable in self.model.trainable_variables
+            ]

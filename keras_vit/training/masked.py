@@ -1,0 +1,364 @@
+"""Pre-training without labels: what was published, models and pictures."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from keras_vit import pretraining
+from keras_vit._program import require
+from keras_vit.converters import write_keras
+from keras_vit.optimizers import inner_optimizer
+from keras_vit.training.models import COMPACT
+from keras_vit.training.models import build_model
+from keras_vit.training.plots import pixel_range
+from keras_vit.training.plots import unit_range
+from keras_vit.training.run_folder import not_fatal
+from keras_vit.training.run_folder import replacing
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One published way; fields are named as the recipe's flags."""
+
+    source: str
+    model: str
+    learning_rate: float  # of `batch_size` images
+    scaled: bool  # whether the rate follows the batch's size
+    batch_size: int
+    weight_decay: float  # times the rate, a step
+    beta_2: float
+    mask_ratio: float
+    epochs: int | None = None
+    steps: int | None = None
+    warmup_epochs: int | None = None
+    warmup_steps: int | None = None
+    decoder_layers: int | None = None
+    decoder_width: int | None = None
+    protocol: str = "pretrain"  # of images that are not small
+    mode: str = "tf"  # of `preprocess_input`, for three channels
+    # Multiplies the learning rate by 0.1 after this fraction of the steps;
+    # None for a cosine.
+    milestone: float | None = None
+    warmup_start: float = 0.0  # as a fraction of the peak learning rate
+    clip: float | None = None  # largest global norm of the gradients
+    drop_path: float = 0.0
+    mask_patch_size: int | None = None  # pixels
+    # Arguments of the encoder.
+    encoder: dict = dataclasses.field(default_factory=dict)
+    # Names of weights that do not decay; None lets kernels alone decay.
+    not_decayed: tuple | None = None
+    initialize: Callable | None = None  # (model, seed) -> None
+    # What is known to differ from the source.
+    differs: str = ""
+
+
+_NOT_DECAYED = ("bias", "gamma", "beta")  # of one dimension in PyTorch
+
+
+def initialize_mae(model, seed):
+    """Samples the initial weights of facebookresearch/mae, models_mae.py.
+
+    The code samples query, key and value as one matrix, so that their range is
+    smaller than that of three square ones by the square root of 2.
+    """
+    rng = np.random.default_rng(seed)
+    for name, variable in _weights_to_sample(model):
+        shape = tuple(variable.shape)
+        if name.endswith("tokens"):
+            value = rng.normal(0, 0.02, shape)
+        elif name.endswith("bias"):
+            value = np.zeros(shape)
+        else:
+            inputs, outputs = _matrix(name, shape)
+            if name.endswith(_QUERY_KEY_VALUE):
+                outputs *= 3
+            bound = math.sqrt(6 / (inputs + outputs))
+            value = rng.uniform(-bound, bound, shape)
+        variable.assign(value.astype("float32"))
+
+
+def initialize_simmim(model, seed):
+    """Samples the initial weights of microsoft/SimMIM, models/simmim.py and
+    vision_transformer.py.
+
+    All are normal with a standard deviation of 0.02, truncated at one of them
+    on both sides; the last matrices of block `i`, counted from 1, are divided
+    by `sqrt(2 * i)`. The decoder is a PyTorch convolution as it is by default.
+    """
+    rng = np.random.default_rng(seed)
+    for name, variable in _weights_to_sample(model):
+        shape = tuple(variable.shape)
+        if name.startswith("decoder/"):
+            bound = 1 / math.sqrt(model.stages.hidden_size)
+            value = rng.uniform(-bound, bound, shape)
+        elif name.endswith("bias"):
+            value = np.zeros(shape)
+        else:
+            value = rng.standard_normal(shape)
+            while (far := np.abs(value) > 1).any():
+                value[far] = rng.standard_normal(far.sum())
+            value *= 0.02
+        if name.endswith(("attention_output/kernel", "dense_2/kernel")):
+            block = int(name.split("/")[0].removeprefix("block_"))
+            value /= math.sqrt(2 * (block + 1))
+        variable.assign(value.astype("float32"))
+
+
+_QUERY_KEY_VALUE = ("query/kernel", "key/kernel", "value/kernel")
+
+
+def _weights_to_sample(model):
+    """Returns pairs of paths and variables: kernels, biases and tokens."""
+    return [
+        (path, variable)
+        for path, variable in model.variables_by_path().items()
+        if path.rpartition("/")[2] in ("kernel", "bias", "tokens")
+    ]
+
+
+def _matrix(path, shape):
+    """Returns the numbers of inputs and outputs of a kernel."""
+    if path.endswith(_QUERY_KEY_VALUE):
+        return shape[0], math.prod(shape[1:])
+    return math.prod(shape[:-1]), shape[-1]
+
+
+METHODS = {
+    "mpp": Method(
+        "https://arxiv.org/abs/2010.11929, Appendix B.1.2",
+        model="ViTB16",
+        learning_rate=2e-4,
+        scaled=False,
+        batch_size=4096,
+        weight_decay=0.0,
+        beta_2=0.999,
+        mask_ratio=0.5,
+        steps=1_000_000,
+        warmup_steps=10_000,
+    ),
+    # Not called "simmim", because of `differs`.
+    "mim": Method(
+        "microsoft/SimMIM, configs/vit_base__800ep (arXiv 2111.09886)",
+        model="ViTB16",
+        learning_rate=4e-4,  # 1e-4 for 512 images
+        scaled=True,
+        batch_size=2048,
+        weight_decay=0.05,
+        beta_2=0.999,
+        mask_ratio=0.6,
+        epochs=800,
+        warmup_epochs=10,
+        protocol="simmim",
+        mode="torch",
+        milestone=700 / 800,
+        warmup_start=5e-7 / 1e-4,
+        clip=5.0,
+        drop_path=0.1,
+        mask_patch_size=32,
+        encoder={"activation": "gelu", "layer_scale": 0.1},
+        not_decayed=(*_NOT_DECAYED, "embedding"),
+        initialize=initialize_simmim,
+        differs="learned absolute positions instead of a relative position "
+        "bias shared by all blocks; the class token decays",
+    ),
+    "mae": Method(
+        "https://arxiv.org/abs/2111.06377, Table 8; facebookresearch/mae",
+        model="ViTB16",
+        learning_rate=2.4e-3,  # 1.5e-4 for 256 images
+        scaled=True,
+        batch_size=4096,
+        weight_decay=0.05,
+        beta_2=0.95,
+        mask_ratio=0.75,
+        epochs=800,
+        warmup_epochs=40,
+        decoder_layers=8,
+        decoder_width=512,
+        protocol="mae",
+        mode="torch",
+        encoder={"activation": "gelu"},
+        not_decayed=_NOT_DECAYED,
+        initialize=initialize_mae,
+    ),
+}
+# For minutes on two CPU cores, without --model: chosen here.
+SMALL = {
+    "model": None,
+    "learning_rate": 3e-3,
+    "scaled": False,
+    "batch_size": 64,
+    "epochs": 100,
+    "steps": None,
+    "warmup_epochs": 10,
+    "warmup_steps": None,
+    "milestone": None,
+    "warmup_start": 0.0,
+    "clip": None,
+    "drop_path": 0.0,
+    "mask_patch_size": None,
+    "encoder": {},
+    "initialize": None,
+}
+SMALL_DECODER = {"decoder_layers": 2, "decoder_width": 32}
+
+
+def method_of(name, model):
+    """Returns the `Method` of a name, or what replaces it for a small model."""
+    method = METHODS[name]
+    if model is not None and model not in COMPACT:
+        return method
+    decoder = SMALL_DECODER if name == "mae" else {}
+    return dataclasses.replace(method, **SMALL, **decoder)
+
+
+def build_masked(config, channels):
+    """Builds the pre-training model of a recipe's config.
+
+    Args:
+        config: With `method`, `model`, `image_size`, `patch_size`,
+            `mask_ratio`, `decoder_layers`, `decoder_width`, `target`,
+            `masking`, `mask_patch_size`, `drop_path`, `mode`, `remat` and
+            `seed`.
+        channels: Integer.
+    """
+    method = method_of(config.method, config.model)
+    model = _build(config, method, channels)
+    if method.initialize is not None:
+        method.initialize(model, config.seed)
+    return model
+
+
+def _build(config, method, channels):
+    small = config.model is None or config.model in COMPACT
+    encoder = build_model(
+        config.model,
+        None,
+        config.patch_size,
+        config.seed,
+        input_shape=(config.image_size, config.image_size, channels),
+        include_top=False,
+        pooling=None,
+        remat=config.remat,
+        drop_path=config.drop_path,
+        **method.encoder,
+        # The small model pools patches, and is fine-tuned the same way.
+        **({"class_token": False} if small else {}),
+    )
+    options = {"mask_ratio": config.mask_ratio, "seed": config.seed}
+    if config.method == "mim":
+        return pretraining.MaskedImageModeling(
+            encoder,
+            masking=config.masking,
+            mask_patch_size=config.mask_patch_size,
+            **options,
+        )
+    if config.method == "mpp":
+        return pretraining.MaskedPatchPrediction(
+            encoder,
+            target=config.target,
+            value_range=pixel_range(config.mode, channels),
+            **options,
+        )
+    return pretraining.MaskedAutoencoder(
+        encoder,
+        decoder_hidden_size=config.decoder_width,
+        decoder_num_layers=config.decoder_layers,
+        decoder_num_heads=max(1, config.decoder_width // 32),  # as published
+        **options,
+    )
+
+
+def save_masked(model, output):
+    """Writes the whole model, and the encoder for the next `--weights`."""
+    # Without its optimizer, `import keras_vit` is enough to read it.
+    whole = type(model).from_config(model.get_config())
+    for variable, trained in zip(whole.variables, model.variables, strict=True):
+        variable.assign(trained)
+    for name, saved in (("model", whole), ("encoder", whole.encoder)):
+        with replacing(output / f"{name}.keras") as temporary:
+            write_keras(saved, temporary)
+
+
+class Reconstructions(keras.callbacks.Callback):
+    """Draws images, what is left of them, and what the model makes of that.
+
+    Args:
+        images: Array of some images; always the same parts of them are
+            masked.
+        folder: Path of a folder, which is made.
+        every: Integer. Calls of Keras's between two pictures; there is one
+            after the last, too.
+        parts: Integer. Calls a step.
+        mode: How pixels were read, see `preprocess_input`.
+    """
+
+    def __init__(self, images, folder, every, parts=1, mode="tf"):
+        super().__init__()
+        self._images, self._folder = images, folder
+        self._every, self._step, self._parts = every, 0, parts
+        self._mode = mode
+        self._drawn = None
+
+    def on_train_begin(self, logs=None):
+        # A resumed run counts on from its checkpoint.
+        optimizer = inner_optimizer(self.model)
+        done = int(keras.ops.convert_to_numpy(optimizer.iterations))
+        self._step = done * self._parts
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._step += 1
+        if self._step % self._every == 0:
+            self._draw()
+
+    def on_train_end(self, logs=None):
+        self._draw()
+
+    def _draw(self):
+        if self._drawn == self._step:
+            return
+        self._drawn = self._step
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
+        step = self._step // self._parts
+        seen, filled = self.model.reconstruct(self._images, **self._given())
+        rows = [keras.ops.convert_to_numpy(x) for x in (seen, filled)]
+        path = self._folder / f"step-{step:08}.png"
+        rows = [unit_range(x, self._mode) for x in (self._images, *rows)]
+        save_rows(rows, path, f"step {step}")
+
+    def _given(self):
+        num_patches = self.model.stages.num_patches
+        noise = np.random.default_rng(0).uniform(
+            size=(len(self._images), num_patches)
+        )
+        noise = noise.astype("float32")
+        if isinstance(self.model, pretraining.MaskedAutoencoder):
+            return {"noise": noise}
+        if isinstance(self.model, pretraining.MaskedImageModeling):
+            return {"masked": self.model.sample_mask(len(noise), seed=0)}
+        # Of each image, the patches with the largest numbers.
+        kept = int(num_patches * (1 - self.model.mask_ratio) + 1e-6)
+        return {"masked": noise.argsort(1).argsort(1) >= kept}
+
+
+def save_rows(rows, path, title):
+    """Draws rows of images, as arrays in [0, 1], under their names."""
+    names = ("image", "masked", "predicted")
+    count = len(rows[0])
+    figure = require("matplotlib.figure").Figure(
+        figsize=(1.1 * count + 0.6, 3.9), dpi=110, layout="constrained"
+    )
+    figure.suptitle(title, fontsize=11)
+    grid = figure.subplots(len(rows), count, squeeze=False)
+    for axes, name, images in zip(grid, names, rows, strict=True):
+        for one, image in zip(axes, images, strict=True):
+            grey = image.shape[-1] == 1
+            shown = image[..., 0] if grey else image
+            one.imshow(shown, cmap="gray", vmin=0, vmax=1)
+            one.set(xticks=[], yticks=[])
+        axes[0].set_ylabel(name, fontsize=9)
+    with not_fatal(path.name), replacing(path) as temporary:
+        figure.savefig(temporary)

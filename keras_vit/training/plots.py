@@ -1,0 +1,174 @@
+"""The pictures a run leaves behind. Matplotlib is used without pyplot, whose
+state belongs to the caller."""
+
+import keras
+import numpy as np
+
+from keras_vit._program import plot_label
+from keras_vit._program import require
+from keras_vit.preprocessing import preprocess_input
+from keras_vit.training.run_folder import replacing
+
+_TRAIN, _TEST, _WRONG = "#9aa5b1", "#1f5fa8", "#c62828"
+_PARTS = {"train": _TRAIN, "dev": _TEST, "test": _TEST}
+_LONGEST_NAME = 16
+
+
+def pixel_range(mode, channels):
+    """Returns the least and the largest value of pixels, by channel.
+
+    Args:
+        mode: As in `preprocess_input`.
+        channels: Integer.
+    """
+    ends = np.zeros((2, 1, channels), "float32")
+    ends[1] = 255
+    ends = np.asarray(preprocess_input(ends, mode=mode))[:, 0]
+    return tuple(tuple(float(value) for value in end) for end in ends)
+
+
+def unit_range(images, mode):
+    """Undoes `preprocess_input`: returns images with values in [0, 1]."""
+    low, high = pixel_range(mode, images.shape[-1])
+    return np.clip((images - low) / np.subtract(high, low), 0, 1)
+
+
+def save_curves(rows, path, title=""):
+    """Draws loss against the step, and accuracy where there is one.
+
+    Args:
+        rows: The `rows` of a `MetricsFile`.
+        path: Path of the picture.
+        title: String.
+    """
+    figure = require("matplotlib.figure").Figure(
+        figsize=(9, 3.6), dpi=120, layout="constrained"
+    )
+    figure.suptitle(plot_label(title), fontsize=11)
+    steps = [row["step"] for row in rows]
+    found = {name.partition("_")[2] for name in rows[-1]}
+    names = [name for name in ("loss", "accuracy") if name in found]
+    for axes, name in zip(
+        figure.subplots(1, len(names), squeeze=False)[0], names, strict=True
+    ):
+        for part, colour in _PARTS.items():
+            if f"{part}_{name}" not in rows[-1]:
+                continue
+            values = [row[f"{part}_{name}"] for row in rows]
+            axes.plot(steps, values, "o-", ms=3, color=colour, label=part)
+        axes.set(xlabel="step", ylabel=name)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False)
+    _save(figure, path)
+
+
+def save_sweep(results, path, part="dev", title=""):
+    """Draws the accuracy against the learning rate.
+
+    Args:
+        results: Dict of learning rates and accuracies, None where training
+            diverged.
+        path: Path of the picture.
+        part: String. What the accuracies were measured on.
+        title: String.
+    """
+    figure = require("matplotlib.figure").Figure(
+        figsize=(5, 3.6), dpi=120, layout="constrained"
+    )
+    figure.suptitle(plot_label(title), fontsize=11)
+    axes = figure.subplots()
+    good = {rate: found for rate, found in results.items() if found is not None}
+    axes.plot(list(good), list(good.values()), "o-", color=_TEST)
+    for rate in results.keys() - good.keys():
+        axes.axvline(rate, color=_WRONG, ls=":", label=f"{rate:g} diverged")
+    axes.set(xlabel="learning rate", ylabel=f"{part} accuracy", xscale="log")
+    axes.set_xticks(list(results), [f"{rate:g}" for rate in results])
+    axes.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    if len(good) < len(results):
+        axes.legend(frameon=False)
+    _save(figure, path)
+
+
+def spread_out(batches, total, count=25):
+    """Picks images at even distances, as test sets are often sorted by class.
+
+    Args:
+        batches: Batches of `(images, labels, weights)`, integer labels or
+            rows; images of weight 0 are padding at the end.
+        total: Integer. Number of images in them.
+        count: Integer. How many to pick, at most.
+
+    Returns:
+        Arrays of images and of their labels.
+    """
+    wanted = set(np.linspace(0, total - 1, min(count, total)).astype(int))
+    images, labels, index = [], [], 0
+    for batch_images, batch_labels, *_ in batches:
+        for image, row in zip(
+            np.asarray(batch_images), np.asarray(batch_labels), strict=True
+        ):
+            if index in wanted:
+                images.append(image)
+                labels.append(row)
+            index += 1
+    labels = np.stack(labels)
+    return np.stack(images), labels.argmax(-1) if labels.ndim > 1 else labels
+
+
+def save_predictions(
+    model, images, labels, class_names, path, title="", mode="tf"
+):
+    """Draws images with their predicted and true labels, mistakes in red.
+
+    Args:
+        model: A classifier.
+        images: Array of shape `(number, height, width, channels)`, as the
+            model takes them.
+        labels: Array of shape `(number,)` of integers.
+        class_names: List of strings.
+        path: Path of the picture.
+        title: String.
+        mode: The `mode` of `preprocess_input` that the images were made with.
+
+    Returns:
+        Array of the predicted labels.
+    """
+    predicted = np.argmax(
+        keras.ops.convert_to_numpy(model.predict(images, verbose=0)), axis=-1
+    )
+    columns = min(5, len(images))
+    rows = -(-len(images) // columns)
+    figure = require("matplotlib.figure").Figure(
+        figsize=(1.6 * columns + 0.4, 1.95 * rows + 0.5),
+        dpi=110,
+        layout="constrained",
+    )
+    figure.suptitle(plot_label(title), fontsize=11)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid:
+        axes.axis("off")
+    for axes, shown, true, guess in zip(
+        grid, unit_range(images, mode), labels, predicted, strict=False
+    ):
+        grey = shown.shape[-1] == 1
+        axes.imshow(
+            shown[..., 0] if grey else shown, cmap="gray", vmin=0, vmax=1
+        )
+        right = guess == true
+        axes.set_title(
+            f"predicted {plot_label(class_names[guess], _LONGEST_NAME)}\n"
+            f"true {plot_label(class_names[true], _LONGEST_NAME)}",
+            fontsize=8,
+            color="black" if right else _WRONG,
+            fontweight="normal" if right else "bold",
+        )
+    _save(figure, path)
+    return predicted
+
+
+def _save(figure, path):
+    with replacing(path) as temporary:
+        figure.savefig(temporary)

@@ -1,0 +1,192 @@
+"""What a training leaves in its output folder."""
+
+import dataclasses
+import shlex
+import shutil
+import sys
+
+import keras
+
+from keras_vit import converters
+from keras_vit._logging import logger
+from keras_vit.converters import write_keras
+from keras_vit.models import Model
+from keras_vit.training.models import layout_of
+from keras_vit.training.plots import save_curves
+from keras_vit.training.plots import save_predictions
+from keras_vit.training.plots import spread_out
+from keras_vit.training.run_folder import CHECKPOINTS
+from keras_vit.training.run_folder import DONE
+from keras_vit.training.run_folder import circumstances
+from keras_vit.training.run_folder import replacing
+from keras_vit.training.run_folder import save_json
+from keras_vit.training.run_folder import versions
+
+FILES = (
+    "model.keras",
+    "model.npz",
+    "metrics.csv",
+    "curves.png",
+    "predictions.png",
+    "config.json",
+)
+# Some runs have these instead of others.
+MORE_FILES = ("encoder.keras", "model.weights.h5")
+
+
+def save_model(model, output):
+    """Writes `model.keras`, and its weights for the next `--weights`."""
+    with replacing(output / "model.keras") as temporary:
+        # Without its optimizer, `import keras_vit` is enough to read it.
+        alone = Model(model.input, model.output, name=model.name)
+        write_keras(alone, temporary)
+    # What Google's layouts do not tell is in Keras's file: another GELU, ...
+    layout = layout_of(model)
+    weights = output / ("model.npz" if layout else "model.weights.h5")
+    converters.save(model, weights, layout, overwrite=True)
+
+
+def run_summary(run, model, row):
+    """Returns the content of `config.json`.
+
+    Args:
+        run: `Run`.
+        model: Its model.
+        row: Dict. The row of `metrics.csv` of the weights that are kept.
+    """
+    metric = f"{run.data.evaluation_split}_{run.metric}"
+    return {
+        "config": dataclasses.asdict(run.config),
+        "data": run.data.facts(),
+        "model": {
+            "name": model.name,
+            "weights": model.count_params(),
+        },
+        metric: row[metric],
+        "kept": {
+            "weights": run.config.keep,
+            "step": row["step"],
+            "chosen_by": metric if run.config.keep == "best" else None,
+        },
+        "seconds": run.seconds,
+        "command": shlex.join(sys.argv),
+        "versions": versions(),
+        **circumstances(),
+    }
+
+
+def describe_run(run, model, done):
+    """Returns what a program prints before it trains.
+
+    Args:
+        run: `Run`.
+        model: Its model.
+        done: Integer. The step that it resumes from, as Keras counts them.
+    """
+    config, data = run.config, run.data
+    if not run.strategy.first:
+        return f"strategy  {run.strategy.describe()}"
+    rows, columns, channels = getattr(model, "encoder", model).input_shape[1:]
+    patch = config.patch_size
+    patches = f", patches {patch} x {patch}" if patch else ""
+    step = done // config.accumulate
+    resuming = f"\nresuming  from step {step}" if done else ""
+    unverified = ""
+    if data.num_unread:
+        interval = config.checkpoint_every or config.evaluate_every
+        unverified = (
+            f"images    the headers and trailers of {data.num_unread:,} files "
+            "are valid. An image that is damaged between them would stop the "
+            f"run at its batch, up to {interval:,} steps after the last "
+            "checkpoint: --skip-bad-images decodes all of them first\n"
+        )
+    return (
+        f"data      {data.name}: {data.num_train} training and "
+        f"{data.num_evaluation} {data.evaluation_split} images, "
+        f"{len(data.class_names)} classes\n"
+        f"{unverified}"
+        f"model     {model.name}: {model.count_params():,} parameters, images "
+        f"{rows} x {columns} x {channels}{patches}\n"
+        f"training  {config.steps} steps of {config.batch_size} images, "
+        f"{run.summary}, on {keras.backend.backend()}\n"
+        f"strategy  {run.strategy.describe()}\n"
+        f"output    {run.output}{resuming}"
+    )
+
+
+def plot_title(run, facts):
+    """Returns the title of the plots of a run."""
+    name, split = facts["model"]["name"], run.data.evaluation_split
+    value = facts[f"{split}_{run.metric}"]
+    text = f"{value:.2%}" if run.metric == "accuracy" else f"{value:.4f}"
+    return f"{name} on {run.data.name}: {split} {run.metric} {text}"
+
+
+def save_predictions_of(run, model, facts):
+    """Plots predictions for some of the images that were evaluated on."""
+    config, total = run.config, run.data.num_evaluation
+    batches = run.data.evaluation(
+        **config.batches(), batch_size=min(config.batch_size, total)
+    )
+    images, labels = spread_out(batches, total)
+    save_predictions(
+        model,
+        images,
+        labels,
+        run.data.class_names,
+        run.output / "predictions.png",
+        f"{plot_title(run, facts)}, {len(images)} of {total} images",
+        mode=config.mode,
+    )
+
+
+def write_last(run, facts, rows):
+    """Writes the learning curves and `config.json`; removes checkpoints."""
+    save_curves(rows, run.output / "curves.png", plot_title(run, facts))
+    save_json(facts, run.output / DONE)
+    # A finished run needs none.
+    shutil.rmtree(run.output / CHECKPOINTS, ignore_errors=True)
+
+
+def print_results(facts, output):
+    """Says how well it went, where the files are, and how to use them."""
+    score = next(
+        f"{part}_{measure}"
+        for measure in ("accuracy", "loss")
+        for part in ("dev", "test")
+        if f"{part}_{measure}" in facts
+    )
+    named = score.replace("_", " ")
+    logger.info(
+        f"\n{named} {facts[score]:.4f} after {facts['seconds']:.0f} seconds"
+    )
+    kept = facts["kept"]
+    if kept["chosen_by"]:
+        optimistic = (
+            ", which is optimistic, as the step was chosen by it: --holdout "
+            "chooses on held-out images"
+            if score.startswith("test_")
+            else ""
+        )
+        logger.info(
+            f"weights of step {kept['step']} of {facts['config']['steps']}, "
+            f"with the best {named}{optimistic}"
+        )
+    for name in (*FILES, *MORE_FILES):
+        if (output / name).exists():
+            logger.info(f"  {output / name}")
+    config, data = facts["config"], facts["data"]
+    size, channels = config["image_size"], data["channels"]
+    scale = f"keras_vit.preprocess_input(images, mode={config['mode']!r})"
+    values = "0 to 255"
+    # Those of scikit-learn, which are not bytes; not a folder of that name.
+    if data["name"] == "digits" and data["image_size"] == 8:
+        scale, values = "images / 8 - 1", "0 to 16"
+    logger.info(
+        f"To use it in Python on images of {size} x {size} x {channels} with "
+        f"values from {values}:\n"
+        "  import keras, keras_vit\n"
+        f"  model = keras.models.load_model({str(output / 'model.keras')!r})\n"
+        f"  images = {scale}"
+        + ("\n  logits = model.predict(images)" * score.endswith("accuracy"))
+    )

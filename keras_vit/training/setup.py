@@ -1,0 +1,63 @@
+"""What a training program needs first: devices, data and an output folder."""
+
+import dataclasses
+import pathlib
+
+import keras
+
+from keras_vit._program import require
+from keras_vit.data.loading import load_dataset
+from keras_vit.data.loading import share_of
+from keras_vit.distribution import get_strategy
+from keras_vit.training.run_folder import check_output
+
+
+def begin(config, holdout=None):
+    """Returns the strategy, the data and the output folder of a config.
+
+    Args:
+        config: `TrainingFlags`.
+        holdout: What to hold out where the config does not say.
+
+    Raises:
+        ValueError: if something is wrong with them; nothing is written yet.
+        ImportError: if a package is missing.
+    """
+    chosen = get_strategy(config.strategy)
+    if chosen.name == "model-parallel" and chosen.gather(0) != [0]:
+        raise ValueError(
+            "Recipes split a model over the devices of one host, as the first "
+            "host alone writes it. Use --strategy data-parallel."
+        )
+    if config.mixed_precision:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    require("matplotlib")
+    if config.tensorboard:
+        require("tensorflow")
+    if config.holdout is not None:
+        holdout = config.holdout
+    data = data_of(config, holdout)
+    if share_of(data.name, holdout) and not data.num_dev:
+        raise ValueError(
+            f"--holdout {holdout} of {data.num_train} images is not one image. "
+            "Give a larger share."
+        )
+    output = config.output or pathlib.Path("runs") / data.name
+    return chosen, data, check_output(output, config.overwrite)
+
+
+def data_of(config, holdout):
+    """Returns the data of a config.
+
+    Args:
+        config: `TrainingFlags`.
+        holdout: The share of the training images to evaluate on, or "paper".
+            With 0, the model trains on all of them and is evaluated on the
+            test set. With None, likewise, except that it does not train on
+            the images that a preset leaves out.
+    """
+    left_out = config.published_holdout() if holdout is None else holdout
+    data = load_dataset(
+        config.dataset, left_out, config.skip_bad_images, config.test_split
+    )
+    return data if holdout else dataclasses.replace(data, num_dev=0)

@@ -1,0 +1,168 @@
+"""Choose the learning rate from a grid, by accuracy on held-out images."""
+
+import dataclasses
+import json
+import shutil
+
+from keras_vit._logging import logger
+from keras_vit._program import user_errors
+from keras_vit.training.checkpoint import Diverged
+from keras_vit.training.checkpoint import raise_if_another
+from keras_vit.training.plots import save_sweep
+from keras_vit.training.run_folder import DONE
+from keras_vit.training.run_folder import SWEEP
+from keras_vit.training.run_folder import save_json
+from keras_vit.training.run_folder import versions
+from keras_vit.training.setup import data_of
+from keras_vit.training.training_run import fingerprint
+
+# "An Image is Worth 16x16 Words", Table 4
+_RATES = (0.001, 0.003, 0.01, 0.03)
+_RATES_OF = {"imagenet2012": (0.003, 0.01, 0.03, 0.06)}
+FILES = ("sweep.json", "sweep.png")
+
+
+def rates_of(text, dataset=""):
+    """Returns the learning rates of `--sweep`, from low to high.
+
+    Args:
+        text: "paper" for the grid of the paper's Table 4, or numbers with
+            commas between them.
+        dataset: String. Its name.
+
+    Raises:
+        ValueError: if they are not two or more different rates above 0.
+    """
+    if text == "paper":
+        return _RATES_OF.get(dataset.split(":")[0], _RATES)
+    try:
+        rates = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        rates = []
+    if len(rates) < 2 or not 0 < rates[0] <= rates[-1] < float("inf"):
+        raise ValueError(
+            "--sweep must be 'paper', or two or more learning rates above 0 "
+            f"such as 0.003,0.01,0.03. Received: {text!r}"
+        )
+    return tuple(rates)
+
+
+def sweep(train, complete, config, data, strategy, output):
+    """Trains with every learning rate of a grid, and returns the best.
+
+    Each learning rate trains without the held-out images and is evaluated on
+    them. A sweep that was interrupted resumes with the same command.
+
+    Args:
+        train: Function of a config, data, a strategy, an output folder and
+            the keyword `keep`, which trains and returns the content of
+            `config.json`.
+        complete: Function of a config and data that fills in all settings.
+        config: `TrainingFlags` with a field `sweep`.
+        data: `ImageDataset` with held-out images.
+        strategy: `keras_vit.distribution.Strategy`.
+        output: Path of the output folder.
+
+    Returns:
+        The config with the best learning rate, and the data with all training
+        images: what to train with now.
+    """
+    config = dataclasses.replace(
+        config,
+        output=str(output),
+        holdout="paper" if config.holdout is None else config.holdout,
+    )
+    with user_errors():
+        configs = {
+            rate: complete(
+                dataclasses.replace(config, learning_rate=rate, sweep=None),
+                data,
+            )
+            for rate in rates_of(config.sweep, config.dataset)
+        }
+        if config.overwrite and strategy.first:
+            shutil.rmtree(output / SWEEP, ignore_errors=True)
+            for name in (*FILES, DONE):
+                (output / name).unlink(missing_ok=True)
+        strategy.gather(0)  # waits until they are removed
+        results = {
+            rate: _read_finished(one, output) for rate, one in configs.items()
+        }
+        strategy.gather(0)
+    for rate, one in configs.items():
+        if results[rate] is None:
+            if strategy.first:
+                logger.info(f"\nsweep     learning rate {rate:g}")
+            folder = _folder(output, rate)
+            results[rate] = _train_one(train, one, data, strategy, folder)
+    best = _summarise(results, data, config, output, strategy)
+    # 0, so that a preset holds out no images either.
+    config = dataclasses.replace(
+        config, holdout=0.0, sweep=None, overwrite=False, learning_rate=best
+    )
+    with user_errors():
+        return config, data_of(config, config.holdout)
+
+
+def _folder(output, rate):
+    return output / SWEEP / f"lr-{rate:g}"
+
+
+def _read_finished(config, output):
+    """Returns the `config.json` of a training that is finished, or None."""
+    path = _folder(output, config.learning_rate) / DONE
+    if not path.exists():
+        return None
+    facts = json.loads(path.read_text())
+    found = {**facts["config"], "backend": facts["versions"]["backend"]}
+    expected = fingerprint(config)
+    known = {k: found[k] for k in expected if k in found}
+    raise_if_another(path, known, expected)
+    return facts
+
+
+def _train_one(train, config, data, strategy, folder):
+    try:
+        return train(config, data, strategy, folder, keep=False)
+    except Diverged as error:  # the learning rate is too high
+        facts = {
+            "config": dataclasses.asdict(config),
+            "dev_accuracy": None,
+            "diverged": str(error),
+            "versions": versions(),
+        }
+        if strategy.first:
+            logger.info(error)
+            save_json(facts, folder / DONE)
+        return facts
+
+
+def _summarise(results, data, config, output, strategy):
+    """Logs and writes the accuracies; returns the best learning rate."""
+    found = {rate: facts["dev_accuracy"] for rate, facts in results.items()}
+    good = {rate: x for rate, x in found.items() if x is not None}
+    if not good:
+        raise Diverged(
+            "Training diverged with every learning rate of the sweep. Give "
+            f"lower ones. Received: --sweep {config.sweep}"
+        )
+    best = max(good, key=good.get)  # of equals the lowest
+    if not strategy.first:
+        return best
+    logger.info(f"\nlearning rate  accuracy on {data.num_dev} held-out images")
+    for rate, accuracy in found.items():
+        text = "diverged" if accuracy is None else f"{accuracy:.4f}"
+        logger.info(f"{rate:<13g}  {text}" + "  best" * (rate == best))
+    logger.info(f"\ntraining on all images with {best:g}")
+    facts = {
+        "rates": [
+            {"learning_rate": rate, "dev_accuracy": accuracy}
+            for rate, accuracy in found.items()
+        ],
+        "best": best,
+        "holdout": config.holdout,
+        "num_dev": data.num_dev,
+    }
+    save_json(facts, output / "sweep.json")
+    save_sweep(found, output / "sweep.png", title=f"{data.name}: sweep")
+    return best

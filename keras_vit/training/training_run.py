@@ -1,0 +1,337 @@
+"""A training run: its output folder, its checkpoints and its results."""
+
+import contextlib
+import dataclasses
+import math
+import shutil
+import time
+
+import keras
+
+from keras_vit._logging import logger
+from keras_vit._program import UserError
+from keras_vit._warnings import warn
+from keras_vit.data import bad_label
+from keras_vit.data import unreadable
+from keras_vit.distribution.sharding import to_tf_dataset
+from keras_vit.training.callbacks import EvaluateAverages
+from keras_vit.training.callbacks import EventFiles
+from keras_vit.training.callbacks import MetricsFile
+from keras_vit.training.callbacks import Progress
+from keras_vit.training.checkpoint import ResumableCheckpoint
+from keras_vit.training.results import FILES
+from keras_vit.training.results import MORE_FILES
+from keras_vit.training.results import describe_run
+from keras_vit.training.results import run_summary
+from keras_vit.training.results import save_model
+from keras_vit.training.results import save_predictions_of
+from keras_vit.training.results import write_last
+from keras_vit.training.run_folder import CHECKPOINTS
+from keras_vit.training.run_folder import claimed
+from keras_vit.training.run_folder import open_output
+
+# Settings that may differ when a run resumes.
+_MAY_CHANGE = (
+    *("output", "overwrite", "checkpoint_every", "tensorboard"),
+    "skip_bad_images",  # which a run may need that met one
+)
+TENSORBOARD = "tensorboard"
+# Parts of the messages of TensorFlow and JAX about a lost process.
+_LOST = ("unhealthy", "heartbeat", "UNAVAILABLE", "Connection", "Broken pipe")
+
+
+class Run:
+    """A training run with an output folder, which resumes where it stopped.
+
+    Use it as a context manager around the code that builds, compiles and
+    trains a model:
+
+    ```python
+    with training.Run(config, data, strategy, output) as run:
+        model = ...
+        model.compile(...)
+        test = run.distribute(data.evaluation(...))
+        for batches, steps, epochs in run.fit_calls(
+            model, schedule, lambda start: data.train(start=start, ...), test
+        ):
+            model.fit(
+                batches,
+                steps_per_epoch=steps,
+                epochs=epochs,
+                validation_data=test,
+                callbacks=run.callbacks,
+                shuffle=False,
+                verbose=0,
+            )
+        run.save(model)
+    ```
+
+    The body runs in the scope of the strategy, after the random seed was set.
+    The folder is locked, so that no other process trains there. A mistake of
+    the user that is found before the first call of `model.fit`, an image that
+    cannot be read, a full disk and the loss of another process become a
+    `UserError`; other errors keep their traceback. SIGTERM saves a checkpoint
+    after the current step and raises `Preempted`.
+
+    With several processes, all of them run the same code, and the first one
+    writes.
+
+    Args:
+        config: `TrainingFlags` with every setting filled in, also `steps`,
+            `evaluate_every` and `batch_size`.
+        data: `keras_vit.data.ImageDataset`.
+        strategy: `keras_vit.distribution.Strategy`.
+        output: Path of the output folder, from `check_output`.
+        summary: String. How the model is trained, in a few words.
+        metric: String. The metric that evaluates the model: "accuracy", or
+            "loss" for a model without one.
+
+    Attributes:
+        callbacks: List of Keras callbacks, which write `metrics.csv`, report
+            progress and save checkpoints. `fit_calls` fills it. Further
+            callbacks go before them.
+    """
+
+    def __init__(
+        self, config, data, strategy, output, summary="", metric="accuracy"
+    ):
+        self.config, self.data, self.strategy = config, data, strategy
+        self.output, self.summary, self.metric = output, summary, metric
+        self.callbacks = []
+        self.checkpoints = ResumableCheckpoint(
+            output / CHECKPOINTS,
+            config.accumulate
+            * (config.checkpoint_every or config.evaluate_every),
+            fingerprint(config),
+            seed=config.seed,
+            parts=config.accumulate,
+            hosts=strategy,
+            keep_best=config.keep == "best",
+        )
+        self._training = self._saving = False
+
+    def __enter__(self):
+        self._started = time.perf_counter()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._user_errors())
+            stack.enter_context(claimed(self.output, self.strategy))
+            self.strategy.host_batch_size(self.micro_batch_size)
+            if self.strategy.first:
+                warn_of_average(self.config)
+            keras.utils.set_random_seed(self.config.seed)
+            stack.enter_context(self.checkpoints.watching())
+            self._scope = stack.enter_context(contextlib.ExitStack())
+            self._scope.enter_context(self.strategy.scope())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error):
+        return self._stack.__exit__(*error)
+
+    @property
+    def micro_batch_size(self):
+        """Images of a step that are computed together, of all processes."""
+        return self.config.batch_size // self.config.accumulate
+
+    def distribute(self, batches):
+        """Returns batches of this process as `model.fit` takes them."""
+        if self.strategy.name == "none":
+            if keras.backend.backend() == "tensorflow":
+                return to_tf_dataset(batches)
+            return batches
+        return self.strategy.distribute(batches)
+
+    def fit_calls(self, model, schedule, train_batches, validation_data):
+        """Restores the newest checkpoint and yields the calls of `model.fit`.
+
+        They end at the evaluations: every `evaluate_every` steps, and after
+        the last step. A run that resumes between two evaluations begins with
+        a shorter call.
+
+        Args:
+            model: Compiled model.
+            schedule: Function of the step that returns the learning rate.
+            train_batches: Function of a step that returns the endless batches
+                from there.
+            validation_data: Batches to evaluate on, from `distribute`.
+
+        Yields:
+            Tuples of batches, `steps_per_epoch` and `epochs`. Keras's steps
+            are micro-batches.
+        """
+        config, parts = self.config, self.config.accumulate
+        train_batches(0)  # wrong options raise before the folder is opened
+        done = self._restore(model)
+        logger.info(describe_run(self, model, done))
+        self.callbacks[:] = self._make_callbacks(model, schedule, done)
+        self._training = True
+        for start, steps, epochs in self.checkpoints.fit_calls(
+            model,
+            config.steps * parts,
+            config.evaluate_every * parts,
+            validation_data,
+        ):
+            yield self.distribute(train_batches(start)), steps, epochs
+
+    def _restore(self, model):
+        """Opens the output folder; returns the step to resume from."""
+        folder, strategy = self.output / CHECKPOINTS, self.strategy
+        if self.config.overwrite and strategy.first:
+            shutil.rmtree(folder, ignore_errors=True)
+        strategy.gather(0)  # waits until the folder is removed
+        done = self.checkpoints.restore(model)
+        if len(set(strategy.gather(done))) > 1:
+            raise ValueError(
+                "The processes find different checkpoints in "
+                f"{str(self.output)!r}: --output must be a folder that they "
+                "share."
+            )
+        # Files are removed last: an error above leaves the folder as it was.
+        if strategy.first:
+            open_output(self.output, (*FILES, *MORE_FILES))
+            folder.mkdir(exist_ok=True)
+            if not done:
+                tensorboard = self.output / TENSORBOARD
+                shutil.rmtree(tensorboard, ignore_errors=True)
+        return done
+
+    def _make_callbacks(self, model, schedule, done):
+        first, config = self.strategy.first, self.config
+        metrics = MetricsFile(
+            self.output / "metrics.csv" if first else None,
+            config.batch_size,
+            schedule,
+            self.checkpoints.rows,
+            done,
+            config.accumulate,
+            self.data.evaluation_split,
+            self.metric,
+        )
+        callbacks = [metrics]
+        if first:
+            callbacks.append(Progress(metrics, config.steps))
+        if first and config.tensorboard:
+            callbacks.append(EventFiles(self.output / TENSORBOARD, metrics))
+        if config.average:
+            callbacks.insert(0, EvaluateAverages())
+        return [*callbacks, self.checkpoints]
+
+    def save(self, model, write=None, keep=True):
+        """Writes the results of the run, and removes its checkpoints.
+
+        Args:
+            model: The trained model.
+            write: Function of the model and the output folder that writes
+                the model. Without it, `model.keras`, weights for the next
+                `--weights` and `predictions.png` are written.
+            keep: Boolean. Whether to write the model at all.
+
+        Returns:
+            Dict. The content of `config.json`.
+        """
+        self._saving = True
+        strategy, output, rows = (
+            self.strategy,
+            self.output,
+            self.checkpoints.rows,
+        )
+        row = rows[-1]
+        if self.config.keep == "best":
+            strategy.gather(0)  # waits until the first process has saved it
+            row = self.checkpoints.restore_best(model)
+        facts = run_summary(self, model, row)
+        predictions = keep and write is None
+        if strategy.first and keep:
+            (write or save_model)(model, output)
+            if predictions and strategy.num_devices == 1:
+                save_predictions_of(self, model, facts)
+        # What follows needs no other process: one that waits in vain for the
+        # first would not end.
+        self._scope.close()
+        if strategy.first:
+            if predictions and strategy.num_devices > 1:
+                # The trained one takes only batches that all devices share.
+                alone = keras.saving.load_model(output / "model.keras")
+                save_predictions_of(self, alone, facts)
+            write_last(self, facts, rows)
+        strategy.gather(0)  # no process ends before the first
+        return facts
+
+    @property
+    def seconds(self):
+        """Seconds since the run began."""
+        return round(time.perf_counter() - self._started, 1)
+
+    @contextlib.contextmanager
+    def _user_errors(self):
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            message = self._explain(error)
+            if message is None:
+                raise
+            raise UserError(message) from error
+
+    def _explain(self, error):
+        """Returns a message for an error that the user can correct."""
+        if not self._training:
+            expected = isinstance(error, (ValueError, OSError, ImportError))
+            return str(error) if expected else None
+        if self._saving and isinstance(error, OSError):
+            return (
+                "The results cannot be written to "
+                f"{str(self.output)!r}: {error}. {self.checkpoints.last}"
+            )
+        return explain_error(error, self.strategy, self.checkpoints)
+
+
+def explain_error(error, strategy, checkpoints):
+    """Returns a message for an error in training that the user can correct.
+
+    Args:
+        error: Exception.
+        strategy: `keras_vit.distribution.Strategy`.
+        checkpoints: `ResumableCheckpoint`.
+
+    Returns:
+        String, or None for any other error.
+    """
+    # Each backend wraps TensorFlow's error in one of its own.
+    if message := bad_label(error):
+        return message
+    if name := unreadable(error):
+        return (
+            f"{name!r} cannot be read. Remove it or convert it, or use "
+            "--skip-bad-images, which finds all such files of a folder "
+            f"first. This was after step {checkpoints.done}. "
+            f"{checkpoints.last}"
+        )
+    count = strategy.host[1]
+    if count > 1 and any(word in str(error) for word in _LOST):
+        # Only the first process writes checkpoints, and knows of them.
+        last = "The same commands resume the run."
+        return (
+            f"Another of the {count} processes is lost, or cannot be reached. "
+            "Start all of them again. "
+            f"{checkpoints.last if strategy.first else last}"
+        )
+    return None
+
+
+def fingerprint(config):
+    """Returns the settings that must be equal for a run to resume."""
+    settings = dataclasses.asdict(config) | {"backend": keras.backend.backend()}
+    return {k: v for k, v in settings.items() if k not in _MAY_CHANGE}
+
+
+def warn_of_average(config):
+    """Warns if an average of the weights contains much of the first ones."""
+    decay, steps = config.average, config.steps
+    if decay**steps > 0.1:
+        warn(
+            f"--average {decay} over {steps} steps is {decay**steps:.0%} the "
+            "weights that training starts with. At most "
+            f"{math.floor(1e4 * 0.1 ** (1 / steps)) / 1e4} fits so few steps.",
+        )
