@@ -35,6 +35,7 @@ from keras_vit.training.models import (
 )
 from keras_vit.training.models import layout_of as layout_of
 from keras_vit.training.models import model_facts as model_facts
+from keras_vit.training.models import set_trainable as set_trainable
 from keras_vit.training.models import zero_head as zero_head
 from keras_vit.training.plots import save_curves as save_curves
 from keras_vit.training.plots import save_predictions as save_predictions

@@ -335,6 +335,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             model.evaluate(validation_data, steps=1, verbose=0)
         for start, length, epochs in plan_fit_calls(self.step, steps, interval):
             yield start // self.parts, length, epochs
+            if model.stop_training:  # set by a callback
+                break
         # Also if an earlier run was interrupted after its last step.
         assign_averages(model)
 

@@ -18,6 +18,7 @@ from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.callbacks import EventFiles
 from keras_vit.training.callbacks import MetricsFile
 from keras_vit.training.callbacks import Progress
+from keras_vit.training.callbacks import StopEarly
 from keras_vit.training.checkpoint import ResumableCheckpoint
 from keras_vit.training.results import FILES
 from keras_vit.training.results import MORE_FILES
@@ -165,6 +166,8 @@ class Run:
         logger.info(describe_run(self, model, done))
         self.callbacks[:] = self._make_callbacks(model, schedule, done)
         self._training = True
+        if any(isinstance(x, StopEarly) and x.is_due for x in self.callbacks):
+            return  # the interrupted run had already stopped
         for start, steps, epochs in self.checkpoints.fit_calls(
             model,
             config.steps * parts,
@@ -205,9 +208,10 @@ class Run:
             done,
             config.accumulate,
             self.data.evaluation_split,
-            self.metric,
         )
         callbacks = [metrics]
+        if config.patience:
+            callbacks.append(StopEarly(self.checkpoints.rows, config.patience))
         if first:
             callbacks.append(Progress(metrics, config.steps))
         if first and config.tensorboard:

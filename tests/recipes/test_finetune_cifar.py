@@ -373,6 +373,20 @@ def test_flags_that_would_do_nothing_are_refused():
     for match, settings in (
         ("--weight-decay is of AdamW", {**tuned, "weight_decay": 0.5}),
         ("--warmup or --warmup-steps", {"warmup": 0.1, "warmup_steps": 3}),
+        (
+            "fine-tunes with SGD",
+            {**tuned, "preset": "vit_jax", "optimizer": "sgd"},
+        ),
+        ("--weight-decay is of", {"optimizer": "sgd", "weight_decay": 0.1}),
+        ("--train head .*give --weights", {"train": "head"}),
+        ("--lora-rank is for --train lora", {**tuned, "lora_rank": 4}),
+        (
+            "--layer-decay is for --train all",
+            {**tuned, "train": "head", "layer_decay": 0.75},
+        ),
+        ("--optimizer takes sgd, adamw", {"optimizer": "adam"}),
+        ("--train takes all, head, lora", {**tuned, "train": "body"}),
+        ("--label-smoothing must be .* below 1", {"label_smoothing": 1.0}),
         ("give --weights", {"preset": "vit_jax"}),
         (
             "has a warm-up of its own",
@@ -397,6 +411,59 @@ def test_flags_that_would_do_nothing_are_refused():
         recipe.Config(preset="bit", **tuned)
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("train", ["head", "lora"])
+def test_parts_of_a_model_are_trained(digits, train, tmp_path):
+    run(
+        weights=str(digits),
+        train=train,
+        optimizer="adamw",
+        learning_rate=0.01,
+        steps=4,
+        batch_size=32,
+        output=str(tmp_path / "out"),
+    )
+    old = keras_vit.converters.load(digits / "model.npz")
+    # Also for LoRA, whose updates are merged into the kernels.
+    new = keras_vit.converters.load(tmp_path / "out" / "model.npz")
+    changed = {
+        before.path.replace(old.name, "")
+        for before, after in zip(old.variables, new.variables, strict=True)
+        if not np.array_equal(before, after)
+    }
+    kernels = {
+        f"block_{i}/attention/{name}/kernel"
+        for i in range(2)
+        for name in ("query", "value")
+    }
+    expected = {"head/kernel", "head/bias"} | (
+        kernels if train == "lora" else set()
+    )
+    assert changed == expected
+    accuracy = facts_of(tmp_path / "out")["test_accuracy"]
+    assert accuracy_of(new) == pytest.approx(accuracy, abs=1e-6)
+
+
+@pytest.mark.backends("torch")
+def test_training_stops_without_improvement(tmp_path):
+    """The learning rate is too small for any prediction to change."""
+    settings = {"learning_rate": 1e-12, "batch_size": 8, "steps": 9}
+    settings |= {"evaluate_every": 1, "patience": 2}
+    run(**settings, output=str(tmp_path / "out"))
+    assert [row["step"] for row in rows_of(tmp_path / "out")] == ["1", "2", "3"]
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    # A run that was interrupted after its last step does not train again.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training.Run, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(**settings, output=str(tmp_path / "again"))
+    run(**settings, output=str(tmp_path / "again"))
+    assert len(rows_of(tmp_path / "again")) == 3
+
+
 def test_flags_that_are_given_are_used():
     data = keras_vit.data.load_dataset("digits")
 
@@ -416,6 +483,11 @@ def test_flags_that_are_given_are_used():
     assert rate.warmup_steps == 7
     model = programs.plan(recipe, recipe.Config(dropout=0.25), data).build()
     assert model.get_layer("block_0").dropout == 0.25
+    config = recipe.Config(drop_path=0.25, label_smoothing=0.1, optimizer="sgd")
+    planned = programs.plan(recipe, config, data)
+    assert planned.build().get_layer("block_1").drop_path == 0.25
+    assert planned.batches["one_hot"]
+    assert type(planned.optimizer()[0]) is keras_vit.optimizers.SGD
     with pytest.raises(ValueError, match="--dropout is for Vision"):
         programs.plan(
             recipe, recipe.Config(model="compact-bit", dropout=0.1), data
