@@ -10,7 +10,7 @@ NO_MULTIWORKER = (
     "under TensorFlow's MultiWorkerMirroredStrategy, which trains in several "
     "processes (https://github.com/keras-team/keras/issues/20585). For several "
     "machines or processes, use 'data-parallel' with KERAS_BACKEND=jax. For "
-    "the devices of one machine, use 'mirrored' and unset TF_CONFIG."
+    "the devices of one machine, use 'mirrored'."
 )
 
 
@@ -41,10 +41,9 @@ def settings(name, devices):
     import tensorflow as tf
 
     if name == "multiworker":
-        raise ValueError(
-            f"{NO_MULTIWORKER} Received: TF_CONFIG="
-            f"{os.environ.get('TF_CONFIG')!r}"
-        )
+        config = os.environ.get("TF_CONFIG")
+        received = f" Received: TF_CONFIG={config}" if config else ""
+        raise ValueError(NO_MULTIWORKER + received)
     if name == "tpu":
         distribution = _tpu_strategy(tf)
     else:
