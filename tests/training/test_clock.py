@@ -17,7 +17,7 @@ import pytest
 import keras_vit
 from keras_vit import pretraining
 from keras_vit import training
-from keras_vit.distribution.sharding import steadily
+from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.training import callbacks
 from keras_vit.training import checkpoint
 from keras_vit.training import results
@@ -94,7 +94,7 @@ def test_datasets_wait_for_no_clock(tmp_path):
     if keras.config.backend() == "tensorflow":
         digits = batches_of(keras_vit.data.load_dataset("digits"))
         assert not any(hasattr(batches, "options") for batches in digits)
-        given += [steadily(x) for x in digits]
+        given += [to_tf_dataset(x) for x in digits]
     for batches in given:
         assert batches.options().autotune.enabled is False
         assert len(next(iter(batches))[0]) == 3
