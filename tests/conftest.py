@@ -1,20 +1,22 @@
 import os
-import tempfile
+import pathlib
 
-# A test process has one backend; `python -m tests` runs all three.
-os.environ.setdefault("KERAS_BACKEND", "jax")
+# A test process has one backend: PyTorch, which compiles nothing, unless the
+# environment names another. `python -m tests` runs all three.
+os.environ.setdefault("KERAS_BACKEND", "torch")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # float32 products in full precision, whatever the machine.
 os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
 os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
-# Under JAX most of the time is compiling. It optimises less, and what one
-# test, worker or process of this run has compiled, the others read.
+# Under JAX most of the time is compiling. It optimises less, and what a test
+# has compiled is read from disk by other tests, workers, processes and runs.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    _compiled = tempfile.TemporaryDirectory(prefix="keras_vit-compiled-")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR",
+    str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"),
+)
 
 import contextlib
 

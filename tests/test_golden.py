@@ -65,6 +65,7 @@ def test_every_named_array_is_the_originals(case, record_error):
         record_error(case, name, error, golden_data.TOLERANCE)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", golden_data.LOADED)
 def test_layout_is_found(case):
     path = golden_data.load_path(case)

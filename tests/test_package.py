@@ -20,6 +20,7 @@ pretraining training
 """.split()
 
 
+@pytest.mark.backends("torch")
 def test_public_names():
     rooms = {"models", "preprocessing", "checkpoints", "downloads"}
     rooms |= {"convert", "exporting"}  # of tools
@@ -76,6 +77,7 @@ assert keras.backend.standardize_dtype(model(x).dtype) == "float64"
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.slow
 def test_keras_files_are_the_same_for_every_backend(tmp_path):
     """Saved here, read by the other two: equal outputs."""
@@ -101,6 +103,7 @@ assert np.abs(y - io["y"]).max() < 3e-5, np.abs(y - io["y"]).max()
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.backends("torch")
 def test_compiled_models_load_in_a_new_process(tmp_path):
     """After `import keras_vit` alone, which does not import TensorFlow."""
     schedules = keras_vit.training.HyperRule, keras_vit.training.WarmupDecay

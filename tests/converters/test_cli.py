@@ -15,6 +15,8 @@ from keras_vit import convert as _cli
 from keras_vit.checkpoints.files import read
 from tests import golden_data
 
+pytestmark = pytest.mark.backends("torch")
+
 TOOL = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
 
 

@@ -13,6 +13,8 @@ from keras_vit.converters import open_checkpoint
 from keras_vit.models import load_weights
 from tests import golden_data
 
+pytestmark = pytest.mark.backends("torch")
+
 # What cannot change a result: a key's bias shifts all scores of a query
 # alike, and softmax does not see it; no patch is masked.
 _SILENT = {

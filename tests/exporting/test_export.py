@@ -209,6 +209,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case, export, model):
     arguments, fragment = REFUSED[case]
@@ -223,6 +224,7 @@ def test_refused(case, export, model):
     assert pathlib.Path("folder/mine").read_text() == "mine"
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "flags",
     [["--batch", "0"], ["--batch", "any"], ["--image-size", "1", "2", "3"]],
@@ -233,11 +235,13 @@ def test_wrong_usage(flags):
     assert stopped.value.code == 2
 
 
+@pytest.mark.backends("torch")
 def test_formats_and_their_needs():
     written = {k: set(x.writers) for k, x in formats.FORMATS.items()}
     assert written == {name: set(needs) for name, needs in NEEDS.items()}
 
 
+@pytest.mark.backends("torch")
 def test_help(monkeypatch, capsys):
     """By the program itself."""
     tool = str(ROOT / "tools" / "export.py")

@@ -9,6 +9,8 @@ import keras_vit
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def test_arguments_by_position():
     """The first is `include_top`; weights there gave a random model."""

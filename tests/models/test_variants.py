@@ -9,6 +9,8 @@ import keras_vit
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 
+pytestmark = pytest.mark.backends("torch")
+
 # 1000 classes at 224 pixels: vit_jax/models_test.py; g and G are those of
 # "Scaling Vision Transformers", Table 2, in millions.
 PARAMETERS = {

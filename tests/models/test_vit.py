@@ -225,6 +225,7 @@ def test_new_head_is_zero_and_class_token_too():
     assert not numpy(model.get_layer("class_token").tokens).any()
 
 
+@pytest.mark.backends("torch")
 def test_without_top():
     assert tiny(include_top=False).output_shape == (None, 7, 24)
     model = tiny(include_top=False, pooling="token")
@@ -243,6 +244,7 @@ def test_classifier_activation():
     )
 
 
+@pytest.mark.backends("torch")
 def test_numpy_numbers_are_numbers():
     model = tiny(
         patch_size=np.int64(4),
@@ -300,6 +302,7 @@ def test_features():
         keras_vit.feature_extractor(model, [])
 
 
+@pytest.mark.backends("torch")
 def test_pre_logits_is_there_without_a_layer_of_its_own():
     model = tiny()
     randomise(model)
@@ -337,6 +340,7 @@ def test_every_weight_learns():
         assert weight.path.endswith(still) or moved > 1e-7, weight.path
 
 
+@pytest.mark.backends("torch")
 def test_none_is_the_default():
     fields = [field.name for field in dataclasses.fields(ViTConfig)]
     given = {name: None for name in fields if name not in TINY}
@@ -346,6 +350,7 @@ def test_none_is_the_default():
     )
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "function, config_classes",
     [
@@ -365,6 +370,7 @@ def test_fields_of_configs_are_documented_arguments(function, config_classes):
         keras_vit.VisionTransformer(depth=3)
 
 
+@pytest.mark.backends("torch")
 def test_drop_path_grows_with_depth():
     model = tiny(num_layers=5, drop_path=0.4)
     rates = [model.get_layer(f"block_{i}").drop_path for i in range(5)]
@@ -423,6 +429,7 @@ ERRORS = {
 }
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", ERRORS)
 def test_bad_arguments_say_what_would_work(case):
     arguments, message = ERRORS[case]

@@ -217,6 +217,7 @@ def test_reconstructions_keep_what_was_seen(kind):
     assert np.abs(filled * hidden).max() > 0
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "arguments,message",
     [
@@ -231,6 +232,7 @@ def test_an_encoder_that_does_not_fit_is_refused(arguments, message):
         pretraining.MaskedImageModeling(small.encoder(**arguments))
 
 
+@pytest.mark.backends("torch")
 def test_another_model_is_refused():
     hybrid = keras_vit.HybridVisionTransformer(
         **{**small.SIZES, "patch_size": 1},

@@ -99,6 +99,7 @@ def test_metrics(digits):
     assert right == pytest.approx(round(right), abs=1e-2)
 
 
+@pytest.mark.backends("torch")
 def test_config(digits):
     facts = facts_of(digits)
     config = facts["config"]
@@ -122,6 +123,7 @@ def test_both_models_give_the_accuracy_that_was_reported(digits):
     assert accuracy_of(model) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.backends("torch")
 def test_the_command_that_is_printed_reads_the_model(digits):
     """In a process that has imported no optimizer of ours."""
     path = str(digits / "model.keras")
@@ -136,6 +138,7 @@ def test_the_command_that_is_printed_reads_the_model(digits):
     assert done.stdout == "(None, 10)\n", done.stderr
 
 
+@pytest.mark.backends("torch")
 def test_an_average_of_too_few_steps_is_warned_of(tmp_path):
     data = training.find_data("digits")
     config = recipe.Config(average=0.9999, steps=500)
@@ -172,6 +175,7 @@ def test_fine_tunes_at_twice_the_size(digits, tmp_path):
             assert np.abs(before - after).max() < 0.05
 
 
+@pytest.mark.backends("torch")
 def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
     data = training.find_data("digits")
     config = recipe.Config(weights=str(digits / "model.npz"))
@@ -198,6 +202,7 @@ def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
     assert np.abs(model.predict(images, verbose=0)).max() == 0
 
 
+@pytest.mark.backends("torch")
 def test_steps_and_epochs():
     data = training.find_data("digits")
 
@@ -258,6 +263,7 @@ def test_a_folder(tmp_path, capsys):
     assert model.output_shape == (None, 2)
 
 
+@pytest.mark.backends("torch")
 def test_a_broken_image_is_named(tmp_path):
     """Its first bytes are right, and yet it is found before training."""
     pytest.importorskip("tensorflow")
@@ -330,6 +336,7 @@ RESNETS = {
 }
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("model", RESNETS)
 def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
     monkeypatch.setitem(_models.COMPACT, model, RESNETS[model])
@@ -346,6 +353,7 @@ def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
     assert found.input_shape == (None, 40, 40, 1)
 
 
+@pytest.mark.backends("torch")
 def test_bits_rule_chooses(monkeypatch):
     facts = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
     monkeypatch.setattr(training, "model_facts", lambda *_: facts)
@@ -374,6 +382,7 @@ def test_bits_rule_chooses(monkeypatch):
     assert found == (64, 32, "vit_jax", 0.5, 0.1, 9)
 
 
+@pytest.mark.backends("torch")
 def test_flags_that_would_do_nothing_are_refused():
     tuned = {"weights": "x.npz"}
     for match, settings in (
@@ -403,6 +412,7 @@ def test_flags_that_would_do_nothing_are_refused():
         recipe.Config(preset="bit", **tuned)
 
 
+@pytest.mark.backends("torch")
 def test_flags_that_are_given_are_used():
     data = training.find_data("digits")
 
@@ -426,6 +436,7 @@ def test_flags_that_are_given_are_used():
         recipe.plan(recipe.Config(model="compact-bit", layer_decay=0.5), data)
 
 
+@pytest.mark.backends("torch")
 def test_sizes_that_are_not_given():
     data = training.find_data("digits")
 
@@ -440,6 +451,7 @@ def test_sizes_that_are_not_given():
     assert sizes(model="ViTB32", image_size=8, patch_size=4) == (8, 4)
 
 
+@pytest.mark.backends("torch")
 def test_mistakes_are_one_line(tmp_path, digits):
     output = {"output": str(tmp_path / "out")}
     refused("There is no model 'ViTB61'", model="ViTB61", **output)
@@ -468,6 +480,7 @@ def command(*argv):
     )
 
 
+@pytest.mark.backends("torch")
 def test_help_teaches():
     done = command("--help")
     assert done.returncode == 0, done.stderr
@@ -481,6 +494,7 @@ def test_help_teaches():
         assert words in done.stdout
 
 
+@pytest.mark.backends("torch")
 def test_a_wrong_command_is_one_line(tmp_path):
     done = command("--steps", "5", "--epochs", "2")
     assert done.returncode == 2
@@ -493,6 +507,7 @@ def test_a_wrong_command_is_one_line(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.backends("torch")
 def test_evaluate_finds_the_accuracy_that_was_reported(digits, tmp_path):
     programs.run("evaluate", "--weights", digits, "--output", tmp_path / "out")
     results = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -500,6 +515,7 @@ def test_evaluate_finds_the_accuracy_that_was_reported(digits, tmp_path):
     assert results["accuracy"] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("average", [0.0, 0.5])
 @pytest.mark.parametrize("keep", ["last", "best"])
 def test_the_saved_weights_are_those_reported(keep, average, tmp_path, capsys):

@@ -12,7 +12,10 @@ from tests.recipes.test_finetune_cifar import refused
 from tests.recipes.test_finetune_cifar import rows_of
 from tests.recipes.test_finetune_cifar import run
 
-pytestmark = pytest.mark.usefixtures("small_model")
+pytestmark = [
+    pytest.mark.usefixtures("small_model"),
+    pytest.mark.backends("torch"),
+]
 
 
 def test_grids():

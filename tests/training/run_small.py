@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import time
 
 import keras
 import numpy as np
@@ -96,20 +95,27 @@ def main(folder, callbacks=(), stream=Stream, keep_best=False):
 
 
 class Tell(keras.callbacks.Callback):
-    """Writes the step where another process sees it, and takes its time."""
+    """Counts the steps where another process sees them, and waits at one.
 
-    def __init__(self, counter, seconds=0.1):
+    Args:
+        counter: `multiprocessing.Value` of an integer.
+        stop: Number of steps after which it waits.
+        resume: `multiprocessing.Event` for which it waits.
+    """
+
+    def __init__(self, counter, stop=None, resume=None):
         super().__init__()
-        self.counter, self.seconds = counter, seconds
+        self.counter, self.stop, self.resume = counter, stop, resume
 
     def on_train_batch_end(self, batch, logs=None):
         self.counter.value += 1
-        time.sleep(self.seconds)
+        if self.counter.value == self.stop:
+            self.resume.wait()
 
 
-def in_process(folder, counter):
+def in_process(folder, *told):
     """Runs in a process of its own, as a recipe does."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     training.run(
-        lambda config: main(folder, [Tell(counter)]), Config, "A run.", []
+        lambda config: main(folder, [Tell(*told)]), Config, "A run.", []
     )

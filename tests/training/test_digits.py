@@ -11,6 +11,8 @@ from keras_vit import training
 from keras_vit.training import _digits
 from keras_vit.training._splits import split
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.fixture(scope="module")
 def data():

@@ -10,6 +10,8 @@ from keras_vit.preprocessing import preprocess_input
 from keras_vit.training import _pictures
 from keras_vit.training import _results
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def test_spread_out_takes_from_every_part():
     images = np.arange(103, dtype="float32").reshape(-1, 1, 1, 1)

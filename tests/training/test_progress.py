@@ -10,6 +10,8 @@ from keras_vit.training import _progress
 from keras_vit.training._tensorboard import EventFiles
 from tests.training import run_small
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.fixture(autouse=True)
 def _shown():

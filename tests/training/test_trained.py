@@ -11,6 +11,8 @@ import keras_vit
 from keras_vit import training
 from keras_vit.training import _trained
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def vit(**options):
     sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1}
@@ -78,6 +80,7 @@ def test_mistakes(tmp_path):
         training.trained(str(tmp_path / "wide.keras"))
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize(
     "options",
     [
@@ -201,6 +204,7 @@ def test_a_folder_of_photos_that_is_called_digits():
     assert model.reading(folder, 4)["protocol"] == "vit_jax"
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_outputs_of_every_image_once():
     data = training.find_data("digits")
     model = vit(input_shape=(8, 8, 1), include_top=False, pooling="gap")
