@@ -150,7 +150,7 @@ def test_threads(make):
     together = threading.Barrier(count)
 
     def call(batch):
-        together.wait(60)
+        together.wait(300)
         return [numpy(model(batch)) for _ in range(3)]
 
     with concurrent.futures.ThreadPoolExecutor(count) as pool:

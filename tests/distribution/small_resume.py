@@ -1,8 +1,8 @@
 r"""A program for the tests: a recipe's job on some of this machine's logical
-devices, once straight and once with a crash in it.
+devices, once straight and once with a crash in it, for each strategy.
 
     LOGICAL_DEVICES=4 KERAS_BACKEND=tensorflow python -m \
-        tests.distribution.small_resume FOLDER mirrored:0
+        tests.distribution.small_resume FOLDER mirrored:0 ...
 
 JAX's devices are made by XLA_FLAGS=--xla_force_host_platform_device_count=4.
 """
@@ -54,9 +54,8 @@ def crashing(fit):
     return fit_a_little
 
 
-def main(folder, name):
+def main(folder, *names):
     _logging.show()
-    name, model_devices = name.split(":")
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -65,10 +64,14 @@ def main(folder, name):
             [tf.config.LogicalDeviceConfiguration()]
             * int(os.environ["LOGICAL_DEVICES"]),
         )
+    for name in names:
+        run(pathlib.Path(folder) / name, *name.split(":"))
+
+
+def run(folder, name, model_devices):
     chosen = training.strategy(name, model_devices=int(model_devices) or None)
     config = training.TrainingFlags(steps=9, batch_size=16, checkpoint_every=1)
     job = plan(config, training.find_data("digits"))
-    folder = pathlib.Path(folder)
     training.train(job, chosen, folder / "straight")
     fit = _job.fit
     _job.fit = crashing(fit)

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -11,28 +10,37 @@ import keras
 import numpy as np
 import pytest
 
+from tests.server import unused_addresses
+
 BACKEND = keras.config.backend()
 ROOT = pathlib.Path(__file__).parents[2]
 # Runs of `small_run`, by process.
-ONE_HOST = {
+FEW = {
     "tensorflow": (  # which reduces over one number of devices a process
-        ("none:0:0:sgd", "none:0:0:adamw", "none:0:0:keras-sgd"),
-        ("mirrored:2:0:sgd", "mirrored:2:0:keras-sgd"),
-        ("mirrored:4:0:sgd", "mirrored:4:0:adamw"),
+        (
+            *("none:0:0:sgd", "none:0:0:adamw", "none:0:0:keras-sgd"),
+            *("mirrored:2:0:sgd", "mirrored:2:0:keras-sgd"),
+        ),
+        ("mirrored:4:0:adamw",),
+    ),
+    "jax": (
+        (
+            *("none:0:0:sgd", "none:0:0:adamw"),
+            *("data-parallel:4:0:sgd-accumulate", "data-parallel:8:0:sgd"),
+            "model-parallel:8:4:adamw",
+        ),
+    ),
+}
+MANY = {
+    "tensorflow": (
+        ("none:0:0:sgd", "mirrored:4:0:sgd"),
         ("mirrored:8:0:sgd",),
     ),
     "jax": (
         (
-            "none:0:0:sgd",
-            "data-parallel:2:0:sgd",
-            "data-parallel:4:0:sgd-accumulate",
-            "data-parallel:8:0:sgd",
-        ),
-        (
-            "none:0:0:adamw",
+            *("none:0:0:sgd", "none:0:0:adamw"),
+            *("data-parallel:2:0:sgd", "data-parallel:8:0:adamw"),
             "model-parallel:8:4:sgd",
-            "data-parallel:8:0:adamw",
-            "model-parallel:8:4:adamw",
         ),
     ),
 }
@@ -89,14 +97,18 @@ def differences(a, b):
     }
 
 
-@pytest.mark.slow
 @pytest.mark.backends("jax", "tensorflow")
-def test_any_number_of_devices_trains_the_same(tmp_path, record_error):
-    groups = ONE_HOST[BACKEND]
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param(FEW, id="few", marks=pytest.mark.slow),
+        pytest.param(MANY, id="many", marks=pytest.mark.nightly),
+    ],
+)
+def test_any_number_of_devices_trains_the_same(runs, tmp_path, record_error):
+    groups = runs[BACKEND]
     paths = [tmp_path / f"{i}.npz" for i in range(len(groups))]
-    for both in (slice(0, 2), slice(2, 4)):  # there may be two cores
-        pairs = zip(paths[both], groups[both], strict=True)
-        finish([start(*pair) for pair in pairs])
+    finish([start(*pair) for pair in zip(paths, groups, strict=True)])
     found = read(paths)
     for run, results in found.items():
         name, devices, _, kind = run.split(":")
@@ -118,18 +130,14 @@ def test_any_number_of_devices_trains_the_same(tmp_path, record_error):
             )
 
 
-@pytest.mark.slow
+# tests/recipes/test_hosts.py runs two processes every time.
+@pytest.mark.nightly
 @pytest.mark.backends("jax", "tensorflow")
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_two_hosts_train_the_same(kind, tmp_path, record_error):
     # One run a process: TensorFlow starts its collectives anew for a second
     # strategy, and fails if the other host has not ended the first by then.
-    with socket.socket() as first, socket.socket() as second:
-        for each in (first, second):
-            each.bind(("127.0.0.1", 0))
-        addresses = [
-            f"127.0.0.1:{each.getsockname()[1]}" for each in (first, second)
-        ]
+    addresses = unused_addresses(2)
     paths = [tmp_path / f"{name}.npz" for name in ("alone", "0", "1")]
     processes = [start(paths[0], [f"none:0:0:{kind}"])]
     for index in range(2):

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
+from tests.server import unused_addresses
 
 BACKEND = keras.config.backend()
 ROOT = pathlib.Path(__file__).parents[2]
@@ -39,12 +39,7 @@ def start(output, *flags, **environment):
 
 
 def hosts(output):
-    with socket.socket() as first, socket.socket() as second:
-        for each in (first, second):
-            each.bind(("127.0.0.1", 0))
-        addresses = [
-            f"127.0.0.1:{each.getsockname()[1]}" for each in (first, second)
-        ]
+    addresses = unused_addresses(2)
     for index in range(2):
         cluster = {
             "cluster": {"worker": addresses},
