@@ -23,6 +23,7 @@ import contextlib
 with contextlib.suppress(ImportError):
     import torch  # noqa: F401  (TensorFlow before torch crashes some builds)
 
+import hypothesis
 import keras
 import pytest
 
@@ -34,6 +35,17 @@ from tests.results import pytest_collectreport  # noqa: F401
 from tests.results import pytest_sessionfinish  # noqa: F401
 from tests.results import pytest_terminal_summary  # noqa: F401
 from tests.results import pytest_testnodedown  # noqa: F401
+
+
+# The same examples in every run, and no limits of time: a slow machine is no
+# failure. `python -m tests.nightly` takes other examples.
+_EXAMPLES = {
+    "deadline": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+}
+hypothesis.settings.register_profile("same", derandomize=True, **_EXAMPLES)
+hypothesis.settings.register_profile("random", **_EXAMPLES)
+hypothesis.settings.load_profile("same")
 
 
 def _import_torchvision():

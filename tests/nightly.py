@@ -2,7 +2,8 @@
 
 Each part tries many inputs, moments or versions, of which the suite has a few:
 
-    pytest    the tests marked `nightly`, on each backend
+    pytest    the tests marked `nightly`, on each backend, and random examples
+              for those whose examples are the same in every run of the suite
     fuzzing   damaged checkpoint files
     faults    processes that are killed while they train, at random moments
     load      processes that download the same file at the same time
@@ -29,7 +30,12 @@ from tests.__main__ import WORKERS
 # Of each part: pairs of a backend and the arguments of Python.
 PARTS = {
     "pytest": [
-        (name, ("-m", "pytest", *WORKERS, "-m", "nightly")) for name in BACKENDS
+        (name, ("-m", "pytest", *WORKERS, *options))
+        for name in BACKENDS
+        for options in (
+            ("-m", "nightly"),
+            ("tests/layers", "--hypothesis-profile", "random"),
+        )
     ],
     "fuzzing": [("torch", ("-m", "tests.fuzzing", "--count", "5000"))],
     "faults": [
