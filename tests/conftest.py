@@ -36,7 +36,6 @@ from tests.results import pytest_sessionfinish  # noqa: F401
 from tests.results import pytest_terminal_summary  # noqa: F401
 from tests.results import pytest_testnodedown  # noqa: F401
 
-
 # The same examples in every run, and no limits of time: a slow machine is no
 # failure. `python -m tests.nightly` takes other examples.
 _EXAMPLES = {
