@@ -1,3 +1,4 @@
+import gc
 import os
 import pathlib
 
@@ -80,12 +81,19 @@ def _fresh_state():
 
 @pytest.fixture(autouse=True, scope="module")
 def _little_memory():
-    """What JAX has compiled for one file is kept on disk, not in memory."""
+    """Frees the memory of one file's tests.
+
+    What JAX has compiled for them is kept on disk. What then is left, mostly
+    modules, Python's garbage collection need not look at again: Keras starts
+    one for each layer that it quantizes.
+    """
     yield
     if keras.config.backend() == "jax":
         import jax
 
         jax.clear_caches()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def kills(count):
 
 def _interrupted(folder, rng, kill):
     """Runs in a process of its own; returns whether it was killed."""
-    counter = PROCESSES.Value("i", 0)
+    counter = PROCESSES.RawValue("i", 0)
     process = PROCESSES.Process(target=_run, args=(folder, counter))
     process.start()
     while kill and process.is_alive() and counter.value < 1:

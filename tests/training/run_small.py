@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import time
 
 import keras
 import numpy as np
@@ -98,9 +99,10 @@ class Tell(keras.callbacks.Callback):
     """Counts the steps where another process sees them, and waits at one.
 
     Args:
-        counter: `multiprocessing.Value` of an integer.
+        counter: `multiprocessing.RawValue` of an integer. It has no lock,
+            which a killed process might hold.
         stop: Number of steps after which it waits.
-        resume: `multiprocessing.Event` for which it waits.
+        resume: `multiprocessing.RawValue` that it waits for to be 1.
     """
 
     def __init__(self, counter, stop=None, resume=None):
@@ -110,7 +112,8 @@ class Tell(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.counter.value += 1
         if self.counter.value == self.stop:
-            self.resume.wait()
+            while not self.resume.value:
+                time.sleep(0.01)
 
 
 def in_process(folder, *told):

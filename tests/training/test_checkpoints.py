@@ -79,7 +79,7 @@ def run_until(folder, steps, number):
 
     Returns its exit status.
     """
-    counter, resume = PROCESSES.Value("i", 0), PROCESSES.Event()
+    counter, resume = PROCESSES.RawValue("i", 0), PROCESSES.RawValue("i", 0)
     process = PROCESSES.Process(
         target=run_small.in_process, args=(folder, counter, steps, resume)
     )
@@ -88,7 +88,7 @@ def run_until(folder, steps, number):
         time.sleep(0.01)
     assert counter.value == steps, "it ended before"
     os.kill(process.pid, number)
-    resume.set()
+    resume.value = 1
     process.join()
     return process.exitcode
 
