@@ -39,6 +39,7 @@ def run(code, **environment):
     )
 
 
+@pytest.mark.slow
 def test_import_brings_in_no_other_framework():
     """Also after building and running a model."""
     backend = keras.config.backend()
@@ -61,6 +62,7 @@ if "{backend}" in ("jax", "torch"):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_float64_runs():
     code = """
 import keras, numpy as np
@@ -103,6 +105,7 @@ assert np.abs(y - io["y"]).max() < 3e-5, np.abs(y - io["y"]).max()
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_compiled_models_load_in_a_new_process(tmp_path):
     """After `import keras_vit` alone, which does not import TensorFlow."""

@@ -67,7 +67,9 @@ def run_pytest(folder, pytestconfig, workers=0):
     return suite.read_results(path)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "workers", [0, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_the_results_of_a_run(workers, tmp_path, pytestconfig):
     """A test that is skipped or deselected is collected and did not run."""
     (tmp_path / "test_some.py").write_text(SKIPPED)

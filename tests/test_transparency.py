@@ -330,6 +330,7 @@ def test_torch_trace(make, gradients):
         torch.testing.assert_close(traced(images), model(images))
 
 
+@pytest.mark.slow
 @on_torch
 def test_torch_compile_without_graph_breaks():
     """Stock `keras.layers.MultiHeadAttention` cannot, nor can convolutions of
@@ -404,6 +405,7 @@ for make in (lambda: vit(patch_size=2, num_layers=1), hybrid, bit):
 """
 
 
+@pytest.mark.slow
 @on_jax
 def test_a_batch_that_devices_share_is_not_gathered():
     found = subprocess.run(

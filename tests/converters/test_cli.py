@@ -132,6 +132,7 @@ def test_command_line_loads_no_backend(tmp_path):
     assert "Traceback" not in again.stderr and "exists" in again.stderr
 
 
+@pytest.mark.slow
 def test_command_line_makes_a_keras_model(tmp_path):
     source = golden_data.weights_path("vit_jax_token")
     target = tmp_path / "model.keras"

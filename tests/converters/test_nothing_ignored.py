@@ -23,7 +23,16 @@ _SILENT = {
 }
 
 
-@pytest.mark.parametrize("case", golden_data.LOADED)
+QUICK = ("vit_jax_token", "timm_map", "facebook_dinov2_reg")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case if case in QUICK else pytest.param(case, marks=pytest.mark.slow)
+        for case in golden_data.LOADED
+    ],
+)
 def test_shuffling_any_array_changes_the_result(case):
     path = golden_data.load_path(case)
     checkpoint = open_checkpoint(path, num_heads=3)

@@ -46,7 +46,7 @@ ON_ALL_BACKENDS = ("big_vision_map", "hf_vit_bf16", "timm_reg_ls_qknorm")
     [
         pytest.param(case, marks=EVERY_BACKEND)
         if case in ON_ALL_BACKENDS
-        else case
+        else pytest.param(case, marks=pytest.mark.slow)
         for case in CASES
     ],
 )

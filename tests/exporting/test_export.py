@@ -100,6 +100,7 @@ def test_it_computes_what_keras_does(name, export, tmp_path):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--int8-weights"]], ids=["", "int8"])
 def test_large_weights_are_in_the_onnx_file(flags, export, tmp_path):
     """Writers put those of 1 MB and more into another file, hidden here."""
@@ -112,6 +113,7 @@ def test_large_weights_are_in_the_onnx_file(flags, export, tmp_path):
     assert os.path.getsize("a.onnx") > least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 def test_int8(name, export, tmp_path):
     """Of one size of images, one batch, and with probabilities."""

@@ -50,6 +50,7 @@ def test_functions_can_be_pickled(name):
     assert pickle.loads(pickle.dumps(function)) is function
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_functions_can_be_sent_to_a_new_process():
     with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -75,6 +75,7 @@ def test_counting_without_memory_is_counting():
     assert keras_vit.ViTTi16().count_params() == PARAMETERS["ViTTi16"]
 
 
+@pytest.mark.slow
 def test_huge_builds():
     """All 32 layers; half precision keeps it within a small machine."""
     keras.config.set_dtype_policy("bfloat16")

@@ -123,6 +123,7 @@ def test_both_models_give_the_accuracy_that_was_reported(digits):
     assert accuracy_of(model) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_the_command_that_is_printed_reads_the_model(digits):
     """In a process that has imported no optimizer of ours."""
@@ -290,6 +291,7 @@ class Crash(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     """Also in parts of a batch, and with averaged weights."""
     settings = {
@@ -336,6 +338,7 @@ RESNETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("model", RESNETS)
 def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
@@ -470,20 +473,12 @@ def test_mistakes_are_one_line(tmp_path, digits):
         recipe.Config(steps=1, epochs=1)
 
 
-def command(*argv):
-    return subprocess.run(
-        [sys.executable, str(RECIPE), *argv],
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        timeout=300,
-    )
-
-
 @pytest.mark.backends("torch")
-def test_help_teaches():
-    done = command("--help")
-    assert done.returncode == 0, done.stderr
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit) as ended:
+        programs.run("finetune_cifar", "--help")
+    assert not ended.value.code
+    shown = capsys.readouterr().out
     for words in (
         "python recipes/finetune_cifar.py --weights runs/digits/model.npz",
         "--dataset NAME|FOLDER",
@@ -491,20 +486,25 @@ def test_help_teaches():
         "ViTB16",
         "images a step; 64, or 512 with --preset",
     ):
-        assert words in done.stdout
+        assert words in shown
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_a_wrong_command_is_one_line(tmp_path):
-    done = command("--steps", "5", "--epochs", "2")
+def test_a_wrong_command_is_one_line():
+    done = programs.command("finetune_cifar", "--steps", "5", "--epochs", "2")
     assert done.returncode == 2
     assert "error: Give --steps or --epochs, not both." in done.stderr
     assert "Traceback" not in done.stderr
-    done = command("--dataset", str(tmp_path), "--output", str(tmp_path / "o"))
-    assert done.returncode == 2
-    lines = [x for x in done.stderr.splitlines() if x.startswith("error: ")]
-    assert len(lines) == 1 and "has no class sub-folder" in lines[0]
-    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.backends("torch")
+def test_a_wrong_folder_is_one_line(tmp_path, capsys):
+    line = programs.refused(
+        capsys, "finetune_cifar", "--dataset", tmp_path,
+        "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert "has no class sub-folder" in line
 
 
 @pytest.mark.backends("torch")
@@ -516,8 +516,15 @@ def test_evaluate_finds_the_accuracy_that_was_reported(digits, tmp_path):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("average", [0.0, 0.5])
-@pytest.mark.parametrize("keep", ["last", "best"])
+@pytest.mark.parametrize(
+    "average, keep",
+    [
+        (0.5, "best"),
+        pytest.param(0.0, "best", marks=pytest.mark.slow),
+        pytest.param(0.0, "last", marks=pytest.mark.slow),
+        pytest.param(0.5, "last", marks=pytest.mark.slow),
+    ],
+)
 def test_the_saved_weights_are_those_reported(keep, average, tmp_path, capsys):
     """The step, the accuracy and `model.keras` are of the same weights."""
     run(

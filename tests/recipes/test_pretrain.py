@@ -407,6 +407,7 @@ def test_mistakes_are_one_line(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_help_teaches():
     done = programs.command("pretrain", "--help")

@@ -254,6 +254,7 @@ def test_flags_of_another_method_are_refused():
             recipe.Config(**given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", training.METHODS)
 def test_pre_trains_and_fine_tunes(method, tmp_path):
     output = tmp_path / "run"
@@ -290,6 +291,7 @@ def test_pre_trains_and_fine_tunes(method, tmp_path):
         assert model.get_layer("position_embedding").trainable_variables
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     given = dict(method="mae", steps=6, checkpoint_every=2, batch_size=16)

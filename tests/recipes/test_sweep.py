@@ -68,6 +68,7 @@ def trained(monkeypatch):
     return folders
 
 
+@pytest.mark.slow
 def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
     output = tmp_path / "out"
     settings = {"steps": 2, "batch_size": 32, "output": str(output)}

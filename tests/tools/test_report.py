@@ -68,6 +68,7 @@ def run(*arguments):
     return command_line.main([str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["report.py", "inspect.py"])
 def test_as_a_program(name, photos, tmp_path):
     """By its path, which puts the folder of tools first on Python's path."""

@@ -64,6 +64,7 @@ def in_process(folder, moments, until):
         run_small.main(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_killed_runs_end_as_with_a_steady_clock(tmp_path):
     """One is killed while its clock jumps, and goes on where the clock stands
