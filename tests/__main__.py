@@ -26,10 +26,7 @@ import time
 import pytest
 
 BACKENDS = ("jax", "tensorflow", "torch")
-# Two processes, each of which begins with one half of the tests, in order, so
-# that few fixtures of a module are made twice; the one that ends first takes
-# over some of the other's.
-WORKERS = ("-n", "2", "--dist", "worksteal")
+# Also those that plain `pytest` leaves out as slow.
 SELECTED = "not nightly and not network and not browser"
 
 
@@ -90,14 +87,8 @@ def run(backend, arguments):
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "results.json")
-        environment = {
-            **os.environ,
-            "KERAS_BACKEND": backend,
-            # Two workers that each use all cores would slow each other down.
-            "OMP_NUM_THREADS": "1",
-            "OMP_WAIT_POLICY": "passive",
-        }
-        options = [*WORKERS, "-m", SELECTED, "--results", path]
+        environment = {**os.environ, "KERAS_BACKEND": backend}
+        options = ["-m", SELECTED, "--results", path]
         command = [sys.executable, "-m", "pytest", *options, *arguments]
         code = subprocess.call(command, env=environment)
         if not os.path.exists(path):

@@ -25,12 +25,11 @@ import time
 import pytest
 
 from tests.__main__ import BACKENDS
-from tests.__main__ import WORKERS
 
 # Of each part: pairs of a backend and the arguments of Python.
 PARTS = {
     "pytest": [
-        (name, ("-m", "pytest", *WORKERS, *options))
+        (name, ("-m", "pytest", *options))
         for name in BACKENDS
         for options in (
             ("-m", "nightly"),
