@@ -63,6 +63,8 @@ def in_process(folder, moments, until):
         run_small.main(folder)
 
 
+@pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_killed_runs_end_as_with_a_steady_clock(tmp_path):
     """One is killed while its clock jumps, and goes on where the clock stands
     still, far behind."""
@@ -83,6 +85,7 @@ def batches_of(data):
     return data.train(**options), data.test(**options)
 
 
+@pytest.mark.backends("tensorflow")
 def test_datasets_wait_for_no_clock(tmp_path):
     """tf.data's tuning does, and its runs hung when the true clock was put
     back; with TensorFlow, Keras would tune what it makes of other batches."""
@@ -105,6 +108,7 @@ class Rows:
         self.rows = [{"step": step}]
 
 
+@pytest.mark.backends("torch")
 def test_event_files_are_read_in_the_order_of_runs(tmp_path):
     tf = pytest.importorskip("tensorflow")
     moments = [NOW, NOW, at(2016), at(1970), at(2110), NOW]
@@ -118,6 +122,7 @@ def test_event_files_are_read_in_the_order_of_runs(tmp_path):
     assert steps == list(range(len(moments)))
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("year", [1970, 2036, 2110])
 def test_models_are_saved_in_any_year(year, tmp_path):
     options = {"input_shape": (8, 8, 1), **SMALL[1], "patch_size": 4}
