@@ -13,7 +13,7 @@ from keras_vit._program import UserError
 from keras_vit._warnings import warn
 from keras_vit.data import bad_label
 from keras_vit.data import unreadable
-from keras_vit.distribution.sharding import steadily
+from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.callbacks import EventFiles
 from keras_vit.training.callbacks import MetricsFile
@@ -138,7 +138,7 @@ class Run:
         """Returns batches of this process as `model.fit` takes them."""
         if self.strategy.name == "none":
             if keras.backend.backend() == "tensorflow":
-                return steadily(batches)
+                return to_tf_dataset(batches)
             return batches
         return self.strategy.distribute(batches)
 

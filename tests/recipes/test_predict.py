@@ -7,6 +7,8 @@ import pytest
 import keras_vit
 from tests.recipes import programs
 
+pytestmark = pytest.mark.backends("torch")
+
 pytest.importorskip("tensorflow")
 
 
@@ -23,6 +25,7 @@ def pictures(tmp_path):
     return folder
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_files_and_folders(pictures, trained_run, tmp_path, capsys):
     output = tmp_path / "out"
     programs.run(

@@ -28,6 +28,7 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.backends("torch")
 def test_one_row_an_evaluation(model, tmp_path):
     model, loss = model
     schedule = keras_vit.schedules.warmup_cosine(0.5, steps=7, warmup=0.3)
@@ -65,6 +66,7 @@ def test_one_row_an_evaluation(model, tmp_path):
         assert float(row["images_per_second"]) > 0
 
 
+@pytest.mark.backends("torch")
 def test_rows_are_on_disk_when_a_run_breaks(model, tmp_path):
     model, loss = model
     model.compile("sgd", loss, metrics=["accuracy"])
