@@ -86,6 +86,7 @@ def test_the_number_of_lines_is_that_of_the_diff():
         assert len(added) == count, name
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_another_loss(recipe, compiled):
     recipe("Another loss")
@@ -101,6 +102,7 @@ def test_another_metric(recipe, capsys):
     assert "  test top 5 " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_a_callback(recipe):
     """Training stops three evaluations after the best one."""
@@ -113,6 +115,7 @@ def test_a_callback(recipe):
     assert (output / "model.keras").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_an_augmentation(recipe, tmp_path, monkeypatch):
     """A run that was interrupted ends with the weights of one that was not."""
@@ -169,6 +172,7 @@ def assert_same_weights(path, other):
         )
 
 
+@pytest.mark.slow
 def test_the_program_resumes(tmp_path, monkeypatch):
     text = PROGRAM.replace("64, 60, 20", "16, 6, 2")
     assert text != PROGRAM

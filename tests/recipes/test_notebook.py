@@ -90,6 +90,7 @@ def test_the_notebook_runs(run, capsys):
     assert weights("out")
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_a_run_that_was_interrupted_resumes(run, monkeypatch):
     """All cells are run again. The weights and the table are bit for bit those
