@@ -22,6 +22,10 @@ os.environ.setdefault(
     str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"),
 )
 
+# The recipes compile with XLA under TensorFlow too.
+if os.environ["KERAS_BACKEND"] == "tensorflow":
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 import contextlib
 
 with contextlib.suppress(ImportError):
