@@ -47,6 +47,7 @@ class MetricsFile(keras.callbacks.Callback):
         parts: Integer. Calls of Keras's a step: the parts in which a batch
             comes where gradients are accumulated.
         part: "test" or "dev", which is evaluated on.
+        metric: String. A metric that every row must have, or None.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class MetricsFile(keras.callbacks.Callback):
         step=0,
         parts=1,
         part="test",
+        metric=None,
     ):
         super().__init__()
         self._parts = parts
@@ -68,6 +70,7 @@ class MetricsFile(keras.callbacks.Callback):
         self._step = self._first_step = step
         self._seconds = 0.0
         self._part = part
+        self._metric = metric
         self._write()
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -94,6 +97,13 @@ class MetricsFile(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         row = self._row(logs, self._seconds)
+        if self._metric and f"{self._part}_{self._metric}" not in row:
+            raise ValueError(
+                f"The evaluation has no metric {self._metric!r}, by which the "
+                "run is judged. Compile the model with it in "
+                "`weighted_metrics`, or name another one with "
+                f"`Run(metric=...)`. Received: {', '.join(row)}"
+            )
         self.rows.append(row)
         self._write()
 

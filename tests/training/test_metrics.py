@@ -93,6 +93,25 @@ def test_rows_are_on_disk_when_a_run_breaks(model, tmp_path):
     assert [row["step"] for row in rows_of(path)] == ["2", "4"]
 
 
+@pytest.mark.backends("torch")
+def test_a_run_without_its_metric_ends_at_the_first_evaluation(model, tmp_path):
+    model, loss = model
+    model.compile("sgd", loss)
+    metrics = training.MetricsFile(
+        tmp_path / "metrics.csv", 4, lambda step: 0.1, metric="accuracy"
+    )
+    with pytest.raises(ValueError, match="no metric 'accuracy'.*test_loss"):
+        fit(
+            model,
+            lambda start: batches(),
+            next(batches()),
+            steps=8,
+            interval=2,
+            callbacks=[metrics],
+            checkpoints=training.ResumableCheckpoint(tmp_path, 100),
+        )
+
+
 @pytest.mark.parametrize("steps", [500, 10_000])
 def test_bits_schedule(steps):
     """Against bit_hyperrule.py's own steps: rise, three falls to a tenth."""
