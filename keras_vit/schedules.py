@@ -149,7 +149,8 @@ def warmup_cosine(peak, steps, warmup):
     return WarmupDecay(peak, max(steps, rising + 1), rising)
 
 
-@keras.saving.register_keras_serializable("keras_vit")
+# The name of earlier versions, which saved models contain.
+@keras.saving.register_keras_serializable("keras_vit", name="HyperRule")
 class BiTHyperRule(keras.optimizers.schedules.LearningRateSchedule):
     """BiT's schedule: a linear rise, then a tenth at each of three steps.
 
