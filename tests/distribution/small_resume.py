@@ -78,7 +78,7 @@ def run(folder, name, model_devices):
     try:
         training.train(job, chosen, folder / "crashed")
     except KeyboardInterrupt:
-        print("crashed")
+        print("It crashed.")
     _job.fit = fit
     training.train(job, chosen, folder / "crashed")
 

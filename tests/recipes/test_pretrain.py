@@ -340,7 +340,8 @@ class Crash(keras.callbacks.Callback):
 
 
 # test_finetune_cifar.py resumes a run on each backend.
-@pytest.mark.backends("tensorflow")
+@pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     """With all that draws random numbers, and a moment in bfloat16."""
     settings = {
