@@ -33,7 +33,7 @@ def tensorflow():
 
 
 def decode(encoded, channels):
-    """Decodes a JPEG, PNG, BMP or GIF image.
+    """Decodes a JPEG, PNG, BMP or GIF image, and returns pixels unchanged.
 
     A JPEG is turned as its EXIF data say. Of 16 bits the upper 8 are kept, of
     an animation the first picture. Alpha is left out, as if everything were
@@ -41,13 +41,16 @@ def decode(encoded, channels):
     images get the channels that are asked for.
 
     Args:
-        encoded: String tensor.
+        encoded: String tensor; or pixels, a numeric tensor of shape
+            `(height, width, channels)`.
         channels: 1 or 3.
 
     Returns:
-        A uint8 tensor of shape `(height, width, channels)`.
+        A uint8 tensor of shape `(height, width, channels)`, or the pixels.
     """
     tf = tensorflow()
+    if encoded.dtype != tf.string:
+        return encoded
     return tf.cond(
         tf.io.is_jpeg(encoded),
         lambda: upright(
@@ -61,7 +64,7 @@ def decode_random_area(encoded, channels, seed, window=None):
     """Decodes a random part, and of a JPEG nothing but this part.
 
     Args:
-        encoded: String tensor.
+        encoded: String tensor, or pixels; see `decode`.
         channels: 1 or 3.
         seed: Two integers.
         window: Function of the image's shape and the seed that returns the
@@ -76,12 +79,17 @@ def decode_random_area(encoded, channels, seed, window=None):
         part = _of_jpeg(crop, encoded, channels)
         return upright(part, orientation(encoded))
 
-    def of_other():
-        pixels = _decode_other(encoded, channels)
+    def crop_pixels(pixels):
         top, left, height, width = tf.unstack(window_of(tf.shape(pixels), seed))
         return pixels[top : top + height, left : left + width]
 
-    return tf.cond(tf.io.is_jpeg(encoded), of_jpeg, of_other)
+    if encoded.dtype != tf.string:
+        return crop_pixels(encoded)
+    return tf.cond(
+        tf.io.is_jpeg(encoded),
+        of_jpeg,
+        lambda: crop_pixels(_decode_other(encoded, channels)),
+    )
 
 
 def orientation(encoded):

@@ -29,7 +29,9 @@ class Source:
     """Where encoded images come from.
 
     Its first two functions return a `tf.data.Dataset` of `(position, name,
-    content, label)`: an int64, two strings and an int32.
+    content, label)`. The position is an int64, the name a string, the content
+    whatever `read` takes, and the label an int32, or a row of float32 zeros and
+    ones if the data set is multi-label.
     """
 
     # (rules) -> the training images of this host from batch `rules.start` on,
@@ -37,7 +39,7 @@ class Source:
     endless: Callable
     # ("dev" or "test", range) -> images of this part, in order, once.
     once: Callable
-    read: Callable  # content -> encoded image
+    read: Callable  # content -> encoded image, or pixels
     # label -> label, weight of 0 or 1
     label: Callable = lambda label: (label, 1.0)
 
@@ -50,6 +52,46 @@ class Source:
     def names(self, part, total):
         images = self.once(part, range(total))
         return [os.fsdecode(name) for _, name, *_ in images.as_numpy_iterator()]
+
+
+def listed_source(names, labels, splits, read, contents=None):
+    """Returns the `Source` of images whose names and labels are in a list.
+
+    Args:
+        names: List of strings or bytes, one for each image.
+        labels: Integer array of shape `(count,)`, or float array of shape
+            `(count, classes)`.
+        splits: Dict of "train", "dev" and "test" to arrays of indices.
+        read: Function of an image's content, a tensor, that returns the
+            encoded image or its pixels.
+        contents: Array of the images' contents. None for their names.
+    """
+    names = np.array([os.fsencode(name) for name in names], object)
+    is_multi_label = labels.ndim == 2
+    labels = labels.astype("float32" if is_multi_label else "int32")
+
+    def columns(index):
+        tf = tensorflow()
+        # The type of an empty list cannot be inferred.
+        column = tf.constant(names[index].tolist(), tf.string)
+        content = column if contents is None else tf.constant(contents[index])
+        return column, content, tf.constant(labels[index])
+
+    def train_stream(rules):
+        table = columns(splits["train"])
+
+        def look_up(position, row):
+            return position, *(column[row] for column in table)
+
+        return shuffled(len(splits["train"]), rules).map(look_up)
+
+    def evaluation_stream(split, rows):
+        tf = tensorflow()
+        table = columns(splits[split][rows.start : rows.stop])
+        positions = np.arange(len(rows))
+        return tf.data.Dataset.from_tensor_slices((positions, *table))
+
+    return Source(train_stream, evaluation_stream, read)
 
 
 def train_batches(data, rules):

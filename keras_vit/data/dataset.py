@@ -122,6 +122,9 @@ class ImageDataset:
     num_dev: int = 0
     num_skipped: int = 0  # unreadable files
     num_unread: int = 0  # files of which only the ends were looked at
+    # Whether an image may have several classes, or none. Its label is then a
+    # row of float32 zeros and ones, one number for each class.
+    multi_label: bool = False
     # What has `train(data, rules)` and `ordered(data, part, total, rules)`.
     source: Any = dataclasses.field(default=None, repr=False)
 
@@ -257,7 +260,7 @@ class ImageDataset:
 
 
 def not_found(name, known=()):
-    """The error for a name that is neither a folder nor in TFDS."""
+    """Returns the error for a name that is no folder or file, nor in TFDS."""
     if name.split(":")[0] == "imagenet21k":
         return ValueError(
             "ImageNet-21k is not in TFDS: give a folder of it, "
@@ -266,14 +269,17 @@ def not_found(name, known=()):
             "that TFDS_DATA_DIR names."
         )
     path = pathlib.Path(name).expanduser()
-    beside = []
+    nearby = []
     if path.parent.is_dir():
-        folders = [p for p in path.parent.iterdir() if p.is_dir()]
-        beside = [str(path.parent / p.name) for p in folders]
-    close = difflib.get_close_matches(name, ["digits", *known, *beside])
+        nearby = [
+            str(path.parent / p.name)
+            for p in path.parent.iterdir()
+            if p.is_dir() or p.suffix.lower() == ".csv"
+        ]
+    close = difflib.get_close_matches(name, ["digits", *known, *nearby])
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     return ValueError(
-        f"There is no folder {name!r}, and TFDS has no dataset of that "
-        f"name.{hint} --dataset takes 'digits', a name in TFDS such as "
-        "'cifar10', or a folder."
+        f"There is no folder or file {name!r}, and TFDS has no dataset of "
+        f"that name.{hint} --dataset takes 'digits', a name in TFDS such as "
+        "'cifar10', a folder, or a CSV file of paths and labels."
     )

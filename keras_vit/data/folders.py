@@ -3,7 +3,6 @@
 import collections
 import concurrent.futures
 import filecmp
-import functools
 import os
 import pathlib
 import re
@@ -15,9 +14,9 @@ from keras_vit._warnings import warn
 from keras_vit.data._decode import decode
 from keras_vit.data._decode import tensorflow
 from keras_vit.data._image_headers import fault_of_ends
-from keras_vit.data._pipeline import Source
-from keras_vit.data._pipeline import shuffled
+from keras_vit.data._pipeline import listed_source
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.splits import hold_out_by_path
 from keras_vit.data.splits import split_by_path
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
@@ -192,7 +191,11 @@ def folder(name, holdout=0.0, skip_bad_images=False):
     """
     root = pathlib.Path(name).expanduser()
     if not root.is_dir():
-        raise ValueError(f"--dataset {name!r} is a file. {_LAYOUTS}")
+        raise ValueError(
+            f"--dataset {name!r} is a file. {_LAYOUTS} "
+            "A file must be a CSV file of paths and labels, with a name that "
+            "ends in .csv."
+        )
     train, test = _train_and_test(root)
     whole = train is None
     least = 2 if whole or holdout else 1
@@ -214,12 +217,8 @@ def folder(name, holdout=0.0, skip_bad_images=False):
         _warn_of_untested(root, np.array(parts[0][1]), labels[test])
     else:
         train, test = np.split(np.arange(len(files)), [len(parts[0][0])])
-    names = [files[i][0].relative_to(top) for i in train]
-    kept, dev = split_by_path(names, labels[train], holdout, "validation")
-    train, dev = train[kept], train[dev]
-    paths = np.array([os.fsencode(path) for path, _ in files])
-    index = {"train": train, "dev": dev, "test": test}
-    lists = {part: (paths[i], labels[i]) for part, i in index.items()}
+    names = {i: files[i][0].relative_to(top) for i in train}
+    train, dev = hold_out_by_path(names, labels, train, holdout)
     return ImageDataset(
         name=root.resolve().name,
         class_names=tuple(parts[0][1]),
@@ -230,12 +229,18 @@ def folder(name, holdout=0.0, skip_bad_images=False):
         num_dev=len(dev),
         num_skipped=len(skipped),
         num_unread=0 if skip_bad_images else len(files),
-        source=Source(
-            endless=functools.partial(_endless, *lists["train"]),
-            once=functools.partial(_once, lists),
-            read=lambda path: tensorflow().io.read_file(path),
+        source=listed_source(
+            [path for path, _ in files],
+            labels,
+            {"train": train, "dev": dev, "test": test},
+            read_file,
         ),
     )
+
+
+def read_file(path):
+    """Returns the content of a file, whose path is a string tensor."""
+    return tensorflow().io.read_file(path)
 
 
 def load_files(paths, skip_bad_images=False):
@@ -266,10 +271,6 @@ def load_files(paths, skip_bad_images=False):
             f"There is no image in {', '.join(map(repr, map(str, paths)))}. "
             f"Images end in {', '.join(ENDINGS)}."
         )
-    columns = (
-        np.array([os.fsencode(path) for path in files]),
-        np.zeros(len(files), "int32"),
-    )
     data = ImageDataset(
         name="files",
         class_names=(),
@@ -278,33 +279,14 @@ def load_files(paths, skip_bad_images=False):
         num_train=0,
         num_test=len(files),
         num_skipped=len(bad),
-        source=Source(
-            endless=None,
-            once=functools.partial(_once, {"test": columns}),
-            read=lambda path: tensorflow().io.read_file(path),
+        source=listed_source(
+            files,
+            np.zeros(len(files), "int32"),
+            {"test": np.arange(len(files))},
+            read_file,
         ),
     )
     return data, files
-
-
-def _endless(paths, labels, rules):
-    tf = tensorflow()
-    paths, labels = tf.constant(paths), tf.constant(labels)
-
-    def look_up(position, index):
-        path = paths[index]
-        return position, path, path, labels[index]
-
-    return shuffled(len(paths), rules).map(look_up)
-
-
-def _once(lists, part, own):
-    tf = tensorflow()
-    paths, labels = (column[own.start : own.stop] for column in lists[part])
-    # A host may have none: then the dtype is not to be guessed.
-    paths = tf.constant(paths.tolist(), tf.string)
-    columns = (np.arange(len(own)), paths, paths, labels)
-    return tf.data.Dataset.from_tensor_slices(columns)
 
 
 def _train_and_test(root):

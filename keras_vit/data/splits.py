@@ -1,11 +1,46 @@
 """Split the images of a data set into training, validation and test images."""
 
 import hashlib
+import math
 import os
 
 import numpy as np
 
 TEST_SHARE = 0.2
+# Shares of the training set that were held out to choose the learning rate:
+# vit_jax/configs and the paper, Section 4.1. Of others, a tenth.
+PAPER_HOLDOUT = {
+    "cifar10": 0.02,
+    "cifar100": 0.02,
+    "imagenet2012": 0.01,
+    "oxford_flowers102": 0.1,
+    "oxford_iiit_pet": 0.1,
+}
+
+
+def parse_holdout(name, holdout):
+    """Returns the fraction of a data set's training images to hold out.
+
+    Args:
+        name: String. Name of the data set.
+        holdout: A fraction, also as text; "paper" for the one of
+            `PAPER_HOLDOUT`; None for nothing.
+
+    Raises:
+        ValueError: if it is no fraction from 0 to below 1.
+    """
+    if holdout == "paper":
+        return PAPER_HOLDOUT.get(name.split(":")[0], 0.1)
+    try:
+        fraction = float(holdout or 0)
+    except ValueError:
+        fraction = math.nan
+    if not 0 <= fraction < 1:
+        raise ValueError(
+            "--holdout must be a share of the training images from 0 to below "
+            f"1, or 'paper'. Received: {holdout!r}"
+        )
+    return fraction
 
 
 def split(labels, share=TEST_SHARE, seed=0):
@@ -81,4 +116,20 @@ def hold_out(train, labels, share):
     """Splits training indices once more, into those to train on and dev."""
     train = np.asarray(train)
     kept, dev = split(np.asarray(labels)[train], share, seed=1)
+    return train[kept], train[dev]
+
+
+def hold_out_by_path(paths, labels, train, fraction):
+    """Splits training indices once more, into those to train on and dev.
+
+    Args:
+        paths: `paths[i]` is the relative path of image i.
+        labels: Array of integers, those of all images.
+        train: Array of the indices of the training images.
+        fraction: Float. Expected fraction of the second part; 0 for none.
+    """
+    if not len(train):
+        return train, train
+    paths = [paths[i] for i in train]
+    kept, dev = split_by_path(paths, labels[train], fraction, "validation")
     return train[kept], train[dev]

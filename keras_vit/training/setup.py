@@ -7,7 +7,7 @@ import keras
 
 from keras_vit._program import require
 from keras_vit.data.loading import load_dataset
-from keras_vit.data.loading import share_of
+from keras_vit.data.splits import parse_holdout
 from keras_vit.distribution import get_strategy
 from keras_vit.training.run_folder import check_output
 
@@ -37,7 +37,14 @@ def begin(config, holdout=None):
     if config.holdout is not None:
         holdout = config.holdout
     data = data_of(config, holdout)
-    if share_of(data.name, holdout) and not data.num_dev:
+    if data.multi_label:
+        raise ValueError(
+            "Recipes train on images of one class each, and images of "
+            f"{data.name!r} have several. In Python, train on such data with "
+            "`keras_vit.losses.SigmoidCrossentropy()`; see "
+            "`keras_vit.data.from_csv`."
+        )
+    if parse_holdout(data.name, holdout) and not data.num_dev:
         raise ValueError(
             f"--holdout {holdout} of {data.num_train} images is not one image. "
             "Give a larger share."
