@@ -65,7 +65,7 @@ def docstring_examples():
                     yield pytest.param(block, id=f"{path.stem}.{name}")
 
 
-@pytest.mark.parametrize("block", docstring_examples())
+@pytest.mark.parametrize("block", list(docstring_examples()))
 def test_examples_in_docstrings_run(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "docstring", "exec"), {})

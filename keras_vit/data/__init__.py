@@ -9,6 +9,7 @@ from keras_vit.data.arrays import from_arrays as from_arrays
 from keras_vit.data.csv_files import from_csv as from_csv
 from keras_vit.data.dataset import ImageDataset as ImageDataset
 from keras_vit.data.digits import train_batches as train_batches
+from keras_vit.data.erasing import RandomErasing as RandomErasing
 from keras_vit.data.folders import load_files as load_files
 from keras_vit.data.folders import load_thumbnail as load_thumbnail
 from keras_vit.data.huggingface import from_huggingface as from_huggingface

@@ -49,6 +49,7 @@ def decode(encoded, channels):
         A uint8 tensor of shape `(height, width, channels)`, or the pixels.
     """
     tf = tensorflow()
+    encoded = tf.convert_to_tensor(encoded)
     if encoded.dtype != tf.string:
         return encoded
     return tf.cond(
@@ -71,6 +72,7 @@ def decode_random_area(encoded, channels, seed, window=None):
             part, such as `random_resized_window`; None for `random_window`.
     """
     tf = tensorflow()
+    encoded = tf.convert_to_tensor(encoded)
     window_of = window or random_window
 
     def of_jpeg():

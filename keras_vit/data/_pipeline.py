@@ -126,7 +126,11 @@ def train_batches(data, rules):
             # RandAugment is published, are rounded.
             image = tf.cast(tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8)
             image = tf.cast(augment(image, seeds[2]), tf.float32)
-        return finish(image, label, data, rules)
+        image, label = finish(image, label, data, rules)
+        if rules.erase.probability:
+            fold_in = tf.random.experimental.stateless_fold_in
+            image = rules.erase(image, fold_in(seed, 3))
+        return image, label
 
     images = named_errors(data.source.endless(rules), prepare)
     if not rules.mixed:
@@ -186,8 +190,7 @@ def ordered_batches(data, part, total, rules):
 def finish(image, label, data, rules):
     """Scales pixels in [0, 255], and makes the label what is asked for."""
     tf = tensorflow()
-    size = rules.image_size
-    image = tf.ensure_shape(image, (size, size, data.channels))
+    image = tf.ensure_shape(image, (*rules.image_size, data.channels))
     image = preprocess_input(tf.clip_by_value(image, 0, 255), mode=rules.mode)
     if (rules.one_hot or rules.mixed) and label.shape.rank == 0:
         label = tf.one_hot(label, len(data.class_names))

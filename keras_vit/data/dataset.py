@@ -5,7 +5,9 @@ import difflib
 import pathlib
 from typing import Any
 
+from keras_vit.data.erasing import RandomErasing
 from keras_vit.data.protocols import PROTOCOLS
+from keras_vit.data.protocols import height_and_width
 from keras_vit.data.randaugment import AUGREG
 
 MODES = ("tf", "torch")
@@ -15,7 +17,7 @@ MODES = ("tf", "torch")
 class Batches:
     """Options of the batches of an `ImageDataset`, checked in one place."""
 
-    image_size: int
+    image_size: int | tuple  # becomes (height, width)
     batch_size: int
     protocol: str = "simple"
     mode: str = "tf"
@@ -26,6 +28,7 @@ class Batches:
     augment: str = "none"
     mixup: float = 0.0
     cutmix: float = 0.0
+    erase: float | RandomErasing = 0.0
     flip: bool = True
     start: int = 0
     # In how many micro-batches each batch comes. Images, augmentation and
@@ -42,7 +45,16 @@ class Batches:
                 raise ValueError(
                     f"--{name} must be 0 (none) to 1. Received: {value}"
                 )
-        for name, least in (("image_size", 1), ("batch_size", 1), ("start", 0)):
+        if isinstance(self.erase, int | float):
+            object.__setattr__(self, "erase", RandomErasing(self.erase))
+        if not isinstance(self.erase, RandomErasing):
+            raise ValueError(
+                "`erase` must be a probability or a `RandomErasing`. Received: "
+                f"{self.erase!r}"
+            )
+        size = height_and_width(self.image_size)
+        object.__setattr__(self, "image_size", size)
+        for name, least in (("batch_size", 1), ("start", 0)):
             if getattr(self, name) < least:
                 raise ValueError(
                     f"`{name}` must be {least} or more. Received: "
@@ -136,7 +148,9 @@ class ImageDataset:
         used once before any is used again.
 
         Args:
-            image_size: Integer. Height and width.
+            image_size: Integer, the height and width of the batches' images;
+                or `(height, width)`. Published protocols are for squares; see
+                `keras_vit.data.protocols` for other rectangles.
             batch_size: Integer. Images in a batch, of all hosts together.
             seed: Integer. Decides the order and every augmentation.
             protocol: "simple" (the whole image, moved a little), "vit_jax",
@@ -147,6 +161,8 @@ class ImageDataset:
                 "strong2". Mixup is not implied.
             mixup: Float in [0, 1], the p of Beta(p, p); 0 for none.
             cutmix: The same; with both, each batch gets one of them.
+            erase: Float in [0, 1]. Probability of random erasing in an image,
+                0.25 in DeiT; or a `RandomErasing` with other arguments.
             flip: Boolean. Whether to mirror half of the images.
             start: Integer. The first batch to give.
             micro_batches: Integer. In how many micro-batches each batch

@@ -10,6 +10,7 @@ from keras_vit._program import require
 from keras_vit.data import mixing
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.dataset import own_part
+from keras_vit.data.protocols import height_and_width
 from keras_vit.data.splits import hold_out
 from keras_vit.data.splits import split
 
@@ -55,6 +56,11 @@ class Digits:
             raise ValueError(
                 "Digits are turned, stretched and moved in a way of their own: "
                 f"use --augment none. Received: {rules.augment!r}"
+            )
+        if rules.erase.probability:
+            raise ValueError(
+                "Digits have no random erasing: use erase=0. Received: "
+                f"{rules.erase}"
             )
         images, labels = self._part("train", rules)
         return train_batches(images, labels, rules)
@@ -119,20 +125,22 @@ def order(count, first, rules):
 
 def distort(images, rng):
     """Turns, stretches and moves every image a little, as hands do."""
-    count, size = images.shape[:2]
+    count, height, width = images.shape[:3]
     angle = rng.uniform(-TURN, TURN, count)
     stretch = np.exp(rng.uniform(-STRETCH, STRETCH, (2, count)))
-    move = rng.uniform(-MOVE, MOVE, (2, count)) * size
-    y, x = np.indices((size, size)) - (size - 1) / 2
+    move = rng.uniform(-MOVE, MOVE, (2, count)) * [[height], [width]]
+    y, x = np.indices((height, width))
+    y, x = y - (height - 1) / 2, x - (width - 1) / 2
     cos, sin = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
-    # Where each pixel comes from: (count, size, size), in a frame of
-    # background that is as wide as the image.
-    frame = ((0, 0), (size, size), (size, size), (0, 0))
+    # Where each pixel comes from: (count, height, width), in a frame of
+    # background that is as wide as the longer side of the image.
+    longer = max(height, width)
+    frame = ((0, 0), (longer, longer), (longer, longer), (0, 0))
     padded = np.pad(images, frame, constant_values=BACKGROUND)
-    middle = size + (size - 1) / 2
+    middle_y, middle_x = (longer + (side - 1) / 2 for side in (height, width))
     stretch, move = stretch[..., None, None], move[..., None, None]
-    from_y = (cos * y - sin * x) * stretch[0] + move[0] + middle
-    from_x = (sin * y + cos * x) * stretch[1] + move[1] + middle
+    from_y = (cos * y - sin * x) * stretch[0] + move[0] + middle_y
+    from_x = (sin * y + cos * x) * stretch[1] + move[1] + middle_x
     top, left = from_y.astype(int), from_x.astype(int)
     down, right = from_y - top, from_x - left  # in [0, 1)
     index = np.arange(count)[:, None, None]
@@ -173,11 +181,23 @@ class OrderedBatches(keras.utils.PyDataset):
 
 
 def resize(images, size):
-    """Resizes square images bilinearly (pixel centres, no antialiasing)."""
-    old = images.shape[1]
-    if size == old:
+    """Resizes images bilinearly (pixel centres, no antialiasing).
+
+    Args:
+        images: Float array of shape `(count, height, width, channels)`.
+        size: Integer, or `(height, width)`.
+    """
+    size = height_and_width(size)
+    if size == images.shape[1:3]:
         return images
-    centres = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)
-    distance = np.abs(centres[:, None] - np.arange(old))
-    weights = np.maximum(0, 1 - distance).astype(images.dtype)  # (size, old)
-    return np.einsum("yh,xw,bhwc->byxc", weights, weights, images)
+    down, right = (
+        _bilinear_weights(old, new).astype(images.dtype)
+        for old, new in zip(images.shape[1:3], size, strict=True)
+    )
+    return np.einsum("yh,xw,bhwc->byxc", down, right, images)
+
+
+def _bilinear_weights(old, new):
+    """Returns an array of shape `(new, old)`."""
+    centres = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
+    return np.maximum(0, 1 - np.abs(centres[:, None] - np.arange(old)))

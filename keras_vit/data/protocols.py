@@ -1,10 +1,14 @@
-"""How the published code turns a picture into a square of pixels.
+"""How the published code crops and resizes an image.
 
-Each function here takes the final size and the number of channels and returns
-a function of an encoded image and a seed (two integers, unused where nothing
-is random), which gives float pixels in [0, 255] of shape `(size, size,
-channels)`. Mirroring and scaling are the pipeline's (`_tf_batches.py`).
-TensorFlow is imported when a function is made.
+Each function here takes the final size, an integer or `(height, width)`, and
+the number of channels, and returns a function of an encoded image and a seed
+(two integers, unused where nothing is random). That function returns float
+pixels in [0, 255] of shape `(height, width, channels)`. The pipeline flips and
+normalises them afterwards. TensorFlow is imported when a function is made.
+
+The published code makes squares. For other rectangles each side of an
+intermediate size is scaled like the side of a square, and an image of which a
+part is taken is resized so that it just covers that intermediate size.
 
 big_vision casts back to uint8 after each resize (`pp/ops_image.py`), which
 drops the fraction; vit_jax and BiT do not. Functions that both use take
@@ -14,6 +18,8 @@ drops the fraction; vit_jax and BiT do not. Functions that both use take
 import dataclasses
 import functools
 from collections.abc import Callable
+
+import numpy as np
 
 from keras_vit.data._decode import decode
 from keras_vit.data._decode import decode_random_area
@@ -25,6 +31,28 @@ from keras_vit.data._decode import tensorflow
 SMALL = 96
 
 
+def height_and_width(size):
+    """Returns a size, an integer or a pair, as `(height, width)`.
+
+    Raises:
+        ValueError: if it is neither, or not positive.
+    """
+    pair = tuple(size) if isinstance(size, tuple | list) else (size, size)
+    if len(pair) != 2 or not all(
+        isinstance(side, int | np.integer) and side >= 1 for side in pair
+    ):
+        raise ValueError(
+            "`image_size` must be an integer of 1 or more, or a pair of them, "
+            f"(height, width). Received: {size!r}"
+        )
+    return int(pair[0]), int(pair[1])
+
+
+def scaled(size, ratio):
+    """Returns `(height, width)` of a size, each side times a ratio."""
+    return tuple(round(side * ratio) for side in height_and_width(size))
+
+
 def as_integers(pixels):
     """Returns what a cast to uint8 leaves of float pixels, as floats."""
     tf = tensorflow()
@@ -34,10 +62,11 @@ def as_integers(pixels):
 def inception(size, channels, *, integers=False):
     """A random part of 5% to 100% of the area, resized without antialiasing."""
     tf = tensorflow()
+    size = height_and_width(size)
 
     def train(encoded, seed):
         part = decode_random_area(encoded, channels, seed)
-        pixels = tf.image.resize(part, (size, size))
+        pixels = tf.image.resize(part, size)
         return as_integers(pixels) if integers else pixels
 
     return train
@@ -46,13 +75,11 @@ def inception(size, channels, *, integers=False):
 def resize_and_crop(size, channels, *, ratio):
     """Resized to a larger square, of which a random part is taken."""
     tf = tensorflow()
-    larger = round(size * ratio)
+    size, larger = height_and_width(size), scaled(size, ratio)
 
     def train(encoded, seed):
-        pixels = tf.image.resize(decode(encoded, channels), (larger, larger))
-        return tf.image.stateless_random_crop(
-            pixels, (size, size, channels), seed
-        )
+        pixels = tf.image.resize(decode(encoded, channels), larger)
+        return tf.image.stateless_random_crop(pixels, (*size, channels), seed)
 
     return train
 
@@ -60,22 +87,21 @@ def resize_and_crop(size, channels, *, ratio):
 def small_side_and_crop(size, channels, *, ratio):
     """The same, where only the smaller side gets that size."""
     tf = tensorflow()
+    size, larger = height_and_width(size), scaled(size, ratio)
 
     def train(encoded, seed):
-        pixels = resize_small(decode(encoded, channels), round(size * ratio))
-        return tf.image.stateless_random_crop(
-            pixels, (size, size, channels), seed
-        )
+        pixels = resize_small(decode(encoded, channels), larger)
+        return tf.image.stateless_random_crop(pixels, (*size, channels), seed)
 
     return train
 
 
 def small_side_and_centre(size, channels, *, ratio):
     """The middle of what `small_side_and_crop` takes a random part of."""
+    larger = scaled(size, ratio)
 
     def test(encoded, seed=None):
-        pixels = resize_small(decode(encoded, channels), round(size * ratio))
-        return centre(pixels, size)
+        return centre(resize_small(decode(encoded, channels), larger), size)
 
     return test
 
@@ -83,30 +109,32 @@ def small_side_and_centre(size, channels, *, ratio):
 def resize_and_centre(size, channels, *, ratio):
     """The whole image in a larger square, of which the middle is taken."""
     tf = tensorflow()
-    larger = round(size * ratio)
+    larger = scaled(size, ratio)
 
     def test(encoded, seed=None):
-        pixels = tf.image.resize(decode(encoded, channels), (larger, larger))
+        pixels = tf.image.resize(decode(encoded, channels), larger)
         return centre(as_integers(pixels), size)
 
     return test
 
 
 def centre(pixels, size):
-    """Returns the middle of an image, `size` pixels high and wide."""
+    """Returns the centre of an image, of the given size."""
+    height, width = height_and_width(size)
     shape = tensorflow().shape(pixels)
-    top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
-    return pixels[top : top + size, left : left + size]
+    top, left = (shape[0] - height) // 2, (shape[1] - width) // 2
+    return pixels[top : top + height, left : left + width]
 
 
 def resize_small(pixels, size):
     """Resizes the smaller side to `size` as big_vision's `resize_small` does.
 
-    By area, keeping the aspect, to integers in [0, 255].
+    By area, keeping the aspect, to integers in [0, 255]. An image covers a
+    `size` of `(height, width)`, and one of its sides has this length.
     """
     tf = tensorflow()
     sides = tf.cast(tf.shape(pixels)[:2], tf.float32)
-    sides = tf.round(sides * (size / tf.reduce_min(sides)))
+    sides = tf.round(sides * tf.reduce_max(height_and_width(size) / sides))
     sides = tf.cast(sides, tf.int32)
     return as_integers(tf.image.resize(pixels, sides, method="area"))
 
@@ -114,10 +142,11 @@ def resize_small(pixels, size):
 def resize(size, channels, *, antialias=False):
     """The whole image, whatever its aspect."""
     tf = tensorflow()
+    size = height_and_width(size)
 
     def test(encoded, seed=None):
         pixels = decode(encoded, channels)
-        return tf.image.resize(pixels, (size, size), antialias=antialias)
+        return tf.image.resize(pixels, size, antialias=antialias)
 
     return test
 
@@ -125,15 +154,13 @@ def resize(size, channels, *, antialias=False):
 def shift(size, channels):
     """The whole image, moved by up to an eighth; its edges are mirrored."""
     tf = tensorflow()
-    most = size // 8
-    padding = ((most, most), (most, most), (0, 0))
+    size = height_and_width(size)
+    padding = (*((side // 8, side // 8) for side in size), (0, 0))
     whole = resize(size, channels, antialias=True)
 
     def train(encoded, seed):
         pixels = tf.pad(whole(encoded), padding, mode="REFLECT")
-        return tf.image.stateless_random_crop(
-            pixels, (size, size, channels), seed
-        )
+        return tf.image.stateless_random_crop(pixels, (*size, channels), seed)
 
     return train
 
@@ -141,10 +168,11 @@ def shift(size, channels):
 def random_resized_crop(size, channels, *, scale, method):
     """torchvision's `RandomResizedCrop` of a Pillow image."""
     window = functools.partial(random_resized_window, scale=scale)
+    size = height_and_width(size)
 
     def train(encoded, seed):
         part = decode_random_area(encoded, channels, seed, window)
-        return resize_like_pillow(part, (size, size), method)
+        return resize_like_pillow(part, size, method)
 
     return train
 
@@ -156,17 +184,23 @@ def bicubic_centre(size, channels, *, ratio_above_224=256 / 224):
     `ratio_above_224` times the size.
     """
     tf = tensorflow()
-    small = size * 256 // 224 if size <= 224 else int(size * ratio_above_224)
+    height, width = height_and_width(size)
+    small = [
+        side * 256 // 224 if side <= 224 else int(side * ratio_above_224)
+        for side in (height, width)
+    ]
 
     def test(encoded, seed=None):
         pixels = decode(encoded, channels)
         sides = tf.shape(pixels)[:2]
-        sides = small * sides // tf.reduce_min(sides)
+        # The image covers `small`, and one of its sides has this length.
+        i = tf.where(small[0] * sides[1] >= small[1] * sides[0], 0, 1)
+        sides = tf.constant(small)[i] * sides // sides[i]
         larger = resize_like_pillow(pixels, sides, "bicubic")
         # `tf.round` and Python's `round` take halves to the even integer.
-        at = tf.round(tf.cast(sides - size, tf.float32) / 2)
-        top, left = tf.unstack(tf.cast(at, tf.int32))
-        return larger[top : top + size, left : left + size]
+        start = tf.round(tf.cast(sides - (height, width), tf.float32) / 2)
+        top, left = tf.unstack(tf.cast(start, tf.int32))
+        return larger[top : top + height, left : left + width]
 
     return test
 

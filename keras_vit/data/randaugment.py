@@ -20,6 +20,7 @@ import numpy as np
 
 from keras_vit._program import require
 from keras_vit.data._decode import tensorflow
+from keras_vit.data.protocols import height_and_width
 
 # Level: operations an image, their magnitude, and the p of mixup's Beta(p, p)
 # that belongs to it. ("How to train your ViT?", big_vision/configs)
@@ -52,14 +53,16 @@ def rand_augment(level, size):
 
     Args:
         level: Key of `AUGREG`.
-        size: Integer. Height and width of the images.
+        size: Integer, the height and width of the images; or
+            `(height, width)`.
 
     Returns:
-        A function of a uint8 tensor of shape `(size, size, 3)` and of a seed,
+        A function of a uint8 tensor of shape `(height, width, 3)` and a seed,
         an integer tensor of shape `(2,)`; it returns a tensor like the first.
         Only the operations that are drawn are computed.
     """
     tf = tensorflow()
+    size = height_and_width(size)
     count, magnitude, _ = AUGREG[level]
     known = []
     if count:
@@ -72,7 +75,7 @@ def rand_augment(level, size):
         drawn = tf.random.stateless_uniform((), which, 0, len(known), tf.int32)
         branches = [lambda f=f: f(image, seed) for f in known]
         image = tf.switch_case(drawn, branches)
-        return tf.ensure_shape(image, (size, size, 3))
+        return tf.ensure_shape(image, (*size, 3))
 
     def augment(image, seed):
         if count:
@@ -88,12 +91,17 @@ def operations(magnitude, size, scaled=False):
 
     Args:
         magnitude: Number, 10 for the strongest that was meant.
-        size: Integer. Height and width of the images.
+        size: Integer, the height and width of the images; or
+            `(height, width)`.
         scaled: Boolean. Whether cutout and translation scale with `size`, from
             the published numbers of pixels at 224.
     """
+    size = height_and_width(size)
     level = magnitude / 10
-    scale = size / PUBLISHED_SIZE if scaled else 1
+    # Of vertical and of horizontal distances.
+    scale = (1, 1)
+    if scaled:
+        scale = tuple(side / PUBLISHED_SIZE for side in size)
     enhance = level * 1.8 + 0.1
     return {
         **_of_keras_cv(level),
@@ -167,39 +175,48 @@ def _of_points(level):
 
 def _of_places(level, size, scale):
     """Operations that move pixels, to a side that is drawn."""
-    side = int(level * CUTOUT * scale)
+    half_sides = [int(level * CUTOUT * factor) for factor in scale]
     moves = {
         name: _move(functools.partial(matrix, level, scale), size)
         for name, matrix in _MATRICES.items()
     }
-    return {**moves, "Cutout": lambda x, seed: _cutout(x, seed, side, size)}
+    return {
+        **moves,
+        "Cutout": lambda x, seed: _cutout(x, seed, half_sides, size),
+    }
 
 
-def _rotation(level, scale, sign, middle):
-    turn = sign * math.radians(level * 30)
-    cos, sin = math.cos(turn), math.sin(turn)
-    right, down = middle * (1 - cos + sin), middle * (1 - sin - cos)
+def _rotation(level, scale, sign, size):
+    """About the centre of the image, `centre_x` and `centre_y`."""
+    angle = sign * math.radians(level * 30)
+    cos, sin = math.cos(angle), math.sin(angle)
+    centre_y, centre_x = ((side - 1) / 2 for side in size)
+    # centre - rotated centre. The last term is 0 for squares, for which the
+    # others are rounded as in the published code.
+    last = sin * (centre_y - centre_x)
+    right = centre_x * (1 - cos + sin) + last
+    down = centre_y * (1 - sin - cos) + last
     return (cos, -sin, right), (sin, cos, down)
 
 
 # What comes to (x, y) is what was at `matrix @ (x, y, 1)`.
 _MATRICES = {
     "Rotate": _rotation,
-    "ShearX": lambda level, scale, sign, middle: (
+    "ShearX": lambda level, scale, sign, size: (
         (1, sign * level * 0.3, 0),
         (0, 1, 0),
     ),
-    "ShearY": lambda level, scale, sign, middle: (
+    "ShearY": lambda level, scale, sign, size: (
         (1, 0, 0),
         (sign * level * 0.3, 1, 0),
     ),
-    "TranslateX": lambda level, scale, sign, middle: (
-        (1, 0, sign * level * TRANSLATE * scale),
+    "TranslateX": lambda level, scale, sign, size: (
+        (1, 0, sign * level * TRANSLATE * scale[1]),
         (0, 1, 0),
     ),
-    "TranslateY": lambda level, scale, sign, middle: (
+    "TranslateY": lambda level, scale, sign, size: (
         (1, 0, 0),
-        (0, 1, sign * level * TRANSLATE * scale),
+        (0, 1, sign * level * TRANSLATE * scale[0]),
     ),
 }
 
@@ -211,40 +228,52 @@ def _move(matrix, size):
     a third of the time of `ImageProjectiveTransform`.
     """
     tf = tensorflow()
-    y, x = np.indices((size, size))
-    middle, ways = (size - 1) / 2, []
+    height, width = size
+    y, x = np.indices(size)
+    ways = []
     for sign in (1, -1):
-        at = np.array(matrix(sign, middle)) @ [
+        at = np.array(matrix(sign, size)) @ [
             x.ravel(),
             y.ravel(),
             [1] * x.size,
         ]
         at = np.floor(np.abs(at) + 0.5) * np.sign(at)  # halves away from 0
-        inside = ((at >= 0) & (at < size)).all(0)
+        inside = ((at >= 0) & (at < [[width], [height]])).all(0)
         # The pixel behind the last one is grey.
-        ways.append(np.where(inside, at[1] * size + at[0], size * size))
+        ways.append(np.where(inside, at[1] * width + at[0], height * width))
     ways = tf.constant(np.array(ways), tf.int32)
 
     def move(image, seed):
         way = tf.random.stateless_uniform((), seed, 0, 2, tf.int32)
         grey = tf.fill((1, 3), tf.constant(GREY, tf.uint8))
         pixels = tf.concat([tf.reshape(image, (-1, 3)), grey], 0)
-        return tf.reshape(tf.gather(pixels, ways[way]), (size, size, 3))
+        return tf.reshape(tf.gather(pixels, ways[way]), (*size, 3))
 
     return move
 
 
-def _cutout(image, seed, side, size):
-    """Greys a square of twice `side`, cut off at the edges."""
+def _cutout(image, seed, half_sides, size):
+    """Greys a rectangle of twice `half_sides`, cut off at the edges."""
     tf = tensorflow()
-    centre = tf.random.stateless_uniform((2,), seed, 0, size, tf.int32)
-    where = tf.range(size)
     down, right = (
-        (where >= centre[i] - side) & (where < centre[i] + side)
-        for i in range(2)
+        _near(seed, i, side, half)
+        for i, (side, half) in enumerate(zip(size, half_sides, strict=True))
     )
     square = (down[:, None] & right)[..., None]
     return tf.where(square, tf.constant(GREY, tf.uint8), image)
+
+
+def _near(seed, i, side, half):
+    """Returns which of `side` places are near a random one.
+
+    Args:
+        i: 0 or 1: which of the two random numbers of `seed` is used.
+        half: Integer. Places at a larger distance are not near.
+    """
+    tf = tensorflow()
+    centre = tf.random.stateless_uniform((2,), seed, 0, side, tf.int32)[i]
+    places = tf.range(side)
+    return (places >= centre - half) & (places < centre + half)
 
 
 def _blend(degenerate, image, factor):
@@ -267,7 +296,7 @@ def _grey(image):
 def _flat(size):
     # The definition means the image's mean grey, but divides the number of
     # pixels by 256: that is what the published models have seen.
-    return min(size * size // 256, 255)
+    return min(size[0] * size[1] // 256, 255)
 
 
 def _smooth(image):
