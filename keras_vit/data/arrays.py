@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 
 from keras_vit._warnings import warn
-from keras_vit.data._decode import tensorflow
+from keras_vit.data._decode import import_tensorflow
 from keras_vit.data._pipeline import listed_source
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.splits import hold_out_by_path
@@ -116,7 +116,7 @@ def image_reader(image, dtype, channels):
     """
 
     def read(index):
-        tf = tensorflow()
+        tf = import_tensorflow()
         pixels = tf.numpy_function(image, [index], tf.as_dtype(dtype))
         return tf.ensure_shape(pixels, (None, None, channels))
 

@@ -8,8 +8,8 @@ import numpy as np
 from keras_vit._warnings import warn
 from keras_vit.data._pipeline import listed_source
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.folders import good_images
 from keras_vit.data.folders import read_file
+from keras_vit.data.folders import validate_images
 from keras_vit.data.labels import encode_labels
 from keras_vit.data.splits import hold_out_by_path
 from keras_vit.data.splits import parse_holdout
@@ -94,7 +94,7 @@ def from_csv(
     holdout = parse_holdout(path.stem, holdout)
     rows, columns = _read(path, image_column, label_column, split_column)
     files = _files(path, rows, columns["image"])
-    good, bad = good_images(list(dict.fromkeys(files)), skip_bad_images)
+    good, bad = validate_images(list(dict.fromkeys(files)), skip_bad_images)
     kept = [i for i, file in enumerate(files) if file in good]
     rows, files = [rows[i] for i in kept], [files[i] for i in kept]
     values, is_multi_label = _values(path, rows, columns["label"], multi_label)
@@ -136,7 +136,7 @@ def from_csv(
         num_test=len(splits["test"]),
         num_dev=len(splits["dev"]),
         num_skipped=len(bad),
-        num_unread=0 if skip_bad_images else len(files),
+        num_unverified=0 if skip_bad_images else len(files),
         multi_label=is_multi_label,
         source=listed_source(files, labels, splits, read_file),
     )

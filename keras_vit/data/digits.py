@@ -1,4 +1,4 @@
-"""Digits, in NumPy alone: no backend has to bring TensorFlow along."""
+"""Handwritten digits, in NumPy: they do not need TensorFlow."""
 
 import dataclasses
 import itertools
@@ -9,17 +9,17 @@ import numpy as np
 from keras_vit._program import require
 from keras_vit.data import mixing
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.dataset import own_part
+from keras_vit.data.dataset import local_evaluation_rows
 from keras_vit.data.protocols import height_and_width
-from keras_vit.data.splits import hold_out
-from keras_vit.data.splits import split
+from keras_vit.data.splits import holdout_split
+from keras_vit.data.splits import stratified_split
 
 BACKGROUND = -1.0
-# How far `distort` goes, to either side. Less leaves a small model to
-# memorise 1,438 images; more makes other digits of them.
-TURN = np.deg2rad(15)
-STRETCH = 0.15  # in logarithm
-MOVE = 1 / 10  # of the image
+# Limits of `random_affine`, in both directions. With smaller ones a small model
+# memorises 1,438 images; with larger ones digits look like other digits.
+MAX_ROTATION = np.deg2rad(15)
+MAX_LOG_SCALE = 0.15
+MAX_SHIFT = 1 / 10  # as a fraction of the image
 
 
 def digits(holdout=0.0):
@@ -27,8 +27,8 @@ def digits(holdout=0.0):
     images, labels = require("sklearn.datasets").load_digits(return_X_y=True)
     images = images.reshape(-1, 8, 8, 1).astype("float32") / 8 - 1  # 0 .. 16
     labels = labels.astype("int32")
-    train, test = split(labels)
-    train, dev = hold_out(train, labels, holdout)
+    train, test = stratified_split(labels)
+    train, dev = holdout_split(train, labels, holdout)
     return ImageDataset(
         name="digits",
         class_names=tuple("0123456789"),
@@ -49,73 +49,82 @@ class Digits:
 
     images: np.ndarray
     labels: np.ndarray
-    parts: dict
+    splits: dict
 
-    def train(self, data, rules):
-        if rules.augment != "none":
+    def train(self, data, options):
+        if options.augment != "none":
             raise ValueError(
-                "Digits are turned, stretched and moved in a way of their own: "
-                f"use --augment none. Received: {rules.augment!r}"
+                "Digits are augmented by rotation, scaling and translation "
+                f"only: use --augment none. Received: {options.augment!r}"
             )
-        if rules.erase.probability:
+        if options.erase.probability:
             raise ValueError(
                 "Digits have no random erasing: use erase=0. Received: "
-                f"{rules.erase}"
+                f"{options.erase}"
             )
-        images, labels = self._part("train", rules)
-        return train_batches(images, labels, rules)
+        images, labels = self._split_arrays("train", options)
+        return train_batches(images, labels, options)
 
-    def ordered(self, data, part, total, rules):
-        return OrderedBatches(*self._part(part, rules), rules)
+    def evaluation_batches(self, data, split, total, options):
+        return EvaluationBatches(*self._split_arrays(split, options), options)
 
-    def _part(self, part, rules):
-        if rules.protocol != "simple" or rules.mode != "tf":
+    def _split_arrays(self, split, options):
+        if options.protocol != "simple" or options.mode != "tf":
             raise ValueError(
-                "Digits are drawn in grey and used whole: use --protocol "
-                f"simple and mode 'tf'. Received: {rules.protocol!r} and "
-                f"{rules.mode!r}"
+                "Digits are grey, and are not cropped: use --protocol "
+                f"simple and mode 'tf'. Received: {options.protocol!r} and "
+                f"{options.mode!r}"
             )
-        index = self.parts[part]
-        images = resize(self.images[index], rules.image_size)
-        return images, labels_for(self.labels[index], rules)
+        index = self.splits[split]
+        images = resize(self.images[index], options.image_size)
+        return images, encode_digit_labels(self.labels[index], options)
 
 
-def labels_for(labels, rules):
-    one_hot = rules.one_hot or rules.mixed
+def encode_digit_labels(labels, options):
+    one_hot = options.one_hot or options.uses_mixing
     return np.eye(10, dtype="float32")[labels] if one_hot else labels
 
 
-def train_batches(images, labels, rules):
-    """Gives shuffled batches of slightly distorted images, forever.
+def train_batches(images, labels, options):
+    """Yields endless batches of shuffled, slightly distorted images.
 
-    Batches are full: one goes on in the next pass over the images. A mirrored
-    digit is not a digit, so `flip` is not for them.
+    All batches are full: one may contain images of two passes. `flip` is
+    ignored, because a flipped digit is no digit.
     """
-    for number in itertools.count(rules.start):
-        chosen = order(len(images), number * rules.batch_size, rules)
-        # Of the whole batch, so that it does not depend on who asks.
-        rng = np.random.default_rng((rules.seed, 1, number))
-        batch = distort(images[chosen], rng)
-        own = slice(rules.own.start, rules.own.stop)
-        batch = batch[own], labels[chosen][own]
-        if rules.mixed:
+    for number in itertools.count(options.start):
+        chosen = batch_indices(
+            len(images), number * options.batch_size, options
+        )
+        # Of the whole batch, so that it does not depend on the process.
+        rng = np.random.default_rng((options.seed, 1, number))
+        batch = random_affine(images[chosen], rng)
+        rows = slice(options.local_rows.start, options.local_rows.stop)
+        batch = batch[rows], labels[chosen][rows]
+        if options.uses_mixing:
 
-            def draws(name, p, rng=rng):
-                drawn = rng.beta(p, p) if p else rng.uniform()
-                return np.float32(drawn)
+            def sample(name, p, rng=rng):
+                return np.float32(rng.beta(p, p) if p else rng.uniform())
 
-            batch = mixing.mix(np, *batch, rules, draws)
-        size = rules.micro_batch_size
+            batch = mixing.mix(np, *batch, options, sample)
+        size = options.micro_batch_size
         for first in range(0, len(batch[0]), size):
             yield tuple(x[first : first + size] for x in batch)
 
 
-def order(count, first, rules):
-    """The images of one batch, whose first is number `first` of the run."""
-    positions = np.arange(first, first + rules.batch_size)
+def batch_indices(count, first, options):
+    """Returns the indices of the images of one batch.
+
+    Args:
+        count: Integer. Number of training images.
+        first: Integer. Position of the batch's first image in the run.
+        options: `PipelineOptions`.
+    """
+    positions = np.arange(first, first + options.batch_size)
     epochs = positions // count
     orders = {
-        epoch: np.random.default_rng((rules.seed, 0, epoch)).permutation(count)
+        epoch: np.random.default_rng((options.seed, 0, epoch)).permutation(
+            count
+        )
         for epoch in np.unique(epochs)
     }
     return np.array(
@@ -123,12 +132,12 @@ def order(count, first, rules):
     )
 
 
-def distort(images, rng):
-    """Turns, stretches and moves every image a little, as hands do."""
+def random_affine(images, rng):
+    """Rotates, scales and translates every image slightly."""
     count, height, width = images.shape[:3]
-    angle = rng.uniform(-TURN, TURN, count)
-    stretch = np.exp(rng.uniform(-STRETCH, STRETCH, (2, count)))
-    move = rng.uniform(-MOVE, MOVE, (2, count)) * [[height], [width]]
+    angle = rng.uniform(-MAX_ROTATION, MAX_ROTATION, count)
+    stretch = np.exp(rng.uniform(-MAX_LOG_SCALE, MAX_LOG_SCALE, (2, count)))
+    move = rng.uniform(-MAX_SHIFT, MAX_SHIFT, (2, count)) * [[height], [width]]
     y, x = np.indices((height, width))
     y, x = y - (height - 1) / 2, x - (width - 1) / 2
     cos, sin = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
@@ -156,22 +165,25 @@ def distort(images, rng):
     ).astype(images.dtype)
 
 
-class OrderedBatches(keras.utils.PyDataset):
-    """This host's images once, in order; padding has weight 0."""
+class EvaluationBatches(keras.utils.PyDataset):
+    """Batches of this process's images, each once and in order, with padding
+    of weight 0."""
 
-    def __init__(self, images, labels, rules):
+    def __init__(self, images, labels, options):
         super().__init__()
-        part, self.count, self.weight = own_part(len(images), rules)
-        part = slice(part.start, part.stop)
-        self.images, self.labels = images[part], labels[part]
-        self.batch_size = len(rules.own)
+        rows, self.count, self.weight = local_evaluation_rows(
+            len(images), options
+        )
+        rows = slice(rows.start, rows.stop)
+        self.images, self.labels = images[rows], labels[rows]
+        self.batch_size = len(options.local_rows)
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, index):
-        part = slice(index * self.batch_size, (index + 1) * self.batch_size)
-        images, labels = self.images[part], self.labels[part]
+        rows = slice(index * self.batch_size, (index + 1) * self.batch_size)
+        images, labels = self.images[rows], self.labels[rows]
         weights = np.full(len(images), self.weight, "float32")
         missing = self.batch_size - len(images)
         return tuple(

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from keras_vit.data._decode import tensorflow
+from keras_vit.data._decode import import_tensorflow
 
 MODES = ("pixel", "constant")
 ATTEMPTS = 10  # to find a rectangle that fits the image, as in timm
@@ -72,7 +72,7 @@ class RandomErasing:
                 must be known.
             seed: Two integers, which decide everything.
         """
-        tf = tensorflow()
+        tf = import_tensorflow()
         height, width, _ = image.shape
         seeds = tf.unstack(
             tf.random.experimental.stateless_split(seed, 3), num=3

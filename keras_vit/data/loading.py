@@ -3,9 +3,9 @@
 import pathlib
 
 from keras_vit.data.csv_files import from_csv
-from keras_vit.data.dataset import not_found
+from keras_vit.data.dataset import unknown_dataset_error
 from keras_vit.data.digits import digits
-from keras_vit.data.folders import folder
+from keras_vit.data.folders import image_folder
 from keras_vit.data.splits import parse_holdout
 from keras_vit.data.tfds import from_tfds
 
@@ -17,21 +17,21 @@ def load_dataset(name, holdout=0.0, skip_bad_images=False, test_split=None):
         name: "digits"; a folder, with `train/CLASS/*` and `test/CLASS/*` or
             only `CLASS/*`; a CSV file of paths and labels, as `from_csv` reads
             it; or a name in TFDS, which may be downloaded.
-        holdout: Float in [0, 1). Share of the training images to hold out for
-            `ImageDataset.dev`, always the same ones; or "paper" for that of the
-            paper: 1% of ImageNet, 2% of CIFAR, 10% of others.
-        skip_bad_images: Boolean. For files, whether to read every image
+        holdout: Float in [0, 1). Fraction of the training images to hold out
+            for `ImageDataset.dev`, always the same ones; or "paper" for the
+            fraction of the paper: 1% of ImageNet, 2% of CIFAR, 10% of others.
+        skip_bad_images: Boolean. For files, whether to decode every image
             now and to leave out, with a warning that names them, those that
-            cannot be read. Otherwise they are errors: now if the beginning
-            or the end of a file tells (another format, cut, too large), else
-            when their batch is made, which ends a run after its last
+            cannot be read. Otherwise they are errors: now if the header or the
+            trailer of a file shows it (another format, truncated, too large),
+            else when their batch is read, which ends a run after its last
             checkpoint.
         test_split: String. For a name in TFDS, the split to evaluate on. None
             takes "test", or "validation" ("val") where there is no such split
             or its images have no labels, as of ImageNet and iNaturalist.
 
     Returns:
-        An `ImageDataset`. A data set without a test set of its own is split
+        An `ImageDataset`. A data set without a test set is split
         about 80 to 20, always in the same way, so that weights trained in
         one run have not seen the test images of another. In a folder, a
         hash of each image's path decides (relative to the folder, so with the
@@ -63,7 +63,7 @@ def load_dataset(name, holdout=0.0, skip_bad_images=False, test_split=None):
     if path.suffix.lower() == ".csv" and path.is_file():
         return from_csv(path, holdout=holdout, skip_bad_images=skip_bad_images)
     if path.suffix.lower() == ".csv":
-        raise not_found(name)
+        raise unknown_dataset_error(name)
     if has_files:
-        return folder(name, holdout, skip_bad_images)
+        return image_folder(name, holdout, skip_bad_images)
     return from_tfds(name, holdout, test_split)

@@ -60,11 +60,14 @@ def data_of(config, holdout):
         config: `TrainingFlags`.
         holdout: The share of the training images to evaluate on, or "paper".
             With 0, the model trains on all of them and is evaluated on the
-            test set. With None, likewise, except that it does not train on
-            the images that a preset leaves out.
+            test set, or on the validation images of a CSV file. With None,
+            likewise, except that it does not train on the images that a preset
+            leaves out.
     """
     left_out = config.published_holdout() if holdout is None else holdout
     data = load_dataset(
         config.dataset, left_out, config.skip_bad_images, config.test_split
     )
-    return data if holdout else dataclasses.replace(data, num_dev=0)
+    if left_out and not holdout:
+        return dataclasses.replace(data, num_dev=0)
+    return data

@@ -168,12 +168,12 @@ def test_digits():
 def test_distorting_long_digits(size, monkeypatch):
     images = np.random.default_rng(0).uniform(-1, 1, (400, *size, 1))
     rng = np.random.default_rng(1)
-    found = digits.distort(images, rng)
+    found = digits.random_affine(images, rng)
     assert found.shape == images.shape and np.abs(found).max() <= 1
     # The corners, which are moved farthest, come from the background or the
     # image, and not from its other end.
     images[:] = digits.BACKGROUND
     images[:, size[0] // 2 :, size[1] // 2 :] = 1
-    found = digits.distort(images, rng)
+    found = digits.random_affine(images, rng)
     opposite = found[:, : size[0] // 2 - 3, : size[1] // 2 - 3]
     assert (opposite[:, :2, :2] < 0).all()

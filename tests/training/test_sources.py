@@ -104,7 +104,7 @@ def take(batches, count):
 def images_of(data, split):
     """The pixels of a split, each image once, and their labels."""
     total = getattr(data, f"num_{split}")
-    batches = data.once(split, image_size=SIZE, batch_size=total)
+    batches = data.batches(split, image_size=SIZE, batch_size=total)
     pixels, labels, weights = take(batches, 1)
     assert (weights == 1).all()
     return np.round((pixels[0] + 1) * 127.5).astype(np.uint8), labels[0]
@@ -117,7 +117,7 @@ def test_every_image_is_in_one_split(data, images):
         pixels, labels = images_of(data, split)
         numbers = [known[image.tobytes()] for image in pixels]
         np.testing.assert_array_equal(labels, LABELS[numbers])
-        names = data.names(split)
+        names = data.image_names(split)
         assert [int(re.findall(r"\d+", n)[-1]) for n in names] == numbers
         found += numbers
     assert sorted(found) == list(range(30))
@@ -245,7 +245,7 @@ def test_appended_images_move_no_other(images):
     few = keras_vit.data.from_arrays(images[:20], LABELS[:20], holdout=0.2)
     many = keras_vit.data.from_arrays(images, LABELS, holdout=0.2)
     for split in ("train", "dev", "test"):
-        assert set(few.names(split)) <= set(many.names(split))
+        assert set(few.image_names(split)) <= set(many.image_names(split))
 
 
 def test_given_test_arrays(images):
@@ -255,7 +255,7 @@ def test_given_test_arrays(images):
     assert (data.num_train, data.num_test) == (20, 10)
     pixels, _ = images_of(data, "test")
     np.testing.assert_array_equal(pixels, images[20:])
-    assert data.names("test")[0] == "test[0]"
+    assert data.image_names("test")[0] == "test[0]"
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_a_csv_file_is_split_as_a_folder_is(images, tmp_path):
     folder = keras_vit.data.load_dataset(str(tmp_path), 0.2)
     data = keras_vit.data.load_dataset(str(table), 0.2)
     for split in ("train", "dev", "test"):
-        assert set(data.names(split)) == set(folder.names(split))
+        assert set(data.image_names(split)) == set(folder.image_names(split))
 
 
 def test_the_splits_of_a_csv_file(images, tmp_path):
@@ -324,7 +324,7 @@ def test_the_splits_of_a_csv_file(images, tmp_path):
     path = write_csv(tmp_path, images[:9], rows, header)
     data = keras_vit.data.from_csv(path)
     assert (data.num_train, data.num_dev, data.num_test) == (4, 2, 3)
-    assert os.path.basename(data.names("test")[0]) == "6.png"
+    assert os.path.basename(data.image_names("test")[0]) == "6.png"
     with pytest.warns(UserWarning, match="2 validation images.*0.5"):
         keras_vit.data.from_csv(path, holdout=0.5)
     # Without test images, the validation images are the test set.
@@ -409,11 +409,13 @@ def test_splits_of_huggingface(images):
     pixels, labels = images_of(data, "test")
     np.testing.assert_array_equal(pixels, images[20:])
     np.testing.assert_array_equal(labels, LABELS[20:])
-    assert data.names("test")[0] == "test[0]"
+    assert data.image_names("test")[0] == "test[0]"
     data = keras_vit.data.from_huggingface(
         {"test": unlabelled, "validation": test, "train": train}
     )
-    assert data.num_test == 10 and data.names("test")[0] == "validation[0]"
+    assert (
+        data.num_test == 10 and data.image_names("test")[0] == "validation[0]"
+    )
     data = keras_vit.data.from_huggingface(
         {"train": train, "test": test, "extra": train}, test_split="extra"
     )
@@ -437,7 +439,7 @@ def test_labels_of_huggingface_without_names(images):
     data = keras_vit.data.from_huggingface(rows)
     assert data.class_names == ("a", "b", "c")
     _, labels = images_of(data, "test")
-    numbers = [int(re.findall(r"\d+", n)[0]) for n in data.names("test")]
+    numbers = [int(re.findall(r"\d+", n)[0]) for n in data.image_names("test")]
     assert [data.class_names[i] for i in labels] == [names[i] for i in numbers]
 
 
@@ -478,7 +480,7 @@ def test_an_image_of_huggingface_that_cannot_be_read(images):
     )
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         take(data.test(**OPTIONS), 9)
-    assert keras_vit.data.unreadable(caught.value) == "test[3]"
+    assert keras_vit.data.parse_image_error(caught.value) == "test[3]"
 
 
 class Stream:
@@ -615,3 +617,9 @@ def test_recipes_take_csv_files_of_one_class_an_image(images, tmp_path):
     path = write_csv(tmp_path, images, zip(range(30), LABELS, strict=True))
     _, data, _ = training.begin(config)
     assert data.name == "photos" and len(data.class_names) == 3
+    # The file's validation images are evaluated on, without --holdout.
+    splits = ["train"] * 20 + ["validation"] * 6 + ["test"] * 4
+    rows = zip(range(30), LABELS, splits, strict=True)
+    write_csv(tmp_path, images, rows, "image,label,split")
+    _, data, _ = training.begin(config)
+    assert data.evaluation_split == "dev" and data.num_evaluation == 6
