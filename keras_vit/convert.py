@@ -229,7 +229,7 @@ def _to_keras(source, target, layout, settings, overwrite, encoder):
 
 def _warn_if_not_finite(checkpoint):
     names = [
-        checkpoint.weight_map.key(path)
+        checkpoint.key(path)
         for path, array in checkpoint.weights.items()
         if not np.isfinite(array).all()
     ]

@@ -163,10 +163,14 @@ def describe(model):
         (layer for layer in encoder.layers if is_position_layer(layer.name)),
         None,
     )
+    block = next((x for x in encoder.layers if x.name == "block_0"), None)
+    block = block and keras.saving.get_registered_name(type(block))
     shapes = {path: array.shape for path, array in weights.items()}
     try:
         grid = getattr(positions, "built_grid", None)
-        arguments, built = arguments_from_layer_configs(configs, shapes, grid)
+        arguments, built = arguments_from_layer_configs(
+            configs, shapes, grid, block
+        )
     except (ValueError, KeyError) as error:
         raise ValueError(
             f"The model {encoder.name!r} was not made by keras_vit. {error}"

@@ -38,16 +38,20 @@ class SigmoidCrossentropy(keras.losses.Loss):
 LOSSES = ("softmax", "sigmoid")
 
 
-def get_loss(name, one_hot):
+def get_loss(name, one_hot, label_smoothing=0.0):
     """Returns the loss of logits.
 
     Args:
         name: One of `LOSSES`.
         one_hot: Boolean. Whether labels are rows of floats; integers are for
             "softmax" alone.
+        label_smoothing: Float in [0, 1). Part of the probability that is
+            spread evenly over all classes; for "softmax" with `one_hot`.
     """
     if name == "sigmoid":
         return SigmoidCrossentropy()
-    if one_hot:  # mixed labels are no integers
-        return keras.losses.CategoricalCrossentropy(from_logits=True)
+    if one_hot:
+        return keras.losses.CategoricalCrossentropy(
+            from_logits=True, label_smoothing=label_smoothing
+        )
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -318,6 +318,7 @@ def train(config, data, strategy, output, kind, place):
             ),
             loss=keras_vit.losses.get_loss("softmax", config.one_hot),
             weighted_metrics=["accuracy"],
+            jit_compile=training.jit_compile(strategy),
         )
 
         # 4. Training, from the last checkpoint if there is one.

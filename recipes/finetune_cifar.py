@@ -109,8 +109,8 @@ class Config(training.TrainingFlags):
     )
     learning_rate: float | None = training.flag(
         None,
-        "peak; without it and --preset, 0.003 from scratch and 0.03 with "
-        "--weights",
+        "peak; without it and --preset, 0.003 from scratch, and with "
+        "--weights 0.03 for sgd and 0.0003 for adamw",
         "X",
     )
     warmup: float | None = training.flag(
@@ -121,9 +121,30 @@ class Config(training.TrainingFlags):
     warmup_steps: int | None = training.flag(
         None, "the same as a number of steps, instead of --warmup"
     )
+    optimizer: str | None = training.flag(
+        None,
+        "sgd (momentum 0.9, without weight decay) or adamw; without it, sgd "
+        "with --weights, as published, and adamw from scratch",
+        "NAME",
+    )
     # Decay as for the paper's ImageNet models is for runs of 300 epochs.
     weight_decay: float | None = training.flag(
-        None, "of AdamW, which trains from scratch; 0.05", "X"
+        None,
+        "of AdamW; each step multiplies kernels by 1 minus this times the "
+        "learning rate; 0.05",
+        "X",
+    )
+    label_smoothing: float = training.flag(
+        0.0, "probability that is spread evenly over all classes", "P"
+    )
+    train: str = training.flag(
+        "all",
+        "what is trained: all; head, the new head alone; lora, the head and "
+        "low-rank updates of queries and values",
+        "all|head|lora",
+    )
+    lora_rank: int | None = training.flag(
+        None, "rank of the updates of --train lora; 8"
     )
     clip: float | None = training.flag(
         None, "largest norm of all gradients, 0 for any; 1", "X"
@@ -133,6 +154,12 @@ class Config(training.TrainingFlags):
     )
     dropout: float | None = training.flag(
         None, "after positions and dense layers but query, key, value; 0", "P"
+    )
+    drop_path: float | None = training.flag(
+        None,
+        "rate of stochastic depth in the last block, which rises linearly "
+        "from 0 in the first; 0",
+        "P",
     )
     protocol: str | None = training.flag(
         None,
@@ -181,11 +208,15 @@ class Config(training.TrainingFlags):
                     f"Received: --holdout {self.holdout:g}"
                 )
         training.check_numbers(self, "weight_decay", "clip", minimum=0)
-        training.check_numbers(self, "warmup", "dropout", minimum=0, below=1)
+        rates = ("warmup", "dropout", "drop_path", "label_smoothing")
+        training.check_numbers(self, *rates, minimum=0, below=1)
+        training.check_numbers(self, "lora_rank", minimum=1)
         training.check_numbers(self, "warmup_steps", minimum=0)
         training.check_names(
             self,
             preset=training.FINE_TUNING,
+            optimizer=("sgd", "adamw"),
+            train=("all", "head", "lora"),
             momentum_dtype=("float32", "bfloat16"),
         )
         if self.layer_decay is not None:
@@ -201,11 +232,31 @@ class Config(training.TrainingFlags):
                 f"--preset {self.preset} fine-tunes: give --weights. To train "
                 "from scratch as published, use recipes/pretrain.py."
             )
-        if self.weights is not None and self.weight_decay is not None:
+        if self.optimizer and self.preset:
             raise ValueError(
-                "--weight-decay is of AdamW, which trains from scratch. "
-                "--weights are fine-tuned with SGD, without weight decay: "
-                "leave it out."
+                f"--preset {self.preset} fine-tunes with SGD: leave out "
+                "--optimizer or --preset."
+            )
+        if self.weight_decay is not None and self.optimizer_name == "sgd":
+            raise ValueError(
+                "--weight-decay is of AdamW. --weights are fine-tuned with "
+                "SGD, without weight decay: leave it out, or give "
+                "--optimizer adamw."
+            )
+        if self.train != "all" and self.weights is None:
+            raise ValueError(
+                f"--train {self.train} keeps the encoder as it is: give "
+                "--weights."
+            )
+        if self.lora_rank is not None and self.train != "lora":
+            raise ValueError(
+                f"--lora-rank is for --train lora. Received: --train "
+                f"{self.train}"
+            )
+        if self.layer_decay is not None and self.train != "all":
+            raise ValueError(
+                "--layer-decay is for --train all. Received: --train "
+                f"{self.train}"
             )
         rises = [x for x in (self.warmup, self.warmup_steps) if x is not None]
         if len(rises) > 1:
@@ -215,6 +266,14 @@ class Config(training.TrainingFlags):
                 "--preset bit-hyperrule has a warm-up of its own: leave out "
                 "--warmup and --warmup-steps."
             )
+
+    @property
+    def optimizer_name(self):
+        return self.optimizer or ("sgd" if self.weights else "adamw")
+
+    @property
+    def one_hot(self):
+        return super().one_hot or self.label_smoothing > 0
 
     def published_holdout(self):
         if self.preset is None:
@@ -276,15 +335,19 @@ def train(config, data, strategy, output, keep=True):
 
         # 2. Model: the weights' body with a new head of zeros, or a new model.
         model = build_model(config, data)
+        training.set_trainable(model, config.train, config.lora_rank)
 
         # 3. Optimizer, loss and metrics.
         schedule = learning_rate_schedule(config)
         model.compile(
             optimizer=build_optimizer(config, schedule),
-            loss=keras_vit.losses.get_loss("softmax", config.one_hot),
+            loss=keras_vit.losses.get_loss(
+                "softmax", config.one_hot, config.label_smoothing
+            ),
             # Weighted, because the last batch of an evaluation is padded with
             # images of weight 0.
             weighted_metrics=["accuracy"],
+            jit_compile=training.jit_compile(strategy),
         )
 
         # 4. Training, from the last checkpoint if there is one.
@@ -314,8 +377,12 @@ def build_model(config, data):
         input_shape=(config.image_size, config.image_size, data.channels),
         classes=len(data.class_names),
         remat=config.remat,
-        # 0 is the default of every model, and a BiT has no such argument.
-        **({"dropout": config.dropout} if config.dropout else {}),
+        # 0 is the default of every model, and a BiT has no such arguments.
+        **{
+            name: rate
+            for name in ("dropout", "drop_path")
+            if (rate := getattr(config, name))
+        },
     )
 
 
@@ -336,7 +403,7 @@ def build_optimizer(config, schedule):
     }
     if config.momentum_dtype != "float32":
         options["momentum_dtype"] = config.momentum_dtype
-    if config.weights:
+    if config.optimizer_name == "sgd":
         return SGD(schedule, momentum=0.9, **options)
     return AdamW(schedule, config.weight_decay, **options)
 
@@ -359,11 +426,12 @@ def complete(config, data):
     image_size, patch_size = training.choose_sizes(
         sizes, facts["patch_size"], facts["stride"]
     )
-    if config.dropout and not facts["stride"]:
-        raise ValueError(
-            "--dropout is for Vision Transformers and hybrids. A BiT has no "
-            "encoder."
-        )
+    for name in ("dropout", "drop_path"):
+        if getattr(config, name) and not facts["stride"]:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for Vision Transformers and "
+                "hybrids. A BiT has no encoder."
+            )
     if config.layer_decay is not None and not facts["stride"]:
         raise ValueError(
             "--layer-decay counts the blocks of Vision Transformers and "
@@ -372,10 +440,16 @@ def complete(config, data):
     mixup = config.mixup
     if mixup is None:
         mixup = 0.1 if bit and data.num_train >= 20_000 else 0.0
-    rate = 0.03 if config.weights else 0.003
+    adamw = config.optimizer_name == "adamw"
+    rate = 0.003
+    if config.weights:
+        rate = 0.0003 if adamw else 0.03
     weight_decay = config.weight_decay
-    if weight_decay is None and not config.weights:
+    if weight_decay is None and adamw:
         weight_decay = 0.05
+    lora_rank = config.lora_rank
+    if lora_rank is None and config.train == "lora":
+        lora_rank = 8
     warmup = config.warmup
     if warmup is None and config.warmup_steps is None and not bit:
         warmup = 0.1
@@ -399,6 +473,8 @@ def complete(config, data):
         clip=1.0 if config.clip is None else config.clip,
         momentum_dtype=config.momentum_dtype or "float32",
         dropout=config.dropout or 0.0,
+        drop_path=config.drop_path or 0.0,
+        lora_rank=lora_rank,
         protocol=config.protocol or "simple",
         mixup=mixup,
         cutmix=config.cutmix or 0.0,

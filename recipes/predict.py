@@ -7,7 +7,8 @@
   python recipes/predict.py --weights mine.npz --labels names.txt --images a.png
 
 Folders are searched for JPEG, PNG, BMP and GIF. The output folder gets
-predictions.json and predictions.png, the images with bars of their classes.
+predictions.csv, predictions.json and predictions.png, the images with bars of
+their classes.
 Sizes, pixels and names of classes are taken from the run's config.json, where
 there is one. KERAS_BACKEND chooses jax, tensorflow or torch.
 
@@ -18,6 +19,7 @@ Measured 2026-11-21 on 2 busy CPU cores: 10 digits as PNG files, all named
 right by the model of `finetune_cifar.py --steps 500`, 10 s on JAX.
 """
 
+import csv
 import dataclasses
 import os
 import pathlib
@@ -33,7 +35,7 @@ import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
 
-FILES = ("predictions.json", "predictions.png")
+FILES = ("predictions.csv", "predictions.json", "predictions.png")
 DRAWN = 24  # images in the picture
 
 
@@ -110,6 +112,7 @@ def main(config):
         "versions": training.versions(),
     }
     training.save_json(facts, output / "predictions.json")
+    save_table(files, found, output / "predictions.csv")
     figure = evaluation.draw_top(
         [keras_vit.data.load_thumbnail(path) for path in files[:DRAWN]],
         [[(name, p) for _, name, p in row] for row in found[:DRAWN]],
@@ -121,6 +124,22 @@ def main(config):
     print()
     for name in FILES:
         print(f"  {pathlib.Path(output) / name}")
+
+
+def save_table(files, found, path):
+    """Writes one row an image: its path, and its classes from the likeliest."""
+    header = ["file"]
+    for i in range(1, len(found[0]) + 1):
+        header += [f"class_{i}", f"probability_{i}"]
+    with (
+        training.replacing(path) as temporary,
+        open(temporary, "w", newline="", errors="backslashreplace") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(header)
+        for image, classes in zip(files, found, strict=True):
+            cells = [(name, f"{p:.6g}") for _, name, p in classes]
+            writer.writerow([image, *(x for cell in cells for x in cell)])
 
 
 def decoded(probabilities, top, names):

@@ -226,6 +226,7 @@ def train(config, data, strategy, output, summary):
             # Weighted, because the last batch of an evaluation is padded with
             # images of weight 0.
             weighted_metrics=["accuracy"],
+            jit_compile=training.jit_compile(strategy),
         )
 
         # 4. Training, from the last checkpoint if there is one.

@@ -211,7 +211,10 @@ def train(config, data, strategy, output):
 
         # 3. Optimizer.
         schedule = learning_rate_schedule(config)
-        model.compile(optimizer=build_optimizer(config, schedule))
+        model.compile(
+            optimizer=build_optimizer(config, schedule),
+            jit_compile=training.jit_compile(strategy),
+        )
 
         # 4. Training, from the last checkpoint if there is one.
         pictures = reconstructions(config, data, strategy, output)

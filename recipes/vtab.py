@@ -210,6 +210,7 @@ def fine_tune(config, name, data):
     model.compile(
         optimizer=optimizer_of(rate),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=training.jit_compile(),
     )
     options = {
         "image_size": config.image_size,

@@ -36,6 +36,8 @@ class Checkpoint:
             layout.
         build_arguments: Dict of the saved model's arguments that do not
             describe its architecture, such as `input_shape`.
+        file_keys: Dict of keys of `weight_map` to the keys of the file, which
+            differ in files of older versions of the code base.
     """
 
     path: str
@@ -44,6 +46,15 @@ class Checkpoint:
     weights: dict
     stored: dict
     build_arguments: dict = field(default_factory=dict)
+    file_keys: dict = field(default_factory=dict)
+
+    def key(self, path):
+        """Returns the file's key of a keras_vit path, for messages.
+
+        A path that is not in the file has the key under which it would be
+        written.
+        """
+        return self.weight_map.key(path, self.file_keys)
 
     @property
     def patch_size(self):
@@ -169,7 +180,9 @@ def open_checkpoint(
     config = {}
     try:
         name, weight_map = formats.detect_layout(arrays, layout)
-        arrays = formats.LAYOUTS[name].normalize(arrays)
+        normalized = formats.LAYOUTS[name].normalize(arrays)
+        file_keys = formats.file_keys(arrays, normalized)
+        arrays = normalized
         if not decoder:
             arrays = _drop_decoder(arrays, weight_map)
         if formats.LAYOUTS[name].config_key:
@@ -181,13 +194,17 @@ def open_checkpoint(
         decoder_heads = infer.infer_decoder_num_heads(
             arrays, weight_map, decoder_num_heads or decoder_heads
         )
-        weights = from_checkpoint(arrays, weight_map, (heads, decoder_heads))
+        weights = from_checkpoint(
+            arrays, weight_map, (heads, decoder_heads), file_keys
+        )
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(
             f"{str(path)!r} cannot be read as{wanted}. {error}"
         ) from error
-    return Checkpoint(str(path), name, weight_map, weights, config)
+    return Checkpoint(
+        str(path), name, weight_map, weights, config, file_keys=file_keys
+    )
 
 
 def _drop_decoder(arrays, weight_map):
@@ -229,14 +246,16 @@ def missing_hyperparameters(checkpoint, explicit):
 
     Args:
         checkpoint: A `Checkpoint`.
-        explicit: Dict of the arguments that the caller passes.
+        explicit: Dict of the arguments that the caller passes; None means
+            unspecified.
 
     Returns:
         List of argument names.
     """
     if checkpoint.layout != "keras":
         return []
-    known = checkpoint.stored.keys() | explicit.keys()
+    known = {*checkpoint.stored}
+    known |= {name for name, value in explicit.items() if value is not None}
     return [
         name
         for name in HYPERPARAMETERS_NOT_IN_SHAPES[checkpoint.family]
@@ -249,13 +268,15 @@ def check_hyperparameters(checkpoint, explicit):
 
     Args:
         checkpoint: A `Checkpoint`.
-        explicit: Dict of the arguments that the caller passes.
+        explicit: As in `missing_hyperparameters`.
     """
     missing = missing_hyperparameters(checkpoint, explicit)
     if missing:
         raise ValueError(
             f"{checkpoint.path!r} holds weights only and does not store "
-            f"{', '.join(missing)}. Pass them, or `layout=` (on the command "
-            "line --from) with the code base that the weights were made for: "
-            "'vit_jax' for the defaults of this package, 'timm', ..."
+            f"{', '.join(missing)}. Pass them; or pass `layout=` to "
+            "`converters.load` (--from on the command line), with the code "
+            "base that the weights were made for: 'vit_jax' for the defaults "
+            "of this package, 'timm', ...; or build the model that was saved "
+            "and call its `load_weights`."
         )

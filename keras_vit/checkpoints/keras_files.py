@@ -30,9 +30,11 @@ from keras_vit.checkpoints.infer import placement
 
 SUFFIXES = (".keras", ".weights.h5")
 METADATA_ATTRIBUTE = "keras_vit"
+_BLOCK_CLASS = "keras_vit>TransformerBlock"
 PRETRAINING_OPTIONS = ("mask_ratio", "norm_pixels")
-# Arguments that a .weights.h5 file written by Keras does not store.
-_OF_VIT = ("activation", "norm_epsilon", "resampling")
+# Arguments that a .weights.h5 file written by Keras does not store. Without
+# arrays of position embeddings, there may be fixed ones or none.
+_OF_VIT = ("activation", "norm_epsilon", "resampling", "position_embedding")
 _OF_RESNET = (
     "group_norm_epsilon",
     "std_epsilon",
@@ -139,7 +141,7 @@ def read_keras(path, finite=True):
     with _archives.parsing(f"a {path.suffix} file of Keras's", path):
         if archived:
             config, content = _read_archive(path)
-            layers = _layer_configs(config)
+            layers = _serialized_layers(config)
             content = io.BytesIO(content)
         else:
             content = path
@@ -150,7 +152,10 @@ def read_keras(path, finite=True):
     try:
         if archived:
             arguments, built = arguments_from_layer_configs(
-                layers, shapes, grid
+                {name: layer["config"] for name, layer in layers.items()},
+                shapes,
+                grid,
+                layers.get("block_0", {}).get("registered_name"),
             )
             arguments |= pretraining_options(config["config"])
         else:
@@ -186,13 +191,16 @@ def write_metadata(path, arguments, built):
         file.attrs[METADATA_ATTRIBUTE] = json.dumps(metadata)
 
 
-def arguments_from_layer_configs(configs, shapes, grid=None):
+def arguments_from_layer_configs(configs, shapes, grid=None, block=None):
     """Returns `(arguments, built)` of a model, as `read_keras` does.
 
     Args:
         configs: Dict of layer names to their configs.
         shapes: Dict of keras_vit paths to shapes.
         grid: `(rows, columns)` of learned position embeddings, or None.
+        block: String. Registered name of the class of the model's blocks;
+            None for a model without blocks. It is an argument of the model
+            unless it is `TransformerBlock`.
 
     Raises:
         ValueError: if configs and shapes are inconsistent.
@@ -210,11 +218,12 @@ def arguments_from_layer_configs(configs, shapes, grid=None):
     arguments = infer_architecture(shapes, grid)
     if family == "hybrid":
         arguments.update(infer.resnet_constants(configs))
-    block = configs["block_0"]
+    if block != _BLOCK_CLASS:
+        arguments["block"] = block
     layer = next(filter(is_position_layer, configs), "position_embedding")
     positions = configs[layer]
-    arguments["activation"] = block["activation"]
-    arguments["norm_epsilon"] = block["norm_epsilon"]
+    arguments["activation"] = configs["block_0"]["activation"]
+    arguments["norm_epsilon"] = configs["block_0"]["norm_epsilon"]
     arguments["position_embedding"] = kind = positions.get("kind", "relative")
     arguments["position_placement"] = placement(layer)
     arguments["resampling"] = positions["resampling"]
@@ -261,11 +270,14 @@ def check_config_is_safe(path, is_registered, largest):
     with _archives.open_archive(pathlib.Path(path)) as archive:
         config = json.loads(archive.read("config.json"))
     limit = max(largest, _MIN_SIZE_LIMIT)
-    for name, value in _named_values(config):
+    for name, value in _named_values(config, is_registered):
         if name == "module" and value is not None:
             root = str(value).partition(".")[0]
             if root not in ("keras", "keras_vit", "builtins"):
-                raise ValueError(f"it names the module {value!r}")
+                raise ValueError(
+                    f"it names a class of the module {value!r} that is not "
+                    "registered with Keras"
+                )
         elif name == "registered_name" and isinstance(value, str):
             package, _, rest = value.partition(">")
             if rest and package != "keras_vit" and not is_registered(value):
@@ -274,17 +286,22 @@ def check_config_is_safe(path, is_registered, largest):
             raise ValueError(f"{name}={value}, of arrays up to {largest}")
 
 
-def _named_values(content, name=None):
+def _named_values(content, is_registered, name=None):
     """Yields `(name, value)` of all values in JSON.
 
-    The items of a list have the name of the list.
+    The items of a list have the name of the list. The modules of registered
+    classes are left out: Keras uses the class that is registered.
     """
     if isinstance(content, dict):
+        registered = content.get("registered_name")
+        is_class = content.get("class_name") != "function"
+        known = is_class and registered and is_registered(str(registered))
         for key, value in content.items():
-            yield from _named_values(value, key)
+            if not (known and key == "module"):
+                yield from _named_values(value, is_registered, key)
     elif isinstance(content, list):
         for value in content:
-            yield from _named_values(value, name)
+            yield from _named_values(value, is_registered, name)
     else:
         yield name, content
 
@@ -302,13 +319,13 @@ def _read_archive(path):
         return config, archive.read("model.weights.h5")
 
 
-def _layer_configs(config):
-    """Returns `{layer name: its config}` of a model's config."""
+def _serialized_layers(config):
+    """Returns `{layer name: its class and config}` of a model's config."""
     try:
         # The config of a pre-training model contains that of its encoder.
         model = config["config"].get("encoder", config)["config"]
         layers = model.get("layers", ())
-        return {layer["config"]["name"]: layer["config"] for layer in layers}
+        return {layer["config"]["name"]: layer for layer in layers}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("its config.json is not that of a model") from error
 
@@ -466,7 +483,15 @@ def _path_of(key, arrays):
 def _arguments_from_shapes(shapes, grid):
     if infer.family(shapes) == "bit":
         return infer.infer_bit(shapes)
-    return infer_architecture(shapes, grid)
+    arguments = infer_architecture(shapes, grid)
+    # The arrays would be the same with fixed position embeddings, and with
+    # `pooling="first_patch"`.
+    ambiguous = {"position_embedding": "none", "pooling": "gap"}
+    return {
+        name: value
+        for name, value in arguments.items()
+        if ambiguous.get(name) != value
+    }
 
 
 def _check_metadata(metadata, inferred):

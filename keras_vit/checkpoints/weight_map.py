@@ -156,10 +156,16 @@ class WeightMap:
             ]
         return paths
 
-    def key(self, path):
-        """Returns the key of a keras_vit path, or the path if it has none."""
+    def key(self, path, file_keys=()):
+        """Returns the key of a keras_vit path, or the path if it has none.
+
+        Args:
+            path: String.
+            file_keys: As in `from_checkpoint`.
+        """
         for _, keys, _ in self.transfers([path]):
-            return " + ".join(keys)
+            file_keys = dict(file_keys)
+            return " + ".join(file_keys.get(key, key) for key in keys)
         return path
 
     def unmapped_paths(self, weights):
@@ -177,7 +183,7 @@ class WeightMap:
         return sorted(set(arrays) - found)
 
 
-def from_checkpoint(arrays, weight_map, heads=None):
+def from_checkpoint(arrays, weight_map, heads=None, file_keys=()):
     """Converts a checkpoint's arrays to weights under keras_vit paths.
 
     Args:
@@ -186,6 +192,9 @@ def from_checkpoint(arrays, weight_map, heads=None):
         heads: Integer. The number of heads, for frameworks that store heads
             and the channels of a head in one axis; or a pair of integers, for
             the encoder and the decoder.
+        file_keys: Dict of keys of `arrays` to the keys of the file that they
+            are from, for error messages. Keys that are not in it are the same
+            in the file.
 
     Returns:
         Dict of keras_vit paths to arrays.
@@ -194,6 +203,7 @@ def from_checkpoint(arrays, weight_map, heads=None):
         ValueError: if keys are unknown, or arrays are missing or of the wrong
             shape. One error lists them all.
     """
+    file_keys = dict(file_keys)
     missing, wrong_shape, weights = [], [], {}
     for paths, keys, pattern in weight_map.transfers(weight_map.paths(arrays)):
         absent = [key for key in keys if key not in arrays]
@@ -205,16 +215,18 @@ def from_checkpoint(arrays, weight_map, heads=None):
             found = _transform(found, pattern, len(paths), _heads(heads, paths))
         except (EinopsError, ValueError):
             wrong_shape += [
-                f"{key}: {array.shape} does not fit {pattern.split(' -> ')[0]}"
+                f"{file_keys.get(key, key)}: {array.shape} does not fit "
+                f"{pattern.split(' -> ')[0]}"
                 for key, array in zip(keys, found, strict=True)
             ]
             continue
         weights.update(zip(paths, found, strict=True))
     raise_problems(
         {
-            "Arrays that this layout has no place for": (
-                weight_map.unmapped_keys(arrays)
-            ),
+            "Arrays that this layout has no place for": [
+                file_keys.get(key, key)
+                for key in weight_map.unmapped_keys(arrays)
+            ],
             "Arrays that are missing": missing,
             "Arrays of the wrong shape": wrong_shape,
         }

@@ -13,7 +13,7 @@ from keras_vit.data.dataset import local_evaluation_rows
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.randaugment import AUGREG
 from keras_vit.data.randaugment import rand_augment
-from keras_vit.distribution.sharding import steady
+from keras_vit.distribution.sharding import without_autotune
 from keras_vit.preprocessing import preprocess_input
 
 FOREVER = np.iinfo(np.int64).max
@@ -156,7 +156,7 @@ def train_batches(data, options):
                     in_micro_batches(x, options) for x in batch
                 )
             ).unbatch()
-    return steady(batches.prefetch(2))
+    return without_autotune(batches.prefetch(2))
 
 
 def in_micro_batches(x, options):
@@ -197,7 +197,7 @@ def evaluation_batches(data, split, total, options):
     images = images.concatenate(padding).take(count * len(options.local_rows))
     batches = images.batch(len(options.local_rows), drop_remainder=True)
     batches = batches.apply(tf.data.experimental.assert_cardinality(count))
-    return steady(batches.prefetch(2))
+    return without_autotune(batches.prefetch(2))
 
 
 def normalise_and_encode(image, label, data, options):

@@ -1,7 +1,6 @@
 """Handwritten digits, in NumPy: they do not need TensorFlow."""
 
 import dataclasses
-import itertools
 
 import keras
 import numpy as np
@@ -86,29 +85,55 @@ def encode_digit_labels(labels, options):
 
 
 def train_batches(images, labels, options):
-    """Yields endless batches of shuffled, slightly distorted images.
+    """Returns endless batches of shuffled, slightly distorted images.
 
-    All batches are full: one may contain images of two passes. `flip` is
-    ignored, because a flipped digit is no digit.
+    All batches are full: if the images end within a batch, it continues with
+    the next pass over them. Images are never flipped, as a flipped digit is
+    no digit.
+
+    Returns:
+        A `keras.utils.PyDataset`, which can be read several times.
     """
-    for number in itertools.count(options.start):
+    return _TrainBatches(images, labels, options)
+
+
+class _TrainBatches(keras.utils.PyDataset):
+    num_batches = None  # endless
+
+    def __init__(self, images, labels, options):
+        super().__init__()
+        self.images, self.labels, self.options = images, labels, options
+        self._last = (None, None)  # a whole batch and its number
+
+    def __getitem__(self, index):
+        number, micro_batch = divmod(index, self.options.micro_batches)
+        last, batch = self._last
+        if last != number:
+            batch = self._batch(self.options.start + number)
+            self._last = (number, batch)
+        size = self.options.micro_batch_size
+        rows = slice(micro_batch * size, (micro_batch + 1) * size)
+        return tuple(x[rows] for x in batch)
+
+    def _batch(self, number):
+        """Returns this process's rows of a batch."""
+        options = self.options
         chosen = batch_indices(
-            len(images), number * options.batch_size, options
+            len(self.images), number * options.batch_size, options
         )
-        # Of the whole batch, so that it does not depend on the process.
+        # The whole batch is distorted, so that an image is the same on any
+        # number of processes.
         rng = np.random.default_rng((options.seed, 1, number))
-        batch = random_affine(images[chosen], rng)
+        images = random_affine(self.images[chosen], rng)
         rows = slice(options.local_rows.start, options.local_rows.stop)
-        batch = batch[rows], labels[chosen][rows]
-        if options.uses_mixing:
+        batch = images[rows], self.labels[chosen][rows]
+        if not options.uses_mixing:
+            return batch
 
-            def sample(name, p, rng=rng):
-                return np.float32(rng.beta(p, p) if p else rng.uniform())
+        def sample(name, p):
+            return np.float32(rng.beta(p, p) if p else rng.uniform())
 
-            batch = mixing.mix(np, *batch, options, sample)
-        size = options.micro_batch_size
-        for first in range(0, len(batch[0]), size):
-            yield tuple(x[first : first + size] for x in batch)
+        return mixing.mix(np, *batch, options, sample)
 
 
 def batch_indices(count, first, options):

@@ -1,4 +1,4 @@
-"""Batches of one host, as several devices take them."""
+"""Batches that several devices can split evenly."""
 
 import itertools
 
@@ -6,93 +6,107 @@ import keras
 import numpy as np
 
 
-def divisible(batches, parts):
-    """Returns batches that `parts` devices of a host can split evenly.
+def pad_batches(batches, multiple):
+    """Pads batches whose size is not a multiple of the number of devices.
 
-    JAX splits nothing else. Batches of `(images, labels, weights)` are filled
-    up with images of weight 0; others that do not divide are an error.
+    Batches of `(images, labels, weights)` are padded with rows of weight 0.
+    Batches without weights cannot be padded: every image of them counts.
 
     Args:
         batches: A `tf.data.Dataset`, a `keras.utils.PyDataset` or an iterator.
-        parts: Integer.
+        multiple: Integer. Number of devices.
+
+    Returns:
+        Batches of the same kind.
+
+    Raises:
+        ValueError: if a batch cannot be split and has no weights. Of a
+            `tf.data.Dataset`, it is a TensorFlow error when the batch is read.
     """
-    if parts == 1:
+    if multiple == 1:
         return batches
+    if _is_tf_dataset(batches):
+        return _pad_tf_dataset(batches, multiple)
     if isinstance(batches, keras.utils.PyDataset):
-        return _Divisible(batches, parts)
-    if _is_dataset(batches):
-        return _divisible_dataset(batches, parts)
-    return (fill(batch, parts) for batch in batches)
+        return _Padded(batches, multiple)
+    return (pad_batch(batch, multiple) for batch in batches)
 
 
-def fill(batch, parts):
-    """Fills a batch up to a multiple of `parts`, with weight 0."""
-    rest = -len(batch[0]) % parts
-    if not rest:
+def pad_batch(batch, multiple):
+    """Pads a batch of arrays to a multiple of the number of devices."""
+    missing = -len(batch[0]) % multiple
+    if not missing:
         return batch
     if len(batch) < 3:
-        raise ValueError(_uneven(len(batch[0]), parts))
-    # The first example again: an image like any other, which counts nothing.
+        raise ValueError(
+            f"{_uneven(multiple)} Received a batch of {len(batch[0])} images."
+        )
+    # The first example is repeated, as an image like any other.
     images, labels, weights = (
-        np.concatenate([part, np.repeat(part[:1], rest, axis=0)])
-        for part in batch
+        np.concatenate([column, np.repeat(column[:1], missing, axis=0)])
+        for column in batch
     )
-    weights[-rest:] = 0
+    weights[-missing:] = 0
     return images, labels, weights
 
 
-def _uneven(count, parts):
+def _uneven(multiple):
     return (
-        f"A batch of {count} images cannot be split evenly over {parts} "
-        "devices. Give (images, labels, weights), which is filled up with "
-        f"images of weight 0, or batches of a multiple of {parts}."
+        f"A batch must be a multiple of {multiple} images, which {multiple} "
+        "devices split evenly, or have weights: (images, labels, weights) is "
+        "padded with images of weight 0."
     )
 
 
-class _Divisible(keras.utils.PyDataset):
-    def __init__(self, batches, parts):
+class _Padded(keras.utils.PyDataset):
+    def __init__(self, batches, multiple):
         super().__init__()
-        self.batches, self.parts = batches, parts
+        self.batches, self.multiple = batches, multiple
 
-    def __len__(self):
-        return len(self.batches)
+    @property
+    def num_batches(self):
+        return self.batches.num_batches
 
     def __getitem__(self, index):
-        return fill(self.batches[index], self.parts)
+        return pad_batch(self.batches[index], self.multiple)
+
+    def on_epoch_begin(self):
+        self.batches.on_epoch_begin()
 
     def on_epoch_end(self):
         self.batches.on_epoch_end()
 
 
-def _divisible_dataset(batches, parts):
+def _pad_tf_dataset(batches, multiple):
     import tensorflow as tf
 
-    def filled(*batch):
+    def pad(*batch):
         count = tf.shape(batch[0])[0]
-        rest = -count % parts
+        missing = -count % multiple
         if len(batch) < 3:
-            even = tf.debugging.assert_equal(rest, 0, _uneven("N", parts))
+            even = tf.debugging.assert_equal(missing, 0, _uneven(multiple))
             with tf.control_dependencies([even]):
-                return tuple(tf.identity(part) for part in batch)
+                return tuple(tf.identity(column) for column in batch)
         images, labels, weights = (
-            tf.concat([part, tf.repeat(part[:1], rest, axis=0)], 0)
-            for part in batch
+            tf.concat([column, tf.repeat(column[:1], missing, axis=0)], 0)
+            for column in batch
         )
-        mask = tf.cast(tf.range(count + rest) < count, weights.dtype)
-        return images, labels, weights * mask
+        is_image = tf.range(count + missing) < count
+        return images, labels, weights * tf.cast(is_image, weights.dtype)
 
-    first = batches.element_spec[0].shape[0]
-    if first is not None and first % parts == 0:
+    size = batches.element_spec[0].shape[0]
+    if size is not None and size % multiple == 0:
         return batches
-    return batches.map(filled)
+    return batches.map(pad)
 
 
-def steady(dataset):
-    """Returns a `tf.data.Dataset` that does not tune itself.
+def without_autotune(dataset):
+    """Returns a `tf.data.Dataset` whose autotuning is off.
 
-    The thread that would do so waits until a time by the clock: for years if
-    that was put back, and whoever ends the dataset waits for the thread. (With
-    TensorFlow 2.21, two of three runs hung.)
+    TensorFlow tunes a dataset in a thread that sleeps until a time of the wall
+    clock, and closing the dataset waits for that thread. If the clock is set
+    back in between, the program hangs until then: two of three runs did, with
+    TensorFlow 2.21.
     """
     import tensorflow as tf
 
@@ -101,113 +115,52 @@ def steady(dataset):
     return dataset.with_options(options)
 
 
-def steadily(batches):
-    """Returns batches as TensorFlow reads them on one device; Keras would
-    make a dataset of them that tunes itself."""
-    dataset, _ = _as_dataset(batches)
-    if not _is_dataset(batches) and hasattr(batches, "__len__"):
-        import tensorflow as tf
+def to_tf_dataset(batches):
+    """Returns batches as a `tf.data.Dataset` whose autotuning is off.
 
-        whole = tf.data.experimental.assert_cardinality(len(batches))
-        dataset = dataset.apply(whole)
-    return steady(dataset.prefetch(2))
+    Keras itself would turn a `keras.utils.PyDataset` into one that is tuned.
 
-
-def per_replica(batches, strategy, parts):
-    """Returns a host's batches for a `tf.distribute.Strategy`.
-
-    `model.fit` would take them for all hosts', and split them once more.
+    Under a strategy of TensorFlow, `model.fit` reads the first batch for its
+    shapes, and then starts again from the beginning. With an iterator, which
+    cannot start again, batches would be lost.
 
     Args:
-        batches: As for `divisible`; of equal size but the last.
-        strategy: A `tf.distribute.Strategy`.
-        parts: Integer. Devices of this host.
+        batches: A `tf.data.Dataset` or a `keras.utils.PyDataset`.
+
+    Raises:
+        TypeError: if `batches` can be read only once.
     """
-    dataset, count = _as_dataset(batches)
-    if count % parts:
-        raise ValueError(_uneven(count, parts))
-    if _is_dataset(batches):
-        steps, endless = int(dataset.cardinality()), False
-    elif hasattr(batches, "__len__"):
-        steps, endless = len(batches), False
-    else:
-        steps, endless = -1, True  # tf.data.INFINITE_CARDINALITY
-    dataset = steady(dataset.rebatch(count // parts).prefetch(2))
-    # The context would tell what `parts` is already made of.
-    shared = strategy.distribute_datasets_from_function(lambda _: dataset)
-    return _for_fit(shared, dataset.element_spec, endless, steps)
+    if isinstance(batches, keras.utils.PyDataset):
+        batches = _from_py_dataset(batches)
+    elif not _is_tf_dataset(batches):
+        raise TypeError(
+            "`batches` must be a `tf.data.Dataset` or a "
+            "`keras.utils.PyDataset`, which can be read several times. "
+            f"Received: {batches!r}"
+        )
+    return without_autotune(batches.prefetch(2))
 
 
-def _for_fit(shared, spec, endless, steps):
-    """Makes a distributed dataset one that `model.fit` reads rightly.
-
-    Where it ends, TensorFlow goes on with empty batches, whose loss of 0 Keras
-    counts in the mean, unless it knows the number of steps.
-
-    Keras takes a first batch for its shapes and throws it away; with several
-    hosts it fails at that. It gets the shapes instead. What cannot be read
-    twice has one iterator for all calls of `fit`: each new one would lose the
-    batches that the one before had fetched ahead.
-    """
-
-    class Shared(type(shared)):
-        @property
-        def cardinality(self):
-            return steps
-
-        def __iter__(self):
-            if not (endless and hasattr(self, "_only")):
-                self._only = _peeked(super().__iter__(), spec)
-            return self._only
-
-    # Keras asks for TensorFlow's own class, which nobody else can construct.
-    shared.__class__ = Shared
-    return shared
-
-
-def _peeked(iterator, spec):
-    class Peeked(type(iterator)):
-        def __next__(self):  # training has `get_next`
-            return spec
-
-    iterator.__class__ = Peeked
-    return iterator
-
-
-def _as_dataset(batches):
-    """Returns the batches and how many images the first one has."""
+def _from_py_dataset(batches):
     import tensorflow as tf
 
-    if _is_dataset(batches):
-        count = batches.element_spec[0].shape[0]
-        if count is None:
-            count = len(next(iter(batches))[0])
-        return batches, count
-    if isinstance(batches, keras.utils.PyDataset):
-        first = batches[0]
+    length = batches.num_batches  # None if there is no end
 
-        def elements():
-            return (tuple(batches[i]) for i in range(len(batches)))
-
-    else:
-        # What can be read once, and is not to lose its first batch.
-        batches = iter(batches)
-        first = next(batches)
-        chain = itertools.chain([first], batches)
-
-        def elements():
-            return (tuple(batch) for batch in chain)
+    def generate():
+        indices = itertools.count() if length is None else range(length)
+        return (tuple(batches[index]) for index in indices)
 
     signature = tuple(
-        tf.TensorSpec((None, *np.shape(part)[1:]), np.asarray(part).dtype)
-        for part in first
+        tf.TensorSpec((None, *np.shape(column)[1:]), np.asarray(column).dtype)
+        for column in batches[0]
     )
     dataset = tf.data.Dataset.from_generator(
-        elements, output_signature=signature
+        generate, output_signature=signature
     )
-    return dataset, len(first[0])
+    cardinality = tf.data.INFINITE_CARDINALITY if length is None else length
+    return dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
 
 
-def _is_dataset(batches):
-    # Without importing TensorFlow where nobody has.
+def _is_tf_dataset(batches):
+    # TensorFlow is not imported where nobody else has imported it.
     return hasattr(batches, "element_spec")

@@ -1,4 +1,4 @@
-"""How devices and hosts share a batch, or a model."""
+"""Strategies for training on several devices."""
 
 import contextlib
 import dataclasses
@@ -12,17 +12,18 @@ from keras_vit.distribution import _tensorflow
 from keras_vit.distribution import layout
 from keras_vit.distribution import sharding
 
-# What each backend has, and what stands in for the others' there.
+# Strategies of each backend.
 NAMES = {
     "tensorflow": ("none", "mirrored", "multiworker", "tpu"),
     "jax": ("none", "data-parallel", "model-parallel"),
     "torch": ("none",),
 }
+# What the error suggests if a strategy is for another backend.
 INSTEAD = {
-    ("tensorflow", "data-parallel"): "use 'mirrored', 'multiworker' or 'tpu'",
+    ("tensorflow", "data-parallel"): "use 'mirrored' or 'tpu'",
     ("tensorflow", "model-parallel"): "it needs KERAS_BACKEND=jax",
     ("jax", "mirrored"): "use 'data-parallel'",
-    ("jax", "multiworker"): "use 'data-parallel', which spans hosts too",
+    ("jax", "multiworker"): "use 'data-parallel', also for several processes",
     ("jax", "tpu"): "use 'data-parallel', which finds the TPU",
 }
 TORCH = (
@@ -31,32 +32,39 @@ TORCH = (
 )
 
 
-def _same(batches):
+def _unchanged(batches):
     return batches
 
 
-def _alone(number):
+def _one_process(number):
     return [number]
 
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """What `get_strategy` chose.
+    """How a model is trained on the devices there are; see `get_strategy`.
+
+    With JAX, several processes may train one model. Each reads its own rows of
+    a batch, which is called its shard, and the first one writes the files.
 
     Attributes:
-        name: String. One of `get_strategy`'s names, never "auto".
-        reason: String. Why.
-        num_devices: Integer. Devices of all hosts together.
-        num_replicas: Integer. Into how many parts a batch is split.
-        host: `(index, count)`. This host's share of the data, and of how
-            many.
+        name: String. A name that `get_strategy` takes, never "auto".
+        reason: String. Why this one was chosen.
+        num_devices: Integer. Number of devices of all processes.
+        num_replicas: Integer. Number of replicas of the model, each of which
+            computes an equal part of a batch.
+        host: `(index, count)`. Index of this process's shard of the data, and
+            number of shards.
         scope: Function that returns a context manager. Build, compile, fit
             and evaluate the model inside.
-        distribute: Function of batches, of this host's images alone, that
-            returns what `model.fit` and `model.evaluate` take for them. Give
-            `host_batch_size(batch_size)` images a batch.
-        gather: Function of an integer that returns the list of all hosts'. It
-            waits for them: every host has to call it.
+        distribute: Function of this process's batches that returns what to
+            give to `model.fit` and `model.evaluate`: batches of
+            `host_batch_size(batch_size)` images, in a `tf.data.Dataset` or a
+            `keras.utils.PyDataset`. With TensorFlow, what is evaluated on must
+            have a known length, or Keras's mean of the loss includes an empty
+            batch (`tf.data.experimental.assert_cardinality` tells it).
+        gather: Function of an integer that returns the list of the integers
+            of all processes. Every process has to call it.
     """
 
     name: str
@@ -67,28 +75,31 @@ class Strategy:
     scope: Callable = dataclasses.field(
         default=contextlib.nullcontext, repr=False
     )
-    distribute: Callable = dataclasses.field(default=_same, repr=False)
-    gather: Callable = dataclasses.field(default=_alone, repr=False)
+    distribute: Callable = dataclasses.field(default=_unchanged, repr=False)
+    gather: Callable = dataclasses.field(default=_one_process, repr=False)
 
     @property
     def first(self):
-        """Whether this host writes files and says what happens."""
+        """Whether this process writes the files and logs."""
         return self.host[0] == 0
 
     def describe(self):
-        """Returns a line for people."""
+        """Returns a summary in one line."""
         index, count = self.host
         devices = f"{self.num_devices} device{'s'[: self.num_devices > 1]}"
-        parts = self.num_devices // self.num_replicas
-        split = f", each model over {parts}" if parts > 1 else ""
-        hosts = f", host {index + 1} of {count}" if count > 1 else ""
-        return f"{self.name} on {devices}{split}{hosts}: {self.reason}"
+        per_model = self.num_devices // self.num_replicas
+        split = f", each model over {per_model}" if per_model > 1 else ""
+        process = f", process {index + 1} of {count}" if count > 1 else ""
+        return f"{self.name} on {devices}{split}{process}: {self.reason}"
 
     def host_batch_size(self, batch_size):
-        """Returns how many images of a batch this host gives.
+        """Returns the number of images in this process's shard of a batch.
+
+        Args:
+            batch_size: Integer. Images in a batch, of all processes together.
 
         Raises:
-            ValueError: if the batch cannot be split evenly.
+            ValueError: if the replicas cannot split the batch evenly.
         """
         if batch_size % self.num_replicas:
             nearest = max(1, round(batch_size / self.num_replicas))
@@ -102,35 +113,40 @@ class Strategy:
 
 
 def get_strategy(name="auto", *, devices=None, model_devices=None):
-    """Chooses how to train on what there is.
+    """Chooses a strategy for training on the devices there are.
 
-    To be called first of all: before a model is built, before TensorFlow runs
-    an operation and before JAX looks for its devices.
+    Call it first: before a model is built, before TensorFlow runs an operation
+    and before JAX looks for its devices.
 
     Args:
         name: String.
-            "auto": what fits the backend and the machine.
+            "auto": the strategy that fits the backend and the machine.
             "none": one device.
-            "mirrored", "multiworker" or "tpu" (TensorFlow): as
-            `tf.distribute`'s `MirroredStrategy`, `MultiWorkerMirroredStrategy`
-            (the environment's `TF_CONFIG` tells the hosts) and `TPUStrategy`.
-            "data-parallel" (JAX): every device has the model and a part of
-            the batch. "model-parallel" (JAX): devices share the model too; see
-            `keras_vit.distribution`. With `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
-            `_NUM_PROCESSES` and `_PROCESS_ID` in the environment, over several
-            hosts (`keras.distribution.initialize`).
-        devices: List of the devices' names, for "mirrored" and the two of
-            JAX; None for all, and CPUs only where there is nothing else.
-        model_devices: Integer. How many devices share one model under
+            "mirrored" or "tpu" (TensorFlow): `tf.distribute.MirroredStrategy`
+            or `TPUStrategy`.
+            "multiworker" (TensorFlow): not available, as `model.fit` of
+            Keras 3 fails under it.
+            "data-parallel" (JAX): every device has a replica of the model and
+            computes a part of the batch.
+            "model-parallel" (JAX): devices also split the model; see
+            `keras_vit.distribution`.
+            With JAX, several processes train together if the environment has
+            `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
+            `KERAS_DISTRIBUTION_NUM_PROCESSES` and
+            `KERAS_DISTRIBUTION_PROCESS_ID`; see
+            `keras.distribution.initialize`.
+        devices: List of names of devices, for "mirrored", "data-parallel" and
+            "model-parallel"; None for all GPUs or TPUs, or else all CPUs.
+        model_devices: Integer. Number of devices that split one replica under
             "model-parallel"; None for all.
 
     Returns:
         A `Strategy`.
 
     Raises:
-        ValueError: if there is no such strategy, or not on this backend; the
-            message says what to use.
-        RuntimeError: if it is too late to set it up.
+        ValueError: if there is no such strategy, or it is not available on
+            this backend or machine; the message says what to use.
+        RuntimeError: if it is too late to connect several processes.
 
     Example:
 
@@ -147,7 +163,7 @@ def get_strategy(name="auto", *, devices=None, model_devices=None):
     if backend == "torch":
         return Strategy("none", TORCH if name == "auto" else reason)
     if backend == "jax":
-        _join_jax_hosts()
+        _connect_jax_processes()
     if name == "auto":
         name, reason = (_auto_jax if backend == "jax" else _tensorflow.auto)(
             devices
@@ -189,12 +205,12 @@ def _auto_jax(devices):
     return "none", f"there is one {kind}"
 
 
-def _join_jax_hosts():
-    """Makes the hosts' processes one JAX, where the environment names them."""
+def _connect_jax_processes():
+    """Connects the processes that the environment names, if any."""
     import jax
 
-    asked = int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", 1)) > 1
-    if not asked or jax.distributed.is_initialized():
+    count = int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", 1))
+    if count < 2 or jax.distributed.is_initialized():
         return
     if not jax.config.jax_cpu_collectives_implementation:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -202,8 +218,9 @@ def _join_jax_hosts():
         keras.distribution.initialize()
     except RuntimeError as error:
         raise RuntimeError(
-            "The hosts cannot be joined any more: JAX has looked for its "
-            "devices already. Call `keras_vit.distribution.strategy` before "
+            "The processes cannot be connected any more, as JAX has looked for "
+            "its devices already. Call "
+            "`keras_vit.distribution.get_strategy` before "
             "anything is computed."
         ) from error
 
@@ -213,36 +230,40 @@ def _jax(name, reason, devices, model_devices):
 
     devices = devices or keras.distribution.list_devices()
     count = len(devices)
-    share = 1
+    # Number of devices that split one replica of the model.
+    per_model = 1
+    # `auto_shard_dataset=False`: each process reads only its own shard.
     if name == "model-parallel":
-        share = count if model_devices is None else model_devices
-        if share < 1 or count % share:
+        per_model = count if model_devices is None else model_devices
+        if per_model < 1 or count % per_model:
             raise ValueError(
                 "`model_devices` must divide the number of devices. Received: "
                 f"model_devices={model_devices} with {count} devices"
             )
         mesh = keras.distribution.DeviceMesh(
-            (count // share, share), ("batch", layout.MODEL), devices
+            (count // per_model, per_model),
+            ("batch", layout.MODEL),
+            devices,
         )
-        keras_own = layout.ModelParallel(mesh, auto_shard_dataset=False)
+        parallel = layout.ModelParallel(mesh, auto_shard_dataset=False)
     else:
-        # Each host reads its own share.
-        keras_own = keras.distribution.DataParallel(
+        parallel = keras.distribution.DataParallel(
             devices=devices, auto_shard_dataset=False
         )
-    replicas = count // share
-    # Hosts that share a replica read the same images.
-    hosts = min(jax.process_count(), replicas)
-    here = replicas // hosts
+    replicas = count // per_model
+    # Processes that split one replica read the same images.
+    shards = min(jax.process_count(), replicas)
     return Strategy(
         name,
         reason,
         num_devices=count,
         num_replicas=replicas,
-        host=(keras_own.data_shard_id, hosts),
-        scope=keras_own.scope,
-        distribute=lambda batches: sharding.divisible(batches, here),
-        gather=_gather_jax if jax.process_count() > 1 else _alone,
+        host=(parallel.data_shard_id, shards),
+        scope=parallel.scope,
+        distribute=lambda batches: sharding.pad_batches(
+            batches, replicas // shards
+        ),
+        gather=_gather_jax if jax.process_count() > 1 else _one_process,
     )
 
 

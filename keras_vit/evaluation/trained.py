@@ -16,6 +16,7 @@ from keras_vit.models import Model
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training.models import model_facts
 from keras_vit.training.models import opened
+from keras_vit.training.setup import jit_compile
 
 _SHOWN = 5
 
@@ -120,7 +121,7 @@ def load_trained(
     # A .keras file may hold any model: it is compared with a name only.
     if model is not None or not weights.endswith(".keras"):
         facts = model_facts(model, weights)
-    loaded = _load(opened(model, weights), image_size)
+    loaded = _use_xla(_load(opened(model, weights), image_size))
     channels = loaded.input_shape[-1]
     return Trained(
         model=loaded,
@@ -222,11 +223,19 @@ def feature_model(model):
                 f"{model.name!r} gives the shape {model.output.shape}."
             )
         return model
-    return Model(
+    features = Model(
         model.inputs[0],
         model.get_layer("head").input,
         name=f"{model.name}_features",
     )
+    return _use_xla(features)
+
+
+def _use_xla(model):
+    """Compiles inference with XLA where Keras would not, and it is quicker."""
+    if jit_compile() is True:
+        model.jit_compile = True
+    return model
 
 
 def match_class_names(trained, data):

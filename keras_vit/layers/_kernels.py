@@ -2,10 +2,10 @@
 
 `_KERNELS` lists them. `keras.ops` is the reference implementation, which is
 used where there is no kernel or the kernel does not support a tensor; tests
-compare the two. TensorFlow has no kernels. Those of earlier versions imitated
-patterns of its graph optimizer and saved 11 % of a training step and 4 % of an
-inference (ViT-S/16, batch of 8, two idle cores, best of 4 and 6: 1.30 s instead
-of 1.46, 0.405 instead of 0.423).
+compare the two. TensorFlow has one kernel, which saves memory. Those of earlier
+versions imitated patterns of its graph optimizer and saved 11 % of a training
+step and 4 % of an inference (ViT-S/16, batch of 8, two idle cores, best of 4
+and 6: 1.30 s instead of 1.46, 0.405 instead of 0.423).
 """
 
 import logging
@@ -17,8 +17,8 @@ from keras import ops
 # On JAX, with this many tokens or more, attention runs one image at a time, so
 # that its scores fit in the cache.
 PER_IMAGE_MIN_TOKENS = 256
-# On JAX, with more queries than this, attention runs in chunks, so that memory
-# is linear in their number.
+# On JAX and TensorFlow, with more queries than this, attention runs in chunks,
+# so that memory is linear in their number.
 CHUNKED_MIN_QUERIES = 1024
 QUERY_CHUNK = 256
 
@@ -335,12 +335,72 @@ def _torch_layer_norm(x, gamma, beta, epsilon, dtype):
     return torch.nn.functional.layer_norm(x, shape, gamma, beta, epsilon)
 
 
+# TensorFlow. Unlike PyTorch, it has no fused attention, on any device.
+
+
+def _has_many_queries(query):
+    length = query.shape[1]  # None in a function of images of any size
+    return length is not None and length > CHUNKED_MIN_QUERIES
+
+
+def _tensorflow_attention(query, key, value, bias=None):
+    if bias is not None:  # as large as all scores
+        return ops.dot_product_attention(query, key, value, bias=bias)
+    return tensorflow_chunked_attention(query, key, value)
+
+
+def tensorflow_chunked_attention(query, key, value):
+    """Computes attention sequentially, for `QUERY_CHUNK` queries at a time.
+
+    Scores are recomputed for the gradients. As in Keras's operation, they are
+    at least float32.
+    """
+    import tensorflow as tf
+
+    # B batch, T S tokens, H heads, d head size
+    query, key, value = (ops.swapaxes(x, 1, 2) for x in (query, key, value))
+    heads, length, size = query.shape[1:]  # B may be unknown
+
+    @tf.recompute_grad
+    def attention(query, key, value):
+        scores = tf.matmul(query, key, transpose_b=True)  # (B, H, T, S)
+        dtype = keras.backend.result_type(scores.dtype, "float32")
+        weights = ops.softmax(ops.cast(scores, dtype) / math.sqrt(size))
+        return tf.matmul(ops.cast(weights, value.dtype), value)
+
+    count = length // QUERY_CHUNK
+    chunked_length = count * QUERY_CHUNK
+    chunks = query[:, :, :chunked_length]
+    chunks = ops.reshape(chunks, (-1, heads, count, QUERY_CHUNK, size))
+    chunks = ops.moveaxis(chunks, 2, 0)
+
+    def add_chunk(i, x):
+        chunk = attention(chunks[i], key, value)
+        return i + 1, tf.tensor_scatter_nd_update(x, [[i]], chunk[None])
+
+    # `tf.map_fn` has operations that LiteRT lacks for unknown batch sizes.
+    _, x = tf.while_loop(
+        lambda i, x: i < count,
+        add_chunk,
+        (0, tf.zeros_like(chunks)),
+        parallel_iterations=1,
+        maximum_iterations=count,
+    )
+    x = ops.moveaxis(x, 0, 2)
+    x = ops.reshape(x, (-1, heads, chunked_length, size))
+    if chunked_length < length:
+        rest = attention(query[:, :, chunked_length:], key, value)
+        x = ops.concatenate([x, rest], axis=2)
+    return ops.swapaxes(x, 1, 2)
+
+
 # (backend, operation): (function: whether a tensor is supported, kernel)
 _KERNELS = {
     ("jax", "attention"): (_is_jax_cpu, _jax_attention),
     ("jax", "dense"): (_is_jax_cpu, _jax_dense),
     ("jax", "gelu"): (_is_jax_cpu, _jax_gelu),
     ("jax", "layer_norm"): (lambda x: True, _jax_layer_norm),
+    ("tensorflow", "attention"): (_has_many_queries, _tensorflow_attention),
     ("torch", "attention"): (_is_torch_cpu, _torch_attention),
     ("torch", "dense"): (_is_torch_linear, _torch_dense),
     ("torch", "layer_norm"): (_is_torch_float, _torch_layer_norm),

@@ -105,8 +105,9 @@ class TransformerBlock(CompositeLayer):
             carry a mask of an earlier layer: masks are not supported.
 
     To use another attention, norm or MLP, override `make_attention`,
-    `make_norm` or `make_mlp` in a subclass. A registered subclass is saved,
-    loaded and cloned like the block itself:
+    `make_norm` or `make_mlp` in a subclass; `VisionTransformer(block=...)`
+    builds a model with it. A registered subclass is saved, loaded and cloned
+    like the block itself:
 
     >>> @keras.saving.register_keras_serializable("my_package")
     ... class RMSNormBlock(keras_vit.layers.TransformerBlock):

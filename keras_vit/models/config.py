@@ -10,6 +10,7 @@ import textwrap
 import keras
 
 from keras_vit import _checks
+from keras_vit.layers import TransformerBlock
 
 DEFAULT_IMAGE_SIZE = 224
 POOLINGS = ("token", "gap", "token_gap", "first_patch", "map", None)
@@ -176,6 +177,12 @@ class ViTConfig:
         "Float in [0, 1). Stochastic depth rate of the last block; the rate "
         "grows linearly from 0 in the first block.",
     )
+    block: type = option(
+        TransformerBlock,
+        "Class of the encoder blocks: `TransformerBlock` or a subclass; or a "
+        "function that returns such a block. It is called with arguments of "
+        "`TransformerBlock`; see the example of `VisionTransformer`.",
+    )
     remat: bool = option(
         False,
         "Boolean. Whether training recomputes the blocks' activations for the "
@@ -212,8 +219,22 @@ class ViTConfig:
             ("position_embedding", POSITION_EMBEDDINGS),
         ):
             _checks.one_of(name, getattr(self, name), choices)
+        self._check_block()
         self._resolve_positions()
         self._check_pooling()
+
+    def _check_block(self):
+        if isinstance(self.block, str):
+            raise ValueError(
+                "The blocks of the saved model are of the class "
+                f"{self.block!r}, which the file does not contain. Pass the "
+                "class, or the function that made them, as `block`."
+            )
+        if not callable(self.block):
+            raise ValueError(
+                "`block` must be `TransformerBlock`, a subclass, or a function "
+                f"that returns one. Received: block={self.block!r}"
+            )
 
     def _resolve_positions(self):
         if self.position_embedding == "learned_1d":

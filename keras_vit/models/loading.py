@@ -5,8 +5,10 @@ import numpy as np
 from keras_vit.checkpoints import Checkpoint
 from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints import resolve_weights
+from keras_vit.checkpoints.checkpoint import check_hyperparameters
 from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.checkpoints.weight_map import raise_problems
+from keras_vit.layers import TransformerBlock
 
 _HEADS = ("head", "distillation_head")
 _INPUT_KERNELS = ("root_conv/kernel", "patch_embedding/kernel")
@@ -17,25 +19,28 @@ _FUNCTIONS = {
 }
 
 
-def open_for(function, weights, num_heads=None):
+def open_for(function, weights, explicit):
     """Opens a checkpoint for a function that builds models.
 
     Args:
         function: String. "VisionTransformer", "HybridVisionTransformer" or
             "BiT".
         weights: Path, URL or `Checkpoint`.
-        num_heads: Integer. Number of attention heads, for files that do not
-            store it, or None.
+        explicit: Dict of the architecture arguments that the caller passes;
+            None means unspecified.
 
     Returns:
         A `Checkpoint`.
 
     Raises:
-        ValueError: if another function builds the checkpoint's model.
+        ValueError: if another function builds the checkpoint's model, or the
+            checkpoint does not store an argument that is not passed either.
     """
     checkpoint = resolve_weights(weights)
     if not isinstance(checkpoint, Checkpoint):
-        checkpoint = open_checkpoint(checkpoint, num_heads=num_heads)
+        checkpoint = open_checkpoint(
+            checkpoint, num_heads=explicit.get("num_heads")
+        )
     needed = _FUNCTIONS[checkpoint.family]
     if needed != function:
         raise ValueError(
@@ -43,6 +48,7 @@ def open_for(function, weights, num_heads=None):
             f"`{function}`. Call that one, or `converters.load`, which finds "
             "it."
         )
+    check_hyperparameters(checkpoint, explicit)
     return checkpoint
 
 
@@ -63,11 +69,14 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
     variables = weights_by_path(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
     positions = {x.name: x for x in model.layers if is_position_layer(x.name)}
+    stored, block = checkpoint.weights, _block_class(model)
+    if checkpoint.layout == "keras" and block is not TransformerBlock:
+        stored = _rename_numbered(stored, shapes)
     weights, reinitialized, unresampled = adapt(
-        checkpoint.weights, shapes, positions, grid, reuse_head
+        stored, shapes, positions, grid, reuse_head
     )
 
-    key = checkpoint.weight_map.key
+    key = checkpoint.key
     problems = {
         "Arrays that are missing from the file": [
             key(path) for path in shapes.keys() - weights.keys() - reinitialized
@@ -87,11 +96,14 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
         ],
     }
     if any(problems.values()):
+        blocks = ""
+        if block is not TransformerBlock:
+            blocks = f", whose blocks are {block.__name__}s"
         raise_problems(
             problems,
-            f"{checkpoint.path!r} does not fit the model {model.name!r}. It "
-            f"holds {_describe(checkpoint)}; `keras_vit.converters.load` "
-            "builds what a file holds.",
+            f"{checkpoint.path!r} does not fit the model {model.name!r}"
+            f"{blocks}. It holds {_describe(checkpoint)}; "
+            "`keras_vit.converters.load` builds what a file holds.",
             most=8,
         )
     for path, array in weights.items():
@@ -215,6 +227,46 @@ def _has_other_classes(head, weights, shapes):
 def _drop_layer(weights, layer):
     for path in [path for path in weights if path.startswith(f"{layer}/")]:
         del weights[path]
+
+
+def _block_class(model):
+    """Returns the class of a model's blocks; a ResNet has none."""
+    for layer in model.layers:
+        if isinstance(layer, TransformerBlock):
+            return type(layer)
+    return TransformerBlock
+
+
+def _rename_numbered(weights, shapes):
+    """Returns the weights of a Keras file under a model's paths.
+
+    Keras numbers the arrays of each layer. The names of this package's layers
+    are known when a file is read; those of other layers are the model's.
+
+    Args:
+        weights: Dict of paths to arrays.
+        shapes: Dict of the model's paths to shapes.
+    """
+    found, expected = _group_by_layer(weights), _group_by_layer(shapes)
+    renamed = {}
+    for layer, names in found.items():
+        others = expected.get(layer, ())
+        if len(others) != len(names) or {*others} == {*names}:
+            others = names
+        # "kernel" and "bias" are 0 and 1; HDF5 has 10 before 2.
+        names.sort(key=lambda name: int(name) if name.isdecimal() else 0)
+        for name, other in zip(names, others, strict=True):
+            renamed[f"{layer}/{other}"] = weights[f"{layer}/{name}"]
+    return renamed
+
+
+def _group_by_layer(paths):
+    """Returns a dict of layers to lists of the names of their weights."""
+    layers = {}
+    for path in paths:
+        layer, _, name = path.rpartition("/")
+        layers.setdefault(layer, []).append(name)
+    return layers
 
 
 def _describe(checkpoint):

@@ -240,7 +240,7 @@ def BiT(
     input_shape = resolve_input_shape(input_shape, input_tensor)
     checkpoint, inferred = None, {}
     if weights is not None:
-        checkpoint = open_for("BiT", weights)
+        checkpoint = open_for("BiT", weights, architecture)
         inferred = checkpoint.arguments()
     if preactivation is None:
         preactivation = inferred.get("preactivation", True)

@@ -88,7 +88,9 @@ def VisionTransformer(
     number of channels, the patch kernel is summed over its channels (for one
     channel), or its channels are repeated and rescaled. Without
     `representation_size`, a stored `pre_logits` layer is dropped, together
-    with the head that was trained on it.
+    with the head that was trained on it. A `.weights.h5` file of Keras's
+    `save_weights` does not store `activation`, `norm_epsilon` and
+    `resampling`, which must be passed.
 
     Returns:
         A `keras.Model`.
@@ -103,6 +105,25 @@ def VisionTransformer(
     >>> model = keras_vit.VisionTransformer(
     ...     input_shape=(32, 32, 3), patch_size=4, hidden_size=192,
     ...     num_layers=6, num_heads=3, classes=10)
+
+    With `block`, the model has blocks with another norm, attention or MLP; see
+    `TransformerBlock`. `weights` must then have the names and shapes of the
+    weights of these blocks. Keras saves and loads such a model if the class is
+    registered or in `custom_objects`:
+
+    >>> @keras.saving.register_keras_serializable("my_package")
+    ... class RMSNormBlock(keras_vit.layers.TransformerBlock):
+    ...     def make_norm(self, name):
+    ...         return keras.layers.RMSNormalization(
+    ...             epsilon=self.norm_epsilon,
+    ...             dtype=self.dtype_policy,
+    ...             name=name,
+    ...         )
+    >>> model = keras_vit.VisionTransformer(
+    ...     input_shape=(32, 32, 3), patch_size=4, hidden_size=192,
+    ...     num_layers=6, num_heads=3, classes=10, block=RMSNormBlock)
+    >>> model.save("model.keras")
+    >>> model = keras.models.load_model("model.keras")
     """
     return _build(
         "VisionTransformer",
@@ -261,7 +282,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
         )
     relative = None
     for i, drop_path in enumerate(np.linspace(0, c.drop_path, c.num_layers)):
-        block = TransformerBlock(
+        block = c.block(
             c.num_heads,
             c.mlp_dim,
             activation=c.activation,
@@ -275,6 +296,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
             remat=c.remat,
             name=f"block_{i}",
         )
+        _check_block(block, f"block_{i}")
         if c.position_placement != "stem":
             positions = shared or _positions(
                 c,
@@ -350,6 +372,14 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
     return x if classes is None else make_head(name="head")(x)
 
 
+def _check_block(block, name):
+    if not isinstance(block, TransformerBlock) or block.name != name:
+        raise ValueError(
+            "`block` must return a `TransformerBlock` that has the `name` "
+            f"which it is called with, {name!r}. Received: {block!r}"
+        )
+
+
 def _positions(config, name, num_prefix_tokens, num_skipped_tokens=0):
     if config.position_embedding == "relative":
         return RelativePositionEmbs(
@@ -384,7 +414,7 @@ def _build(
     input_shape = resolve_input_shape(input_shape, input_tensor)
     checkpoint, inferred = None, {}
     if weights is not None:
-        checkpoint = open_for(function, weights, architecture.get("num_heads"))
+        checkpoint = open_for(function, weights, architecture)
         inferred = _infer(checkpoint, architecture, input_shape)
     stem = None
     if function == "HybridVisionTransformer":
@@ -502,27 +532,23 @@ def _possible_poolings(checkpoint, inferred):
     """
     if checkpoint.layout in ("timm", "mae"):
         return POOLINGS
-    stored = {"pooling", "activation"} <= checkpoint.stored.keys()
     if (
         checkpoint.layout in ("big_vision", "keras")
         and inferred["pooling"] == "gap"
-        and not stored
+        and "pooling" not in checkpoint.stored
     ):
         return ("gap", "first_patch")
     return (inferred["pooling"],)
 
 
 def _warn_of_first_patch(checkpoint, inferred, poolings):
-    if (
-        checkpoint.layout == "big_vision"
-        and "first_patch" in poolings
-        and inferred["classes"] is not None
-    ):
+    if poolings == ("gap", "first_patch") and inferred["classes"] is not None:
         warn(
             f"{checkpoint.path!r} is read as a model whose head takes the mean "
-            "of the patches. Its arrays are the same as those of big_vision's "
-            '`pool_type="0"`, which takes the first patch instead. Give '
-            '`pooling="gap"` if the mean is right, or `pooling="first_patch"`.'
+            "of the patches. Its arrays are the same as those of a head that "
+            'takes the first patch instead (big_vision\'s `pool_type="0"`). '
+            'Give `pooling="gap"` if the mean is right, or '
+            '`pooling="first_patch"`.'
         )
 
 

@@ -27,6 +27,7 @@ _INFERRED = (
     "decoder_mlp_dim",
 )
 _ENCODER_ARGUMENTS = (
+    "block",
     "input_shape",
     "dropout",
     "attention_dropout",
@@ -137,7 +138,7 @@ def _load_decoder(model, checkpoint, resized):
         for path, array in checkpoint.weights.items()
         if path not in encoder and not (resized and _is_position_layer(path))
     }
-    key = checkpoint.weight_map.key
+    key = checkpoint.key
     raise_problems(
         {
             "Arrays that are missing from the file": [

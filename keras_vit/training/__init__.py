@@ -35,6 +35,7 @@ from keras_vit.training.models import (
 )
 from keras_vit.training.models import layout_of as layout_of
 from keras_vit.training.models import model_facts as model_facts
+from keras_vit.training.models import set_trainable as set_trainable
 from keras_vit.training.models import zero_head as zero_head
 from keras_vit.training.plots import save_curves as save_curves
 from keras_vit.training.plots import save_predictions as save_predictions
@@ -51,6 +52,7 @@ from keras_vit.training.run_folder import replacing as replacing
 from keras_vit.training.run_folder import save_json as save_json
 from keras_vit.training.run_folder import versions as versions
 from keras_vit.training.setup import begin as begin
+from keras_vit.training.setup import jit_compile as jit_compile
 from keras_vit.training.sweep import rates_of as rates_of
 from keras_vit.training.sweep import sweep as sweep
 from keras_vit.training.training_run import Run as Run

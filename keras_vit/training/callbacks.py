@@ -15,19 +15,6 @@ from keras_vit.training.run_folder import not_fatal
 from keras_vit.training.run_folder import replacing
 
 
-def columns(part, measure="accuracy"):
-    """The columns of `metrics.csv`; `part` is what it was evaluated on, and
-    `measure` "accuracy", or "loss" where there is nothing else."""
-    names = dict.fromkeys(("loss", measure))
-    return (
-        "step",
-        *(f"train_{name}" for name in names),
-        *(f"{part}_{name}" for name in names),
-        "learning_rate",
-        "images_per_second",
-    )
-
-
 def score_of(row):
     """Returns what is larger the better a row is, on whatever it was
     evaluated on: its accuracy, or without one minus its loss."""
@@ -46,8 +33,9 @@ def best_row(rows):
 class MetricsFile(keras.callbacks.Callback):
     """Writes one row of `metrics.csv` at each evaluation of `model.fit`.
 
-    A row holds the means over the steps since the row before, and is on disk
-    before training goes on. Several calls of `fit` may share the callback:
+    A row holds the loss and every metric that the model is compiled with, as
+    means over the steps since the row before. It is on disk before training
+    continues. Several calls of `fit` may share the callback:
     steps go on counting.
 
     Args:
@@ -59,7 +47,7 @@ class MetricsFile(keras.callbacks.Callback):
         parts: Integer. Calls of Keras's a step: the parts in which a batch
             comes where gradients are accumulated.
         part: "test" or "dev", which is evaluated on.
-        measure: As in `columns`.
+        metric: String. A metric that every row must have, or None.
     """
 
     def __init__(
@@ -71,7 +59,7 @@ class MetricsFile(keras.callbacks.Callback):
         step=0,
         parts=1,
         part="test",
-        measure="accuracy",
+        metric=None,
     ):
         super().__init__()
         self._parts = parts
@@ -82,7 +70,7 @@ class MetricsFile(keras.callbacks.Callback):
         self._step = self._first_step = step
         self._seconds = 0.0
         self._part = part
-        self._measure = measure
+        self._metric = metric
         self._write()
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -109,6 +97,13 @@ class MetricsFile(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         row = self._row(logs, self._seconds)
+        if self._metric and f"{self._part}_{self._metric}" not in row:
+            raise ValueError(
+                f"The evaluation has no metric {self._metric!r}, by which the "
+                "run is judged. Compile the model with it in "
+                "`weighted_metrics`, or name another one with "
+                f"`Run(metric=...)`. Received: {', '.join(row)}"
+            )
         self.rows.append(row)
         self._write()
 
@@ -118,7 +113,8 @@ class MetricsFile(keras.callbacks.Callback):
             return
         with not_fatal(self._path.name), replacing(self._path) as temporary:
             with open(temporary, "w", newline="") as file:
-                csv.writer(file).writerow(columns(self._part, self._measure))
+                if self.rows:
+                    csv.writer(file).writerow(self.rows[0])
                 csv.writer(file).writerows(map(_cells, self.rows))
 
     def _clock(self):
@@ -133,15 +129,19 @@ class MetricsFile(keras.callbacks.Callback):
         step = self._step // self._parts
         # The rate of the last update made: the schedule is read before it.
         rate = self._learning_rate(max(0, step - 1))
+        names = [name for name in logs if not name.startswith("val_")]
+        names.sort(key=lambda name: name != "loss")  # the loss comes first
         values = {
-            "train_loss": logs["loss"],
-            "train_accuracy": logs.get("accuracy"),
-            f"{self._part}_loss": logs.get("val_loss"),
-            f"{self._part}_accuracy": logs.get("val_accuracy"),
+            **{f"train_{name}": logs[name] for name in names},
+            **{
+                f"{self._part}_{name}": logs[f"val_{name}"]
+                for name in names
+                if f"val_{name}" in logs
+            },
             "learning_rate": keras.ops.convert_to_numpy(rate),
             "images_per_second": images / self._parts / seconds,
         }
-        row = {k: float(v) for k, v in values.items() if v is not None}
+        row = {name: float(value) for name, value in values.items()}
         return {"step": step, **row}
 
 
@@ -150,6 +150,39 @@ def _cells(row):
         f"{value:.6g}" if name != "step" else value
         for name, value in row.items()
     ]
+
+
+class StopEarly(keras.callbacks.Callback):
+    """Stops the training when evaluations no longer improve.
+
+    Unlike Keras's `EarlyStopping`, it decides by all rows of the run, so that
+    a run that resumes stops at the same step.
+
+    Args:
+        rows: List of the rows of `metrics.csv`.
+        patience: Integer. Number of successive evaluations without a better
+            accuracy, or loss where there is no accuracy, after which the
+            training stops.
+    """
+
+    def __init__(self, rows, patience):
+        super().__init__()
+        self._rows, self._patience = rows, patience
+
+    @property
+    def is_due(self):
+        """Whether the training has to stop now."""
+        if not self._rows:
+            return False
+        scores = [score_of(row) for row in self._rows]
+        return len(scores) - 1 - scores.index(max(scores)) >= self._patience
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.is_due:
+            logger.info(
+                f"stopped: {self._patience} evaluations without improvement"
+            )
+            self.model.stop_training = True
 
 
 class Progress(keras.callbacks.Callback):
@@ -193,7 +226,7 @@ class Progress(keras.callbacks.Callback):
     def _line(self, row):
         texts = [f"step {row['step']:{len(str(self._steps))}}/{self._steps}"]
         for name, value in row.items():
-            if name.endswith(("_loss", "_accuracy")):
+            if name not in ("step", "learning_rate", "images_per_second"):
                 texts.append(f"{name.replace('_', ' ')} {value:.4f}")
         texts.append(f"rate {row['learning_rate']:.2e}")
         texts.append(f"{row['images_per_second']:.0f} images/s")

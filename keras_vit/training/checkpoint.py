@@ -335,6 +335,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             model.evaluate(validation_data, steps=1, verbose=0)
         for start, length, epochs in plan_fit_calls(self.step, steps, interval):
             yield start // self.parts, length, epochs
+            if model.stop_training:  # set by a callback
+                break
         # Also if an earlier run was interrupted after its last step.
         assign_averages(model)
 
@@ -353,8 +355,17 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         # Keras has just emptied the metrics; this interval had begun before.
         if self._metrics:
             variables = self.model.metrics_variables
-            for variable, value in zip(variables, self._metrics, strict=True):
-                variable.assign(value)
+            if len(variables) == len(self._metrics):
+                for variable, value in zip(
+                    variables, self._metrics, strict=True
+                ):
+                    variable.assign(value)
+            else:
+                logger.warning(
+                    "The checkpoint was saved with other metrics. Those of "
+                    "the current interval count from step %d.",
+                    self.done,
+                )
         self._metrics = None
 
     def on_train_batch_end(self, batch, logs=None):

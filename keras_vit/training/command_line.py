@@ -212,6 +212,11 @@ class TrainingFlags:
         "then optimistic",
         "last|best",
     )
+    patience: int | None = flag(
+        None,
+        "stop after so many successive evaluations without a better "
+        "accuracy; without it, all steps are trained",
+    )
     mode: str | None = flag(
         None,
         "pixels: tf for [-1, 1], torch for ImageNet's mean and deviation",
@@ -262,9 +267,8 @@ class TrainingFlags:
     strategy: str = flag(
         "auto",
         "how several devices share a batch: mirrored or tpu (TensorFlow), "
-        "data-parallel or model-parallel (JAX), multiworker (TensorFlow on "
-        "several hosts, named by TF_CONFIG), none, or auto, which says what "
-        "it takes",
+        "data-parallel or model-parallel (JAX), none, or auto, which says "
+        "what it takes",
         "NAME",
     )
     remat: bool = flag(
@@ -295,6 +299,7 @@ class TrainingFlags:
     def __post_init__(self):
         sizes = ("image_size", "patch_size", "batch_size", "steps", "epochs")
         counts = (*sizes, "accumulate", "evaluate_every", "checkpoint_every")
+        counts += ("patience",)
         check_numbers(self, *counts, minimum=1)
         check_numbers(self, "average", minimum=0, below=1)
         check_numbers(self, "learning_rate", above=0)

@@ -321,6 +321,48 @@ def initialize_positions(model, seed):
         )
 
 
+def set_trainable(model, train, lora_rank=8):
+    """Chooses the variables of a model that are trained.
+
+    Args:
+        model: Model of this package that has not been compiled.
+        train: String. "all"; "head", the classification head alone; or
+            "lora", the head and low-rank updates of the query and value
+            kernels ("LoRA", https://arxiv.org/abs/2106.09685, Section 4.2).
+        lora_rank: Integer. Rank of the updates.
+
+    Raises:
+        ValueError: if the model has no encoder blocks to update.
+    """
+    if train == "all":
+        return
+    heads = [
+        layer
+        for layer in model.layers
+        if layer.name in ("head", "distillation_head")
+    ]
+    blocks = [
+        layer
+        for layer in model.layers
+        if layer.name.startswith("block_") and hasattr(layer, "attention")
+    ]
+    for layer in model.layers:
+        layer.trainable = layer in heads
+    if train == "head":
+        return
+    if not blocks:
+        raise ValueError(
+            "--train lora updates the attention of Vision Transformers and "
+            f"hybrids. {model.name} has none: use --train head or all."
+        )
+    for block in blocks:
+        block.trainable = True
+        block.attention.query.enable_lora(lora_rank)
+        block.attention.value.enable_lora(lora_rank)
+        for variable in block.trainable_variables:
+            variable.trainable = "lora" in variable.path
+
+
 def zero_head(model):
     """Makes the classification head zero, as at the start of fine-tuning."""
     for layer in model.layers:

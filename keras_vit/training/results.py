@@ -40,7 +40,10 @@ def save_model(model, output):
         # Without its optimizer, `import keras_vit` is enough to read it.
         alone = Model(model.input, model.output, name=model.name)
         write_keras(alone, temporary)
-    # What Google's layouts do not tell is in Keras's file: another GELU, ...
+    if any("lora" in variable.path for variable in model.variables):
+        # Keras merges the low-rank updates into the kernels when it saves.
+        model = keras.saving.load_model(output / "model.keras")
+    # Google's layouts do not store every option, such as another GELU.
     layout = layout_of(model)
     weights = output / ("model.npz" if layout else "model.weights.h5")
     converters.save(model, weights, layout, overwrite=True)

@@ -1,6 +1,8 @@
 """big_vision's `pool_type="0"`: its head takes the first patch, which the
 arrays of a file do not show."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from keras_vit.converters import load
 from keras_vit.converters import save
 from keras_vit.models import weights_by_path
 from tests import reference
+
+pytestmark = pytest.mark.backends("torch")
 
 TOLERANCE = 3e-5
 
@@ -44,6 +48,7 @@ def run(model):
     return keras.ops.convert_to_numpy(model(images(), training=False))
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize("options", [{}, {"class_token": True}])
 def test_it_is_the_first_patch(options, record_error):
     model = build(**options)
@@ -61,7 +66,9 @@ def test_it_is_the_first_patch(options, record_error):
 def test_our_own_files_hold_it(name, tmp_path):
     model = build()
     save(model, tmp_path / name)
-    again = load(tmp_path / name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = load(tmp_path / name)
     assert again.get_layer("pooling").mode == "first_patch"
     np.testing.assert_array_equal(run(again), run(model))
 
@@ -118,7 +125,7 @@ def test_other_layouts_refuse_it(layout, tmp_path):
         save(build(class_token=True), tmp_path / "a.safetensors", layout)
 
 
-def test_a_weights_file_keeps_the_head(tmp_path):
+def test_a_weights_file_keeps_the_head(tmp_path, capsys):
     """Keras's `save_weights` stores no pooling."""
     arguments = {
         "input_shape": (16, 16, 3),
@@ -133,15 +140,24 @@ def test_a_weights_file_keeps_the_head(tmp_path):
     model = keras_vit.VisionTransformer(**arguments)
     random = np.random.default_rng(0)
     model.set_weights([random.normal(size=w.shape) for w in model.weights])
-    model.save_weights(tmp_path / "m.weights.h5")
+    path = tmp_path / "m.weights.h5"
+    model.save_weights(path)
+    constants = {
+        "activation": "gelu_tanh",
+        "norm_epsilon": 1e-6,
+        "resampling": "bilinear_align_corners",
+    }
     again = keras_vit.VisionTransformer(
-        **arguments,
-        weights=str(tmp_path / "m.weights.h5"),
-        activation="gelu_tanh",
-        norm_epsilon=1e-6,
-        resampling="bilinear_align_corners",
+        **arguments, weights=str(path), **constants
     )
     for found, expected in zip(
         again.get_weights(), model.get_weights(), strict=True
     ):
         np.testing.assert_array_equal(found, expected)
+    with pytest.warns(UserWarning, match='Give `pooling="gap"` if') as warned:
+        guessed = load(path, **constants)
+    assert warned[0].filename == __file__
+    assert guessed.get_layer("pooling").mode == "gap"
+    assert _cli.main([str(path), "--inspect"]) == 0
+    assert "pooling: 'gap', the mean" in capsys.readouterr().out
+    load(path, **constants, pooling="gap")  # without a warning

@@ -1,5 +1,6 @@
 """`.keras` and `.weights.h5`, in and out."""
 
+import functools
 import os
 import pathlib
 import subprocess
@@ -17,6 +18,8 @@ from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
 from keras_vit.models import weights_by_path
 from tests import golden_data
+
+pytestmark = pytest.mark.backends("torch")
 
 SIZES = {
     "patch_size": 8,
@@ -82,6 +85,7 @@ def assert_same(model, expected):
     assert model.input_shape == expected.input_shape
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
 def test_saved_and_loaded_is_the_same_model(name, ending, tmp_path):
@@ -121,6 +125,7 @@ def test_a_trained_model_with_its_optimizer(tmp_path):
     _cli.convert(tmp_path / "model.keras", tmp_path / "m.pth", to="timm")
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_bfloat16_is_kept(tmp_path):
     keras.config.set_dtype_policy("bfloat16")
     model = build("plain")
@@ -148,11 +153,61 @@ def test_weights_alone_are_asked_for_their_code(tmp_path):
     assert_same(load(path, **told), model)
     block = load(path, "timm").get_layer("block_0")
     assert block.activation == "gelu"
+
+    # The functions that build models ask, too.
+    def build(**arguments):
+        return keras_vit.VisionTransformer(
+            weights=path, input_shape=(16, 32, 3), **arguments
+        )
+
+    with pytest.raises(ValueError, match="store norm_epsilon, resampling.*lay"):
+        build(activation="gelu_tanh", norm_epsilon=None)
+    assert_same(build(**told), model)
     # A variant has its own defaults, and its sizes are checked.
-    other = keras_vit.VisionTransformer(weights=path, input_shape=(16, 32, 3))
-    assert_same(other, model)
     with pytest.raises(ValueError, match="does not fit the model"):
-        keras_vit.ViTTi16(weights=path, input_shape=(32, 32, 3))
+        keras_vit.ViTTi16(weights=path, input_shape=(32, 32, 3), **told)
+
+
+def test_weights_of_resnets_alone_are_asked_for_their_code(tmp_path):
+    path = tmp_path / "model.weights.h5"
+    sizes = {"resnet_layers": (1,), "width_factor": 0.5, "classes": 3}
+    keras_vit.BiT(**sizes, input_shape=(32, 32, 3)).save_weights(path)
+    constants = "group_norm_epsilon, std_epsilon, std_epsilon_place, conv_pad"
+    for function in (load, lambda path: keras_vit.BiT(weights=path)):
+        with pytest.raises(ValueError, match=f"does not store {constants}"):
+            function(path)
+    keras_vit.BiT(weights=open_checkpoint(path, "bit"))
+    sizes |= {"hidden_size": 16, "num_layers": 1, "num_heads": 2}
+    hybrid = keras_vit.HybridVisionTransformer(
+        **sizes, patch_size=1, input_shape=(32, 32, 3)
+    )
+    hybrid.save_weights(path)
+    constants = f"activation, norm_epsilon, resampling, {constants}"
+    with pytest.raises(ValueError, match=f"does not store {constants}"):
+        keras_vit.HybridVisionTransformer(weights=path)
+    keras_vit.HybridVisionTransformer(weights=open_checkpoint(path, "vit_jax"))
+
+
+@pytest.mark.parametrize("positions", ["sincos2d", "none"])
+def test_fixed_positions_are_not_in_the_arrays(positions, tmp_path):
+    arguments = {**SIZES, "position_embedding": positions}
+    model = keras_vit.VisionTransformer(**arguments)
+    model.get_layer("head").kernel.assign(np.ones((16, 3)))
+    path = tmp_path / "model.weights.h5"
+    model.save_weights(path)
+    for function in (
+        functools.partial(load, path, "vit_jax"),
+        functools.partial(
+            keras_vit.VisionTransformer,
+            weights=open_checkpoint(path, "vit_jax"),
+        ),
+    ):
+        with pytest.raises(ValueError, match="not store position_embedding"):
+            function(input_shape=(16, 32, 3))
+        again = function(input_shape=(16, 32, 3), position_embedding=positions)
+        assert_same(again, model)
+    save(model, path, overwrite=True)
+    assert_same(load(path), model)
 
 
 def test_overrides_act_on_keras_files(tmp_path):

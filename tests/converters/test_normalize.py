@@ -5,8 +5,10 @@ import re
 import numpy as np
 import pytest
 
+from keras_vit import converters
 from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.formats import LAYOUTS
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -63,6 +65,42 @@ def test_other_names_are_the_same_weights(case, names, tmp_path):
     found = open_checkpoint(tmp_path / "a.npz", num_heads=3)
     assert found.weight_map == expected.weight_map
     golden_data.assert_same(found.weights, expected.weights)
+    # Every array of the model is known by its key in the file.
+    assert set(found.file_keys.values()) == renamed.keys()
+    normalized = LAYOUTS[found.layout].normalize(renamed)
+    for key, array in normalized.items():
+        in_file = renamed[found.file_keys[key]]
+        assert in_file.tobytes() == array.tobytes()
+
+
+def rename(arrays, pattern, replacement):
+    return {re.sub(pattern, replacement, k): a for k, a in arrays.items()}
+
+
+def error_of(arrays, path):
+    write(arrays, path)
+    with pytest.raises(ValueError, match="Arrays") as caught:
+        converters.load(path, num_heads=3)
+    path.unlink()
+    return str(caught.value)
+
+
+def test_errors_name_the_keys_of_the_file(tmp_path):
+    path = tmp_path / "a.npz"
+    arrays = rename(golden_data.arrays("vit_jax_token"), "^", "opt/target/")
+    extra = {**arrays, "opt/target/what": np.ones(2, "float32")}
+    assert "no place for:\n  opt/target/what" in error_of(extra, path)
+    key = "opt/target/Transformer/encoder_norm/scale"
+    wrong = {**arrays, key: np.ones(5, "float32")}
+    assert f"than the model's:\n  {key}: (5,)" in error_of(wrong, path)
+
+    # MLP layers as named before torchvision 0.14.
+    arrays = rename(
+        golden_data.arrays("torchvision_vit"), r"\.mlp\.0\.", ".mlp.linear_1."
+    )
+    key = "encoder.layers.encoder_layer_0.mlp.linear_1.weight"
+    wrong = {**arrays, key: np.ones((1, 2, 3), "float32")}
+    assert f"wrong shape:\n  {key}: (1, 2, 3)" in error_of(wrong, path)
 
 
 def test_gates_that_transformers_5_separates(tmp_path):

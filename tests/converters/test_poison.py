@@ -415,6 +415,15 @@ def test_files_of_newer_hdf5(tmp_path):
 
 LAYERS = {
     "a module": ({"module": "os", "class_name": "system"}, "module 'os'"),
+    # Keras looks up functions by another name than the registered one.
+    "a function": (
+        {
+            "module": "os",
+            "class_name": "function",
+            "registered_name": "keras_vit>MlpBlock",
+        },
+        "module 'os'",
+    ),
     "a class": (
         {"module": None, "registered_name": "evil>Layer"},
         "'evil>Layer', which is not registered",

@@ -1,11 +1,11 @@
 r"""A program for the tests: trains a tiny model on some of this machine's
-logical devices and writes losses and weights.
+logical devices, and writes losses and weights.
 
-    LOGICAL_DEVICES=8 KERAS_BACKEND=tensorflow python -m \
+    LOGICAL_DEVICES=4 KERAS_BACKEND=tensorflow python -m \
         tests.distribution.small_run OUTPUT.npz RUN ...
 
 A run is `strategy:devices:model_devices:optimizer`; 0 stands for None. JAX's
-devices are made by XLA_FLAGS=--xla_force_host_platform_device_count=8.
+devices are made by XLA_FLAGS=--xla_force_host_platform_device_count=4.
 """
 
 import os
@@ -40,11 +40,12 @@ def optimizer(kind):
 
 
 class Train(keras.utils.PyDataset):
-    """This host's share of the same batches for everybody."""
+    """This process's shard of batches that are the same for all strategies."""
 
-    def __init__(self, host, count, accumulate):
+    def __init__(self, shard, num_shards, accumulate):
         super().__init__()
-        self.host, self.count, self.accumulate = host, count, accumulate
+        self.shard, self.num_shards = shard, num_shards
+        self.accumulate = accumulate
 
     def __len__(self):
         return 2 * STEPS * self.accumulate
@@ -54,22 +55,23 @@ class Train(keras.utils.PyDataset):
         rng = np.random.default_rng(step)
         images = rng.normal(size=(BATCH, 8, 8, 3)).astype("float32")
         labels = rng.integers(0, CLASSES, BATCH)
-        # Devices whose gradients differ in size, so that it matters where
-        # they are clipped.
+        # The gradients of the devices differ in size, so that it matters
+        # where they are clipped.
         sizes = np.linspace(0.1, 3, BATCH, dtype="float32")
         images *= sizes.reshape(BATCH, 1, 1, 1)
-        length = BATCH // self.accumulate // self.count
-        start = (part * self.count + self.host) * length
+        length = BATCH // self.accumulate // self.num_shards
+        start = (part * self.num_shards + self.shard) * length
         chosen = slice(start, start + length)
         return images[chosen], labels[chosen]
 
 
 class Test(keras.utils.PyDataset):
-    """11 images, in batches of 8: the second one is padded."""
+    """11 images: a batch of 8 and, in one process, one of 3. Processes get
+    batches of the same size, which are padded."""
 
-    def __init__(self, host, count):
+    def __init__(self, shard, num_shards):
         super().__init__()
-        self.host, self.count = host, count
+        self.shard, self.num_shards = shard, num_shards
 
     def __len__(self):
         return 2
@@ -80,12 +82,11 @@ class Test(keras.utils.PyDataset):
         labels = rng.integers(0, CLASSES, 8)
         weights = np.ones(8, "float32")
         weights[8 - 5 * index :] = 0
-        if index and self.count == 1:
-            # Three images and no padding: `distribute` fills them up.
+        if index and self.num_shards == 1:
             return images[:3], labels[:3], weights[:3]
-        part = slice(self.host * 8 // self.count, None)
-        part = slice(part.start, part.start + 8 // self.count)
-        return images[part], labels[part], weights[part]
+        length = 8 // self.num_shards
+        rows = slice(self.shard * length, (self.shard + 1) * length)
+        return images[rows], labels[rows], weights[rows]
 
 
 def train(run):
@@ -113,7 +114,8 @@ def train(run):
         model.compile(
             optimizer(kind),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            # Not the loss: Keras divides it by the images of weight 0 too.
+            # The loss would differ: Keras divides it by the number of all
+            # images, including those of weight 0.
             weighted_metrics=[
                 "accuracy",
                 keras.metrics.SparseCategoricalCrossentropy(from_logits=True),

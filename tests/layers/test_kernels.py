@@ -10,6 +10,7 @@ import pytest
 from keras import ops
 
 from keras_vit import layers
+from keras_vit.exporting import formats
 from keras_vit.layers import _kernels
 from tests.harness import numpy
 
@@ -17,6 +18,7 @@ RNG = np.random.default_rng(0)
 BACKEND = keras.config.backend()
 HAVE_KERNELS = pytest.mark.backends("jax", "torch")
 JAX = pytest.mark.backends("jax")
+TENSORFLOW = pytest.mark.backends("tensorflow")
 
 
 def normal(*shape):
@@ -42,6 +44,13 @@ def outcome(function, arrays, variables=()):
             scalar, argnums=(0, 1), has_aux=True
         )(arrays, values)
         gradients = [*gradients[0], *gradients[1]]
+    elif BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch([*arrays, *values])
+            total, y = scalar(arrays, values)
+        gradients = tape.gradient(total, [*arrays, *values])
     else:
         inputs = [x.detach().clone().requires_grad_() for x in arrays]
         values = [x.detach().clone().requires_grad_() for x in values]
@@ -65,44 +74,138 @@ def assert_close(found, expected, tolerance):
 )
 def test_half_precision_on_a_cpu_is_left_to_keras(operation):
     """Except layer norms of JAX, whose kernel computes in float32."""
-    found = _kernels._kernel(operation, ops.ones((1,), "float16"))
+    found = _kernels._kernel(operation, ops.ones((1, 2, 3, 4), "float16"))
     assert (found is None) == ((BACKEND, operation) != ("jax", "layer_norm"))
 
 
-ATTENTION = {"torch": [_kernels._torch_attention]}
-ATTENTION["jax"] = [
-    _kernels.jax_attention,
-    # 7 queries are two chunks of 3 and one query.
-    lambda *tensors: _kernels.jax_chunked_attention(*tensors),
-    lambda *tensors: _kernels.jax_attention_per_image(
-        _kernels.jax_attention, *tensors
+# Backend: functions, and functions that support no bias.
+ATTENTION = {
+    "jax": (
+        [
+            _kernels.jax_attention,
+            lambda *tensors: _kernels.jax_attention_per_image(
+                _kernels.jax_attention, *tensors
+            ),
+        ],
+        [
+            _kernels.jax_chunked_attention,
+            lambda *tensors: _kernels.jax_attention_per_image(
+                _kernels.jax_chunked_attention, *tensors
+            ),
+        ],
     ),
-    lambda *tensors: _kernels.jax_attention_per_image(
-        _kernels.jax_chunked_attention, *tensors
+    "tensorflow": (
+        [_kernels._tensorflow_attention],
+        [_kernels.tensorflow_chunked_attention],
     ),
-]
+    "torch": ([_kernels._torch_attention], []),
+}
 
 
-@HAVE_KERNELS
+def attention(query, key, value, bias=None):
+    """The reference implementation."""
+    return ops.dot_product_attention(query, key, value, bias=bias)
+
+
 @pytest.mark.parametrize("length", [7, 5])
 @pytest.mark.parametrize("biased", [False, True])
 def test_attention(length, biased, monkeypatch):
+    # 7 queries are two chunks of 3 and one query.
     monkeypatch.setattr(_kernels, "QUERY_CHUNK", 3)
     arrays = [normal(2, 7, 3, 4), *normal(2, 2, length, 3, 4)]
     if biased:
         arrays.append(normal(2, 3, 7, length))
-
-    def reference(query, key, value, bias=None):
-        return ops.dot_product_attention(query, key, value, bias=bias)
-
-    expected = outcome(reference, arrays)
-    for i, kernel in enumerate(ATTENTION[BACKEND]):
-        if biased and i in (1, 3):  # only without a bias
-            continue
+    expected = outcome(attention, arrays)
+    kernels, without_bias = ATTENTION[BACKEND]
+    for kernel in kernels if biased else kernels + without_bias:
         assert_close(outcome(kernel, arrays), expected, 3e-6)
     assert_close(
         outcome(_kernels.dot_product_attention, arrays), expected, 3e-6
     )
+
+
+# In half precision, the gradients of keys and values are sums over the chunks,
+# each of which is rounded.
+CHUNKED_TOLERANCES = {"float32": 3e-6, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+@TENSORFLOW
+@pytest.mark.parametrize("dtype", CHUNKED_TOLERANCES)
+@pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
+@pytest.mark.parametrize("length", [7, 6])
+def test_chunked_attention_in_functions(length, mode, dtype, monkeypatch):
+    """Values and gradients, with an unknown batch size in `tf.function`."""
+    import tensorflow as tf
+
+    monkeypatch.setattr(_kernels, "CHUNKED_MIN_QUERIES", 5)
+    monkeypatch.setattr(_kernels, "QUERY_CHUNK", 3)
+    tensors = [ops.cast(normal(2, length, 3, 4), dtype) for _ in range(3)]
+
+    def outcome_of(function):
+        def run(*tensors):
+            with tf.GradientTape() as tape:
+                tape.watch(tensors)
+                y = function(*tensors)
+                total = tf.reduce_sum(tf.cast(y, "float32") ** 2)
+            return y, *tape.gradient(total, tensors)
+
+        spec = tf.TensorSpec((None, length, 3, 4), dtype)
+        if mode != "eager":
+            run = tf.function(run, [spec] * 3, jit_compile=mode == "xla")
+        results = run(*tensors)
+        assert all(x.dtype == dtype for x in results)
+        return [numpy(ops.cast(x, "float32")) for x in results]
+
+    found = outcome_of(_kernels.dot_product_attention)
+    assert_close(found, outcome_of(attention), CHUNKED_TOLERANCES[dtype])
+
+
+@TENSORFLOW
+def test_chunked_attention_is_for_many_queries():
+    kernels = [
+        _kernels._kernel("attention", keras.KerasTensor((None, length, 3, 4)))
+        for length in (1024, 1025, None)
+    ]
+    assert kernels == [None, _kernels._tensorflow_attention, None]
+
+
+@TENSORFLOW
+def test_all_scores_are_never_in_memory(monkeypatch):
+    monkeypatch.setattr(_kernels, "CHUNKED_MIN_QUERIES", 5)
+    monkeypatch.setattr(_kernels, "QUERY_CHUNK", 3)
+    softmax, shapes = ops.softmax, set()
+
+    def recorded(scores):
+        shapes.add(tuple(scores.shape))
+        return softmax(scores)
+
+    monkeypatch.setattr(ops, "softmax", recorded)
+    _kernels.dot_product_attention(*[ops.ones((2, 61, 4, 8))] * 3)
+    assert shapes == {(2, 4, 3, 61), (2, 4, 1, 61)}
+
+
+@TENSORFLOW
+@pytest.mark.parametrize("name", ["onnx", "litert"])
+def test_chunked_attention_is_exported(name, monkeypatch, tmp_path):
+    """For any batch size."""
+    if name == "onnx":
+        pytest.importorskip("tf2onnx")
+        pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(_kernels, "CHUNKED_MIN_QUERIES", 5)
+    monkeypatch.setattr(_kernels, "QUERY_CHUNK", 3)
+    inputs = keras.Input((7, 8))
+    layer = layers.MultiHeadAttention(2)
+    model = keras.Model(inputs, layer(inputs))
+    form = formats.FORMATS[name]
+    path = tmp_path / f"model{form.suffix}"
+    form.writers[BACKEND](model, path, (None, 7, 8))
+    run = form.reader(path)
+    monkeypatch.undo()
+    plain = keras.Model(inputs, layer(inputs))
+    for batch in (1, 3):
+        x = normal(batch, 7, 8)
+        expected = plain.predict(x, verbose=0)
+        np.testing.assert_allclose(run(x), expected, atol=1e-5)
 
 
 DENSE = {
@@ -280,6 +383,7 @@ assert attention(query).sharding.spec[0] == "batch"
 """
 
 
+@pytest.mark.slow
 @JAX
 def test_a_batch_that_devices_share_is_not_gathered():
     flags = "--xla_force_host_platform_device_count=4"

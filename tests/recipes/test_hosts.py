@@ -1,22 +1,19 @@
-"""Two processes run the recipe's command line as two hosts."""
+"""Two processes run the recipe's command line together (JAX)."""
 
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit import training
+from tests.server import unused_addresses
 
-BACKEND = keras.config.backend()
 ROOT = pathlib.Path(__file__).parents[2]
-STRATEGY = {"tensorflow": "multiworker", "jax": "data-parallel"}
 
 
 def start(output, *flags, **environment):
@@ -38,61 +35,50 @@ def start(output, *flags, **environment):
     )
 
 
-def hosts(output):
-    with socket.socket() as first, socket.socket() as second:
-        for each in (first, second):
-            each.bind(("127.0.0.1", 0))
-        addresses = [
-            f"127.0.0.1:{each.getsockname()[1]}" for each in (first, second)
-        ]
+def start_two(output):
+    (address,) = unused_addresses(1)
     for index in range(2):
-        cluster = {
-            "cluster": {"worker": addresses},
-            "task": {"type": "worker", "index": index},
-        }
         yield start(
             output,
             "--strategy",
-            STRATEGY[BACKEND],
-            TF_CONFIG=json.dumps(cluster),
-            KERAS_DISTRIBUTION_JOB_ADDRESSES=addresses[0],
+            "data-parallel",
+            KERAS_DISTRIBUTION_JOB_ADDRESSES=address,
             KERAS_DISTRIBUTION_NUM_PROCESSES="2",
             KERAS_DISTRIBUTION_PROCESS_ID=str(index),
         )
 
 
 def finish(processes):
-    said = []
+    """Returns what the processes print."""
+    printed = []
     try:
         for process in processes:
-            said.append(process.communicate(timeout=500)[0])
-            assert process.returncode == 0, said[-1]
+            printed.append(process.communicate(timeout=500)[0])
+            assert process.returncode == 0, printed[-1]
     finally:
         for process in processes:
             process.kill()
-    return said
+    return printed
 
 
 @pytest.mark.slow
-@pytest.mark.backends("jax", "tensorflow")
-def test_two_hosts_run_the_recipe(tmp_path, record_error):
-    alone, both = tmp_path / "alone", tmp_path / "both"
-    processes = [start(alone, TF_CONFIG="{}"), *hosts(both)]
-    _, first, second = finish(processes)
-    # One of them writes and speaks.
-    assert "2 devices, host 1 of 2" in first and "test accuracy" in first
-    assert "2 devices, host 2 of 2" in second and "accuracy" not in second
-    assert sorted(p.name for p in both.iterdir()) == sorted(training.FILES)
-    case = f"recipe, {STRATEGY[BACKEND]}, two processes"
-    facts = [
-        json.loads((folder / "config.json").read_text())
-        for folder in (alone, both)
+@pytest.mark.backends("jax")
+def test_two_processes_run_the_recipe(tmp_path, record_error):
+    folders = one, two = tmp_path / "one", tmp_path / "two"
+    _, first, second = finish([start(one), *start_two(two)])
+    # The first one writes the files and prints.
+    assert "2 devices, process 1 of 2" in first and "test accuracy" in first
+    assert "2 devices, process 2 of 2" in second and "accuracy" not in second
+    assert sorted(p.name for p in two.iterdir()) == sorted(training.FILES)
+    case = "recipe, data-parallel, two processes"
+    accuracies = [
+        json.loads((folder / "config.json").read_text())["test_accuracy"]
+        for folder in folders
     ]
-    error = abs(facts[0]["test_accuracy"] - facts[1]["test_accuracy"])
-    record_error(case, "accuracy", error, 1e-5)
+    record_error(case, "accuracy", abs(np.subtract(*accuracies)), 1e-5)
     weights = [
         keras_vit.converters.load(folder / "model.npz").get_weights()
-        for folder in (alone, both)
+        for folder in folders
     ]
     errors = [np.abs(a - b).max() for a, b in zip(*weights, strict=True)]
     record_error(case, "weights", max(errors), 1e-5)

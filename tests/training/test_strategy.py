@@ -1,5 +1,7 @@
 """Which strategy is chosen, and what is refused."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -27,12 +29,25 @@ def test_unknown_names_are_refused():
 
 
 @pytest.mark.backends("tensorflow")
-@pytest.mark.parametrize("name", ["tpu", "multiworker"])
-def test_what_is_not_there_is_named(name, monkeypatch):
-    for variable in ("TF_CONFIG", "TPU_NAME", "COLAB_TPU_ADDR"):
+def test_tpu_needs_a_tpu(monkeypatch):
+    for variable in ("TPU_NAME", "COLAB_TPU_ADDR"):
         monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(ValueError, match="TPU_NAME|TF_CONFIG"):
+    with pytest.raises(ValueError, match="TPU_NAME"):
+        keras_vit.distribution.get_strategy("tpu")
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("name", ["multiworker", "auto"])
+def test_several_workers_are_refused(name, monkeypatch):
+    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    task = {"type": "worker", "index": 0}
+    config = json.dumps({"cluster": cluster, "task": task})
+    monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(ValueError) as refused:
         keras_vit.distribution.get_strategy(name)
+    message = str(refused.value)
+    for text in ("keras/issues/20585", "'data-parallel'", "'mirrored'", config):
+        assert text in message
 
 
 @pytest.mark.backends("jax")
@@ -43,7 +58,7 @@ def test_devices_must_divide():
         )
 
 
-def test_auto_says_what_it_chose():
+def test_auto_describes_its_choice():
     chosen = keras_vit.distribution.get_strategy("auto")
     assert (chosen.num_devices, chosen.host) == (1, (0, 1))
     assert chosen.name == "none"  # where these tests run
@@ -58,7 +73,7 @@ def test_batches_must_divide():
         "mirrored", "for a test", 8, 8, (1, 2)
     )
     assert chosen.host_batch_size(32) == 16
-    assert "8 devices, host 2 of 2" in chosen.describe()
+    assert "8 devices, process 2 of 2" in chosen.describe()
     with pytest.raises(ValueError, match="30 images.*over 8.*such as 32"):
         chosen.host_batch_size(30)
 
@@ -73,58 +88,102 @@ class Uneven(keras.utils.PyDataset):
         return x, np.arange(count), np.ones(count, "float32")
 
 
-def rows(batches):
-    return [[np.asarray(part) for part in batch] for batch in batches]
-
-
-def as_tf(batches):
-    tf = pytest.importorskip("tensorflow")
-    spec = tuple(
-        tf.TensorSpec((None, *part.shape[1:]), part.dtype)
-        for part in batches[0]
-    )
-    return tf.data.Dataset.from_generator(
-        lambda: (batches[i] for i in range(2)), output_signature=spec
-    )
+def arrays(batches):
+    return [[np.asarray(column) for column in batch] for batch in batches]
 
 
 @pytest.mark.parametrize("source", ["py_dataset", "tf_data", "generator"])
-def test_weighted_batches_are_filled_up(source):
+def test_weighted_batches_are_padded(source):
     batches = Uneven()
     if source == "tf_data":
-        batches = as_tf(batches)
+        pytest.importorskip("tensorflow")
+        batches = sharding.to_tf_dataset(batches)
     elif source == "generator":
         batches = (Uneven()[i] for i in range(2))
-    found = sharding.divisible(batches, 2)
+    padded = sharding.pad_batches(batches, 2)
     if source == "py_dataset":
-        found = [found[i] for i in range(len(found))]
-    full, filled = rows(found)
+        assert padded.num_batches == 2
+    full, last = arrays(padded)
     np.testing.assert_array_equal(full[2], [1, 1, 1, 1])
-    np.testing.assert_array_equal(filled[0][:, 0], [0, 1, 2, 0])
-    np.testing.assert_array_equal(filled[1], [0, 1, 2, 0])
-    np.testing.assert_array_equal(filled[2], [1, 1, 1, 0])
+    np.testing.assert_array_equal(last[0][:, 0], [0, 1, 2, 0])
+    np.testing.assert_array_equal(last[1], [0, 1, 2, 0])
+    np.testing.assert_array_equal(last[2], [1, 1, 1, 0])
 
 
-def test_others_are_refused():
-    with pytest.raises(ValueError, match="3 images.*over 2 devices"):
-        sharding.fill((np.zeros((3, 2)), np.zeros(3)), 2)
+def test_batches_without_weights_are_not_padded():
+    with pytest.raises(ValueError, match="multiple of 2.*batch of 3 images"):
+        sharding.pad_batch((np.zeros((3, 2)), np.zeros(3)), 2)
+    tf = pytest.importorskip("tensorflow")
+    uneven = tf.data.Dataset.from_tensors((tf.zeros((3, 2)), tf.zeros(3)))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="multiple of 2"):
+        arrays(sharding.pad_batches(uneven, 2))
+
+
+class Numbers(keras.utils.PyDataset):
+    """Batch k holds the number k alone."""
+
+    num_batches = None
+
+    def __getitem__(self, index):
+        numbers = np.full((2, 1), index, "float32")
+        return numbers, numbers
+
+
+@pytest.mark.backends("tensorflow")
+def test_model_fit_reads_every_batch_once():
+    """`model.fit` reads the first batch for its shapes, and starts again."""
+    chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
+    with chosen.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Identity()])
+        # The loss is the mean of the labels.
+        model.compile(loss=lambda y_true, y_pred: y_true)
+    batches = chosen.distribute(Numbers())
+    for _ in range(2):
+        fit = model.fit(
+            batches, epochs=3, steps_per_epoch=4, shuffle=False, verbose=0
+        )
+        means = [np.mean([4 * k, 4 * k + 3]) for k in range(3)]
+        np.testing.assert_allclose(fit.history["loss"], means)
+
+
+@pytest.mark.backends("tensorflow")
+def test_one_shot_batches_are_refused():
+    chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
+    with pytest.raises(TypeError, match="several times.*generator"):
+        chosen.distribute(batch for batch in [])
 
 
 @pytest.mark.backends("tensorflow")
 def test_the_mean_loss_is_that_of_one_device():
-    """Past the end TensorFlow gave a batch of nothing, whose loss of 0 counted
-    as one of a full batch."""
+    """If Keras does not know the length of a data set whose batches have one
+    size, its mean includes an empty batch with a loss of 0."""
     import tensorflow as tf
 
     rng = np.random.default_rng(0)
     x, y = (rng.normal(size=(8, 1)).astype("float32") for _ in range(2))
-    weights = np.ones(8, "float32")
-    batches = tf.data.Dataset.from_tensor_slices((x, y, weights))
+    batches = tf.data.Dataset.from_tensor_slices((x, y, np.ones(8, "float32")))
     batches = batches.batch(4, drop_remainder=True)
     chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
     with chosen.scope():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         model.compile(loss="mse")
     found = model.evaluate(chosen.distribute(batches), verbose=0)
-    errors = (model.predict(x, verbose=0) - y) ** 2
-    assert found == pytest.approx(np.mean(errors), rel=1e-5)
+    errors = model.predict(x, verbose=0) - y
+    assert found == pytest.approx(np.mean(errors**2), rel=1e-5)
+
+
+@pytest.mark.backends("tensorflow")
+def test_datasets_for_replicas():
+    import tensorflow as tf
+
+    chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
+    for batches, length in (
+        (Uneven(), 2),
+        (Numbers(), tf.data.INFINITE_CARDINALITY),
+    ):
+        dataset = chosen.distribute(batches)
+        assert dataset.cardinality() == length
+        options = dataset.options()
+        assert options.autotune.enabled is False
+        policy = options.experimental_distribute.auto_shard_policy
+        assert policy == tf.data.experimental.AutoShardPolicy.DATA

@@ -25,7 +25,10 @@ from keras_vit.models import VARIANTS
 from keras_vit.models.config import Variant
 from keras_vit.models.variants import variant_builder
 from tests import server as web
+from tests.models.test_block import RMSNormBlock
 from tests.server import publish
+
+pytestmark = pytest.mark.backends("torch")
 
 SIZES = Variant(32, 2, 4, 64, 8)
 GOOGLE = RELEASED["ViTB16", "imagenet21k"].arguments
@@ -107,6 +110,11 @@ def test_by_name(paper, tiny, server, home, capsys):
     tiny(weights="imagenet21k", classes=3)
     assert server.paths() == ["21k/ViT.npz"]
     assert (home / "weights/imagenet21k/Tiny/ViT.npz").is_file()
+
+
+def test_blocks_of_another_class_do_not_fit(paper, tiny):
+    with pytest.raises(ValueError, match="whose blocks are RMSNormBlocks"):
+        tiny(weights="imagenet21k", classes=3, block=RMSNormBlock)
 
 
 def test_head_of_zeros(paper, tiny):

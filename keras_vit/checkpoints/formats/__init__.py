@@ -106,7 +106,9 @@ def detect_layout(arrays, layout=None):
                 continue
             unmapped = weight_map.unmapped_keys(normalized)
             if len(unmapped) < nearest[0]:
-                nearest = (len(unmapped), candidate, weight_map, unmapped)
+                names = file_keys(arrays, normalized)
+                in_file = [names.get(key, key) for key in unmapped]
+                nearest = (len(unmapped), candidate, weight_map, in_file)
             complete = all(key in normalized for key in weight_map.required)
             if not unmapped and (complete or variant):
                 matches.setdefault(candidate, weight_map)
@@ -140,6 +142,22 @@ def detect_layout(arrays, layout=None):
         {"Arrays that it has no place for": unmapped},
         f"The keys fit no layout. The nearest is {candidate!r}.",
     )
+
+
+def file_keys(arrays, normalized):
+    """Returns the keys of a file by their normalised keys.
+
+    Args:
+        arrays: Dict of the file's keys to arrays.
+        normalized: Dict. The result of `Layout.normalize` for `arrays`.
+
+    Returns:
+        Dict of keys of `normalized` to keys of `arrays`; empty if arrays were
+        merged.
+    """
+    if len(arrays) != len(normalized):
+        return {}
+    return dict(zip(normalized, arrays, strict=True))
 
 
 def implied_arguments(layout, weight_map, paths):
@@ -214,6 +232,7 @@ def check_representable(arguments, layout):
             )
         return
     reasons = [
+        *_block_reasons(arguments),
         *_position_reasons(arguments, layout, variant),
         *_pooling_reasons(arguments, layout),
         *layout.unsupported(arguments, variant),
@@ -222,6 +241,11 @@ def check_representable(arguments, layout):
         raise ValueError(
             f"The layout {name!r} cannot hold the model: {'; '.join(reasons)}."
         )
+
+
+def _block_reasons(arguments):
+    if "block" in arguments:
+        yield f"blocks of the class {arguments['block']!r}"
 
 
 def _position_reasons(arguments, layout, variant):
@@ -267,13 +291,12 @@ def first_patch_is_possible(layout, arguments):
     arrays as `pool_type="gap"`, so that it is inferred as `"gap"`.
 
     Args:
-        layout: String. Name of the layout.
+        layout: String. Name of the layout, or "keras".
         arguments: Dict of inferred arguments of `VisionTransformer`.
     """
     layout = LAYOUTS.get(layout.partition(":")[0])
     return (
-        layout is not None
-        and "first_patch" in layout.poolings
+        (layout is None or "first_patch" in layout.poolings)
         and arguments.get("pooling") == "gap"
         and arguments.get("classes") is not None
     )

@@ -28,7 +28,8 @@ class Layout:
             `activation`, `norm_epsilon`, `resampling`.
         normalize: Function from a file's arrays to the same arrays under the
             names and with the axes of `maps`, for files of older versions. It
-            never raises, and leaves unknown arrays unchanged.
+            never raises, leaves unknown arrays unchanged, and keeps the order
+            of the arrays unless it merges some.
         marker: String. A key that a file must have for this layout to be
             detected; None if there is none. Not required if the layout is
             explicit.
