@@ -7,7 +7,7 @@ import keras
 
 from keras_vit._program import require
 from keras_vit.data.loading import load_dataset
-from keras_vit.data.loading import share_of
+from keras_vit.data.splits import parse_holdout
 from keras_vit.distribution import get_strategy
 from keras_vit.training.run_folder import check_output
 
@@ -58,7 +58,14 @@ def begin(config, holdout=None):
     if config.holdout is not None:
         holdout = config.holdout
     data = data_of(config, holdout)
-    if share_of(data.name, holdout) and not data.num_dev:
+    if data.multi_label:
+        raise ValueError(
+            "Recipes train on images of one class each, and images of "
+            f"{data.name!r} have several. In Python, train on such data with "
+            "`keras_vit.losses.SigmoidCrossentropy()`; see "
+            "`keras_vit.data.from_csv`."
+        )
+    if parse_holdout(data.name, holdout) and not data.num_dev:
         raise ValueError(
             f"--holdout {holdout} of {data.num_train} images is not one image. "
             "Give a larger share."
@@ -74,11 +81,14 @@ def data_of(config, holdout):
         config: `TrainingFlags`.
         holdout: The share of the training images to evaluate on, or "paper".
             With 0, the model trains on all of them and is evaluated on the
-            test set. With None, likewise, except that it does not train on
-            the images that a preset leaves out.
+            test set, or on the validation images of a CSV file. With None,
+            likewise, except that it does not train on the images that a preset
+            leaves out.
     """
     left_out = config.published_holdout() if holdout is None else holdout
     data = load_dataset(
         config.dataset, left_out, config.skip_bad_images, config.test_split
     )
-    return data if holdout else dataclasses.replace(data, num_dev=0)
+    if left_out and not holdout:
+        return dataclasses.replace(data, num_dev=0)
+    return data
