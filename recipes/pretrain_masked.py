@@ -147,6 +147,11 @@ class Config(training.TrainingFlags):
             raise ValueError(
                 "--mixup and --cutmix mix labels, which are not read here."
             )
+        if self.erase:
+            raise ValueError(
+                "--erase would erase patches that are to be predicted: leave "
+                "it out."
+            )
 
     def _refuse_unused(self):
         """Raises if a flag is given that the method does not read."""

@@ -242,6 +242,12 @@ class TrainingFlags:
         "one of them",
         "P",
     )
+    erase: float = flag(
+        0.0,
+        "probability of random erasing: a rectangle of the image becomes "
+        "noise; 0.25 in DeiT",
+        "P",
+    )
     holdout: float | str | None = flag(
         None,
         "evaluate on a share of the training images, such as 0.1, which are "
@@ -305,6 +311,7 @@ class TrainingFlags:
         check_numbers(self, "learning_rate", above=0)
         for name in ("mixup", "cutmix"):
             check_numbers(self, name, minimum=0)
+        check_numbers(self, "erase", minimum=0)
         check_names(self, keep=("last", "best"))
         parse_holdout("", self.holdout)
         if self.holdout not in (None, "paper"):
@@ -361,6 +368,7 @@ class TrainingFlags:
             "augment": self.augment,
             "mixup": self.mixup or 0.0,
             "cutmix": self.cutmix or 0.0,
+            "erase": self.erase,
             # Grey images are mostly signs, whose mirror images mean nothing.
             "flip": channels == 3 and not self.no_flip,
         }

@@ -327,7 +327,7 @@ def test_few_shot(monkeypatch):
     class Stop(Exception):
         pass
 
-    def once(self, part, **options):
+    def batches(self, part, **options):
         seen.append(options)
         if len(seen) == 2:
             raise Stop
@@ -339,7 +339,7 @@ def test_few_shot(monkeypatch):
     monkeypatch.setattr(
         keras_vit.evaluation, "feature_model", lambda model: model
     )
-    monkeypatch.setattr(keras_vit.data.ImageDataset, "once", once)
+    monkeypatch.setattr(keras_vit.data.ImageDataset, "batches", batches)
     with pytest.raises(Stop):
         few_shot.main(config)
     for options in seen:
