@@ -24,9 +24,8 @@ from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 
 PATCHES = range(2, 17)
-GRIDS = range(
-    2, 25
-)  # patches per side; the cost of attention grows by its 4th power
+# Patches per side. The cost of attention grows by the fourth power of it.
+GRIDS = range(2, 25)
 WANTED_GRID = 8
 
 
