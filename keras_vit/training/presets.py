@@ -94,7 +94,7 @@ _MINIVAL = {"imagenet2012": 0.01}
 
 _AUGREG = {
     "learning_rate": 1e-3,
-    "weight_decay": 0.1,  # given as 1e-4 there: times the peak learning rate
+    "weight_decay": 0.1,  # published as 0.1 * learning_rate = 1e-4
     "epochs": 300,
     "decay": "cosine",
     "model": "ViTB16",

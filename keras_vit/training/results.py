@@ -216,8 +216,8 @@ def print_results(facts, output):
     size, channels = config["image_size"], data["channels"]
     scale = f"keras_vit.preprocess_input(images, mode={config['mode']!r})"
     values = "0 to 255"
-    # The images of scikit-learn's digits have values up to 16. A folder named
-    # "digits" has other sizes.
+    # The images of scikit-learn's digits have values up to 16. Their size tells
+    # them apart from a folder named "digits".
     if data["name"] == "digits" and data["image_size"] == 8:
         scale, values = "images / 8 - 1", "0 to 16"
     logger.info(
