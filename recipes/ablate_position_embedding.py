@@ -127,7 +127,8 @@ class Config(training.TrainingFlags):
     weight_decay: float = training.flag(0.05, "weight decay of AdamW", "X")
     output: str | None = training.flag(
         None,
-        "output folder; default: runs/positions- and the dataset's name",
+        "output folder; default: runs/positions- followed by the name of the "
+        "dataset",
         "DIR",
     )
 

@@ -82,7 +82,8 @@ class Config(keras_vit.evaluation.TrainedFlags):
     bins: int = training.flag(15, "number of bins of the calibration error")
     output: str | None = training.flag(
         None,
-        "output folder; default: runs/evaluate- and the dataset's name",
+        "output folder; default: runs/evaluate- followed by the name of the "
+        "dataset",
         "DIR",
     )
 

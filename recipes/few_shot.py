@@ -107,7 +107,8 @@ class Config(keras_vit.evaluation.TrainedFlags):
     )
     output: str | None = training.flag(
         None,
-        "output folder; default: runs/few-shot- and the dataset's name",
+        "output folder; default: runs/few-shot- followed by the name of the "
+        "dataset",
         "DIR",
     )
 

@@ -33,7 +33,7 @@ def score_of(row):
 
 
 def best_row(rows):
-    """Returns the row with the highest `score_of`, the last one of equals."""
+    """Returns the row with the highest `score_of`, the last one if several."""
     return max(reversed(rows), key=score_of)
 
 
@@ -129,7 +129,7 @@ class MetricsFile(keras.callbacks.Callback):
     def _row(self, logs, seconds):
         images = (self._step - self._timed_from) * self._batch_size
         step = self._step // self._parts
-        # The last update used the schedule's value of the step before it.
+        # The last update used the learning rate at the step before it.
         rate = self._learning_rate(max(0, step - 1))
         names = [name for name in logs if not name.startswith("val_")]
         names.sort(key=lambda name: name != "loss")  # loss first

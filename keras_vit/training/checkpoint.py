@@ -470,9 +470,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         state = state_of(self.model)
         for i, variable in enumerate(metrics):
             state[f"metrics/{i}"] = variable
-        arrays = arrays_of(
-            state
-        )  # by all processes: sharded variables need all
+        # All processes read the values, as sharded variables need all of them.
+        arrays = arrays_of(state)
         if not self.hosts.first:
             return
         step = self.done

@@ -218,9 +218,15 @@ class TrainingFlags:
         "FOLDER/test/CLASS/*, or FOLDER/CLASS/*, of which 20% is the test set",
         "NAME|FOLDER",
     )
-    image_size: int | None = flag(None, "images are resized to N x N")
+    image_size: int | None = flag(
+        None,
+        "images are resized to N x N; default: that of the model or of the "
+        "dataset",
+    )
     patch_size: int | None = flag(
-        None, "height and width of a patch, in pixels"
+        None,
+        "height and width of a patch, in pixels; default: that of the model, "
+        "or the one that gives about 8 x 8 patches",
     )
     batch_size: int = flag(64, "images per step")
     steps: int | None = flag(None, "training steps")
@@ -342,8 +348,8 @@ class TrainingFlags:
     )
     output: str | None = flag(
         None,
-        "output folder, which all processes must share; default: runs/ and "
-        "the dataset's name",
+        "output folder, which all processes must share; default: runs/ "
+        "followed by the name of the dataset",
         "DIR",
     )
     tensorboard: bool = flag(

@@ -48,7 +48,7 @@ class Method:
     # None for a cosine.
     milestone: float | None = None
     warmup_start: float = 0.0  # as a fraction of the peak learning rate
-    clip: float | None = None  # largest global norm of the gradients
+    clip: float | None = None  # maximum global norm of the gradients
     drop_path: float = 0.0
     mask_patch_size: int | None = None  # pixels
     # Arguments of the encoder.
@@ -60,7 +60,7 @@ class Method:
     differs: str = ""
 
 
-_NOT_DECAYED = ("bias", "gamma", "beta")  # vectors in PyTorch
+_NOT_DECAYED = ("bias", "gamma", "beta")  # one-dimensional in PyTorch
 
 
 def initialize_mae(model, seed):

@@ -24,7 +24,7 @@ from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 
 PATCHES = range(2, 17)
-# Patches per side. The cost of attention grows by the fourth power of it.
+# Patches per side. The cost of attention is proportional to their fourth power.
 GRIDS = range(2, 25)
 WANTED_GRID = 8
 
@@ -286,8 +286,8 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
         weights: String. Path, URL or name of the weights to fine-tune, or
             None. The classification head is replaced, and its initial values
             are zero ("An Image is Worth 16x16 Words", Section 3.2).
-        patch_size: Integer. Height and width of a patch, in pixels. None for
-            models without patches, and with `weights`.
+        patch_size: Integer. Height and width of a patch, in pixels. It is
+            used only for Vision Transformers without `weights`.
         seed: Integer. Seed of the initial position embeddings of compact-vit.
         **arguments: `input_shape`, `classes`, `remat` and `dropout`. If
             `weights` is None, also other arguments of the model function.

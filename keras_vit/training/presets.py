@@ -23,7 +23,7 @@ class Preset:
     warmup_steps: int = 10_000
     optimizer: str = "adam"
     momentum_dtype: str = "float32"
-    clip: float = 1.0  # highest global norm of the gradients; 0 for no clipping
+    clip: float = 1.0  # maximum global norm of the gradients; 0 for none
     loss: str = "softmax"
     head_bias: float = 0.0
     dropout: float = 0.0
@@ -70,7 +70,7 @@ class Preset:
         }
         if config.steps:
             values.pop("epochs", None)
-        if "batch_size" in values:  # a multiple of the micro-batches
+        if "batch_size" in values:  # must be a multiple of --accumulate
             parts = max(1, values["batch_size"] // config.accumulate)
             values["batch_size"] = parts * config.accumulate
         levels, model = values.get("augment"), config.model or self.model
@@ -247,10 +247,10 @@ class FineTuning:
     image_size: int | None = 384
     batch_size: int = 512
     momentum_dtype: str = "bfloat16"
-    clip: float = 1.0  # highest global norm of the gradients; 0 for no clipping
+    clip: float = 1.0  # maximum global norm of the gradients; 0 for none
     # Exceptions to `learning_rate`, by model and dataset.
     learning_rates: dict = dataclasses.field(default_factory=dict)
-    dropout: dict | None = None  # by model; others, and None, have 0
+    dropout: dict | None = None  # by model; 0 for others
     holdout: dict = dataclasses.field(default_factory=dict)
 
     def fill(self, config):
