@@ -8,10 +8,10 @@
       uses other weights, with class names from a file
 
 Folders are searched for JPEG, PNG, BMP and GIF files. The output folder
-contains predictions.json and predictions.png, the images with bar charts of
-their top classes. The image size, the preprocessing and the class names are
-read from the config.json of the run, if there is one. The environment variable
-KERAS_BACKEND selects jax, tensorflow or torch.
+contains predictions.csv, predictions.json and predictions.png, the images with
+bar charts of their top classes. The image size, the preprocessing and the class
+names are read from the config.json of the run, if there is one. The environment
+variable KERAS_BACKEND selects jax, tensorflow or torch.
 
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
@@ -22,6 +22,7 @@ predicted correctly by the model of `finetune_cifar.py --steps 500`, in 10 s on
 JAX.
 """
 
+import csv
 import dataclasses
 import os
 import pathlib
@@ -37,7 +38,7 @@ import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
 
-FILES = ("predictions.json", "predictions.png")
+FILES = ("predictions.csv", "predictions.json", "predictions.png")
 DRAWN = 24  # maximum number of images in predictions.png
 
 
@@ -114,6 +115,7 @@ def main(config):
         "versions": training.versions(),
     }
     training.save_json(facts, output / "predictions.json")
+    save_table(files, found, output / "predictions.csv")
     figure = evaluation.draw_top(
         [keras_vit.data.load_thumbnail(path) for path in files[:DRAWN]],
         [[(name, p) for _, name, p in row] for row in found[:DRAWN]],
@@ -125,6 +127,31 @@ def main(config):
     print()
     for name in FILES:
         print(f"  {pathlib.Path(output) / name}")
+
+
+def save_table(files, found, path):
+    """Writes a CSV file with one row per image.
+
+    A row holds the path of the image, and the names and probabilities of its
+    top classes, the most likely class first.
+
+    Args:
+        files: List of paths.
+        found: List with one list of `(id, name, probability)` per image.
+        path: Path of the CSV file.
+    """
+    header = ["file"]
+    for i in range(1, len(found[0]) + 1):
+        header += [f"class_{i}", f"probability_{i}"]
+    with (
+        training.replacing(path) as temporary,
+        open(temporary, "w", newline="", errors="backslashreplace") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(header)
+        for image, classes in zip(files, found, strict=True):
+            cells = [(name, f"{p:.6g}") for _, name, p in classes]
+            writer.writerow([image, *(x for cell in cells for x in cell)])
 
 
 def decoded(probabilities, top, names):

@@ -1,9 +1,11 @@
 """Runs the whole suite on every backend: `python -m tests`.
 
-Each backend runs in its own process, because Keras has one backend per
+Each backend runs in processes of its own, because Keras has one backend per
 process. The marker `backends` names the backends on which a test runs; a test
 without it runs on all three. A run of all backends fails if a test that was
-collected ran on none of them, and names it.
+collected ran on none of them, and names it. Tests marked `slow`, which plain
+`pytest` leaves out, run here; those marked `nightly` in `python -m
+tests.nightly`.
 
 At the end the largest errors against the golden data are printed. Arguments
 after `--` are passed to pytest:
@@ -24,6 +26,8 @@ import time
 import pytest
 
 BACKENDS = ("jax", "tensorflow", "torch")
+# Also those that plain `pytest` leaves out as slow.
+SELECTED = "not nightly and not network and not browser"
 
 
 def main():
@@ -83,14 +87,8 @@ def run(backend, arguments):
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "results.json")
-        environment = {
-            **os.environ,
-            "KERAS_BACKEND": backend,
-            # Two workers that each use all cores would slow each other down.
-            "OMP_NUM_THREADS": "1",
-            "OMP_WAIT_POLICY": "passive",
-        }
-        options = ["-n", "2", "--results", path]
+        environment = {**os.environ, "KERAS_BACKEND": backend}
+        options = ["-m", SELECTED, "--results", path]
         command = [sys.executable, "-m", "pytest", *options, *arguments]
         code = subprocess.call(command, env=environment)
         if not os.path.exists(path):

@@ -1,26 +1,37 @@
+import gc
 import os
-import tempfile
+import pathlib
 
-# A test process has one backend; `python -m tests` runs all three.
-os.environ.setdefault("KERAS_BACKEND", "jax")
+# A test process has one backend: PyTorch, which compiles nothing, unless the
+# environment names another. `python -m tests` runs all three.
+os.environ.setdefault("KERAS_BACKEND", "torch")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Two workers that each use all cores would slow each other down.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # float32 products in full precision, whatever the machine.
 os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
 os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
-# Under JAX most of the time is compiling. It optimises less, and what one
-# test, worker or process of this run has compiled, the others read.
+# Under JAX most of the time is compiling. It optimises less, and what a test
+# has compiled is read from disk by other tests, workers, processes and runs.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    _compiled = tempfile.TemporaryDirectory(prefix="keras_vit-compiled-")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR",
+    str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"),
+)
+
+# The recipes compile with XLA under TensorFlow too.
+if os.environ["KERAS_BACKEND"] == "tensorflow":
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import contextlib
 
 with contextlib.suppress(ImportError):
     import torch  # noqa: F401  (TensorFlow before torch crashes some builds)
 
+import hypothesis
 import keras
 import pytest
 
@@ -32,6 +43,16 @@ from tests.results import pytest_collectreport  # noqa: F401
 from tests.results import pytest_sessionfinish  # noqa: F401
 from tests.results import pytest_terminal_summary  # noqa: F401
 from tests.results import pytest_testnodedown  # noqa: F401
+
+# The same examples in every run, and no limits of time: a slow machine is no
+# failure. `python -m tests.nightly` takes other examples.
+_EXAMPLES = {
+    "deadline": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+}
+hypothesis.settings.register_profile("same", derandomize=True, **_EXAMPLES)
+hypothesis.settings.register_profile("random", **_EXAMPLES)
+hypothesis.settings.load_profile("same")
 
 
 def _import_torchvision():
@@ -67,12 +88,19 @@ def _fresh_state():
 
 @pytest.fixture(autouse=True, scope="module")
 def _little_memory():
-    """What JAX has compiled for one file is kept on disk, not in memory."""
+    """Frees the memory of one file's tests.
+
+    What JAX has compiled for them is kept on disk. What then is left, mostly
+    modules, Python's garbage collection need not look at again: Keras starts
+    one for each layer that it quantizes.
+    """
     yield
     if keras.config.backend() == "jax":
         import jax
 
         jax.clear_caches()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

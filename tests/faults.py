@@ -44,7 +44,7 @@ def kills(count):
 
 def _interrupted(folder, rng, kill):
     """Runs in a process of its own; returns whether it was killed."""
-    counter = PROCESSES.Value("i", 0)
+    counter = PROCESSES.RawValue("i", 0)
     process = PROCESSES.Process(target=_run, args=(folder, counter))
     process.start()
     while kill and process.is_alive() and counter.value < 1:
@@ -60,7 +60,7 @@ def _run(folder, counter):
     from tests.training import run_small
 
     run_small.EVERY = 1
-    run_small.main(folder, [run_small.Tell(counter, seconds=0)])
+    run_small.main(folder, [run_small.Tell(counter)])
 
 
 def memory(steps):

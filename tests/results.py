@@ -27,17 +27,21 @@ def pytest_addoption(parser):
 def runs_on(item, backend):
     """Whether a test runs on a backend.
 
-    A test runs on the backends that all of its `backends` markers name: those
-    of its module, class, function and parameters. Without one it runs on all.
+    The nearest `backends` marker decides: that of the test's parameters, then
+    of its function, its class, its module. Without one it runs on all.
     """
-    markers = [marker.args for marker in item.iter_markers("backends")]
-    for names in markers:
-        if not names or set(names) - BACKENDS:
+    for marker in item.iter_markers("backends"):
+        if not marker.args or set(marker.args) - BACKENDS:
             raise pytest.UsageError(
                 f"{item.nodeid}: the marker `backends` takes names out of "
-                f"{sorted(BACKENDS)}. Received: {names}"
+                f"{sorted(BACKENDS)}. Received: {marker.args}"
             )
-    return all(backend in names for names in markers)
+    for node in reversed(item.listchain()):
+        # pytest puts the markers of the parameters after the function's.
+        for marker in reversed(node.own_markers):
+            if marker.name == "backends":
+                return backend in marker.args
+    return True
 
 
 # After pytest's own selection by `-k` and `-m`: what these leave is collected.

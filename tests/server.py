@@ -4,6 +4,8 @@ import contextlib
 import hashlib
 import http.server
 import json
+import random
+import socket
 import threading
 import time
 import urllib.parse
@@ -62,6 +64,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *arguments):
         pass
+
+
+def unused_addresses(count):
+    """Returns addresses on loopback on which no process listens.
+
+    Systems choose ports from 32768 on by themselves: none of these is given to
+    another process before it is used.
+    """
+    found = set()
+    while len(found) < count:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            found.add(f"127.0.0.1:{port}")
+    return list(found)
 
 
 def etag(body):

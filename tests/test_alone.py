@@ -46,6 +46,7 @@ def run(code, folder):
     )
 
 
+@pytest.mark.slow
 def test_first_steps(tmp_path):
     """Build, fit, save, load, convert."""
     code = """
@@ -81,6 +82,7 @@ keras_vit.list_weights(print_fn=len)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.backends("jax")
 @pytest.mark.parametrize(
     "command,words",

@@ -65,7 +65,7 @@ def test_the_first_import_looks_first():
         capture_output=True,
         text=True,
         env={**os.environ, "KERAS_BACKEND": "pytorch"},
-        timeout=60,
+        timeout=300,
     )
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: Keras has no backend 'pytorch'")
@@ -80,7 +80,7 @@ def test_converting_to_keras_looks_too(tmp_path):
         capture_output=True,
         text=True,
         env={**os.environ, "KERAS_BACKEND": "pytorch"},
-        timeout=60,
+        timeout=300,
     )
     assert done.stderr.startswith("error: Keras has no backend 'pytorch'")
     assert done.stderr.count("\n") == 1

@@ -52,6 +52,7 @@ def test_outputs_and_loss_are_the_originals(case, record_error):
         record_error(case, name, error, golden_data.TOLERANCE)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", CASES)
 def test_by_keras_and_back(case, tmp_path):
     """convert.py to .keras, the whole model, and back bit for bit."""
@@ -67,6 +68,7 @@ def test_by_keras_and_back(case, tmp_path):
     golden_data.assert_same(read(target), arrays)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case,to", [("facebook_mae", "huggingface")])
 def test_there_and_back_between_layouts(case, to, tmp_path):
     """To a folder of Hugging Face's, which tells all, and back."""
@@ -78,6 +80,7 @@ def test_there_and_back_between_layouts(case, to, tmp_path):
     golden_data.assert_same(read(back), golden_data.arrays(case))
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", ["hf_vit_mae", "hf_vit_mim"])
 def test_what_a_layout_cannot_hold_is_named(case, tmp_path):
     target = tmp_path / "model.safetensors"
@@ -104,6 +107,7 @@ def test_the_encoder_alone_is_read(case):
         pretraining.load(golden_data.load_path("hf_vit"))
 
 
+@pytest.mark.backends("torch")
 def test_the_heads_of_a_decoder_are_asked_for():
     path = golden_data.load_path("facebook_mae")
     with pytest.raises(ValueError, match="decoder_num_heads"):

@@ -26,6 +26,7 @@ def build(case, **changes):
     return model, golden
 
 
+@pytest.mark.backends("torch")
 def test_cases_are_there():
     there = set(RESNETS) - set(golden_data.LARGE)
     assert len(there) == 7
@@ -55,6 +56,7 @@ def test_every_array_is_the_originals(case, record_error):
         record_error(case, "-inf pool", error, RESNET_TOLERANCE)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", RESNETS)
 def test_layout_and_variant_are_found(case):
     layout, variant, _ = RESNETS[case]
@@ -65,6 +67,7 @@ def test_layout_and_variant_are_found(case):
     )
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", RESNETS)
 def test_there_and_back_by_the_command_line(case, tmp_path, record_error):
     layout, variant, settings = RESNETS[case]
@@ -90,6 +93,7 @@ def assert_same(found, expected):
         np.testing.assert_array_equal(found[key], array)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "case,to",
     [
@@ -121,6 +125,7 @@ def test_other_layouts_hold_the_same(case, to, tmp_path):
 VARIANTS = {("bit_paper", "timm"): "bit"}
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "case,shape",
     [("vit_jax_hybrid_small_stem", (-1,)), ("bit_v1_groupnorm", (1, 1, 1, -1))],
@@ -138,6 +143,7 @@ def test_group_norms_of_other_versions(case, shape, tmp_path):
     assert_same(found.weights, expected.weights)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", ["vit_jax_hybrid_small_stem", "bit_paper"])
 def test_inspect(case):
     text = report(golden_data.weights_path(case))
@@ -148,6 +154,7 @@ def test_inspect(case):
     assert kernel in text
 
 
+@pytest.mark.backends("torch")
 def test_names_that_tensorflow_counted(tmp_path):
     path = golden_data.weights_path("bit_paper")
     arrays = read(path)
@@ -165,6 +172,7 @@ def test_names_that_tensorflow_counted(tmp_path):
     assert_same(found.weights, expected.weights)
 
 
+@pytest.mark.backends("torch")
 def test_names_that_only_a_count_told_apart(tmp_path):
     arrays = {
         f"resnet/root_block/standardized_conv2d{n}/kernel": np.zeros((7, 7))
@@ -224,6 +232,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case,change", CHANGES, ids=str)
 def test_every_rule_is_seen(case, change):
     model, golden = build(case, **change)

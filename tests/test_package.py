@@ -20,6 +20,7 @@ preprocess_input optimizers pretraining schedules training
 """.split()
 
 
+@pytest.mark.backends("torch")
 def test_public_names():
     rooms = {"models", "preprocessing", "checkpoints", "downloads"}
     rooms |= {"convert", "exporting"}  # of tools
@@ -38,6 +39,7 @@ def run(code, **environment):
     )
 
 
+@pytest.mark.slow
 def test_import_brings_in_no_other_framework():
     """Also after building and running a model."""
     backend = keras.config.backend()
@@ -60,6 +62,7 @@ if "{backend}" in ("jax", "torch"):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_float64_runs():
     code = """
 import keras, numpy as np
@@ -76,6 +79,7 @@ assert keras.backend.standardize_dtype(model(x).dtype) == "float64"
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.slow
 def test_keras_files_are_the_same_for_every_backend(tmp_path):
     """Saved here, read by the other two: equal outputs."""
@@ -101,6 +105,8 @@ assert np.abs(y - io["y"]).max() < 3e-5, np.abs(y - io["y"]).max()
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_compiled_models_load_in_a_new_process(tmp_path):
     """After `import keras_vit` alone, which does not import TensorFlow."""
     schedules = (

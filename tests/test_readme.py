@@ -8,6 +8,8 @@ import pytest
 
 import keras_vit
 
+pytestmark = pytest.mark.backends("torch")
+
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 

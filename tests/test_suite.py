@@ -50,26 +50,33 @@ def test_here(x):
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_results_of_a_run(workers, tmp_path, pytestconfig):
-    """A test that is skipped or deselected is collected and did not run."""
-    (tmp_path / "test_some.py").write_text(SKIPPED)
-    (tmp_path / "test_module.py").write_text(
-        'import pytest\npytest.skip("", allow_module_level=True)\n'
-    )
-    path = tmp_path / "results.json"
+def run_pytest(folder, pytestconfig, workers=0):
+    """Runs the tests of a folder under PyTorch and returns their results."""
+    path = folder / "results.json"
     options = ["-p", "tests.results", "--results", str(path)]
     options += ["-p", "no:cacheprovider", "-n", str(workers)]
-    options += ["-c", "/dev/null", "--rootdir", str(tmp_path)]
+    options += ["-c", "/dev/null", "--rootdir", str(folder)]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
+        [sys.executable, "-m", "pytest", *options, str(folder)],
         cwd=pytestconfig.rootpath,
         env={**os.environ, "KERAS_BACKEND": "torch"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = suite.read_results(path)
+    return suite.read_results(path)
+
+
+@pytest.mark.parametrize(
+    "workers", [0, pytest.param(2, marks=pytest.mark.slow)]
+)
+def test_the_results_of_a_run(workers, tmp_path, pytestconfig):
+    """A test that is skipped or deselected is collected and did not run."""
+    (tmp_path / "test_some.py").write_text(SKIPPED)
+    (tmp_path / "test_module.py").write_text(
+        'import pytest\npytest.skip("", allow_module_level=True)\n'
+    )
+    found = run_pytest(tmp_path, pytestconfig, workers)
     name = "test_some.py::"
     assert found["ran"] == [name + "test_here[1]"]
     assert suite.never_ran([found]) == [
@@ -78,6 +85,42 @@ def test_the_results_of_a_run(workers, tmp_path, pytestconfig):
         name + "test_here[2]",
         name + "test_skipped",
         name + "test_skips_itself",
+    ]
+
+
+NEAREST = """
+import pytest
+
+pytestmark = pytest.mark.backends("jax")
+
+def test_of_the_module():
+    raise AssertionError("must not run")
+
+@pytest.mark.backends("torch", "jax")
+@pytest.mark.parametrize("x", [
+    1, pytest.param(2, marks=pytest.mark.backends("tensorflow"))
+])
+def test_of_the_function(x):
+    assert x == 1
+
+@pytest.mark.backends("torch")
+class TestOfTheClass:
+    def test_of_the_class(self):
+        pass
+
+    @pytest.mark.backends("jax")
+    def test_of_a_method(self):
+        raise AssertionError("must not run")
+"""
+
+
+def test_the_nearest_marker_decides(tmp_path, pytestconfig):
+    (tmp_path / "test_nearest.py").write_text(NEAREST)
+    found = run_pytest(tmp_path, pytestconfig)
+    name = "test_nearest.py::"
+    assert found["ran"] == [
+        name + "TestOfTheClass::test_of_the_class",
+        name + "test_of_the_function[1]",
     ]
 
 

@@ -150,13 +150,14 @@ def test_threads(make):
     together = threading.Barrier(count)
 
     def call(batch):
-        together.wait(60)
+        together.wait(300)
         return [numpy(model(batch)) for _ in range(3)]
 
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         for found, one in zip(pool.map(call, batches), expected, strict=True):
             for again in found:
-                np.testing.assert_allclose(again, one, atol=1e-6)
+                # A backend's own threads may split sums in other ways.
+                assert_close(again, one)
 
 
 COPIES = {
@@ -329,6 +330,7 @@ def test_torch_trace(make, gradients):
         torch.testing.assert_close(traced(images), model(images))
 
 
+@pytest.mark.slow
 @on_torch
 def test_torch_compile_without_graph_breaks():
     """Stock `keras.layers.MultiHeadAttention` cannot, nor can convolutions of
@@ -403,6 +405,7 @@ for make in (lambda: vit(patch_size=2, num_layers=1), hybrid, bit):
 """
 
 
+@pytest.mark.slow
 @on_jax
 def test_a_batch_that_devices_share_is_not_gathered():
     found = subprocess.run(

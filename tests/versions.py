@@ -1,7 +1,7 @@
 """Runs the suite's core on the lowest and the newest versions supported.
 
 A row has an environment of its own, with one backend, what the package itself
-depends on, pytest and hypothesis. "lowest" is the lower bound in
+depends on, pytest, pytest-xdist and hypothesis. "lowest" is the lower bound in
 pyproject.toml, "newest" what the suite is pinned to there: bounds are what was
 run. It ends in a table, and with status 1 if a row failed.
 
@@ -37,7 +37,7 @@ CORE = (
     "tests/downloads/test_hub.py",
     "tests/converters/test_round_trips.py",
 )
-TOOLS = ("pytest", "hypothesis")
+TOOLS = ("pytest", "pytest-xdist", "hypothesis")
 SHOWN = ("keras", "jax", "tensorflow", "torch", "numpy")
 
 

@@ -13,7 +13,7 @@ from keras_vit.data.dataset import own_part
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.randaugment import AUGREG
 from keras_vit.data.randaugment import rand_augment
-from keras_vit.distribution.sharding import steady
+from keras_vit.distribution.sharding import without_autotune
 from keras_vit.preprocessing import preprocess_input
 
 FOREVER = np.iinfo(np.int64).max
@@ -99,7 +99,7 @@ def train_batches(data, rules):
             batches = batches.map(
                 lambda *batch: tuple(in_micro_batches(x, rules) for x in batch)
             ).unbatch()
-    return steady(batches.prefetch(2))
+    return without_autotune(batches.prefetch(2))
 
 
 def in_micro_batches(x, rules):
@@ -138,7 +138,7 @@ def ordered_batches(data, part, total, rules):
     images = images.concatenate(padding).take(count * len(rules.own))
     batches = images.batch(len(rules.own), drop_remainder=True)
     batches = batches.apply(tf.data.experimental.assert_cardinality(count))
-    return steady(batches.prefetch(2))
+    return without_autotune(batches.prefetch(2))
 
 
 def finish(image, label, data, rules):

@@ -10,7 +10,7 @@ NO_MULTIWORKER = (
     "under TensorFlow's MultiWorkerMirroredStrategy, which trains in several "
     "processes (https://github.com/keras-team/keras/issues/20585). For several "
     "machines or processes, use 'data-parallel' with KERAS_BACKEND=jax. For "
-    "the devices of one machine, use 'mirrored' and unset TF_CONFIG."
+    "the devices of one machine, use 'mirrored'."
 )
 
 
@@ -41,10 +41,9 @@ def settings(name, devices):
     import tensorflow as tf
 
     if name == "multiworker":
-        raise ValueError(
-            f"{NO_MULTIWORKER} Received: TF_CONFIG="
-            f"{os.environ.get('TF_CONFIG')!r}"
-        )
+        config = os.environ.get("TF_CONFIG")
+        received = f" Received: TF_CONFIG={config}" if config else ""
+        raise ValueError(NO_MULTIWORKER + received)
     if name == "tpu":
         distribution = _tpu_strategy(tf)
     else:
@@ -57,7 +56,9 @@ def settings(name, devices):
         # reads all images and keeps its rows of a batch: with the other
         # policies it could read other files, and batches would differ from
         # those on one device.
-        dataset = sharding.steadily(sharding.pad_batches(batches, replicas))
+        dataset = sharding.to_tf_dataset(
+            sharding.pad_batches(batches, replicas)
+        )
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.DATA

@@ -100,13 +100,13 @@ def _pad_tf_dataset(batches, multiple):
     return batches.map(pad)
 
 
-def steady(dataset):
-    """Returns a `tf.data.Dataset` without autotuning.
+def without_autotune(dataset):
+    """Returns a `tf.data.Dataset` whose autotuning is off.
 
     TensorFlow tunes a dataset in a thread that sleeps until a time of the wall
-    clock, and whoever closes the dataset waits for that thread. If the clock
-    is set back in between, the program hangs for as long. (With TensorFlow
-    2.21, two of three runs did.)
+    clock, and closing the dataset waits for that thread. If the clock is set
+    back in between, the program hangs until then: two of three runs did, with
+    TensorFlow 2.21.
     """
     import tensorflow as tf
 
@@ -115,14 +115,14 @@ def steady(dataset):
     return dataset.with_options(options)
 
 
-def steadily(batches):
-    """Returns batches as a `tf.data.Dataset` without autotuning.
+def to_tf_dataset(batches):
+    """Returns batches as a `tf.data.Dataset` whose autotuning is off.
 
-    Keras would make an autotuned dataset of a `keras.utils.PyDataset`.
+    Keras itself would turn a `keras.utils.PyDataset` into one that is tuned.
 
-    The dataset starts again each time that it is read: under a strategy of
-    TensorFlow, `model.fit` reads the first batch for its shapes and then
-    starts again. An iterator would lose batches by that.
+    Under a strategy of TensorFlow, `model.fit` reads the first batch for its
+    shapes, and then starts again from the beginning. With an iterator, which
+    cannot start again, batches would be lost.
 
     Args:
         batches: A `tf.data.Dataset` or a `keras.utils.PyDataset`.
@@ -131,17 +131,17 @@ def steadily(batches):
         TypeError: if `batches` can be read only once.
     """
     if isinstance(batches, keras.utils.PyDataset):
-        batches = _tf_dataset(batches)
+        batches = _from_py_dataset(batches)
     elif not _is_tf_dataset(batches):
         raise TypeError(
             "`batches` must be a `tf.data.Dataset` or a "
             "`keras.utils.PyDataset`, which can be read several times. "
             f"Received: {batches!r}"
         )
-    return steady(batches.prefetch(2))
+    return without_autotune(batches.prefetch(2))
 
 
-def _tf_dataset(batches):
+def _from_py_dataset(batches):
     import tensorflow as tf
 
     length = batches.num_batches  # None if there is no end

@@ -56,9 +56,13 @@ class MetricsFile(keras.callbacks.Callback):
             callback once for each of them.
         part: "test" or "dev". The split that is evaluated on; "dev" is the
             validation split.
+        metric: String. The metric that every row must have, or None.
 
     Attributes:
         rows: List of dicts, one per evaluation.
+
+    Raises:
+        ValueError: in `model.fit`, if an evaluation does not have `metric`.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class MetricsFile(keras.callbacks.Callback):
         step=0,
         parts=1,
         part="test",
+        metric=None,
     ):
         super().__init__()
         self._parts = parts
@@ -80,6 +85,7 @@ class MetricsFile(keras.callbacks.Callback):
         self._step = self._first_step = step
         self._seconds = 0.0
         self._part = part
+        self._metric = metric
         self._write()
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -106,6 +112,13 @@ class MetricsFile(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         row = self._row(logs, self._seconds)
+        if self._metric and f"{self._part}_{self._metric}" not in row:
+            raise ValueError(
+                f"The evaluation has no metric {self._metric!r}, by which the "
+                "run is judged. Compile the model with it in "
+                "`weighted_metrics`, or name another one with "
+                f"`Run(metric=...)`. Received: {', '.join(row)}"
+            )
         self.rows.append(row)
         self._write()
 

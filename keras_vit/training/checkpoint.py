@@ -396,8 +396,17 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         # with those of its earlier steps.
         if self._metrics:
             variables = self.model.metrics_variables
-            for variable, value in zip(variables, self._metrics, strict=True):
-                variable.assign(value)
+            if len(variables) == len(self._metrics):
+                for variable, value in zip(
+                    variables, self._metrics, strict=True
+                ):
+                    variable.assign(value)
+            else:
+                logger.warning(
+                    "The checkpoint was saved with other metrics. Those of "
+                    "the current interval count from step %d.",
+                    self.done,
+                )
         self._metrics = None
 
     def on_train_batch_end(self, batch, logs=None):

@@ -13,7 +13,7 @@ from keras_vit._program import UserError
 from keras_vit._warnings import warn
 from keras_vit.data import bad_label
 from keras_vit.data import unreadable
-from keras_vit.distribution.sharding import steadily
+from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.callbacks import EventFiles
 from keras_vit.training.callbacks import MetricsFile
@@ -74,6 +74,11 @@ class Run:
     `UserError`; other errors keep their traceback. SIGTERM saves a checkpoint
     after the current step and raises `Preempted`.
 
+    A run resumes only with the settings of `config` that it began with. What
+    else changed, such as the loss in the code, is not noticed: begin a new run
+    with `--overwrite`, or in another folder. Checkpoints hold no state of
+    further callbacks.
+
     With several processes, all of them run the same code, and the first one
     writes.
 
@@ -88,9 +93,9 @@ class Run:
             "loss" for a model without one.
 
     Attributes:
-        callbacks: List of Keras callbacks, which write `metrics.csv`, report
-            progress and save checkpoints. `fit_calls` fills it. Further
-            callbacks go before them.
+        callbacks: List of Keras callbacks. `fit_calls` adds those that write
+            `metrics.csv`, report progress and save checkpoints, after others
+            that were appended before.
     """
 
     def __init__(
@@ -138,7 +143,7 @@ class Run:
         """Returns batches of this process as `model.fit` takes them."""
         if self.strategy.name == "none":
             if keras.backend.backend() == "tensorflow":
-                return steadily(batches)
+                return to_tf_dataset(batches)
             return batches
         return self.strategy.distribute(batches)
 
@@ -164,7 +169,7 @@ class Run:
         train_batches(0)  # wrong options raise before the folder is opened
         done = self._restore(model)
         logger.info(describe_run(self, model, done))
-        self.callbacks[:] = self._make_callbacks(model, schedule, done)
+        self.callbacks += self._make_callbacks(model, schedule, done)
         self._training = True
         if any(isinstance(x, StopEarly) and x.is_due for x in self.callbacks):
             return  # the interrupted run had already stopped
@@ -208,6 +213,7 @@ class Run:
             done,
             config.accumulate,
             self.data.evaluation_split,
+            self.metric,
         )
         callbacks = [metrics]
         if config.patience:

@@ -15,6 +15,8 @@ from keras_vit import convert as _cli
 from keras_vit.checkpoints.files import read
 from tests import golden_data
 
+pytestmark = pytest.mark.backends("torch")
+
 TOOL = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
 
 
@@ -130,6 +132,7 @@ def test_command_line_loads_no_backend(tmp_path):
     assert "Traceback" not in again.stderr and "exists" in again.stderr
 
 
+@pytest.mark.slow
 def test_command_line_makes_a_keras_model(tmp_path):
     source = golden_data.weights_path("vit_jax_token")
     target = tmp_path / "model.keras"

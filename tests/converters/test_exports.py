@@ -85,6 +85,7 @@ def test_a_model_trained_here_runs_there(name, tmp_path):
     assert_alike(originals.run(original, images()), logits(model))
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_made_there_runs_here(name, tmp_path):
     case = originals.CASES[name]
@@ -96,6 +97,7 @@ def test_a_model_made_there_runs_here(name, tmp_path):
     assert_alike(logits(model), originals.run(original, images()))
 
 
+@pytest.mark.backends("torch")
 def test_positioned_registers_are_none_of_transformers(tmp_path):
     model = made("timm-registers-positioned")
     path = tmp_path / "model.safetensors"
@@ -104,6 +106,7 @@ def test_positioned_registers_are_none_of_transformers(tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["timm-token", "timm-registers-scale-qknorm"])
 def test_images_of_any_size_as_timm_resamples_them(name, tmp_path):
     case = originals.CASES[name]
@@ -124,6 +127,7 @@ def test_images_of_any_size_as_timm_resamples_them(name, tmp_path):
         np.testing.assert_array_equal(originals.run(again, x), expected)
 
 
+@pytest.mark.backends("torch")
 def test_names_of_the_first_deit3_files(tmp_path):
     """Meta's own files say gamma_1; timm renames it where it reads them."""
     case = originals.CASES["timm-deit3"]

@@ -14,6 +14,8 @@ from keras_vit.converters import save
 from keras_vit.models import weights_by_path
 from tests import reference
 
+pytestmark = pytest.mark.backends("torch")
+
 TOLERANCE = 3e-5
 
 
@@ -46,6 +48,7 @@ def run(model):
     return keras.ops.convert_to_numpy(model(images(), training=False))
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize("options", [{}, {"class_token": True}])
 def test_it_is_the_first_patch(options, record_error):
     model = build(**options)

@@ -19,6 +19,8 @@ from keras_vit.converters import save
 from keras_vit.models import weights_by_path
 from tests import golden_data
 
+pytestmark = pytest.mark.backends("torch")
+
 SIZES = {
     "patch_size": 8,
     "hidden_size": 16,
@@ -83,6 +85,7 @@ def assert_same(model, expected):
     assert model.input_shape == expected.input_shape
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
 def test_saved_and_loaded_is_the_same_model(name, ending, tmp_path):
@@ -122,6 +125,7 @@ def test_a_trained_model_with_its_optimizer(tmp_path):
     _cli.convert(tmp_path / "model.keras", tmp_path / "m.pth", to="timm")
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_bfloat16_is_kept(tmp_path):
     keras.config.set_dtype_policy("bfloat16")
     model = build("plain")

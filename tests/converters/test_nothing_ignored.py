@@ -13,6 +13,8 @@ from keras_vit.converters import open_checkpoint
 from keras_vit.models import load_weights
 from tests import golden_data
 
+pytestmark = pytest.mark.backends("torch")
+
 # What cannot change a result: a key's bias shifts all scores of a query
 # alike, and softmax does not see it; no patch is masked.
 _SILENT = {
@@ -21,7 +23,16 @@ _SILENT = {
 }
 
 
-@pytest.mark.parametrize("case", golden_data.LOADED)
+QUICK = ("vit_jax_token", "timm_map", "facebook_dinov2_reg")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case if case in QUICK else pytest.param(case, marks=pytest.mark.slow)
+        for case in golden_data.LOADED
+    ],
+)
 def test_shuffling_any_array_changes_the_result(case):
     path = golden_data.load_path(case)
     checkpoint = open_checkpoint(path, num_heads=3)

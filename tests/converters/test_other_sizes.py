@@ -44,6 +44,19 @@ TIMM = {
         "deit-distilled",
     )
 }
+# Of each way of resampling one on every backend.
+ON_ALL_BACKENDS = ("vit", "dinov2", "token", "registers-positioned")
+
+
+def marked(names):
+    return [
+        name
+        if name in ON_ALL_BACKENDS
+        else pytest.param(name, marks=pytest.mark.backends("torch"))
+        for name in names
+    ]
+
+
 # The files' own size is 32 x 32.
 SIZES = ((48, 48), (16, 16), (40, 24), (16, 48))
 TOLERANCE = 3e-5
@@ -71,7 +84,7 @@ def assert_alike(model, x, expected, record_error, name):
     record_error("other sizes", f"{name} {x.shape[1:3]}", error, TOLERANCE)
 
 
-@pytest.mark.parametrize("name", TRANSFORMERS)
+@pytest.mark.parametrize("name", marked(TRANSFORMERS))
 def test_transformers_resamples_so(name, tmp_path, record_error):
     original = originals.build(TRANSFORMERS[name])
     originals.shake(original)
@@ -96,7 +109,7 @@ def test_transformers_resamples_so(name, tmp_path, record_error):
     assert_alike(model, x, expected, record_error, f"{name}, loaded so,")
 
 
-@pytest.mark.parametrize("name", TIMM)
+@pytest.mark.parametrize("name", marked(TIMM))
 def test_timm_resamples_so(name, tmp_path, record_error):
     case = TIMM[name]
     options = {**case.options, "dynamic_img_size": True}

@@ -18,6 +18,8 @@ from keras_vit.checkpoints.weight_map import to_checkpoint
 from keras_vit.converters import open_checkpoint
 from tests import golden_data
 
+pytestmark = pytest.mark.backends("torch")
+EVERY_BACKEND = pytest.mark.backends("jax", "tensorflow", "torch")
 CASES = (*golden_data.LOADED, "vit_jax_load_resized")
 
 
@@ -35,7 +37,19 @@ def test_every_golden_case_is_converted():
     assert not folders - known
 
 
-@pytest.mark.parametrize("case", CASES)
+# The golden tests compare all cases on every backend.
+ON_ALL_BACKENDS = ("big_vision_map", "hf_vit_bf16", "timm_reg_ls_qknorm")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=EVERY_BACKEND)
+        if case in ON_ALL_BACKENDS
+        else pytest.param(case, marks=pytest.mark.slow)
+        for case in CASES
+    ],
+)
 def test_by_keras_and_back(case, tmp_path, record_error):
     """convert.py to .keras: the original's outputs; and back, bit for bit."""
     needs_torch_for(golden_data.weights_path(case))

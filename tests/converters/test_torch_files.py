@@ -8,6 +8,8 @@ import pytest
 from keras_vit.checkpoints.files import read
 from keras_vit.converters import load
 
+pytestmark = pytest.mark.backends("torch")
+
 torch = pytest.importorskip("torch")
 
 

@@ -12,6 +12,8 @@ from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import write
 from tests import golden_data
 
+pytestmark = pytest.mark.backends("torch")
+
 # case, target, layout to write, --set, libraries that run
 CASES = [
     ("timm_base", "a.npz", "vit_jax", {"num_heads": 3}, "timm"),

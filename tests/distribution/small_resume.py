@@ -1,8 +1,8 @@
 r"""A program for the tests: runs a recipe's job on some of this machine's
-logical devices, once without and once with a crash.
+logical devices, once without and once with a crash, for each strategy.
 
     LOGICAL_DEVICES=4 KERAS_BACKEND=tensorflow python -m \
-        tests.distribution.small_resume FOLDER mirrored:0
+        tests.distribution.small_resume FOLDER mirrored:0 ...
 
 JAX's devices are made by XLA_FLAGS=--xla_force_host_platform_device_count=4.
 """
@@ -70,9 +70,8 @@ def train(config, data, strategy, output):
         run.save(model)
 
 
-def main(folder, name):
+def main(folder, *names):
     _logging.show()
-    name, model_devices = name.split(":")
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -81,6 +80,11 @@ def main(folder, name):
             [tf.config.LogicalDeviceConfiguration()]
             * int(os.environ["LOGICAL_DEVICES"]),
         )
+    for name in names:
+        run(pathlib.Path(folder) / name, *name.split(":"))
+
+
+def run(folder, name, model_devices):
     chosen = keras_vit.distribution.get_strategy(
         name, model_devices=int(model_devices) or None
     )
@@ -93,7 +97,6 @@ def main(folder, name):
         checkpoint_every=1,
     )
     data = keras_vit.data.load_dataset("digits")
-    folder = pathlib.Path(folder)
     train(config, data, chosen, folder / "straight")
     try:
         with programs.more_callbacks(Crash(6)):

@@ -2,13 +2,14 @@
 
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
+
+from tests.server import unused_addresses
 
 BACKEND = keras.config.backend()
 ROOT = pathlib.Path(__file__).parents[2]
@@ -92,8 +93,8 @@ def differences(a, b):
     }
 
 
-@pytest.mark.slow
 @pytest.mark.backends("jax", "tensorflow")
+@pytest.mark.slow
 def test_any_number_of_devices_trains_the_same(tmp_path, record_error):
     paths = [tmp_path / f"{i}.npz" for i in range(len(RUNS[BACKEND]))]
     finish([start(*pair) for pair in zip(paths, RUNS[BACKEND], strict=True)])
@@ -119,13 +120,12 @@ def test_any_number_of_devices_trains_the_same(tmp_path, record_error):
             )
 
 
-@pytest.mark.slow
+# tests/recipes/test_hosts.py runs two processes every time.
+@pytest.mark.nightly
 @pytest.mark.backends("jax")
 def test_two_processes_train_the_same(tmp_path, record_error):
     """Each has two of the four devices, and reads its shard of the batches."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (address,) = unused_addresses(1)
     kinds = ("sgd", "adamw")
     paths = [tmp_path / f"{name}.npz" for name in ("one", "0", "1")]
     processes = [start(paths[0], [f"none:0:0:{kind}" for kind in kinds])]

@@ -22,6 +22,7 @@ def eighths():
     )
 
 
+@pytest.mark.backends("torch")
 def test_a_device_holds_an_eighth_of_the_huge_model(record_property):
     model = huge()
     alone = distribution.bytes_per_device(model)

@@ -7,6 +7,8 @@ import pytest
 from keras_vit import evaluation
 from keras_vit.evaluation import probes
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def blobs(per_class, columns=12, distance=1.5, seed=0):
     """Features of classes around points of their own."""

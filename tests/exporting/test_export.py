@@ -100,6 +100,7 @@ def test_it_computes_what_keras_does(name, export, tmp_path):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--int8-weights"]], ids=["", "int8"])
 def test_large_weights_are_in_the_onnx_file(flags, export, tmp_path):
     """Writers put those of 1 MB and more into another file, hidden here."""
@@ -112,6 +113,7 @@ def test_large_weights_are_in_the_onnx_file(flags, export, tmp_path):
     assert os.path.getsize("a.onnx") > least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 def test_int8(name, export, tmp_path):
     """Of one size of images, one batch, and with probabilities."""
@@ -209,6 +211,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case, export, model):
     arguments, fragment = REFUSED[case]
@@ -223,6 +226,7 @@ def test_refused(case, export, model):
     assert pathlib.Path("folder/mine").read_text() == "mine"
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "flags",
     [["--batch", "0"], ["--batch", "any"], ["--image-size", "1", "2", "3"]],
@@ -233,11 +237,13 @@ def test_wrong_usage(flags):
     assert stopped.value.code == 2
 
 
+@pytest.mark.backends("torch")
 def test_formats_and_their_needs():
     written = {k: set(x.writers) for k, x in formats.FORMATS.items()}
     assert written == {name: set(needs) for name, needs in NEEDS.items()}
 
 
+@pytest.mark.backends("torch")
 def test_help(monkeypatch, capsys):
     """By the program itself."""
     tool = str(ROOT / "tools" / "export.py")

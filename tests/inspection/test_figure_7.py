@@ -8,10 +8,13 @@ import keras_vit
 from keras_vit import inspection
 from tests.inspection import models
 
+pytestmark = pytest.mark.backends("torch")
+
 GRID, PATCH = models.GRID, models.PATCH
 PLACES = [(row * PATCH, column * PATCH) for row, column in np.ndindex(GRID)]
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize("registers", [0, 2])
 @pytest.mark.parametrize("patch", [None, 0, 4])
 def test_distance(patch, registers):

@@ -129,7 +129,13 @@ POSITIONS = {
 }
 
 
-@pytest.mark.parametrize("size", [(16, 24), (40, 16)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param((16, 24), marks=pytest.mark.backends("torch")),
+        (40, 16),
+    ],
+)
 @pytest.mark.parametrize("case", POSITIONS)
 def test_positions_in_blocks(case, size):
     """A block built on the maps is the model's."""
@@ -154,6 +160,7 @@ def test_positions_in_blocks(case, size):
     np.testing.assert_allclose(norms[0], lengths, rtol=1e-4)
 
 
+@pytest.mark.backends("torch")
 def test_layers_are_chosen():
     model, images = small(num_layers=3), some_images(1)
     every = inspection.attention_maps(model, images)
@@ -174,6 +181,7 @@ def test_images_of_any_size():
         inspection.token_layout(model)
 
 
+@pytest.mark.backends("torch")
 def test_padded_images():
     model = small(input_shape=(20, 24, 3), pad_to_patch=True)
     layout = inspection.token_layout(model)
@@ -224,6 +232,7 @@ def test_token_norms():
     np.testing.assert_allclose(found[1], expected, rtol=1e-5)
 
 
+@pytest.mark.backends("torch")
 def test_what_has_no_attention_is_refused():
     bit = keras_vit.BiT(
         input_shape=(32, 32, 3), resnet_layers=(1,), width_factor=0.5, classes=2
@@ -238,6 +247,7 @@ def test_what_has_no_attention_is_refused():
         inspection.attention_maps(outer, some_images())
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "images", [np.zeros((16, 24, 3)), np.zeros((1, 16, 16, 3)), [[1.0]]]
 )

@@ -24,6 +24,7 @@ def test_golden(residual, name, record_error):
     np.testing.assert_allclose(found.sum(-1), 1, atol=1e-6)
 
 
+@pytest.mark.backends("torch")
 def test_other_maps_are_refused():
     with pytest.raises(ValueError, match=r"a layer of shape \(2, 4, 4\)"):
         inspection.attention_rollout(np.ones((3, 2, 4, 4)))
@@ -31,6 +32,7 @@ def test_other_maps_are_refused():
         inspection.attention_rollout([])
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -57,12 +59,14 @@ def test_the_heat_is_where_the_model_looks(arguments, patch):
         assert (np.sort(centres.ravel())[-2:] > 0.8).sum() == 1
 
 
+@pytest.mark.backends("torch")
 def test_attention_to_all_alike_is_one_heat():
     model = models.looking_at(None, num_registers=2)
     heat = inspection.attention_heatmap(model, models.images())
     np.testing.assert_allclose(heat, 1, atol=1e-6)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "arguments,shares",
     [
@@ -104,6 +108,7 @@ def test_pooling_by_attention_is_followed():
     assert np.ptp(read[0]) > 0.1
 
 
+@pytest.mark.backends("torch")
 def test_the_head_reads_the_first_patch():
     model = models.looking_at(None, pooling="first_patch", class_token=True)
     layout = inspection.token_layout(model)

@@ -198,6 +198,7 @@ def test_contract(case):
     check_layer(make, *inputs, still=KEY)
 
 
+@pytest.mark.backends("torch")
 def test_every_layer_has_a_case():
     public = {name for name in dir(layers) if name[0].isupper()}
     # Keras's own layer, whose config changes when it is built. See
@@ -354,6 +355,7 @@ def _twice(layer, first, second):
     layer(second)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", ERRORS)
 def test_bad_arguments_say_what_would_work(case):
     make, message = ERRORS[case]

@@ -383,6 +383,7 @@ assert attention(query).sharding.spec[0] == "batch"
 """
 
 
+@pytest.mark.slow
 @JAX
 def test_a_batch_that_devices_share_is_not_gathered():
     flags = "--xla_force_host_platform_device_count=4"

@@ -24,12 +24,14 @@ method = st.sampled_from(sorted(RESAMPLINGS))
 quick = settings(max_examples=60, deadline=None)
 
 
+@pytest.mark.backends("torch")
 @quick
 @given(length, method)
 def test_same_grid_is_the_identity(n, how):
     np.testing.assert_array_equal(resampling_matrix(n, n, how), np.eye(n))
 
 
+@pytest.mark.backends("torch")
 @quick
 @given(length, length, method)
 def test_a_constant_stays(old, new, how):
@@ -38,6 +40,7 @@ def test_a_constant_stays(old, new, how):
     np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-12)
 
 
+@pytest.mark.backends("torch")
 @quick
 @given(length, length, method)
 def test_mirrored_in_is_mirrored_out(old, new, how):
@@ -47,6 +50,7 @@ def test_mirrored_in_is_mirrored_out(old, new, how):
     np.testing.assert_allclose(matrix, matrix[::-1, ::-1], atol=1e-9)
 
 
+@pytest.mark.backends("torch")
 @quick
 @given(length, length, length, length)
 def test_align_corners_is_scipys_zoom(rows, columns, new_rows, new_columns):
@@ -72,6 +76,7 @@ _TORCH = {
 }
 
 
+@pytest.mark.backends("torch")
 @quick
 @given(length, length, length, length, st.sampled_from(sorted(_TORCH)))
 def test_every_method_is_pytorchs(rows, columns, new_rows, new_columns, how):
@@ -102,6 +107,7 @@ def test_unknown_size_gives_the_same_matrix(old, new, how):
     np.testing.assert_allclose(numpy(dynamic), static, atol=5e-6)
 
 
+@pytest.mark.backends("torch")
 @quick
 @given(length, length, length)
 def test_dinov2s_offset_is_pytorchs_scale_factor(side, rows, columns):
@@ -121,6 +127,7 @@ def test_dinov2s_offset_is_pytorchs_scale_factor(side, rows, columns):
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+@pytest.mark.backends("torch")
 def test_prefix_rows_are_kept():
     rng = np.random.default_rng(0)
     old = rng.normal(size=(1, 2 + 12, 8)).astype("float32")

@@ -9,6 +9,8 @@ import pytest
 import keras_vit
 from keras_vit import layers
 
+pytestmark = pytest.mark.backends("torch")
+
 SMALL = {"input_shape": (16, 16, 3), "classes": 3}
 
 
@@ -181,6 +183,7 @@ def test_loaded_layers_can_be_unfrozen_and_frozen_again(tmp_path):
     assert trainable(loaded) == {"head/kernel", "head/bias"}
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_training_resumes_with_the_state_of_the_optimizer(tmp_path):
     model = compiled(vit())
     for layer in model.layers[:-1]:

@@ -124,7 +124,14 @@ def test_saved_and_cloned_models_compute_as_little(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["token", "distilled", "relative"])
-@pytest.mark.parametrize("copied", ["built", "saved", "cloned"])
+@pytest.mark.parametrize(
+    "copied",
+    [
+        "built",
+        pytest.param("saved", marks=pytest.mark.backends("torch")),
+        pytest.param("cloned", marks=pytest.mark.backends("torch")),
+    ],
+)
 def test_features_are_of_all_tokens(name, copied, tmp_path):
     model = build(**CASES[name][0])
     if copied == "saved":

@@ -9,6 +9,8 @@ import keras_vit
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def test_arguments_by_position():
     """The first is `include_top`; weights there gave a random model."""
@@ -48,6 +50,7 @@ def test_functions_can_be_pickled(name):
     assert pickle.loads(pickle.dumps(function)) is function
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_functions_can_be_sent_to_a_new_process():
     with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -145,6 +145,7 @@ LEARNED = marked(c for c in COMBINATIONS if c[0] in ("learned_2d", "relative"))
 HOMELESS = [*LEARNED, ("learned", "every_layer"), ("sincos2d", "every_layer")]
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind, place", HOMELESS)
 def test_foreign_layouts_refuse_what_they_cannot_hold(kind, place, tmp_path):
     model = build(kind, place, input_shape=(8, 8, 3))
@@ -159,6 +160,7 @@ def test_foreign_layouts_refuse_what_they_cannot_hold(kind, place, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.backends("torch")
 def test_relative_positions_are_in_blocks():
     with pytest.raises(ValueError, match="'every_layer'.*placement='stem'"):
         build("relative", "stem")
@@ -170,6 +172,7 @@ def test_relative_positions_are_in_blocks():
     }
 
 
+@pytest.mark.backends("torch")
 def test_one_table_in_all_layers_is_one_set_of_weights():
     count = {p: build("learned", p).count_params() for p in POSITION_PLACEMENTS}
     assert count["stem"] == count["every_layer_shared"]

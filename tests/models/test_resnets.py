@@ -46,6 +46,7 @@ def grid_of(model):
     return model.get_layer("patch_embedding").output.shape[1:3]
 
 
+@pytest.mark.backends("torch")
 def test_options_of_the_paper():
     """Section 3.1: moving stage 4 gives four times the tokens."""
     sizes = {"resnet_layers": (3, 4, 6, 3), "input_shape": (64, 64, 3)}
@@ -90,6 +91,7 @@ def test_any_size_whose_feature_map_the_patch_divides(
     )
 
 
+@pytest.mark.backends("torch")
 def test_a_patch_that_does_not_divide_the_feature_map():
     with pytest.raises(
         ValueError, match="feature map of 2 x 3 of an image of 16 x 24.*2 or 4"
@@ -147,6 +149,7 @@ def test_positions_resample_over_the_feature_map():
     )
 
 
+@pytest.mark.backends("torch")
 def test_other_classes_and_channels():
     path = golden_data.weights_path("bit_paper")
     model = load(path, classes=3, input_shape=(32, 32, 1))
@@ -192,6 +195,7 @@ def test_bit_comes_back_from_files(preactivation, tmp_path):
     assert not (tmp_path / "vit.npz").exists()
 
 
+@pytest.mark.backends("torch")
 def test_hybrid_is_described_by_its_layers():
     from keras_vit.converters import describe
 
@@ -208,6 +212,7 @@ def test_hybrid_is_described_by_its_layers():
     assert told["patch_size"] == (1, 1) and told["grid_size"] == (2, 3)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "build,case,message",
     [
@@ -227,6 +232,7 @@ def test_another_family_is_named(build, case, message):
         getattr(keras_vit, build)(weights=path)
 
 
+@pytest.mark.backends("torch")
 def test_what_is_missing_from_a_file_is_listed(tmp_path):
     arrays = golden_data.arrays("bit_paper")
     gone = [key for key in arrays if "block2/unit01/b" in key]
@@ -237,6 +243,7 @@ def test_what_is_missing_from_a_file_is_listed(tmp_path):
     assert all(key in str(error.value) for key in gone)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "make,change,message",
     [
@@ -257,11 +264,13 @@ def test_bad_arguments_are_named(make, change, message):
         make(**change)
 
 
+@pytest.mark.backends("torch")
 def test_unknown_arguments_are_named():
     with pytest.raises(TypeError, match="no argument 'depth'"):
         hybrid(depth=3)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("make", [hybrid, bit])
 def test_on_an_input_tensor(make):
     images = keras.Input((16, 24, 3))

@@ -9,6 +9,8 @@ import keras_vit
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 
+pytestmark = pytest.mark.backends("torch")
+
 # 1000 classes at 224 pixels: vit_jax/models_test.py; g and G are those of
 # "Scaling Vision Transformers", Table 2, in millions.
 PARAMETERS = {
@@ -73,6 +75,7 @@ def test_counting_without_memory_is_counting():
     assert keras_vit.ViTTi16().count_params() == PARAMETERS["ViTTi16"]
 
 
+@pytest.mark.slow
 def test_huge_builds():
     """All 32 layers; half precision keeps it within a small machine."""
     keras.config.set_dtype_policy("bfloat16")

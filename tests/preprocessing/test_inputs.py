@@ -176,6 +176,7 @@ def test_in_jit():
     check(jax.jit(preprocess_input)(PIXELS))
 
 
+@pytest.mark.slow
 @pytest.mark.backends("jax", "torch")
 def test_does_not_import_tensorflow():
     code = (

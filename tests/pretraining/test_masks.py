@@ -129,6 +129,7 @@ def test_units_that_do_not_fit_are_refused(arguments):
         pretraining.MaskedImageModeling(small.encoder(), **arguments)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("ratio", [0.0, 1.0, 0.99, -1])
 def test_a_ratio_that_masks_nothing_or_all_is_refused(ratio):
     with pytest.raises(ValueError, match="ratio"):

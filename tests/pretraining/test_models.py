@@ -9,12 +9,25 @@ import keras_vit
 from keras_vit import pretraining
 from tests.pretraining import small
 
+# Compiling takes seconds under JAX and TensorFlow.
+ON_TORCH = pytest.mark.backends("torch")
+
 
 def numpy(x):
     return np.asarray(ops.convert_to_numpy(ops.cast(x, "float32")))
 
 
-@pytest.mark.parametrize("kind", small.MODELS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "mim",
+        "mae",
+        "mpp",
+        pytest.param("mim-block", marks=ON_TORCH),
+        pytest.param("mpp-downsized", marks=ON_TORCH),
+        pytest.param("mpp-pixels", marks=ON_TORCH),
+    ],
+)
 def test_trains_on_images_alone_and_is_saved(kind, tmp_path):
     if kind == "mae":  # one of them in half precision
         keras.config.set_dtype_policy("mixed_bfloat16")
@@ -107,7 +120,9 @@ def test_regularization_losses_are_part_of_the_loss(kind):
 
 
 @pytest.mark.parametrize("kind", ["mim", "mae", "mpp"])
-@pytest.mark.parametrize("option", ["dropout", "drop_path"])
+@pytest.mark.parametrize(
+    "option", ["dropout", pytest.param("drop_path", marks=ON_TORCH)]
+)
 def test_dropout_and_stochastic_depth_act_in_training_alone(kind, option):
     """The step does not change the weights, so that only they change."""
     model = small.MODELS[kind](small.encoder(**{option: 0.5}))
@@ -217,6 +232,7 @@ def test_reconstructions_keep_what_was_seen(kind):
     assert np.abs(filled * hidden).max() > 0
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "arguments,message",
     [
@@ -231,6 +247,7 @@ def test_an_encoder_that_does_not_fit_is_refused(arguments, message):
         pretraining.MaskedImageModeling(small.encoder(**arguments))
 
 
+@pytest.mark.backends("torch")
 def test_another_model_is_refused():
     hybrid = keras_vit.HybridVisionTransformer(
         **{**small.SIZES, "patch_size": 1},
@@ -296,7 +313,9 @@ def test_overrides_keep_the_other_arguments_of_a_file(
 
 
 @pytest.mark.parametrize("kind", ["mim", "mae", "mpp"])
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "policy", ["float32", pytest.param("mixed_bfloat16", marks=ON_TORCH)]
+)
 def test_fit_reports_the_mean_loss_of_the_parts_of_a_batch(kind, policy):
     """The learning rate is 0, so that every step has the same weights."""
     keras.config.set_dtype_policy(policy)

@@ -25,6 +25,7 @@ def config(output, **options):
     return recipe.Config(output=str(output), strategy="none", **options)
 
 
+@pytest.mark.slow
 def test_a_grid_goes_on_and_ends_in_a_table(tmp_path, capsys):
     output = tmp_path / "out"
     recipe.main(config(output, settings="none"))

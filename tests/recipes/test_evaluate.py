@@ -9,6 +9,8 @@ import keras_vit
 from tests.recipes import programs
 from tests.training.mocked import mocked
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def results_of(folder):
     return json.loads((folder / "results.json").read_text())
@@ -24,6 +26,7 @@ def evaluated(trained_run, tmp_path_factory):
     return output
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_figures_are_those_of_predict(trained_run, evaluated):
     results = results_of(evaluated)
     # 359 is no multiple of 50.

@@ -6,7 +6,10 @@ import pytest
 from keras_vit import evaluation
 from tests.recipes import programs
 
+pytestmark = pytest.mark.backends("torch")
 
+
+@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_ten_shots_beat_one(trained_run, tmp_path, capsys):
     output = tmp_path / "out"
     programs.run(

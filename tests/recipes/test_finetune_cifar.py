@@ -99,6 +99,7 @@ def test_metrics(digits):
     assert right == pytest.approx(round(right), abs=1e-2)
 
 
+@pytest.mark.backends("torch")
 def test_config(digits):
     facts = facts_of(digits)
     config = facts["config"]
@@ -122,6 +123,8 @@ def test_both_models_give_the_accuracy_that_was_reported(digits):
     assert accuracy_of(model) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_the_command_that_is_printed_reads_the_model(digits):
     """In a process that has imported no optimizer of ours."""
     path = str(digits / "model.keras")
@@ -136,6 +139,7 @@ def test_the_command_that_is_printed_reads_the_model(digits):
     assert done.stdout == "(None, 10)\n", done.stderr
 
 
+@pytest.mark.backends("torch")
 def test_an_average_of_too_few_steps_is_warned_of(tmp_path):
     data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(average=0.9999, steps=500)
@@ -172,6 +176,7 @@ def test_fine_tunes_at_twice_the_size(digits, tmp_path):
             assert np.abs(before - after).max() < 0.05
 
 
+@pytest.mark.backends("torch")
 def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
     data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(weights=str(digits / "model.npz"))
@@ -198,6 +203,7 @@ def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
     assert np.abs(model.predict(images, verbose=0)).max() == 0
 
 
+@pytest.mark.backends("torch")
 def test_steps_and_epochs():
     data = keras_vit.data.load_dataset("digits")
 
@@ -258,6 +264,7 @@ def test_a_folder(tmp_path, capsys):
     assert model.output_shape == (None, 2)
 
 
+@pytest.mark.backends("torch")
 def test_a_broken_image_is_named(tmp_path):
     """Its first bytes are right, and yet it is found before training."""
     pytest.importorskip("tensorflow")
@@ -284,6 +291,7 @@ class Crash(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     """Also in parts of a batch, and with averaged weights."""
     settings = {
@@ -324,6 +332,8 @@ RESNETS = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("model", RESNETS)
 def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
     monkeypatch.setitem(models.COMPACT, model, RESNETS[model])
@@ -340,6 +350,7 @@ def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
     assert found.input_shape == (None, 40, 40, 1)
 
 
+@pytest.mark.backends("torch")
 def test_bits_rule_chooses(monkeypatch):
     facts = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
     monkeypatch.setattr(training, "model_facts", lambda *_: facts)
@@ -368,6 +379,7 @@ def test_bits_rule_chooses(monkeypatch):
     assert found == (64, 32, "vit_jax", 0.5, 0.1, 9)
 
 
+@pytest.mark.backends("torch")
 def test_flags_that_would_do_nothing_are_refused():
     tuned = {"weights": "x.npz"}
     for match, settings in (
@@ -498,6 +510,7 @@ def test_flags_that_are_given_are_used():
         )
 
 
+@pytest.mark.backends("torch")
 def test_sizes_that_are_not_given():
     data = keras_vit.data.load_dataset("digits")
 
@@ -512,6 +525,7 @@ def test_sizes_that_are_not_given():
     assert sizes(model="ViTB32", image_size=8, patch_size=4) == (8, 4)
 
 
+@pytest.mark.backends("torch")
 def test_mistakes_are_one_line(tmp_path, digits):
     output = {"output": str(tmp_path / "out")}
     refused("There is no model 'ViTB61'", model="ViTB61", **output)
@@ -530,19 +544,12 @@ def test_mistakes_are_one_line(tmp_path, digits):
         recipe.Config(steps=1, epochs=1)
 
 
-def command(*argv):
-    return subprocess.run(
-        [sys.executable, str(RECIPE), *argv],
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        timeout=300,
-    )
-
-
-def test_help_teaches():
-    done = command("--help")
-    assert done.returncode == 0, done.stderr
+@pytest.mark.backends("torch")
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit) as ended:
+        programs.run("finetune_cifar", "--help")
+    assert not ended.value.code
+    shown = capsys.readouterr().out
     for words in (
         "python recipes/finetune_cifar.py --weights runs/digits/model.npz",
         "--dataset NAME|FOLDER",
@@ -550,21 +557,28 @@ def test_help_teaches():
         "ViTB16",
         "images a step; 64, or 512 with --preset",
     ):
-        assert words in done.stdout
+        assert words in shown
 
 
-def test_a_wrong_command_is_one_line(tmp_path):
-    done = command("--steps", "5", "--epochs", "2")
+@pytest.mark.slow
+@pytest.mark.backends("torch")
+def test_a_wrong_command_is_one_line():
+    done = programs.command("finetune_cifar", "--steps", "5", "--epochs", "2")
     assert done.returncode == 2
     assert "error: Give --steps or --epochs, not both." in done.stderr
     assert "Traceback" not in done.stderr
-    done = command("--dataset", str(tmp_path), "--output", str(tmp_path / "o"))
-    assert done.returncode == 2
-    lines = [x for x in done.stderr.splitlines() if x.startswith("error: ")]
-    assert len(lines) == 1 and "has no class sub-folder" in lines[0]
-    assert "Traceback" not in done.stderr
 
 
+@pytest.mark.backends("torch")
+def test_a_wrong_folder_is_one_line(tmp_path, capsys):
+    line = programs.refused(
+        capsys, "finetune_cifar", "--dataset", tmp_path,
+        "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert "has no class sub-folder" in line
+
+
+@pytest.mark.backends("torch")
 def test_evaluate_finds_the_accuracy_that_was_reported(digits, tmp_path):
     programs.run("evaluate", "--weights", digits, "--output", tmp_path / "out")
     results = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -572,8 +586,16 @@ def test_evaluate_finds_the_accuracy_that_was_reported(digits, tmp_path):
     assert results["accuracy"] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("average", [0.0, 0.5])
-@pytest.mark.parametrize("keep", ["last", "best"])
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "average, keep",
+    [
+        (0.5, "best"),
+        pytest.param(0.0, "best", marks=pytest.mark.slow),
+        pytest.param(0.0, "last", marks=pytest.mark.slow),
+        pytest.param(0.5, "last", marks=pytest.mark.slow),
+    ],
+)
 def test_the_saved_weights_are_those_reported(keep, average, tmp_path, capsys):
     """The step, the accuracy and `model.keras` are of the same weights."""
     run(

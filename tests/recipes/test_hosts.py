@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -12,6 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
+from tests.server import unused_addresses
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -36,9 +36,7 @@ def start(output, *flags, **environment):
 
 
 def start_two(output):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (address,) = unused_addresses(1)
     for index in range(2):
         yield start(
             output,

@@ -1,3 +1,4 @@
+import csv
 import json
 
 import keras
@@ -6,6 +7,8 @@ import pytest
 
 import keras_vit
 from tests.recipes import programs
+
+pytestmark = pytest.mark.backends("torch")
 
 pytest.importorskip("tensorflow")
 
@@ -23,6 +26,7 @@ def pictures(tmp_path):
     return folder
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_files_and_folders(pictures, trained_run, tmp_path, capsys):
     output = tmp_path / "out"
     programs.run(
@@ -48,6 +52,15 @@ def test_files_and_folders(pictures, trained_run, tmp_path, capsys):
             [c["probability"] for c in found[name]], row[best], atol=1e-5
         )
         assert f"{name}  {best[0]} " in printed
+    with open(output / "predictions.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        classes = found[row["file"].rsplit("/", 1)[-1]]
+        for i, known in enumerate(classes, start=1):
+            assert row[f"class_{i}"] == known["name"]
+            probability = float(row[f"probability_{i}"])
+            assert probability == pytest.approx(known["probability"], rel=1e-5)
+    assert len(rows) == 2
     picture = (output / "predictions.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
 

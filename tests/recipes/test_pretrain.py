@@ -67,10 +67,12 @@ PUBLISHED = {
 BFLOAT16 = ("augreg", "big-vision")
 
 
+@pytest.mark.backends("torch")
 def test_every_preset_is_tested():
     assert set(PUBLISHED) == set(training.PRESETS) - {None}
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_are_what_was_published(name):
     data = imagenet(14_197_122 if name.endswith(("21k", "-m")) else 1_281_167)
@@ -116,12 +118,14 @@ def test_presets_are_what_was_published(name):
     assert not config.drop_path
 
 
+@pytest.mark.backends("torch")
 def test_big_visions_plain_baseline_pools_and_has_fixed_positions():
     config = recipe.complete(recipe.Config(preset="big-vision-s16"), imagenet())
     assert config.pooling == "gap"
     assert config.position_embedding == "sincos2d"
 
 
+@pytest.mark.backends("torch")
 def test_what_is_given_beats_the_preset():
     given = dict(
         model="ViTS32",
@@ -154,6 +158,7 @@ def test_what_is_given_beats_the_preset():
     assert programs.plan(recipe, config, imagenet()).steps == 9
 
 
+@pytest.mark.backends("torch")
 def test_decay_does_not_depend_on_the_rate():
     """AugReg trained with 1e-3 and 3e-4, and 1e-4 of decay with both."""
 
@@ -167,6 +172,7 @@ def test_decay_does_not_depend_on_the_rate():
     assert decay(preset="bit-s", batch_size=256) == pytest.approx(3e-5)
 
 
+@pytest.mark.backends("torch")
 def test_rates_of_sgd_follow_the_batch():
     def rate(**settings):
         config = recipe.Config(**settings)
@@ -177,6 +183,7 @@ def test_rates_of_sgd_follow_the_batch():
     assert rate(preset="paper-imagenet", batch_size=256) == 3e-3
 
 
+@pytest.mark.backends("torch")
 def test_a_small_set_gets_small_batches_and_a_short_run_a_short_rise():
     job = programs.plan(recipe, recipe.Config(), digits_data())
     # 1438 / 20 is 71, of which 64 is the power of two below.
@@ -190,6 +197,7 @@ def test_a_small_set_gets_small_batches_and_a_short_run_a_short_rise():
     assert config.batch_size == 3
 
 
+@pytest.mark.backends("torch")
 def test_augmentation_brings_its_mixup():
     def mixup(**settings):
         config = recipe.Config(model="ViTB16", **settings)
@@ -203,6 +211,7 @@ def test_augmentation_brings_its_mixup():
     assert mixup() == 0.0
 
 
+@pytest.mark.backends("torch")
 def test_dropout_and_drop_path_are_where_they_were():
     """After the positions, the attention and both dense layers of an MLP, but
     not in the attention; drop path grows linearly from 0."""
@@ -283,6 +292,7 @@ def same_bodies(before, after):
             np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.backends("torch")
 def test_the_result_is_fine_tuned_without_its_representation(
     pretrained, tmp_path
 ):
@@ -295,6 +305,7 @@ def test_the_result_is_fine_tuned_without_its_representation(
     assert not np.any(after.get_layer("head").get_weights()[0])
 
 
+@pytest.mark.backends("torch")
 def test_the_plain_baseline_can_be_fine_tuned(tmp_path):
     """With a mean of patches, fixed positions and a representation."""
     config = recipe.Config(
@@ -316,6 +327,7 @@ def test_the_plain_baseline_can_be_fine_tuned(tmp_path):
     same_bodies(before, after)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("model", ["compact-hybrid", "compact-bit"])
 def test_models_with_a_resnet_begin_at_the_head_bias(model):
     config = recipe.Config(preset="bit-m", model=model)
@@ -369,6 +381,7 @@ def refused(match, **settings):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.backends("torch")
 def test_mistakes_are_one_line(tmp_path):
     output = {"output": str(tmp_path / "out")}
     refused("--preset takes paper-imagenet21k, .*: paper", preset="paper")
@@ -393,6 +406,8 @@ def test_mistakes_are_one_line(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_help_teaches():
     done = programs.command("pretrain", "--help")
     assert done.returncode == 0, done.stderr
@@ -406,6 +421,7 @@ def test_help_teaches():
         assert words in done.stdout
 
 
+@pytest.mark.backends("torch")
 def test_the_models_named_by_presets_exist():
     for preset in training.PRESETS.values():
         assert preset.model is None or hasattr(keras_vit, preset.model)

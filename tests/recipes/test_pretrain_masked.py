@@ -48,6 +48,7 @@ PUBLISHED = {
 }
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("method", training.METHODS)
 def test_defaults_are_what_was_published(method):
     given = recipe.Config(method=method, model="ViTB16")
@@ -255,6 +256,7 @@ def test_flags_of_another_method_are_refused():
             recipe.Config(**given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", training.METHODS)
 def test_pre_trains_and_fine_tunes(method, tmp_path):
     output = tmp_path / "run"
@@ -293,6 +295,8 @@ def test_pre_trains_and_fine_tunes(method, tmp_path):
         assert model.get_layer("position_embedding").trainable_variables
 
 
+@pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     given = dict(method="mae", steps=6, checkpoint_every=2, batch_size=16)
     main(recipe.Config(output=str(tmp_path / "whole"), **given))
@@ -320,6 +324,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.backends("torch")
 def test_mistakes_are_said_before_training(tmp_path):
     for message, settings in (
         ("--method takes", {"method": "beit"}),
@@ -335,6 +340,7 @@ def test_mistakes_are_said_before_training(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.backends("torch")
 def test_the_range_of_pixels():
     assert masked.pixel_range("tf", 1) == ((-1.0,), (1.0,))
     low, high = masked.pixel_range("torch", 3)

@@ -12,7 +12,10 @@ from tests.recipes.test_finetune_cifar import refused
 from tests.recipes.test_finetune_cifar import rows_of
 from tests.recipes.test_finetune_cifar import run
 
-pytestmark = pytest.mark.usefixtures("small_model")
+pytestmark = [
+    pytest.mark.usefixtures("small_model"),
+    pytest.mark.backends("torch"),
+]
 
 
 def test_grids():
@@ -65,6 +68,7 @@ def trained(monkeypatch):
     return folders
 
 
+@pytest.mark.slow
 def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
     output = tmp_path / "out"
     settings = {"steps": 2, "batch_size": 32, "output": str(output)}

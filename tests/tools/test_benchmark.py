@@ -157,6 +157,7 @@ def test_every_kind_explains_itself(tool, capsys):
         assert module.__doc__ and module.__doc__.strip() in text
 
 
+@pytest.mark.slow
 def test_a_run(tool, tmp_path, capsys):
     """For real: a process of ours and one of the products."""
     options = ("--what", "step", "--rounds", "1")

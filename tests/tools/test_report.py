@@ -68,6 +68,7 @@ def run(*arguments):
     return command_line.main([str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["report.py", "inspect.py"])
 def test_as_a_program(name, photos, tmp_path):
     """By its path, which puts the folder of tools first on Python's path."""
@@ -94,7 +95,7 @@ def test_pythons_inspect_is_not_hidden():
         "assert 'tools' not in inspect.__file__\n"
         "assert sys.modules['inspect'] is inspect\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_the_page(photos, tmp_path, capsys):
@@ -306,7 +307,7 @@ def test_in_a_browser(width, photos, tmp_path):
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     said = re.search(r'data-probe="([^"]*)"', done.stdout)
     assert said, done.stderr

@@ -97,20 +97,29 @@ def main(folder, callbacks=(), stream=Stream, keep_best=False):
 
 
 class Tell(keras.callbacks.Callback):
-    """Writes the step where another process sees it, and takes its time."""
+    """Counts the steps where another process sees them, and waits at one.
 
-    def __init__(self, counter, seconds=0.1):
+    Args:
+        counter: `multiprocessing.RawValue` of an integer. It has no lock,
+            which a killed process might hold.
+        stop: Number of steps after which it waits.
+        resume: `multiprocessing.RawValue` that it waits for to be 1.
+    """
+
+    def __init__(self, counter, stop=None, resume=None):
         super().__init__()
-        self.counter, self.seconds = counter, seconds
+        self.counter, self.stop, self.resume = counter, stop, resume
 
     def on_train_batch_end(self, batch, logs=None):
         self.counter.value += 1
-        time.sleep(self.seconds)
+        if self.counter.value == self.stop:
+            while not self.resume.value:
+                time.sleep(0.01)
 
 
-def in_process(folder, counter):
+def in_process(folder, *told):
     """Runs in a process of its own, as a recipe does."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     training.run(
-        lambda config: main(folder, [Tell(counter)]), Config, "A run.", []
+        lambda config: main(folder, [Tell(*told)]), Config, "A run.", []
     )

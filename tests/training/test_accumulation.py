@@ -122,6 +122,7 @@ def test_micro_batches_divide_the_batch():
         next(iter(train(image_size=8, batch_size=8, micro_batches=3)))
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_a_job_asks_for_whole_batches(tmp_path, monkeypatch):
     """What `model.fit` gets with `--accumulate 2` is the batch without it."""

@@ -17,7 +17,7 @@ import pytest
 import keras_vit
 from keras_vit import pretraining
 from keras_vit import training
-from keras_vit.distribution.sharding import steadily
+from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.training import callbacks
 from keras_vit.training import checkpoint
 from keras_vit.training import results
@@ -63,6 +63,8 @@ def in_process(folder, moments, until):
         run_small.main(folder)
 
 
+@pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_killed_runs_end_as_with_a_steady_clock(tmp_path):
     """One is killed while its clock jumps, and goes on where the clock stands
     still, far behind."""
@@ -83,6 +85,7 @@ def batches_of(data):
     return data.train(**options), data.test(**options)
 
 
+@pytest.mark.backends("tensorflow")
 def test_datasets_wait_for_no_clock(tmp_path):
     """tf.data's tuning does, and its runs hung when the true clock was put
     back; with TensorFlow, Keras would tune what it makes of other batches."""
@@ -94,7 +97,7 @@ def test_datasets_wait_for_no_clock(tmp_path):
     if keras.config.backend() == "tensorflow":
         digits = batches_of(keras_vit.data.load_dataset("digits"))
         assert not any(hasattr(batches, "options") for batches in digits)
-        given += [steadily(x) for x in digits]
+        given += [to_tf_dataset(x) for x in digits]
     for batches in given:
         assert batches.options().autotune.enabled is False
         assert len(next(iter(batches))[0]) == 3
@@ -105,6 +108,7 @@ class Rows:
         self.rows = [{"step": step}]
 
 
+@pytest.mark.backends("torch")
 def test_event_files_are_read_in_the_order_of_runs(tmp_path):
     tf = pytest.importorskip("tensorflow")
     moments = [NOW, NOW, at(2016), at(1970), at(2110), NOW]
@@ -118,6 +122,7 @@ def test_event_files_are_read_in_the_order_of_runs(tmp_path):
     assert steps == list(range(len(moments)))
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("year", [1970, 2036, 2110])
 def test_models_are_saved_in_any_year(year, tmp_path):
     options = {"input_shape": (8, 8, 1), **SMALL[1], "patch_size": 4}

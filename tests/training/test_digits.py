@@ -11,6 +11,8 @@ import keras_vit
 from keras_vit.data import digits
 from keras_vit.data.splits import split
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.fixture(scope="module")
 def data():

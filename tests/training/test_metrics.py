@@ -28,6 +28,7 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.backends("torch")
 def test_one_row_an_evaluation(model, tmp_path):
     model, loss = model
     schedule = keras_vit.schedules.warmup_cosine(0.5, steps=7, warmup=0.3)
@@ -65,6 +66,7 @@ def test_one_row_an_evaluation(model, tmp_path):
         assert float(row["images_per_second"]) > 0
 
 
+@pytest.mark.backends("torch")
 def test_rows_are_on_disk_when_a_run_breaks(model, tmp_path):
     model, loss = model
     model.compile("sgd", loss, metrics=["accuracy"])
@@ -89,6 +91,25 @@ def test_rows_are_on_disk_when_a_run_breaks(model, tmp_path):
             ),
         )
     assert [row["step"] for row in rows_of(path)] == ["2", "4"]
+
+
+@pytest.mark.backends("torch")
+def test_a_run_without_its_metric_ends_at_the_first_evaluation(model, tmp_path):
+    model, loss = model
+    model.compile("sgd", loss)
+    metrics = training.MetricsFile(
+        tmp_path / "metrics.csv", 4, lambda step: 0.1, metric="accuracy"
+    )
+    with pytest.raises(ValueError, match="no metric 'accuracy'.*test_loss"):
+        fit(
+            model,
+            lambda start: batches(),
+            next(batches()),
+            steps=8,
+            interval=2,
+            callbacks=[metrics],
+            checkpoints=training.ResumableCheckpoint(tmp_path, 100),
+        )
 
 
 @pytest.mark.parametrize("steps", [500, 10_000])

@@ -4,6 +4,8 @@ import pytest
 import keras_vit
 from keras_vit import training
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):

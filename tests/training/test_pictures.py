@@ -11,6 +11,8 @@ from keras_vit.preprocessing import preprocess_input
 from keras_vit.training import plots
 from keras_vit.training import results
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def test_spread_out_takes_from_every_part():
     images = np.arange(103, dtype="float32").reshape(-1, 1, 1, 1)

@@ -12,6 +12,8 @@ from keras_vit.training.callbacks import EventFiles
 from tests.training import run_small
 from tests.training.fitting import fit
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.fixture(autouse=True)
 def _shown():

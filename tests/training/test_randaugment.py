@@ -14,6 +14,8 @@ from keras_vit.data.randaugment import operations
 from keras_vit.data.randaugment import rand_augment
 from tests.training.pictures import noise
 
+pytestmark = pytest.mark.backends("tensorflow")
+
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("keras_cv")
 SIZE = 224

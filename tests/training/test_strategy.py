@@ -97,7 +97,7 @@ def test_weighted_batches_are_padded(source):
     batches = Uneven()
     if source == "tf_data":
         pytest.importorskip("tensorflow")
-        batches = sharding.steadily(batches)
+        batches = sharding.to_tf_dataset(batches)
     elif source == "generator":
         batches = (Uneven()[i] for i in range(2))
     padded = sharding.pad_batches(batches, 2)

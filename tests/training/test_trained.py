@@ -10,6 +10,8 @@ import pytest
 import keras_vit
 from keras_vit.evaluation import trained
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def vit(**options):
     sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1}
@@ -79,6 +81,7 @@ def test_mistakes(tmp_path):
         keras_vit.evaluation.load_trained(str(tmp_path / "wide.keras"))
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize(
     "options",
     [
@@ -210,6 +213,7 @@ def test_a_folder_of_photos_that_is_called_digits():
     assert model.reading(folder, 4)["protocol"] == "vit_jax"
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_outputs_of_every_image_once():
     data = keras_vit.data.load_dataset("digits")
     model = vit(input_shape=(8, 8, 1), include_top=False, pooling="gap")

@@ -14,6 +14,8 @@ from keras_vit.models.loading import adapt_channels
 from tests import golden_data
 from tests.harness import numpy
 
+pytestmark = pytest.mark.backends("torch")
+
 TOKEN = golden_data.folder("vit_jax_token") / "weights.npz"
 PRE_LOGITS = golden_data.folder("vit_jax_token_prelogits") / "weights.npz"
 GAP = golden_data.folder("vit_jax_gap") / "weights.npz"
@@ -91,6 +93,7 @@ def test_without_top(arrays):
     assert_same_body(model, arrays)
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize("size", [(48, 48), (40, 64), (16, 24)])
 def test_another_size_resamples_the_positions(arrays, size):
     model = build(TOKEN, input_shape=(*size, 3))
@@ -110,6 +113,7 @@ def test_another_size_resamples_the_positions(arrays, size):
     )
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_a_grey_image_gives_what_its_colour_version_gives():
     grey = build(TOKEN, input_shape=(32, 32, 1))
     colour = build(TOKEN)
@@ -408,6 +412,7 @@ class TestStrict:
         assert body.output_shape == (None, 17, 48)
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_half_precision_file_loads(arrays, tmp_path):
     path = tmp_path / "half.npz"
     np.savez(path, **{k: v.astype("float16") for k, v in arrays.items()})
@@ -415,6 +420,7 @@ def test_half_precision_file_loads(arrays, tmp_path):
     assert {w.dtype for w in model.weights} == {"float32"}
 
 
+@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_loading_under_mixed_precision(arrays):
     keras.config.set_dtype_policy("mixed_bfloat16")
     assert_same_body(build(TOKEN), arrays)

@@ -28,6 +28,8 @@ from tests import server as web
 from tests.models.test_block import RMSNormBlock
 from tests.server import publish
 
+pytestmark = pytest.mark.backends("torch")
+
 SIZES = Variant(32, 2, 4, 64, 8)
 GOOGLE = RELEASED["ViTB16", "imagenet21k"].arguments
 IMAGE = np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3))
