@@ -157,7 +157,8 @@ def warmup_cosine(peak, steps, warmup):
     return WarmupDecay(peak, max(steps, rising + 1), rising)
 
 
-@keras.saving.register_keras_serializable("keras_vit")
+# The name of earlier versions, which saved models contain.
+@keras.saving.register_keras_serializable("keras_vit", name="HyperRule")
 class BiTHyperRule(keras.optimizers.schedules.LearningRateSchedule):
     """Learning rate schedule of BiT-HyperRule, for fine-tuning.
 

@@ -51,6 +51,13 @@ def test_python_blocks_run(name, file, tmp_path, monkeypatch):
         exec(compile(block, name, "exec"), names)
 
 
+@pytest.mark.backends("jax")
+def test_python_blocks_run_on_jax(file, tmp_path, monkeypatch):
+    """The page of several devices, whose Python does more under JAX."""
+    assert any('backend() == "jax"' in x for x in BLOCKS["docs/scale.md"])
+    test_python_blocks_run("docs/scale.md", file, tmp_path, monkeypatch)
+
+
 def commands():
     """Every program in a page with the options that stand behind it."""
     for name, text in TEXTS.items():

@@ -102,7 +102,7 @@ def run(folder, name, model_devices):
         with programs.more_callbacks(Crash(6)):
             train(config, data, chosen, folder / "crashed")
     except KeyboardInterrupt:
-        print("crashed")
+        print("It crashed.")
     train(config, data, chosen, folder / "crashed")
 
 

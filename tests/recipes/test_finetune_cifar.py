@@ -154,7 +154,7 @@ def test_fine_tunes_at_twice_the_size(digits, tmp_path):
         weights=str(digits / "model.npz"),
         image_size=16,
         steps=2,
-        batch_size=8,
+        batch_size=64,
         output=str(output),
     )
     config = facts_of(output)["config"]
@@ -296,7 +296,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     """Also in parts of a batch, and with averaged weights."""
     settings = {
         "steps": 5,
-        "batch_size": 8,
+        "batch_size": 64,
         "accumulate": 2,
         "average": 0.5,
         "checkpoint_every": 1,
@@ -306,8 +306,8 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
         with programs.more_callbacks(Crash()):
             run(**settings, output=str(tmp_path / "crashed"))
     refused(
-        "is of another run: batch_size was 8 and is 4",
-        **{**settings, "batch_size": 4, "output": str(tmp_path / "crashed")},
+        "is of another run: batch_size was 64 and is 32",
+        **{**settings, "batch_size": 32, "output": str(tmp_path / "crashed")},
     )
     run(**settings, output=str(tmp_path / "crashed"))
     found, expected = (
@@ -337,7 +337,7 @@ RESNETS = {
 @pytest.mark.parametrize("model", RESNETS)
 def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
     monkeypatch.setitem(models.COMPACT, model, RESNETS[model])
-    data = {"batch_size": 8, "steps": 1}
+    data = {"batch_size": 64, "steps": 1}
     run(model=model, output=str(tmp_path / "a"), **data)
     run(
         weights=str(tmp_path / "a" / "model.npz"),
@@ -600,7 +600,7 @@ def test_the_saved_weights_are_those_reported(keep, average, tmp_path, capsys):
     """The step, the accuracy and `model.keras` are of the same weights."""
     run(
         steps=6,
-        batch_size=8,
+        batch_size=64,
         # Too high for the accuracy to rise at each evaluation.
         learning_rate=0.3,
         warmup=0.0,

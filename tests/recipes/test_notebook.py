@@ -6,62 +6,137 @@ import sys
 import types
 
 import keras
+import numpy as np
 import pytest
 
-FOLDER = pathlib.Path(__file__).parents[2] / "recipes"
-KNOBS = {
-    "DATASET": "digits",
-    "MODEL": "",
-    "WEIGHTS": "",
-    "IMAGE_SIZE": "",
-    "PROTOCOL": "simple",
+from keras_vit import training
+from keras_vit.checkpoints.released import RELEASED
+
+NOTEBOOK = pathlib.Path(__file__).parents[2] / "recipes"
+NOTEBOOK = json.loads((NOTEBOOK / "finetune_cifar_tpu.ipynb").read_text())
+CELLS = [
+    "".join(cell["source"])
+    for cell in NOTEBOOK["cells"]
+    if cell["cell_type"] == "code"
+]
+# What makes a short run of the settings that CPUs have.
+SHORT = {
     "BATCH_SIZE": "16",
     "ACCUMULATE": "2",
-    "STEPS": "2",
+    "STEPS": "4",
+    "WARMUP_STEPS": "1",
+    "EVALUATE_EVERY": "2",
 }
 
+pytestmark = pytest.mark.usefixtures("small_model")
 
-@pytest.mark.backends("jax")  # The notebook's default.
-def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
-    notebook = json.loads((FOLDER / "finetune_cifar_tpu.ipynb").read_text())
-    assert notebook["nbformat"] == 4
-    monkeypatch.chdir(FOLDER)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for name, value in KNOBS.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("OUTPUT", str(tmp_path / "out"))
-    # IPython shows pictures; here they are only counted.
-    shown = []
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Returns a function that runs the first `count` cells, and the paths of
+    the images that they display."""
+    displayed = []
     display = types.ModuleType("IPython.display")
-    display.Image = lambda filename: pathlib.Path(filename)
-    display.display = shown.append
-    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    display.Image = pathlib.Path
+    display.display = displayed.append
+    ipython = types.ModuleType("IPython")
+    # Matplotlib reads the version.
+    ipython.display, ipython.version_info = display, (9, 0)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    names = {}
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == []
-            exec("".join(cell["source"]), names)
-    said = capsys.readouterr().out
-    assert "jax finds cpu:0\nstrategy: none on 1 device" in said
-    assert "step 2/2" in said
-    assert [path.name for path in shown] == ["curves.png", "predictions.png"]
-    for path in shown:
-        assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_devices_are_named(monkeypatch, capsys):
-    """The cell before the training, on every backend."""
-    notebook = json.loads((FOLDER / "finetune_cifar_tpu.ipynb").read_text())
-    monkeypatch.chdir(FOLDER)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for name, value in KNOBS.items():
+    monkeypatch.chdir(tmp_path)
+    for name, value in SHORT.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("KERAS_BACKEND", keras.config.backend())
+
+    def run(output, count=None):
+        monkeypatch.setenv("OUTPUT", output)
+        names = {}
+        for cell in CELLS[:count]:
+            exec(cell, names)
+        return names, displayed
+
+    return run
+
+
+def weights(folder):
+    with np.load(pathlib.Path(folder) / "model.npz") as file:
+        return {name: file[name] for name in file.files}
+
+
+def test_no_outputs_are_stored():
+    assert NOTEBOOK["nbformat"] == 4
+    for cell in NOTEBOOK["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+def test_the_notebook_runs(run, capsys):
+    """On every backend."""
+    names, displayed = run("out")
+    printed = capsys.readouterr().out.lower()
     backend = keras.config.backend()
-    monkeypatch.setenv("KERAS_BACKEND", backend)
-    cells = [c for c in notebook["cells"] if c["cell_type"] == "code"]
-    names = {}
-    for cell in cells[:3]:
-        exec("".join(cell["source"]), names)
-    said = capsys.readouterr().out.lower()
-    assert f"{backend} finds cpu:0\nstrategy: none on 1 device" in said
+    assert f"{backend}: cpu:0\nstrategy: none on 1 device" in printed
+    assert "1438 training and 359 test images" in printed
+    rows = names["checkpoint"].rows
+    assert [row["step"] for row in rows] == [2, 4]
+    assert f"test accuracy {rows[-1]['test_accuracy']:.4f}" in printed
+    assert [path.name for path in displayed] == [
+        "curves.png",
+        "predictions.png",
+    ]
+    for path in displayed:
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert weights("out")
+
+
+@pytest.mark.slow
+@pytest.mark.backends("torch")
+def test_a_run_that_was_interrupted_resumes(run, monkeypatch):
+    """All cells are run again. The weights and the table are bit for bit those
+    of a run without an interruption."""
+    run("whole")
+
+    batches = []
+
+    def interrupt(callback, batch, logs=None):
+        batches.append(batch)
+        if len(batches) == 6:  # in the second interval of four micro-batches
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.MetricsFile, "on_train_batch_begin", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run("resumed")
+    assert not pathlib.Path("resumed/model.npz").exists()
+    resumed, _ = run("resumed")
+    assert resumed["step"] == 4  # two steps of two micro-batches
+    expected = weights("whole")
+    found = weights("resumed")
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+    # A run that is complete is only shown.
+    run("resumed")
+    monkeypatch.setenv("LEARNING_RATE", "0.1")
+    with pytest.raises(ValueError, match="is of another run"):
+        run("resumed")
+
+
+@pytest.mark.backends("torch")
+def test_settings_for_accelerators_are_those_of_the_presets(run, monkeypatch):
+    """The settings that are not run here name what exists."""
+    for name in SHORT:
+        monkeypatch.delenv(name)
+    names, _ = run("out", count=3)
+    names["on_cpu"] = False
+    exec(CELLS[3], names)
+    preset = training.FINE_TUNING["vit_jax-augreg"]
+    assert names["STEPS"] == preset.steps
+    assert names["WARMUP_STEPS"] == preset.warmup_steps
+    assert names["LEARNING_RATE"] == preset.learning_rate
+    assert names["PROTOCOL"] == preset.protocol
+    assert names["BATCH_SIZE"] == preset.batch_size
+    assert names["BATCH_SIZE"] % names["ACCUMULATE"] == 0
+    assert names["STEPS"] % names["EVALUATE_EVERY"] == 0
+    assert (names["MODEL"], names["WEIGHTS"]) in RELEASED

@@ -232,7 +232,7 @@ def test_dropout_and_drop_path_are_where_they_were():
     assert model.get_layer("pre_logits").units == 192
 
 
-SMALL = {"steps": 6, "batch_size": 16, "learning_rate": 0.01}
+SMALL = {"steps": 6, "batch_size": 64, "learning_rate": 0.01}
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def test_a_run_leaves_its_files(pretrained):
 
 def tuned(weights, output, **settings):
     """Fine-tunes for a step; returns the model and its config."""
-    settings = {"steps": 1, "batch_size": 8, "image_size": 16} | settings
+    settings = {"steps": 1, "batch_size": 64, "image_size": 16} | settings
     config = finetune.Config(
         weights=str(weights), output=str(output), **settings
     )
@@ -345,12 +345,13 @@ class Crash(keras.callbacks.Callback):
 
 
 # test_finetune_cifar.py resumes a run on each backend.
-@pytest.mark.backends("tensorflow")
+@pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     """With all that draws random numbers, and a moment in bfloat16."""
     settings = {
         "steps": 5,
-        "batch_size": 8,
+        "batch_size": 64,
         "checkpoint_every": 1,
         "dropout": 0.1,
         "drop_path": 0.1,

@@ -298,7 +298,7 @@ def test_pre_trains_and_fine_tunes(method, tmp_path):
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
-    given = dict(method="mae", steps=6, checkpoint_every=2, batch_size=16)
+    given = dict(method="mae", steps=6, checkpoint_every=2, batch_size=64)
     main(recipe.Config(output=str(tmp_path / "whole"), **given))
 
     class Stop(Exception):

@@ -42,7 +42,7 @@ def test_flags_that_do_not_go_together():
 
 def test_dev_images_are_evaluated_on(tmp_path):
     output = tmp_path / "out"
-    run(steps=1, batch_size=8, holdout="0.1", cutmix=1.0, output=str(output))
+    run(steps=1, batch_size=64, holdout="0.1", cutmix=1.0, output=str(output))
     facts = facts_of(output)
     data = keras_vit.data.load_dataset("digits", holdout=0.1)
     assert facts["data"]["num_dev"] == data.num_dev == 143

@@ -143,7 +143,7 @@ def test_a_job_asks_for_whole_batches(tmp_path, monkeypatch):
     for parts in (1, 2):
         recipe.main(
             recipe.Config(
-                batch_size=8,
+                batch_size=64,
                 steps=1,
                 mixup=0.5,
                 accumulate=parts,

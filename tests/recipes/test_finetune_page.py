@@ -1,0 +1,194 @@
+"""docs/finetune.md: its diffs apply to the recipe and run, and its program
+resumes bit for bit. `tests/test_docs.py` runs its other Python."""
+
+import importlib.util
+import pathlib
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import training
+from keras_vit.models import Model
+from tests.recipes import programs
+from tests.training.pictures import encode
+from tests.training.pictures import noise
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "finetune.md"
+PAGE = PAGE.read_text()
+# The name, the number of added lines and the text of each diff.
+DIFFS = {
+    name: (int(count), diff)
+    for name, count, diff in re.findall(
+        r"\*\*([^*\n]+)\*\* \((\d+) lines\)(?:(?!\n## |```).)*"
+        r"```diff\n(.*?)```",
+        PAGE,
+        re.DOTALL,
+    )
+}
+(PROGRAM,) = [
+    block
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    if "load_dataset" in block
+]
+
+
+def changed(name):
+    """Returns the recipe's text with a diff applied."""
+    text = (programs.RECIPES / "finetune_cifar.py").read_text()
+    for hunk in DIFFS[name][1].split("@@\n"):
+        lines = hunk.splitlines(keepends=True)
+        old = "".join(line[1:] or "\n" for line in lines if line[0] != "+")
+        new = "".join(line[1:] or "\n" for line in lines if line[0] != "-")
+        assert text.count("\n" + old) == 1, hunk
+        text = text.replace("\n" + old, "\n" + new)
+    return text
+
+
+@pytest.fixture
+def recipe(tmp_path, small_model):
+    """Returns a function that runs the recipe with a diff applied."""
+
+    def run(name, **settings):
+        path = tmp_path / "changed.py"
+        path.write_text(changed(name))
+        spec = importlib.util.spec_from_file_location("changed", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        output = tmp_path / settings.pop("output", "run")
+        settings = {"batch_size": 16, "steps": 2, **settings}
+        module.main(module.Config(output=str(output), **settings))
+        return output
+
+    return run
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Returns the arguments of the calls of `model.compile`."""
+    calls = []
+    compile_model = Model.compile
+
+    def record(model, **arguments):
+        calls.append(arguments)
+        return compile_model(model, **arguments)
+
+    monkeypatch.setattr(Model, "compile", record)
+    return calls
+
+
+@pytest.mark.backends("torch")
+def test_the_number_of_lines_is_that_of_the_diff():
+    assert len(DIFFS) == 4
+    for name, (count, diff) in DIFFS.items():
+        added = re.findall(r"^\+.*\S", diff, re.MULTILINE)
+        assert len(added) == count, name
+
+
+@pytest.mark.slow
+@pytest.mark.backends("torch")
+def test_another_loss(recipe, compiled):
+    recipe("Another loss")
+    loss = compiled[0]["loss"]
+    assert isinstance(loss, keras.losses.CategoricalFocalCrossentropy)
+
+
+@pytest.mark.backends("torch")
+def test_another_metric(recipe, capsys):
+    output = recipe("Another metric")
+    (row, *_) = programs.rows_of(output)
+    assert float(row["test_top_5"]) >= float(row["test_accuracy"])
+    assert "  test top 5 " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.backends("torch")
+def test_a_callback(recipe):
+    """Training stops three evaluations after the best one."""
+    # At this learning rate the loss rises soon.
+    settings = {"steps": 15, "evaluate_every": 1, "learning_rate": 3.0}
+    output = recipe("A callback", **settings)
+    losses = [float(row["test_loss"]) for row in programs.rows_of(output)]
+    assert len(losses) < 15
+    assert len(losses) == losses.index(min(losses)) + 1 + 3
+    assert (output / "model.keras").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.backends("torch")
+def test_an_augmentation(recipe, tmp_path, monkeypatch):
+    """A run that was interrupted ends with the weights of one that was not."""
+    import tensorflow as tf
+
+    for name in ("red", "blue"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(8):
+            path = tmp_path / "photos" / name / f"{i}.png"
+            image = noise(16, 16, seed=8 * (name == "red") + i)
+            path.write_bytes(encode(image))
+    settings = {
+        "dataset": str(tmp_path / "photos"),
+        "batch_size": 4,
+        "steps": 4,
+        "evaluate_every": 2,
+    }
+    calls, uniform = [], tf.random.stateless_uniform
+    monkeypatch.setattr(
+        tf.random,
+        "stateless_uniform",
+        lambda *arguments: calls.append(arguments) or uniform(*arguments),
+    )
+    whole = recipe("An augmentation", output="whole", **settings)
+    assert (0.8, 1.2) in [arguments[2:] for arguments in calls]
+    interrupt_after(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        recipe("An augmentation", output="resumed", **settings)
+    monkeypatch.undo()
+    resumed = recipe("An augmentation", output="resumed", **settings)
+    assert_same_weights(resumed / "model.keras", whole / "model.keras")
+
+
+def interrupt_after(monkeypatch, steps):
+    """Interrupts training in the step after `steps` steps."""
+    done, end = [], training.ResumableCheckpoint.on_train_batch_end
+
+    def on_train_batch_end(callback, batch, logs=None):
+        end(callback, batch, logs)
+        done.append(batch)
+        if len(done) == steps:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        training.ResumableCheckpoint, "on_train_batch_end", on_train_batch_end
+    )
+
+
+def assert_same_weights(path, other):
+    models = [keras.models.load_model(p, compile=False) for p in (path, other)]
+    for variables in zip(*(m.variables for m in models), strict=True):
+        np.testing.assert_array_equal(
+            *map(keras.ops.convert_to_numpy, variables)
+        )
+
+
+@pytest.mark.slow
+def test_the_program_resumes(tmp_path, monkeypatch):
+    text = PROGRAM.replace("64, 60, 20", "16, 6, 2")
+    assert text != PROGRAM
+    lines = [line for line in PROGRAM.splitlines() if line.strip()]
+    assert len(lines) <= 40
+    for name in ("whole", "resumed"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "whole")
+    exec(text, {})
+    monkeypatch.chdir(tmp_path / "resumed")
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 5)
+        with pytest.raises(KeyboardInterrupt):
+            exec(text, {})
+    names = {}
+    exec(text, names)
+    assert names["step"] == 4
+    saved = "runs/mine/model.keras"
+    assert_same_weights(saved, tmp_path / "whole" / saved)
