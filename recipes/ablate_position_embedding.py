@@ -379,7 +379,7 @@ def train(config, data, strategy, output, kind, place):
             jit_compile=training.jit_compile(strategy),
         )
 
-        # 4. Training, which resumes from the last checkpoint if there is one.
+        # 4. Training, from the last checkpoint if there is one.
         for batches, steps, epochs in run.fit_calls(
             model, schedule, train_batches, test
         ):

@@ -87,9 +87,8 @@ class Config(keras_vit.evaluation.TrainedFlags):
     )
     l2: tuple[float, ...] = training.flag(
         (1024.0,),
-        "one or more L2 penalties of the weights; the results of all are "
-        "reported, and the one with the highest mean accuracy over all "
-        "--shots",
+        "one or more L2 penalties of the weights; all results are reported, "
+        "and also which penalty has the highest mean accuracy over --shots",
         "X",
     )
     neighbours: int = training.flag(

@@ -270,8 +270,8 @@ class TrainingFlags:
     protocol: str = flag(
         "simple",
         f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
-        "simple shifts whole images by a few pixels, vit_jax is that of the "
-        "paper's code",
+        "simple randomly shifts whole images, vit_jax is that of the paper's "
+        "code",
         "NAME",
     )
     augment: str = flag(
