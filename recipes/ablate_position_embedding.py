@@ -303,7 +303,7 @@ def measured(config, data, chosen, output, setting):
         "one_hot": False,
     }
     x, y = keras_vit.evaluation.predict_dataset(
-        features, data.once("train", **options), data.num_train
+        features, data.batches("train", **options), data.num_train
     )
     test_x, test_y = keras_vit.evaluation.predict_dataset(
         features, data.test(**options), data.num_test

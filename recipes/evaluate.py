@@ -122,7 +122,7 @@ def main(config):
         real = real_labels(config, data)
         options = trained.reading(data, config.batch_size)
         parts = [
-            (data.once(part, **options), getattr(data, f"num_{part}"))
+            (data.batches(part, **options), getattr(data, f"num_{part}"))
             for part in SPLITS[config.split]
         ]
         output = training.check_output(
@@ -167,7 +167,7 @@ def main(config):
             "split": config.split,
             "config": dataclasses.asdict(config),
             "reading": options,
-            "data": data.facts(),
+            "data": data.metadata(),
             "command": shlex.join(sys.argv),
             "versions": training.versions(),
         },
@@ -202,7 +202,7 @@ def real_labels(config, data):
     labels = evaluation.read_real(config.real)
     found = []
     for part in SPLITS[config.split]:
-        for name in data.names(part):
+        for name in data.image_names(part):
             match = re.search(r"ILSVRC2012_val_(\d{8})", name)
             number = int(match[1]) if match else 0
             if not 1 <= number <= len(labels):

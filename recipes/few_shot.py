@@ -137,7 +137,10 @@ def main(config):
         data = keras_vit.evaluation.fitted(data, trained)
         model = keras_vit.evaluation.feature_model(trained.model)
         options = trained.reading(data, config.batch_size, PROTOCOL)
-        batches = data.once("train", **options), data.once("test", **options)
+        batches = (
+            data.batches("train", **options),
+            data.batches("test", **options),
+        )
         output = training.check_output(
             config.output or pathlib.Path("runs") / f"few-shot-{data.name}",
             config.overwrite,
@@ -180,7 +183,7 @@ def main(config):
             "seconds": round(time.perf_counter() - started, 1),
             "config": dataclasses.asdict(config),
             "reading": options,
-            "data": data.facts(),
+            "data": data.metadata(),
             "command": shlex.join(sys.argv),
             "versions": training.versions(),
         },

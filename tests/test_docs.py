@@ -1,5 +1,6 @@
 """The pages in docs/: their Python runs, their commands have these options."""
 
+import ast
 import dataclasses
 import pathlib
 import re
@@ -56,6 +57,25 @@ def test_python_blocks_run_on_jax(file, tmp_path, monkeypatch):
     """The page of several devices, whose Python does more under JAX."""
     assert any('backend() == "jax"' in x for x in BLOCKS["docs/scale.md"])
     test_python_blocks_run("docs/scale.md", file, tmp_path, monkeypatch)
+
+
+def docstring_examples():
+    """The Python blocks of docstrings of `keras_vit.data`, by their place."""
+    for path in sorted((ROOT / "keras_vit" / "data").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+                text = ast.get_docstring(node) or ""
+                for block in re.findall(
+                    r"```python\n(.*?)```", text, re.DOTALL
+                ):
+                    name = getattr(node, "name", "module")
+                    yield pytest.param(block, id=f"{path.stem}.{name}")
+
+
+@pytest.mark.parametrize("block", list(docstring_examples()))
+def test_examples_in_docstrings_run(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "docstring", "exec"), {})
 
 
 def commands():

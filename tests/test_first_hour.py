@@ -206,7 +206,7 @@ def images(folder, *paths):
 FOLDERS = {
     "empty": ((), "has no class sub-folder. Expected FOLDER/train"),
     "no class folders": (("a.png", "b.png"), "has no class sub-folder"),
-    "one class": (("a/1.png", "a/2.png"), "has only one class, 'a'"),
+    "one class": (("a/1.png", "a/2.png"), "only one class, 'a'"),
     "a class too small": (
         ("a/1.png", "a/2.png", "b/1.png"),
         "has 1 images .*needs 2 or more",

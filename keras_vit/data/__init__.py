@@ -3,12 +3,17 @@
 TensorFlow is imported when a pipeline is built, not with this package.
 """
 
-from keras_vit.data._pipeline import bad_label as bad_label
-from keras_vit.data._pipeline import unreadable as unreadable
+from keras_vit.data._pipeline import parse_image_error as parse_image_error
+from keras_vit.data._pipeline import parse_label_error as parse_label_error
+from keras_vit.data.arrays import from_arrays as from_arrays
+from keras_vit.data.csv_files import from_csv as from_csv
 from keras_vit.data.dataset import ImageDataset as ImageDataset
+from keras_vit.data.dataset import PipelineOptions as PipelineOptions
 from keras_vit.data.digits import train_batches as train_batches
+from keras_vit.data.erasing import RandomErasing as RandomErasing
 from keras_vit.data.folders import load_files as load_files
 from keras_vit.data.folders import load_thumbnail as load_thumbnail
+from keras_vit.data.huggingface import from_huggingface as from_huggingface
 from keras_vit.data.loading import load_dataset as load_dataset
 from keras_vit.data.protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.data.randaugment import AUGREG as AUGREG

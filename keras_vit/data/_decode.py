@@ -1,4 +1,4 @@
-"""Encoded images to pixels, with TensorFlow, whatever their format."""
+"""Decode image files with TensorFlow, and sample crop windows."""
 
 import functools
 import math
@@ -7,92 +7,105 @@ import keras
 
 from keras_vit._program import require
 
-# The published random part of an image, in shares of its area and as width
-# by height (the second is tf.image's default).
+# The published random crop: fractions of the image's area, and ratios of width
+# to height (tf.image's default).
 AREA = (0.05, 1.0)
 ASPECT = (0.75, 1.33)
 
 _EXIF, _ORIENTATION = b"Exif\0\0", 0x112
-# In bytes: what is looked at, and how early it begins. In values: how many.
+# Number of bytes of a file that are searched for EXIF data, where they must
+# begin, and the largest number of EXIF entries that are read.
 _EXIF_BYTES, _EXIF_START, _EXIF_ENTRIES = 4096, 64, 64
-# Which orientations are mirrored upside down, and from left to right, after
-# those above 4 have had rows and columns swapped.
+# The EXIF orientations that need a vertical, and a horizontal, flip. For those
+# above 4, rows and columns are swapped before.
 _FLIPPED = (3, 4, 7, 8), (2, 3, 6, 7)
 
 
-@functools.cache  # graphs call it too, and cannot import
-def tensorflow():
-    """Imports TensorFlow, which leaves the GPU to the backend."""
+@functools.cache  # functions that tf.data traces call it, and cannot import
+def import_tensorflow():
+    """Imports TensorFlow. Under another backend it does not use the GPU."""
     tf = require("tensorflow")
     if keras.backend.backend() != "tensorflow":
         try:
             tf.config.set_visible_devices([], "GPU")
         except RuntimeError:
-            pass  # somebody used TensorFlow's devices before us
+            pass  # TensorFlow's devices have been used before
     return tf
 
 
 def decode(encoded, channels):
-    """Decodes a JPEG, PNG, BMP or GIF image.
+    """Decodes a JPEG, PNG, BMP or GIF image, and returns pixels unchanged.
 
-    A JPEG is turned as its EXIF data say. Of 16 bits the upper 8 are kept, of
-    an animation the first picture. Alpha is left out, as if everything were
-    opaque, but what is transparent in a GIF is black. CMYK becomes RGB, and
-    images get the channels that are asked for.
+    A JPEG is rotated and flipped as its EXIF orientation says. Of 16 bits the
+    upper 8 are kept, and of an animation the first frame. Alpha is ignored, but
+    transparent pixels of a GIF are black. CMYK becomes RGB, and images are
+    converted to the given number of channels.
 
     Args:
-        encoded: String tensor.
+        encoded: String tensor; or pixels, a numeric tensor of shape
+            `(height, width, channels)`.
         channels: 1 or 3.
 
     Returns:
-        A uint8 tensor of shape `(height, width, channels)`.
+        A uint8 tensor of shape `(height, width, channels)`, or the pixels.
     """
-    tf = tensorflow()
+    tf = import_tensorflow()
+    encoded = tf.convert_to_tensor(encoded)
+    if encoded.dtype != tf.string:
+        return encoded
     return tf.cond(
         tf.io.is_jpeg(encoded),
-        lambda: upright(
-            _of_jpeg(tf.io.decode_jpeg, encoded, channels), orientation(encoded)
+        lambda: apply_exif_orientation(
+            _of_jpeg(tf.io.decode_jpeg, encoded, channels),
+            exif_orientation(encoded),
         ),
         lambda: _decode_other(encoded, channels),
     )
 
 
 def decode_random_area(encoded, channels, seed, window=None):
-    """Decodes a random part, and of a JPEG nothing but this part.
+    """Decodes a random crop. Of a JPEG, only this crop is decoded.
 
     Args:
-        encoded: String tensor.
+        encoded: String tensor, or pixels; see `decode`.
         channels: 1 or 3.
         seed: Two integers.
         window: Function of the image's shape and the seed that returns the
-            part, such as `random_resized_window`; None for `random_window`.
+            top, left, height and width, such as `sample_resized_crop_window`;
+            None for `sample_crop_window`.
     """
-    tf = tensorflow()
-    window_of = window or random_window
+    tf = import_tensorflow()
+    encoded = tf.convert_to_tensor(encoded)
+    window_of = window or sample_crop_window
 
     def of_jpeg():
         window = window_of(tf.io.extract_jpeg_shape(encoded), seed)
         crop = functools.partial(tf.io.decode_and_crop_jpeg, crop_window=window)
         part = _of_jpeg(crop, encoded, channels)
-        return upright(part, orientation(encoded))
+        return apply_exif_orientation(part, exif_orientation(encoded))
 
-    def of_other():
-        pixels = _decode_other(encoded, channels)
+    def crop_pixels(pixels):
         top, left, height, width = tf.unstack(window_of(tf.shape(pixels), seed))
         return pixels[top : top + height, left : left + width]
 
-    return tf.cond(tf.io.is_jpeg(encoded), of_jpeg, of_other)
+    if encoded.dtype != tf.string:
+        return crop_pixels(encoded)
+    return tf.cond(
+        tf.io.is_jpeg(encoded),
+        of_jpeg,
+        lambda: crop_pixels(_decode_other(encoded, channels)),
+    )
 
 
-def orientation(encoded):
-    """Returns EXIF's orientation of a JPEG: 1 to 8, where 1 is upright.
+def exif_orientation(encoded):
+    """Returns the EXIF orientation of a JPEG: 1 to 8, where 1 is upright.
 
-    Cameras write it among the first values of the first segments.
+    Only the first bytes are searched, where cameras write it.
     """
-    tf = tensorflow()
+    tf = import_tensorflow()
     content = tf.strings.substr(encoded, 0, _EXIF_BYTES)
     data = tf.cast(tf.io.decode_raw(content, tf.uint8), tf.int32)
-    # So that what the file says of places is never outside.
+    # Padded, so that offsets read from the file are never out of bounds.
     data = tf.pad(data, [[0, 2 * _EXIF_BYTES - tf.size(data)]])
     starts = tf.reduce_all(
         [data[i : _EXIF_START + i] == byte for i, byte in enumerate(_EXIF)], 0
@@ -100,7 +113,7 @@ def orientation(encoded):
 
     def read():
         tiff = data[tf.argmax(starts) + len(_EXIF) :]
-        # The order of bytes: "MM" or "II".
+        # The byte order: big endian is "MM", little endian "II".
         is_big = tiff[0] == ord("M")
         order = tf.where(is_big, (256, 1), (1, 256))
         place = tf.where(is_big, tiff[6:8], tiff[4:6]) * order
@@ -116,28 +129,31 @@ def orientation(encoded):
     return tf.cond(tf.reduce_any(starts), read, lambda: 1)
 
 
-def upright(pixels, how):
-    """Turns an image as its orientation says."""
-    tf = tensorflow()
+def apply_exif_orientation(pixels, orientation):
+    """Rotates and flips an image as its EXIF orientation says."""
+    tf = import_tensorflow()
 
     def turned():
         x = tf.cond(
-            how > 4, lambda: tf.transpose(pixels, (1, 0, 2)), lambda: pixels
+            orientation > 4,
+            lambda: tf.transpose(pixels, (1, 0, 2)),
+            lambda: pixels,
         )
-        flip = [tf.reduce_any(how == each) for each in _FLIPPED]
+        flip = [tf.reduce_any(orientation == each) for each in _FLIPPED]
         axes = tf.where(flip)
         return tf.reverse(x, tf.cast(axes[:, 0], tf.int32))
 
     shape = pixels.shape
     return tf.ensure_shape(
-        tf.cond(how == 1, lambda: pixels, turned), (None, None, shape[-1])
+        tf.cond(orientation == 1, lambda: pixels, turned),
+        (None, None, shape[-1]),
     )
 
 
-def random_window(shape, seed):
-    """Returns the top, left, height and width of a random part."""
-    tf = tensorflow()
-    # The channels are no part of the question, and may be none for CMYK.
+def sample_crop_window(shape, seed):
+    """Returns the top, left, height and width of a random crop."""
+    tf = import_tensorflow()
+    # The number of channels has no influence, and may be missing for CMYK.
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.concat([shape[:2], [3]], 0),
         tf.zeros((1, 0, 4)),
@@ -150,11 +166,11 @@ def random_window(shape, seed):
     return tf.concat([begin[:2], size[:2]], 0)
 
 
-def random_resized_window(shape, seed, scale):
-    """Samples a part as torchvision's `RandomResizedCrop` does.
+def sample_resized_crop_window(shape, seed, scale):
+    """Samples a crop as torchvision's `RandomResizedCrop` does.
 
-    Ten tries sample the area uniformly and the aspect ratio log-uniformly
-    from 3/4 to 4/3. If no part fits the image, it is the largest one in its
+    Ten attempts sample the area uniformly and the aspect ratio log-uniformly
+    from 3/4 to 4/3. If no crop fits the image, it is the largest one at its
     centre whose aspect ratio is in this range.
 
     Args:
@@ -165,7 +181,7 @@ def random_resized_window(shape, seed, scale):
     Returns:
         Integers: the top, left, height and width.
     """
-    tf = tensorflow()
+    tf = import_tensorflow()
     sides = tf.cast(shape[:2], tf.float32)
     low, high = 3 / 4, 4 / 3
     first, second = tf.unstack(
@@ -188,17 +204,17 @@ def random_resized_window(shape, seed, scale):
         ]
     )
     part = tf.where(found, parts[tf.argmax(tf.cast(fits, tf.int32))], centre)
-    room = sides - part
-    at = tf.random.stateless_uniform((2,), second) * (room + 1)
-    at = tf.where(found, tf.minimum(tf.floor(at), room), room // 2)
+    free = sides - part
+    at = tf.random.stateless_uniform((2,), second) * (free + 1)
+    at = tf.where(found, tf.minimum(tf.floor(at), free), free // 2)
     return tf.cast(tf.concat([at, part], 0), tf.int32)
 
 
 def _of_jpeg(read, encoded, channels):
-    tf = tensorflow()
+    tf = import_tensorflow()
     if channels != 1:
         return read(encoded, channels=channels)
-    # TensorFlow makes no grey of CMYK.
+    # TensorFlow cannot convert CMYK to grey.
     found = tf.io.extract_jpeg_shape(encoded)[2]
     return tf.cond(
         (found == 1) | (found == 3),
@@ -208,7 +224,7 @@ def _of_jpeg(read, encoded, channels):
 
 
 def _decode_other(encoded, channels):
-    tf = tensorflow()
+    tf = import_tensorflow()
     # TensorFlow refuses to convert some formats: a GIF, a BMP with alpha.
     pixels = tf.io.decode_image(encoded, expand_animations=False)
     colours = tf.shape(pixels)[-1] >= 3

@@ -1,30 +1,30 @@
-"""What the first and the last bytes of an image file tell, in plain Python."""
+"""Checks of the header and the trailer of image files, in plain Python."""
 
 import os
 
-_STARTS = {
+_MAGIC_BYTES = {
     b"\xff\xd8\xff": "JPEG",
     b"\x89PNG": "PNG",
     b"BM": "BMP",
     b"GIF8": "GIF",
 }
-# A PNG of 200 kB can hold 20000 x 20000 pixels; here an image and a copy of it
-# are 800 MB.
-_MOST_PIXELS = 2**27
-# Resized to a small side of 256, more would be gigabytes.
-_LONGEST = 100
+# A PNG of 200 kB can hold 20000 x 20000 pixels. An image of this number of
+# pixels and a copy of it take 800 MB.
+_MAX_PIXELS = 2**27
+# Resized so that its shorter side is 256, a longer image would take gigabytes.
+_MAX_ASPECT_RATIO = 100
 _BMP_MASKS = (0xFF0000, 0xFF00, 0xFF)
-# Start of frame: markers that tell a JPEG's size.
-_FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+# Start of frame: the markers of a JPEG that are followed by its size.
+_SOF_MARKERS = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-def fault_of_ends(path):
-    """Looks at both ends of an image file; nothing is decoded.
+def check_header_and_trailer(path):
+    """Checks both ends of an image file without decoding it.
 
     Returns:
-        What is wrong with it, as text, or None; and whether its end is the end
-        of an image. Where it is not, decoding alone can tell: cameras write
-        more after it.
+        The defect as text, or None; and whether the file ends with the trailer
+        of its format. A file without it may be valid, as cameras append data:
+        only decoding shows it.
     """
     try:
         with open(path, "rb") as file:
@@ -32,22 +32,23 @@ def fault_of_ends(path):
             if not start:
                 return "is empty.", False
             kind = next(
-                (k for s, k in _STARTS.items() if start[: len(s)] == s), None
+                (k for s, k in _MAGIC_BYTES.items() if start[: len(s)] == s),
+                None,
             )
             if kind is None:
                 return (
                     "is not a JPEG, PNG, BMP or GIF image, whatever its name "
                     "says."
                 ), False
-            if kind == "BMP" and (fault := _fault_of_bmp(start)):
-                return fault, False
+            if kind == "BMP" and (defect := _bmp_defect(start)):
+                return defect, False
             size = _size(file, kind, start)
-            return _fault_of_size(size), bool(size) and _has_end(file, kind)
+            return _size_defect(size), bool(size) and _has_trailer(file, kind)
     except OSError as error:
         return f"cannot be read: {error.strerror}.", False
 
 
-def _fault_of_bmp(start):
+def _bmp_defect(start):
     if _number(start, 14, 4) < 40:
         return "is a BMP of OS/2, which cannot be read."
     bits, compression = _number(start, 28, 2), _number(start, 30, 4)
@@ -60,18 +61,19 @@ def _fault_of_bmp(start):
     return None
 
 
-def _fault_of_size(size):
+def _size_defect(size):
     if size is None:
         return None
     height, width = size
-    if height * width >= _MOST_PIXELS:
+    if height * width >= _MAX_PIXELS:
         return (
             f"is {height} x {width} pixels, and below "
-            f"{_MOST_PIXELS // 10**6} million can be read."
+            f"{_MAX_PIXELS // 10**6} million can be read."
         )
-    if max(size) > _LONGEST * min(size):
+    if max(size) > _MAX_ASPECT_RATIO * min(size):
         return (
-            f"is {height} x {width} pixels: one side may be {_LONGEST} times "
+            f"is {height} x {width} pixels: one side may be "
+            f"{_MAX_ASPECT_RATIO} times "
             "the other."
         )
     return None
@@ -101,7 +103,7 @@ def _size_of_jpeg(file):
     while len(head := file.read(4)) == 4 and head[0] == 0xFF:
         if head[1] == 0xFF:  # padding
             file.seek(-3, os.SEEK_CUR)
-        elif head[1] in _FRAMES:
+        elif head[1] in _SOF_MARKERS:
             frame = file.read(5)
             size = int.from_bytes(frame[1:3]), int.from_bytes(frame[3:5])
             return size if min(size) else None
@@ -110,7 +112,7 @@ def _size_of_jpeg(file):
     return None
 
 
-def _has_end(file, kind):
+def _has_trailer(file, kind):
     size = file.seek(0, os.SEEK_END)
     if kind == "BMP":
         file.seek(2)

@@ -1,4 +1,4 @@
-"""tf.data batches of encoded images, for any backend."""
+"""Batches of encoded images by tf.data, for any backend."""
 
 import dataclasses
 import os
@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_vit.data import mixing
-from keras_vit.data._decode import tensorflow
-from keras_vit.data.dataset import own_part
+from keras_vit.data._decode import import_tensorflow
+from keras_vit.data.dataset import local_evaluation_rows
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.randaugment import AUGREG
 from keras_vit.data.randaugment import rand_augment
@@ -25,148 +25,206 @@ BAD_LABEL = "A label is out of range:"
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """Where encoded images come from.
+class ImageSource:
+    """Encoded images and their labels, as streams of single images.
 
-    Its first two functions return a `tf.data.Dataset` of `(position, name,
-    content, label)`: an int64, two strings and an int32.
+    A stream is a `tf.data.Dataset` of `(position, name, content, label)`. The
+    position is an int64, the name a string, the content any tensor that `read`
+    takes, and the label an int32, or a row of float32 zeros and ones if the
+    data set is multi-label.
+
+    Attributes:
+        train_stream: Function of `PipelineOptions` that returns the endless
+            stream of this process's training images from batch `start` on.
+            The position of an image is its number in the batches of all
+            processes, counted from batch 0.
+        evaluation_stream: Function of a split ("train", "dev" or "test") and a
+            range. It returns the stream of these images of the split, each
+            once and in order.
+        read: Function of a content that returns the encoded image or its
+            pixels.
+        label: Function of the label of an image that is evaluated on. It
+            returns the label and a weight of 0 or 1.
     """
 
-    # (rules) -> the training images of this host from batch `rules.start` on,
-    # forever. `position` counts the images of all hosts since the first batch.
-    endless: Callable
-    # ("dev" or "test", range) -> images of this part, in order, once.
-    once: Callable
-    read: Callable  # content -> encoded image
-    # label -> label, weight of 0 or 1
+    train_stream: Callable
+    evaluation_stream: Callable
+    read: Callable
     label: Callable = lambda label: (label, 1.0)
 
-    def train(self, data, rules):
-        return train_batches(data, rules)
+    def train(self, data, options):
+        return train_batches(data, options)
 
-    def ordered(self, data, part, total, rules):
-        return ordered_batches(data, part, total, rules)
+    def evaluation_batches(self, data, split, total, options):
+        return evaluation_batches(data, split, total, options)
 
-    def names(self, part, total):
-        images = self.once(part, range(total))
+    def image_names(self, split, total):
+        images = self.evaluation_stream(split, range(total))
         return [os.fsdecode(name) for _, name, *_ in images.as_numpy_iterator()]
 
 
-def train_batches(data, rules):
-    """Returns endless batches `(images, labels)` of a `ImageDataset`.
+def listed_source(names, labels, splits, read, contents=None):
+    """Returns the `ImageSource` of images whose names and labels are in a list.
 
     Args:
-        data: `ImageDataset` whose `source` is a `Source`.
-        rules: `Batches`.
+        names: List of strings or bytes, one for each image.
+        labels: Integer array of shape `(count,)`, or float array of shape
+            `(count, classes)`.
+        splits: Dict of "train", "dev" and "test" to arrays of indices.
+        read: Function of an image's content, a tensor, that returns the
+            encoded image or its pixels.
+        contents: Array of the images' contents. None for their names.
     """
-    tf = tensorflow()
-    size, channels = rules.image_size, data.channels
-    cut = PROTOCOLS[rules.protocol].for_training(data.image_size)(
+    names = np.array([os.fsencode(name) for name in names], object)
+    is_multi_label = labels.ndim == 2
+    labels = labels.astype("float32" if is_multi_label else "int32")
+
+    def columns(index):
+        tf = import_tensorflow()
+        # The type of an empty list cannot be inferred.
+        column = tf.constant(names[index].tolist(), tf.string)
+        content = column if contents is None else tf.constant(contents[index])
+        return column, content, tf.constant(labels[index])
+
+    def train_stream(options):
+        table = columns(splits["train"])
+
+        def look_up(position, row):
+            return position, *(column[row] for column in table)
+
+        return shuffled_indices(len(splits["train"]), options).map(look_up)
+
+    def evaluation_stream(split, rows):
+        tf = import_tensorflow()
+        table = columns(splits[split][rows.start : rows.stop])
+        positions = np.arange(len(rows))
+        return tf.data.Dataset.from_tensor_slices((positions, *table))
+
+    return ImageSource(train_stream, evaluation_stream, read)
+
+
+def train_batches(data, options):
+    """Returns endless batches `(images, labels)` of an `ImageDataset`.
+
+    Args:
+        data: `ImageDataset` whose `source` is an `ImageSource`.
+        options: `PipelineOptions`.
+    """
+    tf = import_tensorflow()
+    size, channels = options.image_size, data.channels
+    cut = PROTOCOLS[options.protocol].for_training(data.image_size)(
         size, channels
     )
     augment = None
-    if AUGREG[rules.augment][0]:
+    if AUGREG[options.augment][0]:
         if channels != 3:
             raise ValueError(
-                f"--augment {rules.augment} is for images of 3 channels. "
+                f"--augment {options.augment} is for images of 3 channels. "
                 f"{data.name!r} has {channels}: use --augment none."
             )
-        augment = rand_augment(rules.augment, size)
+        augment = rand_augment(options.augment, size)
 
     def prepare(position, name, content, label):
-        seed = tf.stack([tf.constant(rules.seed, tf.int64), position])
+        seed = tf.stack([tf.constant(options.seed, tf.int64), position])
         seeds = tf.random.experimental.stateless_split(seed, 3)
         image = cut(data.source.read(content), seeds[0])
-        if rules.flip:
+        if options.flip:
             image = tf.image.stateless_random_flip_left_right(image, seeds[1])
         if augment:
-            # big_vision's protocols give integers. Others, for which no
-            # RandAugment is published, are rounded.
+            # big_vision's protocols return integers. The results of others, for
+            # which no RandAugment is published, are rounded.
             image = tf.cast(tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8)
             image = tf.cast(augment(image, seeds[2]), tf.float32)
-        return finish(image, label, data, rules)
+        image, label = normalise_and_encode(image, label, data, options)
+        if options.erase.probability:
+            fold_in = tf.random.experimental.stateless_fold_in
+            image = options.erase(image, fold_in(seed, 3))
+        return image, label
 
-    images = named_errors(data.source.endless(rules), prepare)
-    if not rules.mixed:
-        batches = images.batch(rules.micro_batch_size, drop_remainder=True)
+    images = map_with_named_errors(data.source.train_stream(options), prepare)
+    if not options.uses_mixing:
+        batches = images.batch(options.micro_batch_size, drop_remainder=True)
     else:
-        batches = images.batch(len(rules.own), drop_remainder=True)
-        numbers = tf.data.Dataset.range(rules.start, FOREVER)
+        batches = images.batch(len(options.local_rows), drop_remainder=True)
+        numbers = tf.data.Dataset.range(options.start, FOREVER)
         batches = tf.data.Dataset.zip(numbers, batches).map(
-            lambda number, batch: mixed(number, *batch, rules)
+            lambda number, batch: apply_mixing(number, *batch, options)
         )
-        if rules.micro_batches > 1:
+        if options.micro_batches > 1:
             batches = batches.map(
-                lambda *batch: tuple(in_micro_batches(x, rules) for x in batch)
+                lambda *batch: tuple(
+                    in_micro_batches(x, options) for x in batch
+                )
             ).unbatch()
     return without_autotune(batches.prefetch(2))
 
 
-def in_micro_batches(x, rules):
-    tf = tensorflow()
-    shape = (rules.micro_batches, rules.micro_batch_size, *x.shape[1:])
+def in_micro_batches(x, options):
+    tf = import_tensorflow()
+    shape = (options.micro_batches, options.micro_batch_size, *x.shape[1:])
     return tf.reshape(x, shape)
 
 
-def ordered_batches(data, part, total, rules):
+def evaluation_batches(data, split, total, options):
     """Returns batches `(images, labels, weights)`, every image once.
 
-    All batches are full, with padding; see `own_part`.
+    All batches are full, with padding; see `local_evaluation_rows`.
 
     Args:
-        data: `ImageDataset` whose `source` is a `Source`.
-        part: "dev" or "test".
-        total: Integer. Number of images in it.
-        rules: `Batches`.
+        data: `ImageDataset` whose `source` is an `ImageSource`.
+        split: "train", "dev" or "test".
+        total: Integer. Number of images in the split.
+        options: `PipelineOptions`.
     """
-    tf = tensorflow()
-    cut = PROTOCOLS[rules.protocol].test(rules.image_size, data.channels)
+    tf = import_tensorflow()
+    cut = PROTOCOLS[options.protocol].test(options.image_size, data.channels)
 
-    own, count, weight = own_part(total, rules)
+    rows, count, weight = local_evaluation_rows(total, options)
 
     def prepare(position, name, content, label):
-        label, counts = data.source.label(label)
+        label, label_weight = data.source.label(label)
         image = cut(data.source.read(content), tf.zeros(2, tf.int64))
-        image, label = finish(image, label, data, rules)
-        return image, label, weight * counts
+        image, label = normalise_and_encode(image, label, data, options)
+        return image, label, weight * label_weight
 
-    images = named_errors(data.source.once(part, own), prepare)
-    nothing = tf.nest.map_structure(
+    images = map_with_named_errors(
+        data.source.evaluation_stream(split, rows), prepare
+    )
+    zeros = tf.nest.map_structure(
         lambda spec: tf.zeros(spec.shape, spec.dtype), images.element_spec
     )
-    padding = tf.data.Dataset.from_tensors(nothing).repeat()
-    images = images.concatenate(padding).take(count * len(rules.own))
-    batches = images.batch(len(rules.own), drop_remainder=True)
+    padding = tf.data.Dataset.from_tensors(zeros).repeat()
+    images = images.concatenate(padding).take(count * len(options.local_rows))
+    batches = images.batch(len(options.local_rows), drop_remainder=True)
     batches = batches.apply(tf.data.experimental.assert_cardinality(count))
     return without_autotune(batches.prefetch(2))
 
 
-def finish(image, label, data, rules):
-    """Scales pixels in [0, 255], and makes the label what is asked for."""
-    tf = tensorflow()
-    size = rules.image_size
-    image = tf.ensure_shape(image, (size, size, data.channels))
-    image = preprocess_input(tf.clip_by_value(image, 0, 255), mode=rules.mode)
-    if (rules.one_hot or rules.mixed) and label.shape.rank == 0:
+def normalise_and_encode(image, label, data, options):
+    """Normalises pixels in [0, 255], and makes the label one-hot if needed."""
+    tf = import_tensorflow()
+    image = tf.ensure_shape(image, (*options.image_size, data.channels))
+    image = preprocess_input(tf.clip_by_value(image, 0, 255), mode=options.mode)
+    if (options.one_hot or options.uses_mixing) and label.shape.rank == 0:
         label = tf.one_hot(label, len(data.class_names))
     return image, label
 
 
-def named_errors(examples, prepare):
-    """Maps `prepare`, and names the image where it fails.
+def map_with_named_errors(examples, prepare):
+    """Maps `prepare` over images. An error contains the image's name.
 
-    An error in a tf.data graph does not say which element it met, and cannot
-    be caught but as the end of a dataset. So every image is a dataset of one,
-    and where that comes out empty the next one raises. It costs about a tenth
-    of a millisecond an image.
+    An error in a tf.data graph does not name the element that caused it, and
+    can only be ignored, which leaves the element out. Therefore each image is a
+    data set of one element, and if this is empty after ignoring errors, another
+    data set raises an error with the name. This costs about 0.1 ms an image.
     """
-    tf = tensorflow()
+    tf = import_tensorflow()
 
     def one(*example):
         whole = tf.data.Dataset.from_tensors(example).map(prepare)
 
-        def complain(name):
-            # An error that is no text is lost on its way to Python.
+        def fail(name):
+            # An error message that is not UTF-8 does not reach Python.
             name = tf.strings.unicode_transcode(name, "UTF-8", "UTF-8")
             is_wrong = tf.debugging.Assert(
                 tf.strings.length(name) < 0,
@@ -178,7 +236,7 @@ def named_errors(examples, prepare):
                     whole.element_spec,
                 )
 
-        wrong = tf.data.Dataset.from_tensors(example[1]).map(complain)
+        wrong = tf.data.Dataset.from_tensors(example[1]).map(fail)
         return whole.ignore_errors().concatenate(wrong).take(1)
 
     workers = max(4, os.cpu_count() or 1)
@@ -190,8 +248,12 @@ def named_errors(examples, prepare):
     )
 
 
-def unreadable(error):
-    """Returns the name of the image that an error is about, or None."""
+def parse_image_error(error):
+    """Returns the name of the image that caused an error, or None.
+
+    Args:
+        error: Exception, raised when batches of an `ImageDataset` are read.
+    """
     found = re.search(
         re.escape(UNREADABLE) + r"\] \[(.*)\]$", str(error), re.MULTILINE
     )
@@ -202,11 +264,11 @@ def unreadable(error):
 
 
 def check_label(label, num_classes, dataset, split):
-    """Casts labels to int32, in a function that `tf.data` maps; a label out
-    of range is an error at its element.
+    """Casts labels to int32, in a function that `tf.data` maps.
 
-    Some sets have images without labels, which are stored as -1. A metric of
-    them would be meaningless: no class is the right one.
+    A label out of range is an error when its image is read. Some data sets have
+    images without labels, which are stored as -1: their metrics would be
+    meaningless.
 
     Args:
         label: Integer tensor of any shape: one class, or several.
@@ -214,7 +276,7 @@ def check_label(label, num_classes, dataset, split):
         dataset: String. Name of the data set, for the message.
         split: String. Name of its split.
     """
-    tf = tensorflow()
+    tf = import_tensorflow()
     message = (
         # TensorFlow would put backslashes before quotation marks.
         f"{BAD_LABEL} the split {split} of {dataset} must have labels from "
@@ -228,50 +290,55 @@ def check_label(label, num_classes, dataset, split):
         return tf.cast(label, tf.int32)
 
 
-def bad_label(error):
-    """Returns the message of `check_label` in an error, or None."""
+def parse_label_error(error):
+    """Returns the message of `check_label` in an error, or None.
+
+    Args:
+        error: Exception, raised when batches of an `ImageDataset` are read.
+    """
     found = re.search(
         rf"({re.escape(BAD_LABEL)}.*)\] \[(.*)\]$", str(error), re.MULTILINE
     )
     return found and f"{found[1]} {found[2]}"
 
 
-def mixed(number, images, labels, rules):
-    """Mixup or cutmix of batch `number`."""
-    tf = tensorflow()
+def apply_mixing(number, images, labels, options):
+    """Applies mixup or cutmix to batch `number`."""
+    tf = import_tensorflow()
     names = ("mixup", "cutmix", "which", "top", "left")
 
-    def draws(name, p):
-        # Images have positions 0 and up as their seeds.
-        seed = tf.stack([tf.constant(rules.seed, tf.int64), -1 - number])
+    def sample(name, p):
+        # Negative, because the seeds of images are their positions from 0 on.
+        seed = tf.stack([tf.constant(options.seed, tf.int64), -1 - number])
         seeds = tf.random.experimental.stateless_split(seed, 2 * len(names))
         first = seeds[names.index(name)]
         second = seeds[names.index(name) + len(names)]
         if p is None:
             return tf.random.stateless_uniform((), first)
-        # Beta(p, p) is the share of one of two Gammas. With a small p both
-        # may be 0 in float32.
+        # A Gamma variable divided by the sum of two has distribution
+        # Beta(p, p). With a small p both may be 0 in float32.
         one, other = (
             tf.random.stateless_gamma((), seed, p, dtype=tf.float64)
             for seed in (first, second)
         )
         return tf.cast(tf.math.divide_no_nan(one, one + other), tf.float32)
 
-    return mixing.mix(tf, images, labels, rules, draws)
+    return mixing.mix(tf, images, labels, options, sample)
 
 
-def shuffled(count, rules):
-    """Endless permutations of `range(count)`, from batch `rules.start` on.
+def shuffled_indices(count, options):
+    """Returns endless permutations of `range(count)`, one after another.
 
     Returns:
-        A dataset of `(position, index)`, of this host's rows of each batch.
+        A `tf.data.Dataset` of `(position, index)`: this process's rows of each
+        batch from `options.start` on.
     """
-    tf = tensorflow()
-    first = rules.start * rules.batch_size
+    tf = import_tensorflow()
+    first = options.start * options.batch_size
     epoch, done = divmod(first, count)
 
     def one_pass(number):
-        seed = tf.stack([tf.constant(rules.seed, tf.int64), number])
+        seed = tf.stack([tf.constant(options.seed, tf.int64), number])
         order = tf.random.experimental.stateless_shuffle(
             tf.range(count, dtype=tf.int64), seed
         )
@@ -279,16 +346,18 @@ def shuffled(count, rules):
         return tf.data.Dataset.from_tensor_slices(rest)
 
     passes = tf.data.Dataset.range(epoch, FOREVER).flat_map(one_pass)
-    return own_rows(passes.enumerate(first), rules)
+    return keep_local_rows(passes.enumerate(first), options)
 
 
-def own_rows(images, rules):
-    """Leaves out the rows of other hosts, before anything is decoded."""
-    if rules.shard[1] == 1:
+def keep_local_rows(images, options):
+    """Leaves out the rows of other processes, before anything is decoded."""
+    if options.shard[1] == 1:
         return images
 
-    def own(position, *example):
-        row = position % rules.batch_size
-        return (row >= rules.own.start) & (row < rules.own.stop)
+    def is_local(position, *example):
+        row = position % options.batch_size
+        return (row >= options.local_rows.start) & (
+            row < options.local_rows.stop
+        )
 
-    return images.filter(own)
+    return images.filter(is_local)

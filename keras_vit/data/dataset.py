@@ -5,31 +5,35 @@ import difflib
 import pathlib
 from typing import Any
 
+from keras_vit.data.erasing import RandomErasing
 from keras_vit.data.protocols import PROTOCOLS
+from keras_vit.data.protocols import height_and_width
 from keras_vit.data.randaugment import AUGREG
 
 MODES = ("tf", "torch")
 
 
 @dataclasses.dataclass(frozen=True)
-class Batches:
+class PipelineOptions:
     """Options of the batches of an `ImageDataset`, checked in one place."""
 
-    image_size: int
+    image_size: int | tuple  # becomes (height, width)
     batch_size: int
     protocol: str = "simple"
     mode: str = "tf"
     one_hot: bool = False
     shard: tuple = (0, 1)
-    # For training alone.
+    # The others are for training only.
     seed: int = 0
     augment: str = "none"
     mixup: float = 0.0
     cutmix: float = 0.0
+    erase: float | RandomErasing = 0.0
     flip: bool = True
     start: int = 0
-    # In how many micro-batches each batch comes. Images, augmentation and
-    # mixing are those of the whole batch, which `start` counts.
+    # Number of micro-batches that each batch is split into. Images,
+    # augmentation and mixing are those of the whole batch, and `start` counts
+    # whole batches.
     micro_batches: int = 1
 
     def __post_init__(self):
@@ -42,7 +46,16 @@ class Batches:
                 raise ValueError(
                     f"--{name} must be 0 (none) to 1. Received: {value}"
                 )
-        for name, least in (("image_size", 1), ("batch_size", 1), ("start", 0)):
+        if isinstance(self.erase, int | float):
+            object.__setattr__(self, "erase", RandomErasing(self.erase))
+        if not isinstance(self.erase, RandomErasing):
+            raise ValueError(
+                "`erase` must be a probability or a `RandomErasing`. Received: "
+                f"{self.erase!r}"
+            )
+        size = height_and_width(self.image_size)
+        object.__setattr__(self, "image_size", size)
+        for name, least in (("batch_size", 1), ("start", 0)):
             if getattr(self, name) < least:
                 raise ValueError(
                     f"`{name}` must be {least} or more. Received: "
@@ -56,50 +69,56 @@ class Batches:
             )
         if self.batch_size % count:
             raise ValueError(
-                f"A batch of {self.batch_size} images, that of all hosts "
-                f"together, cannot be shared by {count} hosts. Use a multiple "
-                f"of {count}."
+                "`batch_size`, the images of all processes together, must be a "
+                f"multiple of the {count} processes. Received: "
+                f"{self.batch_size}"
             )
-        if self.micro_batches < 1 or len(self.own) % self.micro_batches:
+        if self.micro_batches < 1 or len(self.local_rows) % self.micro_batches:
             raise ValueError(
-                f"{len(self.own)} images of a batch on each host cannot be "
-                "split into micro-batches of the same size. Use a divisor. "
-                f"Received: micro_batches={self.micro_batches}"
+                "`micro_batches` must divide the images of a batch in each "
+                f"process, {len(self.local_rows)}. Received: "
+                f"{self.micro_batches}"
             )
 
     @property
     def micro_batch_size(self):
-        """The rows of a micro-batch that are this host's."""
-        return len(self.own) // self.micro_batches
+        """The number of images in a micro-batch of this process."""
+        return len(self.local_rows) // self.micro_batches
 
     @property
-    def own(self):
-        """The rows of the whole batch that are this host's, as a range."""
+    def local_rows(self):
+        """The rows of the whole batch that this process gets, as a range."""
         index, count = self.shard
         rows = self.batch_size // count
         return range(index * rows, (index + 1) * rows)
 
     @property
-    def mixed(self):
+    def uses_mixing(self):
+        """Whether images and labels are mixed by mixup or cutmix."""
         return self.mixup > 0 or self.cutmix > 0
 
 
-def own_part(total, rules):
-    """This host's part of a test set, and how many batches every host gives.
+def local_evaluation_rows(total, options):
+    """Returns this process's slice of an evaluation set.
 
-    Hosts give as many batches as each other, as they evaluate in step; the
-    images that some of them lack are padding of weight 0. Keras divides a
-    loss by the number of rows, padding included, so the weights of the images
-    are a little over 1: all weights together have a mean of 1.
+    Every process has the same number of batches, because processes evaluate in
+    step. Missing images are padding of weight 0. Keras divides a loss by the
+    number of rows, padding included, so the weights of images are slightly
+    above 1: the mean of all weights is 1.
+
+    Args:
+        total: Integer. Number of images, of all processes together.
+        options: `PipelineOptions`.
 
     Returns:
-        A range of the images, the number of batches, and an image's weight.
+        The indices of the images, a range; the number of batches of each
+        process; and the weight of an image.
     """
-    index, count = rules.shard
+    index, count = options.shard
     most = -(-total // count)
-    part = range(min(index * most, total), min((index + 1) * most, total))
-    batches = -(-most // len(rules.own))
-    return part, batches, batches * rules.batch_size / total
+    rows = range(min(index * most, total), min((index + 1) * most, total))
+    batches = -(-most // len(options.local_rows))
+    return rows, batches, batches * options.batch_size / total
 
 
 def _raise_unless_in(name, value, known):
@@ -111,93 +130,110 @@ def _raise_unless_in(name, value, known):
 
 @dataclasses.dataclass(frozen=True)
 class ImageDataset:
-    """A dataset that was found and checked, before any image is resized."""
+    """A data set of labelled images: its metadata and its batches.
+
+    `load_dataset`, `from_arrays`, `from_csv` and `from_huggingface` make one.
+    """
 
     name: str
     class_names: tuple
     channels: int
-    image_size: int | None  # None where images differ in size or are no square
-    num_train: int  # without those held out
+    # Height and width; None if the images differ in size or are not square.
+    image_size: int | None
+    num_train: int  # without the images that are held out
     num_test: int
     num_dev: int = 0
-    num_skipped: int = 0  # unreadable files
-    num_unread: int = 0  # files of which only the ends were looked at
-    # What has `train(data, rules)` and `ordered(data, part, total, rules)`.
+    num_skipped: int = 0  # files that cannot be read
+    # Files of which only the header and the trailer were checked.
+    num_unverified: int = 0
+    # Whether an image may have several classes, or none. Its label is then a
+    # row of float32 zeros and ones, one number for each class.
+    multi_label: bool = False
+    # An object with the methods `train(data, options)` and
+    # `evaluation_batches(data, split, total, options)`.
     source: Any = dataclasses.field(default=None, repr=False)
 
     def train(self, *, image_size, batch_size, seed=0, **options):
         """Returns endless batches of augmented training images.
 
-        Batch k follows from `seed`, k and `shard` alone, so that a run which
-        starts again at batch k sees what it would have seen. Every image is
-        used once before any is used again.
+        Batch k depends on `seed`, k and `shard` only, so a run that resumes at
+        batch k gets the same batches as one that was not interrupted. Every
+        image is used once before any image is used again.
 
         Args:
-            image_size: Integer. Height and width.
-            batch_size: Integer. Images in a batch, of all hosts together.
-            seed: Integer. Decides the order and every augmentation.
-            protocol: "simple" (the whole image, moved a little), "vit_jax",
-                "big_vision", "pretrain" or "bit-hyperrule": how the published
-                code cuts.
+            image_size: Integer, the height and width of the batches' images;
+                or `(height, width)`. Published protocols are for squares; see
+                `keras_vit.data.protocols` for other rectangles.
+            batch_size: Integer. Number of images in a batch, of all processes
+                together.
+            seed: Integer. Seed of the order and of every augmentation.
+            protocol: String. How images are cropped and resized: "simple" (the
+                whole image, translated a little), or the name of published
+                code, such as "vit_jax", "big_vision" or "pretrain". See
+                `keras_vit.data.PROTOCOLS`.
             augment: Level of RandAugment in "How to train your ViT?": "none",
                 "light1", "light2", "medium1", "medium2", "strong1" or
-                "strong2". Mixup is not implied.
+                "strong2". It does not include mixup.
             mixup: Float in [0, 1], the p of Beta(p, p); 0 for none.
-            cutmix: The same; with both, each batch gets one of them.
-            flip: Boolean. Whether to mirror half of the images.
-            start: Integer. The first batch to give.
-            micro_batches: Integer. In how many micro-batches each batch
-                comes, for accumulating gradients: the same images and labels,
-                with the augmentation and mixing of the whole batch.
-            shard: `(index, count)` of this host: it gets its rows of each
-                batch. What all hosts get does not depend on `count`, except
-                that partners in mixup and cutmix come from the same host.
+            cutmix: Likewise. With both, each batch gets one of the two.
+            erase: Float in [0, 1]. Probability of random erasing in an image,
+                0.25 in DeiT; or a `RandomErasing` with other arguments.
+            flip: Boolean. Whether to flip half of the images horizontally.
+            start: Integer. Number of the first batch.
+            micro_batches: Integer. Number of micro-batches that each batch is
+                split into, to accumulate gradients. Images, augmentation and
+                mixing are those of the whole batch.
+            shard: `(index, count)` of this process, which gets its rows of each
+                batch. The rows of all processes together do not depend on
+                `count`, except that the partners of mixup and cutmix come
+                from the same process.
             mode: "tf" for values in [-1, 1] or "torch" for ImageNet's mean
                 and standard deviation; see `preprocess_input`.
-            one_hot: Boolean. Labels as floats of shape `(batch, classes)`;
-                always so with mixup or cutmix.
+            one_hot: Boolean. Whether labels are floats of shape
+                `(batch, classes)`. With mixup or cutmix, and for a multi-label
+                data set, they always are.
 
         Returns:
             An iterable of `(images, labels)` for `model.fit`.
 
         Raises:
-            ValueError: if there is no such option, or these do not go with
-                the data.
+            ValueError: if an option is invalid, or the data set does not
+                support it.
         """
-        rules = Batches(image_size, batch_size, seed=seed, **options)
+        options = PipelineOptions(image_size, batch_size, seed=seed, **options)
         if not self.num_train:
             raise ValueError(
-                f"{self.name!r} has no training images: it can only be "
+                f"{self.name!r} has no training images, and can only be "
                 "evaluated on."
             )
-        return self.source.train(self, rules)
+        return self.source.train(self, options)
 
     def test(self, **options):
-        """Returns batches of the test images, each once and in order.
+        """Returns batches of the test images, each image once and in order.
 
-        All batches are full: the last one is filled up with images of weight
-        0, which Keras leaves out of `weighted_metrics`. The weights' mean is
-        1, padding included, so that the loss is right as well.
+        All batches are full. The last one is padded with images of weight 0,
+        which do not count in `weighted_metrics`. The mean of the weights is 1,
+        padding included, so that the loss is right as well.
 
         Args:
             image_size, batch_size, protocol, mode, one_hot: As in `train`.
-            shard: `(index, count)` of this host, which gets one of `count`
-                successive parts of the images. Every host gives the same
+            shard: `(index, count)` of this process, which gets one of `count`
+                successive slices of the images. Every process gets the same
                 number of batches.
 
         Returns:
             An iterable of `(images, labels, weights)` for `model.evaluate`.
         """
-        return self._ordered("test", self.num_test, **options)
+        return self._evaluation_batches("test", **options)
 
     def dev(self, **options):
-        """Like `test`, with the training images that were held out."""
+        """Like `test`, with the training images that are held out."""
         if not self.num_dev:
             raise ValueError(
                 f"Nothing of {self.name!r} was held out: give load_dataset a "
                 "`holdout`."
             )
-        return self._ordered("dev", self.num_dev, **options)
+        return self._evaluation_batches("dev", **options)
 
     @property
     def evaluation_split(self):
@@ -211,31 +247,27 @@ class ImageDataset:
 
     def evaluation(self, **options):
         """Like `test`, with the images of `evaluation_split`."""
-        return self._ordered(
-            self.evaluation_split, self.num_evaluation, **options
-        )
+        return self._evaluation_batches(self.evaluation_split, **options)
 
-    def once(self, part, **options):
+    def batches(self, split, **options):
         """Like `test`, with the images of "train", "dev" or "test"."""
-        total = getattr(self, f"num_{part}")
-        if not total:
-            raise ValueError(f"{self.name!r} has no {part} images.")
-        return self._ordered(part, total, **options)
+        if not getattr(self, f"num_{split}"):
+            raise ValueError(f"{self.name!r} has no {split} images.")
+        return self._evaluation_batches(split, **options)
 
-    def names(self, part):
-        """Returns the names of the images that `once` gives, in order.
+    def image_names(self, split):
+        """Returns the names of the images of `batches(split)`, in order.
 
         Raises:
-            ValueError: if they have none.
+            ValueError: if the images have no names.
         """
-        if not hasattr(self.source, "names"):
+        if not hasattr(self.source, "image_names"):
             raise ValueError(f"The images of {self.name!r} have no names.")
-        return self.source.names(part, getattr(self, f"num_{part}"))
+        return self.source.image_names(split, getattr(self, f"num_{split}"))
 
-    def _ordered(
+    def _evaluation_batches(
         self,
-        part,
-        total,
+        split,
         *,
         image_size,
         batch_size,
@@ -244,11 +276,14 @@ class ImageDataset:
         one_hot=False,
         shard=(0, 1),
     ):
-        rules = Batches(image_size, batch_size, protocol, mode, one_hot, shard)
-        return self.source.ordered(self, part, total, rules)
+        options = PipelineOptions(
+            image_size, batch_size, protocol, mode, one_hot, shard
+        )
+        total = getattr(self, f"num_{split}")
+        return self.source.evaluation_batches(self, split, total, options)
 
-    def facts(self):
-        """Returns what can be written down."""
+    def metadata(self):
+        """Returns a dict of the fields that can be written as JSON."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -256,8 +291,8 @@ class ImageDataset:
         }
 
 
-def not_found(name, known=()):
-    """The error for a name that is neither a folder nor in TFDS."""
+def unknown_dataset_error(name, known=()):
+    """Returns the error for a name that is no folder or file, nor in TFDS."""
     if name.split(":")[0] == "imagenet21k":
         return ValueError(
             "ImageNet-21k is not in TFDS: give a folder of it, "
@@ -266,14 +301,17 @@ def not_found(name, known=()):
             "that TFDS_DATA_DIR names."
         )
     path = pathlib.Path(name).expanduser()
-    beside = []
+    nearby = []
     if path.parent.is_dir():
-        folders = [p for p in path.parent.iterdir() if p.is_dir()]
-        beside = [str(path.parent / p.name) for p in folders]
-    close = difflib.get_close_matches(name, ["digits", *known, *beside])
+        nearby = [
+            str(path.parent / p.name)
+            for p in path.parent.iterdir()
+            if p.is_dir() or p.suffix.lower() == ".csv"
+        ]
+    close = difflib.get_close_matches(name, ["digits", *known, *nearby])
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     return ValueError(
-        f"There is no folder {name!r}, and TFDS has no dataset of that "
-        f"name.{hint} --dataset takes 'digits', a name in TFDS such as "
-        "'cifar10', or a folder."
+        f"There is no folder or file {name!r}, and TFDS has no dataset of "
+        f"that name.{hint} --dataset takes 'digits', a name in TFDS such as "
+        "'cifar10', a folder, or a CSV file of paths and labels."
     )

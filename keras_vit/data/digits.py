@@ -1,4 +1,4 @@
-"""Digits, in NumPy alone: no backend has to bring TensorFlow along."""
+"""Handwritten digits, in NumPy: they do not need TensorFlow."""
 
 import dataclasses
 
@@ -8,16 +8,17 @@ import numpy as np
 from keras_vit._program import require
 from keras_vit.data import mixing
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.dataset import own_part
-from keras_vit.data.splits import hold_out
-from keras_vit.data.splits import split
+from keras_vit.data.dataset import local_evaluation_rows
+from keras_vit.data.protocols import height_and_width
+from keras_vit.data.splits import holdout_split
+from keras_vit.data.splits import stratified_split
 
 BACKGROUND = -1.0
-# How far `distort` goes, to either side. Less leaves a small model to
-# memorise 1,438 images; more makes other digits of them.
-TURN = np.deg2rad(15)
-STRETCH = 0.15  # in logarithm
-MOVE = 1 / 10  # of the image
+# Limits of `random_affine`, in both directions. With smaller ones a small model
+# memorises 1,438 images; with larger ones digits look like other digits.
+MAX_ROTATION = np.deg2rad(15)
+MAX_LOG_SCALE = 0.15
+MAX_SHIFT = 1 / 10  # as a fraction of the image
 
 
 def digits(holdout=0.0):
@@ -25,8 +26,8 @@ def digits(holdout=0.0):
     images, labels = require("sklearn.datasets").load_digits(return_X_y=True)
     images = images.reshape(-1, 8, 8, 1).astype("float32") / 8 - 1  # 0 .. 16
     labels = labels.astype("int32")
-    train, test = split(labels)
-    train, dev = hold_out(train, labels, holdout)
+    train, test = stratified_split(labels)
+    train, dev = holdout_split(train, labels, holdout)
     return ImageDataset(
         name="digits",
         class_names=tuple("0123456789"),
@@ -47,94 +48,108 @@ class Digits:
 
     images: np.ndarray
     labels: np.ndarray
-    parts: dict
+    splits: dict
 
-    def train(self, data, rules):
-        if rules.augment != "none":
+    def train(self, data, options):
+        if options.augment != "none":
             raise ValueError(
-                "Digits are turned, stretched and moved in a way of their own: "
-                f"use --augment none. Received: {rules.augment!r}"
+                "Digits are augmented by rotation, scaling and translation "
+                f"only: use --augment none. Received: {options.augment!r}"
             )
-        images, labels = self._part("train", rules)
-        return train_batches(images, labels, rules)
-
-    def ordered(self, data, part, total, rules):
-        return OrderedBatches(*self._part(part, rules), rules)
-
-    def _part(self, part, rules):
-        if rules.protocol != "simple" or rules.mode != "tf":
+        if options.erase.probability:
             raise ValueError(
-                "Digits are drawn in grey and used whole: use --protocol "
-                f"simple and mode 'tf'. Received: {rules.protocol!r} and "
-                f"{rules.mode!r}"
+                "Digits have no random erasing: use erase=0. Received: "
+                f"{options.erase}"
             )
-        index = self.parts[part]
-        images = resize(self.images[index], rules.image_size)
-        return images, labels_for(self.labels[index], rules)
+        images, labels = self._split_arrays("train", options)
+        return train_batches(images, labels, options)
+
+    def evaluation_batches(self, data, split, total, options):
+        return EvaluationBatches(*self._split_arrays(split, options), options)
+
+    def _split_arrays(self, split, options):
+        if options.protocol != "simple" or options.mode != "tf":
+            raise ValueError(
+                "Digits are grey, and are not cropped: use --protocol "
+                f"simple and mode 'tf'. Received: {options.protocol!r} and "
+                f"{options.mode!r}"
+            )
+        index = self.splits[split]
+        images = resize(self.images[index], options.image_size)
+        return images, encode_digit_labels(self.labels[index], options)
 
 
-def labels_for(labels, rules):
-    one_hot = rules.one_hot or rules.mixed
+def encode_digit_labels(labels, options):
+    one_hot = options.one_hot or options.uses_mixing
     return np.eye(10, dtype="float32")[labels] if one_hot else labels
 
 
-def train_batches(images, labels, rules):
+def train_batches(images, labels, options):
     """Returns endless batches of shuffled, slightly distorted images.
 
     All batches are full: if the images end within a batch, it continues with
-    the next pass over them. Images are never mirrored, as a mirrored digit is
+    the next pass over them. Images are never flipped, as a flipped digit is
     no digit.
 
     Returns:
         A `keras.utils.PyDataset`, which can be read several times.
     """
-    return _TrainBatches(images, labels, rules)
+    return _TrainBatches(images, labels, options)
 
 
 class _TrainBatches(keras.utils.PyDataset):
     num_batches = None  # endless
 
-    def __init__(self, images, labels, rules):
+    def __init__(self, images, labels, options):
         super().__init__()
-        self.images, self.labels, self.rules = images, labels, rules
+        self.images, self.labels, self.options = images, labels, options
         self._last = (None, None)  # a whole batch and its number
 
     def __getitem__(self, index):
-        number, micro_batch = divmod(index, self.rules.micro_batches)
+        number, micro_batch = divmod(index, self.options.micro_batches)
         last, batch = self._last
         if last != number:
-            batch = self._batch(self.rules.start + number)
+            batch = self._batch(self.options.start + number)
             self._last = (number, batch)
-        size = self.rules.micro_batch_size
+        size = self.options.micro_batch_size
         rows = slice(micro_batch * size, (micro_batch + 1) * size)
         return tuple(x[rows] for x in batch)
 
     def _batch(self, number):
         """Returns this process's rows of a batch."""
-        rules = self.rules
-        chosen = order(len(self.images), number * rules.batch_size, rules)
+        options = self.options
+        chosen = batch_indices(
+            len(self.images), number * options.batch_size, options
+        )
         # The whole batch is distorted, so that an image is the same on any
         # number of processes.
-        rng = np.random.default_rng((rules.seed, 1, number))
-        images = distort(self.images[chosen], rng)
-        own = slice(rules.own.start, rules.own.stop)
-        batch = images[own], self.labels[chosen][own]
-        if not rules.mixed:
+        rng = np.random.default_rng((options.seed, 1, number))
+        images = random_affine(self.images[chosen], rng)
+        rows = slice(options.local_rows.start, options.local_rows.stop)
+        batch = images[rows], self.labels[chosen][rows]
+        if not options.uses_mixing:
             return batch
 
-        def draws(name, p):
-            drawn = rng.beta(p, p) if p else rng.uniform()
-            return np.float32(drawn)
+        def sample(name, p):
+            return np.float32(rng.beta(p, p) if p else rng.uniform())
 
-        return mixing.mix(np, *batch, rules, draws)
+        return mixing.mix(np, *batch, options, sample)
 
 
-def order(count, first, rules):
-    """The images of one batch, whose first is number `first` of the run."""
-    positions = np.arange(first, first + rules.batch_size)
+def batch_indices(count, first, options):
+    """Returns the indices of the images of one batch.
+
+    Args:
+        count: Integer. Number of training images.
+        first: Integer. Position of the batch's first image in the run.
+        options: `PipelineOptions`.
+    """
+    positions = np.arange(first, first + options.batch_size)
     epochs = positions // count
     orders = {
-        epoch: np.random.default_rng((rules.seed, 0, epoch)).permutation(count)
+        epoch: np.random.default_rng((options.seed, 0, epoch)).permutation(
+            count
+        )
         for epoch in np.unique(epochs)
     }
     return np.array(
@@ -142,22 +157,24 @@ def order(count, first, rules):
     )
 
 
-def distort(images, rng):
-    """Turns, stretches and moves every image a little, as hands do."""
-    count, size = images.shape[:2]
-    angle = rng.uniform(-TURN, TURN, count)
-    stretch = np.exp(rng.uniform(-STRETCH, STRETCH, (2, count)))
-    move = rng.uniform(-MOVE, MOVE, (2, count)) * size
-    y, x = np.indices((size, size)) - (size - 1) / 2
+def random_affine(images, rng):
+    """Rotates, scales and translates every image slightly."""
+    count, height, width = images.shape[:3]
+    angle = rng.uniform(-MAX_ROTATION, MAX_ROTATION, count)
+    stretch = np.exp(rng.uniform(-MAX_LOG_SCALE, MAX_LOG_SCALE, (2, count)))
+    move = rng.uniform(-MAX_SHIFT, MAX_SHIFT, (2, count)) * [[height], [width]]
+    y, x = np.indices((height, width))
+    y, x = y - (height - 1) / 2, x - (width - 1) / 2
     cos, sin = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
-    # Where each pixel comes from: (count, size, size), in a frame of
-    # background that is as wide as the image.
-    frame = ((0, 0), (size, size), (size, size), (0, 0))
+    # Where each pixel comes from: (count, height, width), in a frame of
+    # background that is as wide as the longer side of the image.
+    longer = max(height, width)
+    frame = ((0, 0), (longer, longer), (longer, longer), (0, 0))
     padded = np.pad(images, frame, constant_values=BACKGROUND)
-    middle = size + (size - 1) / 2
+    middle_y, middle_x = (longer + (side - 1) / 2 for side in (height, width))
     stretch, move = stretch[..., None, None], move[..., None, None]
-    from_y = (cos * y - sin * x) * stretch[0] + move[0] + middle
-    from_x = (sin * y + cos * x) * stretch[1] + move[1] + middle
+    from_y = (cos * y - sin * x) * stretch[0] + move[0] + middle_y
+    from_x = (sin * y + cos * x) * stretch[1] + move[1] + middle_x
     top, left = from_y.astype(int), from_x.astype(int)
     down, right = from_y - top, from_x - left  # in [0, 1)
     index = np.arange(count)[:, None, None]
@@ -173,22 +190,25 @@ def distort(images, rng):
     ).astype(images.dtype)
 
 
-class OrderedBatches(keras.utils.PyDataset):
-    """This host's images once, in order; padding has weight 0."""
+class EvaluationBatches(keras.utils.PyDataset):
+    """Batches of this process's images, each once and in order, with padding
+    of weight 0."""
 
-    def __init__(self, images, labels, rules):
+    def __init__(self, images, labels, options):
         super().__init__()
-        part, self.count, self.weight = own_part(len(images), rules)
-        part = slice(part.start, part.stop)
-        self.images, self.labels = images[part], labels[part]
-        self.batch_size = len(rules.own)
+        rows, self.count, self.weight = local_evaluation_rows(
+            len(images), options
+        )
+        rows = slice(rows.start, rows.stop)
+        self.images, self.labels = images[rows], labels[rows]
+        self.batch_size = len(options.local_rows)
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, index):
-        part = slice(index * self.batch_size, (index + 1) * self.batch_size)
-        images, labels = self.images[part], self.labels[part]
+        rows = slice(index * self.batch_size, (index + 1) * self.batch_size)
+        images, labels = self.images[rows], self.labels[rows]
         weights = np.full(len(images), self.weight, "float32")
         missing = self.batch_size - len(images)
         return tuple(
@@ -198,11 +218,23 @@ class OrderedBatches(keras.utils.PyDataset):
 
 
 def resize(images, size):
-    """Resizes square images bilinearly (pixel centres, no antialiasing)."""
-    old = images.shape[1]
-    if size == old:
+    """Resizes images bilinearly (pixel centres, no antialiasing).
+
+    Args:
+        images: Float array of shape `(count, height, width, channels)`.
+        size: Integer, or `(height, width)`.
+    """
+    size = height_and_width(size)
+    if size == images.shape[1:3]:
         return images
-    centres = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)
-    distance = np.abs(centres[:, None] - np.arange(old))
-    weights = np.maximum(0, 1 - distance).astype(images.dtype)  # (size, old)
-    return np.einsum("yh,xw,bhwc->byxc", weights, weights, images)
+    down, right = (
+        _bilinear_weights(old, new).astype(images.dtype)
+        for old, new in zip(images.shape[1:3], size, strict=True)
+    )
+    return np.einsum("yh,xw,bhwc->byxc", down, right, images)
+
+
+def _bilinear_weights(old, new):
+    """Returns an array of shape `(new, old)`."""
+    centres = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
+    return np.maximum(0, 1 - np.abs(centres[:, None] - np.arange(old)))

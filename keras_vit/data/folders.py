@@ -1,9 +1,8 @@
-"""Data sets that are folders of image files, with one sub-folder a class."""
+"""Data sets that are folders of image files, with a sub-folder per class."""
 
 import collections
 import concurrent.futures
 import filecmp
-import functools
 import os
 import pathlib
 import re
@@ -13,127 +12,135 @@ import numpy as np
 from keras_vit._program import printable
 from keras_vit._warnings import warn
 from keras_vit.data._decode import decode
-from keras_vit.data._decode import tensorflow
-from keras_vit.data._image_headers import fault_of_ends
-from keras_vit.data._pipeline import Source
-from keras_vit.data._pipeline import shuffled
+from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._image_headers import check_header_and_trailer
+from keras_vit.data._pipeline import listed_source
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.splits import hold_out_by_path
 from keras_vit.data.splits import split_by_path
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
-# Formats that are left out, and said to be.
-_OTHERS = (
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+# Formats that are left out, with a warning.
+_UNSUPPORTED = (
     *(".jpe", ".jfif", ".webp", ".tif", ".tiff", ".heic", ".heif", ".avif"),
     *(".jp2", ".jxl", ".ppm", ".pgm", ".tga"),
 )
-_SHOWN = 3
-_DRAWN_SIDE = 512
+_MAX_LISTED = 3
+_THUMBNAIL_SIDE = 512
 
 
 def image_files(root):
-    """Finds what is named like an image in a folder and those in it.
+    """Finds the files of a folder and its sub-folders that are named as images.
 
     Returns:
-        Sorted paths, and those of what is left out: images of other formats,
-        and links that lead nowhere.
+        Sorted paths of images; and those of files that are left out: images
+        of other formats, and broken links.
     """
     images, others = [], []
     for path in sorted(root.rglob("*")):
-        ending = path.suffix.lower()
-        if path.name.startswith(".") or ending not in (*ENDINGS, *_OTHERS):
+        extension = path.suffix.lower()
+        if path.name.startswith(".") or extension not in (
+            *EXTENSIONS,
+            *_UNSUPPORTED,
+        ):
             continue
         if path.is_file():
-            (images if ending in ENDINGS else others).append(path)
+            (images if extension in EXTENSIONS else others).append(path)
         elif path.is_symlink() and not path.exists():
             others.append(path)
     return images, others
 
 
-def warn_of_others(paths):
-    """Warns of what `image_files` left out."""
+def warn_unsupported_files(paths):
+    """Warns of the files that `image_files` left out."""
     if paths:
         warn(
-            f"{len(paths)} files are left out: {_some(list(map(str, paths)))}. "
-            "Links must lead to a file, and images be JPEG, PNG, BMP or GIF, "
-            f"with a name that ends in {', '.join(ENDINGS)}: convert them.",
+            f"{len(paths)} files are left out: "
+            f"{_summarise(list(map(str, paths)))}. Links must lead to a file, "
+            "and images must be JPEG, PNG, BMP or GIF, "
+            f"with a name that ends in {', '.join(EXTENSIONS)}: convert them.",
         )
 
 
 def load_thumbnail(path):
-    """Returns an image file as an array of values in [0, 1], to be drawn.
+    """Returns an image file as an array of values in [0, 1], for a plot.
 
-    Of a photo, which would be hundreds of megabytes, not every pixel.
+    Of a large image, every n-th pixel is taken, to save memory.
     """
-    pixels = decode(tensorflow().io.read_file(os.fsencode(path)), 3)
-    step = -(-max(pixels.shape) // _DRAWN_SIDE)
+    pixels = decode(import_tensorflow().io.read_file(os.fsencode(path)), 3)
+    step = -(-max(pixels.shape) // _THUMBNAIL_SIDE)
     return pixels[::step, ::step].numpy() / 255
 
 
-def good_images(paths, skip):
-    """Separates what can be read from what cannot.
+def validate_images(paths, skip):
+    """Separates files that can be read as images from others.
 
     Args:
         paths: List of paths.
-        skip: Boolean. Whether to decode every image, and to warn of the bad
-            ones. Otherwise both ends of every file are looked at, those whose
-            end is missing are decoded, and the first bad file is an error.
+        skip: Boolean. Whether to decode every image, and to warn of those that
+            cannot be read. Otherwise the header and the trailer of every file
+            are checked, files without a trailer are decoded, and the first
+            defect is an error.
 
     Returns:
-        A set of good paths and a list of bad ones.
+        The set of the paths of valid images, and a list of descriptions of the
+        others.
     """
     if not skip:
         for path in paths:
-            if fault := _fault(path, thorough=False):
+            if defect := _find_defect(path, thorough=False):
                 raise ValueError(
-                    f"{str(path)!r} {fault} Remove it or convert it, or use "
+                    f"{str(path)!r} {defect} Remove it or convert it, or use "
                     "--skip-bad-images, which leaves out all such files."
                 )
         return set(paths), []
-    # Decoding leaves Python's lock alone.
+    # Threads, because decoding releases Python's global interpreter lock.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        faults = list(pool.map(_fault, paths))
+        defects = list(pool.map(_find_defect, paths))
     bad = [
-        f"{path} {fault}"
-        for path, fault in zip(paths, faults, strict=True)
-        if fault
+        f"{path} {defect}"
+        for path, defect in zip(paths, defects, strict=True)
+        if defect
     ]
     if bad:
         warn(
             f"{len(bad)} of {len(paths)} images cannot be used and are "
-            f"skipped: {_some(bad)}",
+            f"skipped: {_summarise(bad)}",
         )
-    good = {p for p, fault in zip(paths, faults, strict=True) if not fault}
+    good = {p for p, defect in zip(paths, defects, strict=True) if not defect}
     return good, bad
 
 
-def warn_of_duplicates(files, root, depth):
-    """Warns of equal files of one name in two classes, or in train and test.
+def warn_duplicate_images(files, root, depth):
+    """Warns of identical files of the same name in two classes, or in train
+    and test.
 
     Only files of the same name and size are read, and only until they differ.
 
     Args:
         files: List of `(path, label)`.
-        root: Path that their names are shown from.
-        depth: Integer. How many folders below it tell part and class.
+        root: Path of the folder that the paths in the warning are relative to.
+        depth: Integer. Number of path components below it that name the split
+            and the class.
     """
     named = collections.defaultdict(list)
     for path, _ in files:
         named[path.name.lower()].append(path)
     found = []
     for paths in named.values():
-        for group in _equal(paths) if len(paths) > 1 else ():
+        for group in _group_identical(paths) if len(paths) > 1 else ():
             shown = [path.relative_to(root) for path in group]
             if len({path.parts[:depth] for path in shown}) > 1:
                 found.append(" and ".join(map(str, shown[:2])))
     if found:
         warn(
-            "Equal files are in two classes, or in train and test: "
-            f"{_some(found)}. Remove one of each pair: the accuracy would be "
-            "wrong.",
+            "Identical files are in two classes, or in train and test: "
+            f"{_summarise(found)}. Remove one of each pair: the accuracy would "
+            "be wrong.",
         )
 
 
-def _equal(paths):
+def _group_identical(paths):
     """Returns groups of two or more files with the same content."""
     sizes = collections.defaultdict(list)
     for path in paths:
@@ -153,20 +160,22 @@ def _equal(paths):
     return groups
 
 
-def _some(names):
-    more = len(names) - _SHOWN
-    return "; ".join(names[:_SHOWN]) + (
+def _summarise(names):
+    more = len(names) - _MAX_LISTED
+    return "; ".join(names[:_MAX_LISTED]) + (
         f"; and {more} more" if more > 0 else ""
     )
 
 
-def _fault(path, thorough=True):
-    """What is wrong with a file, or None; one that seems whole is decoded
-    only to be thorough."""
-    fault, has_end = fault_of_ends(path)
-    if fault or (has_end and not thorough):
-        return fault
-    tf = tensorflow()
+def _find_defect(path, thorough=True):
+    """Returns a description of a file's defect, or None.
+
+    A file with a valid header and trailer is decoded only if `thorough`.
+    """
+    defect, has_end = check_header_and_trailer(path)
+    if defect or (has_end and not thorough):
+        return defect
+    tf = import_tensorflow()
     try:
         decode(tf.io.read_file(os.fsencode(path)), 3)
     except tf.errors.OpError as error:
@@ -183,7 +192,7 @@ _MAX_CLASSES = 5
 _TESTS = ("test", "val", "valid", "validation")  # the first that is there
 
 
-def folder(name, holdout=0.0, skip_bad_images=False):
+def image_folder(name, holdout=0.0, skip_bad_images=False):
     """Returns the `ImageDataset` of a folder of images.
 
     Raises:
@@ -192,34 +201,34 @@ def folder(name, holdout=0.0, skip_bad_images=False):
     """
     root = pathlib.Path(name).expanduser()
     if not root.is_dir():
-        raise ValueError(f"--dataset {name!r} is a file. {_LAYOUTS}")
+        raise ValueError(
+            f"--dataset {name!r} is a file. {_LAYOUTS} "
+            "A file must be a CSV file of paths and labels, with a name that "
+            "ends in .csv."
+        )
     train, test = _train_and_test(root)
     whole = train is None
     least = 2 if whole or holdout else 1
-    roots = [(root, least)] if whole else [(train, least), (test, 1)]
+    folders = [(root, least)] if whole else [(train, least), (test, 1)]
     parts, skipped = [], []
-    for place, at_least in roots:
-        files, classes, bad = _images(place, at_least, skip_bad_images)
+    for folder, at_least in folders:
+        files, classes, bad = _images(folder, at_least, skip_bad_images)
         parts.append((files, classes))
         skipped += bad
-    _raise_unless_same(roots, parts)
+    _check_same_classes(folders, parts)
     files = [file for part, _ in parts for file in part]
-    warn_of_duplicates(files, root, depth=1 if whole else 2)
+    warn_duplicate_images(files, root, depth=1 if whole else 2)
     labels = np.array([label for _, label in files], "int32")
     # Relative to the folder of the classes, so that it can be moved.
     top = root if whole else train
     if whole:
         names = [path.relative_to(top) for path, _ in files]
         train, test = split_by_path(names, labels)
-        _warn_of_untested(root, np.array(parts[0][1]), labels[test])
+        _warn_untested_classes(root, np.array(parts[0][1]), labels[test])
     else:
         train, test = np.split(np.arange(len(files)), [len(parts[0][0])])
-    names = [files[i][0].relative_to(top) for i in train]
-    kept, dev = split_by_path(names, labels[train], holdout, "validation")
-    train, dev = train[kept], train[dev]
-    paths = np.array([os.fsencode(path) for path, _ in files])
-    index = {"train": train, "dev": dev, "test": test}
-    lists = {part: (paths[i], labels[i]) for part, i in index.items()}
+    names = {i: files[i][0].relative_to(top) for i in train}
+    train, dev = hold_out_by_path(names, labels, train, holdout)
     return ImageDataset(
         name=root.resolve().name,
         class_names=tuple(parts[0][1]),
@@ -229,17 +238,23 @@ def folder(name, holdout=0.0, skip_bad_images=False):
         num_test=len(test),
         num_dev=len(dev),
         num_skipped=len(skipped),
-        num_unread=0 if skip_bad_images else len(files),
-        source=Source(
-            endless=functools.partial(_endless, *lists["train"]),
-            once=functools.partial(_once, lists),
-            read=lambda path: tensorflow().io.read_file(path),
+        num_unverified=0 if skip_bad_images else len(files),
+        source=listed_source(
+            [path for path, _ in files],
+            labels,
+            {"train": train, "dev": dev, "test": test},
+            read_file,
         ),
     )
 
 
+def read_file(path):
+    """Returns the content of a file, whose path is a string tensor."""
+    return import_tensorflow().io.read_file(path)
+
+
 def load_files(paths, skip_bad_images=False):
-    """Returns a `ImageDataset` of image files without labels, and their paths.
+    """Returns an `ImageDataset` of image files without labels, and their paths.
 
     Args:
         paths: Paths of files, and of folders that are searched for images.
@@ -256,20 +271,16 @@ def load_files(paths, skip_bad_images=False):
                 f"There is no file or folder {str(path)!r}."
             )
         found, others = image_files(path) if path.is_dir() else ([path], [])
-        warn_of_others(others)
+        warn_unsupported_files(others)
         files += found
     files = list(dict.fromkeys(files))
-    good, bad = good_images(files, skip_bad_images)
+    good, bad = validate_images(files, skip_bad_images)
     files = [path for path in files if path in good]
     if not files:
         raise ValueError(
             f"There is no image in {', '.join(map(repr, map(str, paths)))}. "
-            f"Images end in {', '.join(ENDINGS)}."
+            f"Images end in {', '.join(EXTENSIONS)}."
         )
-    columns = (
-        np.array([os.fsencode(path) for path in files]),
-        np.zeros(len(files), "int32"),
-    )
     data = ImageDataset(
         name="files",
         class_names=(),
@@ -278,39 +289,20 @@ def load_files(paths, skip_bad_images=False):
         num_train=0,
         num_test=len(files),
         num_skipped=len(bad),
-        source=Source(
-            endless=None,
-            once=functools.partial(_once, {"test": columns}),
-            read=lambda path: tensorflow().io.read_file(path),
+        source=listed_source(
+            files,
+            np.zeros(len(files), "int32"),
+            {"test": np.arange(len(files))},
+            read_file,
         ),
     )
     return data, files
 
 
-def _endless(paths, labels, rules):
-    tf = tensorflow()
-    paths, labels = tf.constant(paths), tf.constant(labels)
-
-    def look_up(position, index):
-        path = paths[index]
-        return position, path, path, labels[index]
-
-    return shuffled(len(paths), rules).map(look_up)
-
-
-def _once(lists, part, own):
-    tf = tensorflow()
-    paths, labels = (column[own.start : own.stop] for column in lists[part])
-    # A host may have none: then the dtype is not to be guessed.
-    paths = tf.constant(paths.tolist(), tf.string)
-    columns = (np.arange(len(own)), paths, paths, labels)
-    return tf.data.Dataset.from_tensor_slices(columns)
-
-
 def _train_and_test(root):
-    """Returns the folders of the parts, or None twice if there are classes.
+    """Returns the folders of the splits, or None twice if there are classes.
 
-    timm and torchvision call the second "val".
+    timm and torchvision call the second one "val".
     """
     folders = {path.name.lower(): path for path in sorted(_folders(root))}
     train = folders.pop("train", None)
@@ -319,8 +311,9 @@ def _train_and_test(root):
         unused = [path.name for path in (*tests[1:], *folders.values())]
         if unused:
             warn(
-                f"{str(root)!r}: {train.name}/ is trained on and measured on "
-                f"{tests[0].name}/; not used: {', '.join(sorted(unused))}.",
+                f"{str(root)!r}: {train.name}/ is trained on, and "
+                f"{tests[0].name}/ is evaluated on. Not used: "
+                f"{', '.join(sorted(unused))}.",
             )
         return train, tests[0]
     if (train or tests) and not folders:
@@ -330,7 +323,7 @@ def _train_and_test(root):
 
 
 def _warn_if_deeper(root, found):
-    """Says it if no class has an image of its own, but in folders in it."""
+    """Warns if all images of all classes are in folders within the classes'."""
     if any(
         path.parent == root / name
         for name, paths in found.items()
@@ -364,16 +357,16 @@ def _images(root, at_least, skip_bad_images):
             )
     if len(classes) == 1:
         raise ValueError(
-            f"{str(root)!r} has only one class, {classes[0]!r}: there is "
-            f"nothing to tell apart. {_LAYOUTS}"
+            f"{str(root)!r} must have two classes or more, and has only one "
+            f"class, {classes[0]!r}. {_LAYOUTS}"
         )
     found, others = {}, []
     for name in classes:
         found[name], more = image_files(root / name)
         others += more
-    warn_of_others(others)
+    warn_unsupported_files(others)
     _warn_if_deeper(root, found)
-    good, bad = good_images(
+    good, bad = validate_images(
         [path for paths in found.values() for path in paths], skip_bad_images
     )
     files = []
@@ -391,7 +384,7 @@ def _images(root, at_least, skip_bad_images):
     return files, classes, bad
 
 
-def _warn_of_untested(root, classes, test_labels):
+def _warn_untested_classes(root, classes, test_labels):
     """Warns of classes that are so small that none of their images are test
     images."""
     missing = np.setdiff1d(np.arange(len(classes)), test_labels)
@@ -406,11 +399,11 @@ def _warn_of_untested(root, classes, test_labels):
         )
 
 
-def _raise_unless_same(roots, parts):
+def _check_same_classes(folders, parts):
     first, last = parts[0][1], parts[-1][1]
     if first != last:
         differing = ", ".join(sorted(set(first) ^ set(last)))
-        names = " and ".join(f"{str(root)!r}" for root, _ in roots)
+        names = " and ".join(f"{str(root)!r}" for root, _ in folders)
         raise ValueError(
             f"{names} must have the same class folders. "
             f"Only in one of them: {differing}."

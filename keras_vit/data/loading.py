@@ -1,21 +1,13 @@
-"""Find a data set by its name: digits, a folder of images, or TFDS."""
+"""Find a data set by its name: digits, a folder or CSV file, or TFDS."""
 
-import math
 import pathlib
 
+from keras_vit.data.csv_files import from_csv
+from keras_vit.data.dataset import unknown_dataset_error
 from keras_vit.data.digits import digits
-from keras_vit.data.folders import folder
+from keras_vit.data.folders import image_folder
+from keras_vit.data.splits import parse_holdout
 from keras_vit.data.tfds import from_tfds
-
-# Shares of the training set that were held out to choose the learning rate:
-# vit_jax/configs and the paper, Section 4.1. Of others, a tenth.
-HOLDOUT = {
-    "cifar10": 0.02,
-    "cifar100": 0.02,
-    "imagenet2012": 0.01,
-    "oxford_flowers102": 0.1,
-    "oxford_iiit_pet": 0.1,
-}
 
 
 def load_dataset(name, holdout=0.0, skip_bad_images=False, test_split=None):
@@ -23,22 +15,23 @@ def load_dataset(name, holdout=0.0, skip_bad_images=False, test_split=None):
 
     Args:
         name: "digits"; a folder, with `train/CLASS/*` and `test/CLASS/*` or
-            only `CLASS/*`; or a name in TFDS, which may be downloaded.
-        holdout: Float in [0, 1). Share of the training images to hold out for
-            `ImageDataset.dev`, always the same ones; or "paper" for that of the
-            paper: 1% of ImageNet, 2% of CIFAR, 10% of others.
-        skip_bad_images: Boolean. For a folder, whether to read every image
+            only `CLASS/*`; a CSV file of paths and labels, as `from_csv` reads
+            it; or a name in TFDS, which may be downloaded.
+        holdout: Float in [0, 1). Fraction of the training images to hold out
+            for `ImageDataset.dev`, always the same ones; or "paper" for the
+            fraction of the paper: 1% of ImageNet, 2% of CIFAR, 10% of others.
+        skip_bad_images: Boolean. For files, whether to decode every image
             now and to leave out, with a warning that names them, those that
-            cannot be read. Otherwise they are errors: now if the beginning
-            or the end of a file tells (another format, cut, too large), else
-            when their batch is made, which ends a run after its last
+            cannot be read. Otherwise they are errors: now if the header or the
+            trailer of a file shows it (another format, truncated, too large),
+            else when their batch is read, which ends a run after its last
             checkpoint.
         test_split: String. For a name in TFDS, the split to evaluate on. None
             takes "test", or "validation" ("val") where there is no such split
             or its images have no labels, as of ImageNet and iNaturalist.
 
     Returns:
-        An `ImageDataset`. A data set without a test set of its own is split
+        An `ImageDataset`. A data set without a test set is split
         about 80 to 20, always in the same way, so that weights trained in
         one run have not seen the test images of another. In a folder, a
         hash of each image's path decides (relative to the folder, so with the
@@ -52,41 +45,25 @@ def load_dataset(name, holdout=0.0, skip_bad_images=False, test_split=None):
         ValueError: if there is no such dataset, or it cannot be used.
         ImportError: if a package is missing; the message says how to get it.
     """
-    holdout = share_of(name, holdout)
-    is_folder = pathlib.Path(name).expanduser().exists()
-    if test_split is not None and (name == "digits" or is_folder):
+    holdout = parse_holdout(name, holdout)
+    path = pathlib.Path(name).expanduser()
+    has_files = path.exists() and name != "digits"
+    if test_split is not None and (name == "digits" or has_files):
         raise ValueError(
             "--test-split is for data sets in TFDS. Received: "
             f"{test_split!r} with --dataset {name!r}"
         )
-    if skip_bad_images and (name == "digits" or not is_folder):
+    if skip_bad_images and not has_files:
         raise ValueError(
-            "--skip-bad-images is for a folder of images. There is no folder "
-            f"{name!r}: leave the flag out, or give a folder."
+            "--skip-bad-images is for a folder or CSV file of images. There is "
+            f"no folder or file {name!r}: leave the flag out, or give one."
         )
     if name == "digits":
         return digits(holdout)
-    if is_folder:
-        return folder(name, holdout, skip_bad_images)
+    if path.suffix.lower() == ".csv" and path.is_file():
+        return from_csv(path, holdout=holdout, skip_bad_images=skip_bad_images)
+    if path.suffix.lower() == ".csv":
+        raise unknown_dataset_error(name)
+    if has_files:
+        return image_folder(name, holdout, skip_bad_images)
     return from_tfds(name, holdout, test_split)
-
-
-def share_of(name, holdout):
-    """Returns the share of a dataset's training images to hold out.
-
-    Args:
-        name: String.
-        holdout: A share, also as text; "paper"; None for nothing.
-    """
-    if holdout == "paper":
-        return HOLDOUT.get(name.split(":")[0], 0.1)
-    try:
-        share = float(holdout or 0)
-    except ValueError:
-        share = math.nan
-    if not 0 <= share < 1:
-        raise ValueError(
-            "--holdout must be a share of the training images from 0 to below "
-            f"1, or 'paper'. Received: {holdout!r}"
-        )
-    return share

@@ -1,14 +1,14 @@
 """Mixup and cutmix of a whole batch, in NumPy or in TensorFlow.
 
-Both take as each image's partner the one before it in the batch, and one
-number for the whole batch. `xp` is `numpy` or `tensorflow`: the few functions
-used have the same name in both.
+Each image is mixed with the one before it in the batch. Lambda, the fraction
+of Beta(p, p), is sampled once for each batch. `xp` is `numpy` or `tensorflow`:
+the few functions used have the same name in both.
 """
 
 import numpy as np
 
 
-def mixup(xp, images, labels, share):
+def mixup(xp, images, labels, lam):
     """Mixes every image and its label with the one before it.
 
     As big_vision does it for "How to train your ViT?"
@@ -18,67 +18,70 @@ def mixup(xp, images, labels, share):
         xp: Module `numpy` or `tensorflow`.
         images: Float array of shape `(batch, height, width, channels)`.
         labels: Float array of shape `(batch, classes)`.
-        share: Float scalar in [0, 1], drawn from Beta(p, p). The image's own
-            share is the larger of it and `1 - share`.
+        lam: Float scalar in [0, 1], sampled from Beta(p, p). The image's own
+            weight is the larger of `lam` and `1 - lam`.
     """
-    share = xp.maximum(share, 1 - share)
+    lam = xp.maximum(lam, 1 - lam)
 
-    def mix(x):
-        return share * x + (1 - share) * xp.roll(x, 1, 0)
+    def mix_with_previous(x):
+        return lam * x + (1 - lam) * xp.roll(x, 1, 0)
 
-    return mix(images), mix(labels)
+    return mix_with_previous(images), mix_with_previous(labels)
 
 
-def cutmix(xp, images, labels, share, centre):
-    """Puts a part of the image before it into every image.
+def cutmix(xp, images, labels, lam, centre):
+    """Copies a rectangle of the image before it into every image.
 
-    "CutMix" (https://arxiv.org/abs/1905.04899), with one rectangle a batch.
-    Labels have the shares of the pixels that are really there.
+    "CutMix" (https://arxiv.org/abs/1905.04899), with the same rectangle for all
+    images of a batch. Labels are weighted by the areas of both images.
 
     Args:
         xp: Module `numpy` or `tensorflow`.
         images: Float array of shape `(batch, height, width, channels)`.
         labels: Float array of shape `(batch, classes)`.
-        share: Float scalar in [0, 1]: the part to keep, before the rectangle
-            is cut off at the image's edge.
-        centre: Two floats in [0, 1]: the middle of the rectangle.
+        lam: Float scalar in [0, 1]. Fraction of the image to keep, before the
+            rectangle is clipped at the image's edge.
+        centre: Two floats in [0, 1]. Centre of the rectangle, as fractions of
+            the height and the width.
     """
-    cut = xp.sqrt(1 - share) / 2
+    half_side = xp.sqrt(1 - lam) / 2
     inside = [
-        # The middles of pixels, in shares of the image.
-        xp.abs(((np.arange(n) + 0.5) / n).astype("float32") - middle) < cut
+        # The centres of pixels, as fractions of the image.
+        xp.abs(((np.arange(n) + 0.5) / n).astype("float32") - middle)
+        < half_side
         for n, middle in zip(images.shape[1:3], centre, strict=True)
     ]
     mask = inside[0][:, None] & inside[1]
     images = xp.where(mask[..., None], xp.roll(images, 1, 0), images)
-    own = 1 - _mean(xp, mask)
-    return images, own * labels + (1 - own) * xp.roll(labels, 1, 0)
+    kept_area = 1 - _mean(xp, mask)
+    labels = kept_area * labels + (1 - kept_area) * xp.roll(labels, 1, 0)
+    return images, labels
 
 
-def mix(xp, images, labels, rules, draws):
-    """Applies mixup, cutmix or, drawn a batch, one of the two.
+def mix(xp, images, labels, options, sample):
+    """Applies mixup, cutmix, or one of the two at random.
 
     Args:
         xp: Module `numpy` or `tensorflow`.
-        images, labels: A batch, labels one-hot.
-        rules: `Batches`.
-        draws: Function of a name and of the `p` of Beta(p, p), or None for a
-            uniform draw, that returns a float32 scalar in [0, 1].
+        images, labels: A batch. Labels are of shape `(batch, classes)`.
+        options: `PipelineOptions`.
+        sample: Function of a name and of the `p` of Beta(p, p), or None for a
+            uniform distribution, that returns a float32 scalar in [0, 1].
     """
 
-    def mixed_up():
-        return mixup(xp, images, labels, draws("mixup", rules.mixup))
+    def apply_mixup():
+        return mixup(xp, images, labels, sample("mixup", options.mixup))
 
-    def cut():
-        centre = draws("top", None), draws("left", None)
-        share = draws("cutmix", rules.cutmix)
-        return cutmix(xp, images, labels, share, centre)
+    def apply_cutmix():
+        centre = sample("top", None), sample("left", None)
+        lam = sample("cutmix", options.cutmix)
+        return cutmix(xp, images, labels, lam, centre)
 
-    if not rules.cutmix:
-        return mixed_up()
-    if not rules.mixup:
-        return cut()
-    return cond(xp, draws("which", None) < 0.5, mixed_up, cut)
+    if not options.cutmix:
+        return apply_mixup()
+    if not options.mixup:
+        return apply_cutmix()
+    return cond(xp, sample("which", None) < 0.5, apply_mixup, apply_cutmix)
 
 
 def cond(xp, condition, yes, no):

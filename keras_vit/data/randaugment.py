@@ -2,13 +2,13 @@
 
 The definition is that of the TPU code of RandAugment
 (https://arxiv.org/abs/1909.13719), which big_vision took over: 16 operations
-on uint8 images, each with one magnitude of 0 to 10 (or more), signs drawn at
-random, grey where nothing comes from. Three of them are keras-cv's, exactly:
-`AutoContrast`, `Posterization` and `Solarization`. The others differ:
-`Equalization` leaves out the rarest value where the definition leaves out the
-highest, those for colour and sharpness do not round on the way and take no
-factor above 1, and those that move or cut draw from a generator of their own,
-so that an image's augmentation would not follow from its position in the run.
+on uint8 images, each with a magnitude of 0 to 10 or more, random signs, and
+grey for pixels from outside the image. Three of them are exactly those of
+keras-cv: `AutoContrast`, `Posterization` and `Solarization`. Others of keras-cv
+differ: `Equalization` ignores the rarest value instead of the highest one,
+those of colour and sharpness do not round intermediate values and allow no
+factor above 1, and geometric ones have a stateful random generator, so that an
+image's augmentation would not depend on its position in the run only.
 
 keras-cv is imported here and nowhere else, when it is needed.
 """
@@ -19,10 +19,11 @@ import math
 import numpy as np
 
 from keras_vit._program import require
-from keras_vit.data._decode import tensorflow
+from keras_vit.data._decode import import_tensorflow
+from keras_vit.data.protocols import height_and_width
 
-# Level: operations an image, their magnitude, and the p of mixup's Beta(p, p)
-# that belongs to it. ("How to train your ViT?", big_vision/configs)
+# Level: number of operations per image, their magnitude, and the p of mixup's
+# Beta(p, p) at this level. ("How to train your ViT?", big_vision/configs)
 _PUBLISHED = {
     "none": (0, 0, 0.0),
     "light1": (2, 0, 0.0),
@@ -52,14 +53,16 @@ def rand_augment(level, size):
 
     Args:
         level: Key of `AUGREG`.
-        size: Integer. Height and width of the images.
+        size: Integer, the height and width of the images; or
+            `(height, width)`.
 
     Returns:
-        A function of a uint8 tensor of shape `(size, size, 3)` and of a seed,
+        A function of a uint8 tensor of shape `(height, width, 3)` and a seed,
         an integer tensor of shape `(2,)`; it returns a tensor like the first.
-        Only the operations that are drawn are computed.
+        Only the operations that are sampled are computed.
     """
-    tf = tensorflow()
+    tf = import_tensorflow()
+    size = height_and_width(size)
     count, magnitude, _ = AUGREG[level]
     known = []
     if count:
@@ -67,17 +70,17 @@ def rand_augment(level, size):
         known = list(operations(magnitude, size, scaled).values())
     split = tf.random.experimental.stateless_split
 
-    def one_of_them(image, seed):
+    def apply_random_op(image, seed):
         which, seed = tf.unstack(split(seed, 2))
-        drawn = tf.random.stateless_uniform((), which, 0, len(known), tf.int32)
+        index = tf.random.stateless_uniform((), which, 0, len(known), tf.int32)
         branches = [lambda f=f: f(image, seed) for f in known]
-        image = tf.switch_case(drawn, branches)
-        return tf.ensure_shape(image, (size, size, 3))
+        image = tf.switch_case(index, branches)
+        return tf.ensure_shape(image, (*size, 3))
 
     def augment(image, seed):
         if count:
             for one in tf.unstack(split(seed, count)):
-                image = one_of_them(image, one)
+                image = apply_random_op(image, one)
         return image
 
     return augment
@@ -87,32 +90,37 @@ def operations(magnitude, size, scaled=False):
     """Returns the 16 operations by name, as functions of image and seed.
 
     Args:
-        magnitude: Number, 10 for the strongest that was meant.
-        size: Integer. Height and width of the images.
+        magnitude: Number. The paper's range is 0 to 10, but AugReg uses more.
+        size: Integer, the height and width of the images; or
+            `(height, width)`.
         scaled: Boolean. Whether cutout and translation scale with `size`, from
             the published numbers of pixels at 224.
     """
+    size = height_and_width(size)
     level = magnitude / 10
-    scale = size / PUBLISHED_SIZE if scaled else 1
+    # Of vertical and of horizontal distances.
+    scale = (1, 1)
+    if scaled:
+        scale = tuple(side / PUBLISHED_SIZE for side in size)
     enhance = level * 1.8 + 0.1
     return {
-        **_of_keras_cv(level),
-        **_of_points(level),
+        **_keras_cv_ops(level),
+        **_color_ops(level),
         "Color": lambda x, seed: _blend(_grey(x), x, enhance),
-        "Contrast": lambda x, seed: _blend(_flat(size), x, enhance),
+        "Contrast": lambda x, seed: _blend(_mean_gray(size), x, enhance),
         "Brightness": lambda x, seed: _blend(0, x, enhance),
-        "Sharpness": lambda x, seed: _blend(_smooth(x), x, enhance),
-        **_of_places(level, size, scale),
+        "Sharpness": lambda x, seed: _blend(_blur(x), x, enhance),
+        **_geometric_ops(level, size, scale),
     }
 
 
-def _of_keras_cv(level):
+def _keras_cv_ops(level):
     layers = require("keras_cv.layers")
-    tf = tensorflow()
+    tf = import_tensorflow()
     exact = {"value_range": (0, 255), "dtype": "float32"}
     contrast = layers.AutoContrast(**exact)
-    # No bit at all, which is what 0 asks for, would be black; TensorFlow's
-    # shift, of which the definition is made, leaves one.
+    # At least one bit: 0 would make images black, but TensorFlow's bit shift,
+    # which the published code uses, keeps one.
     bits = min(max(1, int(level * 4)), 8)
     posterize = layers.Posterization(bits=bits, **exact)
     solarize = layers.Solarization(**exact)
@@ -122,8 +130,8 @@ def _of_keras_cv(level):
     threshold = float(int(level * 256) % 256)
 
     def autocontrast(x, seed):
-        # It depends on an image's lowest and highest values alone: applied to
-        # all values between them it gives a table, in less time.
+        # The result depends on a value, and on the lowest and the highest value
+        # of the image. A lookup table of the 256 values is faster.
         low, high = (
             tf.cast(end(x, (0, 1)), tf.float32)
             for end in (tf.reduce_min, tf.reduce_max)
@@ -131,7 +139,7 @@ def _of_keras_cv(level):
         every = tf.range(256, dtype=tf.float32)[:, None]
         every = tf.maximum(tf.minimum(every, high), low)[None, :, None]
         table = contrast.augment_images(every)[0, :, 0]
-        return _look_up(_uint8(tf.transpose(table)), _values(x))
+        return _apply_lut(_uint8(tf.transpose(table)), _lut_indices(x))
 
     def posterized(x, seed):
         return _uint8(posterize.augment_image(tf.cast(x, "float32")))
@@ -147,14 +155,14 @@ def _of_keras_cv(level):
     }
 
 
-def _of_points(level):
-    """Operations that change values, each pixel for itself."""
-    tf = tensorflow()
+def _color_ops(level):
+    """Returns operations that change the value of each pixel."""
+    tf = import_tensorflow()
     most = min(int(level * 110), 255)
 
     def solarize_add(x, seed):
-        # In uint8 throughout: a sum over 255 comes round again, and a product
-        # is many times faster than a choice.
+        # In uint8, whose sums wrap around at 256. A product is many times
+        # faster than `tf.where`.
         dark = tf.cast(x < GREY, tf.uint8)
         return x + dark * (tf.minimum(x, 255 - most) + most - x)
 
@@ -165,114 +173,136 @@ def _of_points(level):
     }
 
 
-def _of_places(level, size, scale):
-    """Operations that move pixels, to a side that is drawn."""
-    side = int(level * CUTOUT * scale)
+def _geometric_ops(level, size, scale):
+    """Returns operations that move pixels, in a random direction."""
+    half_sides = [int(level * CUTOUT * factor) for factor in scale]
     moves = {
-        name: _move(functools.partial(matrix, level, scale), size)
+        name: _affine_op(functools.partial(matrix, level, scale), size)
         for name, matrix in _MATRICES.items()
     }
-    return {**moves, "Cutout": lambda x, seed: _cutout(x, seed, side, size)}
+    return {
+        **moves,
+        "Cutout": lambda x, seed: _cutout(x, seed, half_sides, size),
+    }
 
 
-def _rotation(level, scale, sign, middle):
-    turn = sign * math.radians(level * 30)
-    cos, sin = math.cos(turn), math.sin(turn)
-    right, down = middle * (1 - cos + sin), middle * (1 - sin - cos)
+def _rotation(level, scale, sign, size):
+    """About the centre of the image, `centre_x` and `centre_y`."""
+    angle = sign * math.radians(level * 30)
+    cos, sin = math.cos(angle), math.sin(angle)
+    centre_y, centre_x = ((side - 1) / 2 for side in size)
+    # centre - rotated centre. The last term is 0 for squares, for which the
+    # others are rounded as in the published code.
+    last = sin * (centre_y - centre_x)
+    right = centre_x * (1 - cos + sin) + last
+    down = centre_y * (1 - sin - cos) + last
     return (cos, -sin, right), (sin, cos, down)
 
 
-# What comes to (x, y) is what was at `matrix @ (x, y, 1)`.
+# The new pixel at (x, y) is the old pixel at `matrix @ (x, y, 1)`.
 _MATRICES = {
     "Rotate": _rotation,
-    "ShearX": lambda level, scale, sign, middle: (
+    "ShearX": lambda level, scale, sign, size: (
         (1, sign * level * 0.3, 0),
         (0, 1, 0),
     ),
-    "ShearY": lambda level, scale, sign, middle: (
+    "ShearY": lambda level, scale, sign, size: (
         (1, 0, 0),
         (sign * level * 0.3, 1, 0),
     ),
-    "TranslateX": lambda level, scale, sign, middle: (
-        (1, 0, sign * level * TRANSLATE * scale),
+    "TranslateX": lambda level, scale, sign, size: (
+        (1, 0, sign * level * TRANSLATE * scale[1]),
         (0, 1, 0),
     ),
-    "TranslateY": lambda level, scale, sign, middle: (
+    "TranslateY": lambda level, scale, sign, size: (
         (1, 0, 0),
-        (0, 1, sign * level * TRANSLATE * scale),
+        (0, 1, sign * level * TRANSLATE * scale[0]),
     ),
 }
 
 
-def _move(matrix, size):
-    """Reads each pixel at the nearest place, and grey from outside.
+def _affine_op(matrix, size):
+    """Returns an operation that takes each pixel from the nearest source pixel.
 
-    As there are but two ways to go, where pixels come from is known before:
-    a third of the time of `ImageProjectiveTransform`.
+    Pixels from outside the image are grey. There are two directions, so the
+    indices of the source pixels are computed in advance, which takes a third of
+    the time of `ImageProjectiveTransform`.
     """
-    tf = tensorflow()
-    y, x = np.indices((size, size))
-    middle, ways = (size - 1) / 2, []
+    tf = import_tensorflow()
+    height, width = size
+    y, x = np.indices(size)
+    sources = []
     for sign in (1, -1):
-        at = np.array(matrix(sign, middle)) @ [
+        at = np.array(matrix(sign, size)) @ [
             x.ravel(),
             y.ravel(),
             [1] * x.size,
         ]
         at = np.floor(np.abs(at) + 0.5) * np.sign(at)  # halves away from 0
-        inside = ((at >= 0) & (at < size)).all(0)
-        # The pixel behind the last one is grey.
-        ways.append(np.where(inside, at[1] * size + at[0], size * size))
-    ways = tf.constant(np.array(ways), tf.int32)
+        inside = ((at >= 0) & (at < [[width], [height]])).all(0)
+        # A grey pixel is appended after the last one.
+        sources.append(np.where(inside, at[1] * width + at[0], height * width))
+    sources = tf.constant(np.array(sources), tf.int32)
 
     def move(image, seed):
-        way = tf.random.stateless_uniform((), seed, 0, 2, tf.int32)
+        sign = tf.random.stateless_uniform((), seed, 0, 2, tf.int32)
         grey = tf.fill((1, 3), tf.constant(GREY, tf.uint8))
         pixels = tf.concat([tf.reshape(image, (-1, 3)), grey], 0)
-        return tf.reshape(tf.gather(pixels, ways[way]), (size, size, 3))
+        return tf.reshape(tf.gather(pixels, sources[sign]), (*size, 3))
 
     return move
 
 
-def _cutout(image, seed, side, size):
-    """Greys a square of twice `side`, cut off at the edges."""
-    tf = tensorflow()
-    centre = tf.random.stateless_uniform((2,), seed, 0, size, tf.int32)
-    where = tf.range(size)
+def _cutout(image, seed, half_sides, size):
+    """Greys a rectangle of twice `half_sides`, cut off at the edges."""
+    tf = import_tensorflow()
     down, right = (
-        (where >= centre[i] - side) & (where < centre[i] + side)
-        for i in range(2)
+        _near(seed, i, side, half)
+        for i, (side, half) in enumerate(zip(size, half_sides, strict=True))
     )
     square = (down[:, None] & right)[..., None]
     return tf.where(square, tf.constant(GREY, tf.uint8), image)
 
 
+def _near(seed, i, side, half):
+    """Returns which of `side` places are near a random one.
+
+    Args:
+        i: 0 or 1: which of the two random numbers of `seed` is used.
+        half: Integer. Places at a larger distance are not near.
+    """
+    tf = import_tensorflow()
+    centre = tf.random.stateless_uniform((2,), seed, 0, side, tf.int32)[i]
+    places = tf.range(side)
+    return (places >= centre - half) & (places < centre + half)
+
+
 def _blend(degenerate, image, factor):
-    """0 gives `degenerate`, 1 the image, and more goes on from there."""
-    tf = tensorflow()
+    """Blends: 0 returns `degenerate`, 1 the image, more extrapolates."""
+    tf = import_tensorflow()
     degenerate = tf.cast(degenerate, tf.float32)
     image = tf.cast(image, tf.float32)
     return _uint8(degenerate + factor * (image - degenerate))
 
 
 def _uint8(x):
-    tf = tensorflow()
+    tf = import_tensorflow()
     return tf.cast(tf.clip_by_value(x, 0, 255), tf.uint8)
 
 
 def _grey(image):
-    return tensorflow().image.rgb_to_grayscale(image)
+    return import_tensorflow().image.rgb_to_grayscale(image)
 
 
-def _flat(size):
-    # The definition means the image's mean grey, but divides the number of
-    # pixels by 256: that is what the published models have seen.
-    return min(size * size // 256, 255)
+def _mean_gray(size):
+    # The published code computes the number of pixels divided by 256 instead of
+    # the image's mean grey. Published models are trained with it.
+    return min(size[0] * size[1] // 256, 255)
 
 
-def _smooth(image):
-    """A weighted mean with the 8 neighbours; the image's edge stays."""
-    tf = tensorflow()
+def _blur(image):
+    """Returns weighted means with the 8 neighbours; edges do not change."""
+    tf = import_tensorflow()
     x = tf.cast(image, tf.float32)
     rows = x[:-2] + x[1:-1] + x[2:]
     square = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
@@ -282,9 +312,9 @@ def _smooth(image):
 
 
 def _equalize(image):
-    """Spreads each channel's values, as Pillow does."""
-    tf = tensorflow()
-    values = _values(image)
+    """Equalises the histogram of each channel, as Pillow does."""
+    tf = import_tensorflow()
+    values = _lut_indices(image)
     counts = tf.math.bincount(
         tf.reshape(values, [-1]), minlength=768, maxlength=768
     )
@@ -295,15 +325,15 @@ def _equalize(image):
     step = (tf.reduce_sum(counts, 1) - last)[:, None] // 255
     table = (below + step // 2) // tf.maximum(step, 1)
     table = tf.where(step == 0, tf.range(256), tf.minimum(table, 255))
-    return _look_up(tf.cast(table, tf.uint8), values)
+    return _apply_lut(tf.cast(table, tf.uint8), values)
 
 
-def _values(image):
-    """Where each value is in a table of 256 for each channel."""
-    tf = tensorflow()
+def _lut_indices(image):
+    """Returns the index of each value in a table of 256 for each channel."""
+    tf = import_tensorflow()
     return tf.cast(image, tf.int32) + [0, 256, 512]
 
 
-def _look_up(table, values):
-    tf = tensorflow()
+def _apply_lut(table, values):
+    tf = import_tensorflow()
     return tf.gather(tf.reshape(table, [-1]), values)

@@ -1,65 +1,100 @@
 """Split the images of a data set into training, validation and test images."""
 
 import hashlib
+import math
 import os
 
 import numpy as np
 
-TEST_SHARE = 0.2
+TEST_FRACTION = 0.2
+# Fractions of the training set that were held out to choose the learning rate:
+# vit_jax/configs and the paper, Section 4.1. Of others, a tenth.
+PAPER_HOLDOUT = {
+    "cifar10": 0.02,
+    "cifar100": 0.02,
+    "imagenet2012": 0.01,
+    "oxford_flowers102": 0.1,
+    "oxford_iiit_pet": 0.1,
+}
 
 
-def split(labels, share=TEST_SHARE, seed=0):
+def parse_holdout(name, holdout):
+    """Returns the fraction of a data set's training images to hold out.
+
+    Args:
+        name: String. Name of the data set.
+        holdout: A fraction, also as text; "paper" for the one of
+            `PAPER_HOLDOUT`; None for nothing.
+
+    Raises:
+        ValueError: if it is no fraction from 0 to below 1.
+    """
+    if holdout == "paper":
+        return PAPER_HOLDOUT.get(name.split(":")[0], 0.1)
+    try:
+        fraction = float(holdout or 0)
+    except ValueError:
+        fraction = math.nan
+    if not 0 <= fraction < 1:
+        raise ValueError(
+            "--holdout must be a fraction of the training images from 0 to "
+            f"below 1, or 'paper'. Received: {holdout!r}"
+        )
+    return fraction
+
+
+def stratified_split(labels, fraction=TEST_FRACTION, seed=0):
     """Splits, by default 80 to 20, within every class, always the same way.
 
     Args:
         labels: Array of integers. Every class has at least two examples.
-        share: Float. That of the second part; 0 for none.
-        seed: Integer. Another one splits otherwise.
+        fraction: Float. Fraction of the second part; 0 for none.
+        seed: Integer. Another seed gives another split.
 
     Returns:
         Sorted arrays of the training and of the test indices.
     """
     labels = np.asarray(labels)
-    if not share:
+    if not fraction:
         return np.arange(len(labels)), np.empty(0, int)
     rng = np.random.default_rng(seed)
     test = []
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
-        # One or more on either side, whatever the share.
-        count = min(max(1, round(share * len(members))), len(members) - 1)
+        # Each part has one or more, whatever the fraction.
+        count = min(max(1, round(fraction * len(members))), len(members) - 1)
         test.append(members[:count])
     test = np.sort(np.concatenate(test))
     return np.setdiff1d(np.arange(len(labels)), test), test
 
 
-def split_by_path(paths, labels, share=TEST_SHARE, salt="test"):
+def split_by_path(paths, labels, fraction=TEST_FRACTION, salt="test"):
     """Splits files by a hash of their relative paths.
 
     A file is in the second part if its hash, a number in [0, 1), is below
-    `share`. So a file that is added, removed or renamed moves no other one.
-    There are two exceptions, so that neither part lacks what it needs: the
+    `fraction`. Therefore adding, removing or renaming a file moves no other
+    one. There are two exceptions, so that neither part lacks what it needs: the
     file of each class with the largest hash is in the first part, and the file
-    with the smallest hash of all is in the second. They only matter where all
-    files of a class have a hash below `share` (with n files and a share of
-    0.2, one in 5^n), or no file at all has.
+    with the smallest hash of all is in the second. They only matter if all
+    files of a class have a hash below `fraction` (with n files and a fraction
+    of 0.2, once in 5^n classes), or if no file has.
 
     Args:
         paths: Relative paths, of which every class has at least one.
         labels: Array of integers.
-        share: Float. Expected fraction of the second part; 0 for none.
-        salt: String. Another one splits otherwise.
+        fraction: Float. Expected fraction of the second part; 0 for none.
+        salt: String. Another salt gives another split.
 
     Returns:
         Sorted arrays of the indices of both parts. The second is empty only
-        with a share of 0, or where every class has one file.
+        with a fraction of 0, or if every class has one file.
     """
     labels = np.asarray(labels)
-    if not share:
+    if not fraction:
         return np.arange(len(labels)), np.empty(0, int)
     hashes = np.array([_hash(path, salt) for path in paths])
-    second = hashes < share
-    # In the order of labels, and within a class of hashes.
+    second = hashes < fraction
+    # Sorted by label, and by hash within a label.
     order = np.lexsort((hashes, labels))
     is_last = np.append(np.diff(labels[order]) != 0, True)
     largest = order[is_last]
@@ -77,8 +112,24 @@ def _hash(path, salt):
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def hold_out(train, labels, share):
-    """Splits training indices once more, into those to train on and dev."""
-    train = np.asarray(train)
-    kept, dev = split(np.asarray(labels)[train], share, seed=1)
+def holdout_split(train, labels, fraction):
+    """Splits training indices into those to train on and those held out."""
+    train, labels = np.asarray(train), np.asarray(labels)
+    kept, dev = stratified_split(labels[train], fraction, seed=1)
+    return train[kept], train[dev]
+
+
+def hold_out_by_path(paths, labels, train, fraction):
+    """Splits training indices into those to train on and those held out.
+
+    Args:
+        paths: `paths[i]` is the relative path of image i.
+        labels: Array of integers, those of all images.
+        train: Array of the indices of the training images.
+        fraction: Float. Expected fraction of images held out; 0 for none.
+    """
+    if not len(train):
+        return train, train
+    paths = [paths[i] for i in train]
+    kept, dev = split_by_path(paths, labels[train], fraction, "validation")
     return train[kept], train[dev]

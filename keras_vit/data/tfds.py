@@ -6,94 +6,104 @@ import math
 import numpy as np
 
 from keras_vit._program import require
-from keras_vit.data._decode import tensorflow
+from keras_vit.data._decode import import_tensorflow
 from keras_vit.data._pipeline import FOREVER
-from keras_vit.data._pipeline import Source
+from keras_vit.data._pipeline import ImageSource
 from keras_vit.data._pipeline import check_label
-from keras_vit.data._pipeline import own_rows
+from keras_vit.data._pipeline import keep_local_rows
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.dataset import not_found
+from keras_vit.data.dataset import unknown_dataset_error
 
 SHUFFLE_BUFFER = 50_000  # encoded images, as in the paper's code
-# Parts of a training set of many files that are read side by side.
-LANES = 16
+# Number of slices of a training split of many files that are read concurrently.
+NUM_READERS = 16
 MANY_FILES = 16
 
 
 def tfds_source(builder, label_name, parts):
-    """Returns the `Source` of a builder.
+    """Returns the `ImageSource` of a builder.
 
     Args:
         builder: A prepared `tfds.core.DatasetBuilder`.
         label_name: Feature to use as label: one class, or a sequence of them.
-        parts: Dict of "train", "dev" and "test" to `(split, range)`.
+        parts: Dict of "train", "dev" and "test" to `(split, range)`: the split
+            of TFDS and the indices of its images.
     """
     label = builder.info.features[label_name]
     num_classes = getattr(label, "feature", label).num_classes
     read = functools.partial(_read, builder, label_name, num_classes)
     options = {}
     if hasattr(label, "feature"):
-        options["label"] = functools.partial(_set, num_classes)
-    return Source(
-        endless=functools.partial(_endless, builder, read, *parts["train"]),
-        once=functools.partial(_once, read, parts),
+        options["label"] = functools.partial(_multi_label_row, num_classes)
+    return ImageSource(
+        train_stream=functools.partial(
+            _train_stream, builder, read, *parts["train"]
+        ),
+        evaluation_stream=functools.partial(_evaluation_stream, read, parts),
         read=lambda encoded: encoded,
         **options,
     )
 
 
-def _endless(builder, read, split, part, rules):
+def _train_stream(builder, read, split, part, options):
     """Shuffled images of a training split, whose files are read in order.
 
-    Each lane gives some rows of every batch, from a part of its own of the
-    split. So a host reads the parts of its own rows and no others, where the
-    split has files enough.
+    Each reader yields some rows of every batch, from its slice of the split.
+    Therefore a process reads only the slices of its rows, if the split has
+    enough files.
     """
-    tf = tensorflow()
+    tf = import_tensorflow()
     files = builder.info.splits[split].num_shards
-    many = files >= MANY_FILES and len(part) >= max(rules.batch_size, LANES)
-    lanes = math.gcd(rules.batch_size, LANES) if many else 1
-    width = rules.batch_size // lanes
+    many = files >= MANY_FILES and len(part) >= max(
+        options.batch_size, NUM_READERS
+    )
+    num_readers = math.gcd(options.batch_size, NUM_READERS) if many else 1
+    width = options.batch_size // num_readers
     datasets = []
-    for lane in range(lanes):
-        row = lane * width
-        if row + width <= rules.own.start or row >= rules.own.stop:
+    for reader in range(num_readers):
+        row = reader * width
+        if (
+            row + width <= options.local_rows.start
+            or row >= options.local_rows.stop
+        ):
             continue
-        first, last = (len(part) * end // lanes for end in (lane, lane + 1))
+        first, last = (
+            len(part) * end // num_readers for end in (reader, reader + 1)
+        )
 
-        def place(turn, example, row=row):
-            position = turn // width * rules.batch_size + row + turn % width
+        def with_position(index, example, row=row):
+            position = index // width * options.batch_size + row + index % width
             return position, *example
 
-        images = _passes(
+        images = _epochs(
             read(split, part[first:last]),
             last - first,
-            SHUFFLE_BUFFER // lanes,
-            (rules.seed, lane),
-            rules.start * width,
+            SHUFFLE_BUFFER // num_readers,
+            (options.seed, reader),
+            options.start * width,
         )
-        datasets.append(images.map(place).prefetch(width))
-    turns = tf.data.Dataset.range(len(datasets)).flat_map(
-        lambda lane: tf.data.Dataset.from_tensors(lane).repeat(width)
+        datasets.append(images.map(with_position).prefetch(width))
+    schedule = tf.data.Dataset.range(len(datasets)).flat_map(
+        lambda reader: tf.data.Dataset.from_tensors(reader).repeat(width)
     )
-    images = tf.data.Dataset.choose_from_datasets(datasets, turns.repeat())
-    return own_rows(images, rules)
+    images = tf.data.Dataset.choose_from_datasets(datasets, schedule.repeat())
+    return keep_local_rows(images, options)
 
 
-def _passes(images, count, buffer, key, first):
-    """Endless shuffled passes, as `(turn, example)` from turn `first` on."""
-    tf = tensorflow()
+def _epochs(images, count, buffer, key, first):
+    """Endless shuffled passes, as `(index, example)` from index `first` on."""
+    tf = import_tensorflow()
     epoch, done = divmod(first, count)
-    seed, lane = key
+    seed, reader = key
     draw = tf.random.stateless_uniform
     fold = tf.random.experimental.stateless_fold_in
 
     def one_pass(number):
-        # Of this small graph alone: shuffling takes no tensor beside a seed
-        # that the program has set.
+        # Only in the graph of this function: `shuffle` does not take a tensor
+        # as seed if the program has set a global seed.
         tf.random.set_seed(None)
-        key = fold(tf.stack([tf.constant(seed, tf.int64), number]), lane)
-        # Encoded, a full buffer is small.
+        key = fold(tf.stack([tf.constant(seed, tf.int64), number]), reader)
+        # Images in the buffer are encoded, so that it takes little memory.
         order = images.shuffle(
             buffer,
             draw((), key, 0, 2**31 - 1, tf.int64),
@@ -105,22 +115,22 @@ def _passes(images, count, buffer, key, first):
     return passes.enumerate(first)
 
 
-def _once(read, parts, part, own):
-    split, whole = parts[part]
-    images = read(split, whole[own.start : own.stop])
+def _evaluation_stream(read, parts, name, rows):
+    split, whole = parts[name]
+    images = read(split, whole[rows.start : rows.stop])
     return images.enumerate().map(lambda number, image: (number, *image))
 
 
 def _read(builder, label_name, num_classes, split, part):
-    """A part of a split, in order: name, encoded image, label."""
+    """Returns a part of a split, in order: name, encoded image, label."""
     tfds = require("tensorflow_datasets")
-    if not part:  # a host that has no image of its own
+    if not part:  # a process without images
         return _read(builder, label_name, num_classes, split, range(1)).take(0)
     examples = builder.as_dataset(
         split=tfds.core.ReadInstruction(
             split, from_=part.start, to=part.stop, unit="abs"
         ),
-        # Nothing else is decoded: Pets have masks and boxes.
+        # Other features, such as the masks of Pets, are not decoded.
         decoders=tfds.decode.PartialDecoding(
             {"image": True, label_name: True},
             decoders={"image": tfds.decode.SkipDecoding()},
@@ -145,10 +155,11 @@ def read_config(tfds):
     )
 
 
-def _set(classes, members):
-    """A set of right classes as a row of ones, and weight 0 if it is empty."""
-    tf = tensorflow()
-    # A class that is none keeps the maximum from being one of nothing.
+def _multi_label_row(classes, members):
+    """Returns classes as a row of zeros and ones, and weight 0 if there are
+    none."""
+    tf = import_tensorflow()
+    # -1 becomes a row of zeros, so that the maximum is defined without classes.
     rows = tf.one_hot(tf.concat([members, [-1]], 0), classes)
     weight = tf.cast(tf.size(members) > 0, tf.float32)
     return tf.ensure_shape(tf.reduce_max(rows, 0), (classes,)), weight
@@ -182,10 +193,10 @@ def from_tfds(name, holdout=0.0, test_split=None):
 
     Raises:
         ValueError: if there is no such name, or it is no classification of
-            images, has no labelled test set, or cannot be had.
+            images, has no labelled test set, or cannot be downloaded.
     """
     try:
-        tensorflow()
+        import_tensorflow()
         tfds = require("tensorflow_datasets")
     except ImportError as error:
         raise ImportError(
@@ -194,7 +205,7 @@ def from_tfds(name, holdout=0.0, test_split=None):
     builder = open_builder(tfds, name)
     features = builder.info.features
     label = _label_of(tfds, name, features)
-    prepare(builder, name)
+    download(builder, name)
     return _data(builder, name, label, holdout, test_split)
 
 
@@ -266,16 +277,16 @@ def _data(builder, name, label, holdout, test_split):
     )
 
 
-def prepare(builder, name):
-    """Downloads what is not there yet.
+def download(builder, name):
+    """Downloads and prepares a data set, unless this was done before.
 
     Raises:
-        ValueError: if that fails; if there are files to be downloaded by hand,
-            the message says which and where they belong.
+        ValueError: if it fails. If files must be downloaded by hand, the
+            message says which ones and into which folder.
     """
     try:
         builder.download_and_prepare()
-    except Exception as error:  # whatever a server, proxy or disk comes up with
+    except Exception as error:  # of a server, a proxy or a disk
         by_hand = ""
         if text := builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
             text = " ".join(text.split())
@@ -291,9 +302,9 @@ def open_builder(tfds, name):
     try:
         return tfds.builder(name)
     except tfds.core.DatasetNotFoundError as error:
-        raise not_found(name, tfds.list_builders()) from error
+        raise unknown_dataset_error(name, tfds.list_builders()) from error
     except Exception as error:
-        # A wrong configuration or version, or a name that is no name at all.
+        # A wrong configuration or version, or an invalid name.
         raise ValueError(
             f"There is no folder {name!r}, and TFDS cannot open a dataset of "
             f"that name: {_first_line(error)}"
@@ -301,7 +312,7 @@ def open_builder(tfds, name):
 
 
 def _label_of(tfds, name, features):
-    """The name of the feature to learn: 'label', or ReaL's 'real_label'."""
+    """Returns the name of the label: 'label', or 'real_label' of ReaL."""
     kinds = {}
     if isinstance(features, tfds.features.FeaturesDict):
         kinds = dict(features.items())

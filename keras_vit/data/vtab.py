@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_vit._program import require
-from keras_vit.data._decode import tensorflow
-from keras_vit.data._pipeline import Source
+from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._pipeline import ImageSource
 from keras_vit.data._pipeline import check_label
-from keras_vit.data._pipeline import shuffled
+from keras_vit.data._pipeline import shuffled_indices
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.tfds import download
 from keras_vit.data.tfds import open_builder
-from keras_vit.data.tfds import prepare
 from keras_vit.data.tfds import read_config
 
 NATURAL, SPECIALIZED, STRUCTURED = VTAB_GROUPS = (
@@ -28,25 +28,26 @@ def label(tf, example):
 
 
 def _interval(tf, value, edges):
-    """The number of the last edge that lies below the value."""
+    """Returns the index of the last edge below the value."""
     below = tf.where(tf.constant(edges, tf.float32) < value)
     return tf.reduce_max(below)
 
 
 def clevr_count(tf, example):
-    """There are 3 to 10 objects."""
+    """Returns the class of an image of 3 to 10 objects."""
     return tf.shape(example["objects"]["pixel_coords"])[0] - 3
 
 
 def clevr_distance(tf, example):
-    """How far the closest object is, in six intervals."""
+    """Returns the class of the distance of the closest object: one of six
+    intervals."""
     closest = tf.reduce_min(example["objects"]["pixel_coords"][:, 2])
     return _interval(tf, closest, (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0))
 
 
 def kitti_distance(tf, example):
-    """How far the closest car, van or truck is; without any, the last of four
-    intervals."""
+    """Returns the class of the distance of the closest car, van or truck: one
+    of four intervals, the last one if there is none."""
     objects = example["objects"]
     vehicles = tf.boolean_mask(objects["location"][:, 2], objects["type"] < 3)
     closest = tf.reduce_min(tf.concat([vehicles, [1000.0]], 0))
@@ -54,12 +55,12 @@ def kitti_distance(tf, example):
 
 
 def dsprites_x(tf, example):
-    """32 places in 16 classes."""
+    """Returns one of 16 classes of 32 positions."""
     return example["label_x_position"] * 16 // 32
 
 
 def dsprites_orientation(tf, example):
-    """40 turns in 16 classes."""
+    """Returns one of 16 classes of 40 orientations."""
     return example["label_orientation"] * 16 // 40
 
 
@@ -73,7 +74,7 @@ def smallnorb_elevation(tf, example):
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A row. Parts of splits are `(split, from, to)`, in percent."""
+    """A task of VTAB. Its splits are `(split, from, to)`, in percent."""
 
     group: str
     tfds: str
@@ -82,36 +83,40 @@ class Task:
     val: tuple = ("validation", 0, 100)
     test: tuple = ("test", 0, 100)
     label: Callable = label
-    # What of an example the label is made of.
+    # The features of an example that `label` needs.
     features: tuple | dict = ("label",)
-    scale: int = 1  # of pixels
-    # Whether the label outlives cropping, and mirroring.
+    scale: int = 1  # factor of pixel values
+    # Whether cropping, and flipping, keep the label right.
     crop: bool = True
     flip: bool = True
 
 
 def _of_train(percent, end=100):
-    """Train and val from one split."""
+    """Returns the training and the validation split, both from "train"."""
     return {"train": ("train", 0, percent), "val": ("train", percent, end)}
 
 
-_SIXTY = {**_of_train(60, 80), "test": ("train", 80, 100)}
-_WHOLE = {"crop": False, "flip": False}
+_SPLIT_60_20_20 = {**_of_train(60, 80), "test": ("train", 80, 100)}
+_NO_CROP_NO_FLIP = {"crop": False, "flip": False}
 _OBJECTS = {"objects": {"pixel_coords"}}
 _CLEVR = {
     **_of_train(90),
-    # Those of its test split have no labels.
+    # The images of its test split have no labels.
     "test": ("validation", 0, 100),
     "features": _OBJECTS,
-    **_WHOLE,
+    **_NO_CROP_NO_FLIP,
 }
 _DSPRITES = {
     **_of_train(80, 90),
     "test": ("train", 90, 100),
     "scale": 255,
-    **_WHOLE,
+    **_NO_CROP_NO_FLIP,
 }
-_NORB = {"val": ("test", 0, 50), "test": ("test", 50, 100), **_WHOLE}
+_SMALLNORB = {
+    "val": ("test", 0, 50),
+    "test": ("test", 50, 100),
+    **_NO_CROP_NO_FLIP,
+}
 
 VTAB_TASKS = {
     "caltech101": Task(NATURAL, "caltech101", 102, **_of_train(90)),
@@ -120,11 +125,11 @@ VTAB_TASKS = {
     "flowers102": Task(NATURAL, "oxford_flowers102", 102),
     "pets": Task(NATURAL, "oxford_iiit_pet", 37, **_of_train(80)),
     "sun397": Task(NATURAL, "sun397/tfds", 397),
-    # A mirrored 2 is none.
+    # A flipped 2 is no 2.
     "svhn": Task(NATURAL, "svhn_cropped", 10, flip=False, **_of_train(90)),
     "camelyon": Task(SPECIALIZED, "patch_camelyon", 2),
-    "eurosat": Task(SPECIALIZED, "eurosat/rgb", 10, **_SIXTY),
-    "resisc45": Task(SPECIALIZED, "resisc45", 45, **_SIXTY),
+    "eurosat": Task(SPECIALIZED, "eurosat/rgb", 10, **_SPLIT_60_20_20),
+    "resisc45": Task(SPECIALIZED, "resisc45", 45, **_SPLIT_60_20_20),
     "retinopathy": Task(
         SPECIALIZED, "diabetic_retinopathy_detection/btgraham-300", 5
     ),
@@ -132,14 +137,14 @@ VTAB_TASKS = {
     "clevr-distance": Task(
         STRUCTURED, "clevr", 6, label=clevr_distance, **_CLEVR
     ),
-    "dmlab": Task(STRUCTURED, "dmlab", 6, **_WHOLE),
+    "dmlab": Task(STRUCTURED, "dmlab", 6, **_NO_CROP_NO_FLIP),
     "kitti-distance": Task(
         STRUCTURED,
         "kitti:3.1.0",
         4,
         label=kitti_distance,
         features={"objects": {"location", "type"}},
-        **_WHOLE,
+        **_NO_CROP_NO_FLIP,
     ),
     "dsprites-location": Task(
         STRUCTURED,
@@ -163,7 +168,7 @@ VTAB_TASKS = {
         18,
         label=smallnorb_azimuth,
         features=("label_azimuth",),
-        **_NORB,
+        **_SMALLNORB,
     ),
     "smallnorb-elevation": Task(
         STRUCTURED,
@@ -171,7 +176,7 @@ VTAB_TASKS = {
         9,
         label=smallnorb_elevation,
         features=("label_elevation",),
-        **_NORB,
+        **_SMALLNORB,
     ),
 }
 
@@ -180,17 +185,18 @@ TRAIN, VAL = 800, 200
 
 
 def load_vtab(name, validate=False):
-    """Returns the `ImageDataset` of a task, which is downloaded if need be.
+    """Returns the `ImageDataset` of a task, which is downloaded if necessary.
 
     Args:
         name: One of `VTAB_TASKS`.
-        validate: Boolean. Whether to train on 800 images and to have the 200
-            of VTAB's validation as test images, to choose settings by.
-            Otherwise all 1000 train, and the test set is the task's.
+        validate: Boolean. Whether to train on 800 images and to evaluate on
+            VTAB's 200 validation images, to choose settings. Otherwise all
+            1000 images are trained on, and the task's test set is evaluated on.
 
     Raises:
-        ValueError: if there is no such task, or the data cannot be had; if
-            files must be downloaded by hand, the message says how.
+        ValueError: if there is no such task, or the data cannot be
+            downloaded. If files must be downloaded by hand, the message says
+            how.
         ImportError: if a package is missing.
     """
     if name not in VTAB_TASKS:
@@ -199,11 +205,11 @@ def load_vtab(name, validate=False):
             f"{', '.join(VTAB_TASKS)}."
         )
     task = VTAB_TASKS[name]
-    tensorflow()
+    import_tensorflow()
     tfds = require("tensorflow_datasets")
     builder = open_builder(tfds, task.tfds)
-    prepare(builder, task.tfds)
-    parts = parts_of(task, builder.info.splits)
+    download(builder, task.tfds)
+    parts = split_ranges(task, builder.info.splits)
     train = [parts["train"]] if validate else [parts["train"], parts["val"]]
     test = parts["val"] if validate else parts["test"]
     read = functools.partial(_read, builder, task)
@@ -214,20 +220,20 @@ def load_vtab(name, validate=False):
         image_size=None,
         num_train=sum(len(part) for _, part in train),
         num_test=len(test[1]),
-        source=Source(
-            endless=functools.partial(_endless, read, train),
-            once=functools.partial(_once, read, test),
-            read=functools.partial(_scaled, task.scale),
+        source=ImageSource(
+            train_stream=functools.partial(_train_stream, read, train),
+            evaluation_stream=functools.partial(_evaluation_stream, read, test),
+            read=functools.partial(_rescale_png, task.scale),
         ),
     )
 
 
-def parts_of(task, splits):
-    """Returns the parts of a task's splits, as `{name: (split, range)}`:
+def split_ranges(task, splits):
+    """Returns the images of a task's splits, as `{name: (split, range)}`:
     "train" and "val", of which VTAB-1k takes 800 and 200, and "test".
 
     Args:
-        task: A row of `VTAB_TASKS`.
+        task: A value of `VTAB_TASKS`.
         splits: Of a builder's info.
 
     Raises:
@@ -250,8 +256,8 @@ def parts_of(task, splits):
 
 
 def _read(builder, task, split, part):
-    """A part of a split, in order: name, encoded image, label."""
-    tf, tfds = tensorflow(), require("tensorflow_datasets")
+    """Returns a part of a split, in order: name, encoded image, label."""
+    tf, tfds = import_tensorflow(), require("tensorflow_datasets")
     wanted = task.features
     if not isinstance(wanted, dict):
         wanted = dict.fromkeys(wanted, True)
@@ -278,9 +284,9 @@ def _read(builder, task, split, part):
     return examples.map(columns)
 
 
-def _endless(read, parts, rules):
-    """The thousand images are kept in memory, encoded."""
-    tf = tensorflow()
+def _train_stream(read, parts, options):
+    """Returns shuffled images; all thousand are kept in memory, encoded."""
+    tf = import_tensorflow()
     examples = [
         example for part in parts for example in read(*part).as_numpy_iterator()
     ]
@@ -291,18 +297,18 @@ def _endless(read, parts, rules):
     def look_up(position, index):
         return position, names[index], images[index], labels[index]
 
-    return shuffled(len(examples), rules).map(look_up)
+    return shuffled_indices(len(examples), options).map(look_up)
 
 
-def _once(read, test, part, own):
+def _evaluation_stream(read, test, name, rows):
     split, whole = test
-    images = read(split, whole[own.start : own.stop])
+    images = read(split, whole[rows.start : rows.stop])
     return images.enumerate().map(lambda number, image: (number, *image))
 
 
-def _scaled(scale, encoded):
-    """dSprites has pixels of 0 and 1."""
+def _rescale_png(scale, encoded):
+    """Multiplies pixels: those of dSprites are 0 and 1."""
     if scale == 1:
         return encoded
-    tf = tensorflow()
+    tf = import_tensorflow()
     return tf.io.encode_png(tf.io.decode_png(encoded) * scale)

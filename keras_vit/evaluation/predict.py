@@ -6,8 +6,8 @@ import sys
 import keras
 import numpy as np
 
-from keras_vit.data import bad_label
-from keras_vit.data import unreadable
+from keras_vit.data import parse_image_error
+from keras_vit.data import parse_label_error
 
 
 def predict_dataset(model, batches, total, limit=None):
@@ -66,9 +66,9 @@ def _named(batches):
         except StopIteration:
             return
         except Exception as error:
-            if message := bad_label(error):
+            if message := parse_label_error(error):
                 raise ValueError(message) from error
-            path = unreadable(error)
+            path = parse_image_error(error)
             if path is None:
                 raise
             raise ValueError(

@@ -56,7 +56,7 @@ def write_ablation(rows, config, data, output):
     facts = {
         "rows": rows,
         "config": dataclasses.asdict(config),
-        "data": data.facts(),
+        "data": data.metadata(),
         "versions": versions(),
     }
     save_json(facts, output / "results.json")

@@ -12,9 +12,9 @@ from keras_vit import _logging
 from keras_vit import _program
 from keras_vit._logging import logger
 from keras_vit._program import UserError
-from keras_vit.data.loading import share_of
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.randaugment import AUGREG
+from keras_vit.data.splits import parse_holdout
 from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import Preempted
 
@@ -215,8 +215,9 @@ class TrainingFlags:
         "digits",
         "'digits' (in scikit-learn), a name in TFDS such as cifar10 or "
         "cifar100, or a folder: FOLDER/train/CLASS/* with "
-        "FOLDER/test/CLASS/*, or FOLDER/CLASS/*, of which 20% is the test set",
-        "NAME|FOLDER",
+        "FOLDER/test/CLASS/*, or FOLDER/CLASS/*, of which 20% is the test set; "
+        "or a CSV file with the columns image and label, and perhaps split",
+        "NAME|FOLDER|CSV",
     )
     image_size: int | None = flag(
         None,
@@ -369,7 +370,7 @@ class TrainingFlags:
         for name in ("mixup", "cutmix"):
             check_numbers(self, name, minimum=0)
         check_names(self, keep=("last", "best"))
-        share_of("", self.holdout)
+        parse_holdout("", self.holdout)
         if self.holdout not in (None, "paper"):
             # The type is `float | str`, so that "0.1" may be given too.
             object.__setattr__(self, "holdout", float(self.holdout))

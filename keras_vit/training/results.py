@@ -69,7 +69,7 @@ def run_summary(run, model, row):
     metric = f"{run.data.evaluation_split}_{run.metric}"
     return {
         "config": dataclasses.asdict(run.config),
-        "data": run.data.facts(),
+        "data": run.data.metadata(),
         "model": {
             "name": model.name,
             "weights": model.count_params(),
@@ -107,13 +107,14 @@ def describe_run(run, model, done):
     step = done // config.accumulate
     resuming = f"\nresuming  from step {step}" if done else ""
     unverified = ""
-    if data.num_unread:
+    if data.num_unverified:
         interval = config.checkpoint_every or config.evaluate_every
         unverified = (
-            f"images    the headers and trailers of {data.num_unread:,} files "
-            "are valid. An image that is damaged between them would stop the "
-            f"run at its batch, up to {interval:,} steps after the last "
-            "checkpoint: --skip-bad-images decodes all of them first\n"
+            "images    the headers and trailers of "
+            f"{data.num_unverified:,} files are valid. An image that is "
+            "damaged between them would stop the run at its batch, up to "
+            f"{interval:,} steps after the last checkpoint: --skip-bad-images "
+            "decodes all of them first\n"
         )
     return (
         f"data      {data.name}: {data.num_train} training and "

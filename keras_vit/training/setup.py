@@ -7,7 +7,7 @@ import keras
 
 from keras_vit._program import require
 from keras_vit.data.loading import load_dataset
-from keras_vit.data.loading import share_of
+from keras_vit.data.splits import parse_holdout
 from keras_vit.distribution import get_strategy
 from keras_vit.training.run_folder import check_output
 
@@ -70,7 +70,14 @@ def begin(config, holdout=None):
     if config.holdout is not None:
         holdout = config.holdout
     data = data_of(config, holdout)
-    if share_of(data.name, holdout) and not data.num_dev:
+    if data.multi_label:
+        raise ValueError(
+            "Recipes train on images of one class each, and images of "
+            f"{data.name!r} have several. In Python, train on such data with "
+            "`keras_vit.losses.SigmoidCrossentropy()`; see "
+            "`keras_vit.data.from_csv`."
+        )
+    if parse_holdout(data.name, holdout) and not data.num_dev:
         raise ValueError(
             f"--holdout {holdout} of {data.num_train} images is not one image. "
             "Give a larger share."
@@ -86,9 +93,9 @@ def data_of(config, holdout):
         config: `TrainingFlags`.
         holdout: Float in [0, 1), the fraction of the training images to
             evaluate on instead of training; or "paper". With 0, the model
-            trains on all training images and is evaluated on the test set.
-            None is like 0, except that the model does not train on the images
-            that a preset leaves out.
+            trains on all training images and is evaluated on the test set, or
+            on the validation images of a CSV file. None is like 0, except that
+            the model does not train on the images that a preset leaves out.
 
     Returns:
         A `keras_vit.data.ImageDataset`.
@@ -97,4 +104,6 @@ def data_of(config, holdout):
     data = load_dataset(
         config.dataset, left_out, config.skip_bad_images, config.test_split
     )
-    return data if holdout else dataclasses.replace(data, num_dev=0)
+    if left_out and not holdout:
+        return dataclasses.replace(data, num_dev=0)
+    return data

@@ -11,8 +11,8 @@ import keras
 from keras_vit._logging import logger
 from keras_vit._program import UserError
 from keras_vit._warnings import warn
-from keras_vit.data import bad_label
-from keras_vit.data import unreadable
+from keras_vit.data import parse_image_error
+from keras_vit.data import parse_label_error
 from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.callbacks import EventFiles
@@ -309,9 +309,9 @@ def explain_error(error, strategy, checkpoints):
         String, or None for any other error.
     """
     # Each backend wraps TensorFlow's error in one of its own.
-    if message := bad_label(error):
+    if message := parse_label_error(error):
         return message
-    if name := unreadable(error):
+    if name := parse_image_error(error):
         return (
             f"{name!r} cannot be read. Remove it or convert it, or use "
             "--skip-bad-images, which finds all such files of a folder "

@@ -39,7 +39,7 @@ def trained_run(tmp_path_factory):
     options = {"image_size": 8, "batch_size": 719}
     features, labels = keras_vit.evaluation.predict_dataset(
         keras_vit.evaluation.feature_model(model),
-        data.once("train", **options),
+        data.batches("train", **options),
         1438,
     )
     found = evaluation.ridge(features, labels, 10, 1.0)
@@ -49,6 +49,6 @@ def trained_run(tmp_path_factory):
     model.save(folder / "model.keras")
     keras_vit.converters.save(model, folder / "model.npz")
     config = {"dataset": "digits", "mode": "tf", "protocol": "simple"}
-    facts = {"config": {**config, "image_size": 8}, "data": data.facts()}
+    facts = {"config": {**config, "image_size": 8}, "data": data.metadata()}
     (folder / "config.json").write_text(json.dumps(facts))
     return folder

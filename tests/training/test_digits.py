@@ -9,7 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit.data import digits
-from keras_vit.data.splits import split
+from keras_vit.data.splits import stratified_split
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -117,7 +117,7 @@ def test_holding_out():
     found = {image.tobytes() for images, *_ in parts for image in images}
     assert len(found) == data.num_dev + data.num_test
     assert min(np.bincount(parts[0][1])) >= 13
-    with pytest.raises(ValueError, match="--holdout must be a share"):
+    with pytest.raises(ValueError, match="--holdout must be a fraction"):
         keras_vit.data.load_dataset("digits", holdout=1.0)
     whole = keras_vit.data.load_dataset("digits")
     with pytest.raises(ValueError, match="Nothing of 'digits' was held out"):
@@ -134,7 +134,7 @@ def test_what_digits_do_not_have(data):
 
 def test_split_keeps_classes_and_loses_nothing():
     labels = np.array([0] * 50 + [1] * 10 + [2] * 2)
-    train, test = split(labels)
+    train, test = stratified_split(labels)
     assert np.bincount(labels[test]).tolist() == [10, 2, 1]
     assert np.array_equal(np.sort(np.concatenate([train, test])), range(62))
 
@@ -156,13 +156,15 @@ def test_resize_is_bilinear():
 def test_distort_moves_little_and_keeps_the_range(monkeypatch):
     rng = np.random.default_rng(0)
     images = rng.uniform(-1, 1, (50, 8, 8, 1)).astype("float32")
-    distorted = digits.distort(images, rng)
+    distorted = digits.random_affine(images, rng)
     assert distorted.shape == images.shape and distorted.dtype == images.dtype
     assert distorted.min() >= -1 - 1e-6 and distorted.max() <= 1 + 1e-6
     assert np.abs(distorted - images).mean() > 0.05
-    for name in ("TURN", "STRETCH", "MOVE"):
+    for name in ("MAX_ROTATION", "MAX_LOG_SCALE", "MAX_SHIFT"):
         monkeypatch.setattr(digits, name, 0.0)
-    np.testing.assert_allclose(digits.distort(images, rng), images, atol=1e-6)
+    np.testing.assert_allclose(
+        digits.random_affine(images, rng), images, atol=1e-6
+    )
 
 
 @pytest.mark.backends("jax", "torch")

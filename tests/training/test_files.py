@@ -85,7 +85,7 @@ def test_names_of_any_bytes(photos):
     found = {
         pathlib.Path(name).name
         for part in ("train", "test")
-        for name in data.names(part)
+        for name in data.image_names(part)
     }
     assert found >= set(names)
     list(data.train(image_size=8, batch_size=4).take(4))
@@ -101,7 +101,7 @@ def test_bad_images_are_skipped_and_reported(photos):
     text = str(caught[0].message)
     assert "4 of 16 images cannot be used" in text and "and 1 more" in text
     assert "half.jpg cannot be decoded" in text and "page.jpg is not" in text
-    assert data.num_skipped == 4 and data.facts()["num_skipped"] == 4
+    assert data.num_skipped == 4 and data.metadata()["num_skipped"] == 4
     assert data.num_train + data.num_test == 12
     assert len(list(data.train(image_size=8, batch_size=4).take(9))) == 9
     assert len(list(data.test(image_size=8, batch_size=4))) == 1
@@ -151,7 +151,9 @@ def test_a_class_of_bad_images_alone(photos):
 def test_equal_pictures_are_named(photos):
     copied = (photos / "cat" / "3.jpg").read_bytes()
     put(photos / "dog" / "3.jpg", copied)
-    with pytest.warns(UserWarning, match="^Equal files are in two") as caught:
+    with pytest.warns(
+        UserWarning, match="^Identical files are in two"
+    ) as caught:
         keras_vit.data.load_dataset(str(photos))
     assert "cat/3.jpg and dog/3.jpg" in str(caught[0].message)
 
@@ -188,10 +190,10 @@ def test_little_is_read_to_tell_files_apart(photos, monkeypatch):
     monkeypatch.setattr(
         filecmp, "open", lambda path, mode: Counted(path), raising=False
     )
-    assert folders._equal(paths) == []
+    assert folders._group_identical(paths) == []
     assert read and sum(read) < 1_000_000
     put(paths[1], paths[0].read_bytes())
-    assert folders._equal(paths) == [paths[:2]]
+    assert folders._group_identical(paths) == [paths[:2]]
 
 
 @pytest.mark.backends("tensorflow")
@@ -200,7 +202,9 @@ def test_train_and_test_must_not_share(tmp_path):
         for name in "ab":
             picture = encode(noise(9, 9, seed=ord(name)))
             put(tmp_path / part / name / "IMG_0001.png", picture)
-    with pytest.warns(UserWarning, match="^Equal files are in two") as caught:
+    with pytest.warns(
+        UserWarning, match="^Identical files are in two"
+    ) as caught:
         keras_vit.data.load_dataset(str(tmp_path))
     assert "train/a/IMG_0001.png and test/a/IMG_0001.png" in str(
         caught[0].message

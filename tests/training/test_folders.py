@@ -67,7 +67,7 @@ def splits_of(folder, holdout=0.2):
     """The file names of each split, relative to the folder."""
     data = keras_vit.data.load_dataset(str(folder), holdout)
     return {
-        part: {os.path.relpath(name, folder) for name in data.names(part)}
+        part: {os.path.relpath(name, folder) for name in data.image_names(part)}
         for part in ("train", "dev", "test")
     }
 
@@ -155,7 +155,7 @@ def broken(tmp_path, case):
         return "has no class sub-folder.*Expected FOLDER/train/CLASS"
     if case == "one class":
         write(tmp_path / "a" / "0.png", 0)
-        return "has only one class, 'a'"
+        return "only one class, 'a'"
     if case == "class without images":
         write(tmp_path / "a" / "0.png", 0)
         write(tmp_path / "a" / "1.png", 0)
@@ -211,7 +211,9 @@ def test_other_names_of_the_test_folder(tmp_path, name):
     assert (data.num_train, data.num_test) == (3, 2)
     for i, path in enumerate(("test/a", "test/b")):
         write(tmp_path / path / f"{6 + i}.png", 0)
-    with pytest.warns(UserWarning, match=f"on test/; not used: {name}"):
+    with pytest.warns(
+        UserWarning, match=f"test/ is evaluated on. Not used: {name}"
+    ):
         keras_vit.data.load_dataset(str(tmp_path))
 
 

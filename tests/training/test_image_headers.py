@@ -7,7 +7,7 @@ import zlib
 import pytest
 from PIL import Image
 
-from keras_vit.data._image_headers import fault_of_ends
+from keras_vit.data._image_headers import check_header_and_trailer
 from tests.training.pictures import encode
 from tests.training.pictures import noise
 
@@ -63,7 +63,7 @@ FAULTS = {
 def test_faults_are_told(name, tmp_path):
     content, words = FAULTS[name]
     (tmp_path / "x").write_bytes(content)
-    fault, _ = fault_of_ends(tmp_path / "x")
+    fault, _ = check_header_and_trailer(tmp_path / "x")
     assert fault is not None
     assert re.search(words, fault), fault
 
@@ -87,15 +87,18 @@ def test_cut_at_any_place(name, tmp_path):
     """Whole ones are good; of no part is it said that it has an end."""
     content, path = GOOD[name], tmp_path / "x"
     path.write_bytes(content)
-    assert fault_of_ends(path) == (None, True)
+    assert check_header_and_trailer(path) == (None, True)
     for percent in (1, 10, 50, 90, 99):
         path.write_bytes(content[: max(1, len(content) * percent // 100)])
-        fault, has_end = fault_of_ends(path)
+        fault, has_end = check_header_and_trailer(path)
         assert fault or not has_end, percent
     path.write_bytes(content + b"what a camera adds" * 99)
-    fault, has_end = fault_of_ends(path)
+    fault, has_end = check_header_and_trailer(path)
     assert fault is None and has_end == name.startswith("BMP")
 
 
 def test_what_cannot_be_opened(tmp_path):
-    assert "cannot be read: No such file" in fault_of_ends(tmp_path / "x")[0]
+    assert (
+        "cannot be read: No such file"
+        in check_header_and_trailer(tmp_path / "x")[0]
+    )

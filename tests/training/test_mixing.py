@@ -5,7 +5,7 @@ import pytest
 
 from keras_vit.data import _pipeline
 from keras_vit.data import mixing
-from keras_vit.data.dataset import Batches
+from keras_vit.data.dataset import PipelineOptions
 
 pytestmark = pytest.mark.backends("tensorflow")
 
@@ -78,10 +78,10 @@ def test_shares_are_drawn_from_beta(p, monkeypatch):
     monkeypatch.setattr(
         mixing,
         "mix",
-        lambda xp, images, labels, rules, draws: draws("mixup", p),
+        lambda xp, images, labels, options, draws: draws("mixup", p),
     )
-    rules = Batches(8, 4, mixup=p)
-    draw = tf.function(lambda k: _pipeline.mixed(k, None, None, rules))
+    options = PipelineOptions(8, 4, mixup=p)
+    draw = tf.function(lambda k: _pipeline.apply_mixing(k, None, None, options))
     drawn = np.array([draw(tf.constant(k, tf.int64)) for k in range(1500)])
     assert drawn.min() >= 0 and drawn.max() <= 1
     assert abs(drawn.mean() - 0.5) < 0.05
@@ -90,7 +90,7 @@ def test_shares_are_drawn_from_beta(p, monkeypatch):
 
 def test_with_both_each_batch_gets_one(batch):
     images, labels = batch
-    rules = Batches(8, 4, mixup=1.0, cutmix=1.0)
+    options = PipelineOptions(8, 4, mixup=1.0, cutmix=1.0)
     for number, name in ((0.2, "mixup"), (0.8, "cutmix")):
         asked = []
 
@@ -98,5 +98,5 @@ def test_with_both_each_batch_gets_one(batch):
             asked.append(what)
             return np.float32(number)
 
-        mixing.mix(np, images, labels, rules, draws)
+        mixing.mix(np, images, labels, options, draws)
         assert name in asked and len({"mixup", "cutmix"} & set(asked)) == 1

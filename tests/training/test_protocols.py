@@ -76,7 +76,7 @@ def test_inception_crop(name, kind):
 def test_inception_windows_are_of_the_published_kind():
     shape = (200, 300, 3)
     windows = np.array(
-        [_decode.random_window(shape, (0, i)) for i in range(400)]
+        [_decode.sample_crop_window(shape, (0, i)) for i in range(400)]
     )
     area = windows[:, 2] * windows[:, 3] / (200 * 300)
     aspect = windows[:, 3] / windows[:, 2]
@@ -91,7 +91,7 @@ def test_a_part_of_a_jpeg_is_the_part_of_the_whole():
     encoded = encode(noise(96, 128), "JPEG", subsampling=0)
     whole = _decode.decode(encoded, 3).numpy().astype(int)
     for seed in range(5):
-        top, left, height, width = _decode.random_window(
+        top, left, height, width = _decode.sample_crop_window(
             (96, 128, 3), (0, seed)
         ).numpy()
         part = _decode.decode_random_area(encoded, 3, (0, seed)).numpy()
@@ -114,7 +114,7 @@ def test_random_resized_crops_are_pillows(name, shape):
     pixels = noise(*shape)
     train = PROTOCOLS[name].for_training(None)(32, 3)
     for i in range(5):
-        window = _decode.random_resized_window((*shape, 3), (0, i), scale)
+        window = _decode.sample_resized_crop_window((*shape, 3), (0, i), scale)
         top, left, height, width = window.numpy().tolist()
         part = Image.fromarray(pixels).crop(
             (left, top, left + width, top + height)
@@ -149,7 +149,9 @@ def test_random_resized_windows_are_torchvisions(name, shape):
         [tf.zeros(count, tf.int64), tf.range(count, dtype="int64")]
     )
     found = tf.map_fn(
-        lambda seed: _decode.random_resized_window((*shape, 3), seed, scale),
+        lambda seed: _decode.sample_resized_crop_window(
+            (*shape, 3), seed, scale
+        ),
         tf.transpose(seeds),
         fn_output_signature=tf.int32,
     ).numpy()
@@ -281,7 +283,9 @@ def test_formats(kind, encoded, expected):
     part = _decode.decode_random_area(encoded, 1, SEED)
     assert part.shape[-1] == 1
     part = _decode.decode_random_area(encoded, 3, SEED).numpy()
-    top, left, height, width = _decode.random_window(found.shape, SEED).numpy()
+    top, left, height, width = _decode.sample_crop_window(
+        found.shape, SEED
+    ).numpy()
     whole = found[top : top + height, left : left + width].astype(int)
     assert np.abs(part - whole).mean() < (0.01 if exact else 1)
 
@@ -300,7 +304,7 @@ def test_jpegs_are_turned_as_exif_says(endian):
         assert found.shape == expected.shape
         assert np.abs(found - expected).max() < 8, how
         part = _decode.decode_random_area(encoded, 3, SEED).numpy()
-        stored = _decode.random_window((24, 40, 3), SEED).numpy()[2:]
+        stored = _decode.sample_crop_window((24, 40, 3), SEED).numpy()[2:]
         assert part.shape[:2] == tuple(stored[::-1] if 4 < how < 9 else stored)
 
 

@@ -93,5 +93,5 @@ def test_other_code_bases_do_not_cast(name):
     pixels = tf.image.resize(_decode.decode(PNG, 3), (24, 24)).numpy()
     assert (pixels % 1).any()
     np.testing.assert_array_equal(found, pixels)
-    found = protocols.inception(24, 3)(PNG, (0, 0)).numpy()
+    found = protocols.inception_crop(24, 3)(PNG, (0, 0)).numpy()
     assert (found % 1).any()

@@ -241,5 +241,5 @@ def test_levels_that_scale_have_names_of_their_own(monkeypatch):
     monkeypatch.setattr(randaugment, "operations", recorded)
     for level in ("light2", "light2-scaled"):
         rand_augment(level, 32)
-    assert seen == [(10, 32, False), (10, 32, True)]
+    assert seen == [(10, (32, 32), False), (10, (32, 32), True)]
     assert AUGREG["light2-scaled"] == AUGREG["light2"]

@@ -59,7 +59,7 @@ def test_the_printed_code_scales_digits_as_in_training(tmp_path, capsys):
             for images, _, weights in data.test(image_size=8, batch_size=64)
         ]
     )
-    found = scaled(raw, code)[data.source.parts["test"]]
+    found = scaled(raw, code)[data.source.splits["test"]]
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.data.dataset import Batches
+from keras_vit.data.dataset import PipelineOptions
 from tests.training.pictures import encode
 from tests.training.pictures import noise
 
@@ -55,8 +55,10 @@ def test_starts_at_any_batch(data, options):
 
 def test_the_order_starts_at_any_batch(data):
     def names(count, start=0):
-        rules = Batches(8, 4, start=start)
-        return list(data.source.endless(rules).take(count).as_numpy_iterator())
+        options = PipelineOptions(8, 4, start=start)
+        return list(
+            data.source.train_stream(options).take(count).as_numpy_iterator()
+        )
 
     whole = names(48)
     assert [position for position, *_ in whole] == list(range(48))
@@ -100,7 +102,9 @@ def test_every_image_is_used_before_any_is_used_again(data):
     assert len({tuple(row) for row in means}) == 4
     files = [
         sorted(name for _, name, *_ in itertools.islice(rows, 19))
-        for rows in [data.source.endless(Batches(8, 19)).as_numpy_iterator()]
+        for rows in [
+            data.source.train_stream(PipelineOptions(8, 19)).as_numpy_iterator()
+        ]
         * 3
     ]
     assert files[0] == files[1] == files[2] and len(set(files[0])) == 19
@@ -173,7 +177,7 @@ def test_labels(data):
         ({"cutmix": float("nan")}, "--cutmix must be"),
         ({"start": -1}, "`start` must be 0 or more"),
         ({"shard": (2, 2)}, "`shard` must be"),
-        ({"shard": (0, 3)}, "cannot be shared by 3 hosts"),
+        ({"shard": (0, 3)}, "multiple of the 3 processes"),
     ],
 )
 def test_mistakes(data, options, words):

@@ -10,7 +10,7 @@ import pytest
 import keras_vit
 from keras_vit.data import _pipeline
 from keras_vit.data import tfds as tfds_sets
-from keras_vit.data.dataset import Batches
+from keras_vit.data.dataset import PipelineOptions
 from keras_vit.training.training_run import explain_error
 from tests.training.mocked import mocked
 
@@ -103,7 +103,9 @@ def test_no_labels():
 
 
 def test_unknown_name_says_what_is_close():
-    with pytest.raises(ValueError, match="no folder 'cifar11'") as error:
+    with pytest.raises(
+        ValueError, match="no folder or file 'cifar11'"
+    ) as error:
         keras_vit.data.load_dataset("cifar11")
     assert "TFDS has no dataset" in str(error.value)
     assert "'cifar10'" in str(error.value)
@@ -128,13 +130,13 @@ def test_starts_at_any_batch_of_any_host(monkeypatch):
     """Also where the split is read side by side, in lanes."""
 
     def names(count, **options):
-        rules = Batches(4, 8, **options)
-        stream = data.source.endless(rules).take(count)
+        options = PipelineOptions(4, 8, **options)
+        stream = data.source.train_stream(options).take(count)
         return [(int(p), name) for p, name, *_ in stream.as_numpy_iterator()]
 
     data = keras_vit.data.load_dataset("kv_local_shades")
     for lanes, many_files in ((4, 2), (2, 1), (4, 1)):
-        monkeypatch.setattr(tfds_sets, "LANES", lanes)
+        monkeypatch.setattr(tfds_sets, "NUM_READERS", lanes)
         monkeypatch.setattr(tfds_sets, "MANY_FILES", many_files)
         whole = names(56)
         assert [position for position, _ in whole] == list(range(56))
@@ -381,7 +383,7 @@ def test_classes_out_of_range_are_errors():
     for label in (-1, 5, [1, 5]):
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             checked(label)
-        assert "from 0 to 4" in _pipeline.bad_label(error.value)
+        assert "from 0 to 4" in _pipeline.parse_label_error(error.value)
     kept = checked([0, 4])
     assert kept.numpy().tolist() == [0, 4] and kept.dtype == tf.int32
 
@@ -395,7 +397,10 @@ def test_the_split_is_for_sets_in_tfds(tmp_path):
 
 def test_real_labels_are_sets():
     rows, weights = zip(
-        *(tfds_sets._set(5, tf.constant(s, tf.int32)) for s in ([1, 3], [])),
+        *(
+            tfds_sets._multi_label_row(5, tf.constant(s, tf.int32))
+            for s in ([1, 3], [])
+        ),
         strict=True,
     )
     assert np.array_equal(rows, [[0, 1, 0, 1, 0], [0] * 5])

@@ -255,20 +255,22 @@ def test_parts_in_order():
     data = keras_vit.data.load_dataset("digits", holdout=0.1)
     options = {"image_size": 8, "batch_size": 64}
     for part in ("train", "dev", "test"):
-        weights = sum(np.sum(w > 0) for _, _, w in data.once(part, **options))
+        weights = sum(
+            np.sum(w > 0) for _, _, w in data.batches(part, **options)
+        )
         assert weights == getattr(data, f"num_{part}")
     empty = keras_vit.data.load_dataset("digits")
     with pytest.raises(ValueError, match="'digits' has no dev images"):
-        empty.once("dev", **options)
+        empty.batches("dev", **options)
 
 
 def test_the_path_of_a_bad_image():
     tf = pytest.importorskip("tensorflow")
-    from keras_vit.data._pipeline import named_errors
+    from keras_vit.data._pipeline import map_with_named_errors
     from keras_vit.evaluation import predict
 
     images = tf.data.Dataset.from_tensors((0, "bad/one.png", b"no image", 0))
-    batches = named_errors(
+    batches = map_with_named_errors(
         images,
         lambda _, name, content, y: tf.io.decode_png(content)[0, 0, 0],
     )

@@ -75,7 +75,7 @@ def test_splits(name):
         split: types.SimpleNamespace(num_examples=count)
         for split, count in SIZES[task.tfds].items()
     }
-    parts = vtab.parts_of(task, splits)
+    parts = vtab.split_ranges(task, splits)
     first_val, first_test, num_test = EXPECTED[name]
     assert parts["train"] == ("train", range(800))
     assert parts["val"][1] == range(first_val, first_val + 200)
@@ -209,7 +209,7 @@ def test_labels_are_divided_evenly():
 
 def test_dsprites_are_white_on_black():
     pixels = np.random.default_rng(0).integers(0, 2, (8, 8, 1)).astype("uint8")
-    encoded = vtab._scaled(255, tf.io.encode_png(pixels))
+    encoded = vtab._rescale_png(255, tf.io.encode_png(pixels))
     assert np.array_equal(tf.io.decode_png(encoded), 255 * pixels)
 
 
@@ -220,7 +220,7 @@ def test_validation_and_mistakes(tmp_path):
     with pytest.raises(ValueError, match="no VTAB task 'dt'.*caltech101"):
         keras_vit.data.load_vtab("dt")
     with pytest.raises(ValueError, match="must have a split 'validation'"):
-        vtab.parts_of(
+        vtab.split_ranges(
             TASKS["dtd"], {"train": types.SimpleNamespace(num_examples=9)}
         )
 

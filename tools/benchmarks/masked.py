@@ -92,8 +92,8 @@ def _tune(paths):
 
     data = keras_vit.data.load_dataset("digits")
     source = data.source
-    train = source.parts["train"]
-    test = source.parts["test"]
+    train = source.splits["train"]
+    test = source.splits["test"]
 
     def build(path):
         if path is None:
@@ -146,8 +146,8 @@ def _tune(paths):
 
 
 def _batches(source, chosen, seed):
-    from keras_vit.data import Batches
+    from keras_vit.data import PipelineOptions
     from keras_vit.data import train_batches
 
-    rules = Batches(8, BATCH, seed=seed)
-    return train_batches(source.images[chosen], source.labels[chosen], rules)
+    options = PipelineOptions(8, BATCH, seed=seed)
+    return train_batches(source.images[chosen], source.labels[chosen], options)

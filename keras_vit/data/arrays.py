@@ -1,0 +1,273 @@
+"""Data sets of NumPy arrays."""
+
+import pathlib
+
+import numpy as np
+
+from keras_vit._warnings import warn
+from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._pipeline import listed_source
+from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.splits import hold_out_by_path
+from keras_vit.data.splits import parse_holdout
+from keras_vit.data.splits import split_by_path
+
+
+def from_arrays(
+    images, labels, test=None, class_names=None, *, name="arrays", holdout=0.0
+):
+    """Returns the `ImageDataset` of images and labels in memory.
+
+    Example:
+
+    ```python
+    import numpy as np
+    import keras_vit
+
+    images = np.random.default_rng(0).integers(0, 256, (60, 16, 16, 3))
+    labels = np.arange(60) % 3
+    data = keras_vit.data.from_arrays(images.astype("uint8"), labels)
+    batches = data.train(image_size=16, batch_size=8)  # for model.fit
+    ```
+
+    Args:
+        images: Array of shape `(count, height, width, channels)`, with 1 or 3
+            channels: uint8, or float with values from 0 to 255. A memory map
+            is read image by image.
+        labels: Integer array of shape `(count,)` or `(count, 1)`, with values
+            from 0 to the number of classes minus 1. If an image may have
+            several classes, an array of zeros and ones of shape
+            `(count, classes)`: the data set is then multi-label.
+        test: `(images, labels)` to evaluate on, in the same form. None
+            evaluates on about a fifth of `images`, which are not trained on.
+            A hash of an image's index decides, so that appending images moves
+            no other one.
+        class_names: List of strings. None for "0", "1", ...
+        name: String. Name of the data set.
+        holdout: Float in [0, 1). Fraction of the training images to hold out
+            for `ImageDataset.dev`, or "paper"; see `load_dataset`.
+
+    Raises:
+        ValueError: if an array has another shape, dtype or range.
+    """
+    holdout = parse_holdout(name, holdout)
+    parts = {"images": (images, labels)}
+    if test is not None:
+        if not isinstance(test, tuple | list) or len(test) != 2:
+            raise ValueError(
+                "`test` must be a pair of arrays, (images, labels). Received "
+                f"an object of type {type(test).__name__}."
+            )
+        parts["test"] = tuple(test)
+    parts = {
+        key: (_check_images(key, x), _check_labels(key, y, len(x)))
+        for key, (x, y) in parts.items()
+    }
+    _raise_unless_alike(parts)
+    all_labels = np.concatenate([y for _, y in parts.values()])
+    class_names = _class_names(all_labels, class_names)
+    count = len(parts["images"][0])
+    indices = np.arange(len(all_labels))
+    train, test = indices[:count], indices[count:]
+    splits = split_by_index(all_labels, train, test, holdout)
+    sizes = {x.shape[1:3] for x, _ in parts.values()}
+    height, width = next(iter(sizes))
+    channels = parts["images"][0].shape[-1]
+    arrays = [x for x, _ in parts.values()]
+    is_uint8 = all(x.dtype == np.uint8 for x in arrays)
+    dtype = np.dtype("uint8" if is_uint8 else "float32")
+
+    def image(index):
+        if index < count:
+            return np.asarray(arrays[0][index], dtype)
+        return np.asarray(arrays[1][index - count], dtype)
+
+    return ImageDataset(
+        name=name,
+        class_names=class_names,
+        channels=channels,
+        image_size=height if len(sizes) == 1 and height == width else None,
+        num_train=len(splits["train"]),
+        num_test=len(splits["test"]),
+        num_dev=len(splits["dev"]),
+        multi_label=all_labels.ndim == 2,
+        source=listed_source(
+            [
+                f"{key}[{i}]"
+                for key, (x, _) in parts.items()
+                for i in range(len(x))
+            ],
+            all_labels,
+            splits,
+            image_reader(image, dtype, channels),
+            contents=indices,
+        ),
+    )
+
+
+def image_reader(image, dtype, channels):
+    """Returns a function of an index, a tensor, that returns the pixels.
+
+    Args:
+        image: Function of an integer that returns an array of shape
+            `(height, width, channels)`.
+        dtype: NumPy dtype of these arrays.
+        channels: Integer.
+    """
+
+    def read(index):
+        tf = import_tensorflow()
+        pixels = tf.numpy_function(image, [index], tf.as_dtype(dtype))
+        return tf.ensure_shape(pixels, (None, None, channels))
+
+    return read
+
+
+def split_by_index(labels, train, test, holdout):
+    """Returns the indices of the training, dev and test images.
+
+    Without test images, about a fifth of the training images become test
+    images. Each index is used as the path of `split_by_path`.
+
+    Args:
+        labels: Array of all labels: classes, or rows of zeros and ones.
+        train: Array of the indices of the training images.
+        test: Array of the indices of the test images, which may be empty.
+        holdout: Float. Fraction of the training images to hold out.
+
+    Raises:
+        ValueError: if test images are needed and every class has one image.
+    """
+    # Rows of several classes are split as if all images were of one class.
+    classes = np.zeros(len(labels), int) if labels.ndim == 2 else labels
+    paths = [pathlib.PurePosixPath(str(i)) for i in range(len(labels))]
+    if not len(test):
+        kept, chosen = split_by_path([paths[i] for i in train], classes[train])
+        train, test = train[kept], train[chosen]
+        if not len(test):
+            raise ValueError(
+                "A fifth of the images is needed as test images, and every "
+                "class has one image. Give more images, or `test`. Received: "
+                f"{len(labels)} images"
+            )
+    train, dev = hold_out_by_path(paths, classes, train, holdout)
+    return {"train": train, "dev": dev, "test": test}
+
+
+def _check_images(name, images):
+    if not hasattr(images, "shape"):
+        images = np.asarray(images)
+    if len(images.shape) != 4 or images.shape[-1] not in (1, 3):
+        raise ValueError(
+            f"`{name}` must be of shape (count, height, width, channels) with "
+            f"1 or 3 channels. Received: {tuple(images.shape)}. Images of "
+            "shape (count, height, width) become grey ones by "
+            "`images[..., None]`, and those of shape (count, channels, height, "
+            "width) fit after `images.transpose(0, 2, 3, 1)`."
+        )
+    if 0 in images.shape:
+        raise ValueError(
+            f"`{name}` must hold an image or more. Received an array of shape "
+            f"{tuple(images.shape)}."
+        )
+    if images.dtype == np.uint8:
+        return images
+    if not np.issubdtype(images.dtype, np.floating):
+        raise ValueError(
+            f"`{name}` must be uint8, or float with values from 0 to 255. "
+            f"Received: {images.dtype}. Integers from 0 to 255 fit after "
+            '`images.astype("uint8")`.'
+        )
+    low, high = float(images.min()), float(images.max())
+    if not (low >= 0 and 1 < high <= 255):  # also NaN
+        remedy = "Scale them."
+        if 0 <= low and high <= 1:
+            remedy = "Use `images * 255`."
+        elif -1 <= low and high <= 1:
+            remedy = "Use `(images + 1) * 127.5`."
+        raise ValueError(
+            f"`{name}` must be float with values from 0 to 255. Received "
+            f"values from {low:g} to {high:g}. {remedy}"
+        )
+    return images
+
+
+def _check_labels(name, labels, count):
+    name = "labels" if name == "images" else "test[1]"
+    labels = np.asarray(labels)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim not in (1, 2) or len(labels) != count:
+        raise ValueError(
+            f"`{name}` must be of shape ({count},), or ({count}, classes) for "
+            f"several classes an image. Received: {labels.shape}"
+        )
+    if labels.ndim == 2:
+        if not np.isin(labels, (0, 1)).all():
+            raise ValueError(
+                f"`{name}` with several columns must hold zeros and ones. "
+                f"Received: {_first(labels[~np.isin(labels, (0, 1))])}"
+            )
+        labels = labels.astype("float32")
+        if (labels.sum(1) == 1).all():
+            warn(
+                f"Each row of `{name}` has one 1. Rows make a multi-label data "
+                "set; if each image has one class, give `labels.argmax(1)`."
+            )
+        return labels
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(
+            f"`{name}` must be integers, the number of each image's class. "
+            f"Received: {labels.dtype}, such as {_first(labels)}. Names become "
+            "integers by `class_names, labels = np.unique(labels, "
+            "return_inverse=True)`."
+        )
+    if labels.min() < 0:
+        raise ValueError(
+            f"`{name}` must be 0 or more. Received: {labels.min()}. Leave out "
+            "the images without a label."
+        )
+    return labels
+
+
+def _raise_unless_alike(parts):
+    if len(parts) == 1:
+        return
+    for what, of in (
+        ("channels", lambda x, y: x.shape[-1]),
+        ("numbers for each label", lambda x, y: (*y.shape[1:], 1)[0]),
+    ):
+        numbers = [of(x, y) for x, y in parts.values()]
+        if len(set(numbers)) > 1:
+            raise ValueError(
+                f"The training and the test images must have as many {what}. "
+                f"Received: {numbers[0]} and {numbers[1]}"
+            )
+
+
+def _class_names(labels, class_names):
+    count = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
+    if class_names is None:
+        class_names = map(str, range(count))
+    class_names = tuple(map(str, class_names))
+    too_few = len(class_names) < count
+    if too_few or (labels.ndim == 2 and len(class_names) > count):
+        raise ValueError(
+            f"The labels are of {count} classes, and `class_names` must hold "
+            f"a name for each. Received: {len(class_names)} names"
+        )
+    if len(set(class_names)) < len(class_names):
+        raise ValueError(
+            "`class_names` must differ from each other. Received: "
+            f"{list(class_names)}"
+        )
+    if len(class_names) == 1 and labels.ndim == 1:
+        raise ValueError(
+            "There must be two classes or more. Received labels that are all "
+            f"{labels[0]}."
+        )
+    return class_names
+
+
+def _first(values):
+    return repr(values.ravel()[0].item())

@@ -1,0 +1,257 @@
+"""Data sets that are a CSV file of the paths of images and their labels."""
+
+import csv
+import pathlib
+
+import numpy as np
+
+from keras_vit._warnings import warn
+from keras_vit.data._pipeline import listed_source
+from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.folders import read_file
+from keras_vit.data.folders import validate_images
+from keras_vit.data.labels import encode_labels
+from keras_vit.data.splits import hold_out_by_path
+from keras_vit.data.splits import parse_holdout
+from keras_vit.data.splits import split_by_path
+
+# What the columns may be called, in the order in which they are looked for.
+IMAGE_COLUMNS = ("image", "path", "file", "file_name", "filename")
+LABEL_COLUMNS = ("label", "labels", "class")
+SPLIT_COLUMNS = ("split",)
+SPLITS = {
+    "train": "train",
+    "test": "test",
+    "validation": "dev",
+    "valid": "dev",
+    "val": "dev",
+    "dev": "dev",
+}
+SEPARATOR = ";"  # of the classes of an image that has several
+_MAX_LISTED = 3
+
+
+def from_csv(
+    path,
+    image_column=None,
+    label_column=None,
+    split_column=None,
+    *,
+    multi_label=None,
+    holdout=0.0,
+    skip_bad_images=False,
+):
+    """Returns the `ImageDataset` of a CSV file of paths and labels.
+
+    The first line names the columns:
+
+    ```
+    image,label
+    photos/1.jpg,cat
+    photos/2.jpg,dog
+    ```
+
+    Images of several classes each, or none, make a multi-label data set, whose
+    labels are rows of zeros and ones. Mixup and cutmix mix these rows as they
+    mix those of one class.
+
+    ```
+    data = keras_vit.data.from_csv("photos.csv")
+    model.compile("adam", keras_vit.losses.SigmoidCrossentropy())
+    model.fit(
+        data.train(image_size=224, batch_size=64), steps_per_epoch=100
+    )
+    ```
+
+    Args:
+        path: Path of the file, in UTF-8 with commas. `load_dataset(path)` and
+            `--dataset` of the recipes take it as well, if its name ends in
+            .csv.
+        image_column: String. Column of the images' paths, relative to the
+            folder of the file, or absolute. None takes the first one that is
+            there of "image", "path", "file", "file_name" and "filename".
+        label_column: String. Column of the classes. None takes "label",
+            "labels" or "class".
+        split_column: String. Column of "train", "validation" ("valid", "val",
+            "dev") and "test". None takes "split" if it is there. Without such
+            a column, about a fifth of the images becomes the test set: as in a
+            folder, a hash of each path decides, so that another line moves no
+            image.
+        multi_label: Boolean. Whether an image may have several classes, as in
+            "cat;dog", or none, an empty cell. None: whether any cell contains
+            a semicolon.
+        holdout: Float in [0, 1). Fraction of the training images to hold out
+            for `ImageDataset.dev`, or "paper"; see `load_dataset`. If there
+            are both validation and test images, the validation images are
+            those held out. Without test images, they are the test set.
+        skip_bad_images: Boolean. As in `load_dataset`.
+
+    Raises:
+        ValueError: if a column, a label or a file is missing, or a file is no
+            image.
+    """
+    path = pathlib.Path(path).expanduser()
+    holdout = parse_holdout(path.stem, holdout)
+    rows, columns = _read(path, image_column, label_column, split_column)
+    files = _files(path, rows, columns["image"])
+    good, bad = validate_images(list(dict.fromkeys(files)), skip_bad_images)
+    kept = [i for i, file in enumerate(files) if file in good]
+    rows, files = [rows[i] for i in kept], [files[i] for i in kept]
+    values, is_multi_label = _values(path, rows, columns["label"], multi_label)
+    labels, class_names = encode_labels(values)
+    if len(class_names) < (1 if is_multi_label else 2):
+        raise ValueError(
+            f"{str(path)!r} must have two classes or more in its column "
+            f"{columns['label']!r}. Received: "
+            f"{', '.join(class_names) or 'none'}"
+        )
+    classes = np.zeros(len(labels), int) if is_multi_label else labels
+    names = [_relative(file, path.parent) for file in files]
+    if columns["split"]:
+        splits = _given_splits(path, rows, files, columns["split"])
+    else:
+        train, test = split_by_path(names, classes)
+        splits = {"train": train, "dev": np.empty(0, int), "test": test}
+        if not len(test):
+            raise ValueError(
+                f"{str(path)!r} must have a class of two images or more, so "
+                "that some of its images become test images. Add images, or a "
+                "column 'split'."
+            )
+    if not len(splits["dev"]):
+        splits["train"], splits["dev"] = hold_out_by_path(
+            names, classes, splits["train"], holdout
+        )
+    elif holdout:
+        warn(
+            f"{str(path)!r} has {len(splits['dev'])} validation images, which "
+            f"are those held out: --holdout {holdout:g} is not used."
+        )
+    return ImageDataset(
+        name=path.stem,
+        class_names=class_names,
+        channels=3,
+        image_size=None,
+        num_train=len(splits["train"]),
+        num_test=len(splits["test"]),
+        num_dev=len(splits["dev"]),
+        num_skipped=len(bad),
+        num_unverified=0 if skip_bad_images else len(files),
+        multi_label=is_multi_label,
+        source=listed_source(files, labels, splits, read_file),
+    )
+
+
+def _read(path, image_column, label_column, split_column):
+    """Returns the rows as `(line, dict)`, and the names of the columns."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            found = reader.fieldnames or []
+            rows = [(reader.line_num, row) for row in reader]
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{str(path)!r} must be text in UTF-8: {error.reason} at byte "
+            f"{error.start}. Save it as 'CSV UTF-8'."
+        ) from error
+    except csv.Error as error:
+        raise ValueError(f"{str(path)!r} is no CSV file: {error}.") from error
+    columns = {}
+    for kind, given, known in (
+        ("image", image_column, IMAGE_COLUMNS),
+        ("label", label_column, LABEL_COLUMNS),
+        ("split", split_column, SPLIT_COLUMNS),
+    ):
+        wanted = known if given is None else (given,)
+        columns[kind] = next((name for name in wanted if name in found), None)
+        if columns[kind] is None and (kind != "split" or given is not None):
+            raise ValueError(
+                f"{str(path)!r} must have a column "
+                f"{' or '.join(map(repr, wanted))}. Received the columns "
+                f"{', '.join(map(repr, found)) or 'none'}, from its first "
+                "line, which must be separated by commas. In Python, name the "
+                f"column by `from_csv(..., {kind}_column=...)`."
+            )
+    if not rows:
+        raise ValueError(f"{str(path)!r} has no rows below its first line.")
+    for line, row in rows:
+        # Names without a value have None, and values without a name the key
+        # None.
+        if None in row or None in row.values():
+            count = len(row.pop(None, ())) + len(found)
+            count -= list(row.values()).count(None)
+            raise ValueError(
+                f"Line {line} of {str(path)!r} must have {len(found)} values, "
+                "as the first line has names. Put quotation marks around "
+                f"values with commas. Received: {count} values"
+            )
+    return rows, columns
+
+
+def _files(path, rows, column):
+    files = [path.parent / row[column].strip() for _, row in rows]
+    missing = [
+        f"{str(file)!r} (line {line})"
+        for (line, _), file in zip(rows, files, strict=True)
+        if not file.is_file()
+    ]
+    if missing:
+        more = len(missing) - _MAX_LISTED
+        raise ValueError(
+            f"{str(path)!r} names {len(missing)} files that do not exist: "
+            f"{', '.join(missing[:_MAX_LISTED])}"
+            f"{f' and {more} more' if more > 0 else ''}. Paths are relative to "
+            "the folder of the CSV file."
+        )
+    return files
+
+
+def _values(path, rows, column, multi_label):
+    """Returns the classes of each image, and whether they are lists."""
+    cells = [row[column].strip() for _, row in rows]
+    if multi_label is None:
+        multi_label = any(SEPARATOR in cell for cell in cells)
+    if multi_label:
+        lists = [map(str.strip, cell.split(SEPARATOR)) for cell in cells]
+        return [list(filter(None, names)) for names in lists], True
+    for (line, _), cell in zip(rows, cells, strict=True):
+        if not cell:
+            raise ValueError(
+                f"Line {line} of {str(path)!r} has no class in the column "
+                f"{column!r}. Remove the line, or, if images may have no "
+                "class, use `from_csv(..., multi_label=True)`."
+            )
+    return cells, False
+
+
+def _given_splits(path, rows, files, column):
+    """Returns the indices of the images of each split."""
+    splits, split_of = {"train": [], "dev": [], "test": []}, {}
+    for i, ((line, row), file) in enumerate(zip(rows, files, strict=True)):
+        split = SPLITS.get(row[column].strip().lower())
+        if split is None:
+            raise ValueError(
+                f"Line {line} of {str(path)!r} must have one of "
+                f"{', '.join(SPLITS)} in the column {column!r}. Received: "
+                f"{row[column]!r}"
+            )
+        if split_of.setdefault(file, split) != split:
+            raise ValueError(
+                f"{str(file)!r} is in two splits of {str(path)!r}, in line "
+                f"{line} and before it: the accuracy would be wrong. Remove "
+                "one of the lines."
+            )
+        splits[split].append(i)
+    if not splits["test"]:
+        splits["test"], splits["dev"] = splits["dev"], []
+    if not splits["test"]:
+        raise ValueError(
+            f"{str(path)!r} must have test or validation images in the column "
+            f"{column!r}. Received 'train' in each line. Leave the column out "
+            "to evaluate on a fifth of the images."
+        )
+    return {name: np.array(rows, int) for name, rows in splits.items()}
+
+
+def _relative(file, folder):
+    return file.relative_to(folder) if folder in file.parents else file

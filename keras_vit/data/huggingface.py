@@ -1,0 +1,270 @@
+"""Data sets of the `datasets` package of Hugging Face.
+
+The package is not imported: its objects have `features` and a length, and are
+indexed by integers and by the names of columns.
+"""
+
+import io
+
+import numpy as np
+
+from keras_vit.data._pipeline import listed_source
+from keras_vit.data.arrays import image_reader
+from keras_vit.data.arrays import split_by_index
+from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.labels import encode_labels
+from keras_vit.data.splits import parse_holdout
+
+# The first of these that is there, and has labels, is evaluated on.
+TEST_SPLITS = ("test", "validation", "valid", "val")
+
+
+def from_huggingface(
+    dataset,
+    image_column="image",
+    label_column="label",
+    *,
+    test_split=None,
+    name="huggingface",
+    channels=3,
+    image_size=None,
+    holdout=0.0,
+):
+    """Returns the `ImageDataset` of a Hugging Face `Dataset` or `DatasetDict`.
+
+    ```
+    dataset = datasets.load_dataset("beans")
+    data = keras_vit.data.from_huggingface(dataset, label_column="labels")
+    ```
+
+    Images are decoded by `dataset`, one at a time, and only those of a batch.
+    Classes are the names of a `ClassLabel`; for other columns, the distinct
+    values in sorted order. A column of lists makes the data set multi-label.
+
+    Args:
+        dataset: A `datasets.DatasetDict` with a split "train"; or a
+            `datasets.Dataset`, of which about a fifth becomes the test set. A
+            hash of an image's index decides, so that appending images moves no
+            other one. Streaming is not supported.
+        image_column: String. Column of images: of the feature `Image`, or of
+            uint8 arrays of shape `(height, width, channels)`.
+        label_column: String. Column of the classes.
+        test_split: String. The split to evaluate on. None takes "test", or
+            "validation" ("valid", "val") where there is no such split or its
+            labels are missing, which are stored as -1.
+        name: String. Name of the data set.
+        channels: 3 for colour, to which grey images are converted; 1 for grey.
+        image_size: Integer. Height and width, if they are those of every
+            image, such as 32 for CIFAR: some protocols treat small images
+            differently. None if images differ.
+        holdout: Float in [0, 1). Fraction of the training images to hold out
+            for `ImageDataset.dev`, or "paper"; see `load_dataset`.
+
+    Raises:
+        ValueError: if a split or a column is missing, or is of another type.
+    """
+    holdout = parse_holdout(name, holdout)
+    if channels not in (1, 3):
+        raise ValueError(f"`channels` must be 1 or 3. Received: {channels}")
+    splits = _choose_splits(_named_splits(dataset), label_column, test_split)
+    labels, class_names = _labels(splits, label_column)
+    # The split of each image, and its index in this split.
+    rows = [(key, i) for key in splits for i in range(len(splits[key]))]
+    indices = np.arange(len(rows))
+    is_train = np.array([key == "train" for key, _ in rows])
+    indices_of = split_by_index(
+        labels, indices[is_train], indices[~is_train], holdout
+    )
+
+    def image(index):
+        key, i = rows[index]
+        return to_pixels(splits[key][i][image_column], channels)
+
+    for key, split in splits.items():
+        _check_column(key, split, image_column)
+        _check_first_image(image, rows.index((key, 0)), key, image_column)
+    return ImageDataset(
+        name=name,
+        class_names=class_names,
+        channels=channels,
+        image_size=image_size,
+        num_train=len(indices_of["train"]),
+        num_test=len(indices_of["test"]),
+        num_dev=len(indices_of["dev"]),
+        multi_label=labels.ndim == 2,
+        source=listed_source(
+            [f"{key}[{i}]" for key, i in rows],
+            labels,
+            indices_of,
+            image_reader(image, np.dtype("uint8"), channels),
+            contents=indices,
+        ),
+    )
+
+
+def to_pixels(image, channels):
+    """Returns an image as a uint8 array of shape `(height, width, channels)`.
+
+    Args:
+        image: An image of Pillow; a uint8 array of shape `(height, width)` or
+            `(height, width, channels)`; or a dict with the encoded "bytes" or
+            the "path" of a file, as `datasets.Image(decode=False)` gives it.
+        channels: 1 or 3. An alpha channel is ignored.
+
+    Raises:
+        ValueError: if it is none of them.
+    """
+    if isinstance(image, dict):
+        from PIL import Image
+
+        content, path = image.get("bytes"), image.get("path")
+        with Image.open(io.BytesIO(content) if content else path) as opened:
+            return to_pixels(opened, channels)
+    if hasattr(image, "convert"):
+        from PIL import ImageOps
+
+        image = ImageOps.exif_transpose(image)
+        if image.mode.startswith("I"):  # of 16 bits, the upper 8 are kept
+            image = (np.asarray(image) >> 8).astype("uint8")
+        else:
+            image = image.convert("L" if channels == 1 else "RGB")
+    pixels = np.asarray(image)
+    if pixels.ndim == 2:
+        pixels = pixels[..., None]
+    if pixels.ndim == 3 and pixels.shape[-1] == 1:
+        pixels = np.repeat(pixels, channels, axis=-1)
+    fits = pixels.ndim == 3 and pixels.shape[-1] == channels
+    if pixels.dtype != np.uint8 or not fits or 0 in pixels.shape:
+        raise ValueError(
+            "It must be an image of Pillow, or a uint8 array of shape (height, "
+            f"width, {channels}). Received: {type(image).__name__}, dtype "
+            f"{pixels.dtype}, shape {pixels.shape}"
+        )
+    return pixels
+
+
+def _check_column(key, split, column):
+    if column not in split.features:
+        raise ValueError(
+            f"The split {key!r} must have a column {column!r}. Its columns "
+            f"are: {', '.join(map(repr, split.features))}. Give "
+            "`image_column` and `label_column`."
+        )
+
+
+def _check_first_image(image, index, key, column):
+    """Raises a `ValueError` with the reason if an image cannot be read."""
+    try:
+        image(index)
+    except Exception as error:  # of whatever package decodes it
+        raise ValueError(
+            f"The first image of the split {key!r}, in its column {column!r}, "
+            f"cannot be read: {error}. Give another `image_column`, or cast "
+            "the column to `datasets.Image()`."
+        ) from error
+
+
+def _named_splits(dataset):
+    """Returns a dict of the names of splits to their data sets."""
+    splits = dict(dataset) if hasattr(dataset, "keys") else {"train": dataset}
+    for key, split in splits.items():
+        for needed in ("features", "__len__", "__getitem__"):
+            if not hasattr(split, needed):
+                raise ValueError(
+                    "`dataset` must be a `datasets.Dataset` or `DatasetDict`, "
+                    "loaded without `streaming=True`. Received for the split "
+                    f"{key!r}: an object of type {type(split).__name__}, which "
+                    f"has no `{needed}`."
+                )
+        if not len(split):
+            raise ValueError(
+                f"The split {key!r} must have an image or more. Received: 0. "
+                "Leave it out."
+            )
+    return splits
+
+
+def _choose_splits(splits, label_column, test_split):
+    """Returns "train", if it is there, and the split to evaluate on, if any."""
+    found = ", ".join(map(repr, splits))
+    if test_split is not None and (
+        test_split not in splits or test_split == "train"
+    ):
+        raise ValueError(
+            "`test_split` must be a split of `dataset` other than 'train'. "
+            f"Received: {test_split!r}. The splits are: {found}"
+        )
+    wanted = TEST_SPLITS if test_split is None else (test_split,)
+    chosen = {"train": splits["train"]} if "train" in splits else {}
+    for key in wanted:
+        if key in splits:
+            _check_column(key, splits[key], label_column)
+            if not all(map(_is_missing, splits[key][label_column])):
+                return {**chosen, key: splits[key]}
+    if not chosen or test_split is not None:
+        raise ValueError(
+            "`dataset` must have a split 'train', or a split to evaluate on "
+            f"with labels: {', '.join(map(repr, wanted))}. The splits are: "
+            f"{found}. Give `test_split`."
+        )
+    return chosen
+
+
+def _is_missing(label):
+    return label is None or (not np.ndim(label) and label == -1)
+
+
+def _labels(splits, column):
+    """Returns all labels as an array, and the names of the classes."""
+    names, values = {}, []
+    for key, split in splits.items():
+        _check_column(key, split, column)
+        names[key] = _class_names(split.features[column])
+        values += [
+            (f"{key}[{i}]", _plain(x)) for i, x in enumerate(split[column])
+        ]
+    class_names, *others = names.values()
+    if others and others != [class_names]:
+        raise ValueError(
+            f"The column {column!r} must have the same class names in the "
+            f"splits {' and '.join(map(repr, names))}. Received: {names}"
+        )
+    is_multi_label = isinstance(values[0][1], list)
+    for where, value in values:
+        members = value if is_multi_label else [value]
+        if not isinstance(members, list) or not all(
+            _is_class(member, class_names) for member in members
+        ):
+            classes = "integers or strings"
+            if class_names is not None:
+                classes = f"integers from 0 to {len(class_names) - 1}"
+            raise ValueError(
+                f"The column {column!r} must hold "
+                f"{'lists of ' if is_multi_label else ''}{classes}. Received "
+                f"in {where}: {value!r}. Leave out images without a label, "
+                "for example by `dataset.filter`."
+            )
+    return encode_labels([value for _, value in values], class_names)
+
+
+def _class_names(feature):
+    """Returns the names of a `ClassLabel`, or of a list of it, or None."""
+    if isinstance(feature, list):
+        (feature,) = feature
+    feature = getattr(feature, "feature", feature)
+    names = getattr(feature, "names", None)
+    return names and tuple(names)
+
+
+def _plain(value):
+    """Returns a label without NumPy's types."""
+    if isinstance(value, str):
+        return value
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _is_class(value, class_names):
+    if class_names is None:
+        return isinstance(value, int | str)
+    return isinstance(value, int) and 0 <= value < len(class_names)

@@ -1,0 +1,150 @@
+"""Random erasing against a plain NumPy version of timm's."""
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.data import RandomErasing
+from tests.training.pictures import noise
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.backends("tensorflow")
+
+
+def reference(image, erasing, is_erased, numbers, value):
+    """`RandomErasing._erase` of timm/data/random_erasing.py, with the random
+    numbers, which are uniform in [0, 1), as arguments."""
+    image = image.copy()
+    if is_erased >= erasing.probability:
+        return image
+    height, width = image.shape[:2]
+    low, high = np.log(erasing.aspect)
+    for area, aspect, top, left in numbers:
+        area = erasing.area[0] + (erasing.area[1] - erasing.area[0]) * area
+        area = area * height * width
+        aspect = np.exp(low + (high - low) * aspect)
+        h = int(np.round(np.sqrt(area * aspect)))
+        w = int(np.round(np.sqrt(area / aspect)))
+        if w < width and h < height:
+            # random.randint(0, height - h), which includes both ends
+            top = int(top * (height - h + 1))
+            left = int(left * (width - w + 1))
+            rows, columns = slice(top, top + h), slice(left, left + w)
+            image[rows, columns] = value[rows, columns]
+            break
+    return image
+
+
+@pytest.mark.parametrize(
+    "erasing, shape",
+    [
+        (RandomErasing(), (24, 24, 3)),
+        (RandomErasing(1.0, mode="constant"), (20, 31, 1)),
+        # Most rectangles do not fit, and some images get none.
+        (RandomErasing(1.0, (0.5, 1.0), (0.1, 10.0)), (9, 12, 3)),
+    ],
+)
+def test_against_the_reference(erasing, shape):
+    image = np.random.default_rng(0).uniform(2, 3, shape).astype("float32")
+    split = tf.random.experimental.stateless_split
+    erase = tf.function(erasing)
+    erased = []
+    for k in range(200):
+        seed = tf.constant([3, k], tf.int64)
+        first, second, third = tf.unstack(split(seed, 3))
+        value = np.zeros(shape)
+        if erasing.mode == "pixel":
+            value = tf.random.stateless_normal(shape, third).numpy()
+        expected = reference(
+            image,
+            erasing,
+            tf.random.stateless_uniform((), first).numpy(),
+            tf.random.stateless_uniform((10, 4), second).numpy(),
+            value,
+        )
+        found = erase(tf.constant(image), seed).numpy()
+        np.testing.assert_array_equal(found, expected)
+        erased.append((found != image).any(-1).mean())
+    # 200 tosses, four standard deviations.
+    share = np.mean(np.array(erased) > 0)
+    bound = 4 * np.sqrt(erasing.probability * (1 - erasing.probability) / 200)
+    if erasing.area[1] < 0.5:
+        assert abs(share - erasing.probability) <= bound
+        assert max(erased) < erasing.area[1] + 0.05
+    else:
+        assert 0 < share < 1
+
+
+@pytest.fixture(scope="module")
+def data():
+    images = np.stack([noise(16, 16, seed=i) for i in range(20)])
+    return keras_vit.data.from_arrays(images, np.arange(20) % 2)
+
+
+OPTIONS = {"image_size": 16, "batch_size": 8}
+
+
+def take(batches, count):
+    batches = [tuple(np.asarray(x) for x in b) for b in batches.take(count)]
+    return [np.stack(x) for x in zip(*batches, strict=True)]
+
+
+def test_of_batches(data):
+    """It changes nothing else, and resumes at any batch and on any host."""
+    erasing = RandomErasing(0.5, mode="constant")
+    plain, labels = take(data.train(**OPTIONS), 6)
+    images, same_labels = take(data.train(erase=erasing, **OPTIONS), 6)
+    np.testing.assert_array_equal(labels, same_labels)
+    erased = (images == 0).all(-1)
+    assert 0.2 < erased.any((2, 3)).mean() < 0.8
+    np.testing.assert_array_equal(images[~erased], plain[~erased])
+    rest = take(data.train(erase=erasing, start=4, **OPTIONS), 2)
+    np.testing.assert_array_equal(rest[0], images[4:])
+    half = take(data.train(erase=erasing, shard=(1, 2), **OPTIONS), 6)
+    np.testing.assert_array_equal(half[0], images[:, 4:])
+    other = take(data.train(erase=erasing, seed=1, **OPTIONS), 6)
+    assert not np.array_equal((other[0] == 0).all(-1), erased)
+
+
+def test_a_number_is_deits(data):
+    number = take(data.train(erase=0.25, **OPTIONS), 2)
+    default = take(data.train(erase=RandomErasing(), **OPTIONS), 2)
+    np.testing.assert_array_equal(number[0], default[0])
+
+
+def test_is_before_mixup(data):
+    """As in timm: a partner brings its rectangle along."""
+    options = {**OPTIONS, "mixup": 1.0}
+    erasing = RandomErasing(1.0, mode="constant")
+    images, labels = take(data.train(erase=erasing, **options), 1)
+    single, rows = take(data.train(erase=erasing, one_hot=True, **OPTIONS), 1)
+    partner = np.roll(single[0], 1, 0)
+    differs = (rows[0] != np.roll(rows[0], 1, 0)).any(-1)
+    fraction = labels[0][differs][rows[0][differs] == 1][0]
+    expected = fraction * single[0] + (1 - fraction) * partner
+    np.testing.assert_allclose(images[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "erase, words",
+    [
+        (1.5, "from 0 to 1.* 1.5"),
+        (float("nan"), "nan"),
+        ("pixel", "`erase`.*'pixel'"),
+    ],
+)
+def test_wrong_option(data, erase, words):
+    with pytest.raises(ValueError, match=words):
+        data.train(erase=erase, **OPTIONS)
+    with pytest.raises(ValueError, match="area"):
+        RandomErasing(area=(0.5, 0.2))
+    with pytest.raises(ValueError, match="aspect"):
+        RandomErasing(aspect=(0, 1))
+    with pytest.raises(ValueError, match="'black'"):
+        RandomErasing(mode="black")
+
+
+def test_digits_are_not_erased():
+    digits = keras_vit.data.load_dataset("digits")
+    with pytest.raises(ValueError, match="erase"):
+        digits.train(image_size=8, batch_size=4, erase=0.5)

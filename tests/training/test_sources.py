@@ -1,0 +1,625 @@
+"""Data sets of arrays, of a CSV file and of Hugging Face's `datasets`."""
+
+import os
+import re
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.data.huggingface import to_pixels
+from tests.training.pictures import encode
+from tests.training.pictures import noise
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.backends("tensorflow")
+
+SIZE = 12
+OPTIONS = {"image_size": 8, "batch_size": 4}
+
+
+class ClassLabel:
+    """Stands for `datasets.ClassLabel`."""
+
+    def __init__(self, names):
+        self.names = names
+
+
+class Sequence:
+    """Stands for `datasets.Sequence`, or `datasets.List`."""
+
+    def __init__(self, feature):
+        self.feature = feature
+
+
+class Table:
+    """Stands for a `datasets.Dataset`: a table that is indexed by integers and
+    by the names of columns."""
+
+    def __init__(self, features, **columns):
+        self.features, self.columns = features, columns
+        self.read = []
+
+    def __len__(self):
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            return self.columns[key]
+        self.read.append(key)
+        return {name: column[key] for name, column in self.columns.items()}
+
+
+def pillow(pixels):
+    return keras.utils.array_to_img(pixels, scale=False)
+
+
+def table(images, labels, names=("cat", "dog", "owl"), decoded=True):
+    features = {"image": None, "label": ClassLabel(list(names))}
+    if decoded:
+        images = [pillow(x) for x in images]
+    return Table(features, image=images, label=list(map(int, labels)))
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.stack([noise(SIZE, SIZE, seed=i) for i in range(30)])
+
+
+LABELS = np.arange(30) % 3
+MULTI = np.array([[i % 2, i % 3 == 0, i % 5 == 0] for i in range(30)], int)
+
+
+def write_csv(folder, images, rows, header="image,label"):
+    """Writes `rows`, whose first values are numbers of images."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, image in enumerate(images):
+        (folder / f"{i}.png").write_bytes(encode(image))
+    path = folder / "photos.csv"
+    lines = [",".join([f"{i}.png", *map(str, rest)]) for i, *rest in rows]
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+@pytest.fixture(params=["arrays", "csv", "huggingface"])
+def data(request, images, tmp_path):
+    """The same 30 images, in each form."""
+    if request.param == "arrays":
+        return keras_vit.data.from_arrays(images, LABELS, holdout=0.2)
+    if request.param == "csv":
+        path = write_csv(tmp_path, images, zip(range(30), LABELS, strict=True))
+        return keras_vit.data.load_dataset(str(path), holdout=0.2)
+    return keras_vit.data.from_huggingface(
+        table(images, LABELS), image_size=SIZE, holdout=0.2
+    )
+
+
+def take(batches, count):
+    batches = [tuple(np.asarray(x) for x in b) for b in batches.take(count)]
+    return [np.stack(x) for x in zip(*batches, strict=True)]
+
+
+def images_of(data, split):
+    """The pixels of a split, each image once, and their labels."""
+    total = getattr(data, f"num_{split}")
+    batches = data.batches(split, image_size=SIZE, batch_size=total)
+    pixels, labels, weights = take(batches, 1)
+    assert (weights == 1).all()
+    return np.round((pixels[0] + 1) * 127.5).astype(np.uint8), labels[0]
+
+
+def test_every_image_is_in_one_split(data, images):
+    known = {image.tobytes(): i for i, image in enumerate(images)}
+    found = []
+    for split in ("train", "dev", "test"):
+        pixels, labels = images_of(data, split)
+        numbers = [known[image.tobytes()] for image in pixels]
+        np.testing.assert_array_equal(labels, LABELS[numbers])
+        names = data.image_names(split)
+        assert [int(re.findall(r"\d+", n)[-1]) for n in names] == numbers
+        found += numbers
+    assert sorted(found) == list(range(30))
+    assert data.num_test and data.num_dev
+    assert data.channels == 3 and len(data.class_names) == 3
+    assert not data.multi_label
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"protocol": "simple"},
+        {"protocol": "vit_jax", "mixup": 0.5, "cutmix": 1.0},
+        {"protocol": "mae", "augment": "medium1"},
+    ],
+)
+def test_starts_at_any_batch(data, options):
+    if "augment" in options:
+        pytest.importorskip("keras_cv")
+    whole = take(data.train(**OPTIONS, **options), 12)
+    rest = take(data.train(start=7, **OPTIONS, **options), 5)
+    for x, y in zip(whole, rest, strict=True):
+        np.testing.assert_array_equal(x[7:], y)
+
+
+def test_hosts_share_the_batches_of_one(data):
+    whole = take(data.train(start=2, **OPTIONS), 6)
+    parts = [
+        take(data.train(start=2, shard=(i, 2), **OPTIONS), 6) for i in range(2)
+    ]
+    for column, x in enumerate(whole):
+        together = np.concatenate([part[column] for part in parts], axis=1)
+        np.testing.assert_array_equal(x, together)
+    seen = []
+    for i in range(2):
+        x, _, weights = take(data.test(shard=(i, 2), **OPTIONS), 9)
+        seen += list(x[weights > 0])
+    expected, _, _ = take(data.test(image_size=8, batch_size=data.num_test), 1)
+    np.testing.assert_array_equal(expected[0], np.stack(seen))
+
+
+def test_trains_and_evaluates(data):
+    model = keras_vit.VisionTransformer(
+        input_shape=(8, 8, 3),
+        patch_size=4,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        classes=3,
+    )
+    model.compile(
+        "adam",
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=["accuracy"],
+    )
+    model.fit(data.train(**OPTIONS), steps_per_epoch=2, verbose=0)
+    results = model.evaluate(data.test(**OPTIONS), verbose=0, return_dict=True)
+    assert 0 <= results["accuracy"] <= 1
+
+
+PROTOCOLS = [
+    name for name in keras_vit.data.PROTOCOLS if name != "bit-hyperrule"
+]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_arrays_are_cut_as_files_are(protocol, images, tmp_path):
+    """A folder's PNG files and the arrays of their pixels."""
+    for i, image in enumerate(images[:8]):
+        for part in ("train", "test"):
+            path = tmp_path / part / "ab"[i // 4] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(image))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # test images equal training images
+        folder = keras_vit.data.load_dataset(str(tmp_path))
+    pair = images[:8], np.arange(8) // 4
+    options = dict(image_size=16, batch_size=8, protocol=protocol)
+    whole = keras_vit.data.from_arrays(*pair, pair)
+    # A folder has images of several sizes, to which some protocols do other
+    # things than to small images.
+    assert whole.image_size == SIZE and folder.image_size is None
+    if protocol == "big_vision":
+        whole = keras_vit.data.from_arrays(*pair, (images[:8, 1:], pair[1]))
+        assert whole.image_size is None
+        pairs = [(whole.train(**options), folder.train(**options))]
+    else:
+        pairs = [
+            (whole.train(**options), folder.train(**options)),
+            (whole.test(**options), folder.test(**options)),
+        ]
+    for mine, other in pairs:
+        for x, y in zip(take(mine, 1), take(other, 1), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_float_arrays(images):
+    """Of the same values, the same batches; fractions are kept."""
+    whole = keras_vit.data.from_arrays(images, LABELS)
+    floats = keras_vit.data.from_arrays(images.astype("float64"), LABELS)
+    options = {**OPTIONS, "protocol": "vit_jax"}
+    for x, y in zip(
+        take(whole.train(**options), 2),
+        take(floats.train(**options), 2),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(x, y)
+    half = images.clip(0, 254) + np.float32(0.5)
+    half = keras_vit.data.from_arrays(half, LABELS, (half, LABELS))
+    pixels, *_ = take(half.test(image_size=SIZE, batch_size=30), 1)
+    expected = (images.clip(0, 254) + 0.5) / 127.5 - 1
+    np.testing.assert_allclose(pixels[0], expected, atol=1e-6)
+
+
+def test_grey_arrays_and_labels_in_a_column(images):
+    """As `keras.datasets` gives them."""
+    labels = LABELS[:, None].astype("uint8")
+    data = keras_vit.data.from_arrays(images[..., :1], labels)
+    x, y = take(data.train(**OPTIONS), 1)
+    assert x.shape == (1, 4, 8, 8, 1) and y.shape == (1, 4)
+    assert data.channels == 1 and data.image_size == SIZE
+
+
+def test_appended_images_move_no_other(images):
+    few = keras_vit.data.from_arrays(images[:20], LABELS[:20], holdout=0.2)
+    many = keras_vit.data.from_arrays(images, LABELS, holdout=0.2)
+    for split in ("train", "dev", "test"):
+        assert set(few.image_names(split)) <= set(many.image_names(split))
+
+
+def test_given_test_arrays(images):
+    data = keras_vit.data.from_arrays(
+        images[:20], LABELS[:20], (images[20:], LABELS[20:])
+    )
+    assert (data.num_train, data.num_test) == (20, 10)
+    pixels, _ = images_of(data, "test")
+    np.testing.assert_array_equal(pixels, images[20:])
+    assert data.image_names("test")[0] == "test[0]"
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(images=np.zeros((4, 8, 8), "uint8")), r"\(4, 8, 8\).*None\]"),
+        (dict(images=np.zeros((4, 3, 8, 8), "uint8")), r"transpose"),
+        (dict(images=np.zeros((4, 8, 8, 3), int)), r"int64.*astype"),
+        (dict(images=np.full((4, 8, 8, 3), 0.5)), r"0.5 to 0.5.*\* 255"),
+        (dict(images=np.full((4, 8, 8, 3), -0.5)), r"-0.5.*\(images \+ 1\)"),
+        (dict(images=np.full((4, 8, 8, 3), 300.0)), r"300"),
+        (dict(images=np.full((4, 8, 8, 3), np.nan)), r"nan"),
+        (dict(labels=[0, 1, 0]), r"\(4,\).*\(3,\)"),
+        (dict(labels=[0, 1, 0, -1]), r"-1"),
+        (dict(labels=["a", "b", "a", "b"]), r"'a'.*np.unique"),
+        (dict(labels=[0, 0, 0, 0]), r"two classes.* 0"),
+        (dict(labels=[[0, 2]] * 4), r"zeros and ones.* 2"),
+        (dict(class_names=["a"]), r"2 classes.* 1 names"),
+        (dict(class_names=["a", "a"]), r"differ"),
+        (dict(test=3), r"\(images, labels\).*int"),
+        (
+            dict(test=(np.zeros((1, 8, 8, 1), "uint8"), [0])),
+            r"channels.*3 and 1",
+        ),
+        (dict(holdout=1.0), r"holdout.*1.0"),
+    ],
+)
+def test_wrong_arrays(change, words):
+    arguments = {
+        "images": np.zeros((4, 8, 8, 3), "uint8"),
+        "labels": [0, 1, 0, 1],
+        **change,
+    }
+    with pytest.raises(ValueError, match=words):
+        keras_vit.data.from_arrays(**arguments)
+
+
+def test_classes_of_a_csv_file(images, tmp_path):
+    """Numbers are sorted as numbers, and other columns are ignored."""
+    rows = [(i, "x", [2, 10, 9][i % 3]) for i in range(9)]
+    path = write_csv(tmp_path, images[:9], rows, "file_name,note,class")
+    data = keras_vit.data.load_dataset(str(path))
+    assert data.class_names == ("2", "9", "10")
+    assert data.name == "photos" and data.num_train + data.num_test == 9
+
+
+def test_a_csv_file_is_split_as_a_folder_is(images, tmp_path):
+    rows = []
+    for i, image in enumerate(images):
+        path = tmp_path / "abc"[i % 3] / f"{i}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(encode(image))
+        rows.append(f"{path.relative_to(tmp_path)},{'abc'[i % 3]}")
+    table = tmp_path / "photos.csv"
+    table.write_text("\n".join(["path,label", *reversed(rows)]))
+    folder = keras_vit.data.load_dataset(str(tmp_path), 0.2)
+    data = keras_vit.data.load_dataset(str(table), 0.2)
+    for split in ("train", "dev", "test"):
+        assert set(data.image_names(split)) == set(folder.image_names(split))
+
+
+def test_the_splits_of_a_csv_file(images, tmp_path):
+    splits = ["train"] * 4 + ["Validation"] * 2 + ["test"] * 3
+    rows = [(i, LABELS[i], split) for i, split in enumerate(splits)]
+    header = "image,label,split"
+    path = write_csv(tmp_path, images[:9], rows, header)
+    data = keras_vit.data.from_csv(path)
+    assert (data.num_train, data.num_dev, data.num_test) == (4, 2, 3)
+    assert os.path.basename(data.image_names("test")[0]) == "6.png"
+    with pytest.warns(UserWarning, match="2 validation images.*0.5"):
+        keras_vit.data.from_csv(path, holdout=0.5)
+    # Without test images, the validation images are the test set.
+    path = write_csv(tmp_path, images[:9], rows[:6], header)
+    data = keras_vit.data.from_csv(path, holdout=0.5)
+    assert data.num_test == 2 and data.num_train + data.num_dev == 4
+    # A column of another name.
+    rows = [(i, LABELS[i], "test") for i in range(4)]
+    path = write_csv(tmp_path, images[:9], rows, "image,label,fold")
+    data = keras_vit.data.from_csv(path, split_column="fold")
+    assert (data.num_train, data.num_test) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    "text, options, words",
+    [
+        ("a,b\n0.png,1\n", {}, r"'image' or .*'a', 'b'"),
+        ("image;label\n0.png;1\n", {}, r"'image;label'.*commas"),
+        ("image,label\n", {}, r"no rows"),
+        ("", {}, r"none"),
+        ("image,label\n0.png\n", {}, r"Line 2 .*2 values.* 1 values"),
+        ("image,label\n0.png,a,b\n", {}, r"Line 2 .*2 values.* 3 values"),
+        ("image,label\n0.png,a\n1.png,\n", {}, r"Line 3 .*multi_label=True"),
+        ("image,label\n0.png,a\n1.png,a\n", {}, r"two classes.*: a"),
+        ("image,label\n0.png,a\nno.png,b\n", {}, r"no.png' \(line 3\)"),
+        ("image,label\n0.png,a\nno.txt,b\n", {}, r"no.txt"),
+        ("image,label\n0.png,a\n1.png,b\n", {}, r"column 'split'"),
+        (
+            "image,label,split\n0.png,a,x\n1.png,b,x\n",
+            {},
+            r"Line 2 .*train, .*'x'",
+        ),
+        ("image,label,split\n0.png,a,train\n1.png,b,train\n", {}, r"'train'"),
+        (
+            "image,label,split\n0.png,a,train\n0.png,b,test\n",
+            {},
+            r"0.png' is in two splits.*line 3",
+        ),
+        ("image,label\n0.png,a\n", {"label_column": "kind"}, r"'kind'"),
+        ("image,label\n0.png,a\n", {"split_column": "fold"}, r"'fold'"),
+        ("image,label\n0.png,\xe9\n", {}, r"UTF-8"),
+        ('image,label\n"0.png,a\n', {}, r"no CSV file"),
+    ],
+)
+def test_wrong_csv_files(text, options, words, images, tmp_path):
+    path = write_csv(tmp_path, images[:2], [])
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=words):
+        keras_vit.data.from_csv(path, **options)
+
+
+def test_bad_images_of_a_csv_file(images, tmp_path):
+    rows = list(zip(range(9), LABELS, strict=False))
+    path = write_csv(tmp_path, images[:9], rows)
+    (tmp_path / "3.png").write_bytes(encode(images[3])[:100])
+    with pytest.raises(ValueError, match="3.png"):
+        keras_vit.data.load_dataset(str(path))
+    with pytest.warns(UserWarning, match="1 of 9 .*3.png"):
+        data = keras_vit.data.load_dataset(str(path), skip_bad_images=True)
+    assert data.num_train + data.num_test == 8 and data.num_skipped == 1
+
+
+def test_no_such_csv_file(tmp_path):
+    (tmp_path / "photos.csv").touch()
+    (tmp_path / "photos.txt").touch()
+    pytest.importorskip("tensorflow_datasets")
+    with pytest.raises(ValueError, match=r"photos\.csv'"):
+        keras_vit.data.load_dataset(str(tmp_path / "photo.csv"))
+    with pytest.raises(ValueError, match=r"ends in \.csv"):
+        keras_vit.data.load_dataset(str(tmp_path / "photos.txt"))
+
+
+def test_splits_of_huggingface(images):
+    train, test = (
+        table(images[:20], LABELS[:20]),
+        table(images[20:], LABELS[20:]),
+    )
+    unlabelled = table(images[:4], [-1] * 4)
+    data = keras_vit.data.from_huggingface({"train": train, "test": test})
+    assert (data.num_train, data.num_test) == (20, 10)
+    assert data.class_names == ("cat", "dog", "owl")
+    pixels, labels = images_of(data, "test")
+    np.testing.assert_array_equal(pixels, images[20:])
+    np.testing.assert_array_equal(labels, LABELS[20:])
+    assert data.image_names("test")[0] == "test[0]"
+    data = keras_vit.data.from_huggingface(
+        {"test": unlabelled, "validation": test, "train": train}
+    )
+    assert (
+        data.num_test == 10 and data.image_names("test")[0] == "validation[0]"
+    )
+    data = keras_vit.data.from_huggingface(
+        {"train": train, "test": test, "extra": train}, test_split="extra"
+    )
+    assert data.num_test == 20
+    data = keras_vit.data.from_huggingface({"test": test})
+    assert (data.num_train, data.num_test) == (0, 10)
+
+
+def test_huggingface_reads_what_is_needed(images):
+    rows = table(images, LABELS)
+    data = keras_vit.data.from_huggingface(rows)
+    assert rows.read == [0]  # to see whether it is an image
+    rows.read.clear()
+    take(data.train(start=10**9, **OPTIONS), 1)
+    assert 0 < len(rows.read) < 100
+
+
+def test_labels_of_huggingface_without_names(images):
+    names = [["b", "a", "c"][i] for i in LABELS]
+    rows = Table({"image": None, "label": None}, image=images, label=names)
+    data = keras_vit.data.from_huggingface(rows)
+    assert data.class_names == ("a", "b", "c")
+    _, labels = images_of(data, "test")
+    numbers = [int(re.findall(r"\d+", n)[0]) for n in data.image_names("test")]
+    assert [data.class_names[i] for i in labels] == [names[i] for i in numbers]
+
+
+def test_images_of_huggingface(images):
+    from PIL import Image
+
+    pixels = images[0]
+    np.testing.assert_array_equal(to_pixels(pixels, 3), pixels)
+    encoded = {"bytes": encode(pixels), "path": None}
+    np.testing.assert_array_equal(to_pixels(encoded, 3), pixels)
+    grey = np.asarray(Image.fromarray(pixels).convert("L"))
+    for image in (grey, Image.fromarray(grey), grey[..., None]):
+        np.testing.assert_array_equal(to_pixels(image, 1)[..., 0], grey)
+        assert (to_pixels(image, 3) == grey[..., None]).all()
+    alpha = np.dstack([pixels, pixels[..., 0]])
+    np.testing.assert_array_equal(to_pixels(pillow(alpha), 3), pixels)
+    deep = Image.fromarray(grey.astype("uint16") * 256 + 7)
+    np.testing.assert_array_equal(to_pixels(deep, 1)[..., 0], grey)
+    # A camera that was turned: the file says so.
+    turned = Image.fromarray(pixels)
+    exif = turned.getexif()
+    exif[0x112] = 6
+    content = encode(turned, "PNG", exif=exif)
+    np.testing.assert_array_equal(
+        to_pixels({"bytes": content}, 3), np.rot90(pixels, -1)
+    )
+
+
+def broken(images, labels):
+    rows = table(images, labels)
+    rows.columns["image"][3] = "no image"
+    return rows
+
+
+def test_an_image_of_huggingface_that_cannot_be_read(images):
+    data = keras_vit.data.from_huggingface(
+        {"train": table(images, LABELS), "test": broken(images, LABELS)}
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        take(data.test(**OPTIONS), 9)
+    assert keras_vit.data.parse_image_error(caught.value) == "test[3]"
+
+
+class Stream:
+    features = {"image": None, "label": None}
+
+    def __iter__(self):
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(dataset=Stream()), "streaming.*Stream"),
+        (dict(image_column="img"), "'img'.*'image', 'label'"),
+        (dict(label_column="kind"), "'kind'.*'image', 'label'"),
+        (dict(image_column="label"), "image_column"),
+        (dict(test_split="real"), "'real'.*'train'"),
+        (dict(channels=4), "1 or 3.* 4"),
+    ],
+)
+def test_wrong_arguments_of_huggingface(change, words, images):
+    arguments = {"dataset": table(images, LABELS), **change}
+    with pytest.raises(ValueError, match=words):
+        keras_vit.data.from_huggingface(**arguments)
+
+
+@pytest.mark.parametrize("label", [None, 0.5, -1, 3, [1]])
+def test_wrong_labels_of_huggingface(label, images):
+    rows = table(images, LABELS)
+    rows.columns["label"][5] = label
+    with pytest.raises(ValueError, match=re.escape(f"train[5]: {label!r}")):
+        keras_vit.data.from_huggingface(rows)
+
+
+def test_wrong_splits_of_huggingface(images):
+    train = table(images, LABELS)
+    others = table(images, LABELS, ("dog", "cat", "owl"))
+    with pytest.raises(ValueError, match="same class names"):
+        keras_vit.data.from_huggingface({"train": train, "test": others})
+    with pytest.raises(ValueError, match="'extra'"):
+        keras_vit.data.from_huggingface({"extra": train})
+    with pytest.raises(ValueError, match="'test'.*empty|'test'.* 0"):
+        keras_vit.data.from_huggingface({"train": train, "test": table([], [])})
+
+
+@pytest.fixture(params=["arrays", "csv", "huggingface"])
+def multi(request, images, tmp_path):
+    if request.param == "arrays":
+        return keras_vit.data.from_arrays(images, MULTI, class_names="abc")
+    lists = [[k for k in range(3) if row[k]] for row in MULTI]
+    if request.param == "csv":
+        cells = [";".join("abc"[k] for k in row) for row in lists]
+        path = write_csv(tmp_path, images, zip(range(30), cells, strict=True))
+        return keras_vit.data.load_dataset(str(path))
+    features = {"image": None, "label": Sequence(ClassLabel(list("abc")))}
+    return keras_vit.data.from_huggingface(
+        Table(features, image=images, label=lists)
+    )
+
+
+def test_multi_label(multi, images):
+    assert multi.multi_label and multi.class_names == ("a", "b", "c")
+    known = {image.tobytes(): i for i, image in enumerate(images)}
+    count = 0
+    for split in ("train", "test"):
+        pixels, labels = images_of(multi, split)
+        assert labels.dtype == np.float32
+        numbers = [known[image.tobytes()] for image in pixels]
+        np.testing.assert_array_equal(labels, MULTI[numbers])
+        count += len(numbers)
+    assert count == 30
+    _, labels = take(multi.train(**OPTIONS), 6)
+    assert labels.shape == (6, 4, 3) and labels.dtype == np.float32
+    assert set(labels.ravel()) == {0, 1} and (labels.sum(-1) > 1).any()
+
+
+@pytest.mark.parametrize("kind", ["mixup", "cutmix"])
+def test_mixing_of_multi_label(kind, images):
+    """Each class has the fraction of the images that have it."""
+    data = keras_vit.data.from_arrays(images, MULTI)
+    options = {**OPTIONS, "image_size": SIZE, "flip": False}
+    options["protocol"] = "whole"
+    pixels, rows = take(data.train(**options), 4)
+    mixed, labels = take(data.train(**options, **{kind: 1.0}), 4)
+    partners, partner_rows = np.roll(pixels, 1, 1), np.roll(rows, 1, 1)
+    for k in range(4):
+        differs = rows[k] != partner_rows[k]
+        fractions = (labels[k] - partner_rows[k])[differs]
+        fractions /= (rows[k] - partner_rows[k])[differs]
+        np.testing.assert_allclose(fractions, fractions[0], atol=1e-5)
+        np.testing.assert_array_equal(
+            labels[k][~differs].round(5), rows[k][~differs]
+        )
+        fraction = fractions[0]
+        if kind == "mixup":
+            expected = fraction * pixels[k] + (1 - fraction) * partners[k]
+            np.testing.assert_allclose(mixed[k], expected, atol=1e-5)
+        else:
+            kept = (mixed[k] == pixels[k]).all(-1).mean()
+            assert kept == pytest.approx(fraction, abs=0.02)
+
+
+def test_multi_label_trains(multi):
+    model = keras_vit.VisionTransformer(
+        input_shape=(8, 8, 3),
+        patch_size=4,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        classes=3,
+    )
+    model.compile("adam", keras_vit.losses.SigmoidCrossentropy())
+    model.fit(multi.train(mixup=0.5, **OPTIONS), steps_per_epoch=2, verbose=0)
+    assert np.isfinite(model.evaluate(multi.test(**OPTIONS), verbose=0))
+
+
+def test_one_hot_rows_are_warned_of(images):
+    rows = np.eye(3)[LABELS]
+    with pytest.warns(UserWarning, match=r"argmax\(1\)"):
+        data = keras_vit.data.from_arrays(images, rows)
+    assert data.multi_label
+
+
+def test_recipes_take_csv_files_of_one_class_an_image(images, tmp_path):
+    from keras_vit import training
+
+    cells = ["a;b" if i % 2 else "a" for i in range(30)]
+    path = write_csv(tmp_path, images, zip(range(30), cells, strict=True))
+    config = training.TrainingFlags(
+        dataset=str(path), output=str(tmp_path / "run")
+    )
+    with pytest.raises(ValueError, match="several.*SigmoidCrossentropy"):
+        training.begin(config)
+    path = write_csv(tmp_path, images, zip(range(30), LABELS, strict=True))
+    _, data, _ = training.begin(config)
+    assert data.name == "photos" and len(data.class_names) == 3
+    # The file's validation images are evaluated on, without --holdout.
+    splits = ["train"] * 20 + ["validation"] * 6 + ["test"] * 4
+    rows = zip(range(30), LABELS, splits, strict=True)
+    write_csv(tmp_path, images, rows, "image,label,split")
+    _, data, _ = training.begin(config)
+    assert data.evaluation_split == "dev" and data.num_evaluation == 6
