@@ -213,10 +213,11 @@ class TrainingFlags:
 
     dataset: str = flag(
         "digits",
-        "'digits' (in scikit-learn), a name in TFDS such as cifar10 or "
-        "cifar100, or a folder: FOLDER/train/CLASS/* with "
-        "FOLDER/test/CLASS/*, or FOLDER/CLASS/*, of which 20% is the test set; "
-        "or a CSV file with the columns image and label, and perhaps split",
+        "'digits', the handwritten digits of scikit-learn; a name in TFDS, "
+        "such as cifar10 or cifar100; a folder of images, "
+        "FOLDER/train/CLASS/* and FOLDER/test/CLASS/*, or FOLDER/CLASS/*, of "
+        "which 20% is the test set; or a CSV file with the columns image and "
+        "label, and optionally split",
         "NAME|FOLDER|CSV",
     )
     image_size: int | None = flag(
