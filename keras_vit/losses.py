@@ -5,13 +5,18 @@ import keras
 
 @keras.saving.register_keras_serializable("keras_vit")
 class SigmoidCrossentropy(keras.losses.Loss):
-    """Every class a yes-or-no question; summed over them, not averaged.
+    """Binary cross-entropy of logits, summed over classes.
 
-    Of logits, with which the paper pre-trains on ImageNet-21k ("An Image is
-    Worth 16x16 Words", Appendix B.1, and the authors' code): the loss of an
-    image is the sum over classes, and that of a batch the mean over images.
-    Keras's `BinaryCrossentropy` takes the mean over classes, which makes
-    gradients as many times smaller as there are classes.
+    The paper uses it to pre-train on ImageNet-21k ("An Image is Worth 16x16
+    Words", Appendix B.1, and the authors' code). The loss of an image is the
+    sum over classes, and that of a batch the mean over images.
+    `keras.losses.BinaryCrossentropy` is the mean over classes, so that its
+    gradients are smaller by a factor of the number of classes.
+
+    Args:
+        reduction: As for `keras.losses.Loss`.
+        name: String.
+        dtype: As for `keras.losses.Loss`.
     """
 
     def __init__(
@@ -39,14 +44,18 @@ LOSSES = ("softmax", "sigmoid")
 
 
 def get_loss(name, one_hot, label_smoothing=0.0):
-    """Returns the loss of logits.
+    """Returns a cross-entropy loss of logits.
 
     Args:
-        name: One of `LOSSES`.
-        one_hot: Boolean. Whether labels are rows of floats; integers are for
-            "softmax" alone.
-        label_smoothing: Float in [0, 1). Part of the probability that is
-            spread evenly over all classes; for "softmax" with `one_hot`.
+        name: String. "softmax" or "sigmoid".
+        one_hot: Boolean. Whether labels are one-hot rather than integers.
+            "sigmoid" requires one-hot labels.
+        label_smoothing: Float in [0, 1). Fraction of the probability that is
+            distributed evenly over all classes. It is used only by "softmax"
+            with `one_hot`.
+
+    Returns:
+        A `keras.losses.Loss`.
     """
     if name == "sigmoid":
         return SigmoidCrossentropy()

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 _BLOCK = re.compile(r"block_(\d+)")
-# What comes before the blocks, a hybrid's ResNet among it.
+# Layers before the first block, such as the ResNet of a hybrid.
 _FIRST = re.compile(
     r"(patch_embedding|class_token|distillation_token|register_tokens"
     r"|mask_token|position_embedding|pre_norm|root_.*|stage_.*)"
@@ -15,22 +15,24 @@ _FIRST = re.compile(
 
 
 def layer_decay_multipliers(paths, decay):
-    """Returns the share of the learning rate that each variable has.
+    """Returns the factor of the learning rate of each variable.
 
-    As in the fine-tuning of "Masked Autoencoders Are Scalable Vision
-    Learners" (https://arxiv.org/abs/2111.06377, Appendix A.1) and of BEiT:
-    `decay` to the power of the layers above. The head and the last norm have
-    1, the last block `decay`, what comes before the first block the least.
+    This is the layer-wise learning rate decay with which "Masked Autoencoders
+    Are Scalable Vision Learners" (https://arxiv.org/abs/2111.06377, Appendix
+    A.1) and BEiT fine-tune. The factor is `decay` to the power of the number of
+    layers above: 1 for the head and the last norm, `decay` for the last block,
+    and the lowest value for the layers before the first block.
 
     Args:
-        paths: List of variables' paths.
+        paths: List of strings, the paths of the variables of a model.
         decay: Float in (0, 1].
 
     Returns:
-        List of floats.
+        List of floats, one for each path.
 
     Raises:
-        ValueError: if `decay` is out of range, or there are no blocks.
+        ValueError: if `decay` is out of range, or if no path is that of a
+            block.
     """
     if not 0 < decay <= 1:
         raise ValueError(
@@ -69,12 +71,13 @@ CONVENTIONS = ("keras", "optax")
 
 
 class ScheduledOptimizer(keras.optimizers.Optimizer):
-    """Base of the optimizers; see `SGD` for its arguments.
+    """Base class of the optimizers; see `SGD` for its arguments.
 
-    A batch may be computed as micro-batches, sequentially
+    A batch may be split into micro-batches, which are computed sequentially
     (`gradient_accumulation_steps`) or on several devices (`tf.distribute`).
-    Global clipping, and with `convention="optax"` schedules and averages too,
-    are of the whole batch.
+    Gradients are clipped by the global norm of the whole batch. With
+    `convention="optax"`, schedules and moving averages also count whole
+    batches.
 
     Subclasses compute an update in `update_step` and subtract it with
     `_update`, which adds the weight decay.
@@ -133,14 +136,17 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         self.assign_sub(variable, ops.cast(update, variable.dtype))
 
     def _decays(self, variable):
-        # TensorFlow steps variables of its own, which have no path.
+        # Under TensorFlow, `variable` is a tf.Variable, which has no path.
         variable = self._trainable_variables[self._get_variable_index(variable)]
         if self.decay_kernels_only and not is_kernel(variable):
             return False
         return self._use_weight_decay(variable)
 
     def _apply_weight_decay(self, variables):
-        """Does nothing: `_update` applies it, at the rate of each layer."""
+        """Does nothing: `_update` applies weight decay.
+
+        It does so with the learning rate of each layer.
+        """
 
     def get_config(self):
         return {
@@ -154,8 +160,9 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         if "peak_rate" in config:
-            # Of a file written when `weight_decay` was the fraction at the
-            # peak learning rate, and optax's the only convention.
+            # The config was written by an earlier version, in which
+            # `weight_decay` was already multiplied by the peak learning rate,
+            # and optax's convention was the only one.
             config = dict(config)
             peak = config.pop("peak_rate")
             config["weight_decay"] = (config["weight_decay"] or 0.0) / (
@@ -165,7 +172,8 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         return super().from_config(config, custom_objects)
 
     def _get_current_learning_rate(self):
-        # Keras counts micro-batches here.
+        # Keras's implementation passes the number of micro-batches to the
+        # schedule, not that of updates.
         schedule = self._learning_rate
         if self.convention == "optax" and isinstance(
             schedule, keras.optimizers.schedules.LearningRateSchedule
@@ -181,8 +189,8 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         if not self._averages_updates:
             super()._update_model_variables_moving_average(trainable_variables)
             return
-        # Keras would average at every micro-batch: with 8 of them, a decay of
-        # 0.9999 would be one of 0.9992.
+        # Keras would update the averages at every micro-batch: with 8 of them,
+        # a decay of 0.9999 per micro-batch is one of 0.9992 per step.
         step = self._iterations + 1
         is_step = ops.equal(step % self.gradient_accumulation_steps, 0)
         is_first = ops.equal(self.iterations, 0)
@@ -225,7 +233,8 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             )
         frequency = self.ema_overwrite_frequency
         if self.use_ema and self._averages_updates and frequency:
-            # Keras would overwrite at every micro-batch of an update.
+            # Keras would overwrite the weights at every micro-batch of an
+            # update.
             self.ema_overwrite_frequency = None
             try:
                 super()._backend_apply_gradients(grads, trainable_variables)
@@ -235,7 +244,8 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         else:
             super()._backend_apply_gradients(grads, trainable_variables)
         if keras.config.backend() == "torch":
-            # Keras's step would hold them through the next forward pass.
+            # Keras would keep the gradients in memory during the next forward
+            # pass.
             for variable in trainable_variables:
                 variable.value.grad = None
 
@@ -245,15 +255,16 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         import tensorflow as tf
 
         context = tf.distribute.get_replica_context()
-        # Keras would clip the gradient of each device. Summing here
-        # and once more when the step is applied: hence the division.
+        # Keras would clip the gradients of each device on their own. The
+        # gradients are summed over devices here, and once more by Keras in the
+        # update, so that they are divided by the number of devices.
         whole = context.all_reduce(tf.distribute.ReduceOp.SUM, list(grads))
         count = context.num_replicas_in_sync
         return [grad / count for grad in super()._clip_gradients(whole)]
 
 
 def _num_tf_replicas():
-    """Among how many devices `tf.distribute` splits the step at hand."""
+    """Returns the number of replicas of the current `tf.distribute` step."""
     if keras.backend.backend() != "tensorflow":
         return 1
     import tensorflow as tf
@@ -263,22 +274,25 @@ def _num_tf_replicas():
 
 
 def is_kernel(variable):
-    """Whether weight decay applies to a variable."""
+    """Returns whether a variable is named "kernel".
+
+    With `decay_kernels_only`, weight decay applies only to these.
+    """
     return variable.path.rpartition("/")[2] == "kernel"
 
 
 def slots(optimizer, variables, name, dtype=None):
-    """Adds a variable to an optimizer for each variable of a model.
+    """Adds a slot variable to an optimizer for each variable of a model.
 
     Args:
         optimizer: Keras optimizer.
-        variables: List of variables.
-        name: String.
+        variables: List of variables of the model.
+        name: String. Name of the slot, such as "momentum".
         dtype: String. Defaults to that of `compute_dtype`.
 
     Returns:
-        List of variables, with None for those that are overwritten with their
-        gradients (the scales of float8 layers).
+        List of variables. It has None for variables that Keras overwrites with
+        their gradients (the scales of float8 layers).
     """
     made = []
     for variable in variables:
@@ -300,9 +314,10 @@ def slots(optimizer, variables, name, dtype=None):
 
 
 def compute_dtype(variable):
-    """Returns the dtype to compute the step of a variable in.
+    """Returns the dtype in which the update of a variable is computed.
 
-    In float16 and bfloat16, 0.999 is 1, and the bias corrections of Adam are 0.
+    It is float32 for float16 and bfloat16, in which 0.999 is rounded to 1, so
+    that the bias corrections of Adam would be 0.
     """
     dtype = keras.backend.standardize_dtype(variable.dtype)
     return "float32" if dtype in ("float16", "bfloat16") else dtype
@@ -312,32 +327,32 @@ def compute_dtype(variable):
 class SGD(ScheduledOptimizer):
     """Stochastic gradient descent with momentum.
 
-    By default it computes what `keras.optimizers.SGD` computes. With
-    `convention="optax"`, it follows optax and PyTorch, and so the published
-    code, where they define a step differently:
+    By default, its updates equal those of `keras.optimizers.SGD`. With
+    `convention="optax"`, it follows optax and PyTorch, and therefore the
+    published code, which define an update differently:
 
-    - The momentum collects gradients, `m = momentum * m + gradient`, and a
-      step is `-learning_rate * m`. Keras's collects
-      `learning_rate * gradient`. Both are the same at a constant learning
-      rate, and differ with warm-up and decay.
+    - The momentum accumulates gradients, `m = momentum * m + gradient`, and
+      the update is `-learning_rate * m`. Keras accumulates
+      `learning_rate * gradient`. The two are equal at a constant learning
+      rate, but not with warm-up and decay.
     - With `gradient_accumulation_steps`, schedules and moving averages count
-      updates of the weights. Keras's count micro-batches.
+      updates of the weights. Those of Keras count micro-batches.
 
-    In both conventions a variable loses the fraction
-    `weight_decay * learning_rate` of itself at each step; the decay does not
-    enter the momentum.
+    In both conventions, each step subtracts `weight_decay * learning_rate`
+    times a variable from the variable. Weight decay is not added to the
+    momentum.
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
         momentum: Float in [0, 1].
         nesterov: Boolean. Whether to apply Nesterov momentum.
-        weight_decay: Float. As for `keras.optimizers.SGD`. big_vision's "wd"
-            is the fraction at the peak of the schedule: divide it by the peak
-            learning rate.
+        weight_decay: Float. As for `keras.optimizers.SGD`. The "wd" of
+            big_vision is already multiplied by the peak learning rate: divide
+            it by that.
         convention: "keras" or "optax".
         decay_kernels_only: Boolean. Whether weight decay applies only to
-            variables named "kernel", as in big_vision: not to biases, norms,
-            tokens and position embeddings.
+            variables named "kernel", as in big_vision, and not to biases,
+            norms, tokens and position embeddings.
         layer_decay: Float in (0, 1]. Factor by which the learning rate
             decreases from each layer to the one below; see
             `layer_decay_multipliers`.
@@ -382,13 +397,13 @@ class SGD(ScheduledOptimizer):
         gradient = ops.cast(gradient, dtype)
         rate = self._rate_of(variable, learning_rate)
         keras_order = self.convention == "keras"
-        # Keras's momentum has the learning rate in it, optax's has not.
+        # Keras's momentum includes the learning rate, optax's does not.
         step = rate * gradient if keras_order else gradient
         update = step
         if self.momentum:
             moment = self.momentums[self._get_variable_index(variable)]
-            # With a momentum in half precision the product is rounded too, as
-            # optax does.
+            # If the momentum is in half precision, so is the product, as in
+            # optax.
             update = ops.cast(self.momentum * moment, dtype) + step
             self.assign(moment, ops.cast(update, moment.dtype))
             if self.nesterov:
@@ -409,35 +424,36 @@ class SGD(ScheduledOptimizer):
 class AdamW(ScheduledOptimizer):
     """Adam with decoupled weight decay.
 
-    By default it computes what `keras.optimizers.AdamW` computes. With
-    `convention="optax"`, it follows optax and PyTorch, and so the published
-    code, where they define a step differently:
+    By default, its updates equal those of `keras.optimizers.AdamW`. With
+    `convention="optax"`, it follows optax and PyTorch, and therefore the
+    published code, which define an update differently:
 
-    - Epsilon is added to the root of the bias-corrected second moment, as in
-      Algorithm 1 of the publication of Adam, and defaults to 1e-8. Keras adds
-      it before the correction ("epsilon hat"), and its default is 1e-7.
+    - Epsilon is added to the square root of the bias-corrected second moment,
+      as in Algorithm 1 of "Adam: A Method for Stochastic Optimization", and
+      defaults to 1e-8. Keras adds it before the correction ("epsilon hat"),
+      with a default of 1e-7.
     - With `gradient_accumulation_steps`, schedules and moving averages count
-      updates of the weights. Keras's count micro-batches.
+      updates of the weights. Those of Keras count micro-batches.
 
-    In both conventions a variable loses the fraction
-    `weight_decay * learning_rate` of itself at each step: the paper's "weight
-    decay 0.1" is `weight_decay=0.1`.
+    In both conventions, each step subtracts `weight_decay * learning_rate`
+    times a variable from the variable. The paper's "weight decay 0.1" is
+    `weight_decay=0.1`.
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
-        weight_decay: Float. As for `keras.optimizers.AdamW`. big_vision's
-            "wd" is the fraction at the peak of the schedule: divide it by the
-            peak learning rate.
+        weight_decay: Float. As for `keras.optimizers.AdamW`. The "wd" of
+            big_vision is already multiplied by the peak learning rate: divide
+            it by that.
         beta_1: Float in [0, 1).
         beta_2: Float in [0, 1).
         epsilon: Float. Defaults to 1e-7 in Keras's convention and to 1e-8 in
-            optax's.
+            that of optax.
         amsgrad: Boolean. Whether to apply the AMSGrad variant.
         convention: "keras" or "optax".
         decay_kernels_only: Boolean. As for `SGD`.
         layer_decay: Float. As for `SGD`.
-        momentum_dtype: String, of the first moment; "bfloat16" in AugReg. As
-            for `SGD`.
+        momentum_dtype: String. The dtype of the first moment; AugReg uses
+            "bfloat16". As for `SGD`.
         **kwargs: As for `SGD`.
     """
 
@@ -487,7 +503,7 @@ class AdamW(ScheduledOptimizer):
         square = self.beta_2 * square + (1 - self.beta_2) * gradient**2
         self.assign(moment, ops.cast(mean, moment.dtype))
         self.assign(velocity, ops.cast(square, velocity.dtype))
-        # What the moments lack, because they start from zero.
+        # The bias corrections, as the initial values of the moments are zero.
         mean_sum = 1 - ops.power(ops.cast(self.beta_1, dtype), step)
         square_sum = 1 - ops.power(ops.cast(self.beta_2, dtype), step)
         if self.convention == "optax":
@@ -519,13 +535,16 @@ class AdamW(ScheduledOptimizer):
 def averaged(model):
     """Temporarily assigns a model the moving averages of its weights.
 
-    In the body of the context the weights are the averages (`use_ema=True` of
-    the optimizer), and afterwards what they were before. Without averages
-    nothing happens. `model.fit` leaves the averages in the model when it ends;
-    this is for evaluations before that.
+    Within the context, the weights are the averages that an optimizer with
+    `use_ema=True` computes; afterwards they are restored. Without averages, the
+    model does not change. This is for evaluations during training; at its end,
+    `model.fit` assigns the averages to the model itself.
 
     Args:
-        model: A compiled model.
+        model: Compiled Keras model.
+
+    Yields:
+        The model.
     """
     optimizer = inner_optimizer(model)
     averages = getattr(optimizer, "_model_variables_moving_average", None)
@@ -553,7 +572,10 @@ def averaged(model):
 def assign_averages(model):
     """Assigns a model the moving averages of its weights, if there are any.
 
-    As `model.fit` does when it ends.
+    `model.fit` does the same when it ends.
+
+    Args:
+        model: Compiled Keras model.
     """
     optimizer = inner_optimizer(model)
     if getattr(optimizer, "use_ema", False) and optimizer.built:
@@ -561,5 +583,9 @@ def assign_averages(model):
 
 
 def inner_optimizer(model):
-    """Returns the optimizer that steps: what `LossScaleOptimizer` wraps."""
+    """Returns the optimizer of a model, without a `LossScaleOptimizer`.
+
+    Args:
+        model: Compiled Keras model.
+    """
     return getattr(model.optimizer, "inner_optimizer", model.optimizer)

@@ -8,26 +8,27 @@ STAIRS = (30 / 90, 60 / 90, 80 / 90)
 
 @keras.saving.register_keras_serializable("keras_vit")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """The schedules of pre-training: a linear rise, then a decay.
+    """Learning rate schedule of pre-training: linear warm-up, then a decay.
 
-    As `create_learning_rate_schedule` of google-research/vision_transformer
-    and of big_vision. After `warmup_steps`, with `x` growing from 0 to 1:
+    It follows `create_learning_rate_schedule` of
+    google-research/vision_transformer and of big_vision. Let `x` be the
+    completed fraction of the steps after the warm-up. The decays are
 
-    - "cosine": `peak * (1 + cos(pi * x)) / 2`
-    - "linear": from the peak to `end`
-    - "staircase": a tenth at 30/90, 60/90 and 80/90 of all steps ("Big
-      Transfer (BiT)", Section 3.3, https://arxiv.org/abs/1912.11370)
+    - "cosine": `peak * (1 + cos(pi * x)) / 2`;
+    - "linear": linear from `peak` to `end`;
+    - "staircase": division by 10 at 30/90, 60/90 and 80/90 of all steps ("Big
+      Transfer (BiT)", Section 3.3, https://arxiv.org/abs/1912.11370).
 
     Args:
-        peak: Float. The highest learning rate.
-        steps: Integer. Steps of the whole training.
-        warmup_steps: Integer, below `steps`; 0 for none.
-        decay: "cosine", "linear" or "staircase".
-        end: Float. The last rate of "linear": 1e-5 in the paper.
+        peak: Float. The peak learning rate.
+        steps: Integer. Number of training steps, including the warm-up.
+        warmup_steps: Integer in [0, steps). 0 for no warm-up.
+        decay: String. "cosine", "linear" or "staircase".
+        end: Float. The last learning rate of "linear"; 1e-5 in the paper.
 
     Raises:
-        ValueError: if there is no such decay, or nothing is left of the steps
-            after the rise.
+        ValueError: if there is no such decay, or if `warmup_steps` is out of
+            range.
     """
 
     def __init__(self, peak, steps, warmup_steps, decay="cosine", end=1e-5):
@@ -52,7 +53,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return rate
 
     def _done(self, step):
-        """The share of the steps after the rise that is over."""
+        """Returns the completed fraction of the steps after the warm-up."""
         done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
         return keras.ops.clip(done, 0.0, 1.0)
 
@@ -82,19 +83,22 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class WarmupMultiStep(keras.optimizers.schedules.LearningRateSchedule):
-    """A linear warm-up, then a learning rate that falls at milestones.
+    """Learning rate schedule with linear warm-up and decay at milestones.
 
-    As `MultiStepLRScheduler` of microsoft/SimMIM, lr_scheduler.py. Its
-    training loop sets the learning rate after a step, so that each step has
-    the one of the step before it; here each step has its own.
+    It follows `MultiStepLRScheduler` of microsoft/SimMIM, lr_scheduler.py, with
+    one difference: the training loop of SimMIM sets the learning rate after
+    each step, so that a step uses the value of the previous one.
 
     Args:
-        peak: Float. The highest learning rate.
-        warmup_steps: Integer.
-        milestones: List of integers. From each of these steps on, the
-            learning rate is multiplied by `factor`.
-        start: Float. The learning rate of the first step of the warm-up.
+        peak: Float. The peak learning rate.
+        warmup_steps: Integer. 0 for no warm-up.
+        milestones: List of integers. Steps from which on the learning rate is
+            multiplied by `factor`, once for each of them.
+        start: Float. The initial learning rate of the warm-up.
         factor: Float.
+
+    Raises:
+        ValueError: if the warm-up ends after the first milestone.
     """
 
     def __init__(self, peak, warmup_steps, milestones, start=0.0, factor=0.1):
@@ -136,15 +140,19 @@ DECAYS = {
 
 
 def warmup_cosine(peak, steps, warmup):
-    """Returns the paper's schedule: a linear rise, then half a cosine to 0.
+    """Returns the paper's schedule: linear warm-up, then cosine decay to 0.
 
     Args:
-        peak: Float. The highest learning rate.
-        steps: Integer. Steps of the whole training.
-        warmup: Float in [0, 1). Share of them in which the rate rises.
+        peak: Float. The peak learning rate.
+        steps: Integer. Number of training steps, including the warm-up.
+        warmup: Float in [0, 1). Fraction of the steps in which the learning
+            rate is warmed up.
+
+    Returns:
+        A `WarmupDecay`.
     """
-    # Keras's own CosineDecay, which it would be, compiles something anew at
-    # each call under JAX, and that stays: 1.5 MB an evaluation.
+    # Keras's CosineDecay is not used: under JAX it compiles functions again at
+    # each call and does not release them, which takes 1.5 MB per evaluation.
     rising = min(max(1, int(warmup * steps)), steps)
     return WarmupDecay(peak, max(steps, rising + 1), rising)
 
@@ -152,16 +160,18 @@ def warmup_cosine(peak, steps, warmup):
 # The name of earlier versions, which saved models contain.
 @keras.saving.register_keras_serializable("keras_vit", name="HyperRule")
 class BiTHyperRule(keras.optimizers.schedules.LearningRateSchedule):
-    """BiT's schedule: a linear rise, then a tenth at each of three steps.
+    """Learning rate schedule of BiT-HyperRule, for fine-tuning.
 
-    "Big Transfer (BiT)", Section 3.3 (https://arxiv.org/abs/1912.11370), and
-    `bit_hyperrule.py` of its code: short schedules rise over a fifth of their
-    steps and fall after each further fifth; long ones rise for 500 steps and
-    fall after 30%, 60% and 90%.
+    After a linear warm-up, the learning rate is divided by 10 three times.
+    With less than 10,000 steps, the warm-up takes 20% of the steps, and the
+    divisions follow after 40%, 60% and 80%. With more, the warm-up takes 500
+    steps, and the divisions follow after 30%, 60% and 90%. From "Big Transfer
+    (BiT)", Section 3.3 (https://arxiv.org/abs/1912.11370), and
+    `bit_hyperrule.py` of its code.
 
     Args:
-        peak: Float. The highest learning rate: 0.003 for a batch of 512.
-        steps: Integer. Steps of the whole training.
+        peak: Float. The peak learning rate; 0.003 for batches of 512 images.
+        steps: Integer. Number of training steps, including the warm-up.
     """
 
     def __init__(self, peak, steps):

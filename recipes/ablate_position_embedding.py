@@ -1,34 +1,39 @@
-"""Measures what position embeddings are worth, and where to add them.
+"""Compares position embeddings and the layers to which they are added.
 
 "An Image is Worth 16x16 Words", Appendix D.4 and Table 8
 (https://arxiv.org/abs/2010.11929): the same small Vision Transformer is trained
-once for every kind of positions (none, 1-D, 2-D, relative, fixed sines) and
-every place (once before the blocks; in every block, each with its own; in every
-block, the same ones). Each is then judged as in the paper: by 5-shot linear
-evaluation of its features, in closed form.
+once for every kind of position embedding (none, 1-D, 2-D, relative, fixed
+sinusoids) and every placement (once before the blocks; in every block, with
+separate weights; in every block, with shared weights). Each model is then
+evaluated as in the paper: by 5-shot linear evaluation of its features, in
+closed form.
 
   python recipes/ablate_position_embedding.py
-      the table's grid on handwritten digits: no download, minutes on 2 cores
+      trains all settings of the table on handwritten digits, in minutes on 2
+      cores, without a download
   python recipes/ablate_position_embedding.py --settings none,learned_2d
-      two of its rows; a place follows a slash: learned_2d/every_layer
+      trains two rows of the table; a slash selects a placement:
+      learned_2d/every_layer
   python recipes/ablate_position_embedding.py --pooling token
-      with a class token, at its own learning rate (see below)
+      trains with a class token, at its own learning rate (see below)
   python recipes/ablate_position_embedding.py --dataset cifar10 --steps 20000
 
-A run that was interrupted goes on with the same command: settings that are done
-are not trained again, and the one in between goes on where it was. The output
-folder gets table.txt, results.json, table.png, and for each setting a folder.
+An interrupted run resumes with the same command: finished settings are not
+trained again, and the interrupted one resumes from its last checkpoint. The
+output folder contains table.txt, results.json, table.png, and a folder for each
+setting.
 
-What is the same for all: weights, order and augmentation come from --seed. All
-learned positions start with a deviation of 0.5: at the usual 0.02, those added
-once are far behind after so few steps, and those of every layer less so, so
-that the table would compare starts. Sines have a deviation of 0.7. Relative
-positions are in every layer or not at all.
+All settings share --seed, which determines initial weights, order of the images
+and augmentation. The initial standard deviation of all learned position
+embeddings is 0.5: with the usual 0.02, those added once are far behind after so
+few steps, and those of every layer less so, so that the table would compare
+initial values. Sinusoids have a standard deviation of 0.7. Relative position
+embeddings are in every layer or not at all.
 
---pooling and its learning rate: the paper's Figure 9 finds the class token and
-the mean of the patches ("gap") equally good, each at a rate of its own: 8e-4
-and 3e-4. Here, gap has 0.003, what suits these small models, and the class
-token the same 8/3 of it, 0.008; --learning-rate sets another.
+The learning rate depends on --pooling: the paper's Figure 9 finds that the
+class token and global average pooling ("gap") are equally good, each at its own
+learning rate: 8e-4 and 3e-4. Here, gap has 0.003, which suits these small
+models, and the class token 8/3 of it, 0.008. --learning-rate overrides both.
 
 Measured on digits (2026-11-21, 2 busy CPU cores, JAX, --seed 0): 10 minutes,
 of which 6 minutes of CPU time.
@@ -40,14 +45,16 @@ of which 6 minutes of CPU time.
   relative                -               0.7928               0.7017
   sincos2d           0.8396                    -                    -
 
-As in the paper, "none" is by far the worst, and neither the kind nor the place
-of learned ones matters beyond noise: --seed 1 moves learned_1d/stem by 0.021 to
-0.9643, learned_2d/every_layer by 0.006 to 0.9493, relative/every_layer by 0.059
-to 0.7337 and none by 0.003 to 0.4092. Unlike in the paper, relative ones and
-sines are behind: they learn slower and are not done after 400 steps. After
-1600, relative/every_layer is 0.9747 and sincos2d 0.9682.
-The 5 images a class are drawn from those that the model was trained on, with
-their labels; the paper's are of other sets.
+As in the paper, "none" is by far the worst, and neither the kind nor the
+placement of learned position embeddings matters beyond noise: --seed 1 changes
+learned_1d/stem by 0.021 to 0.9643, learned_2d/every_layer by 0.006 to 0.9493,
+relative/every_layer by 0.059 to 0.7337 and none by 0.003 to 0.4092. Unlike in
+the paper, relative position embeddings and sinusoids are behind: they train
+more slowly and have not converged after 400 steps. After 1600 steps,
+relative/every_layer has 0.9747 and sincos2d 0.9682.
+
+The 5 images per class are sampled from the images, with labels, that the model
+was trained on; those of the paper are from other datasets.
 """
 
 import dataclasses
@@ -66,8 +73,8 @@ import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
 
-# The default of each row is all of its places, but for sines: what has no
-# weights is the same, shared or not.
+# The default placements of each kind. Sinusoids have no weights that could be
+# shared, and are in every layer only if that is requested.
 GRID = {
     "none": ("stem",),
     "learned_1d": tuple(training.PLACES),
@@ -75,12 +82,13 @@ GRID = {
     "relative": ("every_layer", "every_layer_shared"),
     "sincos2d": ("stem",),
 }
-# Figure 9: the class token takes 8/3 of the rate of the patches' mean.
+# Learning rates by pooling. In Figure 9, that of the class token is 8/3 of that
+# of global average pooling.
 RATES = {"gap": 0.003, "token": 0.008}
 FILES = ("table.txt", "results.json", "table.png")
 _FREE = (
     *("settings", "output", "overwrite", "checkpoint_every", "tensorboard"),
-    "skip_bad_images",  # which a run may need that met one
+    "skip_bad_images",  # needed to resume after an unreadable image
 )
 
 
@@ -88,28 +96,40 @@ _FREE = (
 class Config(training.TrainingFlags):
     settings: str = training.flag(
         "all",
-        "KIND or KIND/PLACE, with commas between: kinds "
-        f"{', '.join(GRID)}; places {', '.join(training.PLACES)}",
+        "KIND or KIND/PLACE, separated by commas; kinds: "
+        f"{', '.join(GRID)}; places: {', '.join(training.PLACES)}",
         "LIST",
     )
     pooling: str = training.flag(
-        "gap", "what the head reads: gap (mean of the patches) or token", "NAME"
+        "gap",
+        "input of the head: gap (global average pooling of the patches) or "
+        "token (the class token)",
+        "NAME",
     )
-    shots: int = training.flag(5, "images a class for the linear evaluation")
-    draws: int = training.flag(10, "how many draws of them, averaged")
+    shots: int = training.flag(
+        5, "training images per class in the linear evaluation"
+    )
+    draws: int = training.flag(
+        10, "number of random samples of these images, which are averaged"
+    )
     steps: int = training.flag(400, "training steps of each setting")
     learning_rate: float | None = training.flag(
         None,
-        f"peak; without it, {RATES['gap']} for gap and {RATES['token']} for "
-        "token",
+        f"peak learning rate; default: {RATES['gap']} for gap, "
+        f"{RATES['token']} for token",
         "X",
     )
     warmup: float = training.flag(
-        0.1, "share of the steps with a rising rate", "X"
+        0.1,
+        "fraction of the steps in which the learning rate is warmed up",
+        "X",
     )
-    weight_decay: float = training.flag(0.05, "of AdamW", "X")
+    weight_decay: float = training.flag(0.05, "weight decay of AdamW", "X")
     output: str | None = training.flag(
-        None, "default: runs/positions- and the dataset's name", "DIR"
+        None,
+        "output folder; default: runs/positions- followed by the name of the "
+        "dataset",
+        "DIR",
     )
 
     def __post_init__(self):
@@ -133,7 +153,14 @@ class Config(training.TrainingFlags):
 
 
 def settings_of(config):
-    """Returns the `(kind, place)` that are asked for, in the grid's order."""
+    """Returns the requested settings, as pairs of kind and placement.
+
+    Args:
+        config: `Config`.
+
+    Raises:
+        ValueError: if there is no such setting.
+    """
     if config.settings == "all":
         return [(kind, p) for kind, places in GRID.items() for p in places]
     found = []
@@ -183,7 +210,15 @@ def main(config):
 
 
 def complete(config, data):
-    """Returns the config with its sizes and its learning rate filled in."""
+    """Returns the config with values for all settings that are None.
+
+    Args:
+        config: `Config`.
+        data: `keras_vit.data.ImageDataset`.
+
+    Raises:
+        ValueError: if the patch size does not divide the image size.
+    """
     image_size, patch_size = training.choose_sizes(
         (config.image_size, data.image_size, 64), config.patch_size, stride=1
     )
@@ -201,7 +236,19 @@ def complete(config, data):
 
 
 def open_folder(config, data):
-    """Returns the output folder, if what it holds is of the same run."""
+    """Creates or reopens the output folder.
+
+    Args:
+        config: `Config`.
+        data: `keras_vit.data.ImageDataset`.
+
+    Returns:
+        Path of the folder.
+
+    Raises:
+        ValueError: if the folder holds other files, or an ablation with other
+            flags.
+    """
     output = pathlib.Path(config.output or f"runs/positions-{data.name}")
     output = output.expanduser()
     facts = dataclasses.asdict(config) | {"backend": keras.backend.backend()}
@@ -227,7 +274,18 @@ def open_folder(config, data):
 
 
 def measured(config, data, chosen, output, setting):
-    """Returns a row of the table; trains for it if nobody has."""
+    """Returns the results of one setting, and trains it if necessary.
+
+    Args:
+        config: `Config`.
+        data: `keras_vit.data.ImageDataset`.
+        chosen: `keras_vit.distribution.Strategy`.
+        output: Path of the output folder.
+        setting: Tuple of the kind and the placement.
+
+    Returns:
+        Dict. A row of the table.
+    """
     kind, place = setting
     folder = output / f"{kind}-{place}"
     result = folder / "few_shot.json"
@@ -272,7 +330,7 @@ def measured(config, data, chosen, output, setting):
 
 
 def train(config, data, strategy, output, kind, place):
-    """Trains one setting; writes its results to a folder."""
+    """Trains one setting and writes the results to its folder."""
     summary = f"positions {kind}, {place}"
     config = dataclasses.replace(config, overwrite=False)
     with training.Run(config, data, strategy, output, summary) as run:

@@ -1,31 +1,33 @@
-"""Measures a trained model on a set of images.
+"""Evaluates a trained model on a dataset of images.
 
-Accuracy as in "An Image is Worth 16x16 Words", Tables 2 and 5
-(https://arxiv.org/abs/2010.11929): top-1, top-5 and ImageNet ReaL; beside it
-how well the probabilities are calibrated, and how each class fares.
+It measures the accuracy as in "An Image is Worth 16x16 Words", Tables 2 and 5
+(https://arxiv.org/abs/2010.11929): top-1, top-5 and ImageNet ReaL. It also
+measures the calibration of the probabilities and the accuracy of each class.
 
   python recipes/evaluate.py --weights runs/digits
-      the model of a recipe's run, on the test images of the same set
+      evaluates the model of a training recipe's run on the test images of the
+      same dataset
   python recipes/evaluate.py --weights runs/photos --dataset other-photos
-      on another folder, whose classes are among those of training
+      evaluates it on another folder, with classes of the training
   python recipes/evaluate.py --model ViTB16 --weights imagenet \\
       --dataset imagenet2012 --image-size 224
-      released weights, on a set in TFDS: a GPU is a good idea
+      evaluates released weights on a dataset of TFDS; a GPU is recommended
   python recipes/evaluate.py --model ViTB16 --weights imagenet \\
       --dataset imagenet2012_real
-      the same on ReaL labels; or --dataset FOLDER --real real.json, where
-      files are named ILSVRC2012_val_00000001.JPEG and so on
+      uses ReaL labels; so does --dataset FOLDER --real real.json, if the files
+      are named ILSVRC2012_val_00000001.JPEG and so on
 
-The output folder gets results.json, per_class.csv, reliability.png and
-confusion.png; with ReaL labels, results.json alone. Every image counts once.
-Sizes, pixels and names of classes are taken from the run's config.json, where
-there is one. KERAS_BACKEND chooses jax, tensorflow or torch.
+The output folder contains results.json, per_class.csv, reliability.png and
+confusion.png; with imagenet2012_real, only results.json. Every image is
+evaluated exactly once. The image size, the preprocessing and the class names
+are read from the config.json of the run, if there is one. The environment
+variable KERAS_BACKEND selects jax, tensorflow or torch.
 
-Measured 2026-11-21 on 2 busy CPU cores: the model of `finetune_cifar.py --steps
-500` on digits, top-1 0.9582 as its run said, calibration error 0.0297 (15
-bins), 7 s on JAX. Expected of released weights, and not run here: ViT-B/16
-(ImageNet-21k, 384 px) 0.8397 on ImageNet and 0.8835 on ReaL, the paper's Table
-5.
+Measured on 2026-11-21 on 2 busy CPU cores: the model of `finetune_cifar.py
+--steps 500` on digits, top-1 accuracy 0.9582 as reported by its run,
+calibration error 0.0297 (15 bins), in 7 s on JAX. Published, but not reproduced
+here: ViT-B/16 (ImageNet-21k, 384 px) 0.8397 on ImageNet and 0.8835 on ReaL (the
+paper's Table 5).
 """
 
 import csv
@@ -47,36 +49,42 @@ from keras_vit import training
 
 FILES = ("results.json", "per_class.csv", "reliability.png", "confusion.png")
 SPLITS = {"test": ("test",), "train": ("train",), "all": ("train", "test")}
-SHOWN = 5  # best and worst classes
+SHOWN = 5  # number of best and of worst classes to print
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(keras_vit.evaluation.TrainedFlags):
     dataset: str | None = training.flag(
         None,
-        "'digits', a name in TFDS, or a folder of images; without it, what "
-        "the run of --weights was on",
+        "'digits', a name in TFDS, or a folder of images; default: the dataset "
+        "of the run of --weights",
         "NAME|FOLDER",
     )
     test_split: str | None = training.flag(
         None,
-        "for a name in TFDS, the split to evaluate on; default: without "
-        "--dataset that of the run, else test, or validation where test has "
+        "for a dataset of TFDS, the split to evaluate on; default: that of the "
+        "run if --dataset is not given, else test, or validation if test has "
         "no labels",
         "NAME",
     )
     split: str = training.flag(
         "test",
-        f"{', '.join(SPLITS)}: a folder without train and test is split as in "
-        "training, of which 'all' is the whole",
+        f"images to evaluate on: {', '.join(SPLITS)}; a folder without train "
+        "and test sub-folders is split as in training, and 'all' is the whole "
+        "folder",
         "NAME",
     )
     real: str | None = training.flag(
-        None, "real.json of google-research/reassessed-imagenet", "FILE"
+        None,
+        "ReaL labels: real.json of google-research/reassessed-imagenet",
+        "FILE",
     )
-    bins: int = training.flag(15, "of the calibration error")
+    bins: int = training.flag(15, "number of bins of the calibration error")
     output: str | None = training.flag(
-        None, "default: runs/evaluate- and the dataset's name", "DIR"
+        None,
+        "output folder; default: runs/evaluate- followed by the name of the "
+        "dataset",
+        "DIR",
     )
 
     def __post_init__(self):
@@ -139,7 +147,7 @@ def main(config):
             trained.model, logits
         )
         training.open_output(output, FILES)
-    if labels.ndim > 1:  # sets of labels
+    if labels.ndim > 1:  # several labels per image
         rows = np.zeros(probabilities.shape, labels.dtype)
         rows[:, places] = labels
         results = {
@@ -175,7 +183,20 @@ def main(config):
 
 
 def real_labels(config, data):
-    """Returns the ReaL labels of the images by their files' numbers."""
+    """Returns the ReaL labels of the images.
+
+    The number in the name of a file selects its labels.
+
+    Args:
+        config: `Config`.
+        data: `keras_vit.data.ImageDataset`.
+
+    Returns:
+        List with one list of integers per image, or None without `--real`.
+
+    Raises:
+        ValueError: if a file is not named as in ImageNet.
+    """
     if config.real is None:
         return None
     labels = evaluation.read_real(config.real)
@@ -195,7 +216,18 @@ def real_labels(config, data):
 
 
 def measure(probabilities, labels, class_names, config, output):
-    """Returns the figures; writes the table and the pictures."""
+    """Computes the metrics, and writes per_class.csv and the plots.
+
+    Args:
+        probabilities: Array of shape `(images, classes)`.
+        labels: Array of shape `(images,)` of integers.
+        class_names: List of strings, one per class.
+        config: `Config`.
+        output: Path of the output folder.
+
+    Returns:
+        Dict of names and values of the metrics.
+    """
     measured = evaluation
     confusion = measured.confusion_matrix(
         probabilities.argmax(axis=1), labels, len(class_names)

@@ -1,28 +1,33 @@
-"""Measures what frozen features are worth, without any training.
+"""Evaluates the frozen features of a model by simple classifiers.
 
-"An Image is Worth 16x16 Words", Section 4.1 and Figure 4
-(https://arxiv.org/abs/2010.11929): few-shot accuracy, by regularised least
-squares from the features of 1, 5, 10 and 25 images a class to targets of -1
-and 1, solved in closed form; settings of big_vision's `fewshot_lsr.py`. Beside
-it, on all training images: a linear probe (softmax regression) and the nearest
-neighbours (k = 20, votes weighted by similarity, as for DINO).
+The few-shot accuracy is that of "An Image is Worth 16x16 Words", Section 4.1
+and Figure 4 (https://arxiv.org/abs/2010.11929): regularised least-squares
+regression, in closed form, from the features of 1, 5, 10 and 25 images per
+class to targets of -1 and 1, with the settings of big_vision's
+`fewshot_lsr.py`. On all training images, the recipe also fits a linear probe
+(softmax regression) and nearest neighbours (k = 20, votes weighted by
+similarity, as for DINO).
 
   python recipes/few_shot.py --weights runs/digits
-      the model of a recipe's run, on the set that it was trained on
+      evaluates the model of a training recipe's run on the dataset of its
+      training
   python recipes/few_shot.py --model ViTB16 --weights imagenet21k \\
       --dataset oxford_iiit_pet --image-size 224
-      released weights, on a set in TFDS: a GPU is a good idea
+      evaluates released weights on a dataset of TFDS; a GPU is recommended
   python recipes/few_shot.py --weights runs/digits --l2 1 32 1024 32768
+      compares several regularisation strengths
 
-Features are what goes into the head. The output folder gets results.json and
-features.npz. Sizes, pixels and how images are resized are taken from the run's
-config.json, where there is one; else images are resized as in big_vision's
-`common_fewshot.py`. KERAS_BACKEND chooses jax, tensorflow or torch.
+Features are the inputs of the classification head. The output folder contains
+results.json and features.npz. The image size and the preprocessing are read
+from the config.json of the run, if there is one; otherwise images are resized
+as in big_vision's `common_fewshot.py`. The environment variable KERAS_BACKEND
+selects jax, tensorflow or torch.
 
-Measured 2026-11-21 on 2 busy CPU cores, digits, the model of `finetune_cifar.py
---steps 500`, which has seen these classes: 1 shot 0.9480, 5 shots 0.9582, 10
-shots 0.9582, 25 shots 0.9610, linear probe 0.9721, nearest neighbours 0.9666;
-13 s on JAX. Expected of the paper's models, and not run here: Figure 4.
+Measured on 2026-11-21 on 2 busy CPU cores: digits and the model of
+`finetune_cifar.py --steps 500`, which was trained on these classes: 1 shot
+0.9480, 5 shots 0.9582, 10 shots 0.9582, 25 shots 0.9610, linear probe 0.9721,
+nearest neighbours 0.9666; in 13 s on JAX. The results of the paper's models,
+which were not reproduced here, are in its Figure 4.
 """
 
 import dataclasses
@@ -44,9 +49,9 @@ from keras_vit.data import PROTOCOLS
 
 FILES = ("results.json", "features.npz")
 PROBE_L2 = 1e-3
-# Scores, one for each training image and class, up to which the linear probe
-# is fitted without being asked for. CIFAR-100 has 5 million, ImageNet 1.3
-# billion: 10 GB in float64, computed up to 1000 times.
+# Maximum number of training images times classes for which the linear probe is
+# fitted by default. CIFAR-100 has 5 million, ImageNet 1.3 billion: its scores
+# take 10 GB in float64 and are computed up to 1000 times.
 LARGEST_PROBE = 100_000_000
 # As published: big_vision/configs/common_fewshot.py
 PROTOCOL = "few-shot"
@@ -56,47 +61,54 @@ PROTOCOL = "few-shot"
 class Config(keras_vit.evaluation.TrainedFlags):
     dataset: str | None = training.flag(
         None,
-        "'digits', a name in TFDS, or a folder of images; without it, what "
-        "the run of --weights was on",
+        "'digits', a name in TFDS, or a folder of images; default: the dataset "
+        "of the run of --weights",
         "NAME|FOLDER",
     )
     test_split: str | None = training.flag(
         None,
-        "for a name in TFDS, the split to evaluate on; default: without "
-        "--dataset that of the run, else test, or validation where test has "
+        "for a dataset of TFDS, the split to evaluate on; default: that of the "
+        "run if --dataset is not given, else test, or validation if test has "
         "no labels",
         "NAME",
     )
     protocol: str | None = training.flag(
         None,
-        f"how images are resized: {', '.join(PROTOCOLS)}; without "
-        f"it, as in the training of a recipe's run, else {PROTOCOL}, which is "
-        "published: to 256 pixels, of which the middle 224 are taken",
+        f"how images are resized: {', '.join(PROTOCOLS)}; default: as in "
+        f"training if that is known, else {PROTOCOL}, the published one, which "
+        "resizes to 256 pixels and crops the central 224",
         "NAME",
     )
     shots: tuple[int, ...] = training.flag(
-        (1, 5, 10, 25), "training images a class"
+        (1, 5, 10, 25), "numbers of training images per class"
     )
-    seeds: int = training.flag(3, "how many draws of them, averaged")
+    seeds: int = training.flag(
+        3, "number of random samples of these images, which are averaged"
+    )
     l2: tuple[float, ...] = training.flag(
         (1024.0,),
-        "penalties on the weights; of several, all are reported, and the one "
-        "that is best over all shots is named",
+        "one or more L2 penalties of the weights; all results are reported, "
+        "and also which penalty has the highest mean accuracy over --shots",
         "X",
     )
-    neighbours: int = training.flag(20, "for the vote; 0 for none")
+    neighbours: int = training.flag(
+        20, "number of nearest neighbours; 0 to leave out this evaluation"
+    )
     probe_l2: float | None = training.flag(
         None,
-        f"penalty of the linear probe; 0 for no probe; default: {PROBE_L2}, "
-        f"and no probe where training images x classes exceed "
-        f"{LARGEST_PROBE:,}, such as of ImageNet",
+        f"L2 penalty of the linear probe; 0 for no probe; default: {PROBE_L2}, "
+        f"and no probe if training images x classes exceed "
+        f"{LARGEST_PROBE:,}, as for ImageNet",
         "X",
     )
     max_train: int | None = training.flag(
-        None, "look at the first N training images only"
+        None, "use only the first N training images"
     )
     output: str | None = training.flag(
-        None, "default: runs/few-shot- and the dataset's name", "DIR"
+        None,
+        "output folder; default: runs/few-shot- followed by the name of the "
+        "dataset",
+        "DIR",
     )
 
     def __post_init__(self):
@@ -182,7 +194,19 @@ def main(config):
 
 
 def on_all_images(x, y, classes, test_x, test_y, config):
-    """Returns the accuracies of the linear probe and of the neighbours."""
+    """Evaluates the linear probe and the nearest neighbours.
+
+    Args:
+        x: Array of shape `(images, columns)`, the training features.
+        y: Array of shape `(images,)` of integers, the training labels.
+        classes: Integer. Number of classes.
+        test_x: Array of shape `(test images, columns)`.
+        test_y: Array of shape `(test images,)` of integers.
+        config: `Config`.
+
+    Returns:
+        Dict of the test accuracies.
+    """
     found = {}
     probe_l2 = probe_l2_of(config, len(x) * classes)
     if probe_l2:
@@ -203,7 +227,7 @@ def probe_l2_of(config, scores):
 
     Args:
         config: `Config`.
-        scores: Integer. The number of training images times that of classes.
+        scores: Integer. Number of training images times number of classes.
     """
     if config.probe_l2 is not None:
         return config.probe_l2
@@ -219,7 +243,7 @@ def probe_l2_of(config, scores):
 
 
 def best_of(rows):
-    """The penalty with the highest mean over shots, on the test images."""
+    """Returns the penalty with the highest mean test accuracy over shots."""
     means = {}
     for row in rows:
         means.setdefault(row["l2"], []).append(row["accuracy"])

@@ -4,52 +4,55 @@
 (https://arxiv.org/abs/2010.11929).
 
   python recipes/finetune_cifar.py
-      handwritten digits from scratch: no download, minutes on 2 CPU cores
+      trains on handwritten digits from scratch, in minutes on 2 CPU cores,
+      without a download
   python recipes/finetune_cifar.py --weights runs/digits/model.npz \\
       --image-size 16 --output runs/digits-16
-      fine-tunes the result at twice the size
+      fine-tunes that model at twice the image size
   python recipes/finetune_cifar.py --preset vit_jax --dataset cifar10 \\
       --model ViTB16 --weights imagenet21k --accumulate 8
-      the paper's fine-tuning, weights downloaded: for a GPU, or several; a
-      batch of 512 images of 384 pixels is computed in 8 parts
+      fine-tunes downloaded weights as in the paper, on one or more GPUs; each
+      batch of 512 images of 384 pixels is split into 8 micro-batches
   python recipes/finetune_cifar.py --preset vit_jax --dataset cifar100 \\
       --model ViTB16 --weights imagenet21k --accumulate 8 --sweep paper
-      the same with the rate that is best on images held out for it
+      the same, with the learning rate that is best on held-out images
   python recipes/finetune_cifar.py --dataset photos --weights ViT-B_16.npz
-      your own images, in photos/CLASS/* or photos/{train,test}/CLASS/*
+      fine-tunes on your own images, in photos/CLASS/* or
+      photos/{train,test}/CLASS/*
   python recipes/finetune_cifar.py --preset bit-hyperrule \\
       --dataset cifar10 --weights BiT-M-R50x1.npz
-      BiT's fine-tuning: its rule chooses sizes, steps, rate and mixup
+      fine-tunes a BiT: BiT-HyperRule chooses image size, number of steps,
+      learning rate and mixup
 
-Without --preset the settings are this recipe's own, for small machines and
-sets: batches of 64 and the size that the weights were made for. They are not
-the paper's. The presets' numbers and sources are in
-keras_vit/training/presets.py; they train on the share of the training images
-that their source trains on, and evaluate on the test set. --holdout 0, and the
-last training of --sweep, train on all of them.
+Without --preset, the settings are this recipe's own, not the paper's: batches
+of 64 images of the size of the weights' training, for small machines and
+datasets. The values and sources of the presets are in
+keras_vit/training/presets.py. Presets train on the same fraction of the
+training images as their source, and evaluate on the test set. With --holdout 0,
+and in the last training of --sweep, the model trains on all training images.
 
-A run that was interrupted goes on where it was, bit for bit, with the same
-command.
+An interrupted run resumes bit for bit with the same command.
 
-The output folder gets model.keras, model.npz (for the next --weights),
-metrics.csv, curves.png, predictions.png and config.json. KERAS_BACKEND
-chooses jax, tensorflow or torch.
+The output folder contains model.keras, model.npz (weights to fine-tune again
+with --weights), metrics.csv, curves.png, predictions.png and config.json. The
+environment variable KERAS_BACKEND selects jax, tensorflow or torch.
 
-Measured 2026-11-21 on 2 CPU cores that ran tests too, digits with the defaults:
-test accuracy 0.9861 in 92 s on JAX, 0.9833 in 105 s on TensorFlow, 0.9833 in
-134 s on PyTorch. Expected of `--preset vit_jax --model ViTB16 --weights
-imagenet21k --steps 500 --warmup-steps 50`, and not run here: 0.9859 on CIFAR-10
-and 0.8917 on CIFAR-100 (google-research/vision_transformer, README).
+Measured on 2026-11-21 on 2 CPU cores that also ran tests: digits with the
+default settings, test accuracy 0.9861 in 92 s on JAX, 0.9833 in 105 s on
+TensorFlow, 0.9833 in 134 s on PyTorch. Published, but not reproduced here, for
+`--preset vit_jax --model ViTB16 --weights imagenet21k --steps 500
+--warmup-steps 50`: 0.9859 on CIFAR-10 and 0.8917 on CIFAR-100
+(google-research/vision_transformer, README).
 """
 
 import dataclasses
 import math
 import os
 
-# TensorFlow's greetings would hide what this program says.
+# TensorFlow's start-up messages would hide the output of this program.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# PyTorch's threads spin while they wait: on a CPU that others use too, a step
-# then takes ten times as long.
+# By default, PyTorch's threads spin while they wait. On a CPU that other
+# programs use too, a step then takes ten times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
@@ -61,8 +64,8 @@ from keras_vit.schedules import BiTHyperRule
 from keras_vit.schedules import WarmupDecay
 from keras_vit.schedules import warmup_cosine
 
-# More updates of the weights in the same time than with the published 512,
-# which is for several accelerators.
+# The published batch size, 512, is for several accelerators. A smaller one
+# gives more updates of the weights in the same time.
 BATCH_SIZE = 64
 
 
@@ -70,32 +73,33 @@ BATCH_SIZE = 64
 class Config(training.TrainingFlags):
     model: str | None = training.flag(
         None,
-        f"one of {', '.join(training.MODEL_NAMES)}; without it, what "
-        "--weights holds, else compact-vit, of 4 layers of width 64",
+        f"one of {', '.join(training.MODEL_NAMES)}; default: the architecture "
+        "of --weights, or without them compact-vit, of 4 layers of width 64",
         "NAME",
     )
     weights: str | None = training.flag(
         None,
-        "what to fine-tune: a checkpoint of Google's, timm's, ..., its "
-        "address, or with --model a name such as imagenet21k (see "
-        "keras_vit.list_weights()); its head is replaced",
+        "weights to fine-tune: the path or URL of a checkpoint of Google, "
+        "timm or another library, or, with --model, the name of released "
+        "weights, such as imagenet21k (see keras_vit.list_weights()); the "
+        "classification head is replaced",
         "FILE|NAME",
     )
     image_size: int | None = training.flag(
         None,
-        "images are resized to N x N; without it, the size --weights were "
-        "made for, 224 with --model, else the dataset's own, or 64 where its "
-        "images differ",
+        "images are resized to N x N; default: the image size of --weights, "
+        "224 with --model, else that of the dataset, or 64 if its images "
+        "differ in size",
     )
     patch_size: int | None = training.flag(
         None,
-        "without it, that of --weights or --model, else the one that gives "
-        "about 8 x 8 patches",
+        "height and width of a patch, in pixels; default: that of --weights "
+        "or --model, else the one that gives about 8 x 8 patches",
     )
     preset: str | None = training.flag(
         None,
-        "published numbers for what is not given, with --weights: "
-        f"{', '.join(training.FINE_TUNING)}",
+        "published settings for all flags that are not given; requires "
+        f"--weights: {', '.join(training.FINE_TUNING)}",
         "NAME",
     )
     batch_size: int | None = training.flag(
@@ -103,95 +107,108 @@ class Config(training.TrainingFlags):
     )
     steps: int | None = training.flag(
         None,
-        "training steps; without it and --epochs, 2400 or 30 epochs from "
-        "scratch, whichever is more; with --weights 500, 10000 from 20000 "
-        "images on or 20000 from 500000 on",
+        "training steps; default without --epochs: from scratch, 2400 or 30 "
+        "epochs, whichever is more; with --weights, 500, or 10000 for 20000 "
+        "images or more, or 20000 for 500000 images or more",
     )
     learning_rate: float | None = training.flag(
         None,
-        "peak; without it and --preset, 0.003 from scratch, and with "
-        "--weights 0.03 for sgd and 0.0003 for adamw",
+        "peak learning rate; default: that of --preset, else 0.003 from "
+        "scratch, and with --weights 0.03 for sgd and 0.0003 for adamw",
         "X",
     )
     warmup: float | None = training.flag(
         None,
-        "share of the steps in which the learning rate rises; 0.1",
+        "fraction of the steps in which the learning rate is warmed up; "
+        "default: 0.1",
         "X",
     )
     warmup_steps: int | None = training.flag(
-        None, "the same as a number of steps, instead of --warmup"
+        None, "number of warm-up steps, instead of --warmup"
     )
     optimizer: str | None = training.flag(
         None,
-        "sgd (momentum 0.9, without weight decay) or adamw; without it, sgd "
+        "sgd (momentum 0.9, without weight decay) or adamw; default: sgd "
         "with --weights, as published, and adamw from scratch",
         "NAME",
     )
-    # Decay as for the paper's ImageNet models is for runs of 300 epochs.
+    # The higher weight decay of the paper's ImageNet models is for 300 epochs.
     weight_decay: float | None = training.flag(
         None,
-        "of AdamW; each step multiplies kernels by 1 minus this times the "
-        "learning rate; 0.05",
+        "weight decay of AdamW: each step multiplies kernels by 1 minus this "
+        "times the learning rate; default: 0.05",
         "X",
     )
     label_smoothing: float = training.flag(
-        0.0, "probability that is spread evenly over all classes", "P"
+        0.0,
+        "label smoothing: the fraction of the probability that is distributed "
+        "evenly over all classes",
+        "P",
     )
     train: str = training.flag(
         "all",
-        "what is trained: all; head, the new head alone; lora, the head and "
-        "low-rank updates of queries and values",
+        "trainable weights: all; head, only the new head; or lora, the head "
+        "and low-rank updates of the query and value kernels",
         "all|head|lora",
     )
     lora_rank: int | None = training.flag(
-        None, "rank of the updates of --train lora; 8"
+        None, "rank of the updates of --train lora; default: 8"
     )
     clip: float | None = training.flag(
-        None, "largest norm of all gradients, 0 for any; 1", "X"
+        None,
+        "maximum global norm of the gradients, 0 for no clipping; default: 1",
+        "X",
     )
     momentum_dtype: str | None = training.flag(
-        None, "float32, or bfloat16 for less memory; float32", "NAME"
+        None,
+        "dtype of the momentum: float32, or bfloat16 to use less memory; "
+        "default: float32",
+        "NAME",
     )
     dropout: float | None = training.flag(
-        None, "after positions and dense layers but query, key, value; 0", "P"
+        None,
+        "dropout rate after the position embedding and after dense layers, "
+        "except query, key and value; default: 0",
+        "P",
     )
     drop_path: float | None = training.flag(
         None,
-        "rate of stochastic depth in the last block, which rises linearly "
-        "from 0 in the first; 0",
+        "stochastic depth rate of the last block; it increases linearly from "
+        "0 in the first block; default: 0",
         "P",
     )
     protocol: str | None = training.flag(
         None,
-        f"how images are cut and resized: {', '.join(PROTOCOLS)}; "
-        "without it, that of --preset, else simple, which moves whole images "
-        "a little",
+        f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
+        "default: that of --preset, else simple, which shifts whole images",
         "NAME",
     )
     mode: str | None = training.flag(
         None,
-        "pixels: tf for [-1, 1], torch for ImageNet's mean and deviation; "
-        "without it, what weights by name were trained with, else tf",
+        "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
+        "mean and standard deviation; default: that of the training of "
+        "released weights, else tf",
         "NAME",
     )
     mixup: float | None = training.flag(
         None,
-        "p of mixup's Beta(p, p), such as 0.2; none without it, and 0.1 from "
-        "20000 images on with --preset bit-hyperrule",
+        "mixup with lambda sampled from Beta(P, P), such as 0.2; default: no "
+        "mixup, and 0.1 with --preset bit-hyperrule for 20000 images or more",
         "P",
     )
     layer_decay: float | None = training.flag(
         None,
-        "each layer's learning rate is this times that of the layer above: "
-        "0.75, or 0.65 for ViT-B, after masked pre-training; none without it",
+        "layer-wise learning rate decay: the learning rate of each layer is "
+        "this times that of the layer above; after masked pre-training 0.75, "
+        "or 0.65 for ViT-B; default: no decay",
         "X",
     )
     sweep: str | None = training.flag(
         None,
-        "learning rates such as 0.003,0.01,0.03, or 'paper' for those of its "
-        "Table 4: each trains without the images of --holdout ('paper' "
-        "without it) and is measured on them, and the best one trains with "
-        "all",
+        "learning rates to compare, such as 0.003,0.01,0.03, or 'paper' for "
+        "those of the paper's Table 4; each trains without the images of "
+        "--holdout (default here: paper) and is evaluated on them; the best "
+        "one then trains on all images",
         "X,Y,...",
     )
 
@@ -226,7 +243,7 @@ class Config(training.TrainingFlags):
         self.raise_if_unused()
 
     def raise_if_unused(self):
-        """Raises a `ValueError` if a flag that is given would do nothing."""
+        """Raises a `ValueError` if a given flag would have no effect."""
         if self.preset and self.weights is None:
             raise ValueError(
                 f"--preset {self.preset} fine-tunes: give --weights. To train "
@@ -313,8 +330,8 @@ def train(config, data, strategy, output, keep=True):
     """
     summary = "fine-tuning" if config.weights else "from scratch"
     with training.Run(config, data, strategy, output, summary) as run:
-        # 1. Data: batches of (images, labels), and a weight for each image of
-        # an evaluation. A run that resumes begins with batch `start`.
+        # 1. Data: batches of (images, labels), with a weight for each image in
+        # evaluations. A resumed run begins with batch `start`.
         def train_batches(start):
             return data.train(
                 batch_size=config.batch_size,
@@ -333,7 +350,7 @@ def train(config, data, strategy, output, keep=True):
         )
         test = run.distribute(test)
 
-        # 2. Model: the weights' body with a new head of zeros, or a new model.
+        # 2. Model: the given weights with a new head of zeros, or a new model.
         model = build_model(config, data)
         training.set_trainable(model, config.train, config.lora_rank)
 
@@ -377,7 +394,7 @@ def build_model(config, data):
         input_shape=(config.image_size, config.image_size, data.channels),
         classes=len(data.class_names),
         remat=config.remat,
-        # 0 is the default of every model, and a BiT has no such arguments.
+        # 0 is left out: it is the default, and a BiT has no such arguments.
         **{
             name: rate
             for name in ("dropout", "drop_path")
@@ -409,7 +426,15 @@ def build_optimizer(config, schedule):
 
 
 def complete(config, data):
-    """Returns the config with every setting that was not given filled in."""
+    """Returns the config with values for all settings that are None.
+
+    Args:
+        config: `Config`.
+        data: `keras_vit.data.ImageDataset`.
+
+    Raises:
+        ValueError: if settings do not fit the model or the dataset.
+    """
     facts = training.model_facts(
         config.model, config.weights, config.patch_size
     )
@@ -454,9 +479,9 @@ def complete(config, data):
     if warmup is None and config.warmup_steps is None and not bit:
         warmup = 0.1
     batch_size = config.batch_size
-    if batch_size is None:  # of whole parts
+    if batch_size is None:  # at least one image per micro-batch
         batch_size = max(BATCH_SIZE, config.accumulate)
-    # Few images are one batch.
+    # A dataset of fewer images is one batch.
     batch_size = config.whole_batch(batch_size, data.num_train)
     steps, evaluate_every = count_steps(config, batch_size, data)
     return dataclasses.replace(
@@ -465,7 +490,7 @@ def complete(config, data):
         patch_size=patch_size,
         batch_size=batch_size,
         steps=steps,
-        epochs=None,  # they are now steps
+        epochs=None,  # converted to steps
         evaluate_every=evaluate_every,
         learning_rate=config.learning_rate or rate,
         warmup=warmup,
@@ -483,15 +508,15 @@ def complete(config, data):
 
 
 def count_steps(config, batch_size, data):
-    """Returns the number of steps, and of those between two evaluations."""
+    """Returns the number of steps, and the steps between two evaluations."""
     steps_per_epoch = math.ceil(data.num_train / batch_size)
     if config.epochs:
         steps, every = config.epochs * steps_per_epoch, steps_per_epoch
         return steps, config.evaluate_every or every
     steps = config.steps
     if steps is None and config.weights:
-        # BiT-HyperRule. With the paper's batches of 512 they are also the
-        # steps of its Table 4 for Pets, CIFAR and ImageNet.
+        # BiT-HyperRule. For Pets, CIFAR and ImageNet these are also the steps
+        # of the paper's Table 4, which has batches of 512 images.
         limits = ((20_000, 500), (500_000, 10_000), (math.inf, 20_000))
         steps = next(n for limit, n in limits if data.num_train < limit)
     elif steps is None:

@@ -1,22 +1,25 @@
-"""Names the most likely classes of image files.
+"""Predicts the most likely classes of image files.
 
   python recipes/predict.py --weights runs/photos --images new/ one.jpg
-      a model of a recipe's run, which knows the names of its classes
+      uses the model of a training recipe's run, with its class names
   python recipes/predict.py --model ViTB16 --weights imagenet --images cat.jpg
-      released weights, and ImageNet's names, which are downloaded
+      uses released weights and ImageNet's class names; both are downloaded
   python recipes/predict.py --weights mine.npz --labels names.txt --images a.png
+      uses other weights, with class names from a file
 
-Folders are searched for JPEG, PNG, BMP and GIF. The output folder gets
-predictions.csv, predictions.json and predictions.png, the images with bars of
-their classes.
-Sizes, pixels and names of classes are taken from the run's config.json, where
-there is one. KERAS_BACKEND chooses jax, tensorflow or torch.
+Folders are searched for JPEG, PNG, BMP and GIF files. The output folder
+contains predictions.csv, predictions.json and predictions.png, the images with
+bar charts of their top classes. The image size, the preprocessing and the class
+names are read from the config.json of the run, if there is one. The environment
+variable KERAS_BACKEND selects jax, tensorflow or torch.
 
-From "An Image is Worth 16x16 Words" (https://arxiv.org/abs/2010.11929) comes
-only how images are resized: `--protocol vit_jax`, Section 4.1.
+`--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
+Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
+paper.
 
-Measured 2026-11-21 on 2 busy CPU cores: 10 digits as PNG files, all named
-right by the model of `finetune_cifar.py --steps 500`, 10 s on JAX.
+Measured on 2026-11-21 on 2 busy CPU cores: 10 digits as PNG files, all
+predicted correctly by the model of `finetune_cifar.py --steps 500`, in 10 s on
+JAX.
 """
 
 import csv
@@ -36,23 +39,23 @@ from keras_vit import evaluation
 from keras_vit import training
 
 FILES = ("predictions.csv", "predictions.json", "predictions.png")
-DRAWN = 24  # images in the picture
+DRAWN = 24  # maximum number of images in predictions.png
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(keras_vit.evaluation.TrainedFlags):
     images: tuple[str, ...] = training.flag(
-        (), "image files, and folders of them", "PATH"
+        (), "image files and folders of image files", "PATH"
     )
     labels: str | None = training.flag(
         None,
-        "names of the classes, one a line; without it, those of the run, or "
+        "file of class names, one per line; default: those of the run, or "
         "ImageNet's for 1000 or 21843 classes",
         "FILE",
     )
-    top: int = training.flag(5, "classes an image")
-    batch_size: int = training.flag(32, "images at a time")
-    output: str = training.flag("runs/predict", "folder for results", "DIR")
+    top: int = training.flag(5, "number of classes per image")
+    batch_size: int = training.flag(32, "images per batch")
+    output: str = training.flag("runs/predict", "output folder", "DIR")
 
     def __post_init__(self):
         super().__post_init__()
@@ -73,7 +76,7 @@ def main(config):
         classes = keras_vit.evaluation.num_classes_of(trained)
         names = config.labels or trained.class_names
         top = min(config.top, classes)
-        # What is wrong with the names is said before the model runs.
+        # Wrong class names raise an error here, before the model runs.
         decoded(np.zeros((1, classes)), top, names)
         output = training.check_output(config.output, config.overwrite)
         print(
@@ -127,7 +130,16 @@ def main(config):
 
 
 def save_table(files, found, path):
-    """Writes one row an image: its path, and its classes from the likeliest."""
+    """Writes a CSV file with one row per image.
+
+    A row holds the path of the image, and the names and probabilities of its
+    top classes, the most likely class first.
+
+    Args:
+        files: List of paths.
+        found: List with one list of `(id, name, probability)` per image.
+        path: Path of the CSV file.
+    """
     header = ["file"]
     for i in range(1, len(found[0]) + 1):
         header += [f"class_{i}", f"probability_{i}"]

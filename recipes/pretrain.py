@@ -1,49 +1,57 @@
 """Pre-trains a Vision Transformer, a hybrid or a BiT from scratch.
 
 "An Image is Worth 16x16 Words", Section 4.1 and Table 3
-(https://arxiv.org/abs/2010.11929). The presets' numbers and sources are in
+(https://arxiv.org/abs/2010.11929). The values and sources of the presets are in
 keras_vit/training/presets.py.
 
   python recipes/pretrain.py --output runs/pretrained
-      handwritten digits: no download, minutes on 2 CPU cores
+      trains on handwritten digits, in minutes on 2 CPU cores, without a
+      download
   python recipes/finetune_cifar.py --weights runs/pretrained/model.npz \\
       --image-size 16
-      fine-tunes the result at twice the size
+      fine-tunes that model at twice the image size
   python recipes/pretrain.py --preset big-vision-s16 --dataset imagenet2012 \\
       --mixed-precision
-      S/16 on ImageNet, 90 epochs: for 8 accelerators, or one with --accumulate
+      trains S/16 on ImageNet for 90 epochs, on 8 accelerators, or on one with
+      --accumulate
   python recipes/pretrain.py --preset paper-imagenet21k --dataset imagenet21k \\
       --strategy tpu --mixed-precision
-      the paper's B/16, on a TPU pod (KERAS_BACKEND=tensorflow)
+      trains the paper's B/16 on a TPU pod (KERAS_BACKEND=tensorflow)
   python recipes/pretrain.py --preset bit-m --dataset photos --model BiT_R50x3
-      your own images, in photos/CLASS/* or photos/{train,test}/CLASS/*
+      trains on your own images, in photos/CLASS/* or
+      photos/{train,test}/CLASS/*
 
 ImageNet-21k is not in TFDS. Give it as a folder (imagenet21k/train/n00004475/*
-and imagenet21k/test/n00004475/*), or prepare a TFDS set of that name with
-splits train and test, in the folder that TFDS_DATA_DIR names. big_vision trains
-without the first 51,200 images and tests on half of them.
+and imagenet21k/test/n00004475/*), or prepare a TFDS dataset of that name with
+the splits train and test, in the folder of the environment variable
+TFDS_DATA_DIR. big_vision trains without the first 51,200 images and tests on
+half of them.
 
-A preset trains on the share of ImageNet's train split that its source trains
-on: AugReg and big_vision leave out the last 1%. The test set is evaluated.
---holdout evaluates on images left out instead; --holdout 0 trains on all.
+Presets train on the same fraction of ImageNet's train split as their source:
+AugReg and big_vision leave out the last 1%. They evaluate on the test set.
+With --holdout, the model is evaluated on held-out training images instead; with
+--holdout 0, it trains on all training images.
 
-A flag that is given beats its preset. A set of less than 20 batches gets
-smaller ones, and a short run a shorter warm-up; the run says so. What is
-written, going on after an interruption and KERAS_BACKEND: as finetune_cifar.py.
+A given flag overrides its preset. If the dataset has less than 20 batches, the
+batch size is reduced, and in a short run the warm-up is shortened; the output
+reports both. Interrupted runs, the output folder and KERAS_BACKEND are as for
+finetune_cifar.py.
 
-Measured 2026-11-21 on 2 CPU cores that ran other programs and tests too (load
-5 to 15), on JAX: digits with the defaults 0.9916 in 233 s, and fine-tuned from
-there at 16 pixels 0.9916 in 390 s. Expected, and not run here: 76.5% of
-ImageNet with big-vision-s16 (big_vision/configs/vit_s16_i1k.py), and fine-tuned
-with `finetune_cifar.py --preset vit_jax` after paper-imagenet 77.91%, after
-paper-imagenet21k 83.97% with B/16 (the paper, Table 5).
+Measured on 2026-11-21 on 2 CPU cores that also ran other programs and tests
+(load 5 to 15), on JAX: digits with the default settings, test accuracy 0.9916
+in 233 s; fine-tuned from there at 16 pixels, 0.9916 in 390 s. Published, but
+not reproduced here: 76.5% on ImageNet with big-vision-s16
+(big_vision/configs/vit_s16_i1k.py); after fine-tuning with `finetune_cifar.py
+--preset vit_jax`, 77.91% with paper-imagenet and 83.97% with paper-imagenet21k,
+both for B/16 (the paper, Table 5).
 """
 
 import dataclasses
 import math
 import os
 
-# As in finetune_cifar.py: quiet, and no threads that spin while they wait.
+# As in finetune_cifar.py: no start-up messages of TensorFlow, and no threads of
+# PyTorch that spin while they wait.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -54,7 +62,7 @@ from keras_vit.optimizers import SGD
 from keras_vit.optimizers import AdamW
 from keras_vit.schedules import WarmupDecay
 
-# Flags of an encoder, which a BiT does not have.
+# Flags of the encoder, which a BiT does not have.
 ENCODER = (
     "dropout",
     "drop_path",
@@ -68,90 +76,126 @@ ENCODER = (
 class Config(training.TrainingFlags):
     preset: str | None = training.flag(
         None,
-        "published numbers for what is not given: "
+        "published settings for all flags that are not given: "
         f"{', '.join(name for name in training.PRESETS if name)}",
         "NAME",
     )
     model: str | None = training.flag(
         None,
-        f"one of {', '.join(training.MODEL_NAMES)}; without it and --preset, "
-        "compact-vit, of 4 layers of width 64",
+        f"one of {', '.join(training.MODEL_NAMES)}; default: that of "
+        "--preset, else compact-vit, of 4 layers of width 64",
         "NAME",
     )
     batch_size: int | None = training.flag(
-        None, "images a step; 4096, or a 20th of a small set"
+        None,
+        "images per step; default: that of --preset, else 4096, and at most "
+        "a 20th of the dataset",
     )
     epochs: int | None = training.flag(
-        None, "passes over the images, instead of --steps; 100"
+        None,
+        "passes over the training images, instead of --steps; default: that "
+        "of --preset, else 100",
     )
     learning_rate: float | None = training.flag(
         None,
-        "peak; 0.003. That of a preset with SGD follows the batch's size",
+        "peak learning rate; default: that of --preset, which for SGD is "
+        "proportional to the batch size, else 0.003",
         "X",
     )
     optimizer: str | None = training.flag(
-        None, "adam (0.9, 0.999) or sgd (momentum 0.9); adam", "NAME"
+        None,
+        "adam (beta 0.9 and 0.999) or sgd (momentum 0.9); default: that of "
+        "--preset, else adam",
+        "NAME",
     )
     momentum_dtype: str | None = training.flag(
-        None, "float32, or bfloat16 for less memory; float32", "NAME"
+        None,
+        "dtype of the momentum: float32, or bfloat16 to use less memory; "
+        "default: that of --preset, else float32",
+        "NAME",
     )
     weight_decay: float | None = training.flag(
         None,
-        "kernels lose this times the rate a step, that of the preset or 0.003 "
-        "whatever --learning-rate is; 0.05",
+        "weight decay: at the peak learning rate, each step multiplies kernels "
+        "by 1 minus this times the peak learning rate of --preset (0.003 "
+        "without it), even if --learning-rate differs; default: that of "
+        "--preset, else 0.05",
         "X",
     )
     decay: str | None = training.flag(
         None,
-        f"of the rate: {', '.join(keras_vit.schedules.DECAYS)} (BiT's); cosine",
+        "decay of the learning rate: "
+        f"{', '.join(keras_vit.schedules.DECAYS)} (that of BiT); default: "
+        "that of --preset, else cosine",
         "NAME",
     )
     warmup_steps: int | None = training.flag(
-        None, "steps with a rising rate; 10000, or a fifth of a short run"
+        None,
+        "number of warm-up steps; default: that of --preset, else 10000, and "
+        "at most a fifth of the steps",
     )
     clip: float | None = training.flag(
-        None, "largest norm of all gradients, 0 for any; 1", "X"
+        None,
+        "maximum global norm of the gradients, 0 for no clipping; default: "
+        "that of --preset, else 1",
+        "X",
     )
     loss: str | None = training.flag(
-        None, "cross-entropy: softmax, or sigmoid over classes; softmax", "NAME"
+        None,
+        "cross-entropy: softmax, or sigmoid for each class; default: that of "
+        "--preset, else softmax",
+        "NAME",
     )
     head_bias: float | None = training.flag(
-        None, "first bias of the head; -10 goes with sigmoid; 0", "X"
+        None,
+        "initial bias of the head, such as -10 for sigmoid; default: that of "
+        "--preset, else 0",
+        "X",
     )
     dropout: float | None = training.flag(
-        None, "after positions and dense layers but query, key, value; 0", "P"
+        None,
+        "dropout rate after the position embedding and after dense layers, "
+        "except query, key and value; default: that of --preset, else 0",
+        "P",
     )
     drop_path: float | None = training.flag(
         None,
-        "stochastic depth: rate of the last block, linearly from 0 in the "
-        "first; 0, or 0.1 in AugReg",
+        "stochastic depth rate of the last block; it increases linearly from "
+        "0 in the first block; AugReg also has models with 0.1; default: 0",
         "P",
     )
     augment: str | None = training.flag(
         None,
-        "RandAugment as in 'How to train your ViT?', with its mixup: "
-        f"{', '.join(keras_vit.data.AUGREG)}",
+        "level of RandAugment and mixup as in 'How to train your ViT?': "
+        f"{', '.join(keras_vit.data.AUGREG)}; default: that of --preset, else "
+        "none",
         "LEVEL",
     )
     mixup: float | None = training.flag(
-        None, "p of mixup's Beta(p, p); without it, that of --augment", "P"
+        None,
+        "mixup with lambda sampled from Beta(P, P); default: that of --augment",
+        "P",
     )
     protocol: str | None = training.flag(
         None,
-        f"how images are cut: {', '.join(PROTOCOLS)}; simple for "
-        "images below 96 pixels, else pretrain",
+        f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
+        "default: simple for images below 96 pixels, else pretrain",
         "NAME",
     )
     representation_size: int | None = training.flag(
         None,
-        "width of the tanh layer before the head, 0 for none; the hidden "
-        "size, as in the paper",
+        "units of the tanh layer before the head, 0 for none; default: the "
+        "hidden size, as in the paper, or that of --preset",
     )
     pooling: str | None = training.flag(
-        None, "token, gap or map; the model's", "NAME"
+        None,
+        "token, gap or map; default: that of --preset, else of the model",
+        "NAME",
     )
     position_embedding: str | None = training.flag(
-        None, "learned, sincos2d or none; learned", "NAME"
+        None,
+        "learned, sincos2d or none; default: that of --preset, else learned",
+        "NAME",
     )
 
     def __post_init__(self):
@@ -195,8 +239,8 @@ def train(config, data, strategy, output, summary):
         Dict. The content of `config.json`.
     """
     with training.Run(config, data, strategy, output, summary) as run:
-        # 1. Data: batches of (images, labels), and a weight for each image of
-        # an evaluation. A run that resumes begins with batch `start`.
+        # 1. Data: batches of (images, labels), with a weight for each image in
+        # evaluations. A resumed run begins with batch `start`.
         def train_batches(start):
             return data.train(
                 batch_size=config.batch_size,
@@ -248,7 +292,15 @@ def train(config, data, strategy, output, summary):
 
 
 def complete(given, data):
-    """Returns the config with every setting that was not given filled in."""
+    """Returns the config with values for all settings that are None.
+
+    Args:
+        given: `Config`.
+        data: `keras_vit.data.ImageDataset`.
+
+    Raises:
+        ValueError: if settings do not fit the model or the dataset.
+    """
     preset = training.PRESETS[given.preset]
     config = preset.fill(given)
     facts = training.model_facts(config.model, None, config.patch_size)
@@ -276,7 +328,7 @@ def complete(given, data):
         patch_size=patch_size,
         batch_size=batch,
         steps=steps,
-        epochs=None,  # they are now steps
+        epochs=None,  # converted to steps
         evaluate_every=evaluate_every,
         warmup_steps=warmup_steps,
         learning_rate=given.learning_rate or preset.rate(batch),
@@ -305,7 +357,7 @@ def encoder_flags(given, preset, hidden_size):
 
 def build_model(config, data):
     preset = training.PRESETS[config.preset]
-    # What is 0 or None is the functions' own default.
+    # 0 and None are left out: they are the defaults of the model functions.
     arguments = {n: getattr(config, n) for n in ENCODER if getattr(config, n)}
     is_bit = config.representation_size is None
     if is_bit and preset.preactivation is not None:
@@ -339,7 +391,8 @@ def build_optimizer(config, schedule):
     peak = config.learning_rate
     published = training.PRESETS[config.preset].rate(config.batch_size)
     options = {
-        # As in AugReg's code, it does not depend on the given learning rate.
+        # As in the code of AugReg, the effective weight decay does not depend
+        # on --learning-rate.
         "weight_decay": config.weight_decay * published / peak,
         "global_clipnorm": config.clip or None,
         **config.optimizer_options(),
@@ -352,7 +405,7 @@ def build_optimizer(config, schedule):
 
 
 def count_steps(config, batch_size, data):
-    """Returns the number of steps, and of those between two evaluations."""
+    """Returns the number of steps, and the steps between two evaluations."""
     if config.steps:
         every = config.evaluate_every or max(1, config.steps // 10)
         return config.steps, every
@@ -362,7 +415,11 @@ def count_steps(config, batch_size, data):
 
 
 def summary(given, config):
-    """Returns how the run differs from its preset where no flag says so."""
+    """Returns a summary of the run for the log.
+
+    It lists the settings that differ from the preset although no flag changed
+    them.
+    """
     preset = training.PRESETS[given.preset]
     changed = [
         f"{name.replace('_', ' ')} {value} for {published}"

@@ -1,49 +1,52 @@
-"""Pre-trains a Vision Transformer on images alone; labels are not read.
+"""Pre-trains a Vision Transformer on masked images, without labels.
 
-Three methods: mae, "Masked Autoencoders Are Scalable Vision Learners"
-(https://arxiv.org/abs/2111.06377); mim, masked image modeling after SimMIM
-(https://arxiv.org/abs/2111.09886), with learned absolute positions instead of
-its shared relative position bias; mpp, the masked patch prediction of "An Image
-is Worth 16x16 Words", Appendix B.1.2 (https://arxiv.org/abs/2010.11929).
+There are three methods: mae, "Masked Autoencoders Are Scalable Vision Learners"
+(https://arxiv.org/abs/2111.06377); mim, masked image modeling as in SimMIM
+(https://arxiv.org/abs/2111.09886), but with learned absolute position
+embeddings instead of a shared relative position bias; and mpp, the masked patch
+prediction of "An Image is Worth 16x16 Words", Appendix B.1.2
+(https://arxiv.org/abs/2010.11929).
 
   python recipes/pretrain_masked.py --method mae --output runs/mae
-      handwritten digits: no download, a minute on 2 CPU cores
+      trains on handwritten digits, in a minute on 2 CPU cores, without a
+      download
   python recipes/finetune_cifar.py --weights runs/mae
       fine-tunes the encoder
   python recipes/pretrain_masked.py --method mae --model ViTB16 \\
       --dataset imagenet2012 --mixed-precision
-      as published, 800 epochs: for many accelerators
+      trains for 800 epochs as published, on many accelerators
   python recipes/finetune_cifar.py --dataset imagenet2012 --weights runs/... \\
       --layer-decay 0.65 --epochs 100
-      fine-tunes with SGD, which is not MAE's or SimMIM's fine-tuning: see
-      docs/reproduce.md for what differs
+      fine-tunes with SGD, unlike MAE and SimMIM; docs/reproduce.md lists the
+      differences
   python recipes/pretrain_masked.py --method mim --model ViTS16 --dataset photos
-      your own images, in photos/CLASS/* (one class will do)
+      trains on your own images, in photos/CLASS/* (one class is enough)
 
-With --model the defaults are the published numbers, in METHODS of
-keras_vit/training/masked.py; without it they are for a small model. The
-output folder gets encoder.keras (for the next --weights), model.keras (the
-whole), metrics.csv, curves.png, config.json and, every --picture-every steps,
-reconstructions/step-*.png: images, what is left of them, what the model
-predicts. Going on after an interruption and KERAS_BACKEND: as
-finetune_cifar.py.
+With --model, the defaults are the published settings, in METHODS of
+keras_vit/training/masked.py; without it, they are for a small model. The output
+folder contains encoder.keras (to fine-tune with --weights), model.keras (the
+whole model), metrics.csv, curves.png, config.json and, every --picture-every
+steps, reconstructions/step-*.png: images, masked images and reconstructions.
+Interrupted runs and KERAS_BACKEND are as for finetune_cifar.py.
 
-Measured 2026-11-21 on 2 CPU cores that ran other programs too (load 6 to 13),
-on JAX, with `python tools/benchmark.py masked-digits`: 1,000 steps on 1,438
-digits without labels (one run a method), then 200 steps with 10 labels a class,
-test accuracy, mean of 5 seeds at the rates 0.001 and 0.003: from scratch 0.831
-and 0.852; after mpp 0.821 and 0.883; after mim 0.813 and 0.876; after mae 0.726
-and 0.831. So mpp and mim help at the better rate, and mae does not on 8 x 8
-pixels. Losses at steps 200 and 1,000: mpp 1.36 to 1.07, mim 0.36 to 0.25, mae
-0.48 to 0.38. `masked-step`: a step of MAE with one decoder block takes 0.23 of
-one on all patches (Ti/16, 224 pixels, 8 images), with eight blocks of 128 0.62.
-ImageNet was not run here.
+Measured on 2026-11-21 on 2 CPU cores that also ran other programs (load 6 to
+13), on JAX, with `python tools/benchmark.py masked-digits`: 1,000 steps on
+1,438 digits without labels (one run per method), then 200 steps with 10 labels
+per class. Test accuracy, mean of 5 seeds, at the learning rates 0.001 and
+0.003: from scratch 0.831 and 0.852; after mpp 0.821 and 0.883; after mim 0.813
+and 0.876; after mae 0.726 and 0.831. At the better learning rate, mpp and mim
+improve on training from scratch, and mae does not on 8 x 8 pixels. The loss
+decreases from step 200 to step 1,000 as follows: mpp 1.36 to 1.07, mim 0.36 to
+0.25, mae 0.48 to 0.38. With `masked-step`: a step of MAE with one decoder block
+takes 0.23 of the time of a step on all patches (Ti/16, 224 pixels, 8 images),
+and with eight blocks of width 128, 0.62. ImageNet was not run here.
 """
 
 import dataclasses
 import os
 
-# As in finetune_cifar.py: quiet, and no threads that spin while they wait.
+# As in finetune_cifar.py: no start-up messages of TensorFlow, and no threads of
+# PyTorch that spin while they wait.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -61,70 +64,92 @@ class Config(training.TrainingFlags):
     )
     model: str | None = training.flag(
         None,
-        "a Vision Transformer such as ViTB16, with the method's published "
-        "numbers; without it compact-vit, of 4 layers of width 64",
+        "a Vision Transformer such as ViTB16, with the published settings of "
+        "the method; default: compact-vit, of 4 layers of width 64",
         "NAME",
     )
     batch_size: int | None = training.flag(
-        None, "images a step; as published, or a 20th of a small set"
+        None,
+        "images per step; default: as published, and at most a 20th of the "
+        "dataset",
     )
     learning_rate: float | None = training.flag(
-        None, "peak; as published, for the batch's size", "X"
+        None,
+        "peak learning rate; default: as published for the batch size",
+        "X",
     )
     weight_decay: float | None = training.flag(
         None,
-        "of AdamW: kernels, and the tokens of mae and mim, lose this times the "
-        "learning rate a step; as published",
+        "weight decay of AdamW: each step multiplies kernels, and the tokens "
+        "of mae and mim, by 1 minus this times the learning rate; default: as "
+        "published",
         "X",
     )
     warmup_steps: int | None = training.flag(
-        None, "steps with a rising rate; as published, or a fifth of the run"
+        None,
+        "number of warm-up steps; default: as published, and at most a fifth "
+        "of the steps",
     )
     mask_ratio: float | None = training.flag(
-        None, "share of patches that are masked; 0.75, 0.6, mpp 0.5", "X"
+        None,
+        "fraction of the patches that are masked; default: 0.75 for mae, 0.6 "
+        "for mim, 0.5 for mpp",
+        "X",
     )
     masking: str = training.flag(
-        "random", "mim: random patches, or blocks of them (block)", "NAME"
+        "random",
+        "for mim: random for random patches, block for blocks of patches",
+        "NAME",
     )
     mask_patch_size: int | None = training.flag(
         None,
-        "mim with random masks: pixels a side of the squares that are masked; "
-        "32 with --model, the patch size without it",
+        "for mim with random masks: height and width of the masked squares, "
+        "in pixels; default: 32 with --model, else the patch size",
     )
     target: str = training.flag(
         "mean_color",
-        "mpp: mean_color (3 bits), downsized (4 x 4 of them) or pixels",
+        "for mpp, what is predicted: mean_color (with 3 bits), downsized (4 x "
+        "4 mean colours) or pixels",
         "NAME",
     )
-    decoder_layers: int | None = training.flag(None, "mae: 8")
-    decoder_width: int | None = training.flag(None, "mae: 512")
+    decoder_layers: int | None = training.flag(
+        None,
+        "for mae, number of decoder blocks; default: 8 with --model, else 2",
+    )
+    decoder_width: int | None = training.flag(
+        None,
+        "for mae, width of the decoder; default: 512 with --model, else 32",
+    )
     clip: float | None = training.flag(
         None,
-        "largest global norm of the gradients, 0 for any; as published: 5 for "
-        "mim with --model, else any",
+        "maximum global norm of the gradients, 0 for no clipping; default: 5 "
+        "for mim with --model, as published, else no clipping",
         "X",
     )
     drop_path: float | None = training.flag(
         None,
-        "rate of stochastic depth in the last block; as published: 0.1 for "
-        "mim with --model, else 0",
+        "stochastic depth rate of the last block; it increases linearly from "
+        "0 in the first block; default: 0.1 for mim with --model, as "
+        "published, else 0",
         "X",
     )
     protocol: str | None = training.flag(
         None,
-        f"how images are cut: {', '.join(PROTOCOLS)}; simple for "
-        "images below 96 pixels, else mae for mae, simmim for mim, pretrain "
-        "for mpp",
+        f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
+        "default: simple for images below 96 pixels, else mae for mae, simmim "
+        "for mim, pretrain for mpp",
         "NAME",
     )
     mode: str | None = training.flag(
         None,
-        "pixels: tf for [-1, 1], torch for ImageNet's mean and deviation; "
-        "torch for mae and mim of colour images, else tf",
+        "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
+        "mean and standard deviation; default: torch for mae and mim with "
+        "colour images, else tf",
         "NAME",
     )
     picture_every: int | None = training.flag(
-        None, "steps between two pictures; default: between evaluations"
+        None,
+        "steps between two plots of reconstructions; default: --evaluate-every",
     )
 
     def __post_init__(self):
@@ -154,7 +179,7 @@ class Config(training.TrainingFlags):
             )
 
     def _refuse_unused(self):
-        """Raises if a flag is given that the method does not read."""
+        """Raises a `ValueError` if a given flag is not one of the method."""
         for method, name, default in (
             ("mim", "masking", "random"),
             ("mim", "mask_patch_size", None),
@@ -190,8 +215,8 @@ def train(config, data, strategy, output):
     with training.Run(
         config, data, strategy, output, summary, metric="loss"
     ) as run:
-        # 1. Data: batches of images; labels are not read. A run that resumes
-        # begins with batch `start`.
+        # 1. Data: batches of images; labels are not used. A resumed run begins
+        # with batch `start`.
         def train_batches(start):
             return data.train(
                 batch_size=config.batch_size,
@@ -210,8 +235,8 @@ def train(config, data, strategy, output):
         )
         test = run.distribute(test)
 
-        # 2. Model: an encoder, and what predicts the masked patches. It
-        # computes its own loss.
+        # 2. Model: an encoder and a decoder or head that predicts the masked
+        # patches. It computes its own loss.
         model = training.build_masked(config, data.channels)
 
         # 3. Optimizer.
@@ -241,8 +266,11 @@ def train(config, data, strategy, output):
 
 
 def reconstructions(config, data, strategy, output):
-    """Returns a list of the callback that plots reconstructed images."""
-    # On several devices all processes would have to take part.
+    """Returns a list with the callback that plots reconstructions.
+
+    It is empty on several devices and on all but the first process.
+    """
+    # A sharded model computes only if all processes call it.
     if not strategy.first or strategy.num_devices > 1:
         return []
     batches = data.test(**config.batches(), batch_size=min(8, data.num_test))
@@ -259,7 +287,15 @@ def reconstructions(config, data, strategy, output):
 
 
 def complete(given, data):
-    """Returns the config with every setting that was not given filled in."""
+    """Returns the config with values for all settings that are None.
+
+    Args:
+        given: `Config`.
+        data: `keras_vit.data.ImageDataset`.
+
+    Raises:
+        ValueError: if settings do not fit the model or the dataset.
+    """
     method = training.method_of(given.method, given.model)
     facts = training.model_facts(given.model, None, given.patch_size)
     if facts["stride"] != 1:
@@ -313,7 +349,7 @@ def complete(given, data):
     return dataclasses.replace(
         given,
         steps=steps,
-        epochs=None,  # they are now steps
+        epochs=None,  # converted to steps
         evaluate_every=every,
         image_size=image_size,
         patch_size=patch_size,

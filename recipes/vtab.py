@@ -1,30 +1,35 @@
-"""Fine-tunes weights on the 19 tasks of VTAB-1k, 1000 images each.
+"""Fine-tunes weights on the 19 tasks of VTAB-1k, with 1000 images per task.
 
-"An Image is Worth 16x16 Words", Section 4.1, Figure 2 and Appendix B.1.1
-(https://arxiv.org/abs/2010.11929): SGD with momentum 0.9, learning rate 0.01
-with cosine decay, 2500 steps of 512 images, gradients clipped to norm 1, 384
-pixels, no weight decay, a head of zeros. Images as BiT's: resized, cropped at
-random and mirrored, but neither where the label would not outlive it
-("Big Transfer", Section 3.3; the structured tasks, and no mirrors for SVHN, are
-this file's reading of it). Tasks, splits and labels: "VTAB"
-(https://arxiv.org/abs/1910.04867) and its code, google-research/
-task_adaptation.
+Settings are those of "An Image is Worth 16x16 Words", Section 4.1, Figure 2 and
+Appendix B.1.1 (https://arxiv.org/abs/2010.11929): SGD with momentum 0.9, a peak
+learning rate of 0.01 with cosine decay, 2500 steps of 512 images of 384 pixels,
+gradients clipped to a global norm of 1, no weight decay, and a head of zeros.
+As in BiT, images are resized, randomly cropped and flipped, except where this
+would change the label ("Big Transfer", Section 3.3). Which tasks these are is
+an interpretation: here, the structured tasks have neither, and SVHN has no
+flips. Tasks, splits and labels are those of "VTAB"
+(https://arxiv.org/abs/1910.04867) and its code,
+google-research/task_adaptation.
 
   python recipes/vtab.py --model ViTB16 --weights imagenet21k
-      all 19 tasks: for a GPU or a TPU, some hundred GB of data in TFDS
+      runs all 19 tasks, on a GPU or a TPU, with several hundred GB of data of
+      TFDS
   python recipes/vtab.py --weights ViT-B_16.npz --tasks dtd pets eurosat
-      some of them
+      runs three of them
   python recipes/vtab.py --weights ViT-B_16.npz --validate
-      trains on 800 images and scores the 200 of validation, to choose settings
+      trains on 800 images and evaluates on the 200 validation images, to choose
+      settings
 
-The same command goes on with the tasks that are not in results.json yet.
-Resisc45 and Retinopathy are downloaded by hand; what is missing is named, with
-how to get it, and the other tasks are run. The output folder gets results.json.
-KERAS_BACKEND chooses jax, tensorflow or torch.
+An interrupted run resumes with the same command: tasks in results.json are not
+run again. The data of Resisc45 and Retinopathy must be downloaded manually. If
+the data of a task are missing, the recipe prints how to get them and runs the
+other tasks. The output folder contains results.json. The environment variable
+KERAS_BACKEND selects jax, tensorflow or torch.
 
-Expected of the paper's Table 2, mean of 19 tasks, and not run here: ViT-H/14
-(JFT) 77.63, ViT-L/16 (JFT) 76.28, ViT-L/16 (ImageNet-21k) 72.72. Measured: all
-19 tasks run end to end on random images (tests/recipes/test_vtab.py).
+Published in the paper's Table 2 (mean of 19 tasks), but not reproduced here:
+ViT-H/14 (JFT) 77.63, ViT-L/16 (JFT) 76.28, ViT-L/16 (ImageNet-21k) 72.72. What
+was tested: all 19 tasks run end to end on random images
+(tests/recipes/test_vtab.py).
 """
 
 import dataclasses
@@ -45,7 +50,7 @@ from keras_vit import evaluation
 from keras_vit import training
 
 RESULTS = "results.json"
-# What may differ when a run goes on.
+# Flags that may differ when a run resumes.
 FREE = ("tasks", "output", "overwrite")
 
 
@@ -53,42 +58,56 @@ FREE = ("tasks", "output", "overwrite")
 class Config:
     weights: str | None = training.flag(
         None,
-        "what to fine-tune: a checkpoint of Google's, timm's, ..., its "
-        "address, or with --model a name such as imagenet21k",
+        "weights to fine-tune: the path or URL of a checkpoint of Google, "
+        "timm or another library, or, with --model, the name of released "
+        "weights, such as imagenet21k",
         "FILE|NAME",
     )
     model: str | None = training.flag(
-        None, "the model that --weights are for, if they are a name", "NAME"
+        None,
+        "architecture, such as ViTB16; required if --weights is a name",
+        "NAME",
     )
     tasks: tuple[str, ...] = training.flag(
         (),
-        f"some of: {', '.join(keras_vit.data.VTAB_TASKS)}; default: all",
+        f"one or more of {', '.join(keras_vit.data.VTAB_TASKS)}; default: all",
         "NAME",
     )
     validate: bool = training.flag(
-        False, "train on 800 images and score 200, instead of the test set"
+        False,
+        "train on 800 images and evaluate on the 200 validation images "
+        "instead of the test set",
     )
     image_size: int = training.flag(384, "images are resized to N x N")
-    batch_size: int = training.flag(512, "images a step")
-    steps: int = training.flag(2500, "training steps a task")
-    learning_rate: float = training.flag(0.01, "peak", "X")
-    # vit_jax/configs/common.py: 500 steps.
+    batch_size: int = training.flag(512, "images per step")
+    steps: int = training.flag(2500, "training steps per task")
+    learning_rate: float = training.flag(0.01, "peak learning rate", "X")
+    # vit_jax/configs/common.py has 500 warm-up steps.
     warmup: float = training.flag(
-        0.2, "share of the steps with a rising rate", "X"
+        0.2,
+        "fraction of the steps in which the learning rate is warmed up",
+        "X",
     )
     mode: str | None = training.flag(
-        None, "pixels: tf or torch; without it, what weights imply", "NAME"
+        None,
+        "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
+        "mean and standard deviation; default: that of the weights",
+        "NAME",
     )
     mixed_precision: bool = training.flag(
-        False, "compute in bfloat16 (TPUs and newer GPUs)"
+        False, "compute in bfloat16, for TPUs and newer GPUs"
     )
     remat: bool = training.flag(
-        False, "compute blocks twice instead of keeping them: less memory"
+        False,
+        "recompute the encoder blocks in the backward pass instead of storing "
+        "their activations, to use less memory",
     )
-    seed: int = training.flag(0, "of order and augmentation")
-    output: str = training.flag("runs/vtab", "folder for results", "DIR")
+    seed: int = training.flag(
+        0, "random seed of the order of the images and of the augmentation"
+    )
+    output: str = training.flag("runs/vtab", "output folder", "DIR")
     overwrite: bool = training.flag(
-        False, "run tasks again that are in --output"
+        False, "run tasks again whose results are in --output"
     )
 
     def __post_init__(self):
@@ -154,7 +173,19 @@ def main(config):
 
 
 def opened(config):
-    """Returns the output folder, and the results that are there already."""
+    """Opens the output folder.
+
+    Args:
+        config: `Config`.
+
+    Returns:
+        Tuple of the path of the folder and a dict of the results that it
+        already holds, by task.
+
+    Raises:
+        ValueError: if the folder holds results of other settings, or other
+            files.
+    """
     path = training.check_output(config.output, overwrite=True) / RESULTS
     if config.overwrite or not path.exists():
         training.check_output(config.output, config.overwrite)
@@ -179,7 +210,7 @@ def opened(config):
 
 
 def optimizer_of(rate):
-    # vit_jax/train.py: the momentum is in bfloat16.
+    # As in vit_jax/train.py, the momentum is in bfloat16.
     return keras_vit.optimizers.SGD(
         rate,
         momentum=0.9,
@@ -190,7 +221,19 @@ def optimizer_of(rate):
 
 
 def fine_tune(config, name, data):
-    """Returns the results of one task."""
+    """Fine-tunes and evaluates the weights on one task.
+
+    Args:
+        config: `Config`.
+        name: String. Name of the task.
+        data: Its dataset, from `keras_vit.data.load_vtab`.
+
+    Returns:
+        Dict. The results of the task.
+
+    Raises:
+        Diverged: if the loss is NaN or infinite.
+    """
     started = time.perf_counter()
     task = keras_vit.data.VTAB_TASKS[name]
     keras.utils.clear_session()
@@ -243,7 +286,16 @@ def fine_tune(config, name, data):
 
 
 def means_of(done):
-    """Returns the mean accuracy of each group that is whole, and of all."""
+    """Returns the mean accuracies of the groups of tasks and of all tasks.
+
+    Groups with missing results are left out.
+
+    Args:
+        done: Dict of the results by task.
+
+    Returns:
+        Dict of floats.
+    """
     tasks = keras_vit.data.VTAB_TASKS
     groups = {
         group: [name for name, task in tasks.items() if task.group == group]

@@ -1,4 +1,4 @@
-"""The flags that every recipe for a trained model has."""
+"""Flags of the recipes that use a trained model."""
 
 import dataclasses
 
@@ -10,38 +10,47 @@ from keras_vit.training.command_line import flag
 
 @dataclasses.dataclass(frozen=True)
 class TrainedFlags:
-    """Which model, how it sees images, and where results go.
+    """Flags for the model, its preprocessing and the output folder.
 
-    Theirs are fields of a subclass. A field that the subclass has too takes
-    its default and its text.
+    A recipe adds flags in a subclass, and may override the default and the
+    help text of a shared flag.
     """
 
     weights: str | None = flag(
         None,
-        "the folder of a recipe's run, its model.keras, any checkpoint or its "
-        "address, or with --model a name such as imagenet21k",
+        "the model: the output folder of a training recipe, its model.keras, "
+        "the path or URL of a checkpoint, or, with --model, the name of "
+        "released weights, such as imagenet21k",
         "FILE|NAME",
     )
     model: str | None = flag(
-        None, "the model that --weights are for, if they are a name", "NAME"
+        None,
+        "architecture, such as ViTB16; required if --weights is a name",
+        "NAME",
     )
     image_size: int | None = flag(
-        None, "without it, what the model was trained with"
+        None, "images are resized to N x N; default: as in training"
     )
     mode: str | None = flag(
-        None, "pixels: tf or torch; without it, as in training", "NAME"
+        None,
+        "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
+        "mean and standard deviation; default: as in training",
+        "NAME",
     )
     protocol: str | None = flag(
         None,
-        f"how images are resized: {', '.join(PROTOCOLS)}; without it, as in "
-        "training, or vit_jax",
+        f"how images are resized: {', '.join(PROTOCOLS)}; default: as in "
+        "training if that is known, else vit_jax",
         "NAME",
     )
-    batch_size: int = flag(64, "images at a time")
+    batch_size: int = flag(64, "images per batch")
     skip_bad_images: bool = flag(
-        False, "leave out, with a warning, what cannot be read in a folder"
+        False,
+        "leave out images of a folder that cannot be decoded, with a warning",
     )
-    overwrite: bool = flag(False, "replace an earlier run's files in --output")
+    overwrite: bool = flag(
+        False, "replace the files of an earlier run in --output"
+    )
 
     def __post_init__(self):
         check_numbers(self, "image_size", "batch_size", minimum=1)
@@ -51,7 +60,11 @@ class TrainedFlags:
             )
 
     def trained(self):
-        """Returns the `Trained` that these flags name."""
+        """Loads the model.
+
+        Returns:
+            A `Trained`.
+        """
         return load_trained(
             self.weights,
             self.model,

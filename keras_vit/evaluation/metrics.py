@@ -1,4 +1,4 @@
-"""Accuracy, calibration and confusion of classifiers, on NumPy arrays."""
+"""Metrics of classifiers on NumPy arrays: accuracy, calibration, confusion."""
 
 import json
 import pathlib
@@ -40,7 +40,17 @@ def accuracy(scores, labels, k=1):
 
 
 def softmax(logits):
-    """Returns the softmax of each row, in float64."""
+    """Returns the softmax of each row, in float64.
+
+    Args:
+        logits: Array of shape `(images, classes)`.
+
+    Returns:
+        Array of the same shape whose rows sum to 1.
+
+    Raises:
+        ValueError: if `logits` has another shape, or a value is not finite.
+    """
     logits = check_scores(logits, "logits").astype(np.float64)
     exp = np.exp(logits - logits.max(axis=1, keepdims=True))
     return exp / exp.sum(axis=1, keepdims=True)
@@ -50,8 +60,9 @@ def real_accuracy(scores, labels):
     """Returns the accuracy on ImageNet's reassessed labels (ReaL).
 
     An image counts as correct if its top class is one of its labels. Images
-    without labels are ignored, as in google-research/reassessed-imagenet.
-    From "Are we done with ImageNet?" (https://arxiv.org/abs/2006.07159).
+    without labels are ignored, as in google-research/reassessed-imagenet. The
+    metric is from "Are we done with ImageNet?"
+    (https://arxiv.org/abs/2006.07159).
 
     Args:
         scores: Array of shape `(images, classes)`: logits or probabilities.

@@ -1,4 +1,4 @@
-"""A model's outputs on all images of a set, on any backend."""
+"""Inference on all images of a dataset."""
 
 import itertools
 import sys
@@ -11,21 +11,26 @@ from keras_vit.data import parse_label_error
 
 
 def predict_dataset(model, batches, total, limit=None):
-    """Runs a model over batches, with a progress bar on a terminal.
+    """Returns the outputs of a model for all images of a dataset.
+
+    It shows a progress bar on a terminal.
 
     Args:
         model: `keras.Model`.
-        batches: Batches `(images, labels, weights)` that end, such as
-            `ImageDataset.test` gives; what has weight 0 is left out.
-        total: Integer. Number of images in them.
-        limit: Integer. Stop after so many; None for all.
+        batches: Finite iterable of batches `(images, labels, weights)`, such
+            as `ImageDataset.test` returns. Images of weight 0 are padding and
+            left out.
+        total: Integer. Number of images without padding.
+        limit: Integer. Maximum number of images; None for no limit.
 
     Returns:
-        Arrays of the outputs, in float32, and of the labels.
+        Tuple of an array of the outputs, in float32, and an array of the
+        labels.
 
     Raises:
-        ValueError: if an image cannot be read, or a label is out of range;
-            the message names the image, or the data set and its split.
+        ValueError: if an image cannot be decoded, if a label is out of range,
+            or if there are no images. The message names the image, or the
+            dataset and its split.
     """
     total = min(total, limit or total)
     bar = keras.utils.Progbar(
@@ -49,8 +54,11 @@ def predict_dataset(model, batches, total, limit=None):
 
 
 def _named(batches):
-    """The batches; TensorFlow's error for a bad image or label becomes a
-    `ValueError` of one line."""
+    """Yields the batches of an iterable.
+
+    TensorFlow's errors for images and labels that cannot be read are replaced
+    by a `ValueError` with a message of one line.
+    """
     iterator = iter(batches)
     for _ in itertools.count():
         try:

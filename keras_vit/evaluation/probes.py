@@ -1,5 +1,5 @@
-"""Classifiers on frozen features: ridge regression, linear probes and nearest
-neighbours, computed in float64."""
+"""Classifiers of frozen features, in float64: ridge regression, linear probes
+and nearest neighbours."""
 
 import dataclasses
 
@@ -33,9 +33,9 @@ def few_shot(
     """Measures the few-shot accuracy of frozen features.
 
     For each seed, the images of each class are shuffled, and `ridge` is fitted
-    to the first `shots` of them in closed form. As in "An Image is Worth 16x16
-    Words", Section 4.1 (https://arxiv.org/abs/2010.11929), and big_vision's
-    `fewshot_lsr.py`.
+    to the first `shots` of them in closed form. This follows "An Image is Worth
+    16x16 Words", Section 4.1 (https://arxiv.org/abs/2010.11929), and
+    big_vision's `fewshot_lsr.py`.
 
     Args:
         features: Array of shape `(images, columns)`, such as the output of
@@ -46,7 +46,8 @@ def few_shot(
             warning.
         seeds: Integer, the number of seeds; or a list of seeds.
         test_features: Array of shape `(test images, columns)` to evaluate on.
-            None for those of `features` that are not used for training.
+            None to evaluate on the images of `features` that are not used
+            for training.
         test_labels: Array of shape `(test images,)` of integers; None if
             `test_features` is None.
         l2: Float above 0, or a list of floats, each of which is evaluated.
@@ -216,12 +217,12 @@ class Linear:
 def ridge(features, labels, classes, l2=_L2):
     """Fits a classifier by ridge regression to targets of -1 and 1.
 
-    As in "An Image is Worth 16x16 Words", Section 4.1 ("few-shot
+    It follows "An Image is Worth 16x16 Words", Section 4.1 ("few-shot
     accuracies"), and big_vision's `fewshot_lsr.py`: features are standardised
     by their mean and their standard deviation + 1e-5, and the bias is the
-    weight of a constant column of 100. The solution is in closed form, from
-    the covariance matrix of columns or the Gram matrix of images, whichever is
-    smaller.
+    weight of a constant column of 100. The solution is computed in closed form
+    from the covariance matrix of columns or the Gram matrix of images,
+    whichever is smaller.
 
     Args:
         features: Array of shape `(images, columns)`.
@@ -243,6 +244,14 @@ def ridge_solver(features, labels, classes):
     """Returns a function that fits `ridge` for a value of `l2`.
 
     The eigendecomposition does not depend on `l2` and is computed once.
+
+    Args:
+        features: As in `ridge`.
+        labels: As in `ridge`.
+        classes: As in `ridge`.
+
+    Returns:
+        A function of `l2` that returns a `Linear`.
     """
     x, mean, deviation = _standardise(features)
     labels = check_labels(labels, len(x), classes)
@@ -403,10 +412,10 @@ def nearest_neighbours(
 ):
     """Classifies images by the labels of their k nearest neighbours.
 
-    As in "Emerging Properties in Self-Supervised Vision Transformers",
-    Appendix F.1 (https://arxiv.org/abs/2104.14294): similarity is the cosine
-    of the features, and the vote of a neighbour has the weight
-    exp(similarity / temperature).
+    The method is that of "Emerging Properties in Self-Supervised Vision
+    Transformers", Appendix F.1 (https://arxiv.org/abs/2104.14294): the
+    similarity is the cosine of the features, and the vote of a neighbour has
+    the weight exp(similarity / temperature).
 
     Args:
         features: Array of shape `(images, columns)`.

@@ -1,4 +1,4 @@
-"""A trained model, and what is known of the images it was trained on."""
+"""Loading of trained models with their preprocessing and class names."""
 
 import dataclasses
 import json
@@ -30,20 +30,21 @@ _SIGMOID = (
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What `load_trained` found.
+    """A trained model and its preprocessing; see `load_trained`.
 
     Attributes:
         model: `keras.Model`.
-        image_size: Integer.
-        channels: Integer.
-        mode: That of `preprocess_input`.
-        protocol: String, or None if nothing tells.
-        class_names: Tuple of strings, or None if nothing tells.
-        dataset: What it was trained on, as `load_dataset` takes it, or None.
-        test_split: The split of that data set that the run named to be
-            evaluated on, or None.
-        told_by: Path of the config.json that told, or None.
-        loss: Name of the loss it was trained with, or None.
+        image_size: Integer. Height and width of the images, in pixels.
+        channels: Integer. Number of channels of the images.
+        mode: String. The `mode` of `preprocess_input`.
+        protocol: String. Name of the preprocessing protocol; None if unknown.
+        class_names: Tuple of strings, one per class; None if unknown.
+        dataset: String. The dataset of the training, as `load_dataset` takes
+            it; None if unknown.
+        test_split: String. The `--test-split` of the training, or None.
+        told_by: String. Path of the config.json that these attributes were
+            read from, or None.
+        loss: String. Name of the loss of the training; None if unknown.
     """
 
     model: Any
@@ -58,9 +59,15 @@ class Trained:
     loss: str | None = None
 
     def reading(self, data, batch_size, protocol="vit_jax"):
-        """Returns the arguments of `ImageDataset.test` that the model needs.
+        """Returns the arguments of `ImageDataset.test` for the model.
 
-        `protocol` is used for a model whose own protocol is not known.
+        Args:
+            data: `keras_vit.data.ImageDataset`.
+            batch_size: Integer.
+            protocol: String. The protocol if that of the model is unknown.
+
+        Returns:
+            Dict of arguments.
         """
         plain = "simple" if _is_digits(data) else protocol
         return {
@@ -71,7 +78,7 @@ class Trained:
         }
 
     def describe(self):
-        """Returns lines for people."""
+        """Returns a human-readable summary of several lines."""
         name, size = self.model.name, self.image_size
         source = "flags and defaults (no config.json beside the weights)"
         if self.told_by:
@@ -90,25 +97,30 @@ class Trained:
 def load_trained(
     weights, model=None, image_size=None, mode=None, protocol=None
 ):
-    """Loads a model to use as it is, with its head.
+    """Loads a trained model with its classification head and preprocessing.
+
+    Arguments that are None, and the class names, are read from the config.json
+    that the training recipe wrote to the same folder, if there is one.
 
     Args:
-        weights: Path of a run's folder, of its model.keras, or of any
-            checkpoint that `keras_vit.converters.load` reads; an address; or
-            the name of weights, with `model`.
-        model: Name of a model function, or None.
-        image_size: Integer. None takes what the model was trained with.
-        mode: That of `preprocess_input`; None likewise.
-        protocol: How images are cut; None likewise.
+        weights: String. Path of a run's folder, of its model.keras, or of any
+            checkpoint that `keras_vit.converters.load` reads; a URL; or, with
+            `model`, the name of released weights.
+        model: String. Name of a model function, or None.
+        image_size: Integer. Height and width of the images, in pixels.
+            Defaults to the size of the training.
+        mode: String. The `mode` of `preprocess_input`. Defaults to that of
+            the training.
+        protocol: String. Name of the preprocessing protocol. Defaults to that
+            of the training.
 
     Returns:
-        A `Trained`. A recipe's config.json beside the file tells what is not
-        given: sizes, mode, protocol, and the names of the classes.
+        A `Trained`.
 
     Raises:
-        FileNotFoundError: if there is no such file.
+        FileNotFoundError: if there is no file at `weights`.
         OSError: if weights could not be downloaded.
-        ValueError: if they cannot be read, or do not fit the arguments.
+        ValueError: if the weights cannot be read or do not fit the arguments.
     """
     path = pathlib.Path(weights).expanduser()
     if (path / "model.keras").is_file():
@@ -118,7 +130,8 @@ def load_trained(
     config, data = told.get("config", {}), told.get("data", {})
     image_size = image_size or config.get("image_size")
     facts = {"mode": "tf"}
-    # A .keras file may hold any model: it is compared with a name only.
+    # A .keras file may hold any architecture, so that it is checked only
+    # against a given name.
     if model is not None or not weights.endswith(".keras"):
         facts = model_facts(model, weights)
     loaded = _use_xla(_load(opened(model, weights), image_size))
@@ -138,7 +151,12 @@ def load_trained(
 
 
 def _run_facts(folder):
-    """What a recipe wrote down: Hugging Face's config.json is another."""
+    """Reads the config.json of a recipe's run.
+
+    Returns:
+        Tuple of its content and its path; ({}, None) if there is no such file,
+        or if it is another config.json, such as that of Hugging Face.
+    """
     path = folder / "config.json"
     try:
         facts = json.loads(path.read_text())
@@ -162,7 +180,7 @@ def _load(checkpoint, image_size):
             f"{checkpoint.path!r} is for images of {found[0]} x {found[1]} "
             "pixels, and square ones are wanted: give --image-size."
         )
-    if loaded.output.ndim == 3:  # tokens
+    if loaded.output.ndim == 3:  # the output is tokens
         names = {layer.name for layer in loaded.layers}
         overrides["pooling"] = "token" if "class_token" in names else "gap"
     if not overrides:
@@ -171,7 +189,7 @@ def _load(checkpoint, image_size):
 
 
 def head_of(model):
-    """Returns the layer that makes the logits, or None."""
+    """Returns the layer whose output are the logits, or None."""
     names = {layer.name for layer in model.layers}
     for name in ("distilled_mean", "head"):
         if name in names and "head" in names:
@@ -180,10 +198,13 @@ def head_of(model):
 
 
 def num_classes_of(trained):
-    """Returns how many classes the model tells apart.
+    """Returns the number of classes of a model.
+
+    Args:
+        trained: `Trained`.
 
     Raises:
-        ValueError: if it has no head.
+        ValueError: if the model has no classification head.
     """
     if head_of(trained.model) is None:
         raise ValueError(
@@ -194,10 +215,18 @@ def num_classes_of(trained):
 
 
 def probabilities(model, outputs):
-    """Returns what a classifier's outputs mean, in float64.
+    """Converts the outputs of a classifier to probabilities.
+
+    Args:
+        model: Keras model with a layer "head".
+        outputs: Array of shape `(images, classes)`, the outputs of the model.
+
+    Returns:
+        Array of the same shape in float64: the outputs if the head ends in
+        softmax, and the softmax of the outputs if they are logits.
 
     Raises:
-        ValueError: if the head is followed by something else than softmax.
+        ValueError: if the head has another activation.
     """
     activation = model.get_layer("head").activation
     if activation is keras.activations.softmax:
@@ -211,10 +240,20 @@ def probabilities(model, outputs):
 
 
 def feature_model(model):
-    """Returns the model up to its head: what "pre_logits" is in the paper.
+    """Returns a model of the features that the classification head receives.
+
+    They are called "pre_logits" in the published code. A model without a head
+    is returned unchanged.
+
+    Args:
+        model: Keras model.
+
+    Returns:
+        A Keras model with outputs of shape `(images, columns)`.
 
     Raises:
-        ValueError: if the model gives neither classes nor one vector.
+        ValueError: if the model has no head and its output is not one vector
+            per image.
     """
     if head_of(model) is None:
         if model.output.ndim != 2:
@@ -232,28 +271,36 @@ def feature_model(model):
 
 
 def _use_xla(model):
-    """Compiles inference with XLA where Keras would not, and it is quicker."""
+    """Enables XLA for inference if Keras does not, but XLA is faster."""
     if jit_compile() is True:
         model.jit_compile = True
     return model
 
 
 def match_class_names(trained, data):
-    """Finds the model's class of each of the data's classes.
+    """Maps the classes of a dataset to those of a model, by name.
+
+    If the class names of the model are unknown and the numbers of classes are
+    equal, the classes are assumed to be the same in the same order, with a
+    warning.
+
+    Args:
+        trained: `Trained`.
+        data: `keras_vit.data.ImageDataset`.
 
     Returns:
-        An array of the data's classes as classes of the model, and the names
-        of the model's classes. Where nothing names the model's classes and
-        there are as many as the data's, they are taken to be the same in the
-        same order, with a warning.
+        Tuple of an array of integers, the class of the model for each class
+        of the dataset, and the class names of the model.
 
     Raises:
-        ValueError: if the classes do not fit; the message says what to do.
+        ValueError: if a class of the dataset is not one of the model's, or
+            the numbers of classes differ and the names are unknown.
     """
     count, wanted = num_classes_of(trained), data.class_names
     known = trained.class_names
     if known is None and count == len(wanted):
-        # ImageNet's classes are always in the order of their identifiers.
+        # No warning is needed for ImageNet's classes: they are always in the
+        # order of their WordNet identifiers.
         if not (_are_ids(wanted) and list(wanted) == sorted(wanted)):
             _warn_of_order(count, data)
         return np.arange(count), tuple(wanted)
@@ -313,15 +360,22 @@ def _hint(count, wanted):
 
 
 def _is_digits(data):
-    """Whether these are scikit-learn's, and not a folder of that name."""
+    """Returns whether a dataset is scikit-learn's digits, not a folder."""
     return data.name == "digits" and data.image_size == 8
 
 
 def fitted(data, trained):
-    """Returns the data with as many channels as the model takes.
+    """Returns a dataset with the number of channels that a model takes.
+
+    Args:
+        data: `keras_vit.data.ImageDataset`.
+        trained: `Trained`.
+
+    Returns:
+        An `ImageDataset`.
 
     Raises:
-        ValueError: if they cannot be had.
+        ValueError: if images cannot be decoded to that number of channels.
     """
     if _is_digits(data) and trained.channels == 3:
         raise ValueError(

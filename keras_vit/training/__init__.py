@@ -1,4 +1,4 @@
-"""Training runs that resume, and what the recipes share."""
+"""Training runs that resume, and the building blocks of training programs."""
 
 from keras_vit._logging import show as show_log  # noqa: F401
 from keras_vit._program import UserError as UserError

@@ -1,4 +1,4 @@
-"""The table of an ablation of positions, as text, JSON and a picture."""
+"""Results of a position embedding ablation, as text, JSON and a bar chart."""
 
 import dataclasses
 
@@ -15,7 +15,16 @@ PLACES = {
 
 
 def _table(rows, shots, column="few_shot"):
-    """Returns the table as the paper prints it, with "-" for what is not."""
+    """Returns the table in the layout of the paper's Table 8.
+
+    Args:
+        rows: List of dicts with the keys `positions`, `placement` and `column`.
+        shots: Integer. Number of training images per class.
+        column: String. Key of the accuracy: "few_shot" or "test_accuracy".
+
+    Returns:
+        String. Combinations without a row have "-".
+    """
     found = {(r["positions"], r["placement"]): r[column] for r in rows}
     what = f"{shots}-shot" if column == "few_shot" else "test"
     lines = [f"{what:14}" + "".join(f"{PLACES[p]:>21}" for p in PLACES)]
@@ -27,7 +36,19 @@ def _table(rows, shots, column="few_shot"):
 
 
 def write_ablation(rows, config, data, output):
-    """Writes what is known so far; a later call replaces it."""
+    """Writes `table.txt`, `results.json` and `table.png`, replacing older ones.
+
+    It is called after each trained setting, so that an interrupted ablation
+    leaves the results so far.
+
+    Args:
+        rows: List of dicts, one per trained setting, with the keys
+            `positions`, `placement`, `few_shot`, `few_shot_std` and
+            `test_accuracy`.
+        config: Dataclass instance with the fields `shots` and `steps`.
+        data: `keras_vit.data.ImageDataset`.
+        output: Path of the output folder.
+    """
     text = _table(rows, config.shots)
     text += "\n" + _table(rows, config.shots, "test_accuracy")
     with replacing(output / "table.txt") as temporary:
@@ -43,7 +64,10 @@ def write_ablation(rows, config, data, output):
 
 
 def _draw(rows, config, data, path):
-    """Draws a bar a setting, with the deviation over draws."""
+    """Plots the few-shot accuracy of each setting as a bar.
+
+    Error bars show the standard deviation over samples of training images.
+    """
     figure = require("matplotlib.figure").Figure(
         figsize=(8, 0.4 * len(rows) + 1.2), layout="constrained"
     )

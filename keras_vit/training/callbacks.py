@@ -1,4 +1,4 @@
-"""Callbacks: the table of metrics, progress, TensorBoard."""
+"""Keras callbacks: metrics file, early stopping, progress, TensorBoard, EMA."""
 
 import csv
 import logging
@@ -16,8 +16,15 @@ from keras_vit.training.run_folder import replacing
 
 
 def score_of(row):
-    """Returns what is larger the better a row is, on whatever it was
-    evaluated on: its accuracy, or without one minus its loss."""
+    """Returns the model selection score of a row; higher is better.
+
+    Args:
+        row: Dict. A row of `metrics.csv`.
+
+    Returns:
+        Float. The accuracy on the evaluation split, or the negative loss if
+        there is no accuracy. 0 if there is neither.
+    """
     for name, sign in (("accuracy", 1), ("loss", -1)):
         for part in ("test", "dev"):
             if f"{part}_{name}" in row:
@@ -26,7 +33,7 @@ def score_of(row):
 
 
 def best_row(rows):
-    """Returns the row of the best evaluation, the last one of equals."""
+    """Returns the row with the highest `score_of`, the last one if several."""
     return max(reversed(rows), key=score_of)
 
 
@@ -34,20 +41,28 @@ class MetricsFile(keras.callbacks.Callback):
     """Writes one row of `metrics.csv` at each evaluation of `model.fit`.
 
     A row holds the loss and every metric that the model is compiled with, as
-    means over the steps since the row before. It is on disk before training
-    continues. Several calls of `fit` may share the callback:
-    steps go on counting.
+    means over the steps since the previous row. It is on disk before training
+    continues. The callback may be used in several calls of `fit`, over which
+    it counts steps continuously.
 
     Args:
         path: Path of the file, which is replaced; None for no file.
-        batch_size: Integer. Images a step.
+        batch_size: Integer. Images per step.
         learning_rate: Function of the step, such as a Keras schedule.
-        rows: List of the rows of an earlier run, which goes on here.
-        step: Integer. The step it goes on from.
-        parts: Integer. Calls of Keras's a step: the parts in which a batch
-            comes where gradients are accumulated.
-        part: "test" or "dev", which is evaluated on.
-        metric: String. A metric that every row must have, or None.
+        rows: List of dicts. The rows of the run that is resumed. New rows are
+            appended to this list.
+        step: Integer. The step to resume from, counted in micro-batches.
+        parts: Integer. Number of micro-batches per step: Keras calls the
+            callback once for each of them.
+        part: "test" or "dev". The split that is evaluated on; "dev" is the
+            validation split.
+        metric: String. The metric that every row must have, or None.
+
+    Attributes:
+        rows: List of dicts, one per evaluation.
+
+    Raises:
+        ValueError: in `model.fit`, if an evaluation does not have `metric`.
     """
 
     def __init__(
@@ -79,8 +94,8 @@ class MetricsFile(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self._step += 1
         if self._step == self._first_step + 1:
-            # Compiling is no training: the clock starts behind it, unless
-            # there is nothing else to time.
+            # The first step includes compilation, so the speed is measured
+            # from its end, unless it is the only step of the interval.
             self._first = time.perf_counter()
 
     def on_test_begin(self, logs=None):
@@ -88,11 +103,11 @@ class MetricsFile(keras.callbacks.Callback):
 
     @property
     def exact_step(self):
-        """Steps done; a fraction within one."""
+        """Float. Completed steps, with the fraction of the current one."""
         return self._step / self._parts
 
     def now(self, logs):
-        """Returns a row of the interval at hand, without an evaluation."""
+        """Returns a row for the current interval, without an evaluation."""
         return self._row(logs, self._clock())
 
     def on_epoch_end(self, epoch, logs=None):
@@ -108,7 +123,7 @@ class MetricsFile(keras.callbacks.Callback):
         self._write()
 
     def _write(self):
-        """All rows, as those of a moment when the disk was full are missing."""
+        """Writes all rows: earlier ones may be missing if the disk was full."""
         if self._path is None:
             return
         with not_fatal(self._path.name), replacing(self._path) as temporary:
@@ -118,7 +133,7 @@ class MetricsFile(keras.callbacks.Callback):
                 csv.writer(file).writerows(map(_cells, self.rows))
 
     def _clock(self):
-        """Returns the interval's seconds, those of compiling left out."""
+        """Returns the seconds of the interval, without compilation."""
         first = self._first_step
         if self._timed_from == first and self._step > first + 1:
             self._timed_from, self._started = first + 1, self._first
@@ -127,10 +142,10 @@ class MetricsFile(keras.callbacks.Callback):
     def _row(self, logs, seconds):
         images = (self._step - self._timed_from) * self._batch_size
         step = self._step // self._parts
-        # The rate of the last update made: the schedule is read before it.
+        # The last update used the learning rate at the step before it.
         rate = self._learning_rate(max(0, step - 1))
         names = [name for name in logs if not name.startswith("val_")]
-        names.sort(key=lambda name: name != "loss")  # the loss comes first
+        names.sort(key=lambda name: name != "loss")  # loss first
         values = {
             **{f"train_{name}": logs[name] for name in names},
             **{
@@ -188,14 +203,18 @@ class StopEarly(keras.callbacks.Callback):
 class Progress(keras.callbacks.Callback):
     """Logs a line for each evaluation.
 
-    On a terminal, if such lines are shown, another one changes in between.
+    On a terminal, a further line shows the progress between evaluations, if
+    the log level is INFO or lower.
 
     Args:
-        metrics: `MetricsFile`, which comes before this in the callbacks.
+        metrics: `MetricsFile`. It must precede this callback in the list of
+            callbacks.
         steps: Integer. Steps of the whole run.
     """
 
-    EVERY = 0.3  # seconds between two looks at a loss, which wait for a device
+    # Seconds between updates of the progress line. Each reads the loss, which
+    # waits for the device.
+    EVERY = 0.3
 
     def __init__(self, metrics, steps):
         super().__init__()
@@ -205,7 +224,7 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         now = time.perf_counter()
-        if self._first is None:  # compiling is no measure of what is left
+        if self._first is None:  # the first step includes compilation
             self._first, self._from = now, self._metrics.exact_step
         if self._is_live() and now - self._shown > self.EVERY:
             self._shown = now
@@ -242,7 +261,7 @@ class Progress(keras.callbacks.Callback):
 
 
 def clock(seconds):
-    """Returns `1:02:03`, or `2:03` below an hour."""
+    """Formats a duration in seconds as `1:02:03`, or `2:03` below an hour."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -251,17 +270,19 @@ def clock(seconds):
 
 
 class EventFiles(keras.callbacks.Callback):
-    """Writes the rows of `metrics.csv` for TensorBoard, on any backend.
+    """Writes the rows of `metrics.csv` as TensorBoard event files.
 
-    `keras.callbacks.TensorBoard` takes the step from its own epochs, and needs
-    a package that TensorFlow does not install.
+    It works with every backend, if TensorFlow is installed.
+    `keras.callbacks.TensorBoard` writes the epochs of `model.fit` as steps,
+    and needs the package tensorboard, which TensorFlow does not install.
 
     Args:
         folder: Path of the folder for event files.
-        metrics: `MetricsFile`, which comes before this in the callbacks.
+        metrics: `MetricsFile`. It must precede this callback in the list of
+            callbacks.
 
     Raises:
-        ImportError: if there is no TensorFlow.
+        ImportError: if TensorFlow is not installed.
     """
 
     def __init__(self, folder, metrics):
@@ -274,8 +295,11 @@ class EventFiles(keras.callbacks.Callback):
         self._write_new_row()
 
     def _write_new_row(self):
-        """All rows go into a new file, also when the last one was refused:
-        what is behind a record that is cut cannot be read."""
+        """Appends the last row, or writes all rows to a new file.
+
+        A new file is also started after a failed write: TensorBoard cannot
+        read past a truncated record.
+        """
         with not_fatal(self._folder):
             try:
                 rows = self._metrics.rows[-1:]
@@ -294,8 +318,12 @@ class EventFiles(keras.callbacks.Callback):
         self._write(file_version="brain.Event:2")
 
     def _next_path(self):
-        """The name has to say "tfevents", and to be the last of all, also when
-        the clock was put back: TensorBoard goes from file to file by name."""
+        """Returns the path of a new event file.
+
+        TensorBoard reads files whose names contain "tfevents", in the order
+        of their names. The new name sorts last, even if the clock was set
+        back.
+        """
         begin = "events.out.tfevents."
         ends = [p.name[len(begin) :] for p in self._folder.glob(f"{begin}*")]
         last = max((int(end) for end in ends if end.isdecimal()), default=0)
@@ -317,20 +345,26 @@ class EventFiles(keras.callbacks.Callback):
 
 
 def _tag(name):
-    """`loss/train` for `train_loss`: one chart for each of loss, accuracy."""
+    """Returns the TensorBoard tag of a column of `metrics.csv`.
+
+    `train_loss` becomes `loss/train`, so that TensorBoard groups the charts of
+    all splits by metric.
+    """
     part, _, what = name.partition("_")
     return f"{what}/{part}" if what in ("loss", "accuracy") else name
 
 
 class EvaluateAverages(keras.callbacks.Callback):
-    """Evaluates the averages of the weights while training.
+    """Evaluates the moving averages of the weights during training.
 
-    For an optimizer with `use_ema=True`. Training continues with the weights
-    themselves; the model has the averages in the end, as after `model.fit`.
+    It is for optimizers with `use_ema=True`. Training continues with the
+    weights that are not averaged; after training the model has the averages,
+    as after `model.fit`.
 
-    At the end of each call, `model.fit` replaces the weights by their
-    averages. Keras's `SwapEMAWeights` adds and subtracts them under
-    TensorFlow, so that evaluating would change the weights by rounding.
+    `model.fit` replaces the weights by their averages at the end of each call,
+    which this callback reverts when the next call begins. It does not use
+    Keras's `SwapEMAWeights`, which under TensorFlow adds and subtracts the
+    averages, so that each evaluation would change the weights by rounding.
     """
 
     def __init__(self):

@@ -1,4 +1,4 @@
-"""Checkpoints from which a training resumes bit for bit."""
+"""Checkpoints from which a training run resumes bit for bit."""
 
 import contextlib
 import json
@@ -20,16 +20,16 @@ from keras_vit.training.run_folder import replacing
 
 
 class Diverged(ArithmeticError):
-    """The loss is no number any more."""
+    """Raised when the loss or a weight is NaN or infinite."""
 
 
 def raise_if_another(path, found, expected):
-    """Raises a `ValueError` if a file's run is not the run at hand.
+    """Raises a `ValueError` if a file was written by a different run.
 
     Args:
-        path: Path that is named.
-        found: Dict of facts, as JSON has them.
-        expected: Dict of facts.
+        path: Path of the file, for the error message.
+        found: Dict. The fingerprint in the file, which was read from JSON.
+        expected: Dict. The fingerprint of the current run.
     """
     expected = json.loads(json.dumps(expected))
     differing = [
@@ -49,11 +49,12 @@ def raise_if_another(path, found, expected):
 
 
 class _TorchRandom:
-    """PyTorch's random state, looking like a variable.
+    """State of PyTorch's global random generator, with a variable's interface.
 
-    Unseeded dropout draws from it, and so do data loaders and evaluations. So
-    it begins anew with every interval, from the seed and the step, and is
-    saved in the midst of one.
+    Dropout layers without a seed sample from this generator, and so may data
+    loaders and evaluations. The generator is therefore seeded by the seed and
+    the step at the beginning of every interval between two evaluations, and
+    its state is saved in checkpoints within an interval.
     """
 
     dtype = "uint8"
@@ -85,12 +86,20 @@ def random_states():
         return []
     import torch
 
-    # Dropout draws on the device that it runs on.
+    # Dropout uses the random generator of the device that it runs on.
     return [_TorchRandom(torch.cuda if torch.cuda.is_available() else torch)]
 
 
 def state_of(model):
-    """Returns all that changes while a model is trained, by name."""
+    """Returns the variables of a training run by name.
+
+    Args:
+        model: Compiled model.
+
+    Returns:
+        Dict of strings and variables: those of the model, of its optimizer,
+        and, under PyTorch, the state of the random generator.
+    """
     groups = {
         "model": model.variables,
         "optimizer": model.optimizer.variables,
@@ -104,7 +113,11 @@ def state_of(model):
 
 
 def _raise_unless_finite(name, array):
-    """A step can blow up the weights before any loss shows it."""
+    """Raises `Diverged` if an array has a value that is NaN or infinite.
+
+    A step can make weights infinite while the loss, which was computed before
+    it, is still finite.
+    """
     if (
         array.dtype.kind in "fV"
         and not np.isfinite(array.astype("float32")).all()
@@ -117,7 +130,11 @@ def _raise_unless_finite(name, array):
 
 
 def arrays_of(state):
-    """Returns the values as arrays that a file can hold."""
+    """Returns the values of `state_of` as NumPy arrays for `write_state`.
+
+    Raises:
+        Diverged: if a value is NaN or infinite.
+    """
     arrays = {}
     for name, variable in state.items():
         dtype = keras.backend.standardize_dtype(variable.dtype)
@@ -125,23 +142,28 @@ def arrays_of(state):
             variable = keras.ops.convert_to_numpy(variable)
         array = np.asarray(variable)
         _raise_unless_finite(name, array)
-        if dtype == "bfloat16":  # which .npz has no name for; no bit is lost
+        if dtype == "bfloat16":  # not a dtype of .npz; float32 is exact
             array = array.astype("float32")
         arrays[name] = array
     return arrays
 
 
 def write_state(path, arrays, note):
-    # An archive's list of its members has no checksum; the note has one.
+    # The names of the arrays are stored too, because a zip archive has no
+    # checksum of its list of members.
     text = json.dumps({**note, "names": list(arrays)}).encode()
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, note=np.frombuffer(text, np.uint8), **arrays)
         file.flush()
-        os.fsync(file.fileno())  # or a power cut leaves a name without bytes
+        os.fsync(file.fileno())  # a power failure could leave an empty file
 
 
 def read_state(path):
-    """Returns `(arrays, note)`; checksums are compared while reading."""
+    """Reads a file of `write_state` and verifies its checksums.
+
+    Returns:
+        Tuple of a dict of arrays and a dict, the note.
+    """
     with np.load(path, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     note = json.loads(arrays.pop("note").tobytes())
@@ -154,41 +176,50 @@ _NAME = re.compile(r"step-(\d{8})\.npz")
 
 
 class Preempted(Exception):
-    """The machine is wanted back; everything is saved."""
+    """Raised after SIGTERM, once a checkpoint has been written."""
 
 
 class ResumableCheckpoint(keras.callbacks.Callback):
-    """Saves what a run needs to go on as if nothing had happened.
+    """Saves checkpoints from which a training run resumes bit for bit.
 
-    Weights, the optimizer with its averages, the state of every random
-    generator, metrics in the middle of an interval, and the rows written so
-    far. Batches are not saved: batch number k follows from the seed and k. A
-    file comes to its place whole; the newest `keep` stay.
+    A checkpoint holds the weights, the optimizer with its moving averages, the
+    states of the random generators, the metrics within an interval between two
+    evaluations, and the rows of all evaluations. Batches are not saved: batch k
+    is determined by the seed and k. Files are written atomically; the newest
+    `keep` are kept.
 
-    Within `watching()`, SIGTERM (which machines get that are wanted back)
-    saves after the step at hand and raises `Preempted`. A loss that is not
-    finite raises `Diverged` and is never saved.
+    Within `watching()`, SIGTERM, which schedulers send before preemption,
+    makes the callback save a checkpoint after the current step and raise
+    `Preempted`. A loss that is not finite raises `Diverged` and is never
+    saved.
+
+    It must be the last callback, so that it saves what the others have done.
 
     Args:
-        folder: Path; it is made if it does not exist.
-        every: Integer. Steps between two checkpoints.
-        facts: Dict of what must be the same for a run to go on, such as
-            its config: numbers, strings, None, lists.
-        keep: Integer. How many to keep.
-        seed: Integer. Of PyTorch's dropout.
-        parts: Integer. Calls of Keras's a step, as for `MetricsFile`. Files
-            and messages count steps; nothing is saved within one.
-        hosts: A `Strategy`. The first of its hosts writes, and all read what
-            it wrote.
+        folder: Path. It is created if it does not exist.
+        every: Integer. Micro-batches between two checkpoints.
+        facts: Dict of the settings that must be equal for a run to resume,
+            with values that JSON can represent. `restore` compares them.
+        keep: Integer. Number of checkpoints to keep.
+        seed: Integer. Seeds PyTorch's random generator, which dropout uses.
+        parts: Integer. Number of micro-batches per step, as for
+            `MetricsFile`. Names of files and messages count steps;
+            checkpoints are saved only between steps.
+        hosts: `keras_vit.distribution.Strategy`, None for one process. The
+            first process writes checkpoints, and all processes read them.
         keep_best: Boolean. Whether to save the weights of the best evaluation
-            too, by accuracy or, without one, by loss; see `restore_best`.
+            too, by accuracy or, if there is no accuracy, by loss; see
+            `restore_best`.
 
     Attributes:
-        rows: List of dicts, which the run fills at evaluations; `restore`
-            fills it with the earlier ones.
+        rows: List of dicts, one per evaluation. `MetricsFile` appends to it,
+            and `restore` fills it from the checkpoint.
+        step: Integer. Completed micro-batches.
     """
 
-    CHECK = 10  # steps between two looks at the loss, which wait for a device
+    # Micro-batches between two checks of the loss. Reading it waits for the
+    # device.
+    CHECK = 10
 
     def __init__(
         self,
@@ -209,25 +240,30 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         self.keep_best = keep_best
         self.facts = facts or {}
         self.rows = []
-        self.step = 0  # Keras's
+        self.step = 0  # in micro-batches
         self._signalled = self._terminated = False
-        self._metrics = None  # to put back when an interval goes on
+        self._metrics = None  # of the interval that is resumed
         self._saved = None
-        self._random = None  # likewise
+        self._random = None  # of the interval that is resumed
 
     def restore(self, model):
-        """Puts the newest good checkpoint into a compiled model.
+        """Restores the newest readable checkpoint.
+
+        Args:
+            model: Compiled model. Its variables are assigned.
 
         Returns:
-            Integer. Keras's step to go on from; 0 if there is no checkpoint.
+            Integer. The step to resume from, counted in micro-batches; 0 if
+            there is no checkpoint.
 
         Raises:
-            ValueError: if the checkpoints are of another run.
+            ValueError: if the checkpoints are of a run with other settings or
+                of another model.
         """
         for path in sorted(self._files(), reverse=True):
             try:
                 arrays, note = read_state(path)
-            # What damaged bytes lead NumPy to is of many kinds.
+            # NumPy raises various exceptions for corrupt files.
             except Exception as error:
                 logger.warning(
                     "checkpoint %s cannot be used (%r); trying the one before",
@@ -246,13 +282,16 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     def restore_best(self, model):
         """Assigns a model the weights of its best evaluation.
 
-        With `use_ema=True` of the optimizer, they are the averages, which
-        were evaluated.
+        If the optimizer has `use_ema=True`, these are the moving averages of
+        the weights, because they were evaluated.
+
+        Args:
+            model: Compiled model.
 
         Returns:
-            Dict. The row of the evaluation of the weights that the model has
-            then. If those of the best one cannot be read, it keeps its own,
-            with a warning.
+            Dict. The row of the evaluation whose weights the model has
+            afterwards. If the weights of the best evaluation cannot be read,
+            a warning is logged and the model keeps those of the last step.
         """
         best, last = best_row(self.rows), self.rows[-1]
         if best is last:
@@ -302,13 +341,13 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def watching(self):
-        """Listens for SIGTERM in its body."""
+        """Returns a context in which SIGTERM saves a checkpoint and stops."""
 
         def terminate(number, frame):
             self._signalled = True
 
         if threading.current_thread() is not threading.main_thread():
-            yield  # signals are the main thread's
+            yield  # only the main thread can handle signals
             return
         before = signal.signal(signal.SIGTERM, terminate)
         try:
@@ -321,8 +360,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
         Args:
             model: Compiled model.
-            steps: Integer. Steps of the whole run, as Keras counts them.
-            interval: Integer. Steps between two evaluations.
+            steps: Integer. Micro-batches of the whole run.
+            interval: Integer. Micro-batches between two evaluations.
             validation_data: Batches to evaluate on.
 
         Yields:
@@ -330,14 +369,15 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             `steps_per_epoch` and `epochs`.
         """
         if self.step % interval:
-            # Metrics of a begun interval are restored, and Keras creates
-            # their variables at the first use.
+            # The metrics of an interrupted interval are restored at its first
+            # step, and Keras creates their variables at their first use.
             model.evaluate(validation_data, steps=1, verbose=0)
         for start, length, epochs in plan_fit_calls(self.step, steps, interval):
             yield start // self.parts, length, epochs
             if model.stop_training:  # set by a callback
                 break
-        # Also if an earlier run was interrupted after its last step.
+        # `model.fit` does so too, but it is not called if the earlier run was
+        # interrupted after its last step.
         assign_averages(model)
 
     # In `model.fit`
@@ -352,7 +392,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             self._random = None
 
     def on_epoch_begin(self, epoch, logs=None):
-        # Keras has just emptied the metrics; this interval had begun before.
+        # Keras has just reset the metrics, but a resumed interval continues
+        # with those of its earlier steps.
         if self._metrics:
             variables = self.model.metrics_variables
             if len(variables) == len(self._metrics):
@@ -373,20 +414,21 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         if self.hosts.host[1] == 1:
             self._terminated = self._signalled
         elif self.step % self.CHECK == 0:
-            # One that is stopped alone would leave the others waiting.
+            # All processes must stop at the same step: the others would wait
+            # for one that stops alone.
             self._terminated = any(self.hosts.gather(int(self._signalled)))
         due = self._due()
         if due or self.step % self.CHECK == 0:
             self._raise_if_diverged(logs)
-        # The last step of an interval is saved with its evaluation.
+        # The last step of an interval is saved after its evaluation.
         if due and batch + 1 < self.params["steps"]:
             self.save(self.model.metrics_variables)
             self._raise_if_terminated()
 
     def on_epoch_end(self, epoch, logs=None):
         self._raise_if_diverged(logs)
-        # The best first: a run that is killed between the two evaluates this
-        # step again.
+        # The best weights are saved before the checkpoint: a run that is
+        # killed between the two evaluates this step again.
         if (
             self.keep_best
             and self.rows
@@ -423,14 +465,22 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         )
 
     def save(self, metrics=(), path=None):
-        """Writes a checkpoint of this step. A full disk is no reason to stop:
-        it is said, and the earlier ones stay."""
+        """Writes a checkpoint of the current step.
+
+        If the disk is full, a warning is logged, training continues, and the
+        earlier checkpoints are kept.
+
+        Args:
+            metrics: List of variables, the metrics within an interval.
+            path: Path. Without it, the file is one of the `keep` newest.
+        """
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         state = state_of(self.model)
         for i, variable in enumerate(metrics):
             state[f"metrics/{i}"] = variable
-        arrays = arrays_of(state)  # of several hosts, all have to ask
+        # All processes read the values, as sharded variables need all of them.
+        arrays = arrays_of(state)
         if not self.hosts.first:
             return
         step = self.done
@@ -445,7 +495,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     @property
     def last(self):
-        """What there is to go on from, in words."""
+        """String. A sentence about the last checkpoint, for messages."""
         if not self._saved:
             return "There is no checkpoint yet."
         return (
@@ -455,7 +505,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     @property
     def done(self):
-        """Steps done."""
+        """Integer. Completed steps."""
         return self.step // self.parts
 
     def _files(self):
@@ -468,10 +518,18 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
 
 def plan_fit_calls(done, steps, interval):
-    """Lists calls of `model.fit` as `(first step, steps_per_epoch, epochs)`.
+    """Lists the calls of `model.fit` from a step to the end of a run.
 
-    They are one call up to the next evaluation, one for all whole intervals,
-    and one for the remaining steps.
+    There are up to three: one up to the next evaluation, one for all complete
+    intervals, and one for the remaining steps.
+
+    Args:
+        done: Integer. Completed steps.
+        steps: Integer. Steps of the whole run.
+        interval: Integer. Steps between two evaluations.
+
+    Returns:
+        List of tuples of the first step, `steps_per_epoch` and `epochs`.
     """
     calls = []
     for length in (interval - done % interval, interval, steps % interval):

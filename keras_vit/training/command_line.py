@@ -1,4 +1,4 @@
-"""Command lines of the recipes, made from dataclasses."""
+"""Command lines of the recipes, generated from dataclasses."""
 
 import argparse
 import dataclasses
@@ -20,28 +20,38 @@ from keras_vit.training.checkpoint import Preempted
 
 
 def flag(default, text, metavar="N"):
-    """A field of a recipe's dataclass, with its help text."""
+    """Returns a dataclass field that `flags` turns into a command-line flag.
+
+    Args:
+        default: The default value.
+        text: String. The help text. `--help` appends the default to it, unless
+            that is None, False or an empty tuple.
+        metavar: String. The name of the value in `--help`.
+    """
     metadata = {"help": text, "metavar": metavar}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def flags(config_class, description, argv=None):
-    """Reads the command line into a dataclass.
+    """Parses the command line into an instance of a dataclass.
 
     Every field `like_this: type = flag(default, text)` becomes `--like-this
-    VALUE`. Its type is int, float, str, one of them or None, `float | str` (a
-    number, or text), `tuple[int, ...]` and the like (one value or more), or
-    bool (a flag without a value, False by default).
+    VALUE`. Its type is int, float or str, one of these or None, `float | str`
+    (a number or text), `tuple[int, ...]` or another tuple (one or more
+    values), or bool (a flag without a value, False by default).
 
     Args:
-        config_class: A dataclass whose `__post_init__` may raise a
-            `ValueError` for values that do not go together.
-        description: String. Shown by `--help` above the flags.
-        argv: List of strings; None takes the command line.
+        config_class: Dataclass. Its `__post_init__` may raise a `ValueError`
+            for invalid values or combinations of values.
+        description: String. `--help` shows it above the flags.
+        argv: List of strings. Defaults to the arguments of the process.
 
     Returns:
-        An instance of `config_class`. A wrong command line ends the process
-        with one line and status 2.
+        An instance of `config_class`.
+
+    Raises:
+        SystemExit: with status 2, after an error message of one line, if the
+            arguments are invalid; with status 0 after `--help`.
     """
     parser = _Parser(
         description=description,
@@ -49,7 +59,7 @@ def flags(config_class, description, argv=None):
         allow_abbrev=False,
     )
     hints = typing.get_type_hints(config_class)
-    # A class's own flags come before those it shares with other recipes.
+    # `--help` lists a recipe's own flags before those of its base class.
     own = config_class.__annotations__
     fields = sorted(
         dataclasses.fields(config_class), key=lambda f: f.name not in own
@@ -81,9 +91,19 @@ def flags(config_class, description, argv=None):
 def run(main, config_class, description, argv=None):
     """Runs a recipe from the command line: `main(config)`.
 
-    Exit status: 0 done, 1 diverged, 2 wrong usage, 130 interrupted, 143 ended
-    by SIGTERM. The last two are 128 and the number of the signal, by which
-    schedulers such as SLURM and Kubernetes know to start the run again.
+    The exit status is 0 for success, 1 if training diverged, 2 for a user
+    error, 130 after Ctrl-C and 143 after SIGTERM. The last two are 128 plus the
+    number of the signal, from which schedulers such as SLURM and Kubernetes
+    infer that the run should be restarted.
+
+    Args:
+        main: Function of an instance of `config_class`.
+        config_class: Dataclass, as for `flags`.
+        description: String, as for `flags`.
+        argv: List of strings, as for `flags`.
+
+    Raises:
+        SystemExit: with the exit status, if it is not 0.
     """
     _logging.show()
     _program.escape_unprintable_output()
@@ -116,7 +136,7 @@ def _shown(default):
 
 
 def _plain(hint):
-    """The type of a flag's value: int for `int | None`."""
+    """Returns the type of a flag's value, such as int for `int | None`."""
     if isinstance(hint, types.UnionType):
         kinds = set(typing.get_args(hint)) - {types.NoneType}
         if kinds == {float, str}:
@@ -133,9 +153,16 @@ def _number_or_text(text):
 
 
 def check_numbers(config, *names, minimum=None, above=None, below=None):
-    """Raises a `ValueError` if fields of a dataclass are out of a range.
+    """Raises a `ValueError` if a field of a dataclass is out of range.
 
-    None, which stands for a default that is found later, is always right.
+    None is always accepted: it stands for a default that is chosen later.
+
+    Args:
+        config: Instance of a dataclass.
+        *names: Strings. The fields to check.
+        minimum: Number. Lowest valid value, None for no limit.
+        above: Number. Exclusive lower limit, None for no limit.
+        below: Number. Exclusive upper limit, None for no limit.
     """
     limits = []
     if minimum is not None:
@@ -148,7 +175,7 @@ def check_numbers(config, *names, minimum=None, above=None, below=None):
         value = getattr(config, name)
         if value is None:
             continue
-        # Comparisons with NaN are false, so it is in no range.
+        # All comparisons with NaN are false, so that NaN is rejected too.
         if not all(fits(value) for _, fits in limits) or math.isinf(value):
             raise ValueError(
                 f"--{name.replace('_', '-')} must be "
@@ -158,9 +185,13 @@ def check_numbers(config, *names, minimum=None, above=None, below=None):
 
 
 def check_names(config, **known):
-    """Raises a `ValueError` if a field is none of the names known for it.
+    """Raises a `ValueError` if a field is none of its valid names.
 
-    None, which stands for a default that is found later, is always right.
+    None is always accepted: it stands for a default that is chosen later.
+
+    Args:
+        config: Instance of a dataclass.
+        **known: Iterables of strings. The valid names of each field.
     """
     for name, names in known.items():
         value, names = getattr(config, name), list(names)
@@ -173,73 +204,94 @@ def check_names(config, **known):
 
 @dataclasses.dataclass(frozen=True)
 class TrainingFlags:
-    """What recipes that train share; theirs are fields of a subclass.
+    """Flags that all training recipes share.
 
-    A field that the subclass has too takes its default and its text. None
-    stands for what the recipe decides when it has seen the data.
+    A recipe adds flags in a subclass, and may override the default and the
+    help text of a shared flag. None stands for a value that the recipe chooses
+    once it has loaded the dataset.
     """
 
     dataset: str = flag(
         "digits",
-        "'digits' (in scikit-learn), a name in TFDS such as cifar10 or "
-        "cifar100, or a folder: FOLDER/train/CLASS/* with "
-        "FOLDER/test/CLASS/*, or FOLDER/CLASS/*, of which 20% is the test set; "
-        "or a CSV file with the columns image and label, and perhaps split",
+        "'digits', the handwritten digits of scikit-learn; a name in TFDS, "
+        "such as cifar10 or cifar100; a folder of images, "
+        "FOLDER/train/CLASS/* and FOLDER/test/CLASS/*, or FOLDER/CLASS/*, of "
+        "which 20% is the test set; or a CSV file with the columns image and "
+        "label, and optionally split",
         "NAME|FOLDER|CSV",
     )
-    image_size: int | None = flag(None, "images are resized to N x N")
-    patch_size: int | None = flag(None, "pixels a side of a patch")
-    batch_size: int = flag(64, "images a step")
+    image_size: int | None = flag(
+        None,
+        "images are resized to N x N; default: that of the model or of the "
+        "dataset",
+    )
+    patch_size: int | None = flag(
+        None,
+        "height and width of a patch, in pixels; default: that of the model, "
+        "or the one that gives about 8 x 8 patches",
+    )
+    batch_size: int = flag(64, "images per step")
     steps: int | None = flag(None, "training steps")
     epochs: int | None = flag(
-        None, "passes over the images, instead of --steps"
+        None, "passes over the training images, instead of --steps"
     )
-    learning_rate: float | None = flag(None, "peak", "X")
+    learning_rate: float | None = flag(
+        None, "peak learning rate, after the warm-up", "X"
+    )
     accumulate: int = flag(
-        1, "parts in which a batch is computed, for less memory"
+        1,
+        "number of micro-batches into which each batch is split, with "
+        "gradient accumulation, to use less memory",
     )
     average: float = flag(
         0.0,
-        "decay of a moving average of the weights, which is then evaluated "
-        "and saved: 0.9999 in the paper's Table 2",
+        "decay of a moving average of the weights; if above 0, the average is "
+        "evaluated and saved instead of the weights; the paper's Table 2 uses "
+        "0.9999",
         "X",
     )
     keep: str = flag(
         "last",
-        "which weights to save in the end: last, or best, those of the "
-        "evaluation with the highest accuracy; with --holdout it is of "
-        "held-out images, without it of the test images, whose accuracy is "
-        "then optimistic",
+        "which weights to save: last, those of the last step, or best, those "
+        "of the evaluation with the highest accuracy; with --holdout, this is "
+        "the accuracy on held-out images; without it, the accuracy on the "
+        "test images, which is then an optimistic estimate",
         "last|best",
     )
     patience: int | None = flag(
         None,
-        "stop after so many successive evaluations without a better "
-        "accuracy; without it, all steps are trained",
+        "stop after this many successive evaluations without a higher "
+        "accuracy; default: no early stopping",
     )
     mode: str | None = flag(
         None,
-        "pixels: tf for [-1, 1], torch for ImageNet's mean and deviation",
+        "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
+        "mean and standard deviation",
         "NAME",
     )
     protocol: str = flag(
         "simple",
-        f"how images are cut and resized: {', '.join(PROTOCOLS)}; "
-        "simple moves whole images a little, vit_jax is the paper's code",
+        f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
+        "simple randomly shifts whole images, vit_jax is that of the paper's "
+        "code",
         "NAME",
     )
     augment: str = flag(
         "none",
-        f"RandAugment as in 'How to train your ViT?': {', '.join(AUGREG)}",
+        "level of RandAugment as in 'How to train your ViT?': "
+        f"{', '.join(AUGREG)}",
         "LEVEL",
     )
     mixup: float | None = flag(
-        None, "p of mixup's Beta(p, p), such as 0.2; none without it", "P"
+        None,
+        "mixup with lambda sampled from Beta(P, P), such as 0.2; default: no "
+        "mixup",
+        "P",
     )
     cutmix: float | None = flag(
         None,
-        "p of cutmix's Beta(p, p), such as 1; with --mixup, each batch gets "
-        "one of them",
+        "cutmix with lambda sampled from Beta(P, P), such as 1; default: no "
+        "cutmix; with --mixup too, one of the two is sampled for each batch",
         "P",
     )
     erase: float = flag(
@@ -250,57 +302,70 @@ class TrainingFlags:
     )
     holdout: float | str | None = flag(
         None,
-        "evaluate on a share of the training images, such as 0.1, which are "
-        "then not trained on, and not on the test set; 'paper' for 1% of "
-        "ImageNet, 2% of CIFAR and 10% of others; 0 trains on all images and "
-        "evaluates on the test set, also where a preset leaves some out",
+        "fraction of the training images, such as 0.1, to hold out and to "
+        "evaluate on instead of the test set; 'paper' for 1% of ImageNet, 2% "
+        "of CIFAR and 10% of other datasets; 0 trains on all images, even if "
+        "--preset leaves some out, and evaluates on the test set",
         "X|paper",
     )
     test_split: str | None = flag(
         None,
-        "for a name in TFDS, the split to evaluate on; default: test, or "
-        "validation where test has no labels",
+        "for a dataset of TFDS, the split to evaluate on; default: test, or "
+        "validation if test has no labels",
         "NAME",
     )
     no_flip: bool = flag(
-        False, "do not mirror images (text, left and right hands)"
+        False,
+        "do not flip images horizontally, for example if they show text or "
+        "left and right hands",
     )
     skip_bad_images: bool = flag(
         False,
-        "read every image of a folder first, and leave out with a warning "
-        "what cannot be read; otherwise that is an error",
+        "decode every image of a folder before training, and leave out those "
+        "that cannot be decoded, with a warning; without it, such an image is "
+        "an error",
     )
     strategy: str = flag(
         "auto",
-        "how several devices share a batch: mirrored or tpu (TensorFlow), "
-        "data-parallel or model-parallel (JAX), none, or auto, which says "
-        "what it takes",
+        "how to use several devices: mirrored or tpu (TensorFlow), "
+        "data-parallel or model-parallel (JAX), none for one device, or auto, "
+        "which chooses one of them and prints its choice",
         "NAME",
     )
     remat: bool = flag(
-        False, "compute blocks twice instead of keeping them: less memory"
+        False,
+        "recompute the encoder blocks in the backward pass instead of storing "
+        "their activations, to use less memory",
     )
     mixed_precision: bool = flag(
-        False, "compute in bfloat16 (TPUs and newer GPUs)"
+        False, "compute in bfloat16, for TPUs and newer GPUs"
     )
-    seed: int = flag(0, "of weights, order and augmentation, not of the split")
+    seed: int = flag(
+        0,
+        "random seed of the initial weights, the order of the images and the "
+        "augmentation; the split into training and held-out images does not "
+        "depend on it",
+    )
     evaluate_every: int | None = flag(
         None,
-        "steps between two evaluations; without it, chosen by the length of "
-        "the run",
+        "steps between two evaluations; default: depends on the number of "
+        "steps",
     )
     checkpoint_every: int | None = flag(
-        None, "steps between two checkpoints; default: between evaluations"
+        None, "steps between two checkpoints; default: --evaluate-every"
     )
     output: str | None = flag(
         None,
-        "default: runs/ and the dataset's name; several hosts must share it",
+        "output folder, which all processes must share; default: runs/ "
+        "followed by the name of the dataset",
         "DIR",
     )
     tensorboard: bool = flag(
-        False, "write event files for TensorBoard into --output"
+        False, "write event files for TensorBoard to --output"
     )
-    overwrite: bool = flag(False, "replace an earlier run's files in --output")
+    overwrite: bool = flag(
+        False, "replace the files of an earlier run in --output"
+    )
 
     def __post_init__(self):
         sizes = ("image_size", "patch_size", "batch_size", "steps", "epochs")
@@ -315,12 +380,12 @@ class TrainingFlags:
         check_names(self, keep=("last", "best"))
         parse_holdout("", self.holdout)
         if self.holdout not in (None, "paper"):
-            # A number, also where it was given as text.
+            # The type is `float | str`, so that "0.1" may be given too.
             object.__setattr__(self, "holdout", float(self.holdout))
         check_numbers(self, "seed", minimum=0, below=2**32)
         if self.steps and self.epochs:
             raise ValueError("Give --steps or --epochs, not both.")
-        # None is a size that the recipe chooses when it has seen the data.
+        # None is a batch size that the recipe chooses later.
         if self.batch_size and self.batch_size % self.accumulate:
             raise ValueError(
                 f"--accumulate {self.accumulate} must divide --batch-size "
@@ -328,16 +393,20 @@ class TrainingFlags:
             )
 
     def published_holdout(self):
-        """Returns the share of the training images that a preset leaves out.
+        """Returns the fraction of the training images that a preset leaves out.
 
-        They are not trained on. Unlike with `--holdout`, the test set is
-        evaluated all the same, as the published code does.
+        The model does not train on these images. Unlike with `--holdout`, it
+        is evaluated on the test set, as in the published code.
         """
         return 0.0
 
     def optimizer_options(self):
-        """Returns the arguments of `SGD` and `AdamW` that all recipes share:
-        the published conventions, and what these flags decide."""
+        """Returns the arguments of `SGD` and `AdamW` that all recipes share.
+
+        Returns:
+            Dict. The conventions of the published code, and the values of
+            `--accumulate` and `--average`.
+        """
         return {
             "convention": "optax",
             "decay_kernels_only": True,
@@ -350,11 +419,15 @@ class TrainingFlags:
 
     @property
     def one_hot(self):
-        """Whether labels are rows of numbers: mixed labels are no integers."""
+        """Boolean. Whether labels are one-hot, as mixup and cutmix need."""
         return bool(self.mixup or self.cutmix)
 
     def batches(self):
-        """Returns the arguments of all batches of an `ImageDataset`."""
+        """Returns the arguments that all methods of `ImageDataset` share.
+
+        Returns:
+            Dict of arguments of `train`, `test` and `evaluation`.
+        """
         return {
             "image_size": self.image_size,
             "protocol": self.protocol,
@@ -363,21 +436,35 @@ class TrainingFlags:
         }
 
     def augmentation(self, channels):
-        """Returns the further arguments of `ImageDataset.train`."""
+        """Returns the arguments of `ImageDataset.train` for augmentation.
+
+        Args:
+            channels: Integer. Number of channels of the images: 1 or 3.
+
+        Returns:
+            Dict of arguments.
+        """
         return {
             "augment": self.augment,
             "mixup": self.mixup or 0.0,
             "cutmix": self.cutmix or 0.0,
             "erase": self.erase,
-            # Grey images are mostly signs, whose mirror images mean nothing.
+            # Greyscale images are mostly digits and letters, which a flip
+            # changes.
             "flip": channels == 3 and not self.no_flip,
         }
 
     def whole_batch(self, wanted, count):
-        """Returns the batch of whole parts that `count` images allow.
+        """Returns the largest possible batch size up to a given one.
+
+        It is a multiple of `--accumulate`.
+
+        Args:
+            wanted: Integer. The highest batch size.
+            count: Integer. Number of training images.
 
         Raises:
-            ValueError: if there are fewer images than parts.
+            ValueError: if there are fewer images than micro-batches.
         """
         if count < self.accumulate:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Pre-training without labels: what was published, models and pictures."""
+"""Masked pre-training: published settings, models and plots."""
 
 import dataclasses
 import math
@@ -21,14 +21,19 @@ from keras_vit.training.run_folder import replacing
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """One published way; fields are named as the recipe's flags."""
+    """Published settings of one method of masked pre-training.
+
+    Fields are named as the flags of the recipe; comments explain the others.
+    """
 
     source: str
     model: str
-    learning_rate: float  # of `batch_size` images
-    scaled: bool  # whether the rate follows the batch's size
+    learning_rate: float  # peak learning rate for `batch_size` images
+    # Whether the learning rate is proportional to the batch size.
+    scaled: bool
     batch_size: int
-    weight_decay: float  # times the rate, a step
+    # Each step subtracts this times the learning rate times the weights.
+    weight_decay: float
     beta_2: float
     mask_ratio: float
     epochs: int | None = None
@@ -37,32 +42,37 @@ class Method:
     warmup_steps: int | None = None
     decoder_layers: int | None = None
     decoder_width: int | None = None
-    protocol: str = "pretrain"  # of images that are not small
+    protocol: str = "pretrain"  # for images that are not small
     mode: str = "tf"  # of `preprocess_input`, for three channels
     # Multiplies the learning rate by 0.1 after this fraction of the steps;
     # None for a cosine.
     milestone: float | None = None
     warmup_start: float = 0.0  # as a fraction of the peak learning rate
-    clip: float | None = None  # largest global norm of the gradients
+    clip: float | None = None  # maximum global norm of the gradients
     drop_path: float = 0.0
     mask_patch_size: int | None = None  # pixels
     # Arguments of the encoder.
     encoder: dict = dataclasses.field(default_factory=dict)
-    # Names of weights that do not decay; None lets kernels alone decay.
+    # Names of variables without weight decay; None decays only kernels.
     not_decayed: tuple | None = None
     initialize: Callable | None = None  # (model, seed) -> None
-    # What is known to differ from the source.
+    # Known differences from the source.
     differs: str = ""
 
 
-_NOT_DECAYED = ("bias", "gamma", "beta")  # of one dimension in PyTorch
+_NOT_DECAYED = ("bias", "gamma", "beta")  # one-dimensional in PyTorch
 
 
 def initialize_mae(model, seed):
-    """Samples the initial weights of facebookresearch/mae, models_mae.py.
+    """Initialises weights as facebookresearch/mae, models_mae.py.
 
-    The code samples query, key and value as one matrix, so that their range is
-    smaller than that of three square ones by the square root of 2.
+    That code initialises query, key and value as one matrix by Glorot's
+    uniform distribution, so that their range is smaller than that of three
+    square matrices by a factor of the square root of 2.
+
+    Args:
+        model: `keras_vit.pretraining.MaskedAutoencoder`.
+        seed: Integer.
     """
     rng = np.random.default_rng(seed)
     for name, variable in _weights_to_sample(model):
@@ -81,12 +91,18 @@ def initialize_mae(model, seed):
 
 
 def initialize_simmim(model, seed):
-    """Samples the initial weights of microsoft/SimMIM, models/simmim.py and
+    """Initialises weights as microsoft/SimMIM, models/simmim.py and
     vision_transformer.py.
 
-    All are normal with a standard deviation of 0.02, truncated at one of them
-    on both sides; the last matrices of block `i`, counted from 1, are divided
-    by `sqrt(2 * i)`. The decoder is a PyTorch convolution as it is by default.
+    Weights are sampled from a normal distribution with a standard deviation of
+    0.02, truncated at one standard deviation on both sides. The attention
+    output and second MLP kernels of block `i`, counted from 1, are divided by
+    `sqrt(2 * i)`. The decoder has the default initialisation of a PyTorch
+    convolution.
+
+    Args:
+        model: `keras_vit.pretraining.MaskedImageModeling`.
+        seed: Integer.
     """
     rng = np.random.default_rng(seed)
     for name, variable in _weights_to_sample(model):
@@ -111,7 +127,7 @@ _QUERY_KEY_VALUE = ("query/kernel", "key/kernel", "value/kernel")
 
 
 def _weights_to_sample(model):
-    """Returns pairs of paths and variables: kernels, biases and tokens."""
+    """Returns the paths and variables of all kernels, biases and tokens."""
     return [
         (path, variable)
         for path, variable in model.variables_by_path().items()
@@ -120,7 +136,7 @@ def _weights_to_sample(model):
 
 
 def _matrix(path, shape):
-    """Returns the numbers of inputs and outputs of a kernel."""
+    """Returns the number of inputs and of outputs of a kernel."""
     if path.endswith(_QUERY_KEY_VALUE):
         return shape[0], math.prod(shape[1:])
     return math.prod(shape[:-1]), shape[-1]
@@ -139,7 +155,7 @@ METHODS = {
         steps=1_000_000,
         warmup_steps=10_000,
     ),
-    # Not called "simmim", because of `differs`.
+    # It is not called "simmim", because of the differences in `differs`.
     "mim": Method(
         "microsoft/SimMIM, configs/vit_base__800ep (arXiv 2111.09886)",
         model="ViTB16",
@@ -184,7 +200,8 @@ METHODS = {
         initialize=initialize_mae,
     ),
 }
-# For minutes on two CPU cores, without --model: chosen here.
+# Without --model, these settings replace the published ones. They are this
+# package's own, for runs of minutes on two CPU cores.
 SMALL = {
     "model": None,
     "learning_rate": 3e-3,
@@ -206,7 +223,15 @@ SMALL_DECODER = {"decoder_layers": 2, "decoder_width": 32}
 
 
 def method_of(name, model):
-    """Returns the `Method` of a name, or what replaces it for a small model."""
+    """Returns the settings of a method.
+
+    Args:
+        name: String. Key of `METHODS`.
+        model: String. Name of the model; None for a small one.
+
+    Returns:
+        A `Method`: the published settings, or those for small models.
+    """
     method = METHODS[name]
     if model is not None and model not in COMPACT:
         return method
@@ -215,14 +240,17 @@ def method_of(name, model):
 
 
 def build_masked(config, channels):
-    """Builds the pre-training model of a recipe's config.
+    """Builds the masked pre-training model that a recipe's flags specify.
 
     Args:
-        config: With `method`, `model`, `image_size`, `patch_size`,
-            `mask_ratio`, `decoder_layers`, `decoder_width`, `target`,
-            `masking`, `mask_patch_size`, `drop_path`, `mode`, `remat` and
-            `seed`.
-        channels: Integer.
+        config: Dataclass instance with the fields `method`, `model`,
+            `image_size`, `patch_size`, `mask_ratio`, `decoder_layers`,
+            `decoder_width`, `target`, `masking`, `mask_patch_size`,
+            `drop_path`, `mode`, `remat` and `seed`.
+        channels: Integer. Number of channels of the images.
+
+    Returns:
+        A model of `keras_vit.pretraining`.
     """
     method = method_of(config.method, config.model)
     model = _build(config, method, channels)
@@ -244,7 +272,7 @@ def _build(config, method, channels):
         remat=config.remat,
         drop_path=config.drop_path,
         **method.encoder,
-        # The small model pools patches, and is fine-tuned the same way.
+        # The small model has no class token: fine-tuning pools its patches.
         **({"class_token": False} if small else {}),
     )
     options = {"mask_ratio": config.mask_ratio, "seed": config.seed}
@@ -272,8 +300,15 @@ def _build(config, method, channels):
 
 
 def save_masked(model, output):
-    """Writes the whole model, and the encoder for the next `--weights`."""
-    # Without its optimizer, `import keras_vit` is enough to read it.
+    """Writes `model.keras`, the whole model, and `encoder.keras`.
+
+    The encoder is what `--weights` fine-tunes.
+
+    Args:
+        model: Trained model of `keras_vit.pretraining`.
+        output: Path of the output folder.
+    """
+    # A file without optimizer can be loaded after `import keras_vit` alone.
     whole = type(model).from_config(model.get_config())
     for variable, trained in zip(whole.variables, model.variables, strict=True):
         variable.assign(trained)
@@ -283,16 +318,18 @@ def save_masked(model, output):
 
 
 class Reconstructions(keras.callbacks.Callback):
-    """Draws images, what is left of them, and what the model makes of that.
+    """Plots images, the masked images and their reconstructions.
 
     Args:
-        images: Array of some images; always the same parts of them are
-            masked.
-        folder: Path of a folder, which is made.
-        every: Integer. Calls of Keras's between two pictures; there is one
-            after the last, too.
-        parts: Integer. Calls a step.
-        mode: How pixels were read, see `preprocess_input`.
+        images: Array of shape `(images, height, width, channels)`, as the
+            model takes them. The mask is the same in all plots.
+        folder: Path of a folder, which is created. Plots are named by the
+            step.
+        every: Integer. Micro-batches between two plots. A plot is also saved
+            at the end of training.
+        parts: Integer. Micro-batches per step.
+        mode: String. The `mode` of `preprocess_input` that was used for the
+            images.
     """
 
     def __init__(self, images, folder, every, parts=1, mode="tf"):
@@ -303,7 +340,7 @@ class Reconstructions(keras.callbacks.Callback):
         self._drawn = None
 
     def on_train_begin(self, logs=None):
-        # A resumed run counts on from its checkpoint.
+        # A resumed run starts at the step of its checkpoint.
         optimizer = inner_optimizer(self.model)
         done = int(keras.ops.convert_to_numpy(optimizer.iterations))
         self._step = done * self._parts
@@ -339,13 +376,20 @@ class Reconstructions(keras.callbacks.Callback):
             return {"noise": noise}
         if isinstance(self.model, pretraining.MaskedImageModeling):
             return {"masked": self.model.sample_mask(len(noise), seed=0)}
-        # Of each image, the patches with the largest numbers.
+        # The patches of each image with the highest noise are masked.
         kept = int(num_patches * (1 - self.model.mask_ratio) + 1e-6)
         return {"masked": noise.argsort(1).argsort(1) >= kept}
 
 
 def save_rows(rows, path, title):
-    """Draws rows of images, as arrays in [0, 1], under their names."""
+    """Plots original, masked and reconstructed images in three rows.
+
+    Args:
+        rows: List of three arrays of shape `(images, height, width,
+            channels)` with values in [0, 1].
+        path: Path of the image file.
+        title: String.
+    """
     names = ("image", "masked", "predicted")
     count = len(rows[0])
     figure = require("matplotlib.figure").Figure(

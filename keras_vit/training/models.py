@@ -1,4 +1,4 @@
-"""Models and patch sizes that the flags `--model` and `--weights` name."""
+"""Models and patch sizes for the flags `--model` and `--weights`."""
 
 import difflib
 import json
@@ -24,15 +24,23 @@ from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 
 PATCHES = range(2, 17)
-GRIDS = range(2, 25)  # patches a side; attention costs the fourth power
+# Patches per side. The cost of attention is proportional to their fourth power.
+GRIDS = range(2, 25)
 WANTED_GRID = 8
 
 
 def choose_patch_size(image_size):
-    """Returns the patch that cuts an image closest to 8 x 8 patches.
+    """Returns the patch size that gives a grid closest to 8 x 8 patches.
+
+    Args:
+        image_size: Integer. Height and width of the images, in pixels.
+
+    Returns:
+        Integer. Height and width of a patch, in pixels.
 
     Raises:
-        ValueError: if none of 2 to 16 pixels gives 2 to 24 patches a side.
+        ValueError: if no patch size from 2 to 16 divides the image into 2 to
+            24 patches per side.
     """
     fitting = [
         patch
@@ -48,7 +56,8 @@ def choose_patch_size(image_size):
             f"a --patch-size that divides {image_size}: "
             f"{_divisors(image_size)}."
         )
-    # The larger patch wins a draw: it is the cheaper one.
+    # If two sizes are equally close, the larger one is taken, as it gives
+    # fewer patches and is faster.
     return min(
         reversed(fitting),
         key=lambda patch: abs(image_size // patch - WANTED_GRID),
@@ -56,7 +65,12 @@ def choose_patch_size(image_size):
 
 
 def check_patch_size(image_size, patch_size):
-    """Raises a `ValueError` if the patch does not divide the image."""
+    """Raises a `ValueError` if the patch size does not divide the image size.
+
+    Args:
+        image_size: Integer. Height and width of the images, in pixels.
+        patch_size: Integer. Height and width of a patch, in pixels.
+    """
     if image_size % patch_size:
         below = image_size // patch_size * patch_size
         sizes = [str(n) for n in (below, below + patch_size) if n]
@@ -68,15 +82,20 @@ def check_patch_size(image_size, patch_size):
 
 
 def choose_sizes(image_sizes, patch_size, stride):
-    """Returns the image's and the patch's size, which go together.
+    """Returns an image size and a patch size that divides it.
 
     Args:
-        image_sizes: Sizes of which the first that is not None is taken.
-        patch_size: Integer; None chooses one.
-        stride: How many pixels a patch counts a side; 0 without patches.
+        image_sizes: List of integers and None. The first integer is taken.
+        patch_size: Integer. None for that of `choose_patch_size`.
+        stride: Integer. Pixels of the image per pixel of the feature map that
+            patches are cut from: 1 without a ResNet; 0 for models without
+            patches.
+
+    Returns:
+        Tuple of the image size and the patch size.
 
     Raises:
-        ValueError: if the patch does not divide the image.
+        ValueError: if the patch size does not divide the image size.
     """
     image_size = next(size for size in image_sizes if size)
     if stride:
@@ -90,13 +109,14 @@ def _divisors(size):
     return ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
 
 
-# For minutes on two CPU cores: the function, its arguments, pixels.
+# Models that train in minutes on two CPU cores: name of the model function, its
+# arguments, and the default image size in pixels.
 _RESNET = {"resnet_layers": (1, 1), "width_factor": 0.5}
 COMPACT = {
     "compact-vit": (
         "VisionTransformer",
-        # The mean of the patches is steadier than a class token on so few
-        # images: 0.986 on digits where the token gave 0.978 (one seed).
+        # Global average pooling is more accurate than a class token on so few
+        # images: 0.986 on digits, where the token gave 0.978 (one seed).
         {"hidden_size": 64, "num_layers": 4, "num_heads": 4, "pooling": "gap"},
         None,
     ),
@@ -118,22 +138,24 @@ MODEL_NAMES = (*COMPACT, *VARIANTS, *BIT_VARIANTS)
 
 
 def model_facts(model, weights, patch_size=None):
-    """Returns what a model is made for.
+    """Returns the sizes and the pixel mode of a model before it is built.
 
     Args:
-        model: One of `MODEL_NAMES`, or None.
-        weights: Path or name of weights, or None.
-        patch_size: The patch that is wanted, or None.
+        model: String. One of `MODEL_NAMES`, or None.
+        weights: String. Path, URL or name of weights, or None.
+        patch_size: Integer. The requested patch size, or None.
 
     Returns:
-        Dict of `patch_size` and `image_size`, None where nothing tells;
-        `stride`: how many pixels a side a patch counts, 0 without patches;
-        `mode`, that of `preprocess_input`; and without weights `hidden_size`,
-        None for a ResNet.
+        Dict with the keys
+
+        - `patch_size`, `image_size`: integers; None if they are unspecified;
+        - `stride`: integer, as for `choose_sizes`;
+        - `mode`: string, that of `preprocess_input`;
+        - `hidden_size`, if `weights` is None: integer; None for a ResNet.
 
     Raises:
-        ValueError: if there is no such model, or the three do not go
-            together.
+        ValueError: if there is no such model, or the arguments contradict
+            each other.
         FileNotFoundError: if there is no file at `weights`.
         OSError: if weights could not be downloaded.
     """
@@ -165,7 +187,7 @@ def model_facts(model, weights, patch_size=None):
 
 
 def _sizes(model):
-    """Arguments of a model's function that it stands for."""
+    """Returns the arguments of the model function that a name implies."""
     if model in VARIANTS:
         return VARIANTS[model].sizes()
     if model in BIT_VARIANTS:
@@ -181,7 +203,16 @@ def _stride(model, sizes):
 
 
 def opened(model, weights):
-    """Returns the checkpoint of weights by path, address or name."""
+    """Opens the checkpoint of weights.
+
+    Args:
+        model: String. One of `MODEL_NAMES`; required if `weights` is a name.
+        weights: String. Path of a file or of a run's folder, URL, or name of
+            released weights.
+
+    Returns:
+        A `keras_vit.checkpoints.Checkpoint`.
+    """
     sizes = _sizes(model) if model else None
     checkpoint = resolve_weights(place_of(weights), model, sizes)
     if isinstance(checkpoint, Checkpoint):
@@ -190,7 +221,10 @@ def opened(model, weights):
 
 
 def place_of(weights):
-    """Returns the path of weights, of which a run's folder has several."""
+    """Returns the path of the weights to fine-tune in a run's folder.
+
+    Other arguments are returned unchanged.
+    """
     folder = pathlib.Path(weights).expanduser()
     for name in ("encoder.keras", "model.npz", "model.keras"):
         if (folder / name).is_file():
@@ -199,8 +233,10 @@ def place_of(weights):
 
 
 def _mode_of_run(checkpoint):
-    """How a run of a recipe, whose file it is, read pixels; None if it is
-    another file."""
+    """Returns the pixel mode in the `config.json` of the run of a checkpoint.
+
+    It is None for checkpoints that were not written by a recipe.
+    """
     facts = pathlib.Path(checkpoint.path).with_name("config.json")
     if checkpoint.layout != "keras" or not facts.is_file():
         return None
@@ -242,20 +278,25 @@ def _checkpoint_facts(model, weights, patch_size):
 
 
 def build_model(model, weights, patch_size, seed=0, **arguments):
-    """Builds the model that a recipe's flags name.
+    """Builds the model that a recipe's flags specify.
 
     Args:
-        model: One of `MODEL_NAMES`; None for what the weights hold, or
-            without any "compact-vit".
-        weights: Path or name of weights whose body to take, or None. The head
-            starts at zero ("An Image is Worth 16x16 Words", Section 3.2).
-        patch_size: Integer, or None.
-        seed: Integer.
-        **arguments: `input_shape`, `classes`, `remat`, `dropout`; without
-            weights also any other of the model's function.
+        model: String. One of `MODEL_NAMES`. None for the architecture of the
+            checkpoint, or "compact-vit" if `weights` is None.
+        weights: String. Path, URL or name of the weights to fine-tune, or
+            None. The classification head is replaced, and its initial values
+            are zero ("An Image is Worth 16x16 Words", Section 3.2).
+        patch_size: Integer. Height and width of a patch, in pixels. It is
+            used only for Vision Transformers without `weights`.
+        seed: Integer. Seed of the initial position embeddings of compact-vit.
+        **arguments: `input_shape`, `classes`, `remat` and `dropout`. If
+            `weights` is None, also other arguments of the model function.
+
+    Returns:
+        A Keras model.
 
     Raises:
-        ValueError: if `remat` is asked of a BiT.
+        ValueError: if `remat` is True for a BiT.
     """
     if weights is None:
         built = _build_new(model or "compact-vit", patch_size, arguments)
@@ -266,10 +307,10 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
     if checkpoint.family == "bit":
         arguments = _without_remat(arguments)
     else:
-        # The paper takes the whole pre-training head away, both its layers.
+        # The paper removes the whole pre-training head: both of its layers.
         arguments["representation_size"] = None
     built = converters.load(checkpoint, include_top=True, **arguments)
-    # Also where the number of classes stays the same.
+    # `load` keeps the head if the number of classes is that of the checkpoint.
     zero_head(built)
     return built
 
@@ -297,9 +338,11 @@ def _without_remat(arguments):
 
 
 def _spread_positions(model, seed):
-    # Positions that start at the usual 0.02 are lost beside the content of
-    # small patches: digits then learn far slower (0.91 after 800 steps, and
-    # 0.97 after 600 with 0.5). All kinds start alike, wherever they are added.
+    # With the usual standard deviation of 0.02, position embeddings are too
+    # small relative to the embeddings of small patches, and training on digits
+    # is much slower: accuracy 0.91 after 800 steps, where a standard deviation
+    # of 0.5 gives 0.97 after 600. All kinds of position embeddings have the
+    # same one, wherever they are added.
     layers = [x for x in model.layers if is_position_layer(x.name)]
     tables = [
         table for x in layers for table in x.embedding_variables().values()
@@ -311,7 +354,16 @@ def _spread_positions(model, seed):
 
 
 def initialize_positions(model, seed):
-    """Sets learned positions to N(0, 1 / sqrt(width)), as big_vision does."""
+    """Initialises learned position embeddings as big_vision does.
+
+    Values are sampled from a normal distribution with a standard deviation of
+    1 / sqrt(width).
+
+    Args:
+        model: Model with a layer "position_embedding". Fixed position
+            embeddings are not changed.
+        seed: Integer.
+    """
     layer = model.get_layer("position_embedding")
     if layer.kind == "learned":
         shape = layer.embedding.shape
@@ -322,17 +374,17 @@ def initialize_positions(model, seed):
 
 
 def set_trainable(model, train, lora_rank=8):
-    """Chooses the variables of a model that are trained.
+    """Sets which variables of a model are trainable.
 
     Args:
         model: Model of this package that has not been compiled.
-        train: String. "all"; "head", the classification head alone; or
-            "lora", the head and low-rank updates of the query and value
-            kernels ("LoRA", https://arxiv.org/abs/2106.09685, Section 4.2).
-        lora_rank: Integer. Rank of the updates.
+        train: String. "all"; "head", only the classification head; or "lora",
+            the head and low-rank updates of the query and value kernels
+            ("LoRA", https://arxiv.org/abs/2106.09685, Section 4.2).
+        lora_rank: Integer. Rank of the low-rank updates.
 
     Raises:
-        ValueError: if the model has no encoder blocks to update.
+        ValueError: if `train` is "lora" and the model has no encoder blocks.
     """
     if train == "all":
         return
@@ -364,25 +416,40 @@ def set_trainable(model, train, lora_rank=8):
 
 
 def zero_head(model):
-    """Makes the classification head zero, as at the start of fine-tuning."""
+    """Sets all weights of the classification head to zero.
+
+    These are the initial values of the head in fine-tuning.
+    """
     for layer in model.layers:
         if layer.name in ("head", "distillation_head"):
             layer.set_weights([array * 0 for array in layer.get_weights()])
 
 
 def bias_head(model, bias):
-    """Sets all biases of the classification head to one number.
+    """Sets all biases of the classification head to one value.
 
-    With -10 and a sigmoid, training begins at "none of the classes", which
-    is nearly right (`init_head_bias` of the published code).
+    With a sigmoid loss and a bias of -10, the initial probability of every
+    class is close to 0, which is right for nearly all of them
+    (`init_head_bias` of the published code).
+
+    Args:
+        model: Model with a layer "head".
+        bias: Float.
     """
     head = model.get_layer("head")
     head.bias.assign(keras.ops.full(head.bias.shape, bias))
 
 
 def layout_of(model):
-    """Returns a layout of Google's whose reader gets the same model again;
-    None if there is none, such as for weights of DeiT."""
+    """Returns the Google layout that stores a model without loss.
+
+    Args:
+        model: Model of this package.
+
+    Returns:
+        "vit_jax" or "bit". None if neither layout can represent the weights
+        and the options of the model, for example for DeiT.
+    """
     weights, told, _ = describe(model)
     for layout in ("vit_jax", "bit"):
         weight_map = get_weight_map(layout, weights)

@@ -1,5 +1,7 @@
-"""The pictures a run leaves behind. Matplotlib is used without pyplot, whose
-state belongs to the caller."""
+"""Plots of training runs: learning curves, learning rate sweep, predictions.
+
+pyplot is not used, so that the caller's pyplot state does not change.
+"""
 
 import keras
 import numpy as np
@@ -15,11 +17,14 @@ _LONGEST_NAME = 16
 
 
 def pixel_range(mode, channels):
-    """Returns the least and the largest value of pixels, by channel.
+    """Returns the lowest and the highest value of preprocessed pixels.
 
     Args:
-        mode: As in `preprocess_input`.
-        channels: Integer.
+        mode: String. The `mode` of `preprocess_input`.
+        channels: Integer. Number of channels.
+
+    Returns:
+        Two tuples with one float per channel: the lowest and highest values.
     """
     ends = np.zeros((2, 1, channels), "float32")
     ends[1] = 255
@@ -28,17 +33,25 @@ def pixel_range(mode, channels):
 
 
 def unit_range(images, mode):
-    """Undoes `preprocess_input`: returns images with values in [0, 1]."""
+    """Inverts `preprocess_input`, up to a factor of 255.
+
+    Args:
+        images: Array of shape `(..., channels)`.
+        mode: String. The `mode` of `preprocess_input`.
+
+    Returns:
+        Array of the same shape with values in [0, 1].
+    """
     low, high = pixel_range(mode, images.shape[-1])
     return np.clip((images - low) / np.subtract(high, low), 0, 1)
 
 
 def save_curves(rows, path, title=""):
-    """Draws loss against the step, and accuracy where there is one.
+    """Plots learning curves: loss and, if there is one, accuracy by step.
 
     Args:
-        rows: The `rows` of a `MetricsFile`.
-        path: Path of the picture.
+        rows: List of dicts. The `rows` of a `MetricsFile`.
+        path: Path of the image file.
         title: String.
     """
     figure = require("matplotlib.figure").Figure(
@@ -64,13 +77,13 @@ def save_curves(rows, path, title=""):
 
 
 def save_sweep(results, path, part="dev", title=""):
-    """Draws the accuracy against the learning rate.
+    """Plots the accuracy against the learning rate.
 
     Args:
-        results: Dict of learning rates and accuracies, None where training
-            diverged.
-        path: Path of the picture.
-        part: String. What the accuracies were measured on.
+        results: Dict of learning rates and accuracies. The accuracy is None
+            if training diverged.
+        path: Path of the image file.
+        part: String. The split that the accuracies were measured on.
         title: String.
     """
     figure = require("matplotlib.figure").Figure(
@@ -93,16 +106,19 @@ def save_sweep(results, path, part="dev", title=""):
 
 
 def spread_out(batches, total, count=25):
-    """Picks images at even distances, as test sets are often sorted by class.
+    """Selects images at equal distances in a dataset.
+
+    Test sets are often sorted by class, so that the first images would all be
+    of the same class.
 
     Args:
-        batches: Batches of `(images, labels, weights)`, integer labels or
-            rows; images of weight 0 are padding at the end.
-        total: Integer. Number of images in them.
-        count: Integer. How many to pick, at most.
+        batches: Iterable of batches `(images, labels, weights)`. Labels are
+            integers or one-hot. Images of weight 0 are padding at the end.
+        total: Integer. Number of images without padding.
+        count: Integer. Maximum number of images to select.
 
     Returns:
-        Arrays of images and of their labels.
+        Tuple of an array of images and an array of integer labels.
     """
     wanted = set(np.linspace(0, total - 1, min(count, total)).astype(int))
     images, labels, index = [], [], 0
@@ -121,20 +137,21 @@ def spread_out(batches, total, count=25):
 def save_predictions(
     model, images, labels, class_names, path, title="", mode="tf"
 ):
-    """Draws images with their predicted and true labels, mistakes in red.
+    """Plots images with their predicted and true labels, errors in red.
 
     Args:
-        model: A classifier.
-        images: Array of shape `(number, height, width, channels)`, as the
-            model takes them.
-        labels: Array of shape `(number,)` of integers.
-        class_names: List of strings.
-        path: Path of the picture.
+        model: Keras classifier.
+        images: Array of shape `(images, height, width, channels)`, the inputs
+            of the model.
+        labels: Array of shape `(images,)` of integers.
+        class_names: List of strings, one per class.
+        path: Path of the image file.
         title: String.
-        mode: The `mode` of `preprocess_input` that the images were made with.
+        mode: String. The `mode` of `preprocess_input` that was used for the
+            images.
 
     Returns:
-        Array of the predicted labels.
+        Array of shape `(images,)` of integers, the predicted labels.
     """
     predicted = np.argmax(
         keras.ops.convert_to_numpy(model.predict(images, verbose=0)), axis=-1

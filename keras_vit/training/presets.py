@@ -1,18 +1,20 @@
-"""The published numbers of pre-training and of fine-tuning."""
+"""Published hyperparameters of pre-training and fine-tuning."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """One published pre-training; fields are named as the recipe's flags.
+    """Published hyperparameters of a pre-training run.
 
-    What is not in a row is as in most of them, below.
+    Fields are named as the flags of the recipe. Their defaults are the values
+    that most of the published runs share.
     """
 
     source: str
-    learning_rate: float
-    # A kernel loses this times `learning_rate` a step, at the peak.
+    learning_rate: float  # peak learning rate
+    # At the peak learning rate, each step subtracts this times `learning_rate`
+    # times a kernel from the kernel.
     weight_decay: float
     epochs: int
     decay: str
@@ -21,32 +23,44 @@ class Preset:
     warmup_steps: int = 10_000
     optimizer: str = "adam"
     momentum_dtype: str = "float32"
-    clip: float = 1.0  # 0 for none
+    clip: float = 1.0  # maximum global norm of the gradients; 0 for none
     loss: str = "softmax"
     head_bias: float = 0.0
     dropout: float = 0.0
     drop_path: float = 0.0
-    # A level of RandAugment with its mixup, or one by the model's name.
+    # Level of RandAugment and mixup; a dict has a level for each model.
     augment: str | dict = "none"
     pooling: str | None = None
     position_embedding: str | None = None
-    representation: bool = False  # tanh layer of the hidden size at the top
-    # big_vision's: N(0, 1 / sqrt(width)), and none for the class token.
+    representation: bool = False  # hidden tanh layer in the head
+    # Position embeddings as in big_vision: initial values with a standard
+    # deviation of 1 / sqrt(width), and no embedding for the class token.
     positions_of_big_vision: bool = False
-    preactivation: bool | None = None  # of a BiT; None is its own default
-    # Share of the training images that the published run does not train on.
+    preactivation: bool | None = None  # of a BiT; None for its default
+    # Fraction of the training images, by dataset, that the published run does
+    # not train on.
     holdout: dict = dataclasses.field(default_factory=dict)
 
     def rate(self, batch_size):
-        """Returns the peak rate for a batch; BiT's is proportional to it."""
+        """Returns the peak learning rate for a batch size.
+
+        For SGD, which BiT uses, it is proportional to the batch size.
+        """
         share = batch_size / self.batch_size if self.optimizer == "sgd" else 1
         return self.learning_rate * share
 
     def fill(self, config):
-        """Returns a config with the preset's values where it has None.
+        """Replaces fields of a config that are None by the preset's values.
+
+        Args:
+            config: `Config` of recipes/pretrain.py.
+
+        Returns:
+            A new config.
 
         Raises:
-            ValueError: if a level was published for other models only.
+            ValueError: if no level of augmentation was published for the
+                model.
         """
         values = {
             field.name: getattr(self, field.name)
@@ -56,7 +70,7 @@ class Preset:
         }
         if config.steps:
             values.pop("epochs", None)
-        if "batch_size" in values:  # of whole parts
+        if "batch_size" in values:  # must be a multiple of --accumulate
             parts = max(1, values["batch_size"] // config.accumulate)
             values["batch_size"] = parts * config.accumulate
         levels, model = values.get("augment"), config.model or self.model
@@ -74,13 +88,13 @@ PAPER = "https://arxiv.org/abs/2010.11929"  # "An Image is Worth 16x16 Words"
 AUGREG = "https://arxiv.org/abs/2106.10270"  # "How to train your ViT?"
 BIT = "https://arxiv.org/abs/1912.11370"  # "Big Transfer (BiT)"
 
-# big_vision trains on `train[:99%]`, and on ImageNet-21k without the first
-# 51,200 images, which its user keeps apart as the test set.
+# big_vision trains on `train[:99%]` of ImageNet. On ImageNet-21k it trains
+# without the first 51,200 images, which the user has to keep apart as test set.
 _MINIVAL = {"imagenet2012": 0.01}
 
 _AUGREG = {
     "learning_rate": 1e-3,
-    "weight_decay": 0.1,  # 1e-4 at the peak, there
+    "weight_decay": 0.1,  # published as 0.1 * learning_rate = 1e-4
     "epochs": 300,
     "decay": "cosine",
     "model": "ViTB16",
@@ -91,8 +105,9 @@ _AUGREG = {
 }
 _BIT = {
     "learning_rate": 0.48,  # 0.03 for 256 images
-    # 1e-4 as part of the gradient, which momentum multiplies by
-    # 1 / (1 - 0.9). big_vision has the same: 3e-5 at a rate of 0.03.
+    # The paper adds 1e-4 times the weights to the gradient, which momentum
+    # multiplies by 1 / (1 - 0.9). big_vision has the same decay, 3e-5 at a peak
+    # learning rate of 0.03.
     "weight_decay": 1e-3,
     "epochs": 90,
     "decay": "staircase",
@@ -125,7 +140,8 @@ PRESETS = {
         dropout=0.1,
         representation=True,
     ),
-    # Released files have a class token; the code's last version pools.
+    # The released checkpoints have a class token; the last version of the code
+    # has global average pooling instead.
     "augreg-imagenet21k": Preset(
         f"{AUGREG}; big_vision/configs/vit_i21k.py",
         **_AUGREG,
@@ -168,7 +184,8 @@ PRESETS = {
         representation=True,
         holdout=_MINIVAL,
     ),
-    # The paper has no clipping. big_vision's configs, below, clip at 1.
+    # The paper does not clip gradients. big_vision's configs, below, clip them
+    # to a global norm of 1.
     "bit-s": Preset(f"{BIT}, Section 3.3, on ImageNet", **_BIT, clip=0.0),
     "bit-m": Preset(
         f"{BIT}, Section 3.3, on ImageNet-21k; loss of big_vision's",
@@ -186,8 +203,9 @@ PRESETS = {
             "warmup_steps": 1000,
         },
         momentum_dtype="bfloat16",
-        # Its model is `bit`, a post-activation ResNet whose last norm in each
-        # unit starts at zero. bit_i21k.py has `bit_paper`.
+        # The model of bit_i1k.py is `bit`, a post-activation ResNet with an
+        # initial scale of zero in the last norm of each unit. That of
+        # bit_i21k.py is `bit_paper`.
         preactivation=False,
         holdout=_MINIVAL,
     ),
@@ -199,7 +217,8 @@ PRESETS = {
         head_bias=-10.0,
     ),
 }
-# Without a preset: for sets of any size.
+# Without --preset, these settings of this package are used. They are for
+# datasets of any size.
 PRESETS[None] = Preset(
     "chosen here",
     learning_rate=3e-3,
@@ -212,32 +231,40 @@ PRESETS[None] = Preset(
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-    """One published way to fine-tune; fields are named as the recipe's flags.
+    """Published hyperparameters of fine-tuning.
 
-    A dict has a value for each data set, by its name in TFDS, unless a comment
-    says otherwise.
+    Fields are named as the flags of the recipe. Dicts have a value for each
+    dataset, by its name in TFDS, unless a comment says otherwise.
     """
 
     source: str
     protocol: str
-    learning_rate: float
-    steps: dict | int | None  # None: BiT-HyperRule, by the number of images
-    warmup_steps: dict | int | None  # None: likewise
-    image_size: int | None = 384  # None: likewise, by their size
+    learning_rate: float  # peak learning rate
+    # None for the values that BiT-HyperRule derives from the number of images.
+    steps: dict | int | None
+    warmup_steps: dict | int | None
+    # None for the value that BiT-HyperRule derives from the image size.
+    image_size: int | None = 384
     batch_size: int = 512
     momentum_dtype: str = "bfloat16"
-    clip: float = 1.0  # 0 for none
-    # By model and data set, where it is another one.
+    clip: float = 1.0  # maximum global norm of the gradients; 0 for none
+    # Exceptions to `learning_rate`, by model and dataset.
     learning_rates: dict = dataclasses.field(default_factory=dict)
-    dropout: dict | None = None  # by model, if not 0; None is 0 for all
+    dropout: dict | None = None  # by model; 0 for others
     holdout: dict = dataclasses.field(default_factory=dict)
 
     def fill(self, config):
-        """Returns a config with the preset's values where it has None.
+        """Replaces fields of a config that are None by the preset's values.
+
+        Args:
+            config: `Config` of recipes/finetune_cifar.py.
+
+        Returns:
+            A new config.
 
         Raises:
-            ValueError: if the preset needs the model's name and has none, or
-                has no value for this data set.
+            ValueError: if the preset depends on the name of the model, which
+                is None, or has no value for the dataset.
         """
         dataset = config.dataset.split(":")[0]
         if self.dropout is not None and config.model is None:
@@ -281,8 +308,9 @@ _WARMUP = {name: 500 if steps > 500 else 100 for name, steps in _STEPS.items()}
 _LAST_ONES = {"cifar10": 0.02, "cifar100": 0.02, "imagenet2012": 0.01}
 
 FINE_TUNING = {
-    # configs/common.py has CIFAR and ImageNet. Pets and Flowers: the steps of
-    # the paper's Table 4, the warm-up of configs/augreg.py, all images.
+    # configs/common.py has CIFAR and ImageNet. Pets and Flowers have the steps
+    # of the paper's Table 4 and the warm-up of configs/augreg.py, and train on
+    # all images.
     "vit_jax": FineTuning(
         f"{PAPER}, Table 4; vit_jax/configs/vit.py, common.py, models.py",
         protocol="vit_jax",
@@ -298,7 +326,8 @@ FINE_TUNING = {
         },
         holdout=_LAST_ONES,
     ),
-    # Any data set. Its source says that rate and steps are often overridden.
+    # For any dataset. According to its source, learning rate and steps are
+    # often overridden.
     "vit_jax-augreg": FineTuning(
         f"{AUGREG}; vit_jax/configs/augreg.py",
         protocol="vit_jax",
@@ -306,8 +335,8 @@ FINE_TUNING = {
         steps=500,
         warmup_steps=100,
     ),
-    # Its source found these rates best for B/32: 0.03 on ImageNet, 0.01 on
-    # CIFAR-100, 0.003 on CIFAR-10, Pets and Flowers.
+    # According to its source, these learning rates were best for B/32: 0.03 on
+    # ImageNet, 0.01 on CIFAR-100, 0.003 on CIFAR-10, Pets and Flowers.
     "big_vision": FineTuning(
         "big_vision/configs/transfer.py",
         protocol="big_vision",

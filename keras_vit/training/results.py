@@ -1,4 +1,4 @@
-"""What a training leaves in its output folder."""
+"""Files that a training run writes to its output folder."""
 
 import dataclasses
 import shlex
@@ -30,14 +30,23 @@ FILES = (
     "predictions.png",
     "config.json",
 )
-# Some runs have these instead of others.
+# Some runs write these instead of others of `FILES`.
 MORE_FILES = ("encoder.keras", "model.weights.h5")
 
 
 def save_model(model, output):
-    """Writes `model.keras`, and its weights for the next `--weights`."""
+    """Writes `model.keras`, and its weights as `model.npz`.
+
+    If Google's layouts cannot represent the model, its weights are written to
+    `model.weights.h5` instead. `--weights` of the recipes takes both.
+
+    Args:
+        model: Trained Keras model.
+        output: Path of the output folder.
+    """
     with replacing(output / "model.keras") as temporary:
-        # Without its optimizer, `import keras_vit` is enough to read it.
+        # A file without optimizer can be loaded after `import keras_vit`
+        # alone.
         alone = Model(model.input, model.output, name=model.name)
         write_keras(alone, temporary)
     if any("lora" in variable.path for variable in model.variables):
@@ -54,8 +63,8 @@ def run_summary(run, model, row):
 
     Args:
         run: `Run`.
-        model: Its model.
-        row: Dict. The row of `metrics.csv` of the weights that are kept.
+        model: Keras model of the run.
+        row: Dict. The row of `metrics.csv` of the weights that are saved.
     """
     metric = f"{run.data.evaluation_split}_{run.metric}"
     return {
@@ -79,12 +88,15 @@ def run_summary(run, model, row):
 
 
 def describe_run(run, model, done):
-    """Returns what a program prints before it trains.
+    """Returns the summary that is logged before training.
 
     Args:
         run: `Run`.
-        model: Its model.
-        done: Integer. The step that it resumes from, as Keras counts them.
+        model: Keras model of the run.
+        done: Integer. The step to resume from, counted in micro-batches.
+
+    Returns:
+        String of several lines.
     """
     config, data = run.config, run.data
     if not run.strategy.first:
@@ -119,7 +131,12 @@ def describe_run(run, model, done):
 
 
 def plot_title(run, facts):
-    """Returns the title of the plots of a run."""
+    """Returns the title of the plots of a run.
+
+    Args:
+        run: `Run`.
+        facts: Dict. The output of `run_summary`.
+    """
     name, split = facts["model"]["name"], run.data.evaluation_split
     value = facts[f"{split}_{run.metric}"]
     text = f"{value:.2%}" if run.metric == "accuracy" else f"{value:.4f}"
@@ -127,7 +144,13 @@ def plot_title(run, facts):
 
 
 def save_predictions_of(run, model, facts):
-    """Plots predictions for some of the images that were evaluated on."""
+    """Plots the predictions for some of the evaluated images.
+
+    Args:
+        run: `Run`.
+        model: Keras model of the run.
+        facts: Dict. The output of `run_summary`.
+    """
     config, total = run.config, run.data.num_evaluation
     batches = run.data.evaluation(
         **config.batches(), batch_size=min(config.batch_size, total)
@@ -145,15 +168,26 @@ def save_predictions_of(run, model, facts):
 
 
 def write_last(run, facts, rows):
-    """Writes the learning curves and `config.json`; removes checkpoints."""
+    """Writes the learning curves and `config.json`, and removes checkpoints.
+
+    Args:
+        run: `Run`.
+        facts: Dict. The output of `run_summary`.
+        rows: List of dicts. The rows of `metrics.csv`.
+    """
     save_curves(rows, run.output / "curves.png", plot_title(run, facts))
     save_json(facts, run.output / DONE)
-    # A finished run needs none.
+    # A finished run does not resume.
     shutil.rmtree(run.output / CHECKPOINTS, ignore_errors=True)
 
 
 def print_results(facts, output):
-    """Says how well it went, where the files are, and how to use them."""
+    """Logs the score, the files in the output folder and how to use them.
+
+    Args:
+        facts: Dict. The content of `config.json`.
+        output: Path of the output folder.
+    """
     score = next(
         f"{part}_{measure}"
         for measure in ("accuracy", "loss")
@@ -183,7 +217,8 @@ def print_results(facts, output):
     size, channels = config["image_size"], data["channels"]
     scale = f"keras_vit.preprocess_input(images, mode={config['mode']!r})"
     values = "0 to 255"
-    # Those of scikit-learn, which are not bytes; not a folder of that name.
+    # The images of scikit-learn's digits have values up to 16. Their size tells
+    # them apart from a folder named "digits".
     if data["name"] == "digits" and data["image_size"] == 8:
         scale, values = "images / 8 - 1", "0 to 16"
     logger.info(

@@ -1,4 +1,8 @@
-"""A run's output folder: nothing is lost by accident, no file is half."""
+"""Output folder of a run.
+
+Finished runs are not overwritten unless requested, only one process writes to a
+folder at a time, and files are written atomically.
+"""
 
 import contextlib
 import importlib.metadata
@@ -16,12 +20,12 @@ from keras_vit._version import __version__
 
 CHECKPOINTS = "checkpoints"
 SWEEP = "sweep"
-# Written last: a folder that has it is that of a run that is done.
+# This file is written last: a folder with it is that of a finished run.
 DONE = "config.json"
 _TEMPORARY = re.compile(
     r"\.(best|config|curves|metrics|model|predictions|step-\d{8})-\d+\.\w+"
 )
-# What decides, besides the flags, how a run goes.
+# Environment variables that affect a run, which are recorded with its results.
 _ENVIRONMENT = (
     "KERAS_BACKEND",
     "KERAS_DISTRIBUTION_JOB_ADDRESSES",
@@ -35,13 +39,22 @@ _ENVIRONMENT = (
 
 
 def check_output(folder, overwrite, flag="--output"):
-    """Returns the folder as a path; writes nothing.
+    """Checks that a run can write to a folder, without writing to it.
 
-    A folder that a run was interrupted in may be gone on with.
+    The folder may be that of an interrupted run, which then resumes.
+
+    Args:
+        folder: Path. It need not exist.
+        overwrite: Boolean. Whether the folder may hold other files, such as
+            those of a finished run.
+        flag: String. The flag to name in error messages.
+
+    Returns:
+        The path, with "~" expanded.
 
     Raises:
-        ValueError: if it is a file, holds something else and `overwrite` is
-            False, or cannot be written.
+        ValueError: if the path is a file, if the folder holds other files and
+            `overwrite` is False, or if it is not writable.
     """
     folder = pathlib.Path(folder).expanduser()
     if folder.exists() and not folder.is_dir():
@@ -67,35 +80,39 @@ def check_output(folder, overwrite, flag="--output"):
 
 
 def open_output(folder, names):
-    """Makes the folder and removes files of an earlier run.
+    """Creates the output folder and removes the files of an earlier run.
 
-    An interrupted run then never leaves its first rows beside the model of
-    the run before.
+    Without this, an interrupted run could leave its first metrics in the same
+    folder as the model of an earlier run.
+
+    Args:
+        folder: Path.
+        names: List of strings. Names of the files to remove.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).unlink(missing_ok=True)
     for place in (folder, folder / CHECKPOINTS):
         for path in place.glob(".*"):
-            # What a killed run was about to write; see `replacing`.
+            # Temporary files of a killed process; see `replacing`.
             if _TEMPORARY.fullmatch(path.name):
                 path.unlink()
 
 
 @contextlib.contextmanager
 def claimed(folder, hosts):
-    """Makes a folder this run's own in its body.
+    """Locks a folder within a context, so that no other run writes to it.
 
-    The lock is the system's: it ends with the process, however that ends, and
-    leaves no file behind. A file system without locks is trusted.
+    The operating system releases the lock when the process ends for any reason,
+    and no lock file is left. On file systems without locks, nothing is checked.
 
     Args:
-        folder: Path; it is made if it does not exist.
-        hosts: A `Strategy`. The first of its hosts takes the lock, and all
-            raise if it cannot.
+        folder: Path. It is created if it does not exist.
+        hosts: `keras_vit.distribution.Strategy`. The first process takes the
+            lock; all processes raise if it cannot.
 
     Raises:
-        ValueError: if another process trains there.
+        ValueError: if another run has locked the folder.
     """
     lock, taken, made = None, False, not folder.exists()
     if hosts.first:
@@ -112,7 +129,7 @@ def claimed(folder, hosts):
     finally:
         if lock is not None:
             os.close(lock)
-            if made:  # and nothing came of it
+            if made:  # the folder is removed if it is still empty
                 with contextlib.suppress(OSError):
                     folder.rmdir()
 
@@ -131,9 +148,14 @@ def _is_taken(lock):
 
 @contextlib.contextmanager
 def not_fatal(what):
-    """Logs that something could not be written, and continues.
+    """Logs an `OSError` in its context as a warning, and suppresses it.
 
-    Gives a list that is not empty in the end if it was.
+    Args:
+        what: String. Name of what is written, for the warning.
+
+    Yields:
+        List. After the context it has one element if there was no error, and
+        is empty otherwise.
     """
     written = []
     try:
@@ -145,13 +167,20 @@ def not_fatal(what):
 
 @contextlib.contextmanager
 def replacing(path):
-    """Gives a path to write to, which takes the place of `path` at the end.
+    """Writes a file atomically.
 
-    If the body fails, `path` is as it was. Its folder is made if need be.
+    The context writes to a temporary file, which replaces the file at the end.
+    If the context raises, the file does not change.
+
+    Args:
+        path: Path of the file. Its folder is created if it does not exist.
+
+    Yields:
+        Path of the temporary file, in the same folder.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The ending stays: writers choose the format by it.
+    # The suffix is kept, because writers choose the file format by it.
     temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
         yield temporary
@@ -161,13 +190,17 @@ def replacing(path):
 
 
 def save_json(facts, path):
-    """Writes a dict as JSON, whole or not at all."""
+    """Writes a dict to a JSON file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(facts, indent=2) + "\n")
 
 
 def versions():
-    """Returns what a run was made with: `{name: version}`."""
+    """Returns the versions of the packages that a run depends on.
+
+    Returns:
+        Dict of names and versions; "backend" is the name of the backend.
+    """
     backend = keras.backend.backend()
     return {
         "backend": backend,
@@ -179,7 +212,7 @@ def versions():
 
 
 def circumstances():
-    """Returns what else makes a run: the code's commit and the environment."""
+    """Returns metadata of a run: the git commit and environment variables."""
     return {
         "git": _git(),
         "environment": {
@@ -191,7 +224,12 @@ def circumstances():
 
 
 def _git():
-    """The commit of the working folder, and whether files differ from it."""
+    """Returns the git commit of the working directory.
+
+    Returns:
+        Dict of the hash `commit` and the boolean `changed`, whether there are
+        uncommitted changes. None without git or a repository.
+    """
 
     def ask(*arguments):
         done = subprocess.run(
@@ -209,7 +247,7 @@ def _git():
             "changed": bool(ask("status", "--porcelain")),
         }
     except (OSError, subprocess.SubprocessError):
-        return None  # no git, or no repository
+        return None
 
 
 def _installed(backend):

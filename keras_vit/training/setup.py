@@ -1,4 +1,4 @@
-"""What a training program needs first: devices, data and an output folder."""
+"""Setup of a training program: strategy, dataset and output folder."""
 
 import dataclasses
 import pathlib
@@ -13,16 +13,20 @@ from keras_vit.training.run_folder import check_output
 
 
 def jit_compile(strategy=None):
-    """Returns the argument `jit_compile` of `compile` for this machine.
+    """Returns the argument `jit_compile` of `model.compile` for this machine.
 
     Keras's "auto" uses XLA on accelerators, but not for TensorFlow on CPUs,
-    where it is quicker too. ViT-S/16 on two cores, best of 6 in turn, without
-    and with XLA: inference of 8 images 430 and 407 ms, of one image 72 and 61
-    ms, a training step of 8 images 1,409 and 1,298 ms
+    where XLA is faster too. For ViT-S/16 on two cores, the best of 6
+    interleaved rounds takes, without and with XLA: 430 and 407 ms for inference
+    of 8 images, 72 and 61 ms for one image, 1,409 and 1,298 ms for a training
+    step of 8 images
     (`python tools/benchmark.py models --backend tensorflow --batch 8 1`).
 
     Args:
         strategy: `keras_vit.distribution.Strategy`, or None for one device.
+
+    Returns:
+        True or "auto".
     """
     if keras.backend.backend() != "tensorflow":
         return "auto"
@@ -34,14 +38,22 @@ def jit_compile(strategy=None):
 
 
 def begin(config, holdout=None):
-    """Returns the strategy, the data and the output folder of a config.
+    """Returns the strategy, the dataset and the output folder of a config.
+
+    It also sets the dtype policy. No files are written.
 
     Args:
         config: `TrainingFlags`.
-        holdout: What to hold out where the config does not say.
+        holdout: Float, string or None. The held-out images, as for `data_of`,
+            if `config.holdout` is None.
+
+    Returns:
+        Tuple of a `keras_vit.distribution.Strategy`, a
+        `keras_vit.data.ImageDataset` and a path.
 
     Raises:
-        ValueError: if something is wrong with them; nothing is written yet.
+        ValueError: if the strategy, the dataset or the output folder cannot
+            be used.
         ImportError: if a package is missing.
     """
     chosen = get_strategy(config.strategy)
@@ -75,15 +87,18 @@ def begin(config, holdout=None):
 
 
 def data_of(config, holdout):
-    """Returns the data of a config.
+    """Returns the dataset of a config.
 
     Args:
         config: `TrainingFlags`.
-        holdout: The share of the training images to evaluate on, or "paper".
-            With 0, the model trains on all of them and is evaluated on the
-            test set, or on the validation images of a CSV file. With None,
-            likewise, except that it does not train on the images that a preset
-            leaves out.
+        holdout: Float in [0, 1), the fraction of the training images to
+            evaluate on instead of training; or "paper". With 0, the model
+            trains on all training images and is evaluated on the test set, or
+            on the validation images of a CSV file. None is like 0, except that
+            the model does not train on the images that a preset leaves out.
+
+    Returns:
+        A `keras_vit.data.ImageDataset`.
     """
     left_out = config.published_holdout() if holdout is None else holdout
     data = load_dataset(
