@@ -151,7 +151,7 @@ class MultiHeadAttention(CompositeLayer):
     ):
         _checks.no_mask(self, mask)
         context = inputs if context is None else context
-        query, key = self._query_and_key(inputs, context)
+        query, key = self.query_and_key(inputs, context)
         value = self.value(context)
         bias = None
         if relative is not None:
@@ -187,7 +187,7 @@ class MultiHeadAttention(CompositeLayer):
             ops.convert_to_tensor(x, self.compute_dtype)
             for x in (inputs, inputs if context is None else context)
         )
-        query, key = self._query_and_key(inputs, context)
+        query, key = self.query_and_key(inputs, context)
         dtype = keras.backend.result_type(query.dtype, "float32")
         query, key = ops.cast(query, dtype), ops.cast(key, dtype)
         bias = None
@@ -195,7 +195,21 @@ class MultiHeadAttention(CompositeLayer):
             bias = relative_logits(query, ops.cast(relative, dtype))
         return _probabilities(query, key, bias)
 
-    def _query_and_key(self, inputs, context):
+    def query_and_key(self, inputs, context):
+        """Computes queries and keys, for calls and for `probabilities`.
+
+        A subclass overrides it to change both, for example to rotate them by
+        their positions.
+
+        Args:
+            inputs: As in a call. In the last block of a model that pools only
+                the first tokens, these are those tokens alone.
+            context: As in a call.
+
+        Returns:
+            Tensors of shape `(batch, length, num_heads, head_dim)` and
+            `(batch, context_length, num_heads, head_dim)`.
+        """
         query, key = self.query(inputs), self.key(context)
         if self.qk_norm:
             query, key = self.query_norm(query), self.key_norm(key)

@@ -11,12 +11,13 @@ from keras import ops
 
 from keras_vit.layers._utils import is_static
 
+# Each layout names its method in `checkpoints/formats`, in `arguments`.
 # name: (interpolation kernel, align_corners, antialias, offset), with the code
 # that uses it. If the grid changes, the scale is old / (new + offset).
 RESAMPLINGS = {
     # vit_jax and big_vision: scipy.ndimage.zoom(order=1) equals it
     "bilinear_align_corners": ("linear", True, False, 0),
-    # timm, from .npz files
+    # timm's reader of .npz files; only `resampling=` chooses it
     "bilinear": ("linear", False, False, 0),
     # Hugging Face's ViT, DeiT and DINOv2 without registers, MAE
     "bicubic": ("cubic", False, False, 0),

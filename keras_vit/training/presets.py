@@ -352,6 +352,7 @@ FINE_TUNING = {
     "bit-hyperrule": FineTuning(
         f"{BIT}, Section 3.3; bit_hyperrule.py of google-research/big_transfer",
         protocol="bit-hyperrule",
+        # `schedules.BiTHyperRule`, which recipes/finetune_cifar.py chooses.
         learning_rate=0.003,
         steps=None,
         warmup_steps=None,

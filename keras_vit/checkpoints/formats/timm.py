@@ -14,8 +14,8 @@ from keras_vit.checkpoints.weight_map import WeightMap
 
 QKV = ("query", "key", "value")
 
-# vision_transformer_hybrid.py. Its `padding_same=False` corresponds to
-# "symmetric" for both paddings.
+# Constants of ResNets. In vision_transformer_hybrid.py, `padding_same=False`
+# corresponds to "symmetric" for both paddings.
 _HYBRID_CONSTANTS = {
     "group_norm_epsilon": 1e-5,
     "std_epsilon": 1e-8,
