@@ -96,7 +96,7 @@ def test_datasets_wait_for_no_clock(tmp_path):
     given = [*batches_of(keras_vit.data.load_dataset(str(tmp_path)))]
     if keras.config.backend() == "tensorflow":
         digits = batches_of(keras_vit.data.load_dataset("digits"))
-        assert not any(hasattr(batches, "options") for batches in digits)
+        assert not any(hasattr(batches, "element_spec") for batches in digits)
         given += [to_tf_dataset(x) for x in digits]
     for batches in given:
         assert batches.options().autotune.enabled is False
