@@ -253,12 +253,12 @@ def open_folder(config, data):
     output = output.expanduser()
     facts = dataclasses.asdict(config) | {"backend": keras.backend.backend()}
     facts = {name: facts[name] for name in facts if name not in _FREE}
-    told = output / "flags.json"
+    settings_path = output / "flags.json"
     if config.overwrite:
         for kind, place in [(k, p) for k in GRID for p in training.PLACES]:
             shutil.rmtree(output / f"{kind}-{place}", ignore_errors=True)
-    elif told.exists():
-        before = json.loads(told.read_text())
+    elif settings_path.exists():
+        before = json.loads(settings_path.read_text())
         other = [name for name in facts if before.get(name) != facts[name]]
         if other:
             raise ValueError(
@@ -269,7 +269,7 @@ def open_folder(config, data):
     else:
         training.check_output(output, overwrite=False)
     output.mkdir(parents=True, exist_ok=True)
-    training.save_json(facts, told)
+    training.save_json(facts, settings_path)
     return output
 
 

@@ -204,7 +204,7 @@ def opened(config):
             raise ValueError(
                 f"{str(path)!r} is of other settings: {name} was "
                 f"{settings.get(name)} and is {value}. Choose another "
-                "--output, or start anew with --overwrite."
+                "--output, or begin again with --overwrite."
             )
     return path.parent, done
 

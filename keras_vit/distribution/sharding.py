@@ -162,5 +162,5 @@ def _from_py_dataset(batches):
 
 
 def _is_tf_dataset(batches):
-    # TensorFlow is not imported where nobody else has imported it.
+    # `isinstance` would import TensorFlow, also under JAX and PyTorch.
     return hasattr(batches, "element_spec")

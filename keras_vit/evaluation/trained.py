@@ -42,7 +42,7 @@ class Trained:
         dataset: String. The dataset of the training, as `load_dataset` takes
             it; None if unknown.
         test_split: String. The `--test-split` of the training, or None.
-        told_by: String. Path of the config.json that these attributes were
+        config_path: String. Path of the config.json that these attributes were
             read from, or None.
         loss: String. Name of the loss of the training; None if unknown.
     """
@@ -55,7 +55,7 @@ class Trained:
     class_names: tuple | None = None
     dataset: str | None = None
     test_split: str | None = None
-    told_by: str | None = None
+    config_path: str | None = None
     loss: str | None = None
 
     def reading(self, data, batch_size, protocol="vit_jax"):
@@ -80,14 +80,14 @@ class Trained:
     def describe(self):
         """Returns a human-readable summary of several lines."""
         name, size = self.model.name, self.image_size
-        source = "flags and defaults (no config.json beside the weights)"
-        if self.told_by:
-            source = f"{self.told_by}, unless flags say otherwise"
+        source = "flags and defaults (no config.json next to the weights)"
+        if self.config_path:
+            source = f"{self.config_path}, unless flags say otherwise"
         return (
             f"model     {name}: {self.model.count_params():,} weights, images "
             f"{size} x {size} x {self.channels}\n"
             f"taken from {source}: image size {size}, mode {self.mode}, "
-            f"protocol {self.protocol or 'not told'}, "
+            f"protocol {self.protocol or 'unspecified'}, "
             f"{len(self.class_names or ())} names of classes"
             + _SIGMOID
             * (self.loss == "sigmoid")
@@ -126,8 +126,10 @@ def load_trained(
     if (path / "model.keras").is_file():
         path = path / "model.keras"
         weights = str(path)
-    told, told_by = _run_facts(path.parent) if path.is_file() else ({}, None)
-    config, data = told.get("config", {}), told.get("data", {})
+    run_facts, config_path = (
+        _run_facts(path.parent) if path.is_file() else ({}, None)
+    )
+    config, data = run_facts.get("config", {}), run_facts.get("data", {})
     image_size = image_size or config.get("image_size")
     facts = {"mode": "tf"}
     # A .keras file may hold any architecture, so that it is checked only
@@ -145,7 +147,7 @@ def load_trained(
         class_names=tuple(data["class_names"]) if data else None,
         dataset=config.get("dataset"),
         test_split=config.get("test_split"),
-        told_by=told_by,
+        config_path=config_path,
         loss=config.get("loss"),
     )
 

@@ -42,9 +42,9 @@ def raise_if_another(path, found, expected):
         differing.append("it was written by another version of this package")
     if differing:
         raise ValueError(
-            f"{str(path)!r} is of another run: {'; '.join(differing)}. Run "
-            "the same command to go on, or start anew in another folder or "
-            "with --overwrite."
+            f"{str(path)!r} is of another run: {'; '.join(differing)}. Repeat "
+            "the command of that run to resume it, or begin a new run in "
+            "another folder or with --overwrite."
         )
 
 
@@ -448,7 +448,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         if self._terminated:
             raise Preempted(
                 f"Saved step {self.done} in {str(self.folder)!r}; the same "
-                "command goes on from there."
+                "command resumes from there."
             )
 
     def _raise_if_diverged(self, logs):
@@ -500,7 +500,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             return "There is no checkpoint yet."
         return (
             f"The last good checkpoint is {self._path(self._saved)}, and the "
-            "same command goes on from there."
+            "same command resumes from there."
         )
 
     @property

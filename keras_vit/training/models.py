@@ -450,16 +450,16 @@ def layout_of(model):
         "vit_jax" or "bit". None if neither layout can represent the weights
         and the options of the model, for example for DeiT.
     """
-    weights, told, _ = describe(model)
+    weights, arguments, _ = describe(model)
     for layout in ("vit_jax", "bit"):
         weight_map = get_weight_map(layout, weights)
         if weight_map.unmapped_paths(weights):
             continue
         try:
-            check_representable(told, layout)
+            check_representable(arguments, layout)
         except ValueError:
             continue
         implied = implied_arguments(layout, weight_map, weights)
-        if all(told.get(name) == value for name, value in implied.items()):
+        if all(arguments.get(k) == value for k, value in implied.items()):
             return layout
     return None

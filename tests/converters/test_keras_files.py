@@ -148,9 +148,9 @@ def test_weights_alone_are_asked_for_their_code(tmp_path):
     with pytest.raises(ValueError, match="does not store activation, norm_ep"):
         _cli.convert(path, tmp_path / "a.npz", to="vit_jax")
     assert_same(load(path, "vit_jax"), model)
-    told = {"activation": "gelu_tanh", "norm_epsilon": 1e-6}
-    told["resampling"] = "bilinear_align_corners"
-    assert_same(load(path, **told), model)
+    constants = {"activation": "gelu_tanh", "norm_epsilon": 1e-6}
+    constants["resampling"] = "bilinear_align_corners"
+    assert_same(load(path, **constants), model)
     block = load(path, "timm").get_layer("block_0")
     assert block.activation == "gelu"
 
@@ -162,10 +162,10 @@ def test_weights_alone_are_asked_for_their_code(tmp_path):
 
     with pytest.raises(ValueError, match="store norm_epsilon, resampling.*lay"):
         build(activation="gelu_tanh", norm_epsilon=None)
-    assert_same(build(**told), model)
+    assert_same(build(**constants), model)
     # A variant has its own defaults, and its sizes are checked.
     with pytest.raises(ValueError, match="does not fit the model"):
-        keras_vit.ViTTi16(weights=path, input_shape=(32, 32, 3), **told)
+        keras_vit.ViTTi16(weights=path, input_shape=(32, 32, 3), **constants)
 
 
 def test_weights_of_resnets_alone_are_asked_for_their_code(tmp_path):

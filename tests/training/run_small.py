@@ -117,9 +117,9 @@ class Tell(keras.callbacks.Callback):
                 time.sleep(0.01)
 
 
-def in_process(folder, *told):
+def in_process(folder, *arguments):
     """Runs in a process of its own, as a recipe does."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     training.run(
-        lambda config: main(folder, [Tell(*told)]), Config, "A run.", []
+        lambda config: main(folder, [Tell(*arguments)]), Config, "A run.", []
     )

@@ -33,11 +33,11 @@ def both(function, images, labels, *numbers):
     return result
 
 
-@pytest.mark.parametrize("drawn", [0.3, 0.7])
-def test_mixup(drawn, batch):
+@pytest.mark.parametrize("sampled", [0.3, 0.7])
+def test_mixup(sampled, batch):
     images, labels = batch
-    mixed_images, mixed_labels = both(mixing.mixup, images, labels, drawn)
-    for i in range(4):  # 0.7 of the image itself, whichever was drawn
+    mixed_images, mixed_labels = both(mixing.mixup, images, labels, sampled)
+    for i in range(4):  # 0.7 of the image itself, whichever was sampled
         before = images[i - 1]
         np.testing.assert_allclose(
             mixed_images[i], 0.7 * images[i] + 0.3 * before, atol=1e-6

@@ -39,8 +39,8 @@ def test_config_json_tells_and_flags_win(tmp_path):
     assert (found.mode, found.protocol) == ("torch", "vit_jax")
     assert (found.image_size, found.channels) == (8, 3)
     assert found.class_names == ("a", "b", "c") and found.dataset == "photos"
-    assert found.told_by.endswith("run/config.json")
-    assert found.told_by in found.describe()
+    assert found.config_path.endswith("run/config.json")
+    assert found.config_path in found.describe()
     found = keras_vit.evaluation.load_trained(run, None, 16, "tf", "simple")
     assert (found.mode, found.protocol) == ("tf", "simple")
     assert found.model.input_shape == (None, 16, 16, 3)
@@ -49,7 +49,7 @@ def test_config_json_tells_and_flags_win(tmp_path):
 def test_another_config_json_tells_nothing(tmp_path):
     run = write(tmp_path / "run", vit(), architectures=["ViTModel"], config=3)
     found = keras_vit.evaluation.load_trained(run)
-    assert found.told_by is None and found.class_names is None
+    assert found.config_path is None and found.class_names is None
     assert (found.mode, found.image_size) == ("tf", 8)
     assert "no config.json" in found.describe()
 
