@@ -110,7 +110,7 @@ def _multi_hot(labels, images, classes):
     return multi_hot
 
 
-def read_real(path):
+def load_real_labels(path):
     """Reads the ReaL labels of ImageNet's validation images.
 
     Args:

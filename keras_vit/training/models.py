@@ -81,7 +81,7 @@ def check_patch_size(image_size, patch_size):
         )
 
 
-def choose_sizes(image_sizes, patch_size, stride):
+def resolve_sizes(image_sizes, patch_size, stride):
     """Returns an image size and a patch size that divides it.
 
     Args:
@@ -137,7 +137,7 @@ COMPACT = {
 MODEL_NAMES = (*COMPACT, *VARIANTS, *BIT_VARIANTS)
 
 
-def model_facts(model, weights, patch_size=None):
+def resolve_model_spec(model, weights, patch_size=None):
     """Returns the sizes and the pixel mode of a model before it is built.
 
     Args:
@@ -149,7 +149,7 @@ def model_facts(model, weights, patch_size=None):
         Dict with the keys
 
         - `patch_size`, `image_size`: integers; None if they are unspecified;
-        - `stride`: integer, as for `choose_sizes`;
+        - `stride`: integer, as for `resolve_sizes`;
         - `mode`: string, that of `preprocess_input`;
         - `hidden_size`, if `weights` is None: integer; None for a ResNet.
 
@@ -167,7 +167,7 @@ def model_facts(model, weights, patch_size=None):
             f"{', '.join(MODEL_NAMES)}."
         )
     if weights is not None:
-        return _checkpoint_facts(model, weights, patch_size)
+        return _checkpoint_spec(model, weights, patch_size)
     sizes, image_size = _sizes(model), 224
     if model is None or model in COMPACT:
         image_size = COMPACT[model or "compact-vit"][2]
@@ -202,7 +202,7 @@ def _stride(model, sizes):
     return stride(sizes["resnet_layers"]) if "hidden_size" in sizes else 0
 
 
-def opened(model, weights):
+def open_weights(model, weights):
     """Opens the checkpoint of weights.
 
     Args:
@@ -214,13 +214,13 @@ def opened(model, weights):
         A `keras_vit.checkpoints.Checkpoint`.
     """
     sizes = _sizes(model) if model else None
-    checkpoint = resolve_weights(place_of(weights), model, sizes)
+    checkpoint = resolve_weights(resolve_weights_path(weights), model, sizes)
     if isinstance(checkpoint, Checkpoint):
         return checkpoint
     return open_checkpoint(checkpoint)
 
 
-def place_of(weights):
+def resolve_weights_path(weights):
     """Returns the path of the weights to fine-tune in a run's folder.
 
     Other arguments are returned unchanged.
@@ -237,17 +237,17 @@ def _mode_of_run(checkpoint):
 
     It is None for checkpoints that were not written by a recipe.
     """
-    facts = pathlib.Path(checkpoint.path).with_name("config.json")
-    if checkpoint.layout != "keras" or not facts.is_file():
+    spec = pathlib.Path(checkpoint.path).with_name("config.json")
+    if checkpoint.layout != "keras" or not spec.is_file():
         return None
-    config = json.loads(facts.read_text()).get("config")
+    config = json.loads(spec.read_text()).get("config")
     return config.get("mode") if isinstance(config, dict) else None
 
 
-def _checkpoint_facts(model, weights, patch_size):
-    checkpoint = opened(model, weights)
-    facts = checkpoint.arguments()
-    rows, columns = facts.get("patch_size", (None, None))
+def _checkpoint_spec(model, weights, patch_size):
+    checkpoint = open_weights(model, weights)
+    spec = checkpoint.arguments()
+    rows, columns = spec.get("patch_size", (None, None))
     if rows != columns or patch_size not in (None, rows):
         raise ValueError(
             f"The patches of {weights!r} are {rows} x {columns} pixels. They "
@@ -255,7 +255,7 @@ def _checkpoint_facts(model, weights, patch_size):
         )
     if model is not None:
         for name, size in _sizes(model).items():
-            found = rows if name == "patch_size" else facts.get(name)
+            found = rows if name == "patch_size" else spec.get(name)
             if found != size and name != "pooling":
                 raise ValueError(
                     f"{weights!r} does not hold a {model}: its {name} is "
@@ -266,7 +266,7 @@ def _checkpoint_facts(model, weights, patch_size):
     by_layout = "torch" if checkpoint.layout in ("dinov2", "mae") else "tf"
     by_layout = _mode_of_run(checkpoint) or by_layout
     mode = {"mode": row.preprocess_mode if row else by_layout}
-    grid = facts.get("grid_size")
+    grid = spec.get("grid_size")
     if checkpoint.family == "bit":
         return {"patch_size": None, "image_size": 224, "stride": 0, **mode}
     return {
@@ -303,7 +303,7 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
         if model in (None, "compact-vit"):
             _spread_positions(built, seed)
         return built
-    checkpoint = opened(model, weights)
+    checkpoint = open_weights(model, weights)
     if checkpoint.family == "bit":
         arguments = _without_remat(arguments)
     else:
@@ -311,7 +311,7 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
         arguments["representation_size"] = None
     built = converters.load(checkpoint, include_top=True, **arguments)
     # `load` keeps the head if the number of classes is that of the checkpoint.
-    zero_head(built)
+    zero_init_head(built)
     return built
 
 
@@ -415,7 +415,7 @@ def set_trainable(model, train, lora_rank=8):
             variable.trainable = "lora" in variable.path
 
 
-def zero_head(model):
+def zero_init_head(model):
     """Sets all weights of the classification head to zero.
 
     These are the initial values of the head in fine-tuning.
@@ -425,7 +425,7 @@ def zero_head(model):
             layer.set_weights([array * 0 for array in layer.get_weights()])
 
 
-def bias_head(model, bias):
+def init_head_bias(model, bias):
     """Sets all biases of the classification head to one value.
 
     With a sigmoid loss and a bias of -10, the initial probability of every
@@ -440,7 +440,7 @@ def bias_head(model, bias):
     head.bias.assign(keras.ops.full(head.bias.shape, bias))
 
 
-def layout_of(model):
+def lossless_layout(model):
     """Returns the Google layout that stores a model without loss.
 
     Args:

@@ -71,8 +71,8 @@ class Preset:
         if config.steps:
             values.pop("epochs", None)
         if "batch_size" in values:  # must be a multiple of --accumulate
-            parts = max(1, values["batch_size"] // config.accumulate)
-            values["batch_size"] = parts * config.accumulate
+            micro_batches = max(1, values["batch_size"] // config.accumulate)
+            values["batch_size"] = micro_batches * config.accumulate
         levels, model = values.get("augment"), config.model or self.model
         if isinstance(levels, dict):
             if model not in levels:
@@ -116,7 +116,7 @@ _BIT = {
     "optimizer": "sgd",
 }
 
-PRESETS = {
+PRE_TRAINING = {
     "paper-imagenet21k": Preset(
         f"{PAPER}, Table 3, and its authors on the loss",
         learning_rate=1e-3,
@@ -219,7 +219,7 @@ PRESETS = {
 }
 # Without --preset, these settings of this package are used. They are for
 # datasets of any size.
-PRESETS[None] = Preset(
+PRE_TRAINING[None] = Preset(
     "chosen here",
     learning_rate=3e-3,
     weight_decay=0.05,
@@ -243,7 +243,7 @@ class FineTuning:
     # None for the values that BiT-HyperRule derives from the number of images.
     steps: dict | int | None
     warmup_steps: dict | int | None
-    # None for the value that BiT-HyperRule derives from the image size.
+    # None for the value that BiT-HyperRule derives from the images.
     image_size: int | None = 384
     batch_size: int = 512
     momentum_dtype: str = "bfloat16"
@@ -253,11 +253,12 @@ class FineTuning:
     dropout: dict | None = None  # by model; 0 for others
     holdout: dict = dataclasses.field(default_factory=dict)
 
-    def fill(self, config):
+    def fill(self, config, data):
         """Replaces fields of a config that are None by the preset's values.
 
         Args:
             config: `Config` of recipes/finetune_cifar.py.
+            data: `keras_vit.data.ImageDataset`.
 
         Returns:
             A new config.
@@ -284,6 +285,10 @@ class FineTuning:
             values["steps"] = self.steps
         if config.warmup is None:
             values["warmup_steps"] = self.warmup_steps
+        if self.image_size is None:  # BiT-HyperRule
+            small = data.image_size is not None and data.image_size < 96
+            values["image_size"] = 128 if small else 480
+            values["mixup"] = 0.1 if data.num_train >= 20_000 else 0.0
         values = {
             name: value
             for name, value in values.items()
