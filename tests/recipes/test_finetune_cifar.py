@@ -365,7 +365,7 @@ def test_bits_rule_chooses(monkeypatch):
         assert type(optimizer) is keras_vit.optimizers.SGD
         assert type(rate) is keras_vit.schedules.BiTHyperRule
         assert optimizer.global_clipnorm is None
-        assert optimizer.momentum_dtype is None
+        assert optimizer.momentum_dtype == "float32"
         return (
             *(config.image_size, config.batch_size, config.protocol),
             *(config.mixup, config.learning_rate, job.steps),
