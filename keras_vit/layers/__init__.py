@@ -17,5 +17,6 @@ from keras_vit.layers.resnet import MaxPool2D as MaxPool2D
 from keras_vit.layers.resnet import ResidualUnit as ResidualUnit
 from keras_vit.layers.resnet import StdConv2D as StdConv2D
 from keras_vit.layers.tokens import ClassToken as ClassToken
+from keras_vit.layers.tokens import FeatureMap as FeatureMap
 from keras_vit.layers.tokens import MaskToken as MaskToken
 from keras_vit.layers.tokens import Pooling as Pooling

@@ -126,6 +126,7 @@ CASES = {
         ),
         TOKENS,
     ),
+    "FeatureMap": (lambda: layers.FeatureMap(1), TOKENS, GRID),
     "MaskToken": (layers.MaskToken, TOKENS, MASKED),
     "Pooling both": (
         lambda: layers.Pooling("token_gap", num_prefix_tokens=1),
@@ -208,6 +209,14 @@ def test_every_layer_has_a_case():
 
 
 ERRORS = {
+    "FeatureMap of another grid": (
+        lambda: layers.FeatureMap()(TOKENS, GRID),
+        r"6 tokens: 0 prefix tokens.*3 x 2.*shape \(2, 7, 12\)",
+    ),
+    "MultiHeadAttention of a mask of tokens": (
+        lambda: layers.MultiHeadAttention(3)(TOKENS, mask=MASKED),
+        r"padding\[:, None, :\].*Received: a mask of shape \(2, 7\)",
+    ),
     "Patches(0)": (lambda: layers.Patches(0), "patch_size=0"),
     "Patches(1.5)": (lambda: layers.Patches(1.5), "patch_size=1.5"),
     "Patches of rank 3": (
