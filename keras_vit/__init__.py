@@ -12,6 +12,7 @@ from keras_vit import losses as losses
 from keras_vit import optimizers as optimizers
 from keras_vit import pretraining as pretraining
 from keras_vit import schedules as schedules
+from keras_vit import segmentation as segmentation
 from keras_vit import training as training
 from keras_vit._version import __version__ as __version__
 from keras_vit.checkpoints import list_weights as list_weights

@@ -32,7 +32,7 @@ ORDER = (
     {"layers"},
     {"models"},
     {"converters", "preprocessing"},
-    {"pretraining", "inspection"},
+    {"pretraining", "inspection", "segmentation"},
     {"exporting", "distribution"},
     {"optimizers", "schedules", "losses", "data"},
     {"training"},

@@ -10,6 +10,7 @@ from keras_vit.evaluation.metrics import accuracy as accuracy
 from keras_vit.evaluation.metrics import calibration_error as calibration_error
 from keras_vit.evaluation.metrics import confusion_matrix as confusion_matrix
 from keras_vit.evaluation.metrics import load_real_labels as load_real_labels
+from keras_vit.evaluation.metrics import mean_iou as mean_iou
 from keras_vit.evaluation.metrics import per_class as per_class
 from keras_vit.evaluation.metrics import real_accuracy as real_accuracy
 from keras_vit.evaluation.metrics import reliability as reliability

@@ -182,7 +182,7 @@ class MultiHeadAttention(CompositeLayer):
             bias = relative_logits(query, relative)  # (B, H, T, T)
         if mask is None:
             return bias
-        mask = _additive(mask, query)  # (B, 1 or H, 1 or T, 1 or S)
+        mask = additive_mask(mask, query)  # (B, 1 or H, 1 or T, 1 or S)
         return mask if bias is None else bias + mask
 
     def probabilities(self, inputs, context=None, relative=None, mask=None):
@@ -373,9 +373,9 @@ def check_mask(layer, mask):
         )
 
 
-def _additive(mask, query):
-    """Returns a mask to add to scores `(B, H, T, S)`, with the query's batch
-    size and precision."""
+def additive_mask(mask, query):
+    """Returns a mask of 4 axes to add to scores `(B, H, T, S)`, with the
+    query's batch size and precision."""
     if len(mask.shape) == 3:
         mask = mask[:, None]
     if keras.backend.standardize_dtype(mask.dtype) == "bool":

@@ -6,6 +6,7 @@ from keras_vit import _checks
 from keras_vit.layers import _kernels
 from keras_vit.layers._utils import CompositeLayer
 from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.attention import additive_mask
 from keras_vit.layers.attention import check_mask
 from keras_vit.layers.mlp import MlpBlock
 
@@ -269,6 +270,9 @@ class TransformerBlock(CompositeLayer):
     ):
         check_mask(self, mask)
         _check_num_queries(num_queries, inputs.shape[1])
+        if mask is not None and self.remat:
+            # TensorFlow has no gradient of a function of booleans.
+            mask = additive_mask(mask, inputs)
         tensors = {"inputs": inputs, "relative": relative, "mask": mask}
         tensors = {k: x for k, x in tensors.items() if x is not None}
         if self.remat and training:

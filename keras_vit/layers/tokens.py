@@ -1,10 +1,9 @@
-"""Layers that add, replace, pool and arrange tokens."""
+"""Layers that add, replace and pool tokens."""
 
 import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.layers._utils import axis_sizes
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -180,72 +179,5 @@ class Pooling(keras.Layer):
             **super().get_config(),
             "mode": self.mode,
             "index": self.index,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class FeatureMap(keras.Layer):
-    """Arranges the tokens of patches as the map of rows and columns that they
-    come from.
-
-    Args:
-        num_prefix_tokens: Integer. Number of tokens before the patches, which
-            are left out.
-
-    Call arguments:
-        inputs: Tokens of shape `(batch, num_prefix_tokens + rows * columns,
-            hidden_size)`.
-        grid: Tensor of shape `(batch, rows, columns, ...)` that the patches
-            come from, such as the output of `PatchEmbedding`. Only its shape
-            is used.
-
-    Output shape:
-        `(batch, rows, columns, hidden_size)`
-
-    Raises:
-        ValueError: if the number of tokens is not that of the grid.
-
-    Example:
-
-    >>> grid = keras_vit.layers.PatchEmbedding(768, 16)(images)
-    >>> tokens = keras.ops.reshape(grid, (batch, -1, 768))
-    >>> keras_vit.layers.FeatureMap()(tokens, grid).shape
-    (1, 14, 14, 768)
-    """
-
-    def __init__(self, num_prefix_tokens=0, **kwargs):
-        super().__init__(**kwargs)
-        self.num_prefix_tokens = _checks.non_negative_int(
-            "num_prefix_tokens", num_prefix_tokens
-        )
-
-    def build(self, inputs_shape, grid_shape):
-        self.compute_output_shape(inputs_shape, grid_shape)
-
-    def call(self, inputs, grid):
-        self.compute_output_shape(inputs.shape, grid.shape)
-        patches = inputs[:, self.num_prefix_tokens :]
-        shape = (ops.shape(inputs)[0], *axis_sizes(grid, 1, 2))
-        return ops.reshape(patches, (*shape, inputs.shape[-1]))
-
-    def compute_output_shape(self, inputs_shape, grid_shape):
-        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
-        batch, length, hidden_size = inputs_shape
-        rows, columns = grid_shape[1:3]
-        if None not in (rows, columns, length):
-            expected = self.num_prefix_tokens + rows * columns
-            if length != expected:
-                raise ValueError(
-                    f"FeatureMap expected {expected} tokens: "
-                    f"{self.num_prefix_tokens} prefix tokens and a grid of "
-                    f"{rows} x {columns} patches. Received: shape "
-                    f"{tuple(inputs_shape)}"
-                )
-        return (batch, rows, columns, hidden_size)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
             "num_prefix_tokens": self.num_prefix_tokens,
         }

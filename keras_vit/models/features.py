@@ -5,6 +5,7 @@ import re
 import keras
 import numpy as np
 
+from keras_vit.checkpoints.infer import stride
 from keras_vit.layers import ClassToken
 from keras_vit.layers import FeatureMap
 from keras_vit.layers import PatchEmbedding
@@ -215,6 +216,21 @@ def _with_any_size(model):
     return keras.models.clone_model(
         model, input_tensors=structure, clone_function=reuse
     )
+
+
+def patch_pixels(model):
+    """Returns `(rows, columns)` in pixels from one patch to the next.
+
+    Args:
+        model: A functional model with a layer `PatchEmbedding`. In a hybrid,
+            the stride of its ResNet counts.
+    """
+    embedding = next(x for x in model.layers if isinstance(x, PatchEmbedding))
+    rows, columns = embedding.patch_size
+    names = [layer.name for layer in model.layers]
+    stages = [name for name in names if _STAGE.fullmatch(name)]
+    pixels = stride(stages) if "root_conv" in names else 1
+    return rows * pixels, columns * pixels
 
 
 def all_tokens(block):
