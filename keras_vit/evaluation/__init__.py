@@ -17,6 +17,7 @@ from keras_vit.evaluation.metrics import reliability as reliability
 from keras_vit.evaluation.metrics import softmax as softmax
 from keras_vit.evaluation.plots import plot_confusion as plot_confusion
 from keras_vit.evaluation.plots import plot_reliability as plot_reliability
+from keras_vit.evaluation.plots import plot_segmentation as plot_segmentation
 from keras_vit.evaluation.plots import (
     plot_top_predictions as plot_top_predictions,
 )

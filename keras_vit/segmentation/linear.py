@@ -19,13 +19,13 @@ def LinearSegmenter(
 ):
     """Builds a model that classifies each pixel by a linear head.
 
-    The maps of one or several blocks of a Vision Transformer, normalised and
-    concatenated, pass through batch norm, dropout and a 1 x 1 convolution. The
-    logits of patches are resampled bilinearly to the pixels. With a frozen
-    encoder, this measures how much of a segmentation its features contain; it
-    is the linear evaluation of "DINOv2: Learning Robust Visual Features without
-    Supervision", Section 7.4 (https://arxiv.org/abs/2304.07193), whose head has
-    no dropout.
+    The maps of one or several blocks of a Vision Transformer, normalised by
+    its `encoder_norm` (if it has one) and concatenated, pass through batch
+    norm, dropout and a 1 x 1 convolution. The logits of patches are resampled
+    bilinearly to the pixels. With a frozen encoder, this measures how much of a
+    segmentation its features contain; it is the linear evaluation of "DINOv2:
+    Learning Robust Visual Features without Supervision", Section 7.4
+    (https://arxiv.org/abs/2304.07193), whose head has no dropout.
 
     The model shares its weights with `encoder`. Set `encoder.trainable = False`
     before `compile` to train the head alone. Images may have any size that is a
@@ -58,7 +58,11 @@ def LinearSegmenter(
     classes = _checks.positive_int("classes", classes)
     dropout = _checks.rate("dropout", dropout)
     is_one = not isinstance(blocks, (tuple, list))
-    maps = dense_features(encoder, (blocks,) if is_one else blocks)
+    maps = dense_features(
+        encoder,
+        (blocks,) if is_one else blocks,
+        norm=any(layer.name == "encoder_norm" for layer in encoder.layers),
+    )
     (images,) = maps.inputs
     outputs = list(maps.output.values())
     x = outputs[0]

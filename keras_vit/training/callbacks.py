@@ -22,10 +22,10 @@ def selection_score(row):
         row: Dict. A row of `metrics.csv`.
 
     Returns:
-        Float. The accuracy on the evaluation split, or the negative loss if
-        there is no accuracy. 0 if there is neither.
+        Float. The accuracy or the mean IoU on the evaluation split, or the
+        negative loss if there is neither. 0 if there is none of them.
     """
-    for name, sign in (("accuracy", 1), ("loss", -1)):
+    for name, sign in (("accuracy", 1), ("mean_iou", 1), ("loss", -1)):
         for split in ("test", "validation"):
             if f"{split}_{name}" in row:
                 return sign * row[f"{split}_{name}"]

@@ -47,7 +47,7 @@ def unit_range(images, mode):
 
 
 def plot_learning_curves(rows, path, title=""):
-    """Plots learning curves: loss and, if there is one, accuracy by step.
+    """Plots learning curves by step: the loss, and accuracy or mean IoU.
 
     Args:
         rows: List of dicts. The `rows` of a `CSVMetrics`.
@@ -60,7 +60,7 @@ def plot_learning_curves(rows, path, title=""):
     figure.suptitle(plot_label(title), fontsize=11)
     steps = [row["step"] for row in rows]
     found = {name.partition("_")[2] for name in rows[-1]}
-    names = [name for name in ("loss", "accuracy") if name in found]
+    names = [name for name in ("loss", "accuracy", "mean_iou") if name in found]
     for axes, name in zip(
         figure.subplots(1, len(names), squeeze=False)[0], names, strict=True
     ):
@@ -69,7 +69,7 @@ def plot_learning_curves(rows, path, title=""):
                 continue
             values = [row[f"{split}_{name}"] for row in rows]
             axes.plot(steps, values, "o-", ms=3, color=colour, label=split)
-        axes.set(xlabel="step", ylabel=name)
+        axes.set(xlabel="step", ylabel=name.replace("_", " "))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
         axes.legend(frameon=False)

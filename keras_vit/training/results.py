@@ -31,7 +31,13 @@ FILES = (
     "config.json",
 )
 # Some runs write these instead of others of `FILES`.
-MORE_FILES = ("encoder.keras", "model.weights.h5")
+MORE_FILES = (
+    "encoder.keras",
+    "model.weights.h5",
+    "segmentation.png",
+    "iou.csv",
+    "comparison.png",
+)
 
 
 def save_model(model, output):
@@ -44,11 +50,7 @@ def save_model(model, output):
         model: Trained Keras model.
         output: Path of the output folder.
     """
-    with atomic_write(output / "model.keras") as temporary:
-        # A file without optimizer can be loaded after `import keras_vit`
-        # alone.
-        alone = Model(model.input, model.output, name=model.name)
-        write_keras(alone, temporary)
+    write_model(model, output / "model.keras")
     if any("lora" in variable.path for variable in model.variables):
         # Keras merges the low-rank updates into the kernels when it saves.
         model = keras.saving.load_model(output / "model.keras")
@@ -56,6 +58,20 @@ def save_model(model, output):
     layout = lossless_layout(model)
     weights = output / ("model.npz" if layout else "model.weights.h5")
     converters.save(model, weights, layout, overwrite=True)
+
+
+def write_model(model, path):
+    """Writes a model to a `.keras` file, without its optimizer.
+
+    Such a file can be loaded after `import keras_vit` alone.
+
+    Args:
+        model: Functional Keras model.
+        path: Path of the file.
+    """
+    with atomic_write(path) as temporary:
+        alone = Model(model.input, model.output, name=model.name)
+        write_keras(alone, temporary)
 
 
 def run_summary(run, model, row):
@@ -102,6 +118,7 @@ def describe_run(run, model, done):
     if not run.strategy.is_main:
         return f"strategy  {run.strategy.describe()}"
     rows, columns, channels = getattr(model, "encoder", model).input_shape[1:]
+    rows, columns = rows or config.image_size, columns or config.image_size
     patch = config.patch_size
     patches = f", patches {patch} x {patch}" if patch else ""
     step = done // config.accumulate
@@ -140,7 +157,8 @@ def plot_title(run, summary):
     name, split = summary["model"]["name"], run.data.evaluation_split
     value = summary[f"{split}_{run.metric}"]
     text = f"{value:.2%}" if run.metric == "accuracy" else f"{value:.4f}"
-    return f"{name} on {run.data.name}: {split} {run.metric} {text}"
+    metric = run.metric.replace("_", " ")
+    return f"{name} on {run.data.name}: {split} {metric} {text}"
 
 
 def write_predictions(run, model, summary):
@@ -192,7 +210,7 @@ def print_results(summary, output):
     """
     score = next(
         f"{split}_{measure}"
-        for measure in ("accuracy", "loss")
+        for measure in ("accuracy", "mean_iou", "loss")
         for split in ("validation", "test")
         if f"{split}_{measure}" in summary
     )
@@ -229,5 +247,5 @@ def print_results(summary, output):
         "  import keras, keras_vit\n"
         f"  model = keras.models.load_model({str(output / 'model.keras')!r})\n"
         f"  images = {scale}"
-        + ("\n  logits = model.predict(images)" * score.endswith("accuracy"))
+        + ("\n  logits = model.predict(images)" * (not score.endswith("loss")))
     )
