@@ -427,7 +427,8 @@ def resolve_config(config, data):
     if not spec["stride"]:
         raise ValueError(
             "Segmenters read the maps of Transformer blocks: give a Vision "
-            f"Transformer or a hybrid. Received: {config.model or config.weights}"
+            "Transformer or a hybrid. Received: "
+            f"{config.model or config.weights}"
         )
     image_size, patch_size = training.resolve_sizes(
         (config.image_size, data.image_size, spec["image_size"], 224),

@@ -132,9 +132,7 @@ def dense_features(model, blocks=None, norm=True, stages=None):
     ):
         (outputs,) = outputs.values()
     maps = Model(model.inputs[0], outputs, name=f"{model.name}_maps")
-    if None in model.inputs[0].shape[1:3]:
-        return maps
-    return _with_any_size(maps)
+    return with_any_size(maps)
 
 
 def _indices(name, requested, layers, first, model):
@@ -199,8 +197,18 @@ def _stage_map(model, stages, index, norm):
     return stages[index].output
 
 
-def _with_any_size(model):
-    """Returns the same graph of the same layers for images of any size."""
+def with_any_size(model):
+    """Returns a model of the same layers and graph for images of any size.
+
+    Args:
+        model: A functional model of images, of layers that take any size.
+
+    Returns:
+        A model of the same class, which shares its weights; `model` itself if
+        it takes images of any size.
+    """
+    if None in model.inputs[0].shape[1:3]:
+        return model
     (images,) = model.inputs
 
     def reuse(layer):
