@@ -289,7 +289,7 @@ def _config(model, no_object_weight):
 
 
 def _gated_ratio(mlp_dim, width):
-    """Returns the ratio of which transformers makes the width of a gated MLP."""
+    """Returns the ratio that gives a gated MLP its width in transformers."""
     for ratio in range(1, 17):
         if (int(width * ratio * 2 / 3) + 7) // 8 * 8 == mlp_dim:
             return ratio
