@@ -438,7 +438,7 @@ def resolve_config(config, data):
     batch_size = config.whole_batch(
         config.batch_size or max(32, config.accumulate), data.num_train
     )
-    digits = data.name == "digits"
+    digits = config.dataset == "digits"
     steps = config.steps or (300 if digits else 2000)
     if config.epochs:
         steps = config.epochs * -(-data.num_train // batch_size)
