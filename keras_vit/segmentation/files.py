@@ -25,6 +25,7 @@ from keras_vit.segmentation.eomt import EoMT
 from keras_vit.segmentation.eomt import QueryMask
 
 _FILES = ("model.safetensors", "config.json")
+_REGISTERS = "embeddings.register_tokens"
 
 
 def load(path, masked=None):
@@ -51,7 +52,9 @@ def load(path, masked=None):
     ...     "ade20k_semantic_eomt_large_512")
     """
     path = downloads.fetch_if_remote(path)
-    arrays, config = read(path), read_config(path)
+    # transformers stores an array of no register tokens.
+    arrays = read(path, empty=(_REGISTERS,))
+    config = read_config(path)
     if config.get("model_type") != "eomt":
         raise ValueError(
             f"{str(path)!r} must be a folder of transformers whose config.json "
@@ -61,9 +64,8 @@ def load(path, masked=None):
     num_blocks = config.get("num_blocks", 4)
     probabilities = arrays.pop(PROBABILITIES, np.ones(num_blocks, "float32"))
     class_weights = arrays.pop(CLASS_WEIGHTS, None)
-    registers = arrays.get("embeddings.register_tokens")
-    if registers is not None and not registers.size:
-        del arrays["embeddings.register_tokens"]
+    if _REGISTERS in arrays and not arrays[_REGISTERS].size:
+        del arrays[_REGISTERS]
     gated = config.get("use_swiglu_ffn", False)
     weights = from_checkpoint(
         arrays,
@@ -114,9 +116,7 @@ def save(model, folder, overwrite=False, no_object_weight=0.1):
     weight_map = EOMT_GATED if config["use_swiglu_ffn"] else EOMT
     arrays = to_checkpoint(weights, weight_map, config["num_attention_heads"])
     width = config["hidden_size"]
-    arrays.setdefault(
-        "embeddings.register_tokens", np.zeros((1, 0, width), "float32")
-    )
+    arrays.setdefault(_REGISTERS, np.zeros((1, 0, width), "float32"))
     layers = _query_masks(model)
     arrays[PROBABILITIES] = np.array(
         [float(layer.probability) for layer in layers]

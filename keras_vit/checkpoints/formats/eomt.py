@@ -10,7 +10,7 @@ from keras_vit.checkpoints.weight_map import WeightMap
 
 _TYPES = {
     **TORCH,
-    "embedding": {"": ("", "n d -> 1 n d")},
+    "embedding": {"": ("", "t d -> 1 t d")},
     # A gate and a projection, which are one layer of keras_vit.
     "gated": {
         "kernel": ("weight", "n o i -> i (n o)"),
