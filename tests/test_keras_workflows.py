@@ -16,7 +16,7 @@ def vit(**arguments):
             "input_shape": (16, 16, 3),
             "patch_size": 8,
             "hidden_size": 16,
-            "num_layers": 2,
+            "num_layers": 1,
             "num_heads": 2,
             "classes": 3,
             **arguments,
@@ -57,6 +57,7 @@ def assert_equal(model, other):
     )
 
 
+@pytest.mark.usefixtures("eager")
 def test_callbacks(tmp_path):
     callbacks = keras.callbacks
     model = compiled(vit())
@@ -79,6 +80,7 @@ def test_callbacks(tmp_path):
     assert_equal(model, keras.models.load_model(path))
 
 
+@pytest.mark.usefixtures("eager")
 def test_backup_and_restore(tmp_path):
     backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
 
@@ -94,6 +96,7 @@ def test_backup_and_restore(tmp_path):
     assert int(model.optimizer.iterations) == 4
 
 
+@pytest.mark.usefixtures("eager")
 def test_averaged_weights():
     optimizer = keras.optimizers.SGD(0.1, use_ema=True)
     model = compiled(vit(), optimizer=optimizer)
@@ -101,6 +104,7 @@ def test_averaged_weights():
     fit(model, *data(), validation_data=data(), callbacks=[swap])
 
 
+@pytest.mark.usefixtures("eager")
 def test_tensorboard(tmp_path):
     board = keras.callbacks.TensorBoard(tmp_path, histogram_freq=1)
     fit(compiled(vit()), *data(), callbacks=[board])
@@ -236,6 +240,7 @@ def test_tf_data():
     fit(compiled(vit()), dataset, batch_size=None)
 
 
+@pytest.mark.usefixtures("eager")
 def test_torch_data_loader():
     torch = pytest.importorskip("torch")
     images, labels = map(torch.as_tensor, data())
@@ -244,6 +249,7 @@ def test_torch_data_loader():
     fit(compiled(vit()), loader, batch_size=None)
 
 
+@pytest.mark.usefixtures("eager")
 def test_weights_of_samples_and_classes():
     model = compiled(vit())
     fit(model, *data(), sample_weight=np.linspace(0, 1, 8))
@@ -273,6 +279,7 @@ def test_dtype_policies(policy, tmp_path):
 # JAX_DEFAULT_MATMUL_PRECISION is.
 @pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("policy", ["mixed_float16", "float16"])
+@pytest.mark.usefixtures("eager")
 def test_float16_policies(policy, tmp_path):
     check_policy(policy, tmp_path)
 
@@ -327,13 +334,15 @@ def test_frames_of_a_video():
 
 
 @pytest.mark.parametrize("channels", [1, 5])
+@pytest.mark.usefixtures("eager")
 def test_other_channels(channels):
     model = compiled(vit(input_shape=(16, 16, channels)))
     fit(model, *data(channels=channels))
 
 
+@pytest.mark.usefixtures("eager")
 def test_lora(tmp_path):
-    model = vit()
+    model = vit(num_layers=2)
     for block in ("block_0", "block_1"):
         model.get_layer(block).attention.query.enable_lora(2)
     fit(compiled(model), *data())

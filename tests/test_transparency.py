@@ -412,7 +412,8 @@ def test_a_batch_that_devices_share_is_not_gathered():
         [sys.executable, "-c", SHARDED],
         env={
             **os.environ,
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} "
+            "--xla_force_host_platform_device_count=4",
             "JAX_PLATFORMS": "cpu",
         },
         capture_output=True,

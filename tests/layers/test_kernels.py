@@ -386,7 +386,8 @@ assert attention(query).sharding.spec[0] == "batch"
 @pytest.mark.slow
 @JAX
 def test_a_batch_that_devices_share_is_not_gathered():
-    flags = "--xla_force_host_platform_device_count=4"
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags += " --xla_force_host_platform_device_count=4"
     found = subprocess.run(
         [sys.executable, "-c", _SHARDED],
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},

@@ -18,6 +18,8 @@ from tests.models.test_vit import images
 from tests.models.test_vit import randomise
 from tests.models.test_vit import tiny
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 @keras.saving.register_keras_serializable("test_block")
 class RMSNormBlock(keras_vit.layers.TransformerBlock):

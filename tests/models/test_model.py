@@ -8,7 +8,8 @@ import keras_vit
 from keras_vit.layers import TransformerBlock
 from keras_vit.models import Model
 
-BACKEND = keras.config.backend()
+pytestmark = pytest.mark.usefixtures("eager")
+
 SIZES = {
     "patch_size": 4,
     "hidden_size": 16,

@@ -12,6 +12,7 @@ from tests.models.test_vit import tiny
 backend = keras.config.backend()
 
 
+@pytest.mark.usefixtures("eager")
 def test_lora(tmp_path):
     model = tiny()
     randomise(model)
@@ -79,6 +80,7 @@ QUANTIZATIONS = {
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
+@pytest.mark.usefixtures("eager")
 def test_a_quantized_model_is_the_same_after_saving(name, tmp_path):
     pooling = "map"  # which has an attention and an MLP besides the block's
     model = tiny(hidden_size=48, num_layers=1, pooling=pooling)

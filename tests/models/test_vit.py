@@ -80,6 +80,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("case", OPTIONS)
+@pytest.mark.usefixtures("eager")
 def test_logits_are_the_oracles(case):
     options = OPTIONS[case]
     model = tiny(**options)
@@ -125,6 +126,7 @@ def test_saved_files_hold_everything(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["token", "2-D shared", "relative shared"])
+@pytest.mark.usefixtures("eager")
 def test_weights_load_into_a_model_of_another_size(case, tmp_path):
     options = OPTIONS[case]
     model = tiny(**options)
@@ -219,6 +221,7 @@ def test_pad_to_patch_takes_any_image():
     assert tiny(input_shape=(7, 10, 3), pad_to_patch=True).count_params()
 
 
+@pytest.mark.usefixtures("eager")
 def test_new_head_is_zero_and_class_token_too():
     model = tiny()
     assert not model.predict(images(), verbose=0).any()
@@ -236,6 +239,7 @@ def test_without_top():
     assert model.output_shape == (None, 24)
 
 
+@pytest.mark.usefixtures("eager")
 def test_classifier_activation():
     model = tiny(classifier_activation="softmax")
     randomise(model)
@@ -264,6 +268,7 @@ def test_distilled_logits_are_exact_under_half_precision():
     assert tiny(distillation=True).output.dtype == "float32"
 
 
+@pytest.mark.usefixtures("eager")
 def test_input_tensor_and_nesting():
     inner = tiny()
     randomise(inner)
@@ -280,6 +285,7 @@ def test_input_tensor_and_nesting():
         tiny(input_tensor=images(), input_shape=None)
 
 
+@pytest.mark.usefixtures("eager")
 def test_features():
     model = tiny(representation_size=10)
     extract = keras_vit.feature_extractor(
@@ -323,6 +329,7 @@ def test_mixed_precision_trains(policy):
     assert np.isfinite(history["loss"]).all()
 
 
+@pytest.mark.usefixtures("eager")
 def test_every_weight_learns():
     model = tiny(
         representation_size=10,

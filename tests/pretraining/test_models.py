@@ -56,6 +56,7 @@ def test_trains_on_images_alone_and_is_saved(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mim", "mae", "mpp"])
+@pytest.mark.usefixtures("eager")
 def test_other_inputs_give_the_same_loss(kind):
     """A tf.data of images, and of images with labels and weights."""
     tf = pytest.importorskip("tensorflow")
@@ -80,6 +81,7 @@ def test_other_inputs_give_the_same_loss(kind):
 
 
 @pytest.mark.parametrize("kind", ["mim", "mae", "mpp"])
+@pytest.mark.usefixtures("eager")
 def test_regularization_losses_are_part_of_the_loss(kind):
     """Those of weights and of activities, in the encoder and outside it."""
     images = small.images(4)
@@ -123,6 +125,7 @@ def test_regularization_losses_are_part_of_the_loss(kind):
 @pytest.mark.parametrize(
     "option", ["dropout", pytest.param("drop_path", marks=ON_TORCH)]
 )
+@pytest.mark.usefixtures("eager")
 def test_dropout_and_stochastic_depth_act_in_training_alone(kind, option):
     """The step does not change the weights, so that only they change."""
     model = small.MODELS[kind](small.encoder(**{option: 0.5}))
@@ -168,6 +171,7 @@ def test_compile_refuses_what_would_be_ignored(arguments):
     model.compile("sgd", jit_compile=False)
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_compiled_model_is_read_with_its_optimizer(tmp_path):
     model = small.MODELS["mim"](small.encoder())
     model.compile(keras.optimizers.Adam(3e-3))
@@ -316,6 +320,7 @@ def test_overrides_keep_the_other_arguments_of_a_file(
 @pytest.mark.parametrize(
     "policy", ["float32", pytest.param("mixed_bfloat16", marks=ON_TORCH)]
 )
+@pytest.mark.usefixtures("eager")
 def test_fit_reports_the_mean_loss_of_the_parts_of_a_batch(kind, policy):
     """The learning rate is 0, so that every step has the same weights."""
     keras.config.set_dtype_policy(policy)

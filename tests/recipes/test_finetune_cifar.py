@@ -147,6 +147,7 @@ def test_an_average_of_too_few_steps_is_warned_of(tmp_path):
         warn_of_average(recipe.complete(config, data))
 
 
+@pytest.mark.usefixtures("eager")
 def test_fine_tunes_at_twice_the_size(digits, tmp_path):
     output = tmp_path / "digits-16"
     run(
@@ -292,6 +293,7 @@ class Crash(keras.callbacks.Callback):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("eager")
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     """Also in parts of a batch, and with averaged weights."""
     settings = {

@@ -173,6 +173,7 @@ def assert_same_weights(path, other):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("eager")
 def test_the_program_resumes(tmp_path, monkeypatch):
     text = PROGRAM.replace("64, 60, 20", "16, 6, 2")
     assert text != PROGRAM

@@ -7,6 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import training
 from keras_vit.training import results
+from tests import harness
 from tests.recipes import programs
 from tests.recipes.programs import facts_of
 from tests.recipes.programs import rows_of
@@ -239,12 +240,13 @@ SMALL = {"steps": 6, "batch_size": 64, "learning_rate": 0.01}
 def pretrained(small_model, tmp_path_factory):
     """The paper's ImageNet-21k settings, on digits."""
     output = tmp_path_factory.mktemp("runs") / "digits"
-    run(
-        preset="paper-imagenet21k",
-        model="compact-vit",
-        output=str(output),
-        **SMALL,
-    )
+    with harness.eager():
+        run(
+            preset="paper-imagenet21k",
+            model="compact-vit",
+            output=str(output),
+            **SMALL,
+        )
     return output
 
 

@@ -91,8 +91,17 @@ def test_micro_batches_of_digits_are_the_batch(options, start):
 
 
 @pytest.mark.backends("tensorflow")
-@pytest.mark.parametrize("options", MIXING)
-@pytest.mark.parametrize("shard", [(0, 1), (1, 2)])
+@pytest.mark.parametrize(
+    "options, shard",
+    [
+        *((options, (0, 1)) for options in MIXING),
+        (MIXING[-1], (1, 2)),
+        *(
+            pytest.param(options, (1, 2), marks=pytest.mark.nightly)
+            for options in MIXING[:-1]
+        ),
+    ],
+)
 def test_micro_batches_of_files_are_the_batch(options, shard, tmp_path):
     for i in range(12):
         part = "train" if i < 10 else "test"

@@ -159,6 +159,7 @@ def test_hosts_share_the_batches_of_one(data):
     np.testing.assert_array_equal(expected[0], np.stack(seen))
 
 
+@pytest.mark.usefixtures("eager")
 def test_trains_and_evaluates(data):
     model = keras_vit.VisionTransformer(
         input_shape=(8, 8, 3),
@@ -583,6 +584,7 @@ def test_mixing_of_multi_label(kind, images):
             assert kept == pytest.approx(fraction, abs=0.02)
 
 
+@pytest.mark.usefixtures("eager")
 def test_multi_label_trains(multi):
     model = keras_vit.VisionTransformer(
         input_shape=(8, 8, 3),
