@@ -8,13 +8,16 @@ from keras import ops
 
 
 @contextlib.contextmanager
-def eager():
+def eager(enabled=True):
     """Under TensorFlow, functions are run operation by operation within it.
 
     Tracing the graph of a small model takes ten times as long as a step. This
     is for tests that take few steps and whose subject is not the graph.
+
+    Args:
+        enabled: Boolean. Whether to change anything.
     """
-    if keras.config.backend() != "tensorflow":
+    if keras.config.backend() != "tensorflow" or not enabled:
         yield
         return
     import tensorflow as tf

@@ -448,7 +448,9 @@ def test_tf_function(make, jit_compile):
 
 
 @on_tensorflow  # Keras always compiles under JAX
-@pytest.mark.parametrize("make", [vit, hybrid])
+@pytest.mark.parametrize(
+    "make", [vit, pytest.param(hybrid, marks=pytest.mark.nightly)]
+)
 def test_fit_and_predict_of_a_compiled_model(make):
     """Compiled by XLA, and with Keras's eager loop."""
     whole = random(make)

@@ -12,6 +12,7 @@ import keras_vit
 from keras_vit.models import BiTConfig
 from keras_vit.models import ResNetConfig
 from keras_vit.models import ViTConfig
+from tests import harness
 from tests import reference
 from tests.harness import numpy
 
@@ -323,9 +324,10 @@ def test_mixed_precision_trains(policy):
     model = tiny(dropout=0.1, attention_dropout=0.1, drop_path=0.1)
     assert model.output.dtype == "float32", "logits are exact"
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(True))
-    history = model.fit(
-        images(4, 8, 12, 3), np.arange(4), epochs=2, verbose=0
-    ).history
+    with harness.eager(policy == "mixed_float16"):
+        history = model.fit(
+            images(4, 8, 12, 3), np.arange(4), epochs=2, verbose=0
+        ).history
     assert np.isfinite(history["loss"]).all()
 
 

@@ -7,6 +7,7 @@ from keras import ops
 
 import keras_vit
 from keras_vit import pretraining
+from tests import harness
 from tests.pretraining import small
 
 # Compiling takes seconds under JAX and TensorFlow.
@@ -36,7 +37,8 @@ def test_trains_on_images_alone_and_is_saved(kind, tmp_path):
     before = [numpy(v) for v in model.trainable_variables]
     model.compile(keras.optimizers.Adam(3e-3))
     images = small.images()
-    losses = model.fit(images, batch_size=4, epochs=4, verbose=0).history
+    with harness.eager(kind == "mpp"):
+        losses = model.fit(images, batch_size=4, epochs=4, verbose=0).history
     assert losses["loss"][-1] < losses["loss"][0]
     # The mask token takes part in training, as all else does.
     for variable, old in zip(model.trainable_variables, before, strict=True):

@@ -1,4 +1,3 @@
-import contextlib
 import dataclasses
 
 import keras
@@ -266,7 +265,7 @@ def test_pre_trains_and_fine_tunes(method, tmp_path):
         method=method, steps=6, picture_every=3, output=str(output)
     )
     # One of the three with the graph that XLA compiles under TensorFlow.
-    with harness.eager() if method != "mim" else contextlib.nullcontext():
+    with harness.eager(method != "mim"):
         main(config)
     assert {"test_loss"} < facts_of(output).keys()
     rows = rows_of(output)
