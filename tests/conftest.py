@@ -22,6 +22,11 @@ os.environ.setdefault(
     str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"),
 )
 
+# The same for what `torch.compile` compiles.
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR",
+    str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "inductor"),
+)
 # XLA's older code generator compiles small functions in half the time. The
 # recipes compile with XLA under TensorFlow too.
 if os.environ["KERAS_BACKEND"] == "jax":
@@ -31,15 +36,9 @@ elif os.environ["KERAS_BACKEND"] == "tensorflow":
 
 import contextlib
 
-with contextlib.suppress(ImportError):
-    import torch  # noqa: F401  (TensorFlow before torch crashes some builds)
-
 import hypothesis
-import keras
 import pytest
 
-from keras_vit.downloads import http
-from tests import harness
 from tests import server as web
 from tests.results import pytest_addoption  # noqa: F401
 from tests.results import pytest_collection_modifyitems  # noqa: F401
@@ -47,6 +46,8 @@ from tests.results import pytest_collectreport  # noqa: F401
 from tests.results import pytest_sessionfinish  # noqa: F401
 from tests.results import pytest_terminal_summary  # noqa: F401
 from tests.results import pytest_testnodedown  # noqa: F401
+from tests.temporary import pytest_configure  # noqa: F401
+from tests.temporary import pytest_unconfigure  # noqa: F401
 
 # Keras makes many objects that live as long as their model. By default, looking
 # for garbage among them takes a seventh of the time.
@@ -63,7 +64,24 @@ hypothesis.settings.register_profile("random", **_EXAMPLES)
 hypothesis.settings.load_profile("same")
 
 
-def _import_torchvision():
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    """Imports the frameworks before any test does.
+
+    TensorFlow before PyTorch crashes some builds. With `-n 2`, the process that
+    only distributes the tests needs none of them, and starts its workers some
+    seconds sooner.
+    """
+    if session.config.getoption("numprocesses", None):
+        return
+    with contextlib.suppress(ImportError):
+        import torch
+
+        _import_torchvision(torch)
+    import keras  # noqa: F401
+
+
+def _import_torchvision(torch):
     """timm and transformers import torchvision. Its wheel in PyPI and a build
     of PyTorch for CPUs do not fit: two operators of detectors, which no
     classifier calls, are missing. Declared, they let it be imported."""
@@ -80,12 +98,10 @@ def _import_torchvision():
         torchvision.declared = operators  # they go when this goes
 
 
-with contextlib.suppress(ImportError):
-    _import_torchvision()
-
-
 @pytest.fixture(autouse=True)
 def _fresh_state():
+    import keras
+
     keras.utils.set_random_seed(0)
     policy = keras.config.dtype_policy()
     floatx = keras.config.floatx()
@@ -97,6 +113,8 @@ def _fresh_state():
 @pytest.fixture
 def eager():
     """Runs the test within `tests.harness.eager`."""
+    from tests import harness
+
     with harness.eager():
         yield
 
@@ -110,7 +128,7 @@ def _little_memory():
     one for each layer that it quantizes.
     """
     yield
-    if keras.config.backend() == "jax":
+    if os.environ["KERAS_BACKEND"] == "jax":
         import jax
 
         jax.clear_caches()
@@ -128,6 +146,8 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture
 def server(monkeypatch):
     """A web server, and no waiting between tries."""
+    from keras_vit.downloads import http
+
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(http, "RETRY_DELAYS", (0, 0))
     with web.running() as running:
