@@ -130,9 +130,16 @@ CHUNKED_TOLERANCES = {"float32": 3e-6, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 @TENSORFLOW
-@pytest.mark.parametrize("dtype", CHUNKED_TOLERANCES)
 @pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
-@pytest.mark.parametrize("length", [7, 6])
+@pytest.mark.parametrize(
+    "length, dtype",
+    [
+        *((7, dtype) for dtype in CHUNKED_TOLERANCES),
+        (6, "float32"),
+        pytest.param(6, "float16", marks=pytest.mark.nightly),
+        pytest.param(6, "bfloat16", marks=pytest.mark.nightly),
+    ],
+)
 def test_chunked_attention_in_functions(length, mode, dtype, monkeypatch):
     """Values and gradients, with an unknown batch size in `tf.function`."""
     import tensorflow as tf

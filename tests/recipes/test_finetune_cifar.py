@@ -231,6 +231,7 @@ KINDS = (
 )
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_folder(tmp_path, capsys):
     pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
