@@ -180,7 +180,10 @@ def test_trains_and_evaluates(data):
     )
     model.fit(data.train(**OPTIONS), steps_per_epoch=2, verbose=0)
     results = model.evaluate(data.test(**OPTIONS), verbose=0, return_dict=True)
-    assert 0 <= results["accuracy"] <= 1
+    # Each image is counted once.
+    right = results["accuracy"] * data.num_test
+    assert right == pytest.approx(round(right), abs=1e-4)
+    assert results["loss"] != pytest.approx(np.log(3))  # of the initial head
 
 
 PROTOCOLS = [
