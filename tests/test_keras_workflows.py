@@ -277,7 +277,7 @@ def test_weights_of_samples_and_classes():
 
 def check_policy(policy, tmp_path):
     keras.config.set_dtype_policy(policy)
-    # In bfloat16, Keras's Adam rounds `beta_2` to 1 and learns nothing at first.
+    # In bfloat16, Keras's Adam rounds `beta_2` to 1 and learns nothing.
     model = compiled(vit(), optimizer=keras.optimizers.SGD(0.1))
     fit(model, *data(4))
     path = tmp_path / "model.keras"
