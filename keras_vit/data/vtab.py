@@ -16,11 +16,8 @@ from keras_vit.data.tfds import download
 from keras_vit.data.tfds import open_builder
 from keras_vit.data.tfds import read_config
 
-NATURAL, SPECIALIZED, STRUCTURED = VTAB_GROUPS = (
-    "natural",
-    "specialized",
-    "structured",
-)
+VTAB_GROUPS = ("natural", "specialized", "structured")
+NATURAL, SPECIALIZED, STRUCTURED = VTAB_GROUPS
 
 
 def label(tf, example):
