@@ -38,7 +38,7 @@ CORE = (
     "tests/converters/test_round_trips.py",
 )
 TOOLS = ("pytest", "pytest-xdist", "hypothesis")
-SHOWN = ("keras", "jax", "tensorflow", "torch", "numpy")
+SHOWN = ("keras", "keras-nightly", "jax", "tensorflow", "torch", "numpy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Row:
     backend: str
     lowest: tuple | str = ()
     python: str = ""  # as in `python3.12`; that which runs this, if empty
+    nightly: bool = False  # Keras's nightly build in place of the release
 
 
 ROWS = {
@@ -56,11 +57,14 @@ ROWS = {
     "jax-newest": Row("jax"),
     "jax-python3.12": Row("jax", python="3.12"),
     "jax-python3.13": Row("jax", python="3.13"),
+    "jax-nightly": Row("jax", nightly=True),
     "tensorflow-lowest": Row("tensorflow", "all"),
     "tensorflow-lowest-keras": Row("tensorflow", ("keras",)),
     "tensorflow-newest": Row("tensorflow"),
+    "tensorflow-nightly": Row("tensorflow", nightly=True),
     "torch-lowest": Row("torch", "all"),
     "torch-newest": Row("torch"),
+    "torch-nightly": Row("torch", nightly=True),
 }
 
 
@@ -140,6 +144,13 @@ def run(folder, row, arguments):
     install = [python, "-m", "pip", "install", "-qU", *requirements(row)]
     if subprocess.call(install):
         return result("cannot be installed", failed=1)
+    if row.nightly:
+        # Both are a folder named keras, and TensorFlow requires the release.
+        pip = [python, "-m", "pip"]
+        subprocess.call([*pip, "uninstall", "-qy", "keras"])
+        nightly = ["install", "-qU", "--force-reinstall", "--no-deps"]
+        if subprocess.call([*pip, *nightly, "--pre", "keras-nightly"]):
+            return result("cannot be installed", failed=1)
     report = folder / "core.xml"
     report.unlink(missing_ok=True)
     command = [python, "-m", "pytest", f"--junitxml={report}"]

@@ -75,9 +75,7 @@ def to_unit(images):
 def preprocessing(photos, data):
     """The photographs, and what each protocol evaluates a model on."""
     names = ("vit_jax", "big_vision", "few-shot", "simmim")
-    figure, axes = tiles(
-        2, 5, width=8, width_ratios=(1.5, *[1] * len(names))
-    )
+    figure, axes = tiles(2, 5, width=8, width_ratios=(1.5, *[1] * len(names)))
     title(axes[0, 0], "photograph, 640 x 427")
     for row, photo in zip(axes, photos, strict=True):
         row[0].imshow(photo)
@@ -113,7 +111,11 @@ def positions(model):
     """Similarity of positions: as trained, and resampled to a photograph."""
     layer = model.get_layer("position_embedding")
     grids = (layer.built_grid, (24, 36))
-    where = (("upper left", 0.2, 0.2), ("centre", 0.5, 0.5), ("right", 0.5, 0.9))
+    where = (
+        ("upper left", 0.2, 0.2),
+        ("centre", 0.5, 0.5),
+        ("right", 0.5, 0.9),
+    )
     figure, axes = tiles(2, 3, width=7, height_ratios=(1, 1))
     for row, grid in zip(axes, grids, strict=True):
         similarity = inspection.position_similarity(model, grid)

@@ -21,7 +21,7 @@ EPSILONS = {
     "group_norm_epsilon": "group norm",
 }
 MODES = {
-    "tf": '[-1, 1]: `preprocess_input(images)`',
+    "tf": "[-1, 1]: `preprocess_input(images)`",
     "torch": "ImageNet's mean and standard deviation: "
     '`preprocess_input(images, mode="torch")`',
 }
@@ -58,17 +58,18 @@ def _overview():
     lines = [
         "# Released weights",
         "",
-        "`keras_vit.ViTB16(weights=NAME)` downloads the weights that a publisher",
-        "released, once, and loads them exactly. Each name has a card.",
+        "`keras_vit.ViTB16(weights=NAME)` downloads the weights that a",
+        "publisher released, once, and loads them exactly. Each name has a "
+        "card.",
         "",
-        "!!! warning \"Not run here\"",
+        '!!! warning "Not run here"',
         "",
         "    The released files could not be downloaded where this package was",
-        "    developed. Loading is tested with files of the same names, shapes",
-        "    and layouts, and with the original implementations run on random",
-        "    weights ([numerical equivalence](../numbers.md)). The accuracies on",
-        "    these cards are those of the publishers, not measurements of this",
-        "    package.",
+        "    developed. Loading is tested with files of the same names,",
+        "    shapes and layouts, and with the original implementations run on",
+        "    random weights ([numerical equivalence](../numbers.md)). The",
+        "    accuracies on these cards are those of the publishers, not",
+        "    measurements of this package.",
         "",
         "| `weights=` | trained on | models |",
         "|---|---|---|",
@@ -84,8 +85,8 @@ def _overview():
         lines += [f"`{alias}` is short for `{tag}`.", ""]
     lines += [
         "`weights=` also takes the path or the URL of a checkpoint "
-        "([convert](../convert.md)), and `keras_vit.list_weights()` prints this "
-        "table.",
+        "([convert](../convert.md)), and `keras_vit.list_weights()` prints "
+        "this table.",
         "",
         "How many parameters each model has: [model sizes](../sizes.md).",
     ]
@@ -156,7 +157,7 @@ def _card(page, tag, models):
         if "accuracy" not in facts or len(facts["accuracy"]) < len(models):
             lines += [
                 "",
-                "\"Not stated\": the pages of the publisher and of timm that "
+                '"Not stated": the pages of the publisher and of timm that '
                 "were read give no figure for these files.",
             ]
     return [*lines, ""]

@@ -2,7 +2,7 @@
 
 mkdocs.yml names this file. The hooks add
 
-- the pages of the repository that are outside docs/ (README.md is the home page);
+- the pages of the repository outside docs/ (README.md is the home page);
 - a page for each family of released weights, from the package's own table
   (keras_vit/checkpoints/released.py) and released.toml;
 - the pages of the API reference, one for each public package.
@@ -55,9 +55,7 @@ def on_config(config):
 def on_files(files, config):
     for source, target in PAGES.items():
         files.append(
-            File.generated(
-                config, target, abs_src_path=str(ROOT / source)
-            )
+            File.generated(config, target, abs_src_path=str(ROOT / source))
         )
     for target, text in {**cards.pages(), **api.pages()}.items():
         files.append(File.generated(config, target, content=text))
@@ -72,7 +70,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def source_of(src_uri):
-    """Returns the path of a page's file in the repository; None if generated."""
+    """Returns a page's file in the repository, or None if it is generated."""
     for source, target in PAGES.items():
         if target == src_uri:
             return source
@@ -116,7 +114,5 @@ def rewrite_links(markdown, source, target, repo_url):
     # Fenced and inline code stays as it is.
     pieces = re.split(r"(^```.*?^```$|`[^`\n]+`)", markdown, flags=re.M | re.S)
     for i in range(0, len(pieces), 2):
-        pieces[i] = re.sub(
-            r"(\]\()([^)#\s]*)((?:#[^)]*)?\))", link, pieces[i]
-        )
+        pieces[i] = re.sub(r"(\]\()([^)#\s]*)((?:#[^)]*)?\))", link, pieces[i])
     return "".join(pieces)
