@@ -46,6 +46,7 @@ TensorFlow, 0.9833 in 134 s on PyTorch. Published, but not reproduced here, for
 """
 
 import dataclasses
+import logging
 import math
 import os
 
@@ -74,7 +75,9 @@ class Config(training.TrainingFlags):
     model: str | None = training.flag(
         None,
         f"one of {', '.join(training.MODEL_NAMES)}; default: the architecture "
-        "of --weights, or without them compact-vit, of 4 layers of width 64",
+        "of --weights, or without them compact-hybrid, a ResNet of 2 units "
+        "and 2 layers of width 64, and for images below 24 pixels compact-vit, "
+        "of 4 layers",
         "NAME",
     )
     weights: str | None = training.flag(
@@ -88,8 +91,8 @@ class Config(training.TrainingFlags):
     image_size: int | None = training.flag(
         None,
         "images are resized to N x N; default: the image size of --weights, "
-        "224 with --model, else that of the dataset, or 64 if its images "
-        "differ in size",
+        "224 with --model, else that of the dataset, from scratch at most 64; "
+        "if images differ in size, their median is taken",
     )
     patch_size: int | None = training.flag(
         None,
@@ -108,13 +111,15 @@ class Config(training.TrainingFlags):
     steps: int | None = training.flag(
         None,
         "training steps; default without --epochs: from scratch, 2400 or 30 "
-        "epochs, whichever is more; with --weights, 500, or 10000 for 20000 "
+        "epochs, whichever is more, and half of that for compact-hybrid on "
+        "images above 40 pixels; with --weights, 500, or 10000 for 20000 "
         "images or more, or 20000 for 500000 images or more",
     )
     learning_rate: float | None = training.flag(
         None,
         "peak learning rate; default: that of --preset, else 0.003 from "
-        "scratch, and with --weights 0.03 for sgd and 0.0003 for adamw",
+        "scratch (0.001 with a ResNet), and with --weights 0.03 for sgd and "
+        "0.0003 for adamw",
         "X",
     )
     warmup: float | None = training.flag(
@@ -310,6 +315,11 @@ def main(config):
         )
     with training.user_errors():
         config = complete(config, data)
+    if strategy.first and config.weights is None and data.channels == 3:
+        logging.getLogger("keras_vit").info(
+            "weights   none: trained from scratch. With released weights, the "
+            "accuracy is usually higher: --model ViTB16 --weights imagenet21k"
+        )
     results = train(config, data, strategy, output)
     if strategy.first:
         training.print_results(results, output)
@@ -435,6 +445,7 @@ def complete(config, data):
     Raises:
         ValueError: if settings do not fit the model or the dataset.
     """
+    config = choose_model(config, data)
     facts = training.model_facts(
         config.model, config.weights, config.patch_size
     )
@@ -466,7 +477,7 @@ def complete(config, data):
     if mixup is None:
         mixup = 0.1 if bit and data.num_train >= 20_000 else 0.0
     adamw = config.optimizer_name == "adamw"
-    rate = 0.003
+    rate = 0.003 if facts["stride"] == 1 else 0.001  # with a ResNet
     if config.weights:
         rate = 0.0003 if adamw else 0.03
     weight_decay = config.weight_decay
@@ -507,6 +518,22 @@ def complete(config, data):
     )
 
 
+def choose_model(config, data):
+    """Returns the config with a model and an image size to train from scratch.
+
+    It is returned unchanged if --weights or another --model is given.
+    """
+    if config.weights or config.model not in (None, "compact-vit"):
+        return config
+    model, image_size = training.choose_model_and_size(
+        config.model,
+        config.image_size,
+        config.patch_size,
+        data.image_size or data.median_side,
+    )
+    return dataclasses.replace(config, model=model, image_size=image_size)
+
+
 def count_steps(config, batch_size, data):
     """Returns the number of steps, and the steps between two evaluations."""
     steps_per_epoch = math.ceil(data.num_train / batch_size)
@@ -521,6 +548,9 @@ def count_steps(config, batch_size, data):
         steps = next(n for limit, n in limits if data.num_train < limit)
     elif steps is None:
         steps = max(2400, 30 * steps_per_epoch)
+        # A step on images of 64 pixels takes four times as long as on 32.
+        if config.model == "compact-hybrid" and (config.image_size or 0) > 40:
+            steps //= 2
     return steps, config.evaluate_every or max(1, steps // 10)
 
 
