@@ -159,6 +159,12 @@ def convert(
     arguments = {**checkpoint.arguments(grid), **settings}
     _warn_if_not_finite(checkpoint)
     notes = []
+    if checkpoint.build_arguments.get("preprocessing"):
+        notes.append(
+            "note: the preprocessing inside the model is left out. Images must "
+            "be resized and scaled by keras_vit.preprocess_input(images, "
+            f"mode={checkpoint.preprocess_mode!r})."
+        )
     if "pooling" not in {**checkpoint.stored, **settings} and (
         first_patch_is_possible(checkpoint.layout, arguments)
     ):
