@@ -261,7 +261,8 @@ def _pair(size):
     return None
 
 
-_FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
+JSON_FILES = ("config.json", "preprocessor_config.json")
+_FILES = ("model.safetensors", *JSON_FILES)
 # variant: (model type, class without a head, class with a head)
 _CLASSES = {
     "": ("vit", "ViTModel", "ViTForImageClassification"),
