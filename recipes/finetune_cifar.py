@@ -46,6 +46,7 @@ TensorFlow, 0.9833 in 134 s on PyTorch. Published, but not reproduced here, for
 """
 
 import dataclasses
+import logging
 import math
 import os
 
@@ -75,7 +76,9 @@ class Config(cli.TrainingFlags):
     model: str | None = cli.arg(
         None,
         f"one of {', '.join(training.MODEL_NAMES)}; default: the architecture "
-        "of --weights, or without them compact-vit, of 4 layers of width 64",
+        "of --weights, or without them compact-hybrid, a ResNet of 2 units "
+        "and 2 layers of width 64, and for images below 24 pixels compact-vit, "
+        "of 4 layers",
         "NAME",
     )
     weights: str | None = cli.arg(
@@ -89,8 +92,8 @@ class Config(cli.TrainingFlags):
     image_size: int | None = cli.arg(
         None,
         "images are resized to N x N; default: the image size of --weights, "
-        "224 with --model, else that of the dataset, or 64 if its images "
-        "differ in size",
+        "224 with --model, else that of the dataset, from scratch at most 64; "
+        "if images differ in size, their median is taken",
     )
     patch_size: int | None = cli.arg(
         None,
@@ -109,13 +112,15 @@ class Config(cli.TrainingFlags):
     steps: int | None = cli.arg(
         None,
         "training steps; default without --epochs: from scratch, 2400 or 30 "
-        "epochs, whichever is more; with --weights, 500, or 10000 for 20000 "
+        "epochs, whichever is more, and half of that for compact-hybrid on "
+        "images above 40 pixels; with --weights, 500, or 10000 for 20000 "
         "images or more, or 20000 for 500000 images or more",
     )
     learning_rate: float | None = cli.arg(
         None,
         "peak learning rate; default: that of --preset, else 0.003 from "
-        "scratch, and with --weights 0.03 for sgd and 0.0003 for adamw",
+        "scratch (0.001 with a ResNet), and with --weights 0.03 for sgd and "
+        "0.0003 for adamw",
         "X",
     )
     warmup: float | None = cli.arg(
@@ -311,6 +316,11 @@ def main(config):
         )
     with cli.user_errors():
         config = resolve_config(config, data)
+    if strategy.is_main and config.weights is None and data.channels == 3:
+        logging.getLogger("keras_vit").info(
+            "weights   none: trained from scratch. With released weights, the "
+            "accuracy is usually higher: --model ViTB16 --weights imagenet21k"
+        )
     results = train(config, data, strategy, output)
     if strategy.is_main:
         training.print_results(results, output)
@@ -410,6 +420,7 @@ def build_optimizer(config, schedule):
 
 def resolve_config(config, data):
     """Returns the config with values for all settings that are None."""
+    config = choose_model(config, data)
     spec = training.resolve_model_spec(
         config.model, config.weights, config.patch_size
     )
@@ -427,7 +438,9 @@ def resolve_config(config, data):
     batch_size = config.whole_batch(batch_size, data.num_train)
     steps, evaluate_every = count_steps(config, batch_size, data)
     adamw = config.optimizer_name == "adamw"
-    fine_tuning_rate = 0.0003 if adamw else 0.03
+    learning_rate = 0.003 if spec["stride"] == 1 else 0.001  # with a ResNet
+    if config.weights:
+        learning_rate = 0.0003 if adamw else 0.03
     has_warmup = config.warmup_steps is None and not (
         config.preset == "bit-hyperrule"
     )
@@ -441,7 +454,7 @@ def resolve_config(config, data):
         evaluate_every=evaluate_every,
     )
     return config.with_defaults(
-        learning_rate=fine_tuning_rate if config.weights else 0.003,
+        learning_rate=learning_rate,
         warmup=0.1 if has_warmup else None,
         weight_decay=0.05 if adamw else None,
         clip=1.0,
@@ -454,6 +467,22 @@ def resolve_config(config, data):
         cutmix=0.0,
         mode=spec["mode"],
     )
+
+
+def choose_model(config, data):
+    """Returns the config with a model and an image size to train from scratch.
+
+    It is returned unchanged if --weights or another --model is given.
+    """
+    if config.weights or config.model not in (None, "compact-vit"):
+        return config
+    model, image_size = training.models.choose_model_and_size(
+        config.model,
+        config.image_size,
+        config.patch_size,
+        data.image_size or data.median_side,
+    )
+    return dataclasses.replace(config, model=model, image_size=image_size)
 
 
 def count_steps(config, batch_size, data):
@@ -469,6 +498,9 @@ def count_steps(config, batch_size, data):
         steps = BiTHyperRule.steps_for(data.num_train)
     elif steps is None:
         steps = max(2400, 30 * steps_per_epoch)
+        # A step on images of 64 pixels takes four times as long as on 32.
+        if config.model == "compact-hybrid" and (config.image_size or 0) > 40:
+            steps //= 2
     return steps, config.evaluate_every or max(1, steps // 10)
 
 

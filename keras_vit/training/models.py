@@ -1,7 +1,6 @@
 """Models and patch sizes for the flags `--model` and `--weights`."""
 
 import difflib
-import json
 import pathlib
 
 import keras
@@ -17,8 +16,6 @@ from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.formats import implied_arguments
 from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.checkpoints.infer import stride
-from keras_vit.checkpoints.released import ALIASES
-from keras_vit.checkpoints.released import RELEASED
 from keras_vit.converters import describe
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
@@ -134,7 +131,41 @@ COMPACT = {
     ),
     "compact-bit": ("BiT", _RESNET, 32),
 }
+# Smaller images than this have too few positions after the ResNet of
+# compact-hybrid. Larger images than the maximum take too long from scratch.
+MIN_HYBRID_SIZE, MAX_COMPACT_SIZE = 24, 64
 MODEL_NAMES = (*COMPACT, *VARIANTS, *BIT_VARIANTS)
+
+
+def choose_model_and_size(model, image_size, patch_size, side):
+    """Returns a model to train from scratch, and an image size for it.
+
+    On a few thousand images, a hybrid learns more than a plain Vision
+    Transformer that costs as much (docs/finetune.md, "From scratch").
+
+    Args:
+        model: String. "compact-vit" if it is requested, or None.
+        image_size: Integer. The requested image size, or None.
+        patch_size: Integer. The requested patch size, or None. A hybrid cuts
+            no patches of the image.
+        side: Integer. Height and width of the images of the dataset, or their
+            median, in pixels. None if it is unknown.
+
+    Returns:
+        Tuple of one of `COMPACT` and the image size, an integer: the requested
+        one; else the side, at most `MAX_COMPACT_SIZE`, rounded to a multiple
+        that the model can take.
+    """
+    size = image_size or min(side or MAX_COMPACT_SIZE, MAX_COMPACT_SIZE)
+    stride = _stride("compact-hybrid", _sizes("compact-hybrid"))
+    too_small = size < MIN_HYBRID_SIZE
+    if model or patch_size or too_small or (image_size or 0) % stride:
+        model, multiple = "compact-vit", 4
+    else:
+        model, multiple = "compact-hybrid", stride
+    if image_size is None and patch_size is None:
+        size = max(1, (size + multiple // 2) // multiple) * multiple
+    return model, size
 
 
 def resolve_model_spec(model, weights, patch_size=None):
@@ -232,18 +263,6 @@ def resolve_weights_path(weights):
     return weights
 
 
-def _mode_of_run(checkpoint):
-    """Returns the pixel mode in the `config.json` of the run of a checkpoint.
-
-    It is None for checkpoints that were not written by a recipe.
-    """
-    spec = pathlib.Path(checkpoint.path).with_name("config.json")
-    if checkpoint.layout != "keras" or not spec.is_file():
-        return None
-    config = json.loads(spec.read_text()).get("config")
-    return config.get("mode") if isinstance(config, dict) else None
-
-
 def _checkpoint_spec(model, weights, patch_size):
     checkpoint = open_weights(model, weights)
     spec = checkpoint.arguments()
@@ -262,10 +281,7 @@ def _checkpoint_spec(model, weights, patch_size):
                     f"{found} and not {size}. Leave out the model's name to "
                     "get the model that the file holds."
                 )
-    row = RELEASED.get((model, ALIASES.get(weights, weights)))
-    by_layout = "torch" if checkpoint.layout in ("dinov2", "mae") else "tf"
-    by_layout = _mode_of_run(checkpoint) or by_layout
-    mode = {"mode": row.preprocess_mode if row else by_layout}
+    mode = {"mode": checkpoint.preprocess_mode or "tf"}
     grid = spec.get("grid_size")
     if checkpoint.family == "bit":
         return {"patch_size": None, "image_size": 224, "stride": 0, **mode}
@@ -300,7 +316,7 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
     """
     if weights is None:
         built = _build_new(model or "compact-vit", patch_size, arguments)
-        if model in (None, "compact-vit"):
+        if model in (None, "compact-vit", "compact-hybrid"):
             _spread_positions(built, seed)
         return built
     checkpoint = open_weights(model, weights)
@@ -309,6 +325,8 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
     else:
         # The paper removes the whole pre-training head: both of its layers.
         arguments["representation_size"] = None
+    if checkpoint.build_arguments.get("preprocessing"):
+        arguments = {**arguments, "preprocessing": False}  # datasets scale
     built = converters.load(checkpoint, include_top=True, **arguments)
     # `load` keeps the head if the number of classes is that of the checkpoint.
     zero_init_head(built)
