@@ -52,7 +52,8 @@ def test_workflows_test_every_backend_and_every_row():
     matrix = jobs["backend"]["strategy"]["matrix"]
     assert sorted(matrix["backend"]) == ["jax", "tensorflow", "torch"]
     jobs = WORKFLOWS["versions"]["jobs"]
-    assert jobs["row"]["strategy"]["matrix"]["row"] == list(versions.ROWS)
+    rows = jobs["row"]["strategy"]["matrix"]["row"]
+    assert sorted(rows) == sorted(versions.ROWS)
     parts = jobs["nightly"]["strategy"]["matrix"]["part"]
     assert set(parts) == set(nightly.PARTS) - {"versions"}
 

@@ -89,7 +89,7 @@ def main():
         empty.mkdir()
         for program in (TRAIN, LOAD):
             run(python, "-c", textwrap.dedent(program), cwd=empty)
-        options = ["model.keras", "copy.npz"]
+        options = ["model.keras", "copy.npz", "--to", "vit_jax"]
         run(python, "-m", "keras_vit.convert", *options, cwd=empty)
     print("The wheel works.")
 

@@ -77,40 +77,24 @@ def problem_of(link, site, name, pages):
 
 def public_names():
     """Yields the public names of the package, read from its sources."""
-    for path in (PACKAGE / "__init__.py", *sorted(PACKAGE.glob("*"))):
-        module = path.stem if path.suffix == ".py" else path.name
-        if path.is_dir() and (path / "__init__.py").exists():
-            path = path / "__init__.py"
-        if path.suffix != ".py" or module not in API:
-            continue
-        start = f"keras_vit.{module}." if module != "__init__" else "keras_vit."
-        tree = ast.parse(path.read_text())
-        for node in tree.body:
-            if isinstance(node, ast.ImportFrom):
-                names = [x.asname for x in node.names if x.asname == x.name]
-                # `from keras_vit import data as data` is a module.
-                names = [x for x in names if node.module != "keras_vit"]
-            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-                names = [node.name]
-            else:
-                names = []
-            yield from (start + x for x in names if not x.startswith("_"))
+    yield from names_in(PACKAGE / "__init__.py", "keras_vit")
+    source = (PACKAGE / "__init__.py").read_text()
+    for name in re.findall(r"^from keras_vit import ([a-z]\w*) as", source, re.M):
+        path = PACKAGE / name / "__init__.py"
+        path = path if path.exists() else PACKAGE / f"{name}.py"
+        yield from names_in(path, f"keras_vit.{name}")
 
 
-API = {
-    "__init__",
-    "converters",
-    "data",
-    "distribution",
-    "evaluation",
-    "inspection",
-    "layers",
-    "losses",
-    "optimizers",
-    "pretraining",
-    "schedules",
-    "training",
-}
+def names_in(path, package):
+    """Yields what a module defines, or imports under the same name."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module != "keras_vit":
+            names = [x.asname for x in node.names if x.asname == x.name]
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names = [node.name]
+        else:
+            names = []
+        yield from (f"{package}.{x}" for x in names if not x.startswith("_"))
 
 
 def test_the_reference_has_every_public_name(pages):

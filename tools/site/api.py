@@ -1,26 +1,14 @@
 """The pages of the API reference, one for each public package."""
 
 import inspect
+import re
 
 import keras_vit
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 
 MODELS = ("VisionTransformer", "HybridVisionTransformer", "BiT")
-# The public packages, in the order of the navigation.
-PACKAGES = {
-    "layers": "Layers",
-    "converters": "Converters",
-    "inspection": "Inspection",
-    "data": "Data",
-    "optimizers": "Optimizers",
-    "schedules": "Schedules",
-    "losses": "Losses",
-    "training": "Training",
-    "evaluation": "Evaluation",
-    "pretraining": "Masked pre-training",
-    "distribution": "Distribution",
-}
+TITLES = {"hub": "Hugging Face hub", "pretraining": "Masked pre-training"}
 
 
 def pages():
@@ -33,14 +21,20 @@ def pages():
             [f"keras_vit.{name}" for name in functions()],
         ),
     }
-    for name, title in PACKAGES.items():
+    for name in packages():
         module = getattr(keras_vit, name)
         found[f"api/{name}.md"] = _page(
-            title,
+            TITLES.get(name, name.capitalize()),
             f"`keras_vit.{name}`: {inspect.getdoc(module) or ''}",
             [f"keras_vit.{name}.{x}" for x in public_names(module)],
         )
     return found
+
+
+def packages():
+    """Returns the names of the public packages of `keras_vit`."""
+    source = inspect.getsource(keras_vit)
+    return re.findall(r"^from keras_vit import (\w+) as \1$", source, re.M)
 
 
 def functions():
