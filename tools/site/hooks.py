@@ -66,7 +66,16 @@ def on_page_markdown(markdown, page, config, files):
     source = source_of(page.file.src_uri)
     if source is None:
         return markdown
+    if source == "README.md":  # a column with the home page alone
+        page.meta["hide"] = ["navigation"]
     return rewrite_links(markdown, source, page.file.src_uri, repository())
+
+
+def on_page_content(html, page, config, files):
+    """Marks numbers such as 1e-05, which would be broken at the hyphen."""
+    return re.sub(
+        r"<td>(\d[\d.]*e-\d+)</td>", r'<td class="number">\1</td>', html
+    )
 
 
 def source_of(src_uri):
