@@ -652,7 +652,9 @@ def test_the_saved_weights_are_those_reported(keep, average, tmp_path, capsys):
         ((300, 500, 28), "compact-hybrid", 64, 0.001),
     ],
 )
-def test_the_image_sizes_select_the_model(sides, model, image_size, rate, tmp_path):
+def test_the_image_sizes_select_the_model(
+    sides, model, image_size, rate, tmp_path
+):
     for i, side in enumerate(sides * 4):
         for part in ("train", "test"):
             path = tmp_path / part / f"class {i % 2}" / f"{i}.png"
