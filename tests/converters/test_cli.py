@@ -31,7 +31,7 @@ TOOL = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
         ("timm_pre_norm", "vit_jax", "no place for:\n  pre_norm/beta"),
     ],
 )
-def test_what_a_layout_cannot_hold_is_refused(case, layout, reason, tmp_path):
+def test_unrepresentable_model_is_refused(case, layout, reason, tmp_path):
     target = tmp_path / "out.npz"
     given = {"num_heads": 3}
     if case == "vit_jax_gap":
@@ -43,7 +43,7 @@ def test_what_a_layout_cannot_hold_is_refused(case, layout, reason, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_folder_of_a_run(tmp_path):
+def test_run_folder_is_converted(tmp_path):
     run, weights = tmp_path / "run", tmp_path / "weights.npz"
     run.mkdir()
     model = keras_vit.converters.load(golden_data.weights_path("vit_jax_token"))
@@ -57,7 +57,7 @@ def test_the_folder_of_a_run(tmp_path):
     )
 
 
-def test_a_folder_for_transformers(tmp_path):
+def test_transformers_folder_is_written(tmp_path):
     case = "vit_jax_token"
     folder = tmp_path / "hub"
     _cli.convert(golden_data.weights_path(case), folder, to="huggingface")
@@ -77,7 +77,7 @@ def test_a_folder_for_transformers(tmp_path):
         _cli.convert(golden_data.weights_path(case), folder, to="huggingface")
 
 
-def test_transformers_itself_reads_the_folder(tmp_path):
+def test_transformers_reads_the_folder(tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     case = "vit_jax_token"
@@ -90,7 +90,7 @@ def test_transformers_itself_reads_the_folder(tmp_path):
     np.testing.assert_allclose(logits, golden["logits"], atol=3e-5)
 
 
-def test_shards(tmp_path):
+def test_sharded_safetensors_are_read(tmp_path):
     from safetensors.numpy import save_file
 
     arrays = golden_data.arrays("hf_vit")
@@ -119,7 +119,7 @@ def run(*arguments, **environment):
     )
 
 
-def test_command_line_loads_no_backend(tmp_path):
+def test_command_line_needs_no_backend(tmp_path):
     source = golden_data.weights_path("vit_jax_token")
     target = tmp_path / "out.safetensors"
     # A backend that does not exist would stop Keras at its import.
@@ -144,7 +144,7 @@ def test_command_line_makes_a_keras_model(tmp_path):
     np.testing.assert_allclose(found, golden["logits"], atol=3e-5)
 
 
-def test_inspect_and_mistakes(capsys, tmp_path):
+def test_inspect_and_wrong_arguments(capsys, tmp_path):
     source = str(golden_data.weights_path("timm_map"))
     assert _cli.main([source, str(tmp_path / "a.npz")]) == 1
     said = capsys.readouterr().err
@@ -167,7 +167,7 @@ def test_inspect_and_mistakes(capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_other_heads_than_a_reader_takes_are_said(tmp_path):
+def test_head_count_that_a_layout_cannot_store_warns(tmp_path):
     """64 channels in 4 heads, which timm's layout cannot say, came back as one
     head, and nothing said so."""
     sizes = {"hidden_size": 64, "num_layers": 1, "mlp_dim": 8, "patch_size": 4}

@@ -76,7 +76,7 @@ def assert_alike(found, expected):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("eager")
-def test_a_model_trained_here_runs_there(name, tmp_path):
+def test_exported_model_matches_in_the_original_library(name, tmp_path):
     case = originals.CASES[name]
     original = originals.build(case)
     model = made(name)
@@ -88,7 +88,7 @@ def test_a_model_trained_here_runs_there(name, tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_made_there_runs_here(name, tmp_path):
+def test_original_model_matches_after_loading(name, tmp_path):
     case = originals.CASES[name]
     original = originals.build(case)
     originals.shake(original)
@@ -99,7 +99,7 @@ def test_a_model_made_there_runs_here(name, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_positioned_registers_are_none_of_transformers(tmp_path):
+def test_huggingface_layout_refuses_registers_with_positions(tmp_path):
     model = made("timm-registers-positioned")
     path = tmp_path / "model.safetensors"
     with pytest.raises(ValueError, match="positions for 'all'"):
@@ -109,7 +109,7 @@ def test_positioned_registers_are_none_of_transformers(tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["timm-token", "timm-registers-scale-qknorm"])
-def test_images_of_any_size_as_timm_resamples_them(name, tmp_path):
+def test_any_image_size_matches_timm(name, tmp_path):
     case = originals.CASES[name]
     options = {**case.options, "dynamic_img_size": True}
     original = originals.build(dataclasses.replace(case, options=options))
@@ -129,7 +129,7 @@ def test_images_of_any_size_as_timm_resamples_them(name, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_names_of_the_first_deit3_files(tmp_path):
+def test_deit3_layout_writes_gamma_names(tmp_path):
     """Meta's own files say gamma_1; timm renames it where it reads them."""
     case = originals.CASES["timm-deit3"]
     original = originals.build(case)

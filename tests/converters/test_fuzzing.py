@@ -47,7 +47,7 @@ def test_truncated_files_are_refused(seed, tmp_path):
         assert judge.outcome(reader, found, expected, tmp_path) == "refused"
 
 
-def test_the_judge_fails_what_is_wrong(seed, tmp_path, monkeypatch):
+def test_fuzzing_check_detects_failures(seed, tmp_path, monkeypatch):
     reader, files, expected = seed
     assert judge.outcome(reader, files, expected, tmp_path, True) == "same"
     for error in (KeyError("a.npz"), ValueError("no name"), MemoryError()):

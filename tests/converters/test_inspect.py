@@ -29,7 +29,7 @@ def inspected(capsys, *arguments):
 
 
 @pytest.mark.parametrize("case", golden_data.LOADED)
-def test_every_case(case, capsys):
+def test_inspect_reports_every_golden_case(case, capsys):
     path = golden_data.load_path(case)
     out, facts = inspected(capsys, path)
     arrays = golden_data.arrays(case)
@@ -59,7 +59,7 @@ def test_every_case(case, capsys):
         ),
     ],
 )
-def test_what_is_ambiguous_is_asked(
+def test_ambiguous_arguments_are_reported(
     case, settings, question, name, value, capsys
 ):
     path = golden_data.load_path(case)
@@ -70,7 +70,7 @@ def test_what_is_ambiguous_is_asked(
     assert "ambiguous" not in out and facts[name] == value
 
 
-def test_positions_that_read_in_two_ways(capsys, tmp_path):
+def test_ambiguous_positions_are_reported(capsys, tmp_path):
     """3 x 5 patches and a class token, or 4 x 4 patches and none."""
     arrays = golden_data.arrays("timm_reg_ls_qknorm")
     arrays = {
@@ -87,7 +87,7 @@ def test_positions_that_read_in_two_ways(capsys, tmp_path):
     assert "ambiguous" not in out and facts["grid_size"] == "(4, 4)"
 
 
-def test_keras_files(capsys, tmp_path):
+def test_inspect_reads_keras_files(capsys, tmp_path):
     model = keras_vit.VisionTransformer(
         patch_size=8,
         hidden_size=16,
@@ -113,7 +113,7 @@ def test_keras_files(capsys, tmp_path):
     assert "ambiguous" not in out and facts["activation"] == "gelu"
 
 
-def test_an_unknown_layout_still_shows_its_keys(capsys, tmp_path):
+def test_keys_of_an_unknown_layout_are_shown(capsys, tmp_path):
     np.savez(tmp_path / "a.npz", what=np.ones((2, 3), "float32"))
     out, _ = inspected(capsys, tmp_path / "a.npz")
     assert "The keys fit no layout" in out
@@ -124,7 +124,7 @@ def test_an_unknown_layout_still_shows_its_keys(capsys, tmp_path):
     assert _cli.main(arguments) == 1
 
 
-def test_a_bar_is_drawn_on_terminals_only(monkeypatch, capsys):
+def test_progress_bar_is_shown_only_on_terminals(monkeypatch, capsys):
     pytest.importorskip("rich")
     items = list(range(5))
     assert list(track(items, "reading", 1e9)) == items
@@ -141,7 +141,7 @@ def test_a_bar_is_drawn_on_terminals_only(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_long_reading_and_writing_is_tracked(monkeypatch, tmp_path):
+def test_reading_and_writing_report_progress(monkeypatch, tmp_path):
     """Every container that is written or read array by array."""
     seen = []
 
@@ -173,7 +173,7 @@ def test_long_reading_and_writing_is_tracked(monkeypatch, tmp_path):
         ({"architecture": "vit_tiny"}, "read"),
     ],
 )
-def test_what_became_of_a_config_is_said(config, words, tmp_path):
+def test_report_says_whether_config_json_is_read(config, words, tmp_path):
     source = golden_data.load_path("timm_base")
     path = tmp_path / source.name
     path.write_bytes(source.read_bytes())

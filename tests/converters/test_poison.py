@@ -294,7 +294,7 @@ def refused(path, message, capsys, *more):
 
 
 @pytest.mark.parametrize("kind", FILES, ids=" ".join)
-def test_a_file_made_to_harm(kind, tmp_path, capsys, monkeypatch):
+def test_malicious_file_is_refused(kind, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data, message = FILES[kind]
     path = tmp_path / f"a{kind[1]}"
@@ -302,14 +302,14 @@ def test_a_file_made_to_harm(kind, tmp_path, capsys, monkeypatch):
     refused(path, message, capsys)
 
 
-def test_a_long_step_that_is_never_taken(tmp_path):
+def test_unused_large_stride_is_accepted(tmp_path):
     (tmp_path / "a.pth").write_bytes(pth(rebuilt(shape=1, stride=2**62)))
     assert read(tmp_path / "a.pth")["cls"].tolist() == [0.0]
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("ending", [".npz", ".pth", ".keras"])
-def test_a_member_that_is_there_twice(ending, tmp_path, capsys):
+def test_duplicate_archive_member_is_refused(ending, tmp_path, capsys):
     path = tmp_path / f"a{ending}"
     path.write_bytes(archive(("x", npy()), ("x", npy())))
     refused(path, "'x', and holds it twice", capsys)
@@ -318,7 +318,7 @@ def test_a_member_that_is_there_twice(ending, tmp_path, capsys):
 @pytest.mark.parametrize(
     "ending", [".npz", ".safetensors", ".pth", ".keras", ".weights.h5"]
 )
-def test_what_is_no_file(ending, tmp_path, capsys):
+def test_pipes_and_devices_are_refused(ending, tmp_path, capsys):
     path = tmp_path / f"a{ending}"
     os.mkfifo(path)  # which would be waited for
     refused(path, "is no file, but a pipe or a device", capsys)
@@ -338,7 +338,7 @@ CONFIGS = {
 }
 
 
-def test_a_config_of_wrong_values(tmp_path, capsys):
+def test_wrong_config_values_raise(tmp_path, capsys):
     model = tiny()
     save(model, tmp_path / "a")
     path = tmp_path / "a" / "config.json"
@@ -362,7 +362,7 @@ def test_a_config_of_wrong_values(tmp_path, capsys):
         ({"a": "x" * 300}, "names the shard"),
     ],
 )
-def test_shards_that_do_not_fit(index, message, tmp_path):
+def test_inconsistent_shards_raise(index, message, tmp_path):
     np.savez(tmp_path / "one.npz", a=ONES, b=ONES)
     np.savez(tmp_path / "two.npz", b=ONES)
     path = tmp_path / "a.index.json"
@@ -371,7 +371,7 @@ def test_shards_that_do_not_fit(index, message, tmp_path):
         open_checkpoint(path)
 
 
-def test_blocks_that_are_missing_are_not_made(tmp_path):
+def test_missing_blocks_raise(tmp_path):
     """A number in a name would else be that of layers to build."""
     save(tiny(), tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as arrays:
@@ -385,7 +385,7 @@ def test_blocks_that_are_missing_are_not_made(tmp_path):
         load(tmp_path / "b.npz")
 
 
-def test_notes_that_deny_the_arrays(tmp_path):
+def test_metadata_that_contradicts_the_arrays_raises(tmp_path):
     path = tmp_path / "a.weights.h5"
     save(tiny(), path)
     with h5py.File(path, "r+") as file:
@@ -396,7 +396,7 @@ def test_notes_that_deny_the_arrays(tmp_path):
         load(path)
 
 
-def test_files_of_newer_hdf5(tmp_path):
+def test_newer_hdf5_files_are_read(tmp_path):
     path, newer = tmp_path / "a.weights.h5", tmp_path / "b.weights.h5"
     save(tiny(), path)
     with h5py.File(path) as old, h5py.File(newer, "w", libver="latest") as new:
@@ -437,7 +437,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_a_keras_file_with_a_layer_of_another(kind, tmp_path):
+def test_keras_file_with_a_foreign_layer_is_refused(kind, tmp_path):
     change, message = LAYERS[kind]
     save(tiny(), tmp_path / "a.keras")
     with zipfile.ZipFile(tmp_path / "a.keras") as file:

@@ -28,7 +28,7 @@ def needs_torch_for(path):
         pytest.importorskip("torch", reason="writes .pth")
 
 
-def test_every_golden_case_is_converted():
+def test_every_golden_case_is_covered():
     folders = {p.name for p in golden_data.FOLDER.iterdir() if p.is_dir()}
     folders -= {*golden_data.NO_MODEL}
     # Those with a ResNet have a file of their own.
@@ -50,7 +50,7 @@ ON_ALL_BACKENDS = ("big_vision_map", "hf_vit_bf16", "timm_reg_ls_qknorm")
         for case in CASES
     ],
 )
-def test_by_keras_and_back(case, tmp_path, record_error):
+def test_keras_file_round_trip(case, tmp_path, record_error):
     """convert.py to .keras: the original's outputs; and back, bit for bit."""
     needs_torch_for(golden_data.weights_path(case))
     middle = tmp_path / "model.keras"
@@ -162,7 +162,7 @@ def _grid(case, checkpoint):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_layouts_that_hold_a_case_are_the_reviewed_ones(case):
+def test_supported_layouts_match_the_table(case):
     held = []
     for layout in LAYOUTS:
         try:
@@ -184,7 +184,7 @@ def _written(case, layout):
 @pytest.mark.parametrize(
     "case,layout", [(c, layout) for c in CASES for layout in HELD[c].split()]
 )
-def test_there_and_back_between_layouts(case, layout):
+def test_layout_round_trip(case, layout):
     """A to B to A, and what B tells is enough to write A."""
     checkpoint, told = opened(case)
     there = _written(case, layout)
@@ -198,7 +198,7 @@ def test_there_and_back_between_layouts(case, layout):
 
 
 @pytest.mark.parametrize("case", ("vit_jax_token", "timm_map"))
-def test_every_variant_comes_back(case):
+def test_variant_round_trip(case):
     checkpoint, told = opened(case)
     for layout in HELD[case].split():
         for weight_map in LAYOUTS[layout].maps:
@@ -221,7 +221,7 @@ def test_every_variant_comes_back(case):
         ("timm_deit_distilled", "huggingface:deit-teacher"),
     ],
 )
-def test_there_and_back_between_files(case, layout, suffix, tmp_path):
+def test_file_type_round_trip(case, layout, suffix, tmp_path):
     """Through every container, by the command."""
     there = tmp_path / f"there{suffix}"
     needs_torch_for(there)
