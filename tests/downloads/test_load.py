@@ -12,7 +12,7 @@ BODY = os.urandom(300_000)
 
 
 @pytest.mark.parametrize("case", ["slow", "killed", "404, then good"])
-def test_one_download(case, tmp_path):
+def test_concurrent_processes_download_once(case, tmp_path):
     """Also where the process that downloads is killed in the midst."""
     found = load.ask(4, BODY, tmp_path, case, seconds=0.4)
     assert load.problem(case, 4, found, len(BODY), tmp_path) is None
