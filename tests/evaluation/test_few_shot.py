@@ -35,7 +35,7 @@ def normal_equations(x, y, classes, l2, test):
 
 @pytest.mark.parametrize("l2", [2.0**-6, 1.0, 2.0**10, 2.0**20])
 @pytest.mark.parametrize("columns", [12, 90])  # fewer and more than images
-def test_ridge_is_that_of_the_normal_equations(columns, l2):
+def test_ridge_matches_the_normal_equations(columns, l2):
     x, y = blobs([20, 20, 3], columns)
     test, _ = blobs([5, 5, 5], columns, seed=1)
     found = evaluation.ridge(x, y, 4, l2).scores(test)
@@ -44,7 +44,7 @@ def test_ridge_is_that_of_the_normal_equations(columns, l2):
     assert np.abs(found - expected).max() < 1e-8
 
 
-def test_few_shot_is_that_of_the_normal_equations():
+def test_few_shot_matches_the_normal_equations():
     x, y = blobs([40] * 5, distance=0.5)
     test_x, test_y = blobs([30] * 5, distance=0.5, seed=1)
     rows = evaluation.few_shot(
@@ -74,7 +74,7 @@ def test_few_shot_is_that_of_the_normal_equations():
         assert row["images"] == 5 * row["shots"]
 
 
-def test_more_shots_are_better_and_what_was_drawn_is_not_scored():
+def test_more_shots_are_better_and_need_unused_images():
     x, y = blobs([60] * 6, distance=0.4)
     rows = evaluation.few_shot(x, y, shots=(1, 50))
     assert len(rows[0]["accuracies"]) == 3
@@ -85,7 +85,7 @@ def test_more_shots_are_better_and_what_was_drawn_is_not_scored():
         evaluation.few_shot(x, y, shots=60)
 
 
-def test_imbalance_and_missing_classes():
+def test_imbalanced_and_missing_classes_warn():
     x, y = blobs([30, 4, 0, 30])
     test_x, test_y = blobs([200, 10, 10, 200], seed=1)
     with pytest.warns(UserWarning) as caught:
@@ -102,7 +102,7 @@ def test_imbalance_and_missing_classes():
         evaluation.few_shot(x, y, 4, 1, test_features=x, test_labels=y)
 
 
-def test_mistakes():
+def test_wrong_arguments_raise():
     x, y = blobs([5, 5])
     with pytest.raises(ValueError, match="two classes or more.* only class 0"):
         evaluation.few_shot(x, y * 0, 1)
@@ -120,7 +120,7 @@ def test_mistakes():
 
 
 @pytest.mark.parametrize("balanced", [False, True])
-def test_linear_probe_is_scikit_learns(balanced):
+def test_linear_probe_matches_scikit_learn(balanced):
     models = pytest.importorskip("sklearn.linear_model")
     x, y = blobs([60, 20, 9], distance=0.6)
     l2 = 0.01
@@ -160,7 +160,7 @@ def peak_of(function, *arguments):
 
 
 @pytest.mark.backends("torch")
-def test_linear_probe_does_not_hold_all_scores(monkeypatch):
+def test_linear_probe_memory_is_bounded(monkeypatch):
     """Of ImageNet these would be 10 GB, in several copies."""
     rng = np.random.default_rng(0)
     classes, count = 400, 6000
@@ -178,7 +178,7 @@ def test_linear_probe_does_not_hold_all_scores(monkeypatch):
 
 
 @pytest.mark.backends("torch")
-def test_neighbours_do_not_hold_all_similarities(monkeypatch):
+def test_nearest_neighbours_memory_is_bounded(monkeypatch):
     """A thousand test images and ImageNet's training images: 10 GB."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(3000, 4)), rng.integers(0, 3, 3000)
@@ -189,7 +189,7 @@ def test_neighbours_do_not_hold_all_similarities(monkeypatch):
 
 
 @pytest.mark.parametrize("temperature", [None, 0.07])
-def test_neighbours_are_those_of_sorting(temperature, monkeypatch):
+def test_nearest_neighbours_match_sorting(temperature, monkeypatch):
     monkeypatch.setattr(probes, "_SIMILARITIES_PER_CHUNK", 7 * 60)
     x, y = blobs([20, 20, 20], columns=6)
     test, _ = blobs([5, 5, 5], columns=6, seed=1)
@@ -207,7 +207,7 @@ def test_neighbours_are_those_of_sorting(temperature, monkeypatch):
         np.testing.assert_allclose(row, votes / votes.sum(), atol=1e-12)
 
 
-def test_mistakes_with_neighbours():
+def test_wrong_arguments_of_nearest_neighbours_raise():
     x, y = blobs([3, 3])
     with pytest.raises(ValueError, match="`k` must be from 1 to 6"):
         evaluation.nearest_neighbours(x, y, 2, x, 7)
