@@ -76,7 +76,7 @@ def left():
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_it_computes_what_keras_does(name, export, tmp_path):
+def test_exported_model_matches_keras(name, export, tmp_path):
     """At any batch, and at any size where that can be."""
     require(name)
     any_size = BACKEND in formats.FORMATS[name].any_size
@@ -102,7 +102,7 @@ def test_it_computes_what_keras_does(name, export, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--int8-weights"]], ids=["", "int8"])
-def test_large_weights_are_in_the_onnx_file(flags, export, tmp_path):
+def test_large_weights_are_stored_in_the_onnx_file(flags, export, tmp_path):
     """Writers put those of 1 MB and more into another file, hidden here."""
     require("onnx")
     saved(tmp_path, num_layers=1, hidden_size=96, mlp_dim=4096)
@@ -115,7 +115,7 @@ def test_large_weights_are_in_the_onnx_file(flags, export, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
-def test_int8(name, export, tmp_path):
+def test_int8_export_matches_keras(name, export, tmp_path):
     """Of one size of images, one batch, and with probabilities."""
     require(name)
     model = tiny(
@@ -144,7 +144,7 @@ def test_int8(name, export, tmp_path):
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_backend_that_cannot_says_which_can(name, export, model):
+def test_unsupported_backend_error_names_a_supported_one(name, export, model):
     status, said = export("model.keras", target_of(name))
     assert status == 1
     able = said.partition("KERAS_BACKEND=")[2].partition(".")[0]
@@ -152,7 +152,7 @@ def test_a_backend_that_cannot_says_which_can(name, export, model):
     assert left() == ["model.keras"]
 
 
-def test_another_size_of_images(export, model):
+def test_image_size_flag_resamples_positions(export, model):
     """Positions are resampled, as `converters.load` does."""
     name = HERE[-1]
     require(name)
@@ -167,7 +167,7 @@ def test_another_size_of_images(export, model):
     np.testing.assert_allclose(found, other.predict_on_batch(x), atol=1e-4)
 
 
-def test_what_differs_is_not_left(export, model, monkeypatch):
+def test_differing_export_is_removed(export, model, monkeypatch):
     name = HERE[-1]
     require(name)
     target = target_of(name)
@@ -179,7 +179,7 @@ def test_what_differs_is_not_left(export, model, monkeypatch):
     assert target.read_text() == "mine"
 
 
-def test_other_models_of_keras(export):
+def test_other_keras_models_are_exported(export):
     """Those that were not made by this package."""
     name = HERE[-1]
     require(name)
@@ -213,7 +213,7 @@ REFUSED = {
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case, export, model):
+def test_wrong_targets_are_refused(case, export, model):
     arguments, fragment = REFUSED[case]
     pathlib.Path("there.onnx").write_text("mine")
     pathlib.Path("folder").mkdir()
@@ -231,20 +231,20 @@ def test_refused(case, export, model):
     "flags",
     [["--batch", "0"], ["--batch", "any"], ["--image-size", "1", "2", "3"]],
 )
-def test_wrong_usage(flags):
+def test_wrong_flags_exit_with_2(flags):
     with pytest.raises(SystemExit) as stopped:
         command_line.main(["model.keras", "a.onnx", *flags])
     assert stopped.value.code == 2
 
 
 @pytest.mark.backends("torch")
-def test_formats_and_their_needs():
+def test_formats_and_their_requirements():
     written = {k: set(x.writers) for k, x in formats.FORMATS.items()}
     assert written == {name: set(needs) for name, needs in NEEDS.items()}
 
 
 @pytest.mark.backends("torch")
-def test_help(monkeypatch, capsys):
+def test_help_lists_the_formats(monkeypatch, capsys):
     """By the program itself."""
     tool = str(ROOT / "tools" / "export.py")
     monkeypatch.setattr(sys, "argv", [tool, "--help"])
