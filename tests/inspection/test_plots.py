@@ -50,7 +50,7 @@ def maps(tokens):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
-def test_heatmap(channels):
+def test_plot_attention_heatmap(channels):
     images = [
         RNG.integers(0, 255, (20, 30, channels)).astype("uint8"),
         RNG.uniform(-1, 1, (90, 20, channels)).astype("float32"),
@@ -69,7 +69,7 @@ def test_heatmap(channels):
 
 
 @pytest.mark.backends("torch")
-def test_images_in_another_range_are_errors():
+def test_image_values_out_of_range_raise():
     """Preprocessed with mode "torch", or floats up to 255."""
     heat = [np.ones((4, 4))]
     for scale in (2.6, 255):
@@ -78,7 +78,7 @@ def test_images_in_another_range_are_errors():
             inspection.plot_attention_heatmap([image], heat)
 
 
-def test_maps():
+def test_plot_attention_maps():
     found = maps(8)
     figure = inspection.plot_attention_maps(found, LAYOUT, image=1)
     picture = figure.axes[0].images[0].get_array()
@@ -90,7 +90,7 @@ def test_maps():
     assert_drawn(figure)
 
 
-def test_distance():
+def test_plot_attention_distance():
     distances = RNG.uniform(10, 90, (5, 3))
     figure = inspection.plot_attention_distance(distances, 50.0, "title")
     *heads, mean, uniform = figure.axes[0].lines
@@ -102,7 +102,7 @@ def test_distance():
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
-def test_filters(channels):
+def test_plot_embedding_filters(channels):
     filters = RNG.uniform(size=(9, 8, 8, channels))
     figure = inspection.plot_embedding_filters(filters)
     picture = figure.axes[0].images[0].get_array()
@@ -116,7 +116,7 @@ def test_filters(channels):
     assert_drawn(figure)
 
 
-def test_similarity():
+def test_plot_position_similarity():
     similarity = RNG.uniform(-1, 1, (2, 40, 2, 40))
     figure = inspection.plot_position_similarity(similarity)
     picture = figure.axes[0].images[0].get_array()
@@ -126,7 +126,7 @@ def test_similarity():
 
 
 @pytest.mark.parametrize("layout", [LAYOUT, BARE])
-def test_norms(layout):
+def test_plot_token_norms(layout):
     norms = RNG.uniform(1, 9, (4, 2, layout.num_prefix + 6))
     figure = inspection.plot_token_norms(norms, layout, image=1)
     names = figure.axes[0].get_legend_handles_labels()[1]
