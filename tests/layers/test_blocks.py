@@ -33,7 +33,7 @@ def tokens(*shape):
 @pytest.mark.parametrize(
     "bias,norm,scale", [(True, False, None), (False, True, 0.5)]
 )
-def test_block_is_the_oracles(activation, bias, norm, scale):
+def test_block_matches_the_reference(activation, bias, norm, scale):
     layer = layers.TransformerBlock(
         4,
         24,
@@ -53,7 +53,7 @@ def test_block_is_the_oracles(activation, bias, norm, scale):
     )
 
 
-def test_attention_pooling_leaves_prefix_tokens_out():
+def test_attention_pooling_ignores_prefix_tokens():
     layer = layers.AttentionPooling(3, 24, num_prefix_tokens=2)
     x = tokens(2, 7, 12).astype("float32")
     before = numpy(layer(x))
@@ -63,7 +63,7 @@ def test_attention_pooling_leaves_prefix_tokens_out():
     assert np.abs(before - numpy(layer(x))).max() > 1e-3
 
 
-def test_attention_with_dropout_is_the_fused_one_when_nothing_drops():
+def test_attention_with_negligible_dropout_matches_the_fused_one():
     """The two formulations agree: dropout so rare that it never strikes."""
     layer = layers.MultiHeadAttention(3, dropout=1e-9, qk_norm=True)
     x = tokens(2, 6, 12).astype("float32")
@@ -73,7 +73,7 @@ def test_attention_with_dropout_is_the_fused_one_when_nothing_drops():
     np.testing.assert_allclose(numpy(fused), numpy(plain), atol=2e-6)
 
 
-def test_attention_starts_with_xaviers_bound():
+def test_attention_kernels_are_glorot_uniform():
     layer = layers.MultiHeadAttention(8)
     layer.build((None, None, 512))
     bound = (6 / (512 + 512)) ** 0.5
@@ -83,7 +83,7 @@ def test_attention_starts_with_xaviers_bound():
         assert not numpy(dense.bias).any()
 
 
-def test_drop_path_drops_whole_images_and_keeps_the_mean():
+def test_drop_path_drops_branches_of_whole_images():
     block = layers.TransformerBlock(1, 4, drop_path=0.5)
     x = np.ones((400, 2, 4), "float32") * tokens(1, 2, 4).astype("float32")
     block.build(x.shape)
@@ -110,14 +110,14 @@ def test_dropout_is_off_unless_training(rate):
     assert np.abs(first - second).max() > 1e-3
 
 
-def test_dropout_of_nothing_leaves_no_state_behind():
+def test_rate_zero_creates_no_seed_state():
     block = layers.TransformerBlock(2, 8)
     block.build((None, 5, 8))
     assert len(block.variables) == len(block.weights) == 16
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_half_precision_is_near_the_full(policy):
+def test_half_precision_matches_float32(policy):
     x = tokens(2, 9, 24).astype("float32")
     block = layers.TransformerBlock(3, 48)
     block.build(x.shape)
@@ -140,7 +140,7 @@ def test_dropout_follows_both_dense_layers():
     assert 0.22 < (found == 4).mean() < 0.28
 
 
-def test_class_token_keeps_the_order():
+def test_class_token_is_inserted_at_index():
     x = tokens(1, 3, 4).astype("float32")
     first = layers.ClassToken(2, index=1, initializer="ones")
     found = numpy(first(x))[0]
@@ -225,7 +225,7 @@ class MeanBlock(layers.TransformerBlock):
 
 @pytest.mark.parametrize("block", [RMSNormBlock, MeanBlock])
 @pytest.mark.parametrize("num_queries", [None, 1])
-def test_another_norm_and_attention_in_a_block(block, num_queries, tmp_path):
+def test_block_with_custom_norm_and_attention(block, num_queries, tmp_path):
     inputs = keras.Input((None, 12))
     outputs = block(2, 24, norm_epsilon=1e-3, remat=True, name="block")(
         inputs, num_queries=num_queries
@@ -253,7 +253,7 @@ def test_another_norm_and_attention_in_a_block(block, num_queries, tmp_path):
     assert np.abs(numpy(moved) - numpy(kept)).max() > 1e-6
 
 
-def test_kernel_regularizer_of_a_block():
+def test_kernel_regularizer_applies_to_the_kernels():
     """Of its six kernels, and of nothing else."""
     block = layers.TransformerBlock(2, 24, kernel_regularizer="l2")
     block(tokens(2, 5, 12).astype("float32"))

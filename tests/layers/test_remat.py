@@ -58,7 +58,9 @@ RELATIVE = {**RANDOM, "position_embedding": "relative"}
         pytest.param(RELATIVE, id="relative"),
     ],
 )
-def test_gradients_are_the_same(options, tmp_path, record_error):
+def test_gradients_with_and_without_remat_match(
+    options, tmp_path, record_error
+):
     """Also of dropout, whose second drawing must be the first one's."""
     kept = steps(model_of(False, **options))
     model = model_of(True, **options)
@@ -114,7 +116,7 @@ def kept_bytes(model, images):
 
 
 @pytest.mark.backends("jax", "torch")
-def test_less_is_kept(record_property):
+def test_remat_keeps_less_memory(record_property):
     images = ops.convert_to_tensor(batch(32)[0])
     kept = kept_bytes(model_of(False, layers=6, size=32), images)
     again = kept_bytes(model_of(True, layers=6, size=32), images)

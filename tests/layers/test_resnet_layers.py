@@ -57,7 +57,7 @@ def standardised(kernel, epsilon, place):
         ((8, 5), (4, 2), (1, 3)),
     ],
 )
-def test_std_conv(size, kernel, strides, padding, place, epsilon):
+def test_std_conv_matches_numpy(size, kernel, strides, padding, place, epsilon):
     layer = layers.StdConv2D(5, kernel, strides, padding, epsilon, place)
     x = RNG.normal(size=(2, *size, 3)).astype("float32")
     found = numpy(layer(x))
@@ -75,7 +75,7 @@ def test_std_conv(size, kernel, strides, padding, place, epsilon):
 
 @pytest.mark.parametrize("padding", ["same", "symmetric", "zeros"])
 @pytest.mark.parametrize("size", [(8, 6), (9, 7), (1, 2)])
-def test_max_pool(size, padding):
+def test_max_pool_matches_numpy(size, padding):
     x = RNG.normal(size=(2, *size, 3)).astype("float32") - 3
     value = 0.0 if padding == "zeros" else -np.inf
     kernel, strides = (3, 3), (2, 2)
@@ -85,7 +85,7 @@ def test_max_pool(size, padding):
     np.testing.assert_array_equal(found, expected.astype("float32"))
 
 
-def test_group_norm_is_that_of_keras():
+def test_group_norm_matches_keras():
     x = (RNG.normal(size=(2, 5, 4, 12)) * 3 + 7).astype("float32")
     ours = layers.GroupNorm(4, epsilon=0.1)
     keras_own = keras.layers.GroupNormalization(4, epsilon=0.1)
@@ -119,7 +119,7 @@ def test_group_norm_is_exact_when_the_mean_is_large(channels, mean):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("channels", [64, 128])
-def test_group_norm_does_not_depend_on_what_requires_gradients(channels):
+def test_group_norm_does_not_depend_on_requires_grad(channels):
     import torch
 
     layer = layers.GroupNorm(epsilon=1e-6)
@@ -130,7 +130,7 @@ def test_group_norm_does_not_depend_on_what_requires_gradients(channels):
     assert torch.equal(layer(x.requires_grad_()), expected)
 
 
-def test_group_norm_has_the_gradients_of_keras():
+def test_group_norm_gradients_match_keras():
     x = (3 + RNG.normal(size=(2, 5, 4, 6))).astype("float32")
     y = RNG.normal(size=(2, 5, 4, 12)).astype("float32")
     start = RNG.normal(size=(1, 1, 6, 12))
@@ -150,14 +150,14 @@ def test_group_norm_has_the_gradients_of_keras():
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_group_norm_of_what_is_constant():
+def test_group_norm_of_a_constant_is_finite():
     """Rounding can make the variance negative, of which there is no root."""
     x = np.full((1, 7, 7, 32), 1234.567, "float32")
     found = numpy(layers.GroupNorm(epsilon=1e-6)(x))
     assert np.isfinite(found).all()
 
 
-def test_a_filter_of_one_weight_has_finite_gradients():
+def test_filter_of_one_weight_has_finite_gradients():
     """Its variance is 0, where the square root has no finite slope."""
     model = keras.Sequential([keras.Input((4, 4, 1)), layers.StdConv2D(2, 1)])
     model.compile("sgd", "mse")
