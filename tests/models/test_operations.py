@@ -26,7 +26,7 @@ def _on_a_cpu():
 
 @pytest.mark.skipif(not _on_a_cpu(), reason="was recorded on a CPU")
 @pytest.mark.parametrize("what", operations.WHAT)
-def test_no_more_than_recorded(what):
+def test_cost_does_not_exceed_the_record(what):
     table = operations.recorded()[BACKEND]
     least = operations.least(what)
     for part, cost in operations.counted(what).items():

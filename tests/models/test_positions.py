@@ -72,7 +72,7 @@ def images(rows=8, columns=12):
 
 
 @pytest.mark.parametrize("kind, place", CASES)
-def test_a_model_tells_what_it_has(kind, place, tmp_path):
+def test_positions_are_stored_in_the_file(kind, place, tmp_path):
     model = build(kind, place)
     told = describe(model)[1]
     assert told["position_embedding"] == kind.removesuffix("_1d")
@@ -87,7 +87,7 @@ def test_a_model_tells_what_it_has(kind, place, tmp_path):
     )
 
 
-def test_arrays_alone_tell_what_is_learned(tmp_path):
+def test_learned_positions_are_inferred_from_the_arrays(tmp_path):
     """Keras's own files without our notes: names and shapes are enough."""
     for kind, place in ON_ALL_BACKENDS:
         if kind in ("none", "sincos2d"):
@@ -106,7 +106,7 @@ def test_arrays_alone_tell_what_is_learned(tmp_path):
 
 
 @pytest.mark.parametrize("kind, place", CASES)
-def test_checkpoints_load_at_another_size(kind, place, tmp_path):
+def test_checkpoint_loads_at_another_image_size(kind, place, tmp_path):
     """As a model of any size resamples them at every call."""
     model = build(kind, place)
     save(model, tmp_path / "model.keras")
@@ -122,7 +122,7 @@ def test_checkpoints_load_at_another_size(kind, place, tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind, place", CASES)
-def test_remat_changes_nothing(kind, place):
+def test_remat_does_not_change_gradients(kind, place):
     """Of what a step learns; tests/layers/test_remat.py runs everywhere."""
 
     def trained(remat):
@@ -147,7 +147,9 @@ HOMELESS = [*LEARNED, ("learned", "every_layer"), ("sincos2d", "every_layer")]
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind, place", HOMELESS)
-def test_foreign_layouts_refuse_what_they_cannot_hold(kind, place, tmp_path):
+def test_unsupported_positions_are_refused_by_other_layouts(
+    kind, place, tmp_path
+):
     model = build(kind, place, input_shape=(8, 8, 3))
     named = kind if kind in ("learned_2d", "relative") else place
     for layout in LAYOUTS:
@@ -161,7 +163,7 @@ def test_foreign_layouts_refuse_what_they_cannot_hold(kind, place, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_relative_positions_are_in_blocks():
+def test_wrong_position_placements_raise():
     with pytest.raises(ValueError, match="'every_layer'.*placement='stem'"):
         build("relative", "stem")
     with pytest.raises(ValueError, match="'every_layer_shared'.*='all'"):
@@ -173,14 +175,14 @@ def test_relative_positions_are_in_blocks():
 
 
 @pytest.mark.backends("torch")
-def test_one_table_in_all_layers_is_one_set_of_weights():
+def test_shared_positions_have_one_table():
     count = {p: build("learned", p).count_params() for p in POSITION_PLACEMENTS}
     assert count["stem"] == count["every_layer_shared"]
     table = 7 * 16
     assert count["every_layer"] == count["stem"] + table
 
 
-def test_features_of_positions():
+def test_features_of_position_embeddings():
     model = build("learned", "every_layer_shared")
     names = ["position_embedding_shared", "block_0", "patch_embedding"]
     found = keras_vit.feature_extractor(model, names)(images())
@@ -203,7 +205,7 @@ def test_features_of_positions():
     assert found.shape == (2, 11, 8)
 
 
-def test_hybrids_have_them_too(tmp_path):
+def test_hybrid_with_shared_relative_positions(tmp_path):
     model = keras_vit.HybridVisionTransformer(
         **{**SIZES, "input_shape": (64, 32, 3), "patch_size": 1},
         resnet_layers=(1, 1),
