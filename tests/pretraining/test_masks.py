@@ -25,7 +25,7 @@ def draw(kind, batch, grid, ratio, seed=None):
 
 
 @pytest.mark.parametrize("kind", ["random", "block"])
-def test_the_ratio_is_exact_in_every_image(kind):
+def test_mask_ratio_is_exact_in_every_image(kind):
     for grid, ratio, kept in KEPT:
         mask = draw(kind, 50, grid, ratio, 0)
         length = grid[0] * grid[1]
@@ -35,7 +35,7 @@ def test_the_ratio_is_exact_in_every_image(kind):
 
 
 @pytest.mark.parametrize("kind", ["random", "block"])
-def test_images_and_steps_differ_and_a_seed_repeats(kind):
+def test_masks_differ_and_a_seed_reproduces_them(kind):
     seed = keras.random.SeedGenerator(3)
     steps = [draw(kind, 8, (7, 7), 0.5, seed) for _ in range(2)]
     rows = np.concatenate(steps)
@@ -60,7 +60,7 @@ def test_random_masks_are_uniform_over_positions():
     assert low < statistic < high
 
 
-def test_blocks_hang_together():
+def test_block_masks_are_contiguous():
     def joined(kind):
         mask = draw(kind, 200, (14, 14), 0.4, 1).reshape(-1, 14, 14)
         return (mask[:, 1:] * mask[:, :-1]).sum() / mask[:, 1:].sum()
@@ -84,7 +84,7 @@ def simmim_mask(size, unit, patch, ratio, rng):
     # configs/vit_base__800ep: 120 of 196 patches of 16 pixels
     [(224, 32, 16, 0.6, 120), (192, 32, 8, 0.6, 352), (32, 8, 8, 0.3, 5)],
 )
-def test_units_are_simmims(size, unit, patch, ratio, masked):
+def test_mask_units_match_simmim(size, unit, patch, ratio, masked):
     encoder = small.encoder(input_shape=(size, size, 3), patch_size=patch)
     model = pretraining.MaskedImageModeling(
         encoder, mask_ratio=ratio, mask_patch_size=unit, seed=0
@@ -124,14 +124,14 @@ def test_units_are_simmims(size, unit, patch, ratio, masked):
         {"mask_patch_size": 16},  # of one unit none would stay
     ],
 )
-def test_units_that_do_not_fit_are_refused(arguments):
+def test_wrong_mask_patch_size_raises(arguments):
     with pytest.raises(ValueError, match=r"mask_patch_size=|ratio"):
         pretraining.MaskedImageModeling(small.encoder(), **arguments)
 
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("ratio", [0.0, 1.0, 0.99, -1])
-def test_a_ratio_that_masks_nothing_or_all_is_refused(ratio):
+def test_mask_ratio_of_none_or_all_patches_raises(ratio):
     with pytest.raises(ValueError, match="ratio"):
         draw("random", 1, (4, 4), ratio)
     with pytest.raises(ValueError, match="ratio"):

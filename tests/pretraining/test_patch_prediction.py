@@ -11,7 +11,7 @@ def numpy(x):
     return np.asarray(ops.convert_to_numpy(x))
 
 
-def test_80_10_10_of_the_masked_and_never_a_patch_for_itself():
+def test_corruption_is_80_10_10_of_masked_patches():
     model = small.MODELS["mpp"](small.encoder())
     model.mask_token.tokens.assign(np.full((1, 1, 16), -1.0))
     count = 2000
@@ -41,7 +41,7 @@ def test_80_10_10_of_the_masked_and_never_a_patch_for_itself():
     assert counts[1:].min() > 0.6 * counts[1:].mean()
 
 
-def test_colors_by_hand():
+def test_color_classes_of_a_known_image():
     """3 bits a channel, red first; 4 x 4 parts row by row."""
     encoder = small.encoder(patch_size=8)
     image = np.full((1, 16, 16, 3), -1.0, "float32")
@@ -64,7 +64,7 @@ def test_colors_by_hand():
     assert np.abs(numpy(shown) - image).max() <= 1 / 8
 
 
-def test_parts_of_a_patch_that_4_does_not_divide():
+def test_downsized_target_of_patches_not_divisible_by_4():
     encoder = small.encoder(patch_size=14, input_shape=(28, 28, 1))
     model = pretraining.MaskedPatchPrediction(encoder, target="downsized")
     rows, columns = model._pooling
@@ -74,7 +74,7 @@ def test_parts_of_a_patch_that_4_does_not_divide():
     assert (numpy(model.color_classes(model.stages.patchify(flat))) == 5).all()
 
 
-def test_the_range_of_pixels_can_differ_by_channel():
+def test_value_range_per_channel():
     encoder = small.encoder()
     model = pretraining.MaskedPatchPrediction(
         encoder, value_range=((0, 0, -10), (1, 255, 10))
@@ -88,7 +88,7 @@ def test_the_range_of_pixels_can_differ_by_channel():
         pretraining.MaskedPatchPrediction(encoder, value_range=(1, -1))
 
 
-def test_patches_that_are_too_small_are_refused():
+def test_patches_below_4_x_4_are_refused():
     encoder = small.encoder(patch_size=2)
     with pytest.raises(ValueError, match="4 x 4"):
         pretraining.MaskedPatchPrediction(encoder, target="downsized")
