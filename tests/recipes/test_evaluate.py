@@ -27,7 +27,7 @@ def evaluated(trained_run, tmp_path_factory):
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
-def test_figures_are_those_of_predict(trained_run, evaluated):
+def test_metrics_match_model_predict(trained_run, evaluated):
     results = results_of(evaluated)
     # 359 is no multiple of 50.
     data = keras_vit.data.load_dataset("digits")
@@ -45,7 +45,7 @@ def test_figures_are_those_of_predict(trained_run, evaluated):
     assert results["calibration_bins"] == 15
 
 
-def test_files(evaluated):
+def test_output_files(evaluated):
     with open(evaluated / "per_class.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["class"] for row in rows] == list("0123456789")
@@ -110,7 +110,7 @@ def shades(tmp_path):
     return model, folder
 
 
-def test_a_folder_with_fewer_classes_in_another_order(shades, tmp_path):
+def test_folder_with_fewer_classes_in_another_order(shades, tmp_path):
     pytest.importorskip("tensorflow")
     model, run = shades
     levels = {"dark": 0, "grey": 100, "light": 200}
@@ -136,7 +136,7 @@ def test_a_folder_with_fewer_classes_in_another_order(shades, tmp_path):
     assert "top_5_accuracy" not in results
 
 
-def test_classes_that_do_not_fit(shades, tmp_path, capsys, trained_run):
+def test_unknown_classes_are_refused(shades, tmp_path, capsys, trained_run):
     pytest.importorskip("tensorflow")
     _, run = shades
     folder = real_folder(tmp_path / "set", {"grey": 100, "pink": 200})
@@ -159,7 +159,7 @@ def test_classes_that_do_not_fit(shades, tmp_path, capsys, trained_run):
     assert not (tmp_path / "out").exists()
 
 
-def test_names_that_are_no_numbers_of_imagenet(shades, tmp_path, capsys):
+def test_real_labels_need_imagenet_file_names(shades, tmp_path, capsys):
     pytest.importorskip("tensorflow")
     folder = real_folder(tmp_path / "set", {"dark": 0, "light": 200})
     (tmp_path / "real.json").write_text("[[1], [2]]")
@@ -212,7 +212,7 @@ def test_real_labels_of_tfds(tmp_path, monkeypatch):
         (("--dataset", "cifar10"), ("cifar10", None)),
     ],
 )
-def test_the_split_is_that_of_the_run(
+def test_test_split_defaults_to_that_of_the_run(
     program, flags, expected, tmp_path, monkeypatch, capsys
 ):
     model = keras_vit.VisionTransformer(
@@ -239,7 +239,7 @@ def test_the_split_is_that_of_the_run(
     assert asked == [expected]
 
 
-def test_mistakes(trained_run, capsys, tmp_path):
+def test_wrong_flags_are_refused(trained_run, capsys, tmp_path):
     assert "Give --weights" in programs.refused(capsys, "evaluate")
     weights = ("--weights", trained_run)
     line = programs.refused(capsys, "evaluate", *weights, "--split", "dev")

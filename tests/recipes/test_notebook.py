@@ -64,7 +64,7 @@ def weights(folder):
         return {name: file[name] for name in file.files}
 
 
-def test_no_outputs_are_stored():
+def test_notebook_stores_no_outputs():
     assert NOTEBOOK["nbformat"] == 4
     for cell in NOTEBOOK["cells"]:
         assert not cell.get("outputs")
@@ -72,7 +72,7 @@ def test_no_outputs_are_stored():
 
 
 @pytest.mark.usefixtures("eager")
-def test_the_notebook_runs(run, capsys):
+def test_notebook_runs(run, capsys):
     """On every backend."""
     names, displayed = run("out")
     printed = capsys.readouterr().out.lower()
@@ -93,7 +93,7 @@ def test_the_notebook_runs(run, capsys):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_a_run_that_was_interrupted_resumes(run, monkeypatch):
+def test_interrupted_run_resumes_bit_for_bit(run, monkeypatch):
     """All cells are run again. The weights and the table are bit for bit those
     of a run without an interruption."""
     run("whole")
@@ -125,7 +125,7 @@ def test_a_run_that_was_interrupted_resumes(run, monkeypatch):
 
 
 @pytest.mark.backends("torch")
-def test_settings_for_accelerators_are_those_of_the_presets(run, monkeypatch):
+def test_accelerator_settings_match_the_presets(run, monkeypatch):
     """The settings that are not run here name what exists."""
     for name in SHORT:
         monkeypatch.delenv(name)

@@ -27,7 +27,9 @@ def pictures(tmp_path):
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
-def test_files_and_folders(pictures, trained_run, tmp_path, capsys):
+def test_predictions_of_files_and_folders(
+    pictures, trained_run, tmp_path, capsys
+):
     output = tmp_path / "out"
     programs.run(
         "predict", "--weights", trained_run, "--output", output,
@@ -65,7 +67,7 @@ def test_files_and_folders(pictures, trained_run, tmp_path, capsys):
     assert picture.startswith(b"\x89PNG")
 
 
-def test_bad_images_are_named(pictures, trained_run, tmp_path, capsys):
+def test_bad_images_are_reported(pictures, trained_run, tmp_path, capsys):
     whole = (pictures / "zero.png").read_bytes()
     (pictures / "half.png").write_bytes(whole[: len(whole) // 2])
     arguments = (
@@ -81,7 +83,7 @@ def test_bad_images_are_named(pictures, trained_run, tmp_path, capsys):
     assert facts["skipped"] == 1 and len(facts["predictions"]) == 2
 
 
-def test_names_from_a_file(pictures, trained_run, tmp_path, capsys):
+def test_class_names_from_a_file(pictures, trained_run, tmp_path, capsys):
     names = tmp_path / "names.txt"
     names.write_text("\n".join(f"digit {i}" for i in range(10)))
     programs.run(
@@ -99,7 +101,7 @@ def test_names_from_a_file(pictures, trained_run, tmp_path, capsys):
     assert "one label for each of the 10 classes" in line
 
 
-def test_mistakes(trained_run, tmp_path, capsys):
+def test_wrong_flags_are_refused(trained_run, tmp_path, capsys):
     line = programs.refused(capsys, "predict", "--weights", trained_run)
     assert "Give --images" in line
     weights = ("--weights", trained_run, "--images")

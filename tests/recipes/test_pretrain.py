@@ -76,7 +76,7 @@ def test_every_preset_is_tested():
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_presets_are_what_was_published(name):
+def test_presets_match_the_publications(name):
     data = imagenet(14_197_122 if name.endswith(("21k", "-m")) else 1_281_167)
     job = programs.plan(recipe, recipe.Config(preset=name), data)
     config = job.config
@@ -121,7 +121,7 @@ def test_presets_are_what_was_published(name):
 
 
 @pytest.mark.backends("torch")
-def test_big_visions_plain_baseline_pools_and_has_fixed_positions():
+def test_big_vision_s16_pools_and_has_fixed_positions():
     config = recipe.resolve_config(
         recipe.Config(preset="big-vision-s16"), imagenet()
     )
@@ -130,7 +130,7 @@ def test_big_visions_plain_baseline_pools_and_has_fixed_positions():
 
 
 @pytest.mark.backends("torch")
-def test_what_is_given_beats_the_preset():
+def test_given_flags_override_the_preset():
     given = dict(
         model="ViTS32",
         batch_size=512,
@@ -163,7 +163,7 @@ def test_what_is_given_beats_the_preset():
 
 
 @pytest.mark.backends("torch")
-def test_decay_does_not_depend_on_the_rate():
+def test_weight_decay_does_not_depend_on_the_learning_rate():
     """AugReg trained with 1e-3 and 3e-4, and 1e-4 of decay with both."""
 
     def decay(**settings):
@@ -177,7 +177,7 @@ def test_decay_does_not_depend_on_the_rate():
 
 
 @pytest.mark.backends("torch")
-def test_rates_of_sgd_follow_the_batch():
+def test_sgd_learning_rate_scales_with_the_batch_size():
     def rate(**settings):
         config = recipe.Config(**settings)
         return recipe.resolve_config(config, imagenet()).learning_rate
@@ -188,7 +188,7 @@ def test_rates_of_sgd_follow_the_batch():
 
 
 @pytest.mark.backends("torch")
-def test_a_small_set_gets_small_batches_and_a_short_run_a_short_rise():
+def test_small_dataset_reduces_batch_size_and_warmup():
     job = programs.plan(recipe, recipe.Config(), digits_data())
     # 1438 / 20 is 71, of which 64 is the power of two below.
     assert job.config.batch_size == 64 and job.steps == 2247
@@ -202,7 +202,7 @@ def test_a_small_set_gets_small_batches_and_a_short_run_a_short_rise():
 
 
 @pytest.mark.backends("torch")
-def test_augmentation_brings_its_mixup():
+def test_augmentation_sets_mixup():
     def mixup(**settings):
         config = recipe.Config(model="ViTB16", **settings)
         return recipe.resolve_config(config, imagenet()).mixup
@@ -216,7 +216,7 @@ def test_augmentation_brings_its_mixup():
 
 
 @pytest.mark.backends("torch")
-def test_dropout_and_drop_path_are_where_they_were():
+def test_dropout_and_drop_path_placement():
     """After the positions, the attention and both dense layers of an MLP, but
     not in the attention; drop path grows linearly from 0."""
     config = recipe.Config(model="ViTTi16", dropout=0.1, drop_path=0.3)
@@ -253,7 +253,7 @@ def pretrained(small_model, tmp_path_factory):
     return output
 
 
-def test_the_first_loss_is_that_of_the_head_bias(pretrained):
+def test_first_loss_follows_from_the_head_bias(pretrained):
     """Logits are all -10 then: 9 classes rightly no, one wrongly."""
     first = float(rows_of(pretrained)[0]["train_loss"])
     expected = 9 * np.log1p(np.exp(-10)) + np.log1p(np.exp(10))
@@ -262,7 +262,7 @@ def test_the_first_loss_is_that_of_the_head_bias(pretrained):
     assert first == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_run_leaves_its_files(pretrained):
+def test_every_file_is_written(pretrained):
     found = sorted(path.name for path in pretrained.iterdir())
     assert found == sorted(training.FILES)
     config = facts_of(pretrained)["config"]
@@ -298,9 +298,7 @@ def same_bodies(before, after):
 
 
 @pytest.mark.backends("torch")
-def test_the_result_is_fine_tuned_without_its_representation(
-    pretrained, tmp_path
-):
+def test_fine_tuning_drops_the_representation_layer(pretrained, tmp_path):
     before = keras.models.load_model(pretrained / "model.keras")
     assert before.get_layer("pre_logits").weights
     after = tuned(pretrained / "model.npz", tmp_path / "out")
@@ -311,7 +309,7 @@ def test_the_result_is_fine_tuned_without_its_representation(
 
 
 @pytest.mark.backends("torch")
-def test_the_plain_baseline_can_be_fine_tuned(tmp_path):
+def test_big_vision_s16_can_be_fine_tuned(tmp_path):
     """With a mean of patches, fixed positions and a representation."""
     config = recipe.Config(
         preset="big-vision-s16", model="compact-vit", augment="none"
@@ -334,7 +332,7 @@ def test_the_plain_baseline_can_be_fine_tuned(tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("model", ["compact-hybrid", "compact-bit"])
-def test_models_with_a_resnet_begin_at_the_head_bias(model):
+def test_resnet_models_have_the_head_bias(model):
     config = recipe.Config(preset="bit-m", model=model)
     head = (
         programs.plan(recipe, config, digits_data()).build().get_layer("head")
@@ -352,7 +350,7 @@ class Crash(keras.callbacks.Callback):
 # test_finetune_cifar.py resumes a run on each backend.
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
+def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):
     """With all that draws random numbers, and a moment in bfloat16."""
     settings = {
         "steps": 5,
@@ -390,7 +388,7 @@ def refused(match, **settings):
 
 
 @pytest.mark.backends("torch")
-def test_mistakes_are_one_line(tmp_path):
+def test_wrong_settings_give_a_one_line_error(tmp_path):
     output = {"output": str(tmp_path / "out")}
     refused("--preset takes paper-imagenet21k, .*: paper", preset="paper")
     refused("--decay takes cosine, linear", decay="exponential")
@@ -415,7 +413,7 @@ def test_mistakes_are_one_line(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_help_teaches(capsys):
+def test_help_shows_examples_and_flags(capsys):
     with pytest.raises(SystemExit) as ended:
         programs.run("pretrain", "--help")
     assert not ended.value.code
@@ -431,6 +429,6 @@ def test_help_teaches(capsys):
 
 
 @pytest.mark.backends("torch")
-def test_the_models_named_by_presets_exist():
+def test_models_of_presets_exist():
     for preset in training.PRE_TRAINING.values():
         assert preset.model is None or hasattr(keras_vit, preset.model)

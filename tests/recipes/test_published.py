@@ -113,7 +113,7 @@ def lost_at_the_peak(optimizer, warmup_steps):
     return 1 - keras.ops.convert_to_numpy(kernel)[0, 0]
 
 
-def test_every_command_is_known():
+def test_every_documented_command_is_known():
     tuned = [x for x in COMMANDS if "finetune_cifar" in x]
     assert tuned == list(published.FINE_TUNING)
     pretrained = [x for x in COMMANDS if "pretrain.py" in x]
@@ -137,7 +137,7 @@ def test_every_command_is_known():
 
 
 @pytest.mark.parametrize("command", published.FINE_TUNING)
-def test_fine_tuning(command, datasets):
+def test_fine_tuning_settings_match_the_publications(command, datasets):
     source = published.FINE_TUNING[command]
     config = config_of(finetune, command)
     if config.sweep:
@@ -200,7 +200,7 @@ def test_fine_tuning(command, datasets):
         (pretrain, "--preset augreg-imagenet --dataset imagenet2012"),
     ],
 )
-def test_holdout_of_0_trains_on_all_images(program, command, datasets):
+def test_holdout_0_trains_on_all_images(program, command, datasets):
     config = config_of(program, f"recipe.py {command} --holdout 0")
     _, data, _ = setup.begin(config)
     count = published.SIZES[config.dataset]["train"]
@@ -211,7 +211,7 @@ def test_holdout_of_0_trains_on_all_images(program, command, datasets):
 
 
 @pytest.mark.parametrize("name", published.PRETRAINING)
-def test_pre_training(name, datasets):
+def test_pre_training_settings_match_the_publications(name, datasets):
     source = published.PRETRAINING[name]
     command = f"--preset {name} --dataset {source['dataset']}"
     config = config_of(pretrain, f"pretrain.py {command}")
@@ -267,7 +267,7 @@ def built(preset, **settings):
 
 
 @pytest.mark.parametrize("name", ["augreg-imagenet", "augreg-imagenet21k"])
-def test_positions_of_augreg(name):
+def test_augreg_positions_match_big_vision(name):
     """big_vision/models/vit.py: get_posemb, and _Model.__call__."""
     assert published.PRETRAINING[name]["posemb"] == "learn"
     model = built(name, model="ViTTi16", augment="none")
@@ -281,7 +281,7 @@ def test_positions_of_augreg(name):
     assert not token.any()
 
 
-def test_positions_of_the_paper():
+def test_paper_positions_match_vit_jax():
     assert published.PRETRAINING["paper-imagenet"]["posemb"] == "vit_jax"
     model = built("paper-imagenet", model="ViTTi16")
     layer = model.get_layer("position_embedding")
@@ -294,7 +294,7 @@ def test_positions_of_the_paper():
     "name",
     [x for x, y in published.PRETRAINING.items() if "preactivation" in y],
 )
-def test_networks_of_bit(name):
+def test_bit_networks_match_big_vision(name):
     """big_vision/models/bit.py and bit_paper.py"""
     model = built(name, model="compact-bit")
     names = {layer.name for layer in model.layers}
@@ -310,7 +310,7 @@ def test_networks_of_bit(name):
     assert ("final_norm" in {x.name for x in full.layers}) == before
 
 
-def test_few_shot(monkeypatch):
+def test_few_shot_settings_match_big_vision(monkeypatch):
     (command,) = (x for x in COMMANDS if "few_shot" in x and "oxford" in x)
     few_shot = programs.load("few_shot")
     config = config_of(few_shot, command)
@@ -348,7 +348,7 @@ def test_few_shot(monkeypatch):
         assert options["image_size"] == 224 and options["mode"] == "tf"
 
 
-def test_vtab():
+def test_vtab_settings_match_the_paper():
     (command,) = (x for x in COMMANDS if "vtab" in x)
     vtab = programs.load("vtab")
     config = config_of(vtab, command)

@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-def test_grids():
+def test_learning_rates_are_parsed():
     assert training.parse_learning_rates("0.1,0.01,0.1") == (0.01, 0.1)
     assert training.parse_learning_rates("paper", "cifar10") == (
         0.001,
@@ -31,12 +31,12 @@ def test_grids():
 
 
 @pytest.mark.parametrize("sweep", ["0.1", "0,1", "a,b", "", "1,inf", "nan,1"])
-def test_no_grid(sweep):
+def test_wrong_learning_rates_raise(sweep):
     with pytest.raises(ValueError, match="--sweep must be 'paper', or two"):
         recipe.Config(sweep=sweep)
 
 
-def test_flags_that_do_not_go_together():
+def test_conflicting_flags_are_refused():
     with pytest.raises(ValueError, match="--sweep or --learning-rate"):
         recipe.Config(sweep="paper", learning_rate=0.1)
     with pytest.raises(ValueError, match="--holdout must be .*'much'"):
@@ -45,7 +45,7 @@ def test_flags_that_do_not_go_together():
         recipe.Config(sweep="paper", holdout=0.0)
 
 
-def test_dev_images_are_evaluated_on(tmp_path):
+def test_holdout_evaluates_on_the_validation_split(tmp_path):
     output = tmp_path / "out"
     run(steps=1, batch_size=64, holdout="0.1", cutmix=1.0, output=str(output))
     facts = facts_of(output)
@@ -74,7 +74,7 @@ def trained(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
+def test_interrupted_sweep_resumes(tmp_path, trained, monkeypatch, capsys):
     output = tmp_path / "out"
     settings = {"steps": 2, "batch_size": 32, "output": str(output)}
     settings["sweep"] = "0.01,0.0001"
@@ -145,7 +145,7 @@ def quick(monkeypatch):
     return rates
 
 
-def test_the_papers_grid_where_one_diverges(tmp_path, quick, capsys):
+def test_sweep_continues_after_a_diverged_run(tmp_path, quick, capsys):
     output = tmp_path / "out"
     run(steps=1, batch_size=8, sweep="paper", output=str(output))
     # Of equals the lowest.
@@ -164,7 +164,7 @@ def test_the_papers_grid_where_one_diverges(tmp_path, quick, capsys):
     assert (0.03, False) not in quick
 
 
-def test_the_last_training_has_the_images_that_a_preset_leaves_out(
+def test_final_training_includes_the_validation_images(
     tmp_path, quick, monkeypatch
 ):
     """As in the paper, whose grid is measured on held-out images only."""
@@ -182,7 +182,7 @@ def test_the_last_training_has_the_images_that_a_preset_leaves_out(
     assert counts == [(1295, 143), (1295, 143), (1438, 0)]
 
 
-def test_all_rates_are_too_high(tmp_path, quick, monkeypatch):
+def test_sweep_raises_if_every_run_diverges(tmp_path, quick, monkeypatch):
     monkeypatch.setitem(FOUND, 0.01, None)
     with pytest.raises(training.Diverged, match="every learning rate"):
         run(steps=1, sweep="0.01,0.03", output=str(tmp_path / "out"))
