@@ -75,7 +75,7 @@ def run(tool, *arguments):
     tool.main(["models", "--backend", "torch", "--size", "tiny", *arguments])
 
 
-def test_the_table(tool, workers, tmp_path, capsys):
+def test_table_and_results_of_the_workers(tool, workers, tmp_path, capsys):
     folder = tmp_path / "out"
     options = ("--what", "step", "--batch", "4", "--rounds", "2")
     run(tool, *options, "--times", "5", "--output", str(folder))
@@ -144,7 +144,7 @@ def test_unknown_names_are_refused(tool, capsys, arguments, expected):
     assert expected in capsys.readouterr().err
 
 
-def test_every_kind_explains_itself(tool, capsys):
+def test_help_of_every_subcommand(tool, capsys):
     for kind in tool.KINDS:
         with pytest.raises(SystemExit) as end:
             tool.main([kind, "--help"])
@@ -158,7 +158,7 @@ def test_every_kind_explains_itself(tool, capsys):
 
 
 @pytest.mark.slow
-def test_a_run(tool, tmp_path, capsys):
+def test_benchmark_of_real_processes(tool, tmp_path, capsys):
     """For real: a process of ours and one of the products."""
     options = ("--what", "step", "--rounds", "1")
     only = ("--only", "keras_vit", "matrix products")
@@ -170,7 +170,7 @@ def test_a_run(tool, tmp_path, capsys):
         assert 20 < row["libraries_megabytes"] <= row["peak_megabytes"]
 
 
-def test_scaling(tool, monkeypatch, tmp_path):
+def test_scaling_varies_batch_and_image_size(tool, monkeypatch, tmp_path):
     """One point after the other, drawn by what was varied."""
     monkeypatch.setattr(
         tool.models, "_start", lambda *_: Process(answered(), [0.5], 220)

@@ -76,7 +76,7 @@ def run(*arguments):
         "inspect.py",  # which runs report.py
     ],
 )
-def test_as_a_program(name, photos, tmp_path):
+def test_program_writes_the_report(name, photos, tmp_path):
     """By its path, which puts the folder of tools first on Python's path."""
     done = subprocess.run(
         [sys.executable, TOOLS / name, MODEL, photos, "--out", "report"],
@@ -92,7 +92,7 @@ def test_as_a_program(name, photos, tmp_path):
     assert files == {*report.FIGURES, "report.html"}
 
 
-def test_pythons_inspect_is_not_hidden():
+def test_standard_library_inspect_is_not_shadowed():
     """From other tools, and where Python looks for modules first."""
     code = (
         f"import sys; sys.path.insert(0, {str(TOOLS)!r})\n"
@@ -104,7 +104,7 @@ def test_pythons_inspect_is_not_hidden():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
-def test_the_page(photos, tmp_path, capsys):
+def test_report_contents(photos, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(MODEL, photos, "--out", out) == 0
     page = Page(out / "report.html")
@@ -164,14 +164,14 @@ def test_the_page(photos, tmp_path, capsys):
     }
 
 
-def test_images_in_their_own_aspect(photos, tmp_path, capsys):
+def test_keep_aspect_flag(photos, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(MODEL, photos / "a.png", "--keep-aspect", "--out", out) == 0
     told = Page(out / "report.html").text
     assert "their own aspect ratio, of about 32 × 32" in told
 
 
-def test_names_from_a_recipe_and_from_a_file(photos, tmp_path):
+def test_class_names_from_config_json_and_from_a_file(photos, tmp_path):
     model = keras_vit.VisionTransformer(
         input_shape=(8, 8, 1),
         patch_size=4,
@@ -196,7 +196,7 @@ def test_names_from_a_recipe_and_from_a_file(photos, tmp_path):
     assert "owl" not in told
 
 
-def test_a_model_without_attention(photos, tmp_path):
+def test_report_of_a_model_without_attention(photos, tmp_path):
     path = golden_data.weights_path("bit_paper")
     assert run(path, photos, "--out", tmp_path / "report") == 0
     told = Page(tmp_path / "report" / "report.html").text
@@ -205,7 +205,7 @@ def test_a_model_without_attention(photos, tmp_path):
 
 
 @pytest.mark.parametrize("given", ["grid_size=(4,6)", "input_shape=(32,48,3)"])
-def test_what_a_file_cannot_tell(given, photos, tmp_path):
+def test_set_flag_gives_missing_arguments(given, photos, tmp_path):
     path = golden_data.weights_path("vit_jax_gap")
     assert run(path, "--set", given, "--out", tmp_path / "report") == 0
     told = Page(tmp_path / "report" / "report.html").text
@@ -228,7 +228,9 @@ def test_what_a_file_cannot_tell(given, photos, tmp_path):
     ],
     ids=lambda x: x if isinstance(x, str) else None,
 )
-def test_mistakes(arguments, reason, photos, tmp_path, capsys):
+def test_wrong_arguments_are_reported(
+    arguments, reason, photos, tmp_path, capsys
+):
     """One line, status 1, and nothing written."""
     whole = (photos / "a.png").read_bytes()
     (photos / "cut.png").write_bytes(whole[: len(whole) // 2])
@@ -244,7 +246,7 @@ def test_mistakes(arguments, reason, photos, tmp_path, capsys):
     assert not (tmp_path / "report").exists()
 
 
-def test_images_of_sixteen_bits_and_turned_ones(tmp_path):
+def test_16_bit_images_and_exif_orientation(tmp_path):
     from keras_vit.inspection.images import read_images
 
     ramp = np.linspace(0, 65535, 12).astype("uint16").reshape(3, 4)
@@ -260,7 +262,7 @@ def test_images_of_sixteen_bits_and_turned_ones(tmp_path):
         read_images([tmp_path / "ramp.png"], 4)
 
 
-def test_only_image_files_of_a_folder(tmp_path):
+def test_folder_lists_only_image_files(tmp_path):
     from keras_vit.inspection.images import image_paths
 
     for name in ("._a.jpg", ".DS_Store", "b/c.jpg", "d.jpg/e.txt", "f.JPG"):
@@ -287,7 +289,7 @@ document.body.dataset.probe = JSON.stringify({
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [400, 1200])
-def test_in_a_browser(width, photos, tmp_path):
+def test_report_renders_in_a_browser(width, photos, tmp_path):
     browser = next(
         filter(None, map(shutil.which, ("chromium", "google-chrome"))), None
     )
