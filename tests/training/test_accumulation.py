@@ -56,7 +56,7 @@ def fitted(name, parts, scaled=False):
 
 @pytest.mark.parametrize("name, scaled", [("sgd", True), ("adamw", False)])
 @pytest.mark.usefixtures("eager")
-def test_parts_are_the_whole_batch(name, scaled, record_error):
+def test_accumulated_gradients_match_the_full_batch(name, scaled, record_error):
     whole = fitted(name, 1)
     error = np.abs(fitted(name, PARTS, scaled) - whole).max()
     record_error("gradient accumulation", name, error, 1e-6)
@@ -81,7 +81,7 @@ AUGMENTED = {**MIXING[-1], "augment": "light2"}
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("options", MIXING)
 @pytest.mark.parametrize("start", [0, 5])
-def test_micro_batches_of_digits_are_the_batch(options, start):
+def test_micro_batches_of_digits_equal_the_full_batch(options, start):
     """Distortion, lambda and partners are those of the whole batch."""
     train = keras_vit.data.load_dataset("digits").train
     whole = micro_batches(train, 1, image_size=8, start=start, **options)
@@ -105,7 +105,7 @@ def test_micro_batches_of_digits_are_the_batch(options, start):
         ),
     ],
 )
-def test_micro_batches_of_files_are_the_batch(options, shard, tmp_path):
+def test_micro_batches_of_files_equal_the_full_batch(options, shard, tmp_path):
     for i in range(12):
         part = "train" if i < 10 else "test"
         path = tmp_path / part / "ab"[i % 2] / f"{i}.png"
@@ -128,7 +128,7 @@ def test_micro_batches_of_files_are_the_batch(options, shard, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_micro_batches_divide_the_batch():
+def test_micro_batches_must_divide_the_batch_size():
     train = keras_vit.data.load_dataset("digits").train
     with pytest.raises(
         ValueError, match="`micro_batches` must divide.*Received: 3"
@@ -138,7 +138,7 @@ def test_micro_batches_divide_the_batch():
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_a_job_asks_for_whole_batches(tmp_path, monkeypatch):
+def test_accumulate_flag_does_not_change_the_batches(tmp_path, monkeypatch):
     """What `model.fit` gets with `--accumulate 2` is the batch without it."""
     from tests.recipes import programs
 

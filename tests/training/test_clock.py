@@ -65,7 +65,7 @@ def in_process(folder, moments, until):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_killed_runs_end_as_with_a_steady_clock(tmp_path):
+def test_killed_run_resumes_bit_for_bit_with_a_wrong_clock(tmp_path):
     """One is killed while its clock jumps, and goes on where the clock stands
     still, far behind."""
     steady, jumped = tmp_path / "steady", tmp_path / "jumped"
@@ -86,7 +86,7 @@ def batches_of(data):
 
 
 @pytest.mark.backends("tensorflow")
-def test_datasets_wait_for_no_clock(tmp_path):
+def test_autotune_is_disabled_in_tf_datasets(tmp_path):
     """tf.data's tuning does, and its runs hung when the true clock was put
     back; with TensorFlow, Keras would tune what it makes of other batches."""
     pytest.importorskip("tensorflow")
@@ -109,7 +109,7 @@ class Rows:
 
 
 @pytest.mark.backends("torch")
-def test_event_files_are_read_in_the_order_of_runs(tmp_path):
+def test_event_files_sort_in_the_order_of_runs(tmp_path):
     tf = pytest.importorskip("tensorflow")
     moments = [NOW, NOW, at(2016), at(1970), at(2110), NOW]
     for step, moment in enumerate(moments):
@@ -124,7 +124,7 @@ def test_event_files_are_read_in_the_order_of_runs(tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("year", [1970, 2036, 2110])
-def test_models_are_saved_in_any_year(year, tmp_path):
+def test_models_can_be_saved_in_any_year(year, tmp_path):
     options = {"input_shape": (8, 8, 1), **SMALL[1], "patch_size": 4}
     options |= {"num_layers": 1, "mlp_dim": 16}
     model = keras_vit.VisionTransformer(classes=3, **options)

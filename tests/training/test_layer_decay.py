@@ -24,7 +24,7 @@ def _steps(optimizer, values, grads):
 @pytest.mark.parametrize(
     "make", [keras_vit.optimizers.SGD, keras_vit.optimizers.AdamW]
 )
-def test_layer_decay_by_hand(make):
+def test_layer_decay_scales_the_learning_rate_of_each_layer(make):
     """Each layer steps as it would alone, with a share of the rate; decay
     follows, as in MAE's code."""
     scales = {
@@ -55,7 +55,7 @@ def test_layer_decay_by_hand(make):
     np.testing.assert_allclose(found, np.concatenate(expected), rtol=1e-5)
 
 
-def test_layers_that_decay():
+def test_layer_decay_multipliers():
     paths = "class_token/tokens root_conv/kernel vit/block_3/mlp/kernel a/b"
     scales = keras_vit.optimizers.layer_decay_multipliers(paths.split(), 0.75)
     assert scales == [0.75**5, 0.75**5, 0.75, 1]

@@ -34,7 +34,7 @@ def both(function, images, labels, *numbers):
 
 
 @pytest.mark.parametrize("sampled", [0.3, 0.7])
-def test_mixup(sampled, batch):
+def test_mixup_matches_the_definition(sampled, batch):
     images, labels = batch
     mixed_images, mixed_labels = both(mixing.mixup, images, labels, sampled)
     for i in range(4):  # 0.7 of the image itself, whichever was sampled
@@ -55,7 +55,7 @@ def test_mixup(sampled, batch):
         (0.0, (0.5, 0.5), range(10), range(8)),
     ],
 )
-def test_cutmix(share, centre, rows, columns, batch):
+def test_cutmix_matches_the_definition(share, centre, rows, columns, batch):
     images, labels = batch
     mixed_images, mixed_labels = both(
         mixing.cutmix, images, labels, share, centre
@@ -71,7 +71,7 @@ def test_cutmix(share, centre, rows, columns, batch):
 
 
 @pytest.mark.parametrize("p", [0.2, 0.8])
-def test_shares_are_drawn_from_beta(p, monkeypatch):
+def test_lambda_is_sampled_from_beta(p, monkeypatch):
     """The mean square of Beta(p, p) is (1 + p) / (2 + 4 p)."""
     tf = pytest.importorskip("tensorflow")
     drawn = []
@@ -88,7 +88,7 @@ def test_shares_are_drawn_from_beta(p, monkeypatch):
     assert abs((drawn**2).mean() - (1 + p) / (2 + 4 * p)) < 0.05
 
 
-def test_with_both_each_batch_gets_one(batch):
+def test_mixup_or_cutmix_is_sampled_for_each_batch(batch):
     images, labels = batch
     options = PipelineOptions(8, 4, mixup=1.0, cutmix=1.0)
     for number, name in ((0.2, "mixup"), (0.8, "cutmix")):

@@ -106,7 +106,7 @@ def schedule():
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_sgd_is_optaxs(optax, dtype, record_property):
+def test_sgd_matches_optax(optax, dtype, record_property):
     rng = np.random.default_rng(0)
     values = start(rng)
     grads = gradients(rng, values)
@@ -135,7 +135,7 @@ def test_sgd_is_optaxs(optax, dtype, record_property):
     assert np.abs(other - expected).max() > 1e-2
 
 
-def test_sgd_decays_as_optax_does(optax):
+def test_sgd_weight_decay_matches_optax(optax):
     """As big_vision trains BiT: not through the momentum, kernels only."""
     rng = np.random.default_rng(0)
     values = start(rng)
@@ -168,7 +168,7 @@ def test_sgd_decays_as_optax_does(optax):
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_adamw_is_optaxs(optax, dtype):
+def test_adamw_matches_optax(optax, dtype):
     """big_vision's: decay times the schedule's shape, on kernels only."""
     rng = np.random.default_rng(0)
     values = start(rng)
@@ -219,7 +219,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_accumulated_parts_are_the_whole_batch(name):
+def test_accumulated_micro_batches_match_the_full_batch(name):
     """Also the schedule, clipping and the average count whole batches."""
     rng = np.random.default_rng(0)
     values = start(rng)
@@ -247,7 +247,7 @@ def test_accumulated_parts_are_the_whole_batch(name):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_saved_with_a_model_it_goes_on(name, tmp_path):
+def test_optimizer_saved_with_a_model_resumes(name, tmp_path):
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
     y = x @ np.ones((4, 2), "float32")
 
@@ -272,7 +272,7 @@ def test_saved_with_a_model_it_goes_on(name, tmp_path):
         )
 
 
-def test_errors():
+def test_wrong_values_raise():
     with pytest.raises(ValueError, match="weight_decay=None"):
         keras_vit.optimizers.AdamW(schedule(), None)
     with pytest.raises(ValueError, match="momentum=1.5"):
@@ -283,7 +283,7 @@ def test_errors():
 @pytest.mark.parametrize(
     "optimizer", [keras_vit.optimizers.SGD, keras_vit.optimizers.AdamW]
 )
-def test_gradients_do_not_outlive_a_step(optimizer):
+def test_gradients_are_freed_after_a_step(optimizer):
     """Keras's step on PyTorch holds them through the next forward pass: as
     much as the model's weights."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
@@ -345,7 +345,7 @@ SCHEDULED = ("sgd momentum", "adamw decay", "adamw accumulated")
         ),
     ],
 )
-def test_fifty_steps_are_those_of_keras(case, scheduled):
+def test_fifty_steps_match_keras(case, scheduled):
     """A class with the name of a Keras optimizer computes the same."""
     name, arguments = KERAS_PAIRS[case]
     rng = np.random.default_rng(0)
@@ -374,7 +374,7 @@ def test_fifty_steps_are_those_of_keras(case, scheduled):
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_defaults_are_those_of_keras(name):
+def test_defaults_match_keras(name):
     found = getattr(keras_vit.optimizers, name)().get_config()
     expected = getattr(keras.optimizers, name)().get_config()
     expected.pop("name")
@@ -399,7 +399,7 @@ def test_excluded_variables_do_not_decay(name, by):
 
 
 @pytest.mark.parametrize("convention", ["keras", "optax"])
-def test_averages_are_in_the_model_after_fit(convention):
+def test_fit_ends_with_averaged_weights(convention):
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     optimizer = keras_vit.optimizers.SGD(
@@ -426,7 +426,7 @@ def test_averages_are_in_the_model_after_fit(convention):
         assert (found != last).any()
 
 
-def test_overwriting_with_averages_counts_whole_batches():
+def test_ema_overwrite_frequency_counts_full_batches():
     rng = np.random.default_rng(0)
     values = start(rng)
     parts = gradients(rng, values, 4 * 20)
@@ -450,7 +450,7 @@ def test_overwriting_with_averages_counts_whole_batches():
 
 @pytest.mark.parametrize("convention", ["keras", "optax"])
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_half_precision_variables_learn(name, convention):
+def test_half_precision_variables_train(name, convention):
     """0.999 is 1 in bfloat16: bias corrections would divide by 0."""
     trajectories = []
     for dtype in ("float32", "bfloat16"):
@@ -498,7 +498,7 @@ def test_half_precision_variables_learn(name, convention):
         ),
     ],
 )
-def test_configs_are_whole(optimizer):
+def test_config_round_trip(optimizer):
     """Also inside Keras's `LossScaleOptimizer`."""
     made = optimizer()
     config = made.get_config()
@@ -511,7 +511,7 @@ def test_configs_are_whole(optimizer):
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_scaling_the_loss_changes_nothing(name):
+def test_loss_scaling_does_not_change_the_steps(name):
     """`LossScaleOptimizer` scales by powers of two, which round nothing."""
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
     y = x @ np.ones((4, 2), "float32")
@@ -566,7 +566,7 @@ OLD_CONFIGS = {
 
 
 @pytest.mark.parametrize("name", OLD_CONFIGS)
-def test_optimizers_of_older_files_step_as_before(name):
+def test_configs_of_older_files_are_converted(name):
     old = keras.saving.deserialize_keras_object(
         {
             "module": None,
@@ -589,7 +589,7 @@ def test_optimizers_of_older_files_step_as_before(name):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_removed_and_wrong_arguments(name):
+def test_removed_and_unknown_arguments_raise(name):
     make = getattr(keras_vit.optimizers, name)
     with pytest.raises(ValueError, match="multiplied by the learning rate"):
         make(0.1, weight_decay=0.1, peak_rate=0.1)

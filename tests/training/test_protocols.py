@@ -51,7 +51,7 @@ def assert_is_the_integer_part(found, expected, atol):
 
 @pytest.mark.parametrize("name", ["vit_jax", "big_vision", "pretrain"])
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_inception_crop(name, kind):
+def test_inception_crop_matches_the_definition(name, kind):
     """vit_jax keeps fractions, and big_vision casts to uint8."""
     encoded = encode(noise(61, 83), kind)
     pixels = tf.io.decode_image(encoded).numpy()
@@ -73,7 +73,7 @@ def test_inception_crop(name, kind):
         assert error.mean() < 0.5
 
 
-def test_inception_windows_are_of_the_published_kind():
+def test_inception_crop_windows_have_the_published_ranges():
     shape = (200, 300, 3)
     windows = np.array(
         [_decode.sample_crop_window(shape, (0, i)) for i in range(400)]
@@ -87,7 +87,7 @@ def test_inception_windows_are_of_the_published_kind():
     assert (windows >= 0).all() and (ends <= shape[:2]).all()
 
 
-def test_a_part_of_a_jpeg_is_the_part_of_the_whole():
+def test_cropped_jpeg_decoding_matches_the_whole_image():
     encoded = encode(noise(96, 128), "JPEG", subsampling=0)
     whole = _decode.decode(encoded, 3).numpy().astype(int)
     for seed in range(5):
@@ -109,7 +109,7 @@ MASKED = {
 
 @pytest.mark.parametrize("name", MASKED)
 @pytest.mark.parametrize("shape", [(61, 83), (20, 90), (300, 200)])
-def test_random_resized_crops_are_pillows(name, shape):
+def test_random_resized_crops_match_pillow(name, shape):
     scale, resampling = MASKED[name]
     pixels = noise(*shape)
     train = PROTOCOLS[name].for_training(None)(32, 3)
@@ -127,7 +127,7 @@ def test_random_resized_crops_are_pillows(name, shape):
 
 @pytest.mark.parametrize("name", MASKED)
 @pytest.mark.parametrize("shape", [(375, 500), (60, 400), (400, 60)])
-def test_random_resized_windows_are_torchvisions(name, shape):
+def test_random_resized_crop_windows_match_torchvision(name, shape):
     """By its own function. In the narrow shapes no part fits at times."""
     transforms = pytest.importorskip("torchvision.transforms")
     torch = pytest.importorskip("torch")
@@ -169,7 +169,7 @@ def test_random_resized_windows_are_torchvisions(name, shape):
 
 @pytest.mark.parametrize("name", MASKED)
 @pytest.mark.parametrize("shape", [(90, 150), (150, 91), (40, 51)])
-def test_masked_methods_evaluate_the_middle(name, shape):
+def test_masked_protocols_evaluate_the_center_crop(name, shape):
     """`Resize` and `CenterCrop` of torchvision, for 56 as for 224 pixels."""
     transforms = pytest.importorskip("torchvision.transforms")
     bicubic = transforms.InterpolationMode.BICUBIC
@@ -195,7 +195,7 @@ def test_evaluation_resizes_the_whole_image(name):
     "name, size, small", [("big_vision", 48, 56), ("pretrain", 56, 64)]
 )
 @pytest.mark.parametrize("shape", [(90, 150), (150, 90), (40, 51)])
-def test_big_vision_evaluates_the_middle(shape, name, size, small):
+def test_big_vision_evaluates_the_center_crop(shape, name, size, small):
     pixels = noise(*shape)
     found = PROTOCOLS[name].test(size, 3)(encode(pixels)).numpy()
     sides = [round(n * small / min(shape)) for n in shape]
@@ -215,7 +215,7 @@ def test_big_vision_trains_on_small_images():
 
 
 @pytest.mark.parametrize("image_size, larger", [(32, 40), (95, 40), (96, 34)])
-def test_bit_hyperrule_by_the_area_of_the_images(image_size, larger):
+def test_bit_hyperrule_size_depends_on_the_image_area(image_size, larger):
     """160 and 128, or 512 and 480: here of 32."""
     pixels = noise(50, 60)
     train = PROTOCOLS["bit-hyperrule"].for_training(image_size)(32, 3)
@@ -225,7 +225,7 @@ def test_bit_hyperrule_by_the_area_of_the_images(image_size, larger):
         assert len(is_a_part_of(found, whole)) == 1
 
 
-def test_simple_is_the_whole_image_moved():
+def test_simple_protocol_shifts_the_whole_image():
     pixels = noise(16, 16)
     train = PROTOCOLS["simple"].for_training(None)(16, 3)
     padded = np.pad(
@@ -239,13 +239,13 @@ def test_simple_is_the_whole_image_moved():
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_one_channel(name):
+def test_protocols_keep_one_channel(name):
     encoded = encode(noise(40, 40, 1))
     for make in (PROTOCOLS[name].for_training(40), PROTOCOLS[name].test):
         assert make(16, 1)(encoded, SEED).shape == (16, 16, 1)
 
 
-def test_only_small_images_have_rules_of_their_own():
+def test_big_vision_treats_small_images_separately():
     protocol = PROTOCOLS["big_vision"]
     assert protocol.for_training(None) is protocol.train
     assert protocol.for_training(224) is protocol.train
@@ -276,7 +276,7 @@ def formats():
 
 
 @pytest.mark.parametrize("kind, encoded, expected", list(formats()))
-def test_formats(kind, encoded, expected):
+def test_image_formats_are_decoded(kind, encoded, expected):
     found = _decode.decode(encoded, 3).numpy()
     assert found.shape == expected.shape and found.dtype == np.uint8
     error = np.abs(found.astype(int) - expected)
@@ -296,7 +296,7 @@ def test_formats(kind, encoded, expected):
 
 
 @pytest.mark.parametrize("endian", "<>")
-def test_jpegs_are_turned_as_exif_says(endian):
+def test_exif_orientation_is_applied(endian):
     pixels = noise(24, 40)
     for how in range(10):  # of which 0 and 9 are nothing
         exif = Image.Exif()
@@ -313,7 +313,7 @@ def test_jpegs_are_turned_as_exif_says(endian):
         assert part.shape[:2] == tuple(stored[::-1] if 4 < how < 9 else stored)
 
 
-def test_exif_data_of_nonsense():
+def test_invalid_exif_data_is_ignored():
     exif = Image.Exif()
     exif[0x112] = 6
     encoded = encode(noise(24, 40), "JPEG", exif=exif)

@@ -86,7 +86,7 @@ def compare(name, expected, image, magnitude):
 
 @pytest.mark.parametrize("magnitude", [0, 4, 10, 15, 20])
 @pytest.mark.parametrize("name", OF_KERAS_CV)
-def test_operations_of_keras_cv(name, magnitude, image):
+def test_keras_cv_operations_match_pillow(name, magnitude, image):
     found = compare(name, OF_KERAS_CV[name], image, magnitude)
     if magnitude == 4:
         assert (found != image).any()
@@ -95,14 +95,14 @@ def test_operations_of_keras_cv(name, magnitude, image):
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("magnitude", [0, 4, 10, 15, 20])
 @pytest.mark.parametrize("name", OF_POINTS)
-def test_operations_on_values(name, magnitude, image):
+def test_pixel_value_operations_match_pillow(name, magnitude, image):
     found = compare(name, OF_POINTS[name], image, magnitude)
     assert (found != image).any() or (name, magnitude) == ("SolarizeAdd", 0)
 
 
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("name", ["AutoContrast", "Equalize"])
-def test_one_colour_stays(name):
+def test_constant_image_is_unchanged(name):
     flat = np.full((SIZE, SIZE, 3), 77, np.uint8)
     found = operations(10, SIZE)[name](tf.constant(flat), (0, 0))
     np.testing.assert_array_equal(found, flat)
@@ -139,7 +139,7 @@ OF_PLACES = {
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("level", [0.0, 0.7, 1.47])  # few places are halves
 @pytest.mark.parametrize("name", OF_PLACES)
-def test_operations_on_places(name, level, image):
+def test_geometric_operations_match_numpy(name, level, image):
     operation = operations(level * 10, SIZE)[name]
     ways = [moved(image, OF_PLACES[name](sign * level)) for sign in (1, -1)]
     seen = set()
@@ -153,7 +153,7 @@ def test_operations_on_places(name, level, image):
 
 
 @pytest.mark.backends("tensorflow")
-def test_cutout(image):
+def test_cutout_erases_one_grey_rectangle(image):
     assert not (image == 128).all(-1).any()
     operation = operations(15, SIZE)["Cutout"]
     tops = []
@@ -172,7 +172,7 @@ def test_cutout(image):
 
 
 @pytest.mark.backends("tensorflow")
-def test_there_are_16_and_each_is_drawn(monkeypatch):
+def test_all_16_operations_are_sampled(monkeypatch):
     names = set(operations(10, 8))
     assert len(names) == 16
 
@@ -197,7 +197,7 @@ def test_there_are_16_and_each_is_drawn(monkeypatch):
 
 
 @pytest.mark.backends("tensorflow")
-def test_levels_are_the_published_ones():
+def test_levels_match_the_published_ones():
     published = {k: v for k, v in AUGREG.items() if "-" not in k}
     assert published == {
         "none": (0, 0, 0),
@@ -211,7 +211,7 @@ def test_levels_are_the_published_ones():
 
 
 @pytest.mark.backends("tensorflow")
-def test_pixels_scale_with_the_image_on_request():
+def test_scaled_translation_is_proportional_to_the_image():
     """A third of an image of 32 pixels, as it would be of 224."""
     ramp = np.tile(np.arange(32, dtype=np.uint8)[None, :, None], (32, 1, 3))
     moves = operations(10, 32, scaled=True)
@@ -220,7 +220,7 @@ def test_pixels_scale_with_the_image_on_request():
 
 
 @pytest.mark.backends("tensorflow")
-def test_pixels_do_not_scale_as_published():
+def test_published_translation_is_in_pixels():
     """Of 384 pixels in a row 200 are translated out of the image."""
     ramp = np.tile(np.arange(384)[None, :, None] % 100, (384, 1, 3))
     ramp = tf.constant(ramp.astype(np.uint8))
@@ -231,7 +231,7 @@ def test_pixels_do_not_scale_as_published():
 
 
 @pytest.mark.backends("tensorflow")
-def test_levels_that_scale_have_names_of_their_own(monkeypatch):
+def test_scaled_levels_have_the_suffix_scaled(monkeypatch):
     seen = []
 
     def recorded(magnitude, size, scaled):

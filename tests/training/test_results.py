@@ -48,7 +48,7 @@ def scaled(images, code):
     return found
 
 
-def test_the_printed_code_scales_digits_as_in_training(tmp_path, capsys):
+def test_printed_code_scales_digits_as_in_training(tmp_path, capsys):
     datasets = pytest.importorskip("sklearn.datasets")
     code = printed_code(facts_of("digits", 1, "tf"), tmp_path, capsys)
     raw = datasets.load_digits().images[..., None]
@@ -66,7 +66,7 @@ def test_the_printed_code_scales_digits_as_in_training(tmp_path, capsys):
 @pytest.mark.parametrize(
     "name, mode", [("photos", "tf"), ("photos", "torch"), ("digits", "tf")]
 )
-def test_the_printed_code_scales_photos_as_in_training(
+def test_printed_code_scales_photos_as_in_training(
     tmp_path, capsys, name, mode
 ):
     """Also of a folder that is called digits."""

@@ -15,7 +15,7 @@ def paths_of(label, count):
 
 
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.5])
-def test_fraction(share):
+def test_test_fraction_is_approximate(share):
     paths, labels = paths_of(0, 20_000), np.zeros(20_000, int)
     train, test = split_by_path(paths, labels, share)
     # Four standard deviations.
@@ -37,7 +37,7 @@ def test_every_class_has_a_training_image(share):
     assert abs(len(test) - expected) < 4 * expected**0.5 + 1
 
 
-def test_a_few_images_have_a_test_image():
+def test_few_images_have_a_test_image():
     for count in range(2, 12):
         labels = np.arange(2 * count) % 2
         paths = [pathlib.PurePath(f"{k}/{i}") for i, k in enumerate(labels)]
@@ -45,13 +45,13 @@ def test_a_few_images_have_a_test_image():
         assert len(test) and set(labels[train]) == {0, 1}
 
 
-def test_classes_of_one_image_train():
+def test_classes_of_one_image_are_for_training():
     paths = [pathlib.PurePath(f"{i}/a.png") for i in range(30)]
     train, test = split_by_path(paths, np.arange(30), 0.9)
     assert train.tolist() == list(range(30)) and not len(test)
 
 
-def test_no_share():
+def test_fraction_zero_gives_no_test_images():
     train, test = split_by_path(paths_of(0, 4), np.zeros(4, int), 0)
     assert train.tolist() == [0, 1, 2, 3] and not len(test)
 
@@ -65,7 +65,7 @@ def test_validation_is_independent_of_the_test_split():
     assert abs(len(validation) / len(rest) - 0.2) < 0.03
 
 
-def test_the_split_stays_the_same_in_later_versions():
+def test_split_is_stable_across_versions():
     """Weights are evaluated on images that they were not trained on."""
     _, test = split_by_path(paths_of(0, 30), np.zeros(30, int))
     # Computed once. A change would move images from training to test.

@@ -75,7 +75,7 @@ def arrays(batches):
     return tuple(x[weights[0] > 0] if weights else x for x in (images, labels))
 
 
-def test_a_name_gives_batches():
+def test_dataset_name_gives_batches():
     data = keras_vit.data.load_dataset("kv_local_shades")
     assert (data.num_train, data.num_test) == (20, 7)
     assert data.class_names == ("dark", "bright")
@@ -92,17 +92,17 @@ def test_a_name_gives_batches():
     assert np.array_equal(shades % 2, labels)
 
 
-def test_no_test_set():
+def test_missing_test_split_raises():
     with pytest.raises(ValueError, match="splits are: .*extra"):
         keras_vit.data.load_dataset("kv_local_no_test")
 
 
-def test_no_labels():
+def test_dataset_without_labels_raises():
     with pytest.raises(ValueError, match="It has: 'image', 'text'"):
         keras_vit.data.load_dataset("kv_local_no_label")
 
 
-def test_unknown_name_says_what_is_close():
+def test_unknown_name_suggests_similar_names():
     with pytest.raises(
         ValueError, match="no folder or file 'cifar11'"
     ) as error:
@@ -112,7 +112,7 @@ def test_unknown_name_says_what_is_close():
     assert "\n" not in str(error.value)
 
 
-def test_imagenet21k_is_for_users_to_prepare():
+def test_imagenet21k_error_says_how_to_prepare_it():
     with pytest.raises(ValueError, match="not in TFDS: give a folder") as error:
         keras_vit.data.load_dataset("imagenet21k")
     assert "TFDS_DATA_DIR" in str(error.value)
@@ -120,13 +120,13 @@ def test_imagenet21k_is_for_users_to_prepare():
 
 
 @pytest.mark.parametrize("name", ["eurosat/none", "cifar10:9.9.9", "a/b/c"])
-def test_wrong_names_are_one_line(name):
+def test_wrong_names_give_a_one_line_error(name):
     with pytest.raises(ValueError, match=name) as error:
         keras_vit.data.load_dataset(name)
     assert "\n" not in str(error.value)
 
 
-def test_starts_at_any_batch_of_any_host(monkeypatch):
+def test_start_and_shard_select_the_same_images(monkeypatch):
     """Also where the split is read side by side, in lanes."""
 
     def names(count, **options):
@@ -153,7 +153,7 @@ def shades_of(images):
     return np.round((images[:, 0, 0, 0] + 1) * 12.75).astype(int)
 
 
-def test_holding_out():
+def test_holdout_takes_the_last_training_images():
     """The last ones, as in `train[:80%]`, and always the same."""
     data = keras_vit.data.load_dataset("kv_local_shades", holdout=0.2)
     assert (data.num_train, data.num_validation, data.num_test) == (16, 4, 7)
@@ -241,7 +241,7 @@ def published(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_sets(name, published):
+def test_published_datasets_load_with_their_splits(name, published):
     splits, classes = PUBLISHED[name]
     data = keras_vit.data.load_dataset(name, holdout="paper")
     assert len(data.class_names) == classes and data.channels == 3
@@ -282,7 +282,7 @@ UNLABELLED = {
 
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("name", UNLABELLED)
-def test_never_evaluates_on_images_without_labels(name):
+def test_unlabelled_splits_are_not_evaluated(name):
     splits, expected = UNLABELLED[name]
     if expected is None:
         with pytest.raises(ValueError, match="have no labels.*--test-split"):
@@ -297,7 +297,7 @@ def test_never_evaluates_on_images_without_labels(name):
 
 
 @pytest.mark.backends("tensorflow")
-def test_builders_that_write_labels_of_minus_one():
+def test_table_of_unlabelled_test_splits_matches_tfds():
     """Read from the source code of TFDS, so that a new one is noticed."""
     root = pathlib.Path(tfds.__file__).parent
     files = [
@@ -345,7 +345,7 @@ class KvLocalUnlabelled(_Local):
 
 
 @pytest.mark.backends("tensorflow")
-def test_labels_of_minus_one_are_errors():
+def test_labels_of_minus_one_raise():
     data = keras_vit.data.load_dataset("kv_local_unlabelled")
     assert data.num_test == 5
     options = dict(image_size=8, batch_size=2)
@@ -372,7 +372,7 @@ def test_labels_of_minus_one_are_errors():
 
 
 @pytest.mark.backends("tensorflow")
-def test_classes_out_of_range_are_errors():
+def test_labels_out_of_range_raise():
     def checked(labels):
         labels = tf.data.Dataset.from_tensors(tf.constant(labels, "int64"))
         labels = labels.map(
@@ -389,13 +389,13 @@ def test_classes_out_of_range_are_errors():
 
 
 @pytest.mark.backends("tensorflow")
-def test_the_split_is_for_sets_in_tfds(tmp_path):
+def test_test_split_is_refused_outside_tfds(tmp_path):
     for name in ("digits", str(tmp_path)):
         with pytest.raises(ValueError, match="--test-split is for data sets"):
             keras_vit.data.load_dataset(name, test_split="validation")
 
 
-def test_real_labels_are_sets():
+def test_real_labels_become_multi_label_rows():
     rows, weights = zip(
         *(
             tfds_sets._multi_label_row(5, tf.constant(s, tf.int32))
@@ -414,6 +414,6 @@ class KvLocalDeep(_Local):
     }
 
 
-def test_images_that_cannot_be_used():
+def test_unsupported_image_dtype_raises():
     with pytest.raises(ValueError, match="dtype uint16. Expected .*uint8"):
         keras_vit.data.load_dataset("kv_local_deep")
