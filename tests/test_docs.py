@@ -101,7 +101,7 @@ def options_of(program):
     return set(re.findall(r'"(--[\w-]+)"', "\n".join(texts)))
 
 
-def test_options_are_those_of_the_programs():
+def test_options_in_commands_exist():
     there = {}
     for page, program, options in commands():
         if program not in there:
@@ -110,7 +110,7 @@ def test_options_are_those_of_the_programs():
     assert {"convert", "report", "finetune_cifar", "predict"} <= there.keys()
 
 
-def test_options_alone_are_somebodys():
+def test_options_in_the_text_exist():
     """`--like-this` in the text."""
     every = {x for p in (*SOURCES, *RECIPES) for x in options_of(p)}
     every.add("--help")
@@ -119,7 +119,7 @@ def test_options_alone_are_somebodys():
             assert option in every, (page, option)
 
 
-def test_names_of_weights_are_those_of_the_table():
+def test_names_of_weights_exist():
     known = {tag for _, tag in RELEASED} | set(ALIASES)
     programs_too = [*(ROOT / "recipes").glob("*.py")]
     texts = [*TEXTS.values(), *(path.read_text() for path in programs_too)]
@@ -129,7 +129,7 @@ def test_names_of_weights_are_those_of_the_table():
     assert not set(named) - known
 
 
-def test_the_table_of_weights():
+def test_table_of_weights_lists_their_models():
     """Each row of the README names the models that have such weights."""
     table = TEXTS["README.md"].partition("| `weights=` |")[2]
     table = table.partition("\n\n")[0]
@@ -145,14 +145,14 @@ def test_the_table_of_weights():
         assert ("all BiT" in said) == bool(bit)
 
 
-def test_pictures_are_small():
+def test_images_are_small_and_used():
     pictures = [*(ROOT / "docs" / "images").iterdir()]
     assert sum(path.stat().st_size for path in pictures) < 600_000
     used = "".join(TEXTS.values())
     assert all(f"images/{path.name}" in used for path in pictures)
 
 
-def test_links_lead_somewhere():
+def test_links_resolve():
     for path in [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]:
         text = path.read_text()
         for target, part in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", text):
@@ -167,7 +167,7 @@ def test_links_lead_somewhere():
                 assert part[1:] in anchors, (path.name, target, part)
 
 
-def test_the_citation_is_of_this_version():
+def test_citation_has_the_current_version():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["cff-version"] == "1.2.0"
     assert cited["version"] == keras_vit.__version__

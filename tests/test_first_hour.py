@@ -41,7 +41,7 @@ BACKENDS = {
 
 
 @pytest.mark.parametrize("there, said, filed, text", BACKENDS.values())
-def test_a_backend_that_is_not_there(
+def test_missing_backend_is_reported(
     there, said, filed, text, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("KERAS_BACKEND", said)
@@ -58,7 +58,7 @@ def test_a_backend_that_is_not_there(
         _requirements.check()
 
 
-def test_the_first_import_looks_first():
+def test_import_reports_a_wrong_backend():
     """Before Keras, which would end in a page of calls of its own."""
     done = subprocess.run(
         [sys.executable, "-c", "import keras_vit"],
@@ -73,7 +73,7 @@ def test_the_first_import_looks_first():
     assert "site-packages/keras/" not in done.stderr
 
 
-def test_converting_to_keras_looks_too(tmp_path):
+def test_convert_reports_a_wrong_backend(tmp_path):
     target = tmp_path / "model.keras"
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "convert.py", FILE, target],
@@ -87,7 +87,7 @@ def test_converting_to_keras_looks_too(tmp_path):
     assert not target.exists()
 
 
-def test_an_old_keras(monkeypatch):
+def test_old_keras_raises(monkeypatch):
     found = {}
     monkeypatch.setattr("importlib.metadata.version", found.get)
     major, minor = _requirements.KERAS
@@ -104,7 +104,7 @@ def test_an_old_keras(monkeypatch):
         _requirements.check()
 
 
-def test_keras_is_that_of_pyproject():
+def test_required_keras_version_matches_pyproject():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = ".".join(map(str, _requirements.KERAS))
     assert f"keras>={wanted}" in project["dependencies"]
@@ -168,7 +168,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("do, expected", MODELS.values(), ids=MODELS)
-def test_a_mistake_is_named(do, expected):
+def test_wrong_model_arguments_raise(do, expected):
     kind, text = expected
     with pytest.raises(kind) as error:
         do()
@@ -176,24 +176,24 @@ def test_a_mistake_is_named(do, expected):
 
 
 @pytest.mark.parametrize("shape", [(1, 32, 32, 4), (1, 48, 32, 3)])
-def test_images_of_another_shape_than_the_models(shape):
+def test_images_of_wrong_shape_raise(shape):
     """RGBA, and another size: Keras's own words, with both shapes."""
     with pytest.raises(ValueError, match=re.escape(str(shape))) as error:
         tiny()(np.zeros(shape))
     assert "(None, 32, 32, 3)" in str(error.value)
 
 
-def test_pixels_from_0_to_1_are_warned_of():
+def test_pixels_from_0_to_1_warn():
     with pytest.warns(UserWarning, match=r"images \* 255"):
         keras_vit.preprocess_input(np.full((2, 2, 3), 0.5))
 
 
-def test_another_number_of_classes_is_a_new_head():
+def test_other_number_of_classes_gives_a_new_head():
     model = keras_vit.converters.load(FILE, classes=2)
     assert not np.any(model.get_layer("head").get_weights()[0])
 
 
-def test_a_batch_larger_than_the_set():
+def test_batch_size_is_limited_by_the_dataset():
     assert TrainingFlags(batch_size=64).whole_batch(64, 10) == 10
 
 
@@ -220,7 +220,7 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("paths, text", FOLDERS.values(), ids=FOLDERS)
-def test_a_folder_that_is_no_set(paths, text, tmp_path):
+def test_wrong_image_folders_raise(paths, text, tmp_path):
     images(tmp_path, *paths)
     with pytest.raises(ValueError, match=text):
         load_dataset(str(tmp_path))

@@ -41,7 +41,7 @@ def run(code, **environment):
 
 
 @pytest.mark.slow
-def test_import_brings_in_no_other_framework():
+def test_import_loads_no_other_framework():
     """Also after building and running a model."""
     backend = keras.config.backend()
     others = {"jax", "tensorflow", "torch"} - {backend}
@@ -64,7 +64,7 @@ if "{backend}" in ("jax", "torch"):
 
 
 @pytest.mark.usefixtures("eager")
-def test_float64_runs():
+def test_float64():
     x = np.zeros((1, 32, 48, 3))
     with contextlib.ExitStack() as stack:
         if keras.config.backend() == "jax":
@@ -92,7 +92,7 @@ def test_float64_runs():
 
 @pytest.mark.backends("torch")
 @pytest.mark.slow
-def test_keras_files_are_the_same_for_every_backend(tmp_path):
+def test_keras_files_load_on_every_backend(tmp_path):
     """Saved here, read by the other two: equal outputs."""
     import numpy as np
 

@@ -109,7 +109,7 @@ def inner_layers(model):
 
 
 @models
-def test_a_replaced_call_runs_in_every_layer(make):
+def test_replaced_call_runs_in_every_layer(make):
     model = make()
     called = set()
 
@@ -128,7 +128,7 @@ def test_a_replaced_call_runs_in_every_layer(make):
     assert called == {layer.path for layer in inner_layers(model)}
 
 
-def test_an_overridden_call_method_runs_inside_a_block():
+def test_overridden_dunder_call_runs_inside_a_block():
     class Doubled(keras.layers.Dense):
         def __call__(self, *arguments, **options):
             return 2 * super().__call__(*arguments, **options)
@@ -141,7 +141,7 @@ def test_an_overridden_call_method_runs_inside_a_block():
 
 
 @pytest.mark.parametrize("make", [vit, hybrid])
-def test_threads(make):
+def test_concurrent_calls(make):
     """Eight threads call one model at the same time, with other images."""
     count = 8
     model = random(make)
@@ -169,7 +169,7 @@ COPIES = {
 
 @pytest.mark.parametrize("way", COPIES)
 @models
-def test_copies(make, way):
+def test_copied_models_match_and_share_nothing(make, way):
     model = random(make)
     model.name = "renamed"
     copied = COPIES[way](model)
@@ -195,7 +195,7 @@ class Gated(keras_vit.layers.TransformerBlock):
         return super().call(inputs, relative, training=training) * self.gate
 
 
-def test_a_subclass_of_a_block(tmp_path):
+def test_block_subclass_trains_and_is_saved(tmp_path):
     inputs = keras.Input((6, 16))
     model = keras.Model(inputs, Gated(2, 32, name="block")(inputs))
     tokens = RNG.normal(size=(4, 6, 16)).astype("float32")
@@ -266,7 +266,7 @@ def gradient_of(model):
 
 @on_torch
 @models
-def test_a_replaced_forward_runs_in_every_layer(make):
+def test_replaced_forward_runs_in_every_layer(make):
     """As accelerate's `add_hook_to_module` and similar tools replace it."""
     model = make()
     called = set()
@@ -407,7 +407,7 @@ for make in (lambda: vit(patch_size=2, num_layers=1), hybrid, bit):
 
 @pytest.mark.slow
 @on_jax
-def test_a_batch_that_devices_share_is_not_gathered():
+def test_sharded_batch_is_not_gathered():
     found = subprocess.run(
         [sys.executable, "-c", SHARDED],
         env={
