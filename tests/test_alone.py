@@ -48,7 +48,7 @@ def run(code, folder):
 
 @pytest.mark.slow
 def test_one_backend_alone_is_enough(tmp_path):
-    """Build, fit, save, load, convert."""
+    """Build, fit, save, load and convert a model."""
     code = """
 import keras, numpy as np
 import keras_vit

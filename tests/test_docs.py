@@ -44,7 +44,7 @@ def file(tmp_path_factory):
 
 @pytest.mark.parametrize("name", [name for name in BLOCKS if BLOCKS[name]])
 def test_python_blocks_run(name, file, tmp_path, monkeypatch):
-    """A page's blocks in turn; whoever reads one page needs no other."""
+    """Run the blocks of a page in order; no page depends on another one."""
     monkeypatch.chdir(tmp_path)
     pathlib.Path("Ti_16.npz").symlink_to(file)
     names = {}
@@ -54,7 +54,7 @@ def test_python_blocks_run(name, file, tmp_path, monkeypatch):
 
 @pytest.mark.backends("jax")
 def test_python_blocks_run_on_jax(file, tmp_path, monkeypatch):
-    """The page of several devices, whose Python does more under JAX."""
+    """Run the page about several devices, whose Python does more under JAX."""
     assert any('backend() == "jax"' in x for x in BLOCKS["docs/scale.md"])
     test_python_blocks_run("docs/scale.md", file, tmp_path, monkeypatch)
 
@@ -111,7 +111,7 @@ def test_options_in_commands_exist():
 
 
 def test_options_in_the_text_exist():
-    """`--like-this` in the text."""
+    """Options in the text, such as `--like-this`."""
     every = {x for p in (*SOURCES, *RECIPES) for x in options_of(p)}
     every.add("--help")
     for page, text in TEXTS.items():

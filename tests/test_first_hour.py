@@ -59,7 +59,8 @@ def test_missing_backend_is_reported(
 
 
 def test_import_reports_a_wrong_backend():
-    """Before Keras, which would end in a page of calls of its own."""
+    """The check precedes the import of Keras, which would end in a long
+    traceback."""
     done = subprocess.run(
         [sys.executable, "-c", "import keras_vit"],
         capture_output=True,
@@ -177,7 +178,8 @@ def test_wrong_model_arguments_raise(do, expected):
 
 @pytest.mark.parametrize("shape", [(1, 32, 32, 4), (1, 48, 32, 3)])
 def test_images_of_wrong_shape_raise(shape):
-    """RGBA, and another size: Keras's own words, with both shapes."""
+    """Keras's own message has both shapes, for RGBA images and for another
+    size."""
     with pytest.raises(ValueError, match=re.escape(str(shape))) as error:
         tiny()(np.zeros(shape))
     assert "(None, 32, 32, 3)" in str(error.value)

@@ -55,7 +55,8 @@ def test_outputs_and_loss_match_the_original(case, record_error):
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", CASES)
 def test_keras_file_round_trip(case, tmp_path):
-    """convert.py to .keras, the whole model, and back bit for bit."""
+    """Convert the whole model to .keras with convert.py, and back bit for
+    bit."""
     layout, variant, given = CASES[case]
     middle = tmp_path / "model.keras"
     _cli.convert(golden_data.load_path(case), middle, settings=given)
@@ -71,7 +72,8 @@ def test_keras_file_round_trip(case, tmp_path):
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case,to", [("facebook_mae", "huggingface")])
 def test_layout_round_trip(case, to, tmp_path):
-    """To a folder of Hugging Face's, which tells all, and back."""
+    """Convert to a folder of Hugging Face, which stores every option, and
+    back."""
     layout, _, given = CASES[case]
     given = {**given, "grid_size": (4, 4)}
     there, back = tmp_path / "there", tmp_path / "back.pth"

@@ -109,7 +109,7 @@ def assert_same(found, expected):
     ],
 )
 def test_layout_round_trip(case, to, tmp_path):
-    """There and back between files."""
+    """Convert to another layout and back."""
     layout, variant, _ = RESNETS[case]
     path = golden_data.weights_path(case)
     there, back = tmp_path / "there.npz", tmp_path / "back.npz"
@@ -131,7 +131,7 @@ VARIANTS = {("bit_paper", "timm"): "bit"}
     [("vit_jax_hybrid_small_stem", (-1,)), ("bit_v1_groupnorm", (1, 1, 1, -1))],
 )
 def test_group_norm_shapes_of_other_versions(case, shape, tmp_path):
-    """Arrays with one axis and with four are the same."""
+    """Arrays with one axis and with four are equivalent."""
     path = golden_data.weights_path(case)
     arrays = {
         key: array.reshape(shape) if re.search(r"(^|/)gn", key) else array

@@ -256,7 +256,7 @@ def test_torch_data_loader():
 
 @pytest.mark.usefixtures("eager")
 def test_sample_and_class_weights():
-    """Without weight nothing is learned; with it, the loss is weighted."""
+    """Zero weights leave the model unchanged; other weights scale the loss."""
     images, labels = data(6)
     for weights in (
         {"sample_weight": np.zeros(6)},

@@ -42,7 +42,8 @@ def run(code, **environment):
 
 @pytest.mark.slow
 def test_import_loads_no_other_framework():
-    """Also after building and running a model."""
+    """No other framework is imported by building and running a model
+    either."""
     backend = keras.config.backend()
     others = {"jax", "tensorflow", "torch"} - {backend}
     code = f"""
@@ -93,7 +94,8 @@ def test_float64():
 @pytest.mark.backends("torch")
 @pytest.mark.slow
 def test_keras_files_load_on_every_backend(tmp_path):
-    """Saved here, read by the other two: equal outputs."""
+    """The outputs of a model saved under PyTorch are equal on the other
+    backends."""
     import numpy as np
 
     model = keras_vit.ViTTi16(num_layers=1, input_shape=(32, 32, 3), classes=4)
@@ -119,7 +121,8 @@ assert np.abs(y - io["y"]).max() < 3e-5, np.abs(y - io["y"]).max()
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_compiled_models_load_in_a_new_process(tmp_path):
-    """After `import keras_vit` alone, which does not import TensorFlow."""
+    """The process runs only `import keras_vit`, which does not import
+    TensorFlow."""
     schedules = (
         keras_vit.schedules.BiTHyperRule,
         keras_vit.schedules.WarmupDecay,

@@ -106,7 +106,8 @@ def test_leaves_files(tmp_path):
     "workers", [0, pytest.param(2, marks=pytest.mark.slow)]
 )
 def test_temporary_files_are_removed(workers, tmp_path, pytestconfig):
-    """Also those of other processes; not the folders of `tmp_path`."""
+    """Files of other processes are removed as well, folders of `tmp_path` are
+    kept."""
     (tmp_path / "test_files.py").write_text(LEAVES_FILES)
     folder = tmp_path / "temporary"
     folder.mkdir()
@@ -160,7 +161,7 @@ def test_misspelt_backend_raises(request):
 
 
 def test_backends_are_selected_only_by_markers(pytestconfig):
-    """The accounting above sees markers; a skip by hand hides from readers."""
+    """The check of the collected ids sees markers only, not other skips."""
     folder = pytestconfig.rootpath / "tests"
     for path in folder.rglob("test_*.py"):
         lines = path.read_text().splitlines()

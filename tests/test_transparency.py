@@ -142,7 +142,7 @@ def test_overridden_dunder_call_runs_inside_a_block():
 
 @pytest.mark.parametrize("make", [vit, hybrid])
 def test_concurrent_calls(make):
-    """Eight threads call one model at the same time, with other images."""
+    """Eight threads call one model concurrently, with different images."""
     count = 8
     model = random(make)
     batches = [IMAGES * (i + 1) / count for i in range(count)]
@@ -267,7 +267,8 @@ def gradient_of(model):
 @on_torch
 @models
 def test_replaced_forward_runs_in_every_layer(make):
-    """As accelerate's `add_hook_to_module` and similar tools replace it."""
+    """accelerate's `add_hook_to_module` and similar tools replace
+    `forward`."""
     model = make()
     called = set()
 
@@ -307,7 +308,7 @@ def test_torch_vmap(activation, gradients):
 @on_torch
 @SLOW_VMAP
 def test_torch_vmap_of_gradients():
-    """Gradients of each image's own logits, as saliency maps take them."""
+    """Per-image gradients of a logit, as for saliency maps."""
     model = random(vit)
 
     def logit(image):
@@ -452,7 +453,7 @@ def test_tf_function(make, jit_compile):
     "make", [vit, pytest.param(hybrid, marks=pytest.mark.nightly)]
 )
 def test_fit_and_predict_of_a_compiled_model(make):
-    """Compiled by XLA, and with Keras's eager loop."""
+    """Compare a model compiled by XLA with Keras's eager loop."""
     whole = random(make)
     weights, outcomes = whole.get_weights(), []
     images = np.concatenate([IMAGES, -IMAGES])

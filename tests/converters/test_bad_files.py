@@ -102,7 +102,8 @@ def test_error_names_the_unexpected_array(name, whole, tmp_path):
 
 @pytest.mark.parametrize("name", KEYS)
 def test_nan_is_converted_bit_for_bit_with_a_warning(name, whole, tmp_path):
-    """Files are copied as they are; a model is not made of them."""
+    """The conversion copies the bits of NaN values; loading a model refuses
+    them."""
     arrays, key = to_arrays(name, whole), KEYS[name][0]
     bits = np.arange(16, dtype="uint32") + 0x7FC00000  # NaNs with a payload
     arrays[key] = bits.view("float32")
@@ -233,7 +234,7 @@ def test_error_names_arrays_of_text(tmp_path):
 @pytest.mark.parametrize("name", ["a.weights.h5", "a.keras"])
 @pytest.mark.parametrize("kind", ["link", "soft", "external", "text"])
 def test_hdf5_links_are_refused(name, kind, whole, tmp_path):
-    """HDF5 can keep data in any file that the reader may open."""
+    """HDF5 can refer to data in any file that the process may read."""
     (tmp_path / "secret").write_bytes(np.ones(16, "float32").tobytes())
     key = KEYS[name][0]
 
@@ -367,7 +368,8 @@ def test_parser_error_is_the_cause(name, whole, tmp_path):
 
 @pytest.mark.backends("torch")
 def test_length_beyond_the_file_is_not_allocated(tmp_path):
-    """An old PyTorch file begins with a pickle: here, of 2**62 bytes."""
+    """An old PyTorch file starts with a pickle, whose length is 2**62 bytes
+    here."""
     path = tmp_path / "a.pth"
     path.write_bytes(b"\x80\x04\x8e" + (2**62).to_bytes(8, "little") + b"x.")
     with pytest.raises(ValueError, match="PyTorch file of plain weights"):
@@ -376,7 +378,7 @@ def test_length_beyond_the_file_is_not_allocated(tmp_path):
 
 @pytest.mark.backends("torch")
 def test_deeply_nested_header_raises_value_error(tmp_path):
-    """Python's parser raises a MemoryError for it."""
+    """Python's parser raises a MemoryError for such a header."""
     text = b"{'descr': '<f4', 'fortran_order': False, 'shape': " + b"-" * 9000
     text += b"1}"
     header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text

@@ -168,8 +168,8 @@ def test_inspect_and_wrong_arguments(capsys, tmp_path):
 
 
 def test_head_count_that_a_layout_cannot_store_warns(tmp_path):
-    """64 channels in 4 heads, which timm's layout cannot say, came back as one
-    head, and nothing said so."""
+    """timm's layout cannot store the number of heads: 4 heads of 16 channels
+    were loaded as one head of 64."""
     sizes = {"hidden_size": 64, "num_layers": 1, "mlp_dim": 8, "patch_size": 4}
     model = keras_vit.VisionTransformer(
         num_heads=4, input_shape=(8, 8, 3), classes=2, **sizes

@@ -130,7 +130,8 @@ def test_any_image_size_matches_timm(name, tmp_path):
 
 @pytest.mark.backends("torch")
 def test_deit3_layout_writes_gamma_names(tmp_path):
-    """Meta's own files say gamma_1; timm renames it where it reads them."""
+    """Meta's own files use the name gamma_1; timm renames it when it reads
+    them."""
     case = originals.CASES["timm-deit3"]
     original = originals.build(case)
     model = made("timm-deit3")

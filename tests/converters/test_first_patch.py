@@ -126,7 +126,7 @@ def test_other_layouts_refuse_first_patch_pooling(layout, tmp_path):
 
 
 def test_weights_file_keeps_the_head(tmp_path, capsys):
-    """Keras's `save_weights` stores no pooling."""
+    """Keras's `save_weights` does not store the pooling."""
     arguments = {
         "input_shape": (16, 16, 3),
         "patch_size": 8,

@@ -71,7 +71,8 @@ def test_ambiguous_arguments_are_reported(
 
 
 def test_ambiguous_positions_are_reported(capsys, tmp_path):
-    """3 x 5 patches and a class token, or 4 x 4 patches and none."""
+    """The shapes fit 3 x 5 patches with a class token, and 4 x 4 patches
+    without."""
     arrays = golden_data.arrays("timm_reg_ls_qknorm")
     arrays = {
         key: array
@@ -142,7 +143,7 @@ def test_progress_bar_is_shown_only_on_terminals(monkeypatch, capsys):
 
 
 def test_reading_and_writing_report_progress(monkeypatch, tmp_path):
-    """Every container that is written or read array by array."""
+    """Files that are written or read array by array report their progress."""
     seen = []
 
     def track(items, title, size=None):

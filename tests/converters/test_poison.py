@@ -372,7 +372,8 @@ def test_inconsistent_shards_raise(index, message, tmp_path):
 
 
 def test_missing_blocks_raise(tmp_path):
-    """A number in a name would else be that of layers to build."""
+    """Otherwise the number in a name would set the number of layers to
+    build."""
     save(tiny(), tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as arrays:
         arrays = dict(arrays)

@@ -51,7 +51,8 @@ ON_ALL_BACKENDS = ("big_vision_map", "hf_vit_bf16", "timm_reg_ls_qknorm")
     ],
 )
 def test_keras_file_round_trip(case, tmp_path, record_error):
-    """convert.py to .keras: the original's outputs; and back, bit for bit."""
+    """convert.py to .keras gives the original's outputs, and back the same
+    bits."""
     needs_torch_for(golden_data.weights_path(case))
     middle = tmp_path / "model.keras"
     source = golden_data.load_path(case)
@@ -185,7 +186,7 @@ def _written(case, layout):
     "case,layout", [(c, layout) for c in CASES for layout in HELD[c].split()]
 )
 def test_layout_round_trip(case, layout):
-    """A to B to A, and what B tells is enough to write A."""
+    """Convert from A to B and back to A with only what B stores."""
     checkpoint, told = opened(case)
     there = _written(case, layout)
     _, weight_map = detect_layout(there, layout)
@@ -222,7 +223,7 @@ def test_variant_round_trip(case):
     ],
 )
 def test_file_type_round_trip(case, layout, suffix, tmp_path):
-    """Through every container, by the command."""
+    """Convert between the file types with the command line."""
     there = tmp_path / f"there{suffix}"
     needs_torch_for(there)
     back = tmp_path / f"back{suffix}"

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 
 def test_wrapper_prefixes_are_removed(tmp_path):
-    """As torch.compile and DistributedDataParallel save them."""
+    """torch.compile and DistributedDataParallel add prefixes to the names."""
     path = tmp_path / "a.pth"
     torch.save({"_orig_mod.module.head.bias": torch.ones(2)}, path)
     assert list(read(path)) == ["head.bias"]
@@ -22,7 +22,8 @@ def test_wrapper_prefixes_are_removed(tmp_path):
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_views_parameters_and_nested_state_dicts(zipped, tmp_path):
-    """Tensors that share a storage, of every stride, as PyTorch reads them."""
+    """Tensors with a common storage and any strides are read as PyTorch reads
+    them."""
     base = torch.arange(12.0).reshape(3, 4)
     tensors = collections.OrderedDict(
         base=base,

@@ -154,7 +154,8 @@ def test_any_number_of_devices_gives_equal_training(
 @pytest.mark.nightly
 @pytest.mark.backends("jax")
 def test_two_processes_match_one(tmp_path, record_error):
-    """Each has two of the four devices, and reads its shard of the batches."""
+    """Each process has two of the four devices and reads its shard of the
+    batches."""
     (address,) = unused_addresses(1)
     kinds = ("sgd", "adamw")
     paths = [tmp_path / f"{name}.npz" for name in ("one", "0", "1")]

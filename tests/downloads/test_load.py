@@ -13,7 +13,7 @@ BODY = os.urandom(300_000)
 
 @pytest.mark.parametrize("case", ["slow", "killed", "404, then good"])
 def test_concurrent_processes_download_once(case, tmp_path):
-    """Also where the process that downloads is killed in the midst."""
+    """One case kills the process that downloads during its download."""
     found = load.ask(4, BODY, tmp_path, case, seconds=0.4)
     assert load.problem(case, 4, found, len(BODY), tmp_path) is None
     paths = [path for path, _ in found.requests]

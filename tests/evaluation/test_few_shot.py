@@ -161,7 +161,7 @@ def peak_of(function, *arguments):
 
 @pytest.mark.backends("torch")
 def test_linear_probe_memory_is_bounded(monkeypatch):
-    """Of ImageNet these would be 10 GB, in several copies."""
+    """For ImageNet all scores would need 10 GB, in several copies."""
     rng = np.random.default_rng(0)
     classes, count = 400, 6000
     x = rng.normal(size=(count, 8))
@@ -179,7 +179,7 @@ def test_linear_probe_memory_is_bounded(monkeypatch):
 
 @pytest.mark.backends("torch")
 def test_nearest_neighbours_memory_is_bounded(monkeypatch):
-    """A thousand test images and ImageNet's training images: 10 GB."""
+    """For a thousand test images and ImageNet's training images: 10 GB."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(3000, 4)), rng.integers(0, 3, 3000)
     test = rng.normal(size=(900, 4))

@@ -54,7 +54,7 @@ def test_load_real_labels(tmp_path):
 
 
 def test_calibration_error_of_a_known_case():
-    """Two bins with images: |0.9 - 0.5| of two, |0.6 - 1| of one."""
+    """Two bins hold images: |0.9 - 0.5| for two of them, |0.6 - 1| for one."""
     probabilities = [[0.9, 0.1], [0.1, 0.9], [0.6, 0.4]]
     labels = [0, 0, 0]
     error = evaluation.calibration_error(probabilities, labels, bins=5)

@@ -77,7 +77,8 @@ def left():
 
 @pytest.mark.parametrize("name", HERE)
 def test_exported_model_matches_keras(name, export, tmp_path):
-    """At any batch, and at any size where that can be."""
+    """The outputs match for any batch size and, where supported, any image
+    size."""
     require(name)
     any_size = BACKEND in formats.FORMATS[name].any_size
     model = saved(
@@ -103,7 +104,8 @@ def test_exported_model_matches_keras(name, export, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--int8-weights"]], ids=["", "int8"])
 def test_large_weights_are_stored_in_the_onnx_file(flags, export, tmp_path):
-    """Writers put those of 1 MB and more into another file, hidden here."""
+    """The writers put weights of 1 MB and more into another file, hidden
+    here."""
     require("onnx")
     saved(tmp_path, num_layers=1, hidden_size=96, mlp_dim=4096)
     status, said = export("model.keras", "a.onnx", *flags)
@@ -116,7 +118,7 @@ def test_large_weights_are_stored_in_the_onnx_file(flags, export, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 def test_int8_export_matches_keras(name, export, tmp_path):
-    """Of one size of images, one batch, and with probabilities."""
+    """Export with a fixed image and batch size, and with probabilities."""
     require(name)
     model = tiny(
         num_layers=1,
@@ -153,7 +155,7 @@ def test_unsupported_backend_error_names_a_supported_one(name, export, model):
 
 
 def test_image_size_flag_resamples_positions(export, model):
-    """Positions are resampled, as `converters.load` does."""
+    """Position embeddings are resampled, as in `converters.load`."""
     name = HERE[-1]
     require(name)
     target = target_of(name)
@@ -180,7 +182,7 @@ def test_differing_export_is_removed(export, model, monkeypatch):
 
 
 def test_other_keras_models_are_exported(export):
-    """Those that were not made by this package."""
+    """Models that do not come from this package are exported as well."""
     name = HERE[-1]
     require(name)
     inputs = keras.Input((6, 6, 3))
@@ -245,7 +247,7 @@ def test_formats_and_their_requirements():
 
 @pytest.mark.backends("torch")
 def test_help_lists_the_formats(monkeypatch, capsys):
-    """By the program itself."""
+    """Run the program `tools/export.py` itself."""
     tool = str(ROOT / "tools" / "export.py")
     monkeypatch.setattr(sys, "argv", [tool, "--help"])
     with pytest.raises(SystemExit) as stopped:

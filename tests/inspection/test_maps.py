@@ -138,7 +138,7 @@ POSITIONS = {
 )
 @pytest.mark.parametrize("case", POSITIONS)
 def test_attention_maps_with_positions_in_blocks(case, size):
-    """A block built on the maps is the model's."""
+    """A block computed from the maps has the output of the model's block."""
     options, index, before = POSITIONS[case]
     model = small(**options, input_shape=(None, None, 3), grid_size=(2, 3))
     images = some_images(2, (*size, 3))

@@ -70,7 +70,8 @@ def test_plot_attention_heatmap(channels):
 
 @pytest.mark.backends("torch")
 def test_image_values_out_of_range_raise():
-    """Preprocessed with mode "torch", or floats up to 255."""
+    """The images are preprocessed with mode "torch", or are floats up to
+    255."""
     heat = [np.ones((4, 4))]
     for scale in (2.6, 255):
         image = np.full((4, 4, 3), scale)

@@ -47,7 +47,7 @@ def test_maps_of_wrong_shape_are_refused():
 )
 @pytest.mark.parametrize("patch", [1, 3])
 def test_heatmap_peaks_at_the_attended_patch(arguments, patch):
-    """In a grid of 2 x 3, so that rows and columns cannot be exchanged."""
+    """The grid of 2 x 3 shows whether rows and columns are exchanged."""
     model = models.looking_at(patch, **arguments)
     heat = inspection.attention_heatmap(model, models.images())
     assert heat.shape == (2, 16, 24)
@@ -82,7 +82,7 @@ def test_uniform_attention_gives_a_uniform_heatmap():
     ids=str,
 )
 def test_pooling_weights_of_each_pooling(arguments, shares):
-    """The shares of the tokens before the patches, and of all patches."""
+    """The weights of each prefix token and the total weight of the patches."""
     model, images = models.looking_at(None, **arguments), models.images()
     layout = inspection.token_layout(model)
     read = pooling_weights(model, images, layout)[0]
@@ -93,7 +93,7 @@ def test_pooling_weights_of_each_pooling(arguments, shares):
 
 
 def test_pooling_weights_of_attention_pooling():
-    """The probe looks at one patch, and the blocks at all alike."""
+    """The probe attends to one patch, the blocks attend uniformly."""
     model = models.looking_at(None, pooling="map")
     rng = np.random.default_rng(0)
     pooling = model.get_layer("pooling")

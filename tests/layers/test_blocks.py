@@ -64,7 +64,7 @@ def test_attention_pooling_ignores_prefix_tokens():
 
 
 def test_attention_with_negligible_dropout_matches_the_fused_one():
-    """The two formulations agree: dropout so rare that it never strikes."""
+    """Both implementations agree, since a rate of 1e-9 drops nothing here."""
     layer = layers.MultiHeadAttention(3, dropout=1e-9, qk_norm=True)
     x = tokens(2, 6, 12).astype("float32")
     layer.build(x.shape)
@@ -152,8 +152,8 @@ def test_class_token_is_inserted_at_index():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_attention_dropout_does_not_round_the_softmax(dtype):
-    """In half precision, the path that can drop probabilities is as exact as
-    the fused one."""
+    """In half precision, attention with dropout is as exact as the fused
+    kernel."""
     exact = layers.MultiHeadAttention(2, dropout=0.1)
     half = layers.MultiHeadAttention(2, dropout=0.1, dtype=dtype)
     half._dropout.rate = 0.0  # the same path, but nothing is dropped
@@ -173,7 +173,8 @@ def test_attention_dropout_does_not_round_the_softmax(dtype):
 
 
 def test_masks_are_refused():
-    """Symbolic and eager; they were dropped with a warning from each layer."""
+    """Symbolic and eager masks are refused. Keras's layers ignore them with a
+    warning."""
     block = layers.TransformerBlock(2, 8)
     embedding = keras.layers.Embedding(5, 4, mask_zero=True)
     tokens = np.array([[1, 2, 0]])
@@ -254,7 +255,7 @@ def test_block_with_custom_norm_and_attention(block, num_queries, tmp_path):
 
 
 def test_kernel_regularizer_applies_to_the_kernels():
-    """Of its six kernels, and of nothing else."""
+    """The regularizer applies to the six kernels and to no other weight."""
     block = layers.TransformerBlock(2, 24, kernel_regularizer="l2")
     block(tokens(2, 5, 12).astype("float32"))
     kernels = [w for w in block.weights if w.path.endswith("kernel")]

@@ -57,7 +57,8 @@ def test_seed_determines_the_values(name):
 
 
 def test_config_keeps_an_explicit_seed():
-    """And no other: Keras's initializers store None where none was passed."""
+    """Keras's initializers store None if no seed was passed, and so do
+    these."""
     for make in (
         lambda seed: initializers.Uniform(0.1, seed=seed),
         lambda seed: initializers.Normal(0.1, seed=seed),
@@ -104,7 +105,8 @@ def test_clone_has_different_initial_values():
     ],
 )
 def test_values_are_equal_on_every_backend(name, known):
-    """Recorded under JAX; TensorFlow and PyTorch draw the same."""
+    """The values were recorded under JAX; TensorFlow and PyTorch give the
+    same."""
     keras.utils.set_random_seed(1)
     found = keras.ops.convert_to_numpy(initializer(name)((3,)))
     np.testing.assert_allclose(found, known, rtol=1e-6)

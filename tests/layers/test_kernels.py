@@ -73,7 +73,7 @@ def assert_close(found, expected, tolerance):
     "operation", sorted({operation for _, operation in _kernels._KERNELS})
 )
 def test_half_precision_on_a_cpu_uses_keras(operation):
-    """Except layer norms of JAX, whose kernel computes in float32."""
+    """The exception is JAX's layer norm, whose kernel computes in float32."""
     found = _kernels._kernel(operation, ops.ones((1, 2, 3, 4), "float16"))
     assert (found is None) == ((BACKEND, operation) != ("jax", "layer_norm"))
 
@@ -143,7 +143,8 @@ CHUNKED_TOLERANCES = {"float32": 3e-6, "float16": 4e-3, "bfloat16": 3e-2}
 def test_chunked_attention_matches_in_every_mode(
     length, mode, dtype, monkeypatch
 ):
-    """Values and gradients, with an unknown batch size in `tf.function`."""
+    """Compare values and gradients, in `tf.function` with an unknown batch
+    size."""
     import tensorflow as tf
 
     monkeypatch.setattr(_kernels, "CHUNKED_MIN_QUERIES", 5)
@@ -196,7 +197,7 @@ def test_chunked_attention_limits_the_score_shapes(monkeypatch):
 @TENSORFLOW
 @pytest.mark.parametrize("name", ["onnx", "litert"])
 def test_chunked_attention_is_exported(name, monkeypatch, tmp_path):
-    """For any batch size."""
+    """The exported model accepts any batch size."""
     if name == "onnx":
         pytest.importorskip("tf2onnx")
         pytest.importorskip("onnxruntime")

@@ -113,7 +113,7 @@ def test_unknown_size_gives_the_same_matrix(old, new, how):
 @quick
 @given(length, length, length)
 def test_bicubic_offset_matches_pytorch_scale_factor(side, rows, columns):
-    """DINOv2 asks for a factor a little above the one it needs."""
+    """DINOv2 passes a scale factor slightly above the exact one."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(rows * 12 + columns)
     grid = rng.normal(size=(side, side, 2))
@@ -139,7 +139,7 @@ def test_prefix_rows_are_kept():
 
 
 def test_skipped_tokens_get_no_position():
-    """Registers behind a class token, where both come before the patches."""
+    """Registers follow a class token, and both precede the patches."""
     layer = AddPositionEmbs(
         grid_size=(1, 3), num_prefix_tokens=1, num_skipped_tokens=2
     )
@@ -196,7 +196,8 @@ def test_offsets_are_means_over_pairs(rows, columns, wide, long, how):
 
 
 def test_relative_positions_with_negligible_dropout_match():
-    """The plain second path adds what the fused one is given."""
+    """The reference implementation adds the same scores as the fused
+    kernel."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 6, 8)).astype("float32")
     layer = MultiHeadAttention(2, dropout=1e-7)
@@ -224,7 +225,7 @@ def test_learned_positions_are_normal_with_stddev_0_02():
 
 @pytest.mark.parametrize("kind", ["learned", "learned_2d", "sincos2d"])
 def test_any_grid_in_a_compiled_model(kind):
-    """One model, grids of several sizes, through predict()."""
+    """One model predicts for grids of several sizes."""
     tokens = keras.Input((None, 8))
     grid = keras.Input((None, None, 8))
     layer = AddPositionEmbs(kind, grid_size=(3, 2), num_prefix_tokens=1)

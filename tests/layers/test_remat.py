@@ -61,7 +61,8 @@ RELATIVE = {**RANDOM, "position_embedding": "relative"}
 def test_gradients_with_and_without_remat_match(
     options, tmp_path, record_error
 ):
-    """Also of dropout, whose second drawing must be the first one's."""
+    """The second forward pass must sample the same dropout masks as the
+    first."""
     kept = steps(model_of(False, **options))
     model = model_of(True, **options)
     start = np.concatenate([w.ravel() for w in model.get_weights()])
@@ -74,7 +75,8 @@ def test_gradients_with_and_without_remat_match(
 
 
 def test_half_precision_trains():
-    """PyTorch wants the second computation in the first one's precision."""
+    """PyTorch requires the second forward pass to have the precision of the
+    first."""
     keras.config.set_dtype_policy("mixed_bfloat16")
     weights = steps(model_of(True, **RANDOM))
     assert np.isfinite(weights).all()

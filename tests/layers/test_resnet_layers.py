@@ -151,14 +151,15 @@ def test_group_norm_gradients_match_keras():
 
 
 def test_group_norm_of_a_constant_is_finite():
-    """Rounding can make the variance negative, of which there is no root."""
+    """Rounding can make the variance negative, whose square root is NaN."""
     x = np.full((1, 7, 7, 32), 1234.567, "float32")
     found = numpy(layers.GroupNorm(epsilon=1e-6)(x))
     assert np.isfinite(found).all()
 
 
 def test_filter_of_one_weight_has_finite_gradients():
-    """Its variance is 0, where the square root has no finite slope."""
+    """The variance of one weight is 0, where the square root has no finite
+    slope."""
     model = keras.Sequential([keras.Input((4, 4, 1)), layers.StdConv2D(2, 1)])
     model.compile("sgd", "mse")
     x = RNG.normal(size=(1, 4, 4, 1)).astype("float32")

@@ -176,7 +176,7 @@ def test_custom_block_file_loads_with_another_head(block, suffix, tmp_path):
 
 
 def test_file_stores_the_class_of_the_block(tmp_path):
-    """The class is passed again where the model is not loaded by Keras."""
+    """The class must be passed again unless Keras loads the model."""
     model = tiny(block=half)
     randomise(model)
     expected = model.predict(images(), verbose=0)

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.backends("torch")
 
 
 def test_weights_by_position_raise():
-    """The first is `include_top`; weights there gave a random model."""
+    """The first argument is `include_top`: weights in its place gave a random
+    model."""
     for given in ("imagenet", 224):
         with pytest.raises(ValueError, match=f"include_top={given!r}. Give"):
             keras_vit.ViTTi16(given)

@@ -88,7 +88,7 @@ def test_positions_are_stored_in_the_file(kind, place, tmp_path):
 
 
 def test_learned_positions_are_inferred_from_the_arrays(tmp_path):
-    """Keras's own files without our notes: names and shapes are enough."""
+    """Keras's own files have no metadata of ours: names and shapes suffice."""
     for kind, place in ON_ALL_BACKENDS:
         if kind in ("none", "sincos2d"):
             continue
@@ -107,7 +107,8 @@ def test_learned_positions_are_inferred_from_the_arrays(tmp_path):
 
 @pytest.mark.parametrize("kind, place", CASES)
 def test_checkpoint_loads_at_another_image_size(kind, place, tmp_path):
-    """As a model of any size resamples them at every call."""
+    """The resampled weights match a model that resamples them at every
+    call."""
     model = build(kind, place)
     save(model, tmp_path / "model.keras")
     wide = load(tmp_path / "model.keras", input_shape=(16, 20, 3))
@@ -123,7 +124,8 @@ def test_checkpoint_loads_at_another_image_size(kind, place, tmp_path):
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind, place", CASES)
 def test_remat_does_not_change_gradients(kind, place):
-    """Of what a step learns; tests/layers/test_remat.py runs everywhere."""
+    """Compare one training step; tests/layers/test_remat.py runs on every
+    backend."""
 
     def trained(remat):
         model = build(kind, place, remat=remat, pooling="gap")

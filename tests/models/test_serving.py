@@ -105,7 +105,7 @@ def test_quantized_model_save_and_load_round_trip(name, tmp_path):
 
 
 def test_old_quantization_config_is_read():
-    """Files were written so before quantisation configs were stored."""
+    """Earlier versions stored the mode and no quantization config."""
     block = keras_vit.layers.MlpBlock(8)
     block.build_from_config(
         {"input_shape": (None, 3, 4), "quantization": {"dense_1": "int8"}}
@@ -142,7 +142,7 @@ ONNX_WRITERS = {"jax": "jax2onnx", "tensorflow": "tf2onnx", "torch": "onnx"}
 
 @pytest.mark.parametrize("final_norm", ["before_pooling", "after_pooling"])
 def test_onnx_export_matches_keras(final_norm, tmp_path):
-    """A loaded model, as most are that are exported."""
+    """The exported model was loaded from a file, which is the usual case."""
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip(ONNX_WRITERS[backend])
     model = tiny(pooling="gap", final_norm=final_norm)

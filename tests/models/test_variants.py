@@ -77,7 +77,7 @@ def test_count_params_of_a_built_model():
 
 @pytest.mark.slow
 def test_vit_h14_builds():
-    """All 32 layers; half precision keeps it within a small machine."""
+    """Build all 32 layers; half precision limits the memory."""
     keras.config.set_dtype_policy("bfloat16")
     model = keras_vit.ViTH14()
     assert model.count_params() == PARAMETERS["ViTH14"]

@@ -187,7 +187,7 @@ def test_any_image_size_trains():
 
 
 def test_indivisible_image_of_unknown_size_raises():
-    """TensorFlow relaxes shapes after a few; no pixel may go unseen."""
+    """TensorFlow relaxes shapes after a few calls; no pixel may be cut off."""
     model = tiny(input_shape=(None, None, 3))
     for size in (8, 12, 16, 20):
         model.predict(images(2, size, size, 3), verbose=0)

@@ -30,7 +30,7 @@ def assert_works(model, *shape):
 
 
 def test_wrong_batch_does_not_affect_later_batches():
-    """Batches of a generator, which no check sees before they are computed."""
+    """Batches of a generator are not checked before they are computed."""
     model = vit()
     model.predict_on_batch(zeros(2, 16, 16, 3))
     before = model.get_weights()

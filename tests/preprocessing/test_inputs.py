@@ -204,7 +204,7 @@ def test_values_in_0_to_1_warn(images):
 
 @pytest.mark.parametrize("library", ["jax", "tensorflow", "torch"])
 def test_values_of_tensors_are_checked(library):
-    """As of PyTorch's `ToTensor`, which are in [0, 1]."""
+    """PyTorch's `ToTensor` gives values in [0, 1]."""
     module = pytest.importorskip(library)
     make = {
         "jax": lambda x: module.numpy.asarray(x),

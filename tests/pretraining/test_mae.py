@@ -12,7 +12,7 @@ def numpy(x):
 
 
 def test_masked_patches_do_not_reach_the_encoder():
-    """What is behind a mask changes nothing but the loss."""
+    """Masked pixels affect only the loss."""
     model = small.MODELS["mae"](small.encoder())
     images, noise = small.images(2), np.tile(np.arange(16.0), (2, 1))
     other = images.copy()
@@ -25,7 +25,7 @@ def test_masked_patches_do_not_reach_the_encoder():
 
 
 def test_positions_match_mae():
-    """By hand: along columns first, frequencies 10000 ** (-4 i / width)."""
+    """Columns come first, with the frequencies 10000 ** (-4 i / width)."""
     expected = np.zeros((17, 16))
     for patch in range(16):
         for axis, place in enumerate((patch % 4, patch // 4)):
@@ -69,7 +69,7 @@ def test_learned_positions_are_unchanged():
 
 
 def test_target_is_the_normalized_patch():
-    """By hand, with the variance of a sample."""
+    """The variance is that of a sample (`ddof=1`)."""
     model = small.MODELS["mae"](small.encoder())
     images = small.images(1)
     patch = images[0, 4:8, 8:12].reshape(-1).astype("float64")
@@ -92,7 +92,8 @@ def test_encoder_without_a_class_token():
 
 @pytest.mark.backends("torch")
 def test_decoder_size_not_divisible_by_4_is_refused():
-    """Its fixed positions would be random."""
+    """A size that 4 does not divide would leave fixed positions at random
+    values."""
     decoder = {**small.DECODER, "decoder_hidden_size": 6}
     with pytest.raises(ValueError, match="decoder_hidden_size=6"):
         pretraining.MaskedAutoencoder(small.encoder(), **decoder)

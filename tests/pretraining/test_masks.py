@@ -45,8 +45,8 @@ def test_masks_differ_and_a_seed_reproduces_them(kind):
 
 
 def test_random_masks_are_uniform_over_positions():
-    """Chi-square: sums over masks of exactly k of n have a variance of
-    (n - 1) / n times that of independent draws."""
+    """Chi-square test: sums over masks of exactly k of n have a variance of (n
+    - 1) / n times that of independent samples."""
     from scipy.stats import chi2
 
     count, n, ratio = 4000, 49, 0.7

@@ -66,7 +66,8 @@ def test_model_trains_on_images_and_is_saved(kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("eager")
 def test_loss_does_not_depend_on_the_input_format(kind):
-    """A tf.data of images, and of images with labels and weights."""
+    """Pass a tf.data dataset of images, and of images with labels and
+    weights."""
     tf = pytest.importorskip("tensorflow")
     images = small.images(6)
     model = small.MODELS[kind](small.encoder())
@@ -91,7 +92,7 @@ def test_loss_does_not_depend_on_the_input_format(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("eager")
 def test_regularization_losses_are_part_of_the_loss(kind):
-    """Those of weights and of activities, in the encoder and outside it."""
+    """Losses of weights and of activities, in the encoder and outside it."""
     images = small.images(4)
     model = small.MODELS[kind](small.encoder())
 
@@ -135,7 +136,7 @@ def test_regularization_losses_are_part_of_the_loss(kind):
 )
 @pytest.mark.usefixtures("eager")
 def test_dropout_and_stochastic_depth_act_only_in_training(kind, option):
-    """The step does not change the weights, so that only they change."""
+    """The learning rate is 0, so that the losses depend only on dropout."""
     model = small.MODELS[kind](small.encoder(**{option: 0.5}))
     model.compile(keras.optimizers.SGD(0.0))
     images = small.images(4)
@@ -213,7 +214,8 @@ def test_masks_differ_and_a_seed_reproduces_them():
 
 
 def test_encoder_is_a_vision_transformer(tmp_path):
-    """With all patches it gives what it gives inside."""
+    """Without masks, the encoder alone gives the same outputs as in the
+    model."""
     encoder = small.encoder(drop_path=0.1)
     model = pretraining.MaskedImageModeling(encoder)
     images = small.images(2)
@@ -274,7 +276,8 @@ def test_other_models_are_refused():
 
 @pytest.mark.backends("torch")
 def test_initial_mask_token_matches_simmim():
-    """models/simmim.py: normal, 0.02, cut off at -0.02 and 0.02."""
+    """models/simmim.py: normal with stddev 0.02, truncated at -0.02 and
+    0.02."""
     from scipy import stats
 
     encoder = small.encoder(hidden_size=512, num_layers=1)

@@ -42,7 +42,8 @@ def test_corruption_is_80_10_10_of_masked_patches():
 
 
 def test_color_classes_of_a_known_image():
-    """3 bits a channel, red first; 4 x 4 parts row by row."""
+    """3 bits per channel, red first; 4 x 4 pixels of a downsized patch row by
+    row."""
     encoder = small.encoder(patch_size=8)
     image = np.full((1, 16, 16, 3), -1.0, "float32")
     image[0, :, :, 0] = 1.0  # the highest level, 7

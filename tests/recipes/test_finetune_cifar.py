@@ -127,7 +127,8 @@ def test_both_model_files_have_the_reported_accuracy(digits):
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_model_loads_with_the_printed_command(digits):
-    """In a process that has imported no optimizer of ours."""
+    """The model is loaded by a process that has imported no optimizer of
+    ours."""
     path = str(digits / "model.keras")
     code = (
         "import keras, keras_vit\n"
@@ -269,7 +270,8 @@ def test_training_on_a_folder_of_images(tmp_path, capsys):
 
 @pytest.mark.backends("torch")
 def test_damaged_image_is_reported_before_training(tmp_path):
-    """Its first bytes are right, and yet it is found before training."""
+    """The header of the file is valid, and the error is raised before
+    training."""
     pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
     for name in "ab":
@@ -297,7 +299,7 @@ class Crash(keras.callbacks.Callback):
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):
-    """Also in parts of a batch, and with averaged weights."""
+    """The run uses micro-batches and averaged weights."""
     settings = {
         "steps": 3,
         "batch_size": 64,
@@ -604,7 +606,7 @@ def test_evaluate_gives_the_reported_accuracy(digits, tmp_path):
 def test_saved_weights_match_the_reported_accuracy(
     keep, average, tmp_path, capsys
 ):
-    """The step, the accuracy and `model.keras` are of the same weights."""
+    """The step, the accuracy and `model.keras` belong to the same weights."""
     run(
         steps=6,
         batch_size=64,

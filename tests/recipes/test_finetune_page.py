@@ -118,7 +118,7 @@ def test_diff_for_a_callback(recipe):
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_diff_for_an_augmentation_resumes(recipe, tmp_path, monkeypatch):
-    """A run that was interrupted ends with the weights of one that was not."""
+    """An interrupted run ends with the weights of an uninterrupted one."""
     import tensorflow as tf
 
     for name in ("red", "blue"):

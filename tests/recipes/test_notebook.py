@@ -73,7 +73,7 @@ def test_notebook_stores_no_outputs():
 
 @pytest.mark.usefixtures("eager")
 def test_notebook_runs(run, capsys):
-    """On every backend."""
+    """The notebook runs on every backend."""
     names, displayed = run("out")
     printed = capsys.readouterr().out.lower()
     backend = keras.config.backend()
@@ -94,8 +94,8 @@ def test_notebook_runs(run, capsys):
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_interrupted_run_resumes_bit_for_bit(run, monkeypatch):
-    """All cells are run again. The weights and the table are bit for bit those
-    of a run without an interruption."""
+    """All cells run again after the interruption. The weights and the table
+    match an uninterrupted run bit for bit."""
     run("whole")
 
     batches = []
@@ -126,7 +126,8 @@ def test_interrupted_run_resumes_bit_for_bit(run, monkeypatch):
 
 @pytest.mark.backends("torch")
 def test_accelerator_settings_match_the_presets(run, monkeypatch):
-    """The settings that are not run here name what exists."""
+    """Settings for accelerators, which are not run here, refer to existing
+    presets and weights."""
     for name in SHORT:
         monkeypatch.delenv(name)
     names, _ = run("out", count=3)

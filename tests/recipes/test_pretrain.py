@@ -164,7 +164,8 @@ def test_given_flags_override_the_preset():
 
 @pytest.mark.backends("torch")
 def test_weight_decay_does_not_depend_on_the_learning_rate():
-    """AugReg trained with 1e-3 and 3e-4, and 1e-4 of decay with both."""
+    """AugReg trained with learning rates of 1e-3 and 3e-4, and a decay of 1e-4
+    with both."""
 
     def decay(**settings):
         job = programs.plan(recipe, recipe.Config(**settings), imagenet())
@@ -217,8 +218,9 @@ def test_augmentation_sets_mixup():
 
 @pytest.mark.backends("torch")
 def test_dropout_and_drop_path_placement():
-    """After the positions, the attention and both dense layers of an MLP, but
-    not in the attention; drop path grows linearly from 0."""
+    """Dropout follows the positions, the attention and both dense layers of an
+    MLP, but not the attention probabilities; drop path grows linearly from
+    0."""
     config = recipe.Config(model="ViTTi16", dropout=0.1, drop_path=0.3)
     config = dataclasses.replace(config, image_size=32, patch_size=16)
     model = programs.plan(recipe, config, digits_data()).build()
@@ -254,7 +256,8 @@ def pretrained(small_model, tmp_path_factory):
 
 
 def test_first_loss_follows_from_the_head_bias(pretrained):
-    """Logits are all -10 then: 9 classes rightly no, one wrongly."""
+    """All logits are -10: nine classes are classified correctly, one
+    wrongly."""
     first = float(rows_of(pretrained)[0]["train_loss"])
     expected = 9 * np.log1p(np.exp(-10)) + np.log1p(np.exp(10))
     # The first rate of the warm-up is 0, and this the first step's loss.
@@ -310,7 +313,8 @@ def test_fine_tuning_drops_the_representation_layer(pretrained, tmp_path):
 
 @pytest.mark.backends("torch")
 def test_big_vision_s16_can_be_fine_tuned(tmp_path):
-    """With a mean of patches, fixed positions and a representation."""
+    """The preset uses global average pooling, fixed positions and a
+    representation layer."""
     config = recipe.Config(
         preset="big-vision-s16", model="compact-vit", augment="none"
     )
@@ -351,7 +355,7 @@ class Crash(keras.callbacks.Callback):
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):
-    """With all that draws random numbers, and a moment in bfloat16."""
+    """The run uses every random operation, and a momentum in bfloat16."""
     settings = {
         "steps": 5,
         "batch_size": 64,

@@ -159,8 +159,8 @@ def test_learning_rates_match_the_publications(method, expected, base, batch):
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("method", ["mim", "mae"])
 def test_decayed_weights_match_the_original(method):
-    """In PyTorch all of more than one dimension decay, but SimMIM's `cls_token`
-    (here it does; METHODS says so) and `pos_embed`."""
+    """In PyTorch all weights of more than one dimension decay, except SimMIM's
+    `cls_token` (which decays here; see METHODS) and `pos_embed`."""
     job = programs.plan(recipe, small_published(method, steps=10), imagenet())
     model, (optimizer, rate) = job.build(), job.optimizer()
     optimizer.build(model.trainable_variables)

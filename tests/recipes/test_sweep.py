@@ -167,7 +167,7 @@ def test_sweep_continues_after_a_diverged_run(tmp_path, quick, capsys):
 def test_final_training_includes_the_validation_images(
     tmp_path, quick, monkeypatch
 ):
-    """As in the paper, whose grid is measured on held-out images only."""
+    """The paper measures the learning rates on a validation split only."""
     counts = []
     complete = recipe.resolve_config
 

@@ -159,7 +159,7 @@ def test_help_of_every_subcommand(tool, capsys):
 
 @pytest.mark.slow
 def test_benchmark_of_real_processes(tool, tmp_path, capsys):
-    """For real: a process of ours and one of the products."""
+    """Run a real process of this package and one of the matrix products."""
     options = ("--what", "step", "--rounds", "1")
     only = ("--only", "keras_vit", "matrix products")
     run(tool, *options, *only, "--output", str(tmp_path))
@@ -171,7 +171,8 @@ def test_benchmark_of_real_processes(tool, tmp_path, capsys):
 
 
 def test_scaling_varies_batch_and_image_size(tool, monkeypatch, tmp_path):
-    """One point after the other, drawn by what was varied."""
+    """The points are measured sequentially and plotted by the varied
+    option."""
     monkeypatch.setattr(
         tool.models, "_start", lambda *_: Process(answered(), [0.5], 220)
     )

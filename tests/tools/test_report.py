@@ -77,7 +77,8 @@ def run(*arguments):
     ],
 )
 def test_program_writes_the_report(name, photos, tmp_path):
-    """By its path, which puts the folder of tools first on Python's path."""
+    """Running it by its path puts the folder of the tools first on Python's
+    path."""
     done = subprocess.run(
         [sys.executable, TOOLS / name, MODEL, photos, "--out", "report"],
         capture_output=True,
@@ -93,7 +94,8 @@ def test_program_writes_the_report(name, photos, tmp_path):
 
 
 def test_standard_library_inspect_is_not_shadowed():
-    """From other tools, and where Python looks for modules first."""
+    """Neither other tools nor Python itself import tools/inspect.py
+    instead."""
     code = (
         f"import sys; sys.path.insert(0, {str(TOOLS)!r})\n"
         "import inspect, dataclasses\n"
@@ -231,7 +233,7 @@ def test_set_flag_gives_missing_arguments(given, photos, tmp_path):
 def test_wrong_arguments_are_reported(
     arguments, reason, photos, tmp_path, capsys
 ):
-    """One line, status 1, and nothing written."""
+    """Each error is one line with status 1, and nothing is written."""
     whole = (photos / "a.png").read_bytes()
     (photos / "cut.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "empty").mkdir()

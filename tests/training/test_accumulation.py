@@ -82,7 +82,7 @@ AUGMENTED = {**MIXING[-1], "augment": "light2"}
 @pytest.mark.parametrize("options", MIXING)
 @pytest.mark.parametrize("start", [0, 5])
 def test_micro_batches_of_digits_equal_the_full_batch(options, start):
-    """Distortion, lambda and partners are those of the whole batch."""
+    """Distortion, lambda and partners are those of the full batch."""
     train = keras_vit.data.load_dataset("digits").train
     whole = micro_batches(train, 1, image_size=8, start=start, **options)
     for count in (2, 4):
@@ -139,7 +139,8 @@ def test_micro_batches_must_divide_the_batch_size():
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_accumulate_flag_does_not_change_the_batches(tmp_path, monkeypatch):
-    """What `model.fit` gets with `--accumulate 2` is the batch without it."""
+    """With `--accumulate 2`, `model.fit` gets the batches of a run without
+    it."""
     from tests.recipes import programs
 
     recipe = programs.load("finetune_cifar")

@@ -103,7 +103,7 @@ def run_until(folder, steps, number):
 @pytest.mark.backends("torch")
 @pytest.mark.slow
 def test_run_killed_three_times_resumes_bit_for_bit(straight, tmp_path):
-    """`kill -9`; `python -m tests.faults` sends it at random moments."""
+    """Send `kill -9`; `python -m tests.faults` sends it at random moments."""
     # It resumes from a multiple of 5: at steps 0, 5 and 5 here, and then 10.
     for steps in (6, 3, 7):
         assert run_until(tmp_path, steps, signal.SIGKILL) == -signal.SIGKILL
@@ -114,7 +114,7 @@ def test_run_killed_three_times_resumes_bit_for_bit(straight, tmp_path):
 @pytest.mark.backends("torch")
 @pytest.mark.slow
 def test_sigterm_saves_a_checkpoint_and_exits_with_143(straight, tmp_path):
-    """Schedulers start a run again by its status, 128 and the signal."""
+    """Schedulers restart a run by its exit status, 128 plus the signal."""
     assert run_until(tmp_path, 7, signal.SIGTERM) == 143
     steps = sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*"))
     assert steps[-1] > "step-00000006.npz"
@@ -269,7 +269,7 @@ class Evaluated(keras.callbacks.Callback):
 def test_restore_best_restores_the_best_evaluated_weights(
     damage, tmp_path, capsys, monkeypatch
 ):
-    """Those that were evaluated: the averages."""
+    """The restored weights are those that were evaluated: the averages."""
     # Accuracies of so short a run depend on the backend.
     scores = {8: 0.1, 16: 0.3, 24: 0.2}
     monkeypatch.setattr(

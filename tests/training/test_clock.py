@@ -40,7 +40,7 @@ JUMPING = [NOW, at(2036), at(2016), at(1970), at(2110), NOW, NOW]
 
 @contextlib.contextmanager
 def clock(*moments):
-    """The clock shows these in turn, again and again; none is the true one."""
+    """Returns these moments cyclically; none is the true time."""
     with pytest.MonkeyPatch.context() as patch:
         turns = itertools.cycle(moments)
         patch.setattr(time, "time", lambda: next(turns))
@@ -66,8 +66,8 @@ def in_process(folder, moments, until):
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_killed_run_resumes_bit_for_bit_with_a_wrong_clock(tmp_path):
-    """One is killed while its clock jumps, and goes on where the clock stands
-    still, far behind."""
+    """The run is killed while its clock jumps, and resumes with a clock that
+    stands still, far behind."""
     steady, jumped = tmp_path / "steady", tmp_path / "jumped"
     run_small.main(steady)
     process = PROCESSES.Process(target=in_process, args=(jumped, JUMPING, 10))
@@ -87,8 +87,8 @@ def batches_of(data):
 
 @pytest.mark.backends("tensorflow")
 def test_autotune_is_disabled_in_tf_datasets(tmp_path):
-    """tf.data's tuning does, and its runs hung when the true clock was put
-    back; with TensorFlow, Keras would tune what it makes of other batches."""
+    """Runs with autotuning hung when the clock was put back. Under TensorFlow,
+    Keras would enable it for datasets made of other batches."""
     pytest.importorskip("tensorflow")
     for name in ("a/1.png", "a/2.png", "b/3.png", "b/4.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

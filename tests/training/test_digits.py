@@ -169,7 +169,7 @@ def test_random_affine_keeps_shape_and_value_range(monkeypatch):
 
 @pytest.mark.backends("jax", "torch")
 def test_digits_do_not_need_tensorflow():
-    """Not even one that is installed (Keras itself looks for it)."""
+    """An installed TensorFlow is not imported either."""
     code = """
 import sys
 sys.modules["tensorflow"] = None  # importing it now fails

@@ -90,7 +90,7 @@ def take(batches, count):
 
 
 def test_erased_batches_resume_and_shard(data):
-    """It changes nothing else, and resumes at any batch and on any host."""
+    """Erasing changes nothing else; batches can be resumed and sharded."""
     erasing = RandomErasing(0.5, mode="constant")
     plain, labels = take(data.train(**OPTIONS), 6)
     images, same_labels = take(data.train(erase=erasing, **OPTIONS), 6)
@@ -113,7 +113,7 @@ def test_number_equals_the_default_random_erasing(data):
 
 
 def test_erasing_is_applied_before_mixup(data):
-    """As in timm: a partner brings its rectangle along."""
+    """As in timm, the partner of an image includes its erased rectangle."""
     options = {**OPTIONS, "mixup": 1.0}
     erasing = RandomErasing(1.0, mode="constant")
     images, labels = take(data.train(erase=erasing, **options), 1)

@@ -162,7 +162,8 @@ def test_duplicates_in_two_classes_are_reported(photos):
 
 @pytest.mark.backends("tensorflow")
 def test_equal_file_names_are_not_duplicates(photos):
-    """Other pictures, also of the same size; an equal one in its own class."""
+    """Different images with equal names or sizes, and a copy in the same
+    class."""
     one, other = (encode(noise(9, 9, seed=i), "BMP") for i in range(2))
     assert len(one) == len(other)
     put(photos / "cat" / "cover.bmp", one)

@@ -129,7 +129,7 @@ def test_holdout_accepts_a_number_or_paper(given, expected):
 
 @pytest.mark.backends("torch")
 def test_labels_are_one_hot_only_with_mixing():
-    """None stands for no mixing where a recipe does not replace it."""
+    """None means no mixing where a recipe has no default of its own."""
     config = command_line.TrainingFlags()
     assert config.batches()["one_hot"] is False
     assert config.augmentation(3)["mixup"] == 0

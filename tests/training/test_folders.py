@@ -202,7 +202,8 @@ def test_wrong_folder_layouts_raise(tmp_path, case):
 
 @pytest.mark.parametrize("name", ["val", "Validation", "valid"])
 def test_alternative_names_of_the_test_folder(tmp_path, name):
-    """As timm and torchvision call it; "train" and "val" were two classes."""
+    """timm and torchvision use these names; "train" and "val" were read as
+    classes."""
     for i, path in enumerate(("Train/a", "Train/b", f"{name}/a", f"{name}/b")):
         write(tmp_path / path / f"{i}.png", 0)
     write(tmp_path / "Train" / "b" / "5.png", 0)

@@ -85,7 +85,8 @@ GOOD = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_truncated_images_are_detected(name, tmp_path):
-    """Whole ones are good; of no part is it said that it has an end."""
+    """Complete files are accepted; truncated ones are bad or lack the end
+    marker."""
     content, path = GOOD[name], tmp_path / "x"
     path.write_bytes(content)
     assert check_header_and_trailer(path) == (None, True)
@@ -106,7 +107,7 @@ def test_unreadable_file_is_reported(tmp_path):
 
 
 def test_median_side_of_a_sample_of_images(tmp_path):
-    """Only headers are read, of a sample from the whole list."""
+    """Only headers are read, of a sample of the whole list."""
     paths = []
     sizes = [(28, 28)] * 5 + [(40, 44)] * 5 + [(10, 900)]
     for i, (height, width) in enumerate(sizes):

@@ -25,8 +25,8 @@ def _steps(optimizer, values, grads):
     "make", [keras_vit.optimizers.SGD, keras_vit.optimizers.AdamW]
 )
 def test_layer_decay_scales_the_learning_rate_of_each_layer(make):
-    """Each layer steps as it would alone, with a share of the rate; decay
-    follows, as in MAE's code."""
+    """Each layer steps as it would alone with a fraction of the learning rate;
+    weight decay is scaled too, as in MAE's code."""
     scales = {
         "patch_embedding/kernel": 0.125,
         "block_0/kernel": 0.25,

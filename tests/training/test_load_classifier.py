@@ -195,7 +195,8 @@ def test_wrong_number_of_classes_raises():
 
 
 def test_imagenet_ids_give_class_indices(monkeypatch):
-    """A folder of some of the 1000 classes, as ImageNet-A's and -R's are."""
+    """A folder of some of the 1000 classes, as for ImageNet-A and
+    ImageNet-R."""
     pairs = [(f"n{i:08}", f"name {i}") for i in range(1000)]
     monkeypatch.setattr(loading.imagenet, "imagenet_labels", lambda: pairs)
     data = load_run_data(["n00000007", "n00000003"])
@@ -249,7 +250,8 @@ def test_predict_dataset_returns_every_image_once():
 
 
 def test_images_of_weight_0_are_ignored():
-    """Also among others: ImageNet's that have no ReaL label."""
+    """Such images may be anywhere, as ImageNet's images without a ReaL
+    label."""
     model = vit(include_top=False, pooling="gap")
     images = np.random.default_rng(0).uniform(-1, 1, (4, 8, 8, 3))
     batches = [

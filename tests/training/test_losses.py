@@ -31,7 +31,8 @@ def test_sigmoid_is_summed_over_classes_and_averaged_over_images():
 
 
 def test_padding_does_not_change_the_loss():
-    """Weights of a padded batch: 0, and 3/2 for two images in three rows."""
+    """The weights of a padded batch are 0, and 3/2 for two images in three
+    rows."""
     loss = keras_vit.losses.get_loss("sigmoid", one_hot=True)
     found = float(loss(LABELS, LOGITS, np.array([1.5, 1.5, 0], "float32")))
     expected = by_definition(LABELS[:2], LOGITS[:2]).mean()

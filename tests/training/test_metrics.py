@@ -114,7 +114,8 @@ def test_missing_metric_raises_at_the_first_evaluation(model, tmp_path):
 
 @pytest.mark.parametrize("steps", [500, 10_000])
 def test_bit_hyperrule_schedule(steps):
-    """Against bit_hyperrule.py's own steps: rise, three falls to a tenth."""
+    """Compare with the steps of bit_hyperrule.py: a warm-up and three decays
+    by 10."""
     rise, *falls = {500: (100, 200, 300, 400), 10_000: (500, 3000, 6000, 9000)}[
         steps
     ]
@@ -158,7 +159,8 @@ def test_warmup_cosine_schedule_of_few_steps(steps, warmup):
     ids=["cosine", "rule", "linear", "staircase"],
 )
 def test_second_call_of_a_schedule_does_not_compile(rate, caplog):
-    """What is compiled stays: of a long run, gigabytes."""
+    """Compiled functions are never freed: in a long run they take
+    gigabytes."""
     import jax
 
     jax.clear_caches()

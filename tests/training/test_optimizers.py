@@ -136,7 +136,8 @@ def test_sgd_matches_optax(optax, dtype, record_property):
 
 
 def test_sgd_weight_decay_matches_optax(optax):
-    """As big_vision trains BiT: not through the momentum, kernels only."""
+    """big_vision trains BiT so: decay bypasses the momentum and affects only
+    kernels."""
     rng = np.random.default_rng(0)
     values = start(rng)
     grads = gradients(rng, values)
@@ -169,7 +170,8 @@ def test_sgd_weight_decay_matches_optax(optax):
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
 def test_adamw_matches_optax(optax, dtype):
-    """big_vision's: decay times the schedule's shape, on kernels only."""
+    """big_vision multiplies the decay by the schedule and decays only
+    kernels."""
     rng = np.random.default_rng(0)
     values = start(rng)
     grads = gradients(rng, values)
@@ -220,7 +222,7 @@ MAKERS = {
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_accumulated_micro_batches_match_the_full_batch(name):
-    """Also the schedule, clipping and the average count whole batches."""
+    """The schedule, clipping and the average count full batches."""
     rng = np.random.default_rng(0)
     values = start(rng)
     parts = gradients(rng, values, 4 * 20)
@@ -284,8 +286,8 @@ def test_wrong_values_raise():
     "optimizer", [keras_vit.optimizers.SGD, keras_vit.optimizers.AdamW]
 )
 def test_gradients_are_freed_after_a_step(optimizer):
-    """Keras's step on PyTorch holds them through the next forward pass: as
-    much as the model's weights."""
+    """Under PyTorch, Keras keeps the gradients through the next forward pass,
+    which takes as much memory as the weights."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile(optimizer(0.1), "mse")
     before = model.get_weights()
@@ -346,7 +348,7 @@ SCHEDULED = ("sgd momentum", "adamw decay", "adamw accumulated")
     ],
 )
 def test_fifty_steps_match_keras(case, scheduled):
-    """A class with the name of a Keras optimizer computes the same."""
+    """A class with the name of a Keras optimizer computes the same steps."""
     name, arguments = KERAS_PAIRS[case]
     rng = np.random.default_rng(0)
     values = start(rng)
@@ -499,7 +501,8 @@ def test_half_precision_variables_train(name, convention):
     ],
 )
 def test_config_round_trip(optimizer):
-    """Also inside Keras's `LossScaleOptimizer`."""
+    """The configuration is complete inside Keras's `LossScaleOptimizer` as
+    well."""
     made = optimizer()
     config = made.get_config()
     again = keras.optimizers.deserialize(keras.optimizers.serialize(made))
@@ -512,7 +515,8 @@ def test_config_round_trip(optimizer):
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
 def test_loss_scaling_does_not_change_the_steps(name):
-    """`LossScaleOptimizer` scales by powers of two, which round nothing."""
+    """`LossScaleOptimizer` scales by powers of two, which causes no
+    rounding."""
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
     y = x @ np.ones((4, 2), "float32")
     ends = []

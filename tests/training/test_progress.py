@@ -137,7 +137,8 @@ def test_events_missed_on_a_full_disk_are_written_later(tmp_path, capsys):
 
 
 def test_sigterm_is_handled_after_the_last_micro_batch(tmp_path):
-    """SIGTERM within a step is obeyed at its end, and counted in steps."""
+    """SIGTERM within a step takes effect at its end, and is counted in
+    steps."""
     model, _ = run_small.build()
     checkpoints = training.ResumableCheckpoint(tmp_path, 100, micro_batches=4)
 
@@ -161,7 +162,8 @@ def test_sigterm_is_handled_after_the_last_micro_batch(tmp_path):
 
 
 def test_processes_stop_at_the_same_step(tmp_path):
-    """Another host got the signal; this one, not the first, writes nothing."""
+    """Another process got the signal; this one, not the first, writes
+    nothing."""
     model, _ = run_small.build()
     hosts = keras_vit.distribution.Strategy(
         "two", "for a test", process=(1, 2), gather=lambda number: [number, 1]

@@ -52,7 +52,7 @@ def assert_is_the_integer_part(found, expected, atol):
 @pytest.mark.parametrize("name", ["vit_jax", "big_vision", "pretrain"])
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_inception_crop_matches_the_definition(name, kind):
-    """vit_jax keeps fractions, and big_vision casts to uint8."""
+    """vit_jax keeps fractions, whereas big_vision casts to uint8."""
     encoded = encode(noise(61, 83), kind)
     pixels = tf.io.decode_image(encoded).numpy()
     train = PROTOCOLS[name].for_training(None)(24, 3)
@@ -128,7 +128,8 @@ def test_random_resized_crops_match_pillow(name, shape):
 @pytest.mark.parametrize("name", MASKED)
 @pytest.mark.parametrize("shape", [(375, 500), (60, 400), (400, 60)])
 def test_random_resized_crop_windows_match_torchvision(name, shape):
-    """By its own function. In the narrow shapes no part fits at times."""
+    """Compare with torchvision's own function. In narrow images some crops do
+    not fit."""
     transforms = pytest.importorskip("torchvision.transforms")
     torch = pytest.importorskip("torch")
     from scipy import stats
@@ -216,7 +217,7 @@ def test_big_vision_trains_on_small_images():
 
 @pytest.mark.parametrize("image_size, larger", [(32, 40), (95, 40), (96, 34)])
 def test_bit_hyperrule_size_depends_on_the_image_area(image_size, larger):
-    """160 and 128, or 512 and 480: here of 32."""
+    """The sizes are 160 and 128, or 512 and 480, scaled to 32."""
     pixels = noise(50, 60)
     train = PROTOCOLS["bit-hyperrule"].for_training(image_size)(32, 3)
     whole = bilinear(pixels.astype(float), larger)

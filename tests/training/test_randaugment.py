@@ -212,7 +212,8 @@ def test_levels_match_the_published_ones():
 
 @pytest.mark.backends("tensorflow")
 def test_scaled_translation_is_proportional_to_the_image():
-    """A third of an image of 32 pixels, as it would be of 224."""
+    """An image of 32 pixels is translated by the fraction of one of 224
+    pixels."""
     ramp = np.tile(np.arange(32, dtype=np.uint8)[None, :, None], (32, 1, 3))
     moves = operations(10, 32, scaled=True)
     found = moves["TranslateX"](tf.constant(ramp), (0, 1)).numpy()
@@ -221,7 +222,7 @@ def test_scaled_translation_is_proportional_to_the_image():
 
 @pytest.mark.backends("tensorflow")
 def test_published_translation_is_in_pixels():
-    """Of 384 pixels in a row 200 are translated out of the image."""
+    """200 of the 384 pixels in a row are translated out of the image."""
     ramp = np.tile(np.arange(384)[None, :, None] % 100, (384, 1, 3))
     ramp = tf.constant(ramp.astype(np.uint8))
     found = operations(20, 384)["TranslateX"](ramp, (0, 1)).numpy()

@@ -89,7 +89,7 @@ SWAPPED = {
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_randaugment_of_the_transposed_image(scaled):
-    """Each operation of the transposed image, transposed again."""
+    """Each operation on the transposed image gives the transposed result."""
     pytest.importorskip("keras_cv")
     image = noise(24, 37)
     wide = operations(4, (24, 37), scaled)

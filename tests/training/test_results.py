@@ -69,7 +69,7 @@ def test_printed_code_scales_digits_as_in_training(tmp_path, capsys):
 def test_printed_code_scales_photos_as_in_training(
     tmp_path, capsys, name, mode
 ):
-    """Also of a folder that is called digits."""
+    """One of the folders is named digits."""
     code = printed_code(facts_of(name, 3, mode), tmp_path, capsys)
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
     expected = keras_vit.preprocess_input(images, mode=mode)

@@ -193,7 +193,7 @@ PROTOCOLS = [
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_arrays_and_files_give_equal_batches(protocol, images, tmp_path):
-    """A folder's PNG files and the arrays of their pixels."""
+    """Compare a folder's PNG files with the arrays of their pixels."""
     for i, image in enumerate(images[:8]):
         for part in ("train", "test"):
             path = tmp_path / part / "ab"[i // 4] / f"{i}.png"
@@ -223,7 +223,7 @@ def test_arrays_and_files_give_equal_batches(protocol, images, tmp_path):
 
 
 def test_float_arrays_keep_fractions(images):
-    """Of the same values, the same batches; fractions are kept."""
+    """Equal values give equal batches; fractions are kept."""
     whole = keras_vit.data.from_arrays(images, LABELS)
     floats = keras_vit.data.from_arrays(images.astype("float64"), LABELS)
     options = {**OPTIONS, "protocol": "vit_jax"}
@@ -241,7 +241,7 @@ def test_float_arrays_keep_fractions(images):
 
 
 def test_grey_arrays_and_labels_in_a_column(images):
-    """As `keras.datasets` gives them."""
+    """`keras.datasets` gives labels of this shape."""
     labels = LABELS[:, None].astype("uint8")
     data = keras_vit.data.from_arrays(images[..., :1], labels)
     x, y = take(data.train(**OPTIONS), 1)

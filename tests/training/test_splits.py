@@ -26,7 +26,8 @@ def test_test_fraction_is_approximate(share):
 
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.9])
 def test_every_class_has_a_training_image(share):
-    """Also where all images of a class have hashes below the share."""
+    """This holds where all images of a class have hashes below the
+    fraction."""
     paths = [path for label in range(500) for path in paths_of(label, 2)]
     labels = np.repeat(np.arange(500), 2)
     train, test = split_by_path(paths, labels, share)
@@ -57,7 +58,7 @@ def test_fraction_zero_gives_no_test_images():
 
 
 def test_validation_is_independent_of_the_test_split():
-    """The same hash for both would put all or none of the rest in it."""
+    """A common hash would put all or none of the other images in it."""
     paths, labels = paths_of(0, 5_000), np.zeros(5_000, int)
     train, _ = split_by_path(paths, labels)
     rest = [paths[i] for i in train]

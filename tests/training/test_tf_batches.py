@@ -42,7 +42,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_start_skips_batches(data, options):
-    """Also in the second and the third pass."""
+    """The batches are equal in the second and third epoch, too."""
     options = {"image_size": 8, "batch_size": 4, **options}
     whole = take(data.train(**options), 12)
     rest = take(data.train(start=7, **options), 5)
@@ -111,7 +111,7 @@ def test_every_image_is_used_once_per_epoch(data):
 
 
 def test_evaluation_counts_every_image_once(data):
-    """7 images in batches of 4, against one batch of 7."""
+    """Compare 7 images in batches of 4 with one batch of 7."""
     batches = data.test(image_size=8, batch_size=4)
     assert len(batches) == 2
     images, labels, weights = take(batches, 9)

@@ -127,7 +127,7 @@ def test_wrong_names_give_a_one_line_error(name):
 
 
 def test_start_and_shard_select_the_same_images(monkeypatch):
-    """Also where the split is read side by side, in lanes."""
+    """Also for splits that are read by several readers concurrently."""
 
     def names(count, **options):
         options = PipelineOptions(4, 8, **options)
@@ -154,7 +154,7 @@ def shades_of(images):
 
 
 def test_holdout_takes_the_last_training_images():
-    """The last ones, as in `train[:80%]`, and always the same."""
+    """They are the last images, as in `train[:80%]`, and always the same."""
     data = keras_vit.data.load_dataset("kv_local_shades", holdout=0.2)
     assert (data.num_train, data.num_validation, data.num_test) == (16, 4, 7)
     options = dict(image_size=4, batch_size=4)
@@ -298,7 +298,8 @@ def test_unlabelled_splits_are_not_evaluated(name):
 
 @pytest.mark.backends("tensorflow")
 def test_table_of_unlabelled_test_splits_matches_tfds():
-    """Read from the source code of TFDS, so that a new one is noticed."""
+    """The source code of TFDS is searched, so that new datasets are
+    noticed."""
     root = pathlib.Path(tfds.__file__).parent
     files = [
         *root.glob("image_classification/**/*.py"),

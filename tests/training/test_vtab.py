@@ -121,7 +121,7 @@ def expected_label(name, example):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_labels_of_records_with_tfds_features(name, tmp_path):
-    """Of random records with TFDS's features, as VTAB defines them."""
+    """Random records with TFDS's features get the labels that VTAB defines."""
     task = TASKS[name]
     kinds = tfds.builder(task.tfds, data_dir=tmp_path).info.features
     if task.label is vtab.label:

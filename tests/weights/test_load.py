@@ -205,7 +205,7 @@ def test_ambiguous_grid_shape_raises(square):
 
 
 def test_other_pooling_gives_a_zero_head():
-    """The head was trained on what the class token says."""
+    """The head was trained on the class token."""
     model = build(TOKEN, pooling="gap")
     assert not weights_of(model)["head/kernel"].any()
     assert weights_of(build(TOKEN, pooling="token"))["head/kernel"].any()

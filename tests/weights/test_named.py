@@ -134,8 +134,8 @@ def test_head_of_zeros_warns(paper, tiny):
 def test_weights_from_the_hub_match(
     paper, tiny, server, hub, home, tmp_path, monkeypatch
 ):
-    """transformers' layout implies another GELU and epsilon; the weights'
-    training is what counts."""
+    """transformers' layout implies another GELU and epsilon; the constants of
+    the original training are used."""
     path = tmp_path / "original.npz"
     path.write_bytes(server.files["21k/ViT.npz"])
     server.behave["21k/ViT.npz"] = web.status(403)
@@ -156,8 +156,8 @@ def test_weights_from_the_hub_match(
 def test_resnets_of_google_and_timm_match(
     kind, server, hub, tmp_path, monkeypatch
 ):
-    """From Google's file and from timm's: the same function, also with images
-    of hardly any contrast, where epsilons show."""
+    """Google's file and timm's give the same function, also for images of low
+    contrast, which make epsilons matter."""
     if kind == "hybrid":
         tag, layout, timm = "imagenet21k", "vit_jax", "timm/r/m.safetensors"
         variant = Variant(32, 2, 4, 64, 1, (1, 1))
@@ -344,7 +344,7 @@ def test_list_weights(capsys, tiny, server, home, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("variant,tag", RELEASED)
 def test_row_of_the_weights_table(variant, tag):
-    """What can be known of a row without its files."""
+    """Check a row without downloading its files."""
     row = RELEASED[variant, tag]
     assert hasattr(keras_vit, variant)
     assert row.preprocess_mode in ("tf", "torch")

@@ -72,7 +72,7 @@ def test_weights_are_sampled_after_a_failed_load(sampled):
 
 
 def test_models_of_one_checkpoint_share_no_memory():
-    """Training writes into the variables."""
+    """Training modifies the variables in place."""
     path = golden_data.load_path("vit_jax_token")
     checkpoint = keras_vit.converters.open_checkpoint(path)
     first = keras_vit.converters.load(checkpoint)
