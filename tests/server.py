@@ -127,7 +127,7 @@ def page(handler, body):
 
 
 def disguised_page(handler, body):
-    """The same page, said to be a file."""
+    """The same page with the headers of a file."""
     serve(handler, b"<!DOCTYPE html><html>Sign in</html>")
 
 

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 TEXTS["recipes/README.md"] = (ROOT / "recipes" / "README.md").read_text()
-# What a program of `tools/` takes is said here.
+# The files that define the options of the programs in `tools/`.
 SOURCES = {
     "convert": ("keras_vit/convert.py",),
     "report": ("keras_vit/inspection/command_line.py",),
@@ -60,7 +60,7 @@ def test_python_blocks_run_on_jax(file, tmp_path, monkeypatch):
 
 
 def docstring_examples():
-    """The Python blocks of docstrings of `keras_vit.data`, by their place."""
+    """The Python blocks of docstrings in `keras_vit.data`, by function name."""
     for path in sorted((ROOT / "keras_vit" / "data").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
@@ -140,9 +140,9 @@ def test_table_of_weights_lists_their_models():
             name for name, known in RELEASED if known == tag and "BiT" in name
         }
         others = {name for name, known in RELEASED if known == tag} - bit
-        said = set(models.split(", "))
-        assert said - {"all BiT"} == others, tag
-        assert ("all BiT" in said) == bool(bit)
+        listed = set(models.split(", "))
+        assert listed - {"all BiT"} == others, tag
+        assert ("all BiT" in listed) == bool(bit)
 
 
 def test_images_are_small_and_used():
@@ -155,16 +155,16 @@ def test_images_are_small_and_used():
 def test_links_resolve():
     for path in [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]:
         text = path.read_text()
-        for target, part in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", text):
+        for target, anchor in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", text):
             if target.startswith("http"):
                 continue
             there = path.parent / target if target else path
             assert there.exists(), (path.name, target)
-            if part:
+            if anchor:
                 heads = re.findall(r"^#+ (.*)", there.read_text(), re.MULTILINE)
                 anchors = {re.sub(r"[^\w -]", "", x).lower() for x in heads}
                 anchors = {x.replace(" ", "-") for x in anchors}
-                assert part[1:] in anchors, (path.name, target, part)
+                assert anchor[1:] in anchors, (path.name, target, anchor)
 
 
 def test_citation_has_the_current_version():

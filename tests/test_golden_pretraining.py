@@ -35,8 +35,8 @@ def test_outputs_and_loss_match_the_original(case, record_error):
         found = {main: model.stages.unpatchify(outputs["prediction"])}
         found = {main: np.transpose(numpy(found[main]), (0, 3, 1, 2))}
     else:
-        latent, masked, places = model.encode(images, golden["noise"])
-        np.testing.assert_array_equal(numpy(places), golden["ids_restore"])
+        latent, masked, ids_restore = model.encode(images, golden["noise"])
+        np.testing.assert_array_equal(numpy(ids_restore), golden["ids_restore"])
         np.testing.assert_array_equal(numpy(masked), golden["mask"])
         outputs = model(images, noise=golden["noise"])
         found = {"logits": numpy(outputs["prediction"])}

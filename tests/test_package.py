@@ -23,10 +23,10 @@ preprocess_input optimizers pretraining schedules training
 
 @pytest.mark.backends("torch")
 def test_public_names():
-    rooms = {"models", "preprocessing", "checkpoints", "downloads"}
-    rooms |= {"convert", "exporting"}  # of tools
+    internal = {"models", "preprocessing", "checkpoints", "downloads"}
+    internal |= {"convert", "exporting"}  # of tools
     found = {name for name in dir(keras_vit) if not name.startswith("_")}
-    assert sorted(found - rooms) == sorted(PUBLIC)
+    assert sorted(found - internal) == sorted(PUBLIC)
 
 
 def run(code, **environment):

@@ -147,8 +147,8 @@ def test_command_line_makes_a_keras_model(tmp_path):
 def test_inspect_and_wrong_arguments(capsys, tmp_path):
     source = str(golden_data.weights_path("timm_map"))
     assert _cli.main([source, str(tmp_path / "a.npz")]) == 1
-    said = capsys.readouterr().err
-    assert "`--set num_heads=N`" in said and "Possible: 1, 2, 3" in said
+    printed = capsys.readouterr().err
+    assert "`--set num_heads=N`" in printed and "Possible: 1, 2, 3" in printed
     source = str(golden_data.weights_path("vit_jax_token"))
     assert _cli.main([source, "--inspect"]) == 0
     out = capsys.readouterr().out
@@ -183,10 +183,10 @@ def test_head_count_that_a_layout_cannot_store_warns(tmp_path):
     with pytest.warns(UserWarning, match="taken to be 1, of 64 ch") as caught:
         _cli.convert(target, tmp_path / "guessed.npz", to="vit_jax")
     assert __file__ in {warning.filename for warning in caught}
-    told = {"num_heads": 4}
-    _cli.convert(target, tmp_path / "told.npz", to="vit_jax", settings=told)
-    told, guessed = (read(tmp_path / f"{n}.npz") for n in ("told", "guessed"))
+    given = {"num_heads": 4}
+    _cli.convert(target, tmp_path / "given.npz", to="vit_jax", settings=given)
+    given, guessed = (read(tmp_path / f"{n}.npz") for n in ("given", "guessed"))
     for name, array in read(source).items():
-        np.testing.assert_array_equal(told[name], array)
+        np.testing.assert_array_equal(given[name], array)
     key = next(name for name in guessed if name.endswith("query/kernel"))
     assert guessed[key].shape[1:] == (1, 64)

@@ -143,16 +143,18 @@ def test_architecture_is_inferred_from_the_shapes(case):
     arrays = LAYOUTS[layout].normalize(arrays)
     weights = from_checkpoint(arrays, weight_map, heads=3)
     arguments = golden_data.arguments(case)
-    facts = infer_architecture(
+    inferred = infer_architecture(
         {path: array.shape for path, array in weights.items()},
         prefixes=LAYOUTS[layout].possible_prefixes(""),
     )
     for name in ("hidden_size", "num_layers", "num_heads", "mlp_dim"):
-        assert facts[name] == arguments[name]
-    assert facts["patch_size"] == (arguments["patch_size"],) * 2
-    assert facts["representation_size"] == arguments.get("representation_size")
+        assert inferred[name] == arguments[name]
+    assert inferred["patch_size"] == (arguments["patch_size"],) * 2
+    assert inferred["representation_size"] == arguments.get(
+        "representation_size"
+    )
     top = arguments.get("include_top", True)
-    assert facts["classes"] == (7 if top else None)
+    assert inferred["classes"] == (7 if top else None)
 
 
 def test_error_names_an_array_with_wrong_rank():

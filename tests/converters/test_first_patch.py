@@ -40,8 +40,8 @@ def build(**arguments):
 
 
 def images():
-    draw = np.random.default_rng(1).uniform
-    return draw(-1, 1, (2, 12, 12, 3)).astype("float32")
+    sample = np.random.default_rng(1).uniform
+    return sample(-1, 1, (2, 12, 12, 3)).astype("float32")
 
 
 def run(model):

@@ -114,7 +114,7 @@ def test_outputs_match_transformers(
     )
     assert type(theirs).__name__ == name
     assert not info["unexpected_keys"]
-    # What a model without a head has beside: a pooler that nobody reads.
+    # A model without a head has an unused pooler.
     spare = ("pooler.dense.weight", "pooler.dense.bias")
     spare += ("embeddings.mask_token",)
     extra = {key for key in info["missing_keys"] if not key.endswith(spare)}

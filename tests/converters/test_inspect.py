@@ -1,4 +1,4 @@
-"""`--inspect`: what a file holds, and what it leaves open."""
+"""`--inspect` reports the contents of a file and what is ambiguous."""
 
 import json
 
@@ -21,25 +21,25 @@ def inspected(capsys, *arguments):
     assert _cli.main([*map(str, arguments), "--inspect"]) == 0
     out, err = capsys.readouterr()
     assert not err
-    facts = {}
+    metadata = {}
     for line in out.split("\n\n")[0].splitlines():
         name, _, value = line.partition(" ")
-        facts[name] = value.strip()
-    return out, facts
+        metadata[name] = value.strip()
+    return out, metadata
 
 
 @pytest.mark.parametrize("case", golden_data.LOADED)
 def test_inspect_reports_every_golden_case(case, capsys):
     path = golden_data.load_path(case)
-    out, facts = inspected(capsys, path)
+    out, metadata = inspected(capsys, path)
     arrays = golden_data.arrays(case)
     layouts = {golden_data.LOADED[case]}
     if layouts & golden_data.SAME:
         layouts = golden_data.SAME
-    assert facts["layout"].partition(":")[0] in layouts
+    assert metadata["layout"].partition(":")[0] in layouts
     count = sum(array.size for array in arrays.values())
-    assert facts["parameters"] == f"{count:,}"
-    assert facts["hidden_size"] == "48" and facts["num_layers"] == "3"
+    assert metadata["parameters"] == f"{count:,}"
+    assert metadata["hidden_size"] == "48" and metadata["num_layers"] == "3"
     rows = [line.split() for line in out.splitlines()]
     for key, array in arrays.items():
         shape = str(array.shape).split()
@@ -63,11 +63,11 @@ def test_ambiguous_arguments_are_reported(
     case, settings, question, name, value, capsys
 ):
     path = golden_data.load_path(case)
-    out, facts = inspected(capsys, path)
+    out, metadata = inspected(capsys, path)
     assert f"ambiguous:\n  {name}" in out and question in out
-    assert facts[name] != value
-    out, facts = inspected(capsys, path, "--set", settings)
-    assert "ambiguous" not in out and facts[name] == value
+    assert metadata[name] != value
+    out, metadata = inspected(capsys, path, "--set", settings)
+    assert "ambiguous" not in out and metadata[name] == value
 
 
 def test_ambiguous_positions_are_reported(capsys, tmp_path):
@@ -84,8 +84,8 @@ def test_ambiguous_positions_are_reported(capsys, tmp_path):
     assert "ambiguous:\n  grid_size, position_prefix: " in out
     assert "can be read in two ways" in out
     settings = ("--set", "position_prefix=none")
-    out, facts = inspected(capsys, tmp_path / "a.npz", *settings)
-    assert "ambiguous" not in out and facts["grid_size"] == "(4, 4)"
+    out, metadata = inspected(capsys, tmp_path / "a.npz", *settings)
+    assert "ambiguous" not in out and metadata["grid_size"] == "(4, 4)"
 
 
 def test_inspect_reads_keras_files(capsys, tmp_path):
@@ -101,17 +101,17 @@ def test_inspect_reads_keras_files(capsys, tmp_path):
     for ending in (".keras", ".weights.h5"):
         path = tmp_path / f"model{ending}"
         save(model, path)
-        out, facts = inspected(capsys, path)
-        assert facts["activation"] == "gelu"
-        assert facts["grid_size"] == "(2, 4)"
-        assert facts["parameters"] == f"{model.count_params():,}"
+        out, metadata = inspected(capsys, path)
+        assert metadata["activation"] == "gelu"
+        assert metadata["grid_size"] == "(2, 4)"
+        assert metadata["parameters"] == f"{model.count_params():,}"
         assert "block_0/mlp/dense_1/kernel" in out and "(16, 64)" in out
     bare = tmp_path / "bare.weights.h5"
     model.save_weights(bare)
-    out, facts = inspected(capsys, bare)
+    out, metadata = inspected(capsys, bare)
     assert "ambiguous:\n  activation, norm_epsilon, resampling" in out
-    out, facts = inspected(capsys, bare, "--from", "timm")
-    assert "ambiguous" not in out and facts["activation"] == "gelu"
+    out, metadata = inspected(capsys, bare, "--from", "timm")
+    assert "ambiguous" not in out and metadata["activation"] == "gelu"
 
 
 def test_keys_of_an_unknown_layout_are_shown(capsys, tmp_path):

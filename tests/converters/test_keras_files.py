@@ -32,7 +32,7 @@ SIZES = {
 }
 MODELS = {
     "plain": {"activation": "gelu", "norm_epsilon": 1e-12},
-    "all parts": {
+    "all options": {
         "num_registers": 2,
         "position_prefix": "class",
         "mask_token": True,
@@ -92,15 +92,15 @@ EVERY_BACKEND = pytest.mark.backends("jax", "tensorflow", "torch")
     "name, ending",
     [
         *(pytest.param(name, ".keras", marks=EVERY_BACKEND) for name in MODELS),
-        pytest.param("all parts", ".weights.h5", marks=EVERY_BACKEND),
-        *((name, ".weights.h5") for name in MODELS if name != "all parts"),
+        pytest.param("all options", ".weights.h5", marks=EVERY_BACKEND),
+        *((name, ".weights.h5") for name in MODELS if name != "all options"),
     ],
 )
 def test_save_and_load_round_trip(name, ending, tmp_path):
     model, path = build(name), tmp_path / f"model{ending}"
     save(model, path)
     assert_same(load(path), model)
-    # The same, built anew and not by Keras.
+    # The same, rebuilt without Keras's config.
     assert_same(load(path, name="another"), model)
 
 
@@ -220,7 +220,7 @@ def test_fixed_positions_must_be_given(positions, tmp_path):
 
 def test_overrides_apply_to_keras_files(tmp_path):
     path = tmp_path / "model.keras"
-    save(build("all parts"), path)
+    save(build("all options"), path)
     model = load(path, classes=5, input_shape=(32, 32, 3))
     assert model.output_shape == (None, 5)
     assert model.get_layer("head").activation.__name__ == "softmax"

@@ -63,8 +63,8 @@ TOLERANCE = 3e-5
 
 
 def images(height, width):
-    draw = np.random.default_rng(0).normal
-    return draw(size=(2, height, width, 3)).astype("float32")
+    sample = np.random.default_rng(0).normal
+    return sample(size=(2, height, width, 3)).astype("float32")
 
 
 def output_of(model, x, field="logits", **options):
@@ -117,7 +117,7 @@ def test_other_sizes_match_timm(name, tmp_path, record_error):
     originals.shake(original)
     path = originals.save(case, original, tmp_path)
     model = keras_vit.converters.load(
-        path, num_heads=2, input_shape=(None, None, 3), **case.told
+        path, num_heads=2, input_shape=(None, None, 3), **case.load_arguments
     )
     for size in SIZES:
         x = images(*size)

@@ -148,7 +148,7 @@ VARIANTS = {
 
 @functools.cache
 def opened(case):
-    """The case's checkpoint and what is to be known of it."""
+    """The case's checkpoint and the arguments of its model."""
     checkpoint = open_checkpoint(golden_data.load_path(case), num_heads=3)
     return checkpoint, checkpoint.arguments(_grid(case, checkpoint))
 
@@ -176,10 +176,10 @@ def test_supported_layouts_match_the_table(case):
 
 
 def _written(case, layout):
-    checkpoint, told = opened(case)
-    check_representable(told, layout)
+    checkpoint, arguments = opened(case)
+    check_representable(arguments, layout)
     weight_map = get_weight_map(VARIANTS.get((case, layout), layout))
-    return to_checkpoint(checkpoint.weights, weight_map, told["num_heads"])
+    return to_checkpoint(checkpoint.weights, weight_map, arguments["num_heads"])
 
 
 @pytest.mark.parametrize(
@@ -187,20 +187,20 @@ def _written(case, layout):
 )
 def test_layout_round_trip(case, layout):
     """Convert from A to B and back to A with only what B stores."""
-    checkpoint, told = opened(case)
+    checkpoint, arguments = opened(case)
     there = _written(case, layout)
     _, weight_map = detect_layout(there, layout)
     heads = infer_num_heads(there, weight_map, 3)
     weights = from_checkpoint(there, weight_map, heads)
     golden_data.assert_same(weights, checkpoint.weights)
-    check_representable(told, checkpoint.layout)
-    back = to_checkpoint(weights, checkpoint.weight_map, told["num_heads"])
+    check_representable(arguments, checkpoint.layout)
+    back = to_checkpoint(weights, checkpoint.weight_map, arguments["num_heads"])
     golden_data.assert_same(back, golden_data.normalized(case))
 
 
 @pytest.mark.parametrize("case", ("vit_jax_token", "timm_map"))
 def test_variant_round_trip(case):
-    checkpoint, told = opened(case)
+    checkpoint, arguments = opened(case)
     for layout in HELD[case].split():
         for weight_map in LAYOUTS[layout].maps:
             if weight_map.unmapped_paths(checkpoint.weights):

@@ -104,8 +104,8 @@ def test_command_reports_the_verification(tmp_path, capsys, monkeypatch):
     target = tmp_path / "a.safetensors"
     options = ["--to", "timm", "--verify"]
     assert _cli.main([source, str(target), *options]) == 0
-    out, said = capsys.readouterr()
-    assert "warning: " in said and "--set num_heads=3" in said
+    out, printed = capsys.readouterr()
+    assert "warning: " in printed and "--set num_heads=3" in printed
     assert "difference  tolerance" in out
     assert "note: timm uses activation='gelu' by default" in out
     convert = _cli.convert

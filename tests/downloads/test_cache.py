@@ -1,4 +1,4 @@
-"""Downloads against a server that misbehaves in every way we know of."""
+"""Downloads from a server with every known kind of failure."""
 
 import errno
 import hashlib
@@ -49,7 +49,7 @@ def get(server, folder, *paths, digest="", check=is_body):
 
 
 def kept(folder):
-    """What is in the cache, apart from parts to go on from and the lock."""
+    """What is in the cache, without partial downloads and the lock."""
     if not folder.exists():
         return []
     return sorted(p.name for p in folder.iterdir() if p.is_file())
@@ -70,7 +70,7 @@ def assert_got(server, folder, *paths, **options):
 
 
 def assert_refused(server, folder, *words, paths=("a/w.bin",), **options):
-    """The error says what was tried and what to do, and nothing is kept."""
+    """The error names the sources and the remedy, and no file is kept."""
     with pytest.raises(OSError) as error:
         get(server, folder, *paths, **options)
     text = str(error.value)
@@ -87,8 +87,8 @@ def test_file_is_downloaded_once(server, folder, capsys):
     for _ in range(3):
         assert_got(server, folder)
     assert server.paths() == ["a/w.bin"]
-    said = capsys.readouterr().err
-    assert said.count(f"W: downloading {server.url}a/w.bin") == 1
+    printed = capsys.readouterr().err
+    assert printed.count(f"W: downloading {server.url}a/w.bin") == 1
 
 
 @pytest.mark.parametrize("code", [403, 404, 410])
@@ -117,9 +117,9 @@ def test_next_source_is_tried(server, folder, capsys):
     server.behave["dead/w.bin"] = web.status(403)
     path, source = get(server, folder, "dead/w.bin", "a/w.bin")
     assert source.address == server.url + "a/w.bin"
-    said = capsys.readouterr().err
-    assert said.index("dead/w.bin") < said.index("a/w.bin")
-    # Later, it is known where the file came from: it may say how to read it.
+    printed = capsys.readouterr().err
+    assert printed.index("dead/w.bin") < printed.index("a/w.bin")
+    # The source is recorded, since it may determine the layout.
     _, again = get(server, folder, "dead/w.bin", "a/w.bin")
     assert again == source
     assert server.paths() == ["dead/w.bin", "a/w.bin"]

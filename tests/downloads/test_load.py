@@ -1,4 +1,4 @@
-"""Several processes at once; `python -m tests.load` runs 16, in more cases."""
+"""Concurrent processes; `python -m tests.load` runs 16, in more cases."""
 
 import os
 

@@ -172,9 +172,9 @@ def test_linear_probe_memory_is_bounded(monkeypatch):
         peak = peak_of(evaluation.linear_probe, x, y, classes, 1e-3, False, 1)
     assert peak < count * classes * 8 / 4
     monkeypatch.setattr(probes, "_SCORES_PER_CHUNK", 3 * 7)
-    parts = evaluation.linear_probe(x[:200], y[:200] % 3, 3)
-    np.testing.assert_allclose(parts.kernel, whole.kernel, atol=1e-9)
-    np.testing.assert_allclose(parts.bias, whole.bias, atol=1e-9)
+    chunked = evaluation.linear_probe(x[:200], y[:200] % 3, 3)
+    np.testing.assert_allclose(chunked.kernel, whole.kernel, atol=1e-9)
+    np.testing.assert_allclose(chunked.bias, whole.bias, atol=1e-9)
 
 
 @pytest.mark.backends("torch")

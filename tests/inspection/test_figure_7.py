@@ -11,7 +11,7 @@ from tests.inspection import models
 pytestmark = pytest.mark.backends("torch")
 
 GRID, PATCH = models.GRID, models.PATCH
-PLACES = [(row * PATCH, column * PATCH) for row, column in np.ndindex(GRID)]
+CORNERS = [(row * PATCH, column * PATCH) for row, column in np.ndindex(GRID)]
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
@@ -22,11 +22,11 @@ def test_attention_distance_of_known_attention(patch, registers):
     found = inspection.attention_distance(
         model, models.images(3), layers=0, batch_size=2
     )
-    seen = PLACES if patch is None else [PLACES[patch]]
+    seen = CORNERS if patch is None else [CORNERS[patch]]
     expected = np.mean(
         [
             np.hypot(row - other_row, column - other_column)
-            for row, column in PLACES
+            for row, column in CORNERS
             for other_row, other_column in seen
         ]
     )

@@ -1,4 +1,4 @@
-"""Every plot draws what it is given."""
+"""Every plot shows its data."""
 
 import io
 
@@ -27,21 +27,21 @@ def pixels(figure):
 def assert_drawn(figure):
     """Every image, line and area changes pixels of the saved picture."""
     whole = pixels(figure)
-    # Layout would move everything where a part is missing.
+    # Layout would move everything where an artist is missing.
     figure.set_layout_engine("none")
     np.testing.assert_array_equal(pixels(figure), whole)
-    parts = [
-        part
+    artists = [
+        artist
         for axes in figure.axes
-        for part in (*axes.images, *axes.lines, *axes.collections)
+        for artist in (*axes.images, *axes.lines, *axes.collections)
         # A colour bar has an empty collection of dividers.
-        if not hasattr(part, "get_segments") or part.get_segments()
+        if not hasattr(artist, "get_segments") or artist.get_segments()
     ]
-    assert parts
-    for part in parts:
-        part.set_visible(False)
-        assert (pixels(figure) != whole).any(), part
-        part.set_visible(True)
+    assert artists
+    for artist in artists:
+        artist.set_visible(False)
+        assert (pixels(figure) != whole).any(), artist
+        artist.set_visible(True)
 
 
 def maps(tokens):

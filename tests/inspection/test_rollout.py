@@ -68,7 +68,7 @@ def test_uniform_attention_gives_a_uniform_heatmap():
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
-    "arguments,shares",
+    "arguments,expected",
     [
         ({}, [1, 0]),
         ({"num_registers": 1}, [1, 0, 0]),
@@ -81,14 +81,14 @@ def test_uniform_attention_gives_a_uniform_heatmap():
     ],
     ids=str,
 )
-def test_pooling_weights_of_each_pooling(arguments, shares):
+def test_pooling_weights_of_each_pooling(arguments, expected):
     """The weights of each prefix token and the total weight of the patches."""
     model, images = models.looking_at(None, **arguments), models.images()
     layout = inspection.token_layout(model)
     read = pooling_weights(model, images, layout)[0]
     first = layout.num_prefix
     found = [*read[:first], read[first:].sum()]
-    np.testing.assert_allclose(found, shares, atol=1e-6)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
     assert np.ptp(read[first:]) < 1e-6
 
 

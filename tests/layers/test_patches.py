@@ -11,7 +11,7 @@ from tests import reference
 from tests.harness import numpy
 
 size = st.integers(1, 4)
-quick = settings(max_examples=12, deadline=None)  # JAX compiles each anew
+quick = settings(max_examples=12, deadline=None)  # JAX compiles each example
 
 
 def images_of(rows, columns, patch, channels):

@@ -53,8 +53,8 @@ RELATIVE = {**RANDOM, "position_embedding": "relative"}
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, id="still", marks=pytest.mark.backends("torch")),
-        pytest.param(RANDOM, id="random"),
+        pytest.param({}, id="no_dropout", marks=pytest.mark.backends("torch")),
+        pytest.param(RANDOM, id="dropout"),
         pytest.param(RELATIVE, id="relative"),
     ],
 )
@@ -105,7 +105,7 @@ def kept_bytes(model, images):
     trainable = [v.value for v in model.trainable_variables]
     rest = [v.value for v in model.non_trainable_variables]
     # Not the compiled step's memory: XLA's CPU compiler computes nothing
-    # twice, whatever it is told.
+    # twice, even with `jax.checkpoint`.
     backward = jax.eval_shape(
         lambda trainable: jax.vjp(lambda t: loss(t, rest, images), trainable)[
             1

@@ -35,16 +35,16 @@ def sides_of(padding, size, kernel, strides):
     return sides
 
 
-def standardised(kernel, epsilon, place):
+def standardised(kernel, epsilon, placement):
     kernel = kernel.astype("float64")
     axes = (0, 1, 2)
     centred = kernel - kernel.mean(axes, keepdims=True)
-    if place == "std":
+    if placement == "std":
         return centred / (kernel.std(axes, keepdims=True) + epsilon)
     return centred / np.sqrt(kernel.var(axes, keepdims=True) + epsilon)
 
 
-@pytest.mark.parametrize("place,epsilon", [("std", 0.3), ("variance", 0.2)])
+@pytest.mark.parametrize("placement,epsilon", [("std", 0.3), ("variance", 0.2)])
 @pytest.mark.parametrize("padding", ["same", "symmetric", "valid"])
 @pytest.mark.parametrize(
     "size,kernel,strides",
@@ -57,8 +57,10 @@ def standardised(kernel, epsilon, place):
         ((8, 5), (4, 2), (1, 3)),
     ],
 )
-def test_std_conv_matches_numpy(size, kernel, strides, padding, place, epsilon):
-    layer = layers.StdConv2D(5, kernel, strides, padding, epsilon, place)
+def test_std_conv_matches_numpy(
+    size, kernel, strides, padding, placement, epsilon
+):
+    layer = layers.StdConv2D(5, kernel, strides, padding, epsilon, placement)
     x = RNG.normal(size=(2, *size, 3)).astype("float32")
     found = numpy(layer(x))
     raw = (0.5 + RNG.normal(size=(*kernel, 3, 5))).astype("float32")
@@ -66,7 +68,7 @@ def test_std_conv_matches_numpy(size, kernel, strides, padding, place, epsilon):
     found = numpy(layer(x))
     cut = windows(x, kernel, strides, sides_of(padding, size, kernel, strides))
     expected = np.einsum(
-        "bhwyxi,yxio->bhwo", cut, standardised(raw, epsilon, place)
+        "bhwyxi,yxio->bhwo", cut, standardised(raw, epsilon, placement)
     )
     assert found.shape == expected.shape
     assert layer.compute_output_shape((2, *size, 3)) == expected.shape

@@ -1,4 +1,4 @@
-"""What is said of arguments that other packages have."""
+"""Errors for the argument names of other packages."""
 
 import multiprocessing
 import pickle
@@ -40,8 +40,8 @@ def test_error_for_a_file_of_another_size_is_short(tmp_path):
     keras_vit.converters.save(keras_vit.ViTTi16(**sizes), tmp_path / "a.npz")
     with pytest.raises(ValueError, match="does not fit") as error:
         keras_vit.ViTS16(weights=tmp_path / "a.npz", **sizes)
-    said = str(error.value)
-    assert "and " in said and " more" in said and said.count("\n") < 30
+    message = str(error.value)
+    assert "and " in message and " more" in message and message.count("\n") < 30
 
 
 @pytest.mark.backends("torch")

@@ -40,5 +40,5 @@ def test_cost_does_not_exceed_the_record(what):
                 f"are {now:.6g}, {100 * (now / then - 1):.1f}% more than "
                 f"{then:.6g}, which was recorded with {table['version']} "
                 f"(here: keras {keras.__version__}, {operations.version()}). "
-                f"If that is meant, record anew: {operations.COMMAND}"
+                f"If this is intended, record again: {operations.COMMAND}"
             )

@@ -1,4 +1,4 @@
-"""Kinds and places of positions: what goes together, is told and is kept."""
+"""Kinds and placements of positions: combinations, storing, loading."""
 
 import itertools
 
@@ -28,7 +28,7 @@ SIZES = {
 COMBINATIONS = [
     case
     for case in itertools.product(POSITION_EMBEDDINGS, POSITION_PLACEMENTS)
-    # "learned" is "learned_1d"; of none, one place is as good as another.
+    # "learned" is "learned_1d"; of none, the placement does not matter.
     if case[0] != "learned"
     and case not in (("relative", "stem"), ("none", "every_layer_shared"))
 ]
@@ -55,11 +55,11 @@ def marked(cases):
 CASES = marked(COMBINATIONS)
 
 
-def build(kind, place, **options):
+def build(kind, placement, **options):
     model = keras_vit.VisionTransformer(
         **{**SIZES, **options},
         position_embedding=kind,
-        position_placement=place,
+        position_placement=placement,
     )
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(0, 0.3, w.shape) for w in model.weights])
@@ -71,16 +71,18 @@ def images(rows=8, columns=12):
     return rng.uniform(-1, 1, (2, rows, columns, 3)).astype("float32")
 
 
-@pytest.mark.parametrize("kind, place", CASES)
-def test_positions_are_stored_in_the_file(kind, place, tmp_path):
-    model = build(kind, place)
-    told = describe(model)[1]
-    assert told["position_embedding"] == kind.removesuffix("_1d")
-    assert told["position_placement"] == ("stem" if kind == "none" else place)
+@pytest.mark.parametrize("kind, placement", CASES)
+def test_positions_are_stored_in_the_file(kind, placement, tmp_path):
+    model = build(kind, placement)
+    described = describe(model)[1]
+    assert described["position_embedding"] == kind.removesuffix("_1d")
+    assert described["position_placement"] == (
+        "stem" if kind == "none" else placement
+    )
     save(model, tmp_path / "m.weights.h5")
     arguments = open_checkpoint(tmp_path / "m.weights.h5").arguments()
     for name in ("position_embedding", "position_placement", "grid_size"):
-        assert arguments[name] == told[name]
+        assert arguments[name] == described[name]
     again = load(tmp_path / "m.weights.h5")
     np.testing.assert_array_equal(
         numpy(again(images())), numpy(model(images()))
@@ -89,10 +91,10 @@ def test_positions_are_stored_in_the_file(kind, place, tmp_path):
 
 def test_learned_positions_are_inferred_from_the_arrays(tmp_path):
     """Keras's own files have no metadata of ours: names and shapes suffice."""
-    for kind, place in ON_ALL_BACKENDS:
+    for kind, placement in ON_ALL_BACKENDS:
         if kind in ("none", "sincos2d"):
             continue
-        model = build(kind, place)
+        model = build(kind, placement)
         model.save_weights(tmp_path / "bare.weights.h5")
         again = keras_vit.VisionTransformer(
             weights=str(tmp_path / "bare.weights.h5"),
@@ -105,11 +107,11 @@ def test_learned_positions_are_inferred_from_the_arrays(tmp_path):
         np.testing.assert_array_equal(numpy(found), numpy(expected))
 
 
-@pytest.mark.parametrize("kind, place", CASES)
-def test_checkpoint_loads_at_another_image_size(kind, place, tmp_path):
+@pytest.mark.parametrize("kind, placement", CASES)
+def test_checkpoint_loads_at_another_image_size(kind, placement, tmp_path):
     """The resampled weights match a model that resamples them at every
     call."""
-    model = build(kind, place)
+    model = build(kind, placement)
     save(model, tmp_path / "model.keras")
     wide = load(tmp_path / "model.keras", input_shape=(16, 20, 3))
     any_size = load(tmp_path / "model.keras", input_shape=(None, None, 3))
@@ -117,18 +119,18 @@ def test_checkpoint_loads_at_another_image_size(kind, place, tmp_path):
     expected = numpy(any_size(x))
     np.testing.assert_allclose(numpy(wide(x)), expected, atol=2e-5)
     if kind not in ("none", "sincos2d"):
-        other = build(kind, place, input_shape=(16, 20, 3))
+        other = build(kind, placement, input_shape=(16, 20, 3))
         assert np.abs(numpy(other(x)) - expected).max() > 1e-3
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("kind, place", CASES)
-def test_remat_does_not_change_gradients(kind, place):
+@pytest.mark.parametrize("kind, placement", CASES)
+def test_remat_does_not_change_gradients(kind, placement):
     """Compare one training step; tests/layers/test_remat.py runs on every
     backend."""
 
     def trained(remat):
-        model = build(kind, place, remat=remat, pooling="gap")
+        model = build(kind, placement, remat=remat, pooling="gap")
         before = model.get_weights()
         model.compile("sgd", "mse")
         model.fit(images(), np.ones((2, 3)), verbose=0)
@@ -144,16 +146,20 @@ def test_remat_does_not_change_gradients(kind, place):
 
 
 LEARNED = marked(c for c in COMBINATIONS if c[0] in ("learned_2d", "relative"))
-HOMELESS = [*LEARNED, ("learned", "every_layer"), ("sincos2d", "every_layer")]
+UNSUPPORTED = [
+    *LEARNED,
+    ("learned", "every_layer"),
+    ("sincos2d", "every_layer"),
+]
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("kind, place", HOMELESS)
+@pytest.mark.parametrize("kind, placement", UNSUPPORTED)
 def test_unsupported_positions_are_refused_by_other_layouts(
-    kind, place, tmp_path
+    kind, placement, tmp_path
 ):
-    model = build(kind, place, input_shape=(8, 8, 3))
-    named = kind if kind in ("learned_2d", "relative") else place
+    model = build(kind, placement, input_shape=(8, 8, 3))
+    named = kind if kind in ("learned_2d", "relative") else placement
     for layout in LAYOUTS:
         if layout == "bit":  # of ResNets alone
             continue
@@ -217,7 +223,7 @@ def test_hybrid_with_shared_relative_positions(tmp_path):
     )
     assert model.get_layer("position_embedding_shared").built_grid == (8, 4)
     save(model, tmp_path / "model.keras")
-    again = load(tmp_path / "model.keras", name="anew")
+    again = load(tmp_path / "model.keras", name="rebuilt")
     x = images(64, 32)
     np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))
 

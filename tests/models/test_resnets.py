@@ -206,10 +206,11 @@ def test_describe_reads_the_layers_of_a_hybrid():
         "conv_padding": "symmetric",
         "pool_padding": "zeros",
     }
-    _, told, _ = describe(hybrid(**rules))
+    _, described, _ = describe(hybrid(**rules))
     expected = {**rules, "resnet_layers": (1, 1), "width_factor": 0.5}
-    assert expected.items() <= told.items()
-    assert told["patch_size"] == (1, 1) and told["grid_size"] == (2, 3)
+    assert expected.items() <= described.items()
+    assert described["patch_size"] == (1, 1)
+    assert described["grid_size"] == (2, 3)
 
 
 @pytest.mark.backends("torch")
@@ -236,7 +237,7 @@ def test_error_names_the_right_model_function(build, case, message):
 def test_missing_arrays_are_listed(tmp_path):
     arrays = golden_data.arrays("bit_paper")
     gone = [key for key in arrays if "block2/unit01/b" in key]
-    path = tmp_path / "part.npz"
+    path = tmp_path / "incomplete.npz"
     np.savez(path, **{k: v for k, v in arrays.items() if k not in gone})
     with pytest.raises(ValueError, match="missing from the file") as error:
         load(path)

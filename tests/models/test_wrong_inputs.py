@@ -1,4 +1,4 @@
-"""Wrong images: what the error says, and that the model works afterwards."""
+"""Wrong images raise clear errors, and the model works afterwards."""
 
 import keras
 import numpy as np

@@ -28,9 +28,9 @@ def test_positions_match_mae():
     """Columns come first, with the frequencies 10000 ** (-4 i / width)."""
     expected = np.zeros((17, 16))
     for patch in range(16):
-        for axis, place in enumerate((patch % 4, patch // 4)):
+        for axis, position in enumerate((patch % 4, patch // 4)):
             for i in range(4):
-                angle = place / 10_000 ** (i / 4)
+                angle = position / 10_000 ** (i / 4)
                 expected[1 + patch, 8 * axis + i] = np.sin(angle)
                 expected[1 + patch, 8 * axis + 4 + i] = np.cos(angle)
     encoder = small.encoder()

@@ -16,7 +16,7 @@ KEPT = (
 )
 
 
-def draw(kind, batch, grid, ratio, seed=None):
+def sample_mask(kind, batch, grid, ratio, seed=None):
     if kind == "random":
         mask = pretraining.random_mask(batch, grid[0] * grid[1], ratio, seed)
     else:
@@ -27,7 +27,7 @@ def draw(kind, batch, grid, ratio, seed=None):
 @pytest.mark.parametrize("kind", ["random", "block"])
 def test_mask_ratio_is_exact_in_every_image(kind):
     for grid, ratio, kept in KEPT:
-        mask = draw(kind, 50, grid, ratio, 0)
+        mask = sample_mask(kind, 50, grid, ratio, 0)
         length = grid[0] * grid[1]
         assert mask.shape == (50, length)
         assert set(np.unique(mask)) == {0, 1}
@@ -37,10 +37,10 @@ def test_mask_ratio_is_exact_in_every_image(kind):
 @pytest.mark.parametrize("kind", ["random", "block"])
 def test_masks_differ_and_a_seed_reproduces_them(kind):
     seed = keras.random.SeedGenerator(3)
-    steps = [draw(kind, 8, (7, 7), 0.5, seed) for _ in range(2)]
+    steps = [sample_mask(kind, 8, (7, 7), 0.5, seed) for _ in range(2)]
     rows = np.concatenate(steps)
     assert len(np.unique(rows, axis=0)) == 16
-    again = draw(kind, 8, (7, 7), 0.5, keras.random.SeedGenerator(3))
+    again = sample_mask(kind, 8, (7, 7), 0.5, keras.random.SeedGenerator(3))
     np.testing.assert_array_equal(again, steps[0])
 
 
@@ -50,11 +50,11 @@ def test_random_masks_are_uniform_over_positions():
     from scipy.stats import chi2
 
     count, n, ratio = 4000, 49, 0.7
-    mask = draw("random", count, (7, 7), ratio, 5)
-    share = mask.mean()
-    expected = count * share
+    mask = sample_mask("random", count, (7, 7), ratio, 5)
+    fraction = mask.mean()
+    expected = count * fraction
     statistic = ((mask.sum(0) - expected) ** 2).sum() / (
-        expected * (1 - share) * n / (n - 1)
+        expected * (1 - fraction) * n / (n - 1)
     )
     low, high = chi2.ppf([0.0005, 0.9995], n - 1)
     assert low < statistic < high
@@ -62,7 +62,7 @@ def test_random_masks_are_uniform_over_positions():
 
 def test_block_masks_are_contiguous():
     def joined(kind):
-        mask = draw(kind, 200, (14, 14), 0.4, 1).reshape(-1, 14, 14)
+        mask = sample_mask(kind, 200, (14, 14), 0.4, 1).reshape(-1, 14, 14)
         return (mask[:, 1:] * mask[:, :-1]).sum() / mask[:, 1:].sum()
 
     assert joined("random") < 0.45  # another masked one above: the ratio
@@ -133,6 +133,6 @@ def test_wrong_mask_patch_size_raises(arguments):
 @pytest.mark.parametrize("ratio", [0.0, 1.0, 0.99, -1])
 def test_mask_ratio_of_none_or_all_patches_raises(ratio):
     with pytest.raises(ValueError, match="ratio"):
-        draw("random", 1, (4, 4), ratio)
+        sample_mask("random", 1, (4, 4), ratio)
     with pytest.raises(ValueError, match="ratio"):
-        draw("block", 1, (4, 4), ratio)
+        sample_mask("block", 1, (4, 4), ratio)

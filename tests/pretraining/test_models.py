@@ -46,7 +46,7 @@ def test_model_trains_on_images_and_is_saved(kind, tmp_path):
     with harness.eager(kind == "mpp"):
         losses = model.fit(images, batch_size=4, epochs=4, verbose=0).history
     assert losses["loss"][-1] < losses["loss"][0]
-    # The mask token takes part in training, as all else does.
+    # The mask token is trained like all other weights.
     for variable, old in zip(model.trainable_variables, before, strict=True):
         assert np.abs(numpy(variable) - old).max() > 0, variable.path
     assert model.encoder is encoder
@@ -339,8 +339,8 @@ def test_fit_reports_the_mean_loss_of_the_micro_batches(kind, policy):
     model = small.MODELS[kind](small.encoder())
     losses = []
     for i in range(0, 8, 2):
-        part = images[i : i + 2]
-        losses.append(float(model.compute_loss(x=part, y_pred=model(part))))
+        batch = images[i : i + 2]
+        losses.append(float(model.compute_loss(x=batch, y_pred=model(batch))))
     state = ops.convert_to_tensor([1, 0], dtype="uint32")
     model.seed_generator.state.assign(state)
     model.compile(keras.optimizers.SGD(0.0, gradient_accumulation_steps=2))

@@ -88,7 +88,7 @@ def real_folder(root, classes):
 
 @pytest.fixture
 def shades(tmp_path):
-    """A run's folder: a model that tells dark, grey and light apart."""
+    """A run's folder: a model that classifies dark, grey and light."""
     model = keras_vit.VisionTransformer(
         patch_size=4,
         hidden_size=16,
@@ -102,11 +102,11 @@ def shades(tmp_path):
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
     model.save(folder / "model.keras")
-    facts = {
+    metadata = {
         "config": {"mode": "tf", "protocol": "vit_jax", "image_size": 8},
         "data": {"class_names": ["dark", "grey", "light"]},
     }
-    (folder / "config.json").write_text(json.dumps(facts))
+    (folder / "config.json").write_text(json.dumps(metadata))
     return model, folder
 
 
@@ -126,8 +126,8 @@ def test_folder_with_fewer_classes_in_another_order(shades, tmp_path):
         "--real", tmp_path / "real.json", "--output", tmp_path / "out",
     )  # fmt: skip
     results = results_of(tmp_path / "out")
-    places = {"grey": 1, "light": 2}
-    right = [scores[name].argmax() == place for name, place in places.items()]
+    indices = {"grey": 1, "light": 2}
+    right = [scores[name].argmax() == i for name, i in indices.items()]
     assert results["images"] == 4
     assert results["accuracy"] == np.mean(right)
     # Images 2 and 3 are grey, of which 2 has no label; 5 and 6 are light.
@@ -146,7 +146,7 @@ def test_unknown_classes_are_refused(shades, tmp_path, capsys, trained_run):
     )  # fmt: skip
     assert "1 of the 2 classes of 'set' are not among them: 'pink'" in line
     assert "train a head for these classes: recipes/finetune_cifar" in line
-    (run / "config.json").unlink()  # then nothing tells the names
+    (run / "config.json").unlink()  # then the names are unknown
     line = programs.refused(
         capsys, "evaluate", "--weights", run, "--dataset", folder,
         "--output", tmp_path / "out",

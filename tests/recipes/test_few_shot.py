@@ -43,8 +43,8 @@ def test_linear_probe_is_skipped_for_large_datasets(capsys):
     imagenet = 1_281_167 * 1000
     config = recipe.Config(weights="x")
     assert recipe.probe_l2_of(config, imagenet) == 0
-    said = capsys.readouterr().out
-    assert "1,281,167,000" in said and "--probe-l2 0.001" in said
+    printed = capsys.readouterr().out
+    assert "1,281,167,000" in printed and "--probe-l2 0.001" in printed
     cifar100 = 50_000 * 100
     assert recipe.probe_l2_of(config, cifar100) == 0.001
     config = recipe.Config(weights="x", probe_l2=0.5)

@@ -52,7 +52,7 @@ def rows_of(folder):
         return list(csv.DictReader(file))
 
 
-def facts_of(folder):
+def read_metadata(folder):
     return json.loads((folder / "config.json").read_text())
 
 
@@ -102,22 +102,22 @@ def test_metrics_csv(digits):
 
 @pytest.mark.backends("torch")
 def test_config_json(digits):
-    facts = facts_of(digits)
-    config = facts["config"]
+    metadata = read_metadata(digits)
+    config = metadata["config"]
     assert config["steps"] == 45 and config["learning_rate"] == 0.01
     assert config["image_size"] == 8 and config["patch_size"] == 2
-    assert facts["data"]["num_test"] == 359
-    assert facts["data"]["class_names"] == list("0123456789")
-    assert facts["versions"]["backend"] == keras.config.backend()
-    assert facts["versions"]["keras"] == keras.__version__
-    assert facts["seconds"] > 0
-    assert facts["environment"].get("KERAS_BACKEND") == os.environ.get(
+    assert metadata["data"]["num_test"] == 359
+    assert metadata["data"]["class_names"] == list("0123456789")
+    assert metadata["versions"]["backend"] == keras.config.backend()
+    assert metadata["versions"]["keras"] == keras.__version__
+    assert metadata["seconds"] > 0
+    assert metadata["environment"].get("KERAS_BACKEND") == os.environ.get(
         "KERAS_BACKEND"
     )
 
 
 def test_both_model_files_have_the_reported_accuracy(digits):
-    expected = facts_of(digits)["test_accuracy"]
+    expected = read_metadata(digits)["test_accuracy"]
     model = keras.models.load_model(digits / "model.keras")
     assert accuracy_of(model) == pytest.approx(expected, abs=1e-6)
     model = keras_vit.converters.load(digits / "model.npz")
@@ -160,13 +160,13 @@ def test_fine_tuning_at_twice_the_image_size(digits, tmp_path):
         batch_size=64,
         output=str(output),
     )
-    config = facts_of(output)["config"]
+    config = read_metadata(output)["config"]
     assert config["image_size"] == 16 and config["patch_size"] == 2
     assert config["learning_rate"] == 0.03
     model = keras.models.load_model(output / "model.keras")
     assert model.input_shape == (None, 16, 16, 1)
     assert accuracy_of(model, 16) == pytest.approx(
-        facts_of(output)["test_accuracy"], abs=1e-6
+        read_metadata(output)["test_accuracy"], abs=1e-6
     )
     # The body came from the file: two small steps change it little.
     old = keras.models.load_model(digits / "model.keras")
@@ -259,10 +259,10 @@ def test_training_on_a_folder_of_images(tmp_path, capsys):
         output=str(output),
     )
     assert "batch, up to 1 steps after" in capsys.readouterr().out
-    facts = facts_of(output)
-    assert facts["data"]["class_names"] == ["bright", "dark"]
-    assert facts["data"]["num_test"] == 2
-    assert facts["config"]["batch_size"] == 8
+    metadata = read_metadata(output)
+    assert metadata["data"]["class_names"] == ["bright", "dark"]
+    assert metadata["data"]["num_test"] == 2
+    assert metadata["config"]["batch_size"] == 8
     assert [row["step"] for row in rows_of(output)] == ["1", "2"]
     model = keras.models.load_model(output / "model.keras")
     assert model.output_shape == (None, 2)
@@ -323,7 +323,7 @@ def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
     rows = [rows_of(tmp_path / name) for name in ("crashed", "straight")]
-    for row in (row for part in rows for row in part):
+    for row in (row for run_rows in rows for row in run_rows):
         del row["images_per_second"]
     assert rows[0] == rows[1]
     assert [row["step"] for row in rows[0]] == ["1", "2", "3"]
@@ -358,8 +358,8 @@ def test_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
 
 @pytest.mark.backends("torch")
 def test_bit_hyperrule_selects_the_settings(monkeypatch):
-    facts = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
-    monkeypatch.setattr(training, "resolve_model_spec", lambda *_: facts)
+    spec = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
+    monkeypatch.setattr(training, "resolve_model_spec", lambda *_: spec)
     data = keras_vit.data.load_dataset("digits")
     bit = {"preset": "bit-hyperrule", "weights": "x.npz"}
 
@@ -458,7 +458,7 @@ def test_train_flag_selects_the_trained_weights(digits, train, tmp_path):
         kernels if train == "lora" else set()
     )
     assert changed == expected
-    accuracy = facts_of(tmp_path / "out")["test_accuracy"]
+    accuracy = read_metadata(tmp_path / "out")["test_accuracy"]
     assert accuracy_of(new) == pytest.approx(accuracy, abs=1e-6)
 
 
@@ -589,7 +589,7 @@ def test_wrong_folder_gives_a_one_line_error(tmp_path, capsys):
 def test_evaluate_gives_the_reported_accuracy(digits, tmp_path):
     programs.run("evaluate", "--weights", digits, "--output", tmp_path / "out")
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    expected = facts_of(digits)["test_accuracy"]
+    expected = read_metadata(digits)["test_accuracy"]
     assert results["accuracy"] == pytest.approx(expected, abs=1e-6)
 
 

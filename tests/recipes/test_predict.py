@@ -35,12 +35,12 @@ def test_predictions_of_files_and_folders(
         "predict", "--weights", trained_run, "--output", output,
         "--images", pictures / "zero.png", pictures,
     )  # fmt: skip
-    facts = json.loads((output / "predictions.json").read_text())
+    metadata = json.loads((output / "predictions.json").read_text())
     found = {
         row["file"].rsplit("/", 1)[-1]: row["classes"]
-        for row in facts["predictions"]
+        for row in metadata["predictions"]
     }
-    assert len(facts["predictions"]) == 2  # one was named twice
+    assert len(metadata["predictions"]) == 2  # one was named twice
     model = keras.models.load_model(trained_run / "model.keras")
     images = keras_vit.data.load_dataset("digits").source.images[:2]
     images = np.floor((images + 1) * 127.5) / 127.5 - 1  # as in the files
@@ -79,8 +79,8 @@ def test_bad_images_are_reported(pictures, trained_run, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     with pytest.warns(UserWarning, match="half.png"):
         programs.run("predict", *arguments, "--skip-bad-images")
-    facts = json.loads((tmp_path / "out" / "predictions.json").read_text())
-    assert facts["skipped"] == 1 and len(facts["predictions"]) == 2
+    metadata = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert metadata["skipped"] == 1 and len(metadata["predictions"]) == 2
 
 
 def test_class_names_from_a_file(pictures, trained_run, tmp_path, capsys):
@@ -90,8 +90,8 @@ def test_class_names_from_a_file(pictures, trained_run, tmp_path, capsys):
         "predict", "--weights", trained_run, "--images", pictures,
         "--labels", names, "--top", 20, "--output", tmp_path / "out",
     )  # fmt: skip
-    facts = json.loads((tmp_path / "out" / "predictions.json").read_text())
-    classes = facts["predictions"][0]["classes"]
+    metadata = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    classes = metadata["predictions"][0]["classes"]
     assert len(classes) == 10 and classes[0]["name"].startswith("digit ")
     names.write_text("one\ntwo")
     line = programs.refused(

@@ -10,7 +10,7 @@ from keras_vit.training import command_line
 from keras_vit.training import results
 from tests import harness
 from tests.recipes import programs
-from tests.recipes.programs import facts_of
+from tests.recipes.programs import read_metadata
 from tests.recipes.programs import rows_of
 
 recipe = programs.load("pretrain")
@@ -30,7 +30,7 @@ def digits_data():
 
 
 def imagenet(count=1_281_167):
-    """What decides of a data set; its images are not asked for."""
+    """A dataset of digits with the size and the name of ImageNet."""
     return dataclasses.replace(
         digits_data(),
         name="imagenet2012",
@@ -40,8 +40,8 @@ def imagenet(count=1_281_167):
     )
 
 
-# protocols as published: images, steps by epochs, rate, what a kernel loses a
-# step at the peak rate, ... not what the table in the package says.
+# Settings as published, not from the table in the package: batch size, steps,
+# learning rate, weight decay of a step at the peak learning rate, ...
 # fmt: off
 PUBLISHED = {
     #                     model        batch  steps  rate  decay a step
@@ -268,7 +268,7 @@ def test_first_loss_follows_from_the_head_bias(pretrained):
 def test_every_file_is_written(pretrained):
     found = sorted(path.name for path in pretrained.iterdir())
     assert found == sorted(training.FILES)
-    config = facts_of(pretrained)["config"]
+    config = read_metadata(pretrained)["config"]
     assert config["preset"] == "paper-imagenet21k"
     assert config["loss"] == "sigmoid" and config["decay"] == "linear"
     assert config["dropout"] == 0.1 and config["representation_size"] == 16
@@ -321,11 +321,11 @@ def test_big_vision_s16_can_be_fine_tuned(tmp_path):
     before = programs.plan(recipe, config, digits_data()).build()
     results.save_model(before, tmp_path)
     (weights,) = set(tmp_path.iterdir()) - {tmp_path / "model.keras"}
-    facts = training.resolve_model_spec(None, str(weights))
+    spec = training.resolve_model_spec(None, str(weights))
     after = training.build_model(
         None,
         str(weights),
-        facts["patch_size"],
+        spec["patch_size"],
         input_shape=(16, 16, 1),
         classes=10,
         remat=False,
@@ -378,7 +378,7 @@ def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
     rows = [rows_of(tmp_path / name) for name in ("crashed", "straight")]
-    for row in (row for part in rows for row in part):
+    for row in (row for run_rows in rows for row in run_rows):
         del row["images_per_second"]
     assert rows[0] == rows[1]
 

@@ -8,7 +8,7 @@ import keras_vit
 from keras_vit.training import masked
 from keras_vit.training import models
 from tests.recipes import programs
-from tests.recipes.programs import facts_of
+from tests.recipes.programs import read_metadata
 from tests.recipes.programs import rows_of
 
 recipe = programs.load("pretrain_masked")
@@ -38,7 +38,7 @@ def imagenet():
     )
 
 
-# As published, not what the table in the package says: batch, steps, rate,
+# As published, not from the table in the package: batch, steps, learning rate,
 # decay a step, warm-up, second beta, ratio.
 PUBLISHED = {
     "mpp": (4096, 1_000_000, 2e-4, 0.0, 10_000, 0.999, 0.5),
@@ -270,7 +270,7 @@ def test_pre_training_and_fine_tuning(method, tmp_path):
         method=method, steps=6, picture_every=3, output=str(output)
     )
     main(config)
-    assert {"test_loss"} < facts_of(output).keys()
+    assert {"test_loss"} < read_metadata(output).keys()
     rows = rows_of(output)
     assert list(rows[0])[:4] == ["step", "train_loss", "test_loss"] + [
         "learning_rate"
@@ -310,20 +310,20 @@ def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):
         pass
 
     def stopped(self, batch, logs=None):
-        draw(self, batch, logs)
+        show(self, batch, logs)
         if self._step == 5:
             raise Stop
 
-    draw = masked.Reconstructions.on_train_batch_end
-    part = recipe.Config(output=str(tmp_path / "part"), **given)
+    show = masked.Reconstructions.on_train_batch_end
+    interrupted = recipe.Config(output=str(tmp_path / "interrupted"), **given)
     with monkeypatch.context() as patch:
         patch.setattr(masked.Reconstructions, "on_train_batch_end", stopped)
         with pytest.raises(Stop):
-            main(part)
-    main(part)
+            main(interrupted)
+    main(interrupted)
     found, expected = (
         keras.models.load_model(tmp_path / name / "encoder.keras").get_weights()
-        for name in ("part", "whole")
+        for name in ("interrupted", "whole")
     )
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)

@@ -1,4 +1,4 @@
-"""The learning rate's grid, and the validation split that chooses from it."""
+"""The sweep over learning rates and its validation split."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from tests.recipes.test_finetune_cifar import facts_of
+from tests.recipes.test_finetune_cifar import read_metadata
 from tests.recipes.test_finetune_cifar import recipe
 from tests.recipes.test_finetune_cifar import refused
 from tests.recipes.test_finetune_cifar import rows_of
@@ -48,10 +48,10 @@ def test_conflicting_flags_are_refused():
 def test_holdout_evaluates_on_the_validation_split(tmp_path):
     output = tmp_path / "out"
     run(steps=1, batch_size=64, holdout="0.1", cutmix=1.0, output=str(output))
-    facts = facts_of(output)
+    metadata = read_metadata(output)
     data = keras_vit.data.load_dataset("digits", holdout=0.1)
-    assert facts["data"]["num_validation"] == data.num_validation == 143
-    assert "test_accuracy" not in facts
+    assert metadata["data"]["num_validation"] == data.num_validation == 143
+    assert "test_accuracy" not in metadata
     (row,) = rows_of(output)
     assert "validation_loss" in row and "test_loss" not in row
     # Each of the validation images counted once.
@@ -61,7 +61,7 @@ def test_holdout_evaluates_on_the_validation_split(tmp_path):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Folders whose training was asked for, in order."""
+    """The names of the folders that were trained in, in order."""
     folders = []
     train = recipe.train
 
@@ -88,7 +88,7 @@ def test_interrupted_sweep_resumes(tmp_path, trained, monkeypatch, capsys):
     monkeypatch.setattr(recipe, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(**settings)
-    first = facts_of(output / "sweep" / "lr-0.0001")
+    first = read_metadata(output / "sweep" / "lr-0.0001")
     refused(
         "lr-0.0001/config.json' is of another run: batch_size was 32 and is 16",
         **{**settings, "batch_size": 16},
@@ -97,7 +97,7 @@ def test_interrupted_sweep_resumes(tmp_path, trained, monkeypatch, capsys):
     run(**settings)
     # The first rate was not trained with again.
     assert trained == ["lr-0.0001", "lr-0.01", "out"]
-    assert facts_of(output / "sweep" / "lr-0.0001") == first
+    assert read_metadata(output / "sweep" / "lr-0.0001") == first
     found = json.loads((output / "sweep.json").read_text())
     accuracies = {
         x["learning_rate"]: x["validation_accuracy"] for x in found["rates"]
@@ -105,26 +105,26 @@ def test_interrupted_sweep_resumes(tmp_path, trained, monkeypatch, capsys):
     assert accuracies[0.0001] == first["validation_accuracy"]
     best = max(accuracies, key=accuracies.get)
     assert found["best"] == best
-    said = capsys.readouterr().out
-    assert f"{best:<13g}  {accuracies[best]:.4f}  best" in said
+    printed = capsys.readouterr().out
+    assert f"{best:<13g}  {accuracies[best]:.4f}  best" in printed
     assert (output / "sweep.png").read_bytes().startswith(b"\x89PNG")
     # The last training has all images, and is tested.
-    facts = facts_of(output)
-    assert facts["config"]["learning_rate"] == best
-    assert facts["data"]["num_train"] == first["data"]["num_train"] + 143
-    assert "test_accuracy" in facts
+    metadata = read_metadata(output)
+    assert metadata["config"]["learning_rate"] == best
+    assert metadata["data"]["num_train"] == first["data"]["num_train"] + 143
+    assert "test_accuracy" in metadata
     assert (output / "model.keras").exists()
     assert not (output / "sweep" / "lr-0.01" / "model.keras").exists()
     refused("is not empty", **settings)
 
 
-# Stands for training: what it gave for each rate.
+# The accuracy of the replaced training for each learning rate.
 FOUND = {0.001: 0.5, 0.003: 0.75, 0.01: 0.75, 0.03: None}
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Rates that were trained with, at once; too high ones diverge."""
+    """Replaces the training; returns its learning rates. High ones diverge."""
     rates = []
 
     def train(config, data, strategy, output, keep=True):
@@ -148,17 +148,17 @@ def quick(monkeypatch):
 def test_sweep_continues_after_a_diverged_run(tmp_path, quick, capsys):
     output = tmp_path / "out"
     run(steps=1, batch_size=8, sweep="paper", output=str(output))
-    # Of equals the lowest.
+    # The lowest of equal ones is chosen.
     trials = [(rate, False) for rate in (0.001, 0.003, 0.01, 0.03)]
     assert quick == [*trials, (0.003, True)]
-    said = capsys.readouterr().out
-    assert "accuracy on 143 held-out images\n" in said
-    assert "0.003          0.7500  best\n0.01           0.7500\n" in said
-    assert "0.03           diverged\n" in said
+    printed = capsys.readouterr().out
+    assert "accuracy on 143 held-out images\n" in printed
+    assert "0.003          0.7500  best\n0.01           0.7500\n" in printed
+    assert "0.03           diverged\n" in printed
     assert json.loads((output / "sweep.json").read_text())["best"] == 0.003
-    # That one diverged is known when the sweep goes on.
-    facts = facts_of(output / "sweep" / "lr-0.03")
-    assert facts["diverged"] == "The loss is nan at step 1"
+    # A resumed sweep does not repeat the diverged run.
+    metadata = read_metadata(output / "sweep" / "lr-0.03")
+    assert metadata["diverged"] == "The loss is nan at step 1"
     del quick[:]
     run(steps=1, batch_size=8, sweep="paper", output=str(output))
     assert (0.03, False) not in quick

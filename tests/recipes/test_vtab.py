@@ -16,7 +16,7 @@ SPECIALIZED = ("camelyon", "eurosat", "resisc45", "retinopathy")
 
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
-    """All sets with three random images a part; and the smallest weights."""
+    """All datasets with three random images per split, and small weights."""
     counts = {"train": 100, "validation": 8, "test": 8}
     sets = {task.tfds: counts for task in TASKS.values()}
     model = keras_vit.VisionTransformer(

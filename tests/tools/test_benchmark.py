@@ -1,4 +1,4 @@
-"""tools/benchmark.py: what it says of what its processes answer."""
+"""tools/benchmark.py: its table and files for the answers of its workers."""
 
 import importlib
 import json
@@ -24,7 +24,7 @@ def tool(monkeypatch):
 
 
 class Process:
-    """Stands for a worker: says that it is ready, then answers."""
+    """Stands for a worker: reports that it is ready, then answers."""
 
     def __init__(self, ready, seconds=(), peak=0):
         answers = [ready, *({"seconds": s, "peak": peak} for s in seconds)]
@@ -79,11 +79,11 @@ def test_table_and_results_of_the_workers(tool, workers, tmp_path, capsys):
     folder = tmp_path / "out"
     options = ("--what", "step", "--batch", "4", "--rounds", "2")
     run(tool, *options, "--times", "5", "--output", str(folder))
-    said = capsys.readouterr().out
-    lines = {line[:24].strip(): line for line in said.splitlines()}
-    assert "tiny at 16 px, step, batch 4, float32, torch" in said
+    printed = capsys.readouterr().out
+    lines = {line[:24].strip(): line for line in printed.splitlines()}
+    assert "tiny at 16 px, step, batch 4, float32, torch" in printed
     assert "ImportError: no keras_hub" in lines["keras-hub"]
-    assert "--compile was not given" in said
+    assert "--compile was not given" in printed
     assert "ended with status 3" in lines["transformers"]
     # Every process that was begun is ended, also the skipped.
     left = {name for name, worker in workers.items() if not worker.killed}
@@ -122,7 +122,7 @@ def test_table_and_results_of_the_workers(tool, workers, tmp_path, capsys):
     assert timm["MFU"] == f"{flops / 0.01 / 8e9:.2f}"
     assert (folder / "results.png").read_bytes().startswith(b"\x89PNG")
 
-    # What is there stays, and this is said before anything is measured.
+    # Existing files are kept; the error precedes the measurements.
     with pytest.raises(ValueError, match="--overwrite"):
         run(tool, "--output", str(folder))
 

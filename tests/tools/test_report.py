@@ -28,7 +28,7 @@ MODEL = golden_data.folder("hf_vit")  # 32 x 32 pixels, patches of 8
 
 
 class Page(html.parser.HTMLParser):
-    """What a page says: its pictures, the cells of its table, its text."""
+    """The pictures, tags, links and text of a page."""
 
     def __init__(self, path):
         super().__init__()
@@ -110,8 +110,8 @@ def test_report_contents(photos, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(MODEL, photos, "--out", out) == 0
     page = Page(out / "report.html")
-    told = page.text
-    for fact in (
+    text = page.text
+    for phrase in (
         "huggingface",
         "67,447",  # parameters
         "8 × 8 pixels, a grid of 4 × 4",
@@ -121,8 +121,8 @@ def test_report_contents(photos, tmp_path, capsys):
         "a.png",
         "b & <c>.jpg",
     ):
-        assert fact in told, fact
-    # What is beside the page is in it, and nothing is fetched.
+        assert phrase in text, phrase
+    # The page contains all images and fetches nothing.
     inside = list(page.pictures.values())
     for name in report.FIGURES:
         assert (out / name).read_bytes() in inside, name
@@ -132,12 +132,12 @@ def test_report_contents(photos, tmp_path, capsys):
     for data in inside:
         Image.open(io.BytesIO(data)).verify()
     # Five of seven classes for each of two images, best first.
-    shares = [
+    percentages = [
         float(x)
-        for x in re.findall(r"([\d.]+)%", told.partition(" Attention ")[0])
+        for x in re.findall(r"([\d.]+)%", text.partition(" Attention ")[0])
     ]
-    assert len(shares) == 10
-    assert shares[:5] == sorted(shares[:5], reverse=True)
+    assert len(percentages) == 10
+    assert percentages[:5] == sorted(percentages[:5], reverse=True)
     expected = keras_vit.converters.load(MODEL)
     image = np.asarray(
         Image.open(photos / "a.png").resize((32, 32), Image.Resampling.BILINEAR)
@@ -147,10 +147,10 @@ def test_report_contents(photos, tmp_path, capsys):
     )[0]
     best = np.exp(logits - logits.max())
     np.testing.assert_allclose(
-        shares[0], 100 * (best / best.sum()).max(), atol=0.06
+        percentages[0], 100 * (best / best.sum()).max(), atol=0.06
     )
     names = json.loads((MODEL / "config.json").read_text())["id2label"]
-    assert names[str(logits.argmax())] in told
+    assert names[str(logits.argmax())] in text
 
     # The same again: refused, and nothing changed, unless it is asked for.
     before = (out / "report.html").read_bytes()
@@ -169,8 +169,8 @@ def test_report_contents(photos, tmp_path, capsys):
 def test_keep_aspect_flag(photos, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(MODEL, photos / "a.png", "--keep-aspect", "--out", out) == 0
-    told = Page(out / "report.html").text
-    assert "their own aspect ratio, of about 32 × 32" in told
+    text = Page(out / "report.html").text
+    assert "their own aspect ratio, of about 32 × 32" in text
 
 
 def test_class_names_from_config_json_and_from_a_file(photos, tmp_path):
@@ -187,22 +187,22 @@ def test_class_names_from_config_json_and_from_a_file(photos, tmp_path):
     config = {"data": {"class_names": ["cat", "dog", "owl"]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     run(tmp_path / "model.keras", photos, "--out", tmp_path / "one")
-    told = Page(tmp_path / "one" / "report.html").text
-    assert "owl" in told
-    assert "the head is zero" in told  # the head, as before training
+    text = Page(tmp_path / "one" / "report.html").text
+    assert "owl" in text
+    assert "the head is zero" in text  # the head, as before training
     (tmp_path / "names.txt").write_text("ant\nbee\nfly\n")
     names = ("--labels", tmp_path / "names.txt")
     run(tmp_path / "model.keras", photos, "--out", tmp_path / "two", *names)
-    told = Page(tmp_path / "two" / "report.html").text
-    assert "bee" in told
-    assert "owl" not in told
+    text = Page(tmp_path / "two" / "report.html").text
+    assert "bee" in text
+    assert "owl" not in text
 
 
 def test_report_of_a_model_without_attention(photos, tmp_path):
     path = golden_data.weights_path("bit_paper")
     assert run(path, photos, "--out", tmp_path / "report") == 0
-    told = Page(tmp_path / "report" / "report.html").text
-    assert "units per stage" in told
+    text = Page(tmp_path / "report" / "report.html").text
+    assert "units per stage" in text
     assert not (tmp_path / "report" / "attention.png").exists()
 
 
@@ -210,9 +210,9 @@ def test_report_of_a_model_without_attention(photos, tmp_path):
 def test_set_flag_gives_missing_arguments(given, photos, tmp_path):
     path = golden_data.weights_path("vit_jax_gap")
     assert run(path, "--set", given, "--out", tmp_path / "report") == 0
-    told = Page(tmp_path / "report" / "report.html").text
-    assert "learned, for 4 × 6 patches" in told
-    assert "the mean of the patches" in told
+    text = Page(tmp_path / "report" / "report.html").text
+    assert "learned, for 4 × 6 patches" in text
+    assert "the mean of the patches" in text
 
 
 @pytest.mark.parametrize(
@@ -237,14 +237,14 @@ def test_wrong_arguments_are_reported(
     whole = (photos / "a.png").read_bytes()
     (photos / "cut.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "empty").mkdir()
-    places = {"photos": photos, "empty": tmp_path / "empty"}
-    given = [str(x).format(**places) for x in arguments]
+    folders = {"photos": photos, "empty": tmp_path / "empty"}
+    given = [str(x).format(**folders) for x in arguments]
     if "--out" not in given:
         given += ["--out", str(tmp_path / "report")]
     assert run(*given) == 1
-    said = capsys.readouterr().err
-    assert re.search(reason, said)
-    assert "Traceback" not in said
+    printed = capsys.readouterr().err
+    assert re.search(reason, printed)
+    assert "Traceback" not in printed
     assert not (tmp_path / "report").exists()
 
 
@@ -298,7 +298,7 @@ def test_report_renders_in_a_browser(width, photos, tmp_path):
     assert browser, "There is no Chromium; install it with your system."
     run(MODEL, photos, "--out", tmp_path / "report")
     text = (tmp_path / "report" / "report.html").read_text()
-    # Scripts are refused by the page itself: this one asks what was drawn.
+    # Scripts are refused by the page itself: this one reports what is shown.
     policy = re.search(r"<meta http-equiv[^>]*>", text)[0]
     assert "default-src 'none'" in policy
     probed = tmp_path / "probed.html"
@@ -319,9 +319,9 @@ def test_report_renders_in_a_browser(width, photos, tmp_path):
         text=True,
         timeout=300,
     )
-    said = re.search(r'data-probe="([^"]*)"', done.stdout)
-    assert said, done.stderr
-    found = json.loads(html.unescape(said[1]))
+    printed = re.search(r'data-probe="([^"]*)"', done.stdout)
+    assert printed, done.stderr
+    found = json.loads(html.unescape(printed[1]))
     assert found["pictures"] == len(report.FIGURES) + 2
     assert found["broken"] == found["fetched"] == 0
     assert found["wide"] <= 0

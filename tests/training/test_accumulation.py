@@ -10,7 +10,7 @@ import keras_vit
 from keras_vit import training
 from tests.training import pictures
 
-PARTS, BATCH, STEPS = 4, 16, 3
+COUNT, BATCH, STEPS = 4, 16, 3
 
 OPTIMIZERS = {
     "sgd": lambda rate, **kwargs: keras_vit.optimizers.SGD(
@@ -24,7 +24,7 @@ OPTIMIZERS = {
 }
 
 
-def fitted(name, parts, scaled=False):
+def fitted(name, count, scaled=False):
     keras.utils.set_random_seed(0)
     model = keras_vit.VisionTransformer(
         input_shape=(8, 8, 3),
@@ -33,13 +33,13 @@ def fitted(name, parts, scaled=False):
         num_layers=1,
         num_heads=2,
         classes=3,
-        # Parts of a batch would draw other masks: dropout is off.
+        # Micro-batches would have other dropout masks: dropout is off.
         dropout=0.0,
     )
     optimizer = OPTIMIZERS[name](
         keras_vit.schedules.warmup_cosine(0.05, STEPS, 0.4),
         global_clipnorm=1.0,
-        gradient_accumulation_steps=parts if parts > 1 else None,
+        gradient_accumulation_steps=count if count > 1 else None,
         # Powers of two: scaling and its undoing round nothing.
         loss_scale_factor=1024.0 if scaled else None,
     )
@@ -49,7 +49,7 @@ def fitted(name, parts, scaled=False):
     images = rng.normal(size=(STEPS * BATCH, 8, 8, 3)).astype("float32")
     labels = rng.integers(0, 3, STEPS * BATCH)
     model.fit(
-        images, labels, batch_size=BATCH // parts, shuffle=False, verbose=0
+        images, labels, batch_size=BATCH // count, shuffle=False, verbose=0
     )
     return np.concatenate([w.ravel() for w in model.get_weights()])
 
@@ -58,7 +58,7 @@ def fitted(name, parts, scaled=False):
 @pytest.mark.usefixtures("eager")
 def test_accumulated_gradients_match_the_full_batch(name, scaled, record_error):
     whole = fitted(name, 1)
-    error = np.abs(fitted(name, PARTS, scaled) - whole).max()
+    error = np.abs(fitted(name, COUNT, scaled) - whole).max()
     record_error("gradient accumulation", name, error, 1e-6)
 
 
@@ -86,10 +86,10 @@ def test_micro_batches_of_digits_equal_the_full_batch(options, start):
     train = keras_vit.data.load_dataset("digits").train
     whole = micro_batches(train, 1, image_size=8, start=start, **options)
     for count in (2, 4):
-        parts = micro_batches(
+        divided = micro_batches(
             train, count, image_size=8, start=start, **options
         )
-        for found, expected in zip(parts, whole, strict=True):
+        for found, expected in zip(divided, whole, strict=True):
             np.testing.assert_array_equal(found, expected)
 
 
@@ -148,21 +148,21 @@ def test_accumulate_flag_does_not_change_the_batches(tmp_path, monkeypatch):
     fit_calls = training.Run.fit_calls
 
     def spy(run, model, schedule, train_batches, test):
-        parts = run.config.accumulate
-        batches = itertools.islice(train_batches(0), 2 * parts)
+        count = run.config.accumulate
+        batches = itertools.islice(train_batches(0), 2 * count)
         columns = zip(*batches, strict=True)
-        seen[parts] = [np.concatenate([*map(np.asarray, c)]) for c in columns]
+        seen[count] = [np.concatenate([*map(np.asarray, c)]) for c in columns]
         return fit_calls(run, model, schedule, train_batches, test)
 
     monkeypatch.setattr(training.Run, "fit_calls", spy)
-    for parts in (1, 2):
+    for count in (1, 2):
         recipe.main(
             recipe.Config(
                 batch_size=64,
                 steps=1,
                 mixup=0.5,
-                accumulate=parts,
-                output=str(tmp_path / str(parts)),
+                accumulate=count,
+                output=str(tmp_path / str(count)),
             )
         )
     for found, expected in zip(seen[2], seen[1], strict=True):

@@ -1,4 +1,4 @@
-"""Runs that are killed, and go on bit for bit."""
+"""Runs that are killed resume bit for bit."""
 
 import errno
 import io
@@ -29,7 +29,7 @@ def _shown():
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """The end of a run that nothing happens to."""
+    """The folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("straight")
     run_small.main(folder)
     return folder
@@ -49,7 +49,7 @@ def assert_same_end(folder, straight):
 
 
 class Crash(keras.callbacks.Callback):
-    """Stands for the end of the world after some step."""
+    """Interrupts the run after some steps."""
 
     def __init__(self, after):
         super().__init__()
@@ -75,8 +75,8 @@ def test_interrupted_run_resumes_bit_for_bit(after, straight, tmp_path):
     assert_same_end(tmp_path, straight)
 
 
-# A process that has imported what it needs and started nothing yet: its
-# forks begin at once.
+# A process that has imported the modules but started no threads, so that it
+# can be forked quickly.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.training.run_small"])
 
@@ -139,9 +139,9 @@ def test_damaged_newest_checkpoint_falls_back_to_the_previous(
         body = b"" if damage == "empty" else b"<html>"
     newest.write_bytes(body)
     run_small.main(tmp_path)
-    said = capsys.readouterr()
-    assert "step-00000015.npz cannot be used" in said.err
-    assert "from 10\n" in said.out
+    captured = capsys.readouterr()
+    assert "step-00000015.npz cannot be used" in captured.err
+    assert "from 10\n" in captured.out
     assert_same_end(tmp_path, straight)
 
 
@@ -158,8 +158,8 @@ def without(member, body):
     return found.getvalue()
 
 
-def packed_strangely(body):
-    """An archive whose list names a compression that nobody knows."""
+def with_unknown_compression(body):
+    """An archive whose list names an unknown compression method."""
     at = body.rindex(b"PK\1\2") + 10
     return body[:at] + b"\x63" + body[at + 1 :]
 
@@ -167,7 +167,7 @@ def packed_strangely(body):
 DAMAGES = {
     "member": lambda body: without("model/1.npy", body),
     "note": lambda body: without("note.npy", body),
-    "method": packed_strangely,
+    "method": with_unknown_compression,
     "zeros": lambda body: bytes(len(body)),
 }
 
@@ -364,18 +364,18 @@ def test_averaged_context_restores_the_raw_weights():
     x, y = run_small.Stream(0)[0]
     for _ in range(3):
         model.train_on_batch(x, y)
-    own = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
+    raw = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
     averages = [
         keras.ops.convert_to_numpy(v)
         for v in model.optimizer._model_variables_moving_average
     ]
     with keras_vit.optimizers.averaged(model):
-        lent = [
+        averaged = [
             keras.ops.convert_to_numpy(v) for v in model.trainable_variables
         ]
-    for a, b in zip(lent, averages, strict=True):
+    for a, b in zip(averaged, averages, strict=True):
         np.testing.assert_array_equal(a, b)
     after = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
-    for a, b in zip(after, own, strict=True):
+    for a, b in zip(after, raw, strict=True):
         np.testing.assert_array_equal(a, b)
-    assert any((a != b).any() for a, b in zip(lent, own, strict=True))
+    assert any((a != b).any() for a, b in zip(averaged, raw, strict=True))

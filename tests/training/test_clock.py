@@ -1,6 +1,6 @@
 """Runs whose clock is wrong, jumps or goes back.
 
-`time` is what lies: what measures seconds (`perf_counter`) goes on.
+Only `time` is wrong: `perf_counter`, which measures durations, is not.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ JUMPING = [NOW, at(2036), at(2016), at(1970), at(2110), NOW, NOW]
 def clock(*moments):
     """Returns these moments cyclically; none is the true time."""
     with pytest.MonkeyPatch.context() as patch:
-        turns = itertools.cycle(moments)
-        patch.setattr(time, "time", lambda: next(turns))
-        patch.setattr(time, "time_ns", lambda: int(next(turns)) * 10**9)
+        values = itertools.cycle(moments)
+        patch.setattr(time, "time", lambda: next(values))
+        patch.setattr(time, "time_ns", lambda: int(next(values)) * 10**9)
         yield
 
 

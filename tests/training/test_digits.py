@@ -54,8 +54,8 @@ def test_training_images_are_used_equally_often(data):
     _, labels = take(train, data.num_train // 2)
     test = data.test(image_size=8, batch_size=data.num_test)
     counts = np.bincount(labels)
-    share = data.num_train / data.num_test
-    assert np.allclose(counts, np.bincount(test[0][1]) * share, atol=3)
+    ratio = data.num_train / data.num_test
+    assert np.allclose(counts, np.bincount(test[0][1]) * ratio, atol=3)
 
 
 def test_batches_are_determined_by_the_seed(data):
@@ -86,9 +86,9 @@ def test_large_start_is_not_iterated_to(data):
 def test_shards_concatenate_to_the_whole_batch(data):
     options = dict(image_size=8, batch_size=6)
     whole = take(data.train(**options), 1)
-    hosts = [take(data.train(shard=(i, 3), **options), 1) for i in range(3)]
-    for x, *parts in zip(whole, *hosts, strict=True):
-        np.testing.assert_array_equal(x, np.concatenate(parts))
+    shards = [take(data.train(shard=(i, 3), **options), 1) for i in range(3)]
+    for x, *rows in zip(whole, *shards, strict=True):
+        np.testing.assert_array_equal(x, np.concatenate(rows))
     seen = []
     for i in range(2):
         test = data.test(image_size=8, batch_size=100, shard=(i, 2))
@@ -110,13 +110,13 @@ def test_holdout_adds_a_validation_split():
     data = keras_vit.data.load_dataset("digits", holdout=0.1)
     assert data.num_validation == pytest.approx(144, abs=3)
     assert data.num_train + data.num_validation + data.num_test == 1797
-    parts = [
+    batches = [
         data.validation(image_size=8, batch_size=data.num_validation)[0],
         data.test(image_size=8, batch_size=data.num_test)[0],
     ]
-    found = {image.tobytes() for images, *_ in parts for image in images}
+    found = {image.tobytes() for images, *_ in batches for image in images}
     assert len(found) == data.num_validation + data.num_test
-    assert min(np.bincount(parts[0][1])) >= 13
+    assert min(np.bincount(batches[0][1])) >= 13
     with pytest.raises(ValueError, match="--holdout must be a fraction"):
         keras_vit.data.load_dataset("digits", holdout=1.0)
     whole = keras_vit.data.load_dataset("digits")

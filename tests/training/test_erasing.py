@@ -66,13 +66,13 @@ def test_random_erasing_matches_timm(erasing, shape):
         np.testing.assert_array_equal(found, expected)
         erased.append((found != image).any(-1).mean())
     # 200 tosses, four standard deviations.
-    share = np.mean(np.array(erased) > 0)
+    fraction = np.mean(np.array(erased) > 0)
     bound = 4 * np.sqrt(erasing.probability * (1 - erasing.probability) / 200)
     if erasing.area[1] < 0.5:
-        assert abs(share - erasing.probability) <= bound
+        assert abs(fraction - erasing.probability) <= bound
         assert max(erased) < erasing.area[1] + 0.05
     else:
-        assert 0 < share < 1
+        assert 0 < fraction < 1
 
 
 @pytest.fixture(scope="module")

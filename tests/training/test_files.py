@@ -1,4 +1,4 @@
-"""Folders as people have them: odd files, odd names, odd places."""
+"""Folders with unusual files, names and paths."""
 
 import filecmp
 import io
@@ -224,13 +224,13 @@ def test_folder_of_three_hundred_mixed_files(tmp_path):
         ("Png", lambda x: encode(Image.fromarray(x).convert("RGBA"))),
         ("JPEG", lambda x: encode(x[..., :1], "JPEG")),
     ]
-    places = ("blå bär", "a 'quoted' [class]", "日本/deep/er")
+    folders_of_classes = ("blå bär", "a 'quoted' [class]", "日本/deep/er")
     for i in range(300):
         height, width = rng.integers(1, 70, 2)
         ending, write = kinds[i % len(kinds)]
         name = f"ü %s # {i}.{i}.{ending}"
         pixels = noise(height, width, seed=i)
-        put(tmp_path / places[i % 3] / name, write(pixels))
+        put(tmp_path / folders_of_classes[i % 3] / name, write(pixels))
     data = keras_vit.data.load_dataset(str(tmp_path), holdout=0.1)
     assert data.num_train + data.num_validation + data.num_test == 300
     assert abs(data.num_test - 60) <= 12 and abs(data.num_validation - 24) <= 10

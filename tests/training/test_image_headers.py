@@ -1,4 +1,4 @@
-"""Files that are no good are told without decoding them."""
+"""Bad image files are detected without decoding them."""
 
 import re
 import struct

@@ -1,4 +1,4 @@
-"""Models as they are, and their outputs on whole sets."""
+"""Loading classifiers, and their outputs on whole datasets."""
 
 import json
 import warnings
@@ -19,11 +19,11 @@ def vit(**options):
     return keras_vit.VisionTransformer(**{**sizes, **arguments, **options})
 
 
-def write(folder, model, **facts):
+def write(folder, model, **metadata):
     folder.mkdir(exist_ok=True)
     model.save(folder / "model.keras")
-    if facts:
-        (folder / "config.json").write_text(json.dumps(facts))
+    if metadata:
+        (folder / "config.json").write_text(json.dumps(metadata))
     return str(folder)
 
 
@@ -149,15 +149,15 @@ def load_run_data(names):
 
 def test_classes_are_matched_by_name():
     with pytest.warns(UserWarning, match="0 is 'x', 1 is 'y', and so on"):
-        places, names = keras_vit.evaluation.match_class_names(
+        indices, names = keras_vit.evaluation.match_class_names(
             found_for(3), load_run_data("xyz")
         )
-    assert places.tolist() == [0, 1, 2] and names == ("x", "y", "z")
+    assert indices.tolist() == [0, 1, 2] and names == ("x", "y", "z")
     known = found_for(3, ("a", "b", "c"))
-    places, names = keras_vit.evaluation.match_class_names(
+    indices, names = keras_vit.evaluation.match_class_names(
         known, load_run_data("ca")
     )
-    assert places.tolist() == [2, 0] and names == ("a", "b", "c")
+    assert indices.tolist() == [2, 0] and names == ("a", "b", "c")
     with pytest.raises(ValueError, match="1 of the 3 classes .*: 'x'. Name"):
         keras_vit.evaluation.match_class_names(known, load_run_data("abx"))
 
@@ -167,12 +167,12 @@ def test_unnamed_classes_warn_except_for_imagenet_ids():
     ids = [f"n{i:08}" for i in range(3)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        places, _ = keras_vit.evaluation.match_class_names(
+        indices, _ = keras_vit.evaluation.match_class_names(
             found_for(3), load_run_data(ids)
         )
         known = found_for(3, ("x", "y", "z"))
         keras_vit.evaluation.match_class_names(known, load_run_data("xyz"))
-    assert places.tolist() == [0, 1, 2]
+    assert indices.tolist() == [0, 1, 2]
     with pytest.warns(UserWarning, match="0 is 'n00000002'"):
         keras_vit.evaluation.match_class_names(
             found_for(3), load_run_data(ids[::-1])
@@ -200,10 +200,10 @@ def test_imagenet_ids_give_class_indices(monkeypatch):
     pairs = [(f"n{i:08}", f"name {i}") for i in range(1000)]
     monkeypatch.setattr(loading.imagenet, "imagenet_labels", lambda: pairs)
     data = load_run_data(["n00000007", "n00000003"])
-    places, names = keras_vit.evaluation.match_class_names(
+    indices, names = keras_vit.evaluation.match_class_names(
         found_for(1000), data
     )
-    assert places.tolist() == [7, 3] and len(names) == 1000
+    assert indices.tolist() == [7, 3] and len(names) == 1000
 
 
 def test_channels_of_data_and_model_must_match():

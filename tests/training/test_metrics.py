@@ -116,20 +116,21 @@ def test_missing_metric_raises_at_the_first_evaluation(model, tmp_path):
 def test_bit_hyperrule_schedule(steps):
     """Compare with the steps of bit_hyperrule.py: a warm-up and three decays
     by 10."""
-    rise, *falls = {500: (100, 200, 300, 400), 10_000: (500, 3000, 6000, 9000)}[
-        steps
-    ]
+    warmup, *decays = {
+        500: (100, 200, 300, 400),
+        10_000: (500, 3000, 6000, 9000),
+    }[steps]
     rate = keras_vit.schedules.BiTHyperRule(0.003, steps)
 
     def at(step):
         return float(keras.ops.convert_to_numpy(rate(step)))
 
     assert at(0) == 0
-    assert at(rise // 2) == pytest.approx(0.0015)
-    assert at(rise) == pytest.approx(0.003)
-    for i, fall in enumerate(falls):
-        assert at(fall) == pytest.approx(0.003 / 10**i)
-        assert at(fall + 1) == pytest.approx(0.003 / 10 ** (i + 1))
+    assert at(warmup // 2) == pytest.approx(0.0015)
+    assert at(warmup) == pytest.approx(0.003)
+    for i, step in enumerate(decays):
+        assert at(step) == pytest.approx(0.003 / 10**i)
+        assert at(step + 1) == pytest.approx(0.003 / 10 ** (i + 1))
 
 
 def test_warmup_cosine_schedule():

@@ -25,19 +25,19 @@ def weights(tmp_path_factory):
 
 
 def test_model_spec_of_a_name_and_of_a_file(weights):
-    def facts(*arguments):
+    def spec(*arguments):
         found = training.resolve_model_spec(*arguments)
         return found["patch_size"], found["image_size"]
 
-    assert facts(None, None) == (None, None)
-    assert facts(None, None, 3) == (3, None)
-    assert facts("ViTB32", None) == (32, 224)
-    assert facts("ViTB32", None, 8) == (8, 224)
-    assert facts("compact-hybrid", None) == (1, 32)
-    assert facts("compact-bit", None) == (None, 32)
-    assert facts("R50ViTB16", None) == (1, 224)
-    assert facts(None, weights) == (4, 12)
-    assert facts(None, weights, 4) == (4, 12)
+    assert spec(None, None) == (None, None)
+    assert spec(None, None, 3) == (3, None)
+    assert spec("ViTB32", None) == (32, 224)
+    assert spec("ViTB32", None, 8) == (8, 224)
+    assert spec("compact-hybrid", None) == (1, 32)
+    assert spec("compact-bit", None) == (None, 32)
+    assert spec("R50ViTB16", None) == (1, 224)
+    assert spec(None, weights) == (4, 12)
+    assert spec(None, weights, 4) == (4, 12)
 
 
 @pytest.mark.parametrize(

@@ -225,20 +225,23 @@ def test_accumulated_micro_batches_match_the_full_batch(name):
     """The schedule, clipping and the average count full batches."""
     rng = np.random.default_rng(0)
     values = start(rng)
-    parts = gradients(rng, values, 4 * 20)
-    wholes = [
-        {k: sum(part[k] for part in parts[i : i + 4]) / 4 for k in values}
-        for i in range(0, len(parts), 4)
+    micro_batches = gradients(rng, values, 4 * 20)
+    full_batches = [
+        {
+            k: sum(gradient[k] for gradient in micro_batches[i : i + 4]) / 4
+            for k in values
+        }
+        for i in range(0, len(micro_batches), 4)
     ]
     common = {"global_clipnorm": 1.0, "use_ema": True, "ema_momentum": 0.9}
-    in_parts = MAKERS[name](gradient_accumulation_steps=4, **common)
-    found = by_keras(in_parts, values, parts)[3::4]
-    at_once = MAKERS[name](**common)
-    expected = by_keras(at_once, values, wholes)
+    accumulated = MAKERS[name](gradient_accumulation_steps=4, **common)
+    found = by_keras(accumulated, values, micro_batches)[3::4]
+    whole = MAKERS[name](**common)
+    expected = by_keras(whole, values, full_batches)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     for average, other in zip(
-        in_parts._model_variables_moving_average,
-        at_once._model_variables_moving_average,
+        accumulated._model_variables_moving_average,
+        whole._model_variables_moving_average,
         strict=True,
     ):
         np.testing.assert_allclose(
@@ -431,10 +434,13 @@ def test_fit_ends_with_averaged_weights(convention):
 def test_ema_overwrite_frequency_counts_full_batches():
     rng = np.random.default_rng(0)
     values = start(rng)
-    parts = gradients(rng, values, 4 * 20)
-    wholes = [
-        {k: sum(part[k] for part in parts[i : i + 4]) / 4 for k in values}
-        for i in range(0, len(parts), 4)
+    micro_batches = gradients(rng, values, 4 * 20)
+    full_batches = [
+        {
+            k: sum(gradient[k] for gradient in micro_batches[i : i + 4]) / 4
+            for k in values
+        }
+        for i in range(0, len(micro_batches), 4)
     ]
     common = {
         "convention": "optax",
@@ -442,11 +448,13 @@ def test_ema_overwrite_frequency_counts_full_batches():
         "ema_momentum": 0.9,
         "ema_overwrite_frequency": 3,
     }
-    in_parts = keras_vit.optimizers.SGD(
+    accumulated = keras_vit.optimizers.SGD(
         0.1, gradient_accumulation_steps=4, **common
     )
-    found = by_keras(in_parts, values, parts)[3::4]
-    expected = by_keras(keras_vit.optimizers.SGD(0.1, **common), values, wholes)
+    found = by_keras(accumulated, values, micro_batches)[3::4]
+    expected = by_keras(
+        keras_vit.optimizers.SGD(0.1, **common), values, full_batches
+    )
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 

@@ -165,10 +165,10 @@ def test_processes_stop_at_the_same_step(tmp_path):
     """Another process got the signal; this one, not the first, writes
     nothing."""
     model, _ = run_small.build()
-    hosts = keras_vit.distribution.Strategy(
+    processes = keras_vit.distribution.Strategy(
         "two", "for a test", process=(1, 2), gather=lambda number: [number, 1]
     )
-    checkpoints = training.ResumableCheckpoint(tmp_path, 4, strategy=hosts)
+    checkpoints = training.ResumableCheckpoint(tmp_path, 4, strategy=processes)
     with pytest.raises(training.Preempted, match="Saved step 10 in"):
         fit(
             model,

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.backends("tensorflow")
 SEED = (3, 5)
 
 
-def is_a_part_of(small, large, atol=1e-2, integers=False):
+def positions_in(small, large, atol=1e-2, integers=False):
     size = small.shape[0]
     windows = np.lib.stride_tricks.sliding_window_view(large, small.shape)
     errors = np.abs(windows[:, :, 0] - small - integers / 2).max((2, 3, 4))
@@ -211,8 +211,10 @@ def test_big_vision_trains_on_small_images():
     train = PROTOCOLS["big_vision"].for_training(32)(48, 3)
     larger = by_area(pixels.astype(float), 56, 56)
     crops = [train(encode(pixels), (0, i)).numpy() for i in range(20)]
-    places = [tuple(is_a_part_of(x, larger, integers=True)[0]) for x in crops]
-    assert len(set(places)) > 10
+    positions = [
+        tuple(positions_in(x, larger, integers=True)[0]) for x in crops
+    ]
+    assert len(set(positions)) > 10
 
 
 @pytest.mark.parametrize("image_size, larger", [(32, 40), (95, 40), (96, 34)])
@@ -223,7 +225,7 @@ def test_bit_hyperrule_size_depends_on_the_image_area(image_size, larger):
     whole = bilinear(pixels.astype(float), larger)
     for i in range(5):
         found = train(encode(pixels), (0, i)).numpy()
-        assert len(is_a_part_of(found, whole)) == 1
+        assert len(positions_in(found, whole)) == 1
 
 
 def test_simple_protocol_shifts_the_whole_image():
@@ -234,7 +236,7 @@ def test_simple_protocol_shifts_the_whole_image():
     )
     for i in range(5):
         found = train(encode(pixels), (0, i)).numpy()
-        assert len(is_a_part_of(found, padded)) == 1
+        assert len(positions_in(found, padded)) == 1
     whole = PROTOCOLS["simple"].test(16, 3)(encode(pixels)).numpy()
     np.testing.assert_array_equal(whole, pixels)
 

@@ -25,7 +25,7 @@ IMAGE, PNG = ARRAYS.pop("image"), ARRAYS.pop("png").tobytes()
 CASES = sorted(
     {name.rpartition("/")[0] for name in ARRAYS if name.startswith("rand")}
 )
-# The share of pixels that may differ, and by how much. The original rounds
+# The fraction of pixels that may differ, and by how much. The original rounds
 # coordinates and sums in float32: ties of shears fall to either side, and
 # means of nine pixels lose a fraction.
 TOLERANCES = {
@@ -36,10 +36,10 @@ TOLERANCES = {
 }
 
 
-def compare(found, expected, share=0, most=0):
+def compare(found, expected, fraction=0, most=0):
     assert found.shape == expected.shape
     error = np.abs(found.astype(float) - expected)
-    assert (error > 0).any(-1).mean() <= share
+    assert (error > 0).any(-1).mean() <= fraction
     assert error.max() <= most
 
 

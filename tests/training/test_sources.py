@@ -149,11 +149,11 @@ def test_start_skips_batches(data, options):
 
 def test_shards_concatenate_to_the_whole_batch(data):
     whole = take(data.train(start=2, **OPTIONS), 6)
-    parts = [
+    shards = [
         take(data.train(start=2, shard=(i, 2), **OPTIONS), 6) for i in range(2)
     ]
     for column, x in enumerate(whole):
-        together = np.concatenate([part[column] for part in parts], axis=1)
+        together = np.concatenate([shard[column] for shard in shards], axis=1)
         np.testing.assert_array_equal(x, together)
     seen = []
     for i in range(2):
@@ -466,7 +466,7 @@ def test_huggingface_images_become_pixels(images):
     np.testing.assert_array_equal(to_pixels(pillow(alpha), 3), pixels)
     deep = Image.fromarray(grey.astype("uint16") * 256 + 7)
     np.testing.assert_array_equal(to_pixels(deep, 1)[..., 0], grey)
-    # A camera that was turned: the file says so.
+    # The EXIF orientation is applied.
     turned = Image.fromarray(pixels)
     exif = turned.getexif()
     exif[0x112] = 6

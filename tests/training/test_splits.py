@@ -14,27 +14,27 @@ def paths_of(label, count):
     return [pathlib.PurePath(f"class{label}/{i:05}.jpg") for i in range(count)]
 
 
-@pytest.mark.parametrize("share", [0.02, 0.2, 0.5])
-def test_test_fraction_is_approximate(share):
+@pytest.mark.parametrize("fraction", [0.02, 0.2, 0.5])
+def test_fraction_of_test_images(fraction):
     paths, labels = paths_of(0, 20_000), np.zeros(20_000, int)
-    train, test = split_by_path(paths, labels, share)
+    train, test = split_by_path(paths, labels, fraction)
     # Four standard deviations.
-    bound = 4 * (share * (1 - share) / 20_000) ** 0.5
-    assert abs(len(test) / 20_000 - share) < bound
+    bound = 4 * (fraction * (1 - fraction) / 20_000) ** 0.5
+    assert abs(len(test) / 20_000 - fraction) < bound
     assert sorted([*train, *test]) == list(range(20_000))
 
 
-@pytest.mark.parametrize("share", [0.01, 0.2, 0.9])
-def test_every_class_has_a_training_image(share):
+@pytest.mark.parametrize("fraction", [0.01, 0.2, 0.9])
+def test_every_class_has_a_training_image(fraction):
     """This holds where all images of a class have hashes below the
     fraction."""
     paths = [path for label in range(500) for path in paths_of(label, 2)]
     labels = np.repeat(np.arange(500), 2)
-    train, test = split_by_path(paths, labels, share)
+    train, test = split_by_path(paths, labels, fraction)
     assert set(labels[train]) == set(range(500))
     assert len(test)
     # With 0.2: 500 (0.2 * 0.8 * 2 + 0.2 * 0.2) classes have a test image.
-    expected = 500 * (1 - (1 - share) ** 2)
+    expected = 500 * (1 - (1 - fraction) ** 2)
     assert abs(len(test) - expected) < 4 * expected**0.5 + 1
 
 

@@ -83,12 +83,12 @@ def test_skipped_images_are_not_read(data, monkeypatch):
 def test_shards_concatenate_to_the_whole_batch(data, count):
     options = dict(image_size=8, batch_size=4, protocol="vit_jax")
     whole = take(data.train(start=2, **options), 6)
-    parts = [
+    shards = [
         take(data.train(start=2, shard=(i, count), **options), 6)
         for i in range(count)
     ]
     for column, x in enumerate(whole):
-        together = np.concatenate([part[column] for part in parts], axis=1)
+        together = np.concatenate([shard[column] for shard in shards], axis=1)
         np.testing.assert_array_equal(x, together)
 
 
@@ -97,7 +97,7 @@ def test_every_image_is_used_once_per_epoch(data):
         data.train(image_size=8, batch_size=19, protocol="simple", flip=False),
         4,
     )
-    # The order differs, and so does the crop, of which the mean tells little.
+    # The order differs, and so does the crop, which changes the mean little.
     means = images.mean((2, 3, 4))
     assert len({tuple(row) for row in means}) == 4
     files = [

@@ -144,8 +144,8 @@ def test_start_and_shard_select_the_same_images(monkeypatch):
         # Of 20 images. A lane is in its third pass, others may be too.
         assert len(counts) == 20 and set(counts.values()) <= {2, 3, 4}
         assert names(24, start=4) == whole[32:]
-        hosts = [names(6, start=4, shard=(i, 4)) for i in range(4)]
-        assert sorted(sum(hosts, [])) == whole[32:]
+        shards = [names(6, start=4, shard=(i, 4)) for i in range(4)]
+        assert sorted(sum(shards, [])) == whole[32:]
         assert names(56, seed=1) != whole
 
 
@@ -162,11 +162,11 @@ def test_holdout_takes_the_last_training_images():
     train, _ = arrays(data.train(**options).take(8))
     assert len(validation) == 4 and len(set(shades_of(train))) == 16
     assert not set(shades_of(validation)) & set(shades_of(train))
-    parts = [arrays(data.test(shard=(i, 4), **options))[0] for i in range(4)]
-    assert sorted(shades_of(np.concatenate(parts))) == list(range(7))
+    shards = [arrays(data.test(shard=(i, 4), **options))[0] for i in range(4)]
+    assert sorted(shades_of(np.concatenate(shards))) == list(range(7))
 
 
-# What the published metadata says: splits, and the number of classes.
+# From the published metadata: splits, and the number of classes.
 PUBLISHED = {
     "cifar10": ({"train": 50_000, "test": 10_000}, 10),
     "cifar100": ({"train": 50_000, "test": 10_000}, 100),
@@ -250,9 +250,9 @@ def test_published_datasets_load_with_their_splits(name, published):
     test = "validation" if name == "imagenet2012" else "test"
     assert data.num_test == splits.get(test, splits.get("validation"))
     total = splits.get("train", 0)
-    shares = {"cifar10": 0.02, "cifar100": 0.02, "imagenet2012": 0.01}
-    share = shares.get(name, 0.1)
-    assert data.num_validation == round(share * total)
+    fractions = {"cifar10": 0.02, "cifar100": 0.02, "imagenet2012": 0.01}
+    fraction = fractions.get(name, 0.1)
+    assert data.num_validation == round(fraction * total)
     assert data.num_train == total - data.num_validation
     options = dict(image_size=24, batch_size=3, protocol="big_vision")
     images, labels, weights = next(iter(data.test(**options)))

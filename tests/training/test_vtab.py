@@ -75,17 +75,17 @@ def test_published_splits(name):
         split: types.SimpleNamespace(num_examples=count)
         for split, count in SIZES[task.tfds].items()
     }
-    parts = vtab.split_ranges(task, splits)
+    ranges = vtab.split_ranges(task, splits)
     first_val, first_test, num_test = EXPECTED[name]
-    assert parts["train"] == ("train", range(800))
-    assert parts["val"][1] == range(first_val, first_val + 200)
-    assert parts["test"][1] == range(first_test, first_test + num_test)
-    # No image is in two parts.
+    assert ranges["train"] == ("train", range(800))
+    assert ranges["val"][1] == range(first_val, first_val + 200)
+    assert ranges["test"][1] == range(first_test, first_test + num_test)
+    # No image is in two splits.
     for one, other in (("train", "val"), ("val", "test"), ("train", "test")):
-        (a, left), (b, right) = parts[one], parts[other]
+        (a, left), (b, right) = ranges[one], ranges[other]
         assert a != b or not set(left) & set(right)
     if "validation" in splits and not name.startswith("clevr"):
-        assert parts["val"][0] == "validation"
+        assert ranges["val"][0] == "validation"
 
 
 def interval(distance, edges):
@@ -103,8 +103,8 @@ def expected_label(name, example):
     if name == "kitti-distance":
         found = example["objects"]
         distances = [
-            place[2]
-            for kind, place in zip(
+            location[2]
+            for kind, location in zip(
                 found["type"], found["location"], strict=True
             )
             if kind in (0, 1, 2)

@@ -1,4 +1,4 @@
-"""Loading weights: exact where it can be, adapted where it says so, strict."""
+"""Loading weights: exact, adapted to other sizes on request, strict."""
 
 import keras
 import numpy as np

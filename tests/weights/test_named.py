@@ -42,13 +42,13 @@ def tiny(monkeypatch):
     return variant_builder("Tiny")
 
 
-def offer(monkeypatch, tag, *files, classes=7, **facts):
+def offer(monkeypatch, tag, *files, classes=7, **options):
     """Adds a row to the table."""
     files = tuple(
         (keras_vit.downloads.Source(address), layout)
         for address, layout in files
     )
-    row = ReleasedWeights(files, 32, classes, "tf", GOOGLE, **facts)
+    row = ReleasedWeights(files, 32, classes, "tf", GOOGLE, **options)
     monkeypatch.setitem(RELEASED, ("Tiny", tag), row)
 
 
@@ -91,8 +91,8 @@ def paper(server, home, tiny, tmp_path, monkeypatch):
         (server.url + "21k/ViT.npz", "vit_jax"),
         ("hf://google/vit/model.safetensors", "huggingface"),
     ]
-    facts = {"classes": 21843, "zero_init_head": True}
-    offer(monkeypatch, "imagenet21k", *files, **facts)
+    options = {"classes": 21843, "zero_init_head": True}
+    offer(monkeypatch, "imagenet21k", *files, **options)
     return model
 
 
@@ -298,11 +298,11 @@ def test_weights_by_url(hub, tmp_path):
     publish(hub, "o/n", {"model.safetensors": timm})
     expected = model.predict(IMAGE, verbose=0)
     google = hub.url + "any/name.npz"
-    told = {"num_heads": 4, "activation": "gelu_tanh"}
+    given = {"num_heads": 4, "activation": "gelu_tanh"}
     for weights, arguments in (
         (google, {}),
-        ("hf://o/n", told),
-        ("hf://o/n/model.safetensors", told),
+        ("hf://o/n", given),
+        ("hf://o/n/model.safetensors", given),
     ):
         for make in (
             lambda w, **a: keras_vit.VisionTransformer(weights=w, **a),

@@ -1,4 +1,4 @@
-"""A model that loads its weights samples none of them, and shares none."""
+"""Loading weights samples no values and shares no memory."""
 
 from dataclasses import replace
 

@@ -150,7 +150,7 @@ def test_any_number_of_devices_gives_equal_training(
             )
 
 
-# tests/recipes/test_hosts.py runs two processes every time.
+# tests/recipes/test_two_processes.py runs two processes every time.
 @pytest.mark.nightly
 @pytest.mark.backends("jax")
 def test_two_processes_match_one(tmp_path, record_error):

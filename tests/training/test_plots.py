@@ -91,8 +91,8 @@ def test_predictions_of_a_run_keep_the_colours_of_the_files(tmp_path, mode):
     run = types.SimpleNamespace(
         config=config, data=data, metric="accuracy", output=tmp_path
     )
-    facts = {"model": {"name": "m"}, "test_accuracy": 0.5}
-    results.write_predictions(run, classifier(3), facts)
+    metadata = {"model": {"name": "m"}, "test_accuracy": 0.5}
+    results.write_predictions(run, classifier(3), metadata)
     path = tmp_path / "predictions.png"
     assert count_of(path, (200, 120, 40)) > 2 * 110**2
 

@@ -1,5 +1,4 @@
-"""The mistakes of a first hour, and what is said of them: the table in
-docs/finetune.md in tests."""
+"""Frequent mistakes and their messages: the table in docs/finetune.md."""
 
 import json
 import os
@@ -30,31 +29,38 @@ def tiny(**arguments):
     return keras_vit.ViTTi16(**{**sizes, **arguments})
 
 
-# What there is, KERAS_BACKEND, keras.json's: what is said.
+# Installed backends, KERAS_BACKEND, the backend in keras.json, the message.
 BACKENDS = {
     "another": (("jax",), "torch", None, r"'torch' \(KERAS_BACKEND\).*=jax"),
     "misspelt": (("torch",), "pytorch", None, "'pytorch'.*KERAS_BACKEND=torch"),
-    "nothing said": (("jax", "torch"), "", None, "default.*Installed: jax, to"),
+    "unspecified": (
+        ("jax", "torch"),
+        "",
+        None,
+        "default.*Installed: jax, to",
+    ),
     "in the file": (("jax",), "", "torch", "'torch' .*keras.json.*=jax"),
     "none": ((), "", None, "no other either. Run: pip install jax"),
 }
 
 
-@pytest.mark.parametrize("there, said, filed, text", BACKENDS.values())
+@pytest.mark.parametrize(
+    "installed, variable, keras_json, text", BACKENDS.values()
+)
 def test_missing_backend_is_reported(
-    there, said, filed, text, monkeypatch, tmp_path
+    installed, variable, keras_json, text, monkeypatch, tmp_path
 ):
-    monkeypatch.setenv("KERAS_BACKEND", said)
+    monkeypatch.setenv("KERAS_BACKEND", variable)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    if filed:
-        config = json.dumps({"backend": filed})
+    if keras_json:
+        config = json.dumps({"backend": keras_json})
         (tmp_path / "keras.json").write_text(config)
-    monkeypatch.setattr(_requirements, "_is_installed", there.__contains__)
+    monkeypatch.setattr(_requirements, "_is_installed", installed.__contains__)
     monkeypatch.delitem(sys.modules, "keras")
     with pytest.raises(ImportError, match=text):
         _requirements.check()
     monkeypatch.setattr(_requirements, "_is_installed", lambda name: True)
-    if said != "pytorch":
+    if variable != "pytorch":
         _requirements.check()
 
 
@@ -115,7 +121,7 @@ def weights(name):
     return lambda: keras_vit.ViTB16(weights=name)
 
 
-# What is done: the error, and what it says.
+# The call, its exception and the message.
 MODELS = {
     "no multiple of the patch": (
         lambda: tiny(input_shape=(30, 32, 3)),

@@ -1,4 +1,4 @@
-"""Read a damaged checkpoint and judge what happened."""
+"""Read a damaged checkpoint and check the outcome."""
 
 import encodings
 import os

@@ -60,7 +60,7 @@ def test_prepare_output_removes_only_the_named_files(tmp_path):
 
 
 def test_failed_atomic_write_keeps_the_old_file(tmp_path):
-    path = tmp_path / "facts.json"
+    path = tmp_path / "metadata.json"
     run_folder.save_json({"a": 1}, path)
     with pytest.raises(RuntimeError):
         with run_folder.atomic_write(path) as temporary:
@@ -72,8 +72,8 @@ def test_failed_atomic_write_keeps_the_old_file(tmp_path):
 
 
 def test_save_json_creates_its_folder(tmp_path):
-    run_folder.save_json({"a": 1}, tmp_path / "removed" / "facts.json")
-    assert json.loads((tmp_path / "removed" / "facts.json").read_text())
+    run_folder.save_json({"a": 1}, tmp_path / "removed" / "metadata.json")
+    assert json.loads((tmp_path / "removed" / "metadata.json").read_text())
 
 
 def test_temporary_files_of_killed_runs_are_removed(tmp_path):
