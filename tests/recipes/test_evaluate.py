@@ -155,7 +155,7 @@ def test_unknown_classes_are_refused(shades, tmp_path, capsys, trained_run):
         "The model has 3 classes, and 'set' has 2. One more is usually" in line
     )
     line = programs.refused(capsys, "evaluate", "--weights", run)
-    assert "Nothing tells what" in line and "--dataset" in line
+    assert "is unknown: give" in line and "--dataset" in line
     assert not (tmp_path / "out").exists()
 
 

@@ -41,7 +41,7 @@ def test_conflicting_flags_are_refused():
         recipe.Config(sweep="paper", learning_rate=0.1)
     with pytest.raises(ValueError, match="--holdout must be .*'much'"):
         recipe.Config(holdout="much")
-    with pytest.raises(ValueError, match="share above 0.*--holdout 0"):
+    with pytest.raises(ValueError, match="fraction above 0.*--holdout 0"):
         recipe.Config(sweep="paper", holdout=0.0)
 
 
@@ -152,7 +152,7 @@ def test_sweep_continues_after_a_diverged_run(tmp_path, quick, capsys):
     trials = [(rate, False) for rate in (0.001, 0.003, 0.01, 0.03)]
     assert quick == [*trials, (0.003, True)]
     printed = capsys.readouterr().out
-    assert "accuracy on 143 held-out images\n" in printed
+    assert "accuracy on 143 validation images\n" in printed
     assert "0.003          0.7500  best\n0.01           0.7500\n" in printed
     assert "0.03           diverged\n" in printed
     assert json.loads((output / "sweep.json").read_text())["best"] == 0.003
