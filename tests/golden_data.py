@@ -1,4 +1,4 @@
-"""The golden cases: what they hold and the model that each needs."""
+"""The golden cases: their contents and their models."""
 
 import atexit
 import functools

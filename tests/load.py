@@ -55,7 +55,7 @@ print(found.hexdigest())
 
 
 class Drip:
-    """What a handler writes to: slow for what is large, and counted."""
+    """A file object of a handler that writes slowly and counts the bytes."""
 
     def __init__(self, file, seconds, sent):
         self.file, self.seconds, self.sent = file, seconds, sent
@@ -74,7 +74,8 @@ class Drip:
 
 
 def slow(seconds, sent, answer=web.serve):
-    """Gives `answer` in so many seconds, and notes the bytes in `sent`."""
+    """Sends `answer` in this number of seconds, and records the bytes in
+    `sent`."""
 
     def behave(handler, body):
         handler.wfile = Drip(handler.wfile, seconds, sent)
@@ -151,7 +152,7 @@ def ask(count, body, folder, case, seconds, program=_FILE, expected=None):
 
 
 def arrived(folder):
-    """Bytes on the disk: what was sent may be on the way for long."""
+    """Returns the bytes on the disk: sent bytes may arrive much later."""
     return sum(x.stat().st_size for x in folder.rglob(NAME))
 
 
@@ -177,7 +178,7 @@ _REFUSED = {
 
 
 def problem(case, count, found, size, folder):
-    """Returns what is not as it should be, or None."""
+    """Returns a description of a failure, or None."""
     if case in _REFUSED:
         if found.good or not all(_REFUSED[case] in x for x in found.errors):
             return "not every process reported the error"

@@ -35,7 +35,7 @@ BLOCKS = {
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """What the pages call Ti_16.npz."""
+    """The file that the pages call Ti_16.npz."""
     path = tmp_path_factory.mktemp("file") / "Ti_16.npz"
     model = keras_vit.ViTTi16(input_shape=(32, 32, 3), classes=7)
     keras_vit.converters.save(model, path)
@@ -79,7 +79,7 @@ def test_examples_in_docstrings_run(block, tmp_path, monkeypatch):
 
 
 def commands():
-    """Every program in a page with the options that stand behind it."""
+    """Yields every program in a page with its options."""
     for name, text in TEXTS.items():
         text = re.sub(r"\\\n\s*", " ", text)
         for line in re.split(r"[\n|`]", text):

@@ -1,4 +1,4 @@
-"""What Keras users do with a model every day, on small models."""
+"""Common Keras workflows on small models."""
 
 import pickle
 

@@ -35,7 +35,7 @@ def test_library_does_not_print():
 
 @pytest.fixture
 def logger(monkeypatch):
-    """The logger of a process that did not ask to be shown anything."""
+    """The logger of a process in which no handler was added."""
     logger = _logging.logger
     monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(logger, "propagate", True)

@@ -1,4 +1,4 @@
-"""What importing the package does, and what it offers."""
+"""Importing the package, its public names, and files of all backends."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The README's Python runs, and its commands are those that are used."""
+"""The README's Python runs; its commands and figures are correct."""
 
 import pathlib
 import re

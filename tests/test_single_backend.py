@@ -1,5 +1,5 @@
-"""One backend alone, with what the package itself depends on: the rest is
-forbidden to be imported, if it is here."""
+"""One backend and the required dependencies suffice: importing any other
+installed package is made to fail."""
 
 import os
 import pathlib

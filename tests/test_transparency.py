@@ -1,4 +1,4 @@
-"""Models and blocks behave as plain Keras layers do in what users build on.
+"""Models and blocks behave as plain Keras layers.
 
 Hooks, replaced methods, transformations and compilers of the backends, threads,
 subclasses and copies. The same for LoRA, quantisation and exports is in
@@ -74,8 +74,8 @@ def hybrid():
 
 
 def random(make):
-    """Returns a model whose weights are all random: a head of zeros, or a scale
-    of zeros, would hide what comes before."""
+    """Returns a model with random weights: zeros in the head or in a scale
+    would hide the effect of earlier layers."""
     model = make()
     rng = np.random.default_rng(0)
     for weight in model.trainable_weights:
@@ -95,7 +95,7 @@ def assert_close(found, expected, tolerance=1e-5):
 
 
 def inner_layers(model):
-    """Returns all layers, also inside blocks, which a forward pass calls."""
+    """Returns all layers that a forward pass calls, also inside blocks."""
     return [
         layer
         for layer in model._flatten_layers(include_self=False)
@@ -185,7 +185,7 @@ def test_copied_models_match_and_share_nothing(make, way):
 
 @keras.saving.register_keras_serializable("tests")
 class Gated(keras_vit.layers.TransformerBlock):
-    """A block whose output is scaled by a weight of its own."""
+    """A block whose output is scaled by an additional weight."""
 
     def build(self, inputs_shape, relative_shape=None):
         super().build(inputs_shape, relative_shape)
@@ -354,7 +354,7 @@ on_jax = pytest.mark.backends("jax")
 
 
 def pure(model):
-    """Returns the function of images alone that a model is."""
+    """Returns the model as a function of the images alone."""
     trainable = [v.value for v in model.trainable_variables]
     fixed = [v.value for v in model.non_trainable_variables]
     return lambda x: model.stateless_call(trainable, fixed, x, training=False)[

@@ -1,4 +1,4 @@
-"""Copies golden cases to tests/golden, without what no test reads.
+"""Copies golden cases to tests/golden, without unused files.
 
     python -m tests.trim_golden SOURCE CASE ...
 

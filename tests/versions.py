@@ -119,7 +119,7 @@ def requirements(row):
 
 
 def wheel(name):
-    """A build for CPUs is a third in size."""
+    """Returns the CPU wheel where there is one: it has a third of the size."""
     here = platform.system(), platform.machine()
     smaller = name == "tensorflow" and here == ("Linux", "x86_64")
     return "tensorflow-cpu" if smaller else name

@@ -1,4 +1,4 @@
-"""Every container with every defect: one clear error, and nothing is run."""
+"""Every container with every defect: one clear error, no code is executed."""
 
 import errno
 import io
@@ -49,7 +49,8 @@ def whole(tmp_path_factory):
 
 
 def shown(key):
-    """What an error calls a key: Keras's files have our paths."""
+    """The name of a key in errors: for Keras files, the path of the
+    variable."""
     key = key.replace("layers/layer_normalization/vars", "encoder_norm")
     return key.replace("layers/surprise/vars/0", "surprise/kernel")
 
@@ -117,7 +118,7 @@ def test_nan_is_converted_bit_for_bit_with_a_warning(name, whole, tmp_path):
 
 
 def file_of(name, folder):
-    """The file to break: that with the arrays."""
+    """The file with the arrays, which the test damages."""
     inside = {"folder": "folder/model.safetensors"}
     if name.endswith(".json"):
         return folder / "shard.safetensors"
@@ -308,7 +309,8 @@ def test_keras_file_with_inconsistent_prefix_tokens_raises(whole, tmp_path):
 
 @pytest.fixture
 def failing_reads(monkeypatch):
-    """Has the reading of arrays fail with an error of the machine's or ours."""
+    """Makes reading arrays fail with an error of the machine or of this
+    package."""
 
     def fail_with(error):
         def fail(*arguments, **keywords):

@@ -1,4 +1,4 @@
-"""tools/convert.py: files in, files out."""
+"""tools/convert.py: converted files, refused arguments, `--inspect`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The engine and its tables, in NumPy alone."""
+"""The weight maps and their engine, in NumPy."""
 
 import ast
 import pathlib

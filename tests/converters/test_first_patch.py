@@ -1,5 +1,5 @@
-"""big_vision's `pool_type="0"`: its head takes the first patch, which the
-arrays of a file do not show."""
+"""big_vision's `pool_type="0"`: the head takes the first patch, which cannot
+be inferred from the arrays of a file."""
 
 import warnings
 

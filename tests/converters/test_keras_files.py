@@ -1,4 +1,4 @@
-"""`.keras` and `.weights.h5`, in and out."""
+"""Reading and writing `.keras` and `.weights.h5`."""
 
 import functools
 import os

@@ -59,7 +59,7 @@ def linked(name):
 
 @functools.cache
 def bomb(*names):
-    """What is 100 MB of zeros in a tenth of a percent of that."""
+    """An archive of 100 MB of zeros per name, compressed to 0.1% of that."""
     zeros = bytes(10**8)
     return archive(
         *((name, zeros) for name in names), method=zipfile.ZIP_DEFLATED
@@ -84,7 +84,7 @@ def whole(number):
 
 
 def pth(value, key=None, data=bytes(16)):
-    """A file of PyTorch's of one key and value, in pickle's own words."""
+    """A PyTorch file with one key and value, given as pickle opcodes."""
     pickle = b"\x80\x02}" + (key or text("cls")) + value + b"s."
     return archive(("a/data.pkl", pickle), ("a/data/0", data))
 
@@ -276,7 +276,7 @@ FILES = {  # name, ending: bytes and what the error says
 
 
 def refused(path, message, capsys, *more):
-    """By the reader, and by the command, which leaves its target alone."""
+    """The reader and the command refuse the file; the target is unchanged."""
     folder = path.parent
     with pytest.raises(ValueError, match=message) as error:
         open_checkpoint(path)

@@ -63,9 +63,9 @@ def test_shuffling_any_array_changes_the_result(case):
 
 
 def shuffled(arrays, weight_map):
-    """Yields each key, and those of our weights that it moves when its values
-    are permuted. They are what was permuted: converted back it is the same,
-    so that also the parts of an array are there which change no result."""
+    """Yields each key and our weights that change when its values are
+    permuted. The permuted weights, converted back, equal the permuted array,
+    so that the unused values of an array are included."""
     random = np.random.default_rng(0)
     for key, array in arrays.items():
         other = random.permutation(array.reshape(-1)).reshape(array.shape)

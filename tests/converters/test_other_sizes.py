@@ -126,7 +126,8 @@ def test_other_sizes_match_timm(name, tmp_path, record_error):
 
 
 def timm_file(folder, img_size, **options):
-    """A file of timm for images of that size; and the model's own output."""
+    """Returns a file of timm for images of this size, and timm's own
+    output."""
     timm = pytest.importorskip("timm")
     model = timm.models.vision_transformer.VisionTransformer(
         img_size=img_size,

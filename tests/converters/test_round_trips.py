@@ -82,7 +82,7 @@ def test_keras_file_round_trip(case, tmp_path, record_error):
 
 
 def _main_output(case, golden, found):
-    """What a model gives minus what the original gave."""
+    """Returns the model's output minus the original's."""
     expected = golden.get("logits", golden.get("pooler_output"))
     if expected is None:  # Meta's DINOv2 gives tokens
         expected = golden["x_norm_patchtokens"]
@@ -154,7 +154,8 @@ def opened(case):
 
 
 def _grid(case, checkpoint):
-    """The grid of its positions: the image's, where they are no square."""
+    """Returns the grid of the positions: that of the image, if it is not
+    square."""
     if case in golden_data.RESIZED:
         return None
     rows, columns, _ = golden_data.io(case)["image"].shape[1:]

@@ -124,7 +124,8 @@ def test_command_reports_the_verification(tmp_path, capsys, monkeypatch):
 
 
 def _break(monkeypatch, kind):
-    """Has timm be absent, or fail as where PyTorch and torchvision differ."""
+    """Makes timm unavailable, or its import fail as with a mismatched
+    torchvision."""
     if kind == "absent":
         monkeypatch.setitem(sys.modules, "timm", None)
         return

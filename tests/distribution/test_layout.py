@@ -1,4 +1,4 @@
-"""The layout map, on every backend: it looks at paths and shapes alone."""
+"""The layout map, on every backend: it depends only on paths and shapes."""
 
 import re
 
@@ -94,7 +94,7 @@ def test_every_variable_matches_one_pattern(name):
 
 
 def split(model, layouts):
-    """The length of what is split, by the path's end."""
+    """Returns the lengths of the split axes by path."""
     found = {}
     for variable in model.variables:
         for axis, length in zip(

@@ -1,4 +1,4 @@
-"""How much of a model a device holds."""
+"""The memory of a model on each device."""
 
 import keras
 import numpy as np
@@ -9,7 +9,8 @@ from keras_vit import distribution
 
 
 def huge(**kwargs):
-    """True sizes, and no memory: variables have shapes alone."""
+    """Builds the full-size model without memory: variables have only
+    shapes."""
     with keras.StatelessScope(initialize_variables=False):
         return keras_vit.ViTH14(input_shape=(224, 224, 3), **kwargs)
 

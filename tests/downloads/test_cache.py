@@ -49,7 +49,7 @@ def get(server, folder, *paths, digest="", check=is_body):
 
 
 def kept(folder):
-    """What is in the cache, without partial downloads and the lock."""
+    """The files in the cache, without partial downloads and the lock."""
     if not folder.exists():
         return []
     return sorted(p.name for p in folder.iterdir() if p.is_file())

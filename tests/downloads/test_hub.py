@@ -1,4 +1,4 @@
-"""hf:// addresses, through huggingface_hub, against a hub of our own."""
+"""hf:// addresses, through huggingface_hub, from a local hub."""
 
 import sys
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.backends("torch")
 
 
 def blobs(per_class, columns=12, distance=1.5, seed=0):
-    """Features of classes around points of their own."""
+    """Features of classes with different centres."""
     centres = np.random.default_rng(5).normal(size=(len(per_class), columns))
     labels = np.repeat(np.arange(len(per_class)), per_class)
     rng = np.random.default_rng(seed)
@@ -21,7 +21,7 @@ def blobs(per_class, columns=12, distance=1.5, seed=0):
 
 
 def normal_equations(x, y, classes, l2, test):
-    """The textbook's: (X'X + l2 I) W = X'Y."""
+    """The definition: (X'X + l2 I) W = X'Y."""
     mean, deviation = x.mean(0), x.std(0) + 1e-5
     x, test = (
         np.hstack([(a - mean) / deviation, np.full((len(a), 1), 100.0)])
@@ -150,7 +150,7 @@ def test_linear_probe_never_predicts_a_missing_class():
 
 
 def peak_of(function, *arguments):
-    """The most memory that NumPy held meanwhile, in bytes."""
+    """Returns the peak memory of NumPy during a call, in bytes."""
     tracemalloc.start()
     try:
         function(*arguments)

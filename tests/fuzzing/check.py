@@ -29,7 +29,7 @@ _events = []
 
 
 class Failure(Exception):
-    """A reader did what it must not do."""
+    """A reader violated the rules of `outcome`."""
 
 
 def watch():
@@ -48,22 +48,7 @@ def _record(event, arguments):
 
 
 def outcome(reader, files, expected, folder, further=False):
-    """Read damaged files and return what became of them.
-
-    Args:
-        reader: A `Reader`.
-        files: Dict of names to bytes.
-        expected: Dict of the weights in the undamaged files.
-        folder: An empty folder, which is emptied again.
-        further: Boolean. Whether to run `--inspect` and a conversion, too.
-
-    Returns:
-        "refused", "same" or "different".
-
-    Raises:
-        Failure: if anything was raised but a `ValueError` or `OSError` that
-            names the file, or anything was run or written.
-    """
+    """Read damaged files and return the outcome."""
     folder = pathlib.Path(folder)
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

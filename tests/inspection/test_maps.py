@@ -1,4 +1,4 @@
-"""Attention maps: the golden ones, and those that the fused path must use."""
+"""Attention maps: golden values, and those of the fused kernel."""
 
 import keras
 import numpy as np

@@ -25,7 +25,7 @@ def pixels(figure):
 
 
 def assert_drawn(figure):
-    """Every image, line and area changes pixels of the saved picture."""
+    """Hiding any image, line or area changes pixels of the saved picture."""
     whole = pixels(figure)
     # Layout would move everything where an artist is missing.
     figure.set_layout_engine("none")

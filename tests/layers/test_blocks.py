@@ -1,4 +1,4 @@
-"""Blocks against the NumPy oracle, and what dropout does in them."""
+"""Blocks compared with the NumPy reference, and their dropout."""
 
 import warnings
 
@@ -13,7 +13,7 @@ from tests.harness import numpy
 
 
 def weights_of(layer, seed=0):
-    """Random weights, so that no zero hides a mistake."""
+    """Random weights, because zeros would hide mistakes."""
     rng = np.random.default_rng(seed)
     weights = {}
     for weight in layer.weights:
@@ -208,7 +208,7 @@ class RMSNormBlock(layers.TransformerBlock):
 
 @keras.saving.register_keras_serializable("test_blocks")
 class Mean(keras.layers.Layer):
-    """An attention without weights: all tokens get the mean of all."""
+    """An attention without weights: the output is the mean of all tokens."""
 
     def build(self, query_shape, context_shape):
         pass

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: the same gradients, and less kept for them."""
+"""Gradient checkpointing: equal gradients, less memory."""
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ def batch(size=16):
 
 
 def steps(model):
-    """Weights after two steps: their gradients, in effect."""
+    """Returns the weights after two steps, which depend on the gradients."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss)
     model.fit(*batch(), batch_size=4, epochs=2, shuffle=False, verbose=0)
@@ -83,7 +83,7 @@ def test_half_precision_trains():
 
 
 def kept_bytes(model, images):
-    """What the forward pass keeps for the gradients."""
+    """Returns the bytes that the forward pass keeps for the gradients."""
     if BACKEND == "torch":
         import torch
 

@@ -32,8 +32,8 @@ class RMSNormBlock(keras_vit.layers.TransformerBlock):
 
 
 class ScaledBlock(keras_vit.layers.TransformerBlock):
-    """A block with the weights of `TransformerBlock`, which is not registered
-    and has an argument of its own."""
+    """An unregistered block with the weights of `TransformerBlock` and an
+    additional argument."""
 
     def __init__(self, *args, scale=1.0, **kwargs):
         super().__init__(*args, **kwargs)
@@ -136,7 +136,7 @@ def test_features_of_a_loaded_model(tmp_path):
 
 @keras.saving.register_keras_serializable("test_block")
 class Gates(keras.layers.Layer):
-    """A norm with many weights of one shape, whose order thus matters."""
+    """A norm with many weights of equal shape, so that their order matters."""
 
     def build(self, input_shape):
         self.gates = [

@@ -70,7 +70,7 @@ def saved_and_loaded(model, tmp_path):
 
 
 def copies(model, tmp_path):
-    """Returns the model as each of Keras's ways of copying one gives it."""
+    """Returns the copies of the model by each method of Keras."""
     config = json.loads(json.dumps(model.get_config()))
     return {
         "load_model": saved_and_loaded(model, tmp_path),

@@ -50,7 +50,7 @@ def build(**options):
 
 
 def full(model):
-    """The same model, whose last block computes all tokens."""
+    """Returns the same model with a last block that computes all tokens."""
     copy = keras.models.clone_model(model, call_function=call_in_full)
     copy.set_weights(model.get_weights())
     return copy
@@ -65,7 +65,7 @@ def values(x):
 
 
 def tokens_of(model, monkeypatch):
-    """How many tokens the MLP of the last block is given."""
+    """Returns the number of tokens that the MLP of the last block receives."""
     mlp, seen = model.get_layer("block_2").mlp, []
     original = type(mlp).call
 

@@ -1,4 +1,4 @@
-"""The model costs no more than it did: operations and bytes, not seconds."""
+"""The operations and bytes of the model do not exceed the recorded ones."""
 
 import keras
 import pytest
@@ -10,7 +10,8 @@ MORE = 1.02
 
 
 def _on_a_cpu():
-    """Elsewhere the layers take other paths, and compilers fuse otherwise."""
+    """On other devices the layers use other kernels, and compilers fuse
+    differently."""
     if BACKEND == "jax":
         import jax
 

@@ -1,4 +1,4 @@
-"""Hybrids and BiT: what may vary, and what is refused."""
+"""Hybrids and BiT: options, files and errors."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""What Keras does with a trained model: LoRA, int8, export."""
+"""LoRA, quantization and export of trained models by Keras."""
 
 import keras
 import numpy as np

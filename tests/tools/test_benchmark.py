@@ -24,7 +24,7 @@ def tool(monkeypatch):
 
 
 class Process:
-    """Stands for a worker: reports that it is ready, then answers."""
+    """Replaces a worker: reports that it is ready, then answers."""
 
     def __init__(self, ready, seconds=(), peak=0):
         answers = [ready, *({"seconds": s, "peak": peak} for s in seconds)]

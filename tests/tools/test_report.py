@@ -1,4 +1,4 @@
-"""tools/report.py: a model in, a report out."""
+"""tools/report.py: the report of a model, and errors."""
 
 import base64
 import html.parser

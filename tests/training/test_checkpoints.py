@@ -82,10 +82,7 @@ PROCESSES.set_forkserver_preload(["tests.training.run_small"])
 
 
 def run_until(folder, steps, number):
-    """Runs in a process of its own, and sends it a signal after so many steps.
-
-    Returns its exit status.
-    """
+    """Runs in a new process, and sends it a signal after a number of steps."""
     counter, resume = PROCESSES.RawValue("i", 0), PROCESSES.RawValue("i", 0)
     process = PROCESSES.Process(
         target=run_small.in_process, args=(folder, counter, steps, resume)
@@ -146,7 +143,7 @@ def test_damaged_newest_checkpoint_falls_back_to_the_previous(
 
 
 def without(member, body):
-    """An archive that lost one of its members."""
+    """An archive without one of its members."""
     found = io.BytesIO()
     with (
         zipfile.ZipFile(io.BytesIO(body)) as old,

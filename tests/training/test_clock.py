@@ -49,7 +49,7 @@ def clock(*moments):
 
 
 def in_process(folder, moments, until):
-    """What a process of its own does; after a checkpoint it kills itself."""
+    """Runs in a new process; kills itself after a checkpoint."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     write = checkpoint.write_state
 

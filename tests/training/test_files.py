@@ -43,7 +43,7 @@ CUT = [cut("half.jpg", "JPEG"), cut("half.png", "PNG"), cut("half.gif", "GIF")]
 
 
 def damaged():
-    """A PNG whose ends are good."""
+    """A PNG with valid header and trailer and damaged content."""
     content = bytearray(encode(noise(64, 64)))
     content[len(content) // 2] ^= 255
     return bytes(content)

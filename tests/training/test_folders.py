@@ -22,7 +22,7 @@ def write(path, value, size=(9, 7)):
 
 @pytest.fixture
 def photos(tmp_path):
-    """12 images a class, of sizes and formats that differ."""
+    """12 images per class, of different sizes and formats."""
     for label, name in enumerate(("cat", "dog")):
         for i in range(12):
             ending = ("png", "JPG", "bmp", "gif")[i % 4]

@@ -7,7 +7,7 @@ import keras_vit
 
 
 def _steps(optimizer, values, grads):
-    """Returns where some steps lead, one row a variable."""
+    """Returns the variables after some steps, one row per variable."""
     variables = []
     for name, value in values.items():
         layer, _, own = name.partition("/")

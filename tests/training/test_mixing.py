@@ -20,7 +20,7 @@ def batch():
 
 
 def both(function, images, labels, *numbers):
-    """In NumPy, after it was compared with TensorFlow's."""
+    """Returns NumPy's result after comparing it with TensorFlow's."""
     tf = pytest.importorskip("tensorflow")
     numbers = [np.asarray(number, "float32") for number in numbers]
     result = function(np, images, labels, *numbers)

@@ -18,7 +18,7 @@ def optax():
 
 
 def start(rng):
-    """Two kernels, a bias: their first values, by path's end."""
+    """Returns the initial values of two kernels and a bias, by path."""
     return {
         "dense_1/kernel": rng.normal(size=(8, 16)).astype("float32"),
         "dense_1/bias": rng.normal(size=(16,)).astype("float32"),
@@ -27,7 +27,8 @@ def start(rng):
 
 
 def gradients(rng, values, steps=STEPS):
-    """Of very different sizes, so that clipping and epsilons matter."""
+    """Gradients of very different sizes, so that clipping and epsilons
+    matter."""
     return [
         {
             name: (
@@ -58,8 +59,8 @@ def by_keras(optimizer, values, grads):
 
 
 def _apply(optimizer, variables):
-    """Returns a function of gradients that takes a step; compiled on JAX,
-    where single operations are slow."""
+    """Returns a function that applies gradients; compiled on JAX, where single
+    operations are slow."""
     if keras.config.backend() != "jax":
         return lambda grads: optimizer.apply(grads, variables)
     import jax

@@ -43,7 +43,8 @@ def window(image, seed):
 
 
 def assert_is_the_integer_part(found, expected, atol):
-    """Of a sum in float32: a number just below an integer may reach it."""
+    """The found values are rounded down; in float32, a number just below an
+    integer may reach it."""
     assert (found % 1 == 0).all()
     fraction = expected - found
     assert fraction.min() > -atol and fraction.max() < 1 + atol
@@ -256,7 +257,7 @@ def test_big_vision_treats_small_images_separately():
 
 
 def formats():
-    """Names, pictures as files, and what should come out."""
+    """Yields names, encoded images and the expected pixels."""
     rgb, grey = noise(20, 30), noise(20, 30, 1)
     alpha = np.concatenate([rgb, noise(20, 30, 1, seed=1)], -1)
     deep = grey.astype(np.uint16)[..., 0] * 256 + 77

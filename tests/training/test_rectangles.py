@@ -1,4 +1,4 @@
-"""Images that are no squares: `image_size=(height, width)`."""
+"""Images that are not square: `image_size=(height, width)`."""
 
 import itertools
 

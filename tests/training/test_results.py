@@ -34,7 +34,7 @@ def metadata_of(name, channels, mode):
 
 
 def scaled(images, code):
-    """What the printed lines make of images."""
+    """Returns the images after the preprocessing of the printed code."""
     ran = []
     names = {
         "keras_vit": keras_vit,

@@ -21,21 +21,21 @@ OPTIONS = {"image_size": 8, "batch_size": 4}
 
 
 class ClassLabel:
-    """Stands for `datasets.ClassLabel`."""
+    """Replaces `datasets.ClassLabel`."""
 
     def __init__(self, names):
         self.names = names
 
 
 class Sequence:
-    """Stands for `datasets.Sequence`, or `datasets.List`."""
+    """Replaces `datasets.Sequence`, or `datasets.List`."""
 
     def __init__(self, feature):
         self.feature = feature
 
 
 class Table:
-    """Stands for a `datasets.Dataset`: a table that is indexed by integers and
+    """Replaces a `datasets.Dataset`: a table that is indexed by integers and
     by the names of columns."""
 
     def __init__(self, features, **columns):
@@ -85,7 +85,7 @@ def write_csv(folder, images, rows, header="image,label"):
 
 @pytest.fixture(params=["arrays", "csv", "huggingface"])
 def data(request, images, tmp_path):
-    """The same 30 images, in each form."""
+    """The same 30 images from each source."""
     if request.param == "arrays":
         return keras_vit.data.from_arrays(images, LABELS, holdout=0.2)
     if request.param == "csv":

@@ -1,4 +1,4 @@
-"""Which strategy is chosen, and what is refused."""
+"""The choice of a strategy, and errors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What every set of encoded images has in common, on a folder of them."""
+"""Batches of encoded images, on a folder of images."""
 
 import dataclasses
 import itertools

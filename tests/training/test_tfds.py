@@ -24,7 +24,8 @@ LABEL = tfds.features.ClassLabel(names=["dark", "bright"])
 
 
 class _Local(tfds.core.GeneratorBasedBuilder):
-    """Written to disk here, so that nothing is downloaded."""
+    """A dataset that is written to disk here, so that nothing is
+    downloaded."""
 
     VERSION = tfds.core.Version("1.0.0")
     SPLITS = {"train": 20, "validation": 7}
@@ -215,7 +216,7 @@ willow_tree wolf woman worm
 
 
 class Imagenet21k(_Local, skip_registration=True):
-    """Somebody's own: TFDS knows no such name, and finds its files."""
+    """A user's own dataset: TFDS finds its files by their name."""
 
     FEATURES = {
         "image": tfds.features.Image(encoding_format="jpeg"),
@@ -328,7 +329,8 @@ def test_table_of_unlabelled_test_splits_matches_tfds():
 
 
 class KvLocalUnlabelled(_Local):
-    """As ImageNet in TFDS, and unknown to the table of such sets."""
+    """A dataset like ImageNet in TFDS, which the table of such datasets
+    lacks."""
 
     SPLITS = {"train": 6, "test": 5, "validation": 4}
 

@@ -1,4 +1,4 @@
-"""Weights by name, from servers of our own: small files in exact layouts."""
+"""Weights by name, from local servers: small files in exact layouts."""
 
 import dataclasses
 import io
@@ -84,7 +84,7 @@ def saved(model, tmp_path, suffix, layout, drop=(), **changed):
 
 @pytest.fixture
 def paper(server, home, tiny, tmp_path, monkeypatch):
-    """Weights as the paper's: `pre_logits`, and a head of zeros."""
+    """The paper's weights: `pre_logits`, and a head of zeros."""
     model = original(21843, zero_init_head=True, representation_size=32)
     server.files["21k/ViT.npz"] = saved(model, tmp_path, ".npz", "vit_jax")
     files = [
