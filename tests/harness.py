@@ -9,7 +9,14 @@ from keras import ops
 
 @contextlib.contextmanager
 def eager(enabled=True):
-    """Runs TensorFlow functions eagerly within this context."""
+    """Runs TensorFlow functions eagerly within this context.
+
+    Tracing the graph of a small model takes ten times as long as a step. This
+    is for tests that take few steps and whose subject is not the graph.
+
+    Args:
+        enabled: Boolean. Whether to change anything.
+    """
     if keras.config.backend() != "tensorflow" or not enabled:
         yield
         return

@@ -48,7 +48,22 @@ def _record(event, arguments):
 
 
 def outcome(reader, files, expected, folder, further=False):
-    """Read damaged files and return the outcome."""
+    """Read damaged files and return the outcome.
+
+    Args:
+        reader: A `Reader`.
+        files: Dict of names to bytes.
+        expected: Dict of the weights in the undamaged files.
+        folder: An empty folder, which is emptied again.
+        further: Boolean. Whether to run `--inspect` and a conversion, too.
+
+    Returns:
+        "refused", "same" or "different".
+
+    Raises:
+        Failure: if anything was raised but a `ValueError` or `OSError` that
+            names the file, or anything was run or written.
+    """
     folder = pathlib.Path(folder)
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

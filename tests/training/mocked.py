@@ -7,7 +7,16 @@ from unittest import mock
 
 @contextlib.contextmanager
 def mocked(folder, sets, num_examples=3, class_names=None, builder_of=None):
-    """Within this context, the named datasets can be read."""
+    """Within this context, the named datasets can be read.
+
+    Args:
+        folder: Path to write the metadata to.
+        sets: Dict of names in TFDS to their splits, `{split: examples}`.
+        num_examples: Integer. Images that any reading gives.
+        class_names: Dict of sets to names that come with their data.
+        builder_of: Function of a set's name and the folder that returns its
+            builder; None for those of TFDS.
+    """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.testing import mocking
 

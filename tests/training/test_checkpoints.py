@@ -82,7 +82,10 @@ PROCESSES.set_forkserver_preload(["tests.training.run_small"])
 
 
 def run_until(folder, steps, number):
-    """Runs in a new process, and sends it a signal after a number of steps."""
+    """Runs in a new process, and sends it a signal after a number of steps.
+
+    Returns its exit status.
+    """
     counter, resume = PROCESSES.RawValue("i", 0), PROCESSES.RawValue("i", 0)
     process = PROCESSES.Process(
         target=run_small.in_process, args=(folder, counter, steps, resume)
