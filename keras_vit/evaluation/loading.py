@@ -169,9 +169,11 @@ def _run_config(folder):
 
 
 def _load(checkpoint, image_size):
-    loaded = converters.load(checkpoint)
-    found = loaded.input_shape[1:]
     overrides = {}
+    if checkpoint.build_arguments.get("preprocessing"):
+        overrides["preprocessing"] = False  # the datasets scale the images
+    loaded = converters.load(checkpoint, **overrides)
+    found = loaded.input_shape[1:]
     if image_size and found[:2] not in (
         (image_size, image_size),
         (None, None),
@@ -185,7 +187,7 @@ def _load(checkpoint, image_size):
     if loaded.output.ndim == 3:  # the output is tokens
         names = {layer.name for layer in loaded.layers}
         overrides["pooling"] = "token" if "class_token" in names else "gap"
-    if not overrides:
+    if not overrides.keys() - {"preprocessing"}:
         return loaded
     return converters.load(checkpoint, **overrides)
 

@@ -1,7 +1,6 @@
 """Models and patch sizes for the flags `--model` and `--weights`."""
 
 import difflib
-import json
 import pathlib
 
 import keras
@@ -17,8 +16,6 @@ from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.formats import implied_arguments
 from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.checkpoints.infer import stride
-from keras_vit.checkpoints.released import ALIASES
-from keras_vit.checkpoints.released import RELEASED
 from keras_vit.converters import describe
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
@@ -266,18 +263,6 @@ def resolve_weights_path(weights):
     return weights
 
 
-def _mode_of_run(checkpoint):
-    """Returns the pixel mode in the `config.json` of the run of a checkpoint.
-
-    It is None for checkpoints that were not written by a recipe.
-    """
-    spec = pathlib.Path(checkpoint.path).with_name("config.json")
-    if checkpoint.layout != "keras" or not spec.is_file():
-        return None
-    config = json.loads(spec.read_text()).get("config")
-    return config.get("mode") if isinstance(config, dict) else None
-
-
 def _checkpoint_spec(model, weights, patch_size):
     checkpoint = open_weights(model, weights)
     spec = checkpoint.arguments()
@@ -296,10 +281,7 @@ def _checkpoint_spec(model, weights, patch_size):
                     f"{found} and not {size}. Leave out the model's name to "
                     "get the model that the file holds."
                 )
-    row = RELEASED.get((model, ALIASES.get(weights, weights)))
-    by_layout = "torch" if checkpoint.layout in ("dinov2", "mae") else "tf"
-    by_layout = _mode_of_run(checkpoint) or by_layout
-    mode = {"mode": row.preprocess_mode if row else by_layout}
+    mode = {"mode": checkpoint.preprocess_mode or "tf"}
     grid = spec.get("grid_size")
     if checkpoint.family == "bit":
         return {"patch_size": None, "image_size": 224, "stride": 0, **mode}
@@ -343,6 +325,8 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
     else:
         # The paper removes the whole pre-training head: both of its layers.
         arguments["representation_size"] = None
+    if checkpoint.build_arguments.get("preprocessing"):
+        arguments = {**arguments, "preprocessing": False}  # datasets scale
     built = converters.load(checkpoint, include_top=True, **arguments)
     # `load` keeps the head if the number of classes is that of the checkpoint.
     zero_init_head(built)
