@@ -61,19 +61,19 @@ def test_python_blocks_run(tmp_path, monkeypatch):
     )
 
 
-def test_it_is_short():
+def test_readme_is_short():
     assert len(README.splitlines()) < 150
     load, finetune = (block.strip().splitlines() for block in BLOCKS)
     assert len([line for line in load if line]) == 6
     assert len([line for line in finetune if line]) == 8
 
 
-def test_ci_runs_the_readmes_command():
+def test_ci_runs_the_command_of_the_readme():
     script = (ROOT / ".ci" / "run").read_text().splitlines()
     assert "    " + script[-1].strip() in README.splitlines()
 
 
-def test_parameters_are_those_of_the_table():
+def test_parameters_of_the_table_of_sizes():
     from tests.models.test_variants import PARAMETERS
 
     for variant, count in PARAMETERS.items():

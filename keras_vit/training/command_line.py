@@ -256,7 +256,7 @@ class TrainingFlags:
         "last",
         "which weights to save: last, those of the last step, or best, those "
         "of the evaluation with the highest accuracy; with --holdout, this is "
-        "the accuracy on held-out images; without it, the accuracy on the "
+        "the accuracy on the validation split; without it, the accuracy on the "
         "test images, which is then an optimistic estimate",
         "last|best",
     )
@@ -345,7 +345,7 @@ class TrainingFlags:
     seed: int = arg(
         0,
         "random seed of the initial weights, the order of the images and the "
-        "augmentation; the split into training and held-out images does not "
+        "augmentation; the split into training and validation images does not "
         "depend on it",
     )
     evaluate_every: int | None = arg(

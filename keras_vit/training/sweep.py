@@ -1,4 +1,4 @@
-"""Choose the learning rate from a grid, by accuracy on held-out images."""
+"""Choose the learning rate from a grid, by validation accuracy."""
 
 import dataclasses
 import json
@@ -50,7 +50,7 @@ def parse_learning_rates(text, dataset=""):
 def sweep(train, resolve_config, config, data, strategy, output):
     """Trains with every learning rate of a grid, and returns the best.
 
-    Each learning rate trains without the held-out images and is evaluated on
+    Each learning rate trains without the validation images and is evaluated on
     them. A sweep that was interrupted resumes with the same command.
 
     Args:
@@ -60,7 +60,7 @@ def sweep(train, resolve_config, config, data, strategy, output):
         resolve_config: Function of a config and data that fills in all
             settings.
         config: `TrainingFlags` with a field `sweep`.
-        data: `ImageDataset` with held-out images.
+        data: `ImageDataset` with a validation split.
         strategy: `keras_vit.distribution.Strategy`.
         output: Path of the output folder.
 
@@ -154,7 +154,7 @@ def _summarise(results, data, config, output, strategy):
     if not strategy.is_main:
         return best
     logger.info(
-        f"\nlearning rate  accuracy on {data.num_validation} held-out images"
+        f"\nlearning rate  accuracy on {data.num_validation} validation images"
     )
     for rate, accuracy in found.items():
         text = "diverged" if accuracy is None else f"{accuracy:.4f}"
