@@ -22,7 +22,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 SMALLER = {
     'ViTB16(weights="imagenet"': 'ViTTi16(weights="Ti_16.npz"',
     'ViTB16(weights="imagenet21k"': 'ViTTi16(weights="Ti_16.npz"',
-    "image_size=224, batch_size=32": "image_size=32, batch_size=4",
+    '"image_size": 224, "batch_size": 32': '"image_size": 32, "batch_size": 4',
     "steps_per_epoch=100, epochs=5": "steps_per_epoch=2, epochs=1",
 }
 
@@ -54,6 +54,7 @@ def test_python_blocks_run(tmp_path, monkeypatch):
     assert not unused
     assert names["images"].shape == (1, 32, 32, 3)
     assert names["model"].output_shape == (None, 2)
+    names["model"].evaluate(names["data"].test(**names["options"]), verbose=0)
     saved = keras.models.load_model("photos.keras")
     inputs = np.zeros((1, 32, 32, 3))
     np.testing.assert_array_equal(
