@@ -1,7 +1,13 @@
 from keras_vit.evaluation.command_line import TrainedFlags as TrainedFlags
 from keras_vit.evaluation.metrics import accuracy as accuracy
+from keras_vit.evaluation.metrics import (
+    average_precisions as average_precisions,
+)
 from keras_vit.evaluation.metrics import calibration_error as calibration_error
 from keras_vit.evaluation.metrics import confusion_matrix as confusion_matrix
+from keras_vit.evaluation.metrics import (
+    mean_average_precision as mean_average_precision,
+)
 from keras_vit.evaluation.metrics import per_class as per_class
 from keras_vit.evaluation.metrics import read_real as read_real
 from keras_vit.evaluation.metrics import real_accuracy as real_accuracy

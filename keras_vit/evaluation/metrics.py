@@ -110,6 +110,69 @@ def _multi_hot(labels, images, classes):
     return multi_hot
 
 
+def average_precisions(scores, labels):
+    """Returns the average precision of each class.
+
+    It is the sum over all thresholds of the precision, each multiplied by the
+    increase of the recall, without interpolation, as in scikit-learn's
+    `average_precision_score`.
+
+    Args:
+        scores: Array of shape `(images, classes)`: logits or probabilities.
+        labels: As in `real_accuracy`.
+
+    Returns:
+        List with one float in [0, 1] per class, None for a class without
+        positives.
+
+    Raises:
+        ValueError: if shapes do not match, a score is not finite, or a label is
+            out of range.
+    """
+    scores = check_scores(scores)
+    correct = _multi_hot(labels, *scores.shape)
+    return [
+        _average_precision(column, positive)
+        for column, positive in zip(scores.T, correct.T, strict=True)
+    ]
+
+
+def _average_precision(scores, positive):
+    total = positive.sum()
+    if not total:
+        return None
+    order = np.argsort(-scores, kind="stable")
+    scores, positive = scores[order], positive[order]
+    # A threshold is the last of equal scores.
+    last = np.append(scores[1:] != scores[:-1], True)
+    found = positive.cumsum()[last]
+    precision = found / (1 + np.flatnonzero(last))
+    return float(np.sum(precision * np.diff(found, prepend=0)) / total)
+
+
+def mean_average_precision(scores, labels):
+    """Returns the mean of the average precisions of the classes.
+
+    Args:
+        scores: As in `average_precisions`.
+        labels: As in `average_precisions`.
+
+    Returns:
+        A float in [0, 1]. Classes without positives do not count.
+
+    Raises:
+        ValueError: as in `average_precisions`, or if no class has positives.
+    """
+    found = [
+        value
+        for value in average_precisions(scores, labels)
+        if value is not None
+    ]
+    if not found:
+        raise ValueError("None of the images has a label.")
+    return float(np.mean(found))
+
+
 def read_real(path):
     """Reads the ReaL labels of ImageNet's validation images.
 
