@@ -9,6 +9,9 @@ from keras_vit.data.arrays import from_arrays as from_arrays
 from keras_vit.data.csv_files import from_csv as from_csv
 from keras_vit.data.dataset import ImageDataset as ImageDataset
 from keras_vit.data.dataset import PipelineOptions as PipelineOptions
+from keras_vit.data.dataset import (
+    balanced_class_weights as balanced_class_weights,
+)
 from keras_vit.data.digits import train_batches as train_batches
 from keras_vit.data.erasing import RandomErasing as RandomErasing
 from keras_vit.data.folders import load_files as load_files

@@ -597,6 +597,13 @@ def test_multi_label_trains(multi):
     assert np.isfinite(model.evaluate(multi.test(**OPTIONS), verbose=0))
 
 
+def test_class_weights_of_multi_label_are_refused(multi):
+    rows = np.concatenate([y for _, y, *_ in multi.batches("train", **OPTIONS)])
+    np.testing.assert_array_equal(multi.class_counts(), rows.sum(0))
+    with pytest.raises(ValueError, match="multi-label"):
+        multi.train(**OPTIONS, class_weights=[1.0, 1.0, 1.0])
+
+
 def test_one_hot_rows_are_warned_of(images):
     rows = np.eye(3)[LABELS]
     with pytest.warns(UserWarning, match=r"argmax\(1\)"):
