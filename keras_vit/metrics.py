@@ -128,3 +128,18 @@ class MeanAveragePrecision(keras.metrics.Metric):
             "bins": self.bins,
             "from_logits": self.from_logits,
         }
+
+
+def get_metric(multi_label, classes):
+    """Returns the metric of a classifier whose outputs are logits.
+
+    Args:
+        multi_label: Boolean. Whether an image may have several classes.
+        classes: Integer. Number of classes.
+
+    Returns:
+        "accuracy", or a `MeanAveragePrecision` if `multi_label`.
+    """
+    if multi_label:
+        return MeanAveragePrecision(classes, from_logits=True)
+    return "accuracy"

@@ -12,6 +12,7 @@ from keras_vit.evaluation.metrics import per_class as per_class
 from keras_vit.evaluation.metrics import read_real as read_real
 from keras_vit.evaluation.metrics import real_accuracy as real_accuracy
 from keras_vit.evaluation.metrics import reliability as reliability
+from keras_vit.evaluation.metrics import sigmoid as sigmoid
 from keras_vit.evaluation.metrics import softmax as softmax
 from keras_vit.evaluation.plots import draw_confusion as draw_confusion
 from keras_vit.evaluation.plots import draw_reliability as draw_reliability

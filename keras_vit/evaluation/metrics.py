@@ -56,6 +56,24 @@ def softmax(logits):
     return exp / exp.sum(axis=1, keepdims=True)
 
 
+def sigmoid(logits):
+    """Returns the sigmoid of each logit, in float64.
+
+    Args:
+        logits: Array of shape `(images, classes)`.
+
+    Returns:
+        Array of the same shape with values in [0, 1].
+
+    Raises:
+        ValueError: if `logits` has another shape, or a value is not finite.
+    """
+    logits = check_scores(logits, "logits").astype(np.float64)
+    # exp does not overflow: its argument is not positive.
+    exp = np.exp(-np.abs(logits))
+    return np.where(logits >= 0, 1, exp) / (1 + exp)
+
+
 def real_accuracy(scores, labels):
     """Returns the accuracy on ImageNet's reassessed labels (ReaL).
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit import converters
 from keras_vit._warnings import warn
+from keras_vit.evaluation.metrics import sigmoid
 from keras_vit.evaluation.metrics import softmax
 from keras_vit.models import Model
 from keras_vit.preprocessing import labels as imagenet
@@ -19,13 +20,6 @@ from keras_vit.training.models import opened
 from keras_vit.training.setup import jit_compile
 
 _SHOWN = 5
-
-
-_SIGMOID = (
-    "\nThe model was trained with a sigmoid for each class. Its probabilities "
-    "here are the\nsoftmax of its logits: accuracy is right, percentages and "
-    "the calibration error are not\nthose of the training."
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +39,8 @@ class Trained:
         config_path: String. Path of the config.json that these attributes were
             read from, or None.
         loss: String. Name of the loss of the training; None if unknown.
+        multi_label: Boolean. Whether images of the training had several
+            classes each.
     """
 
     model: Any
@@ -57,6 +53,7 @@ class Trained:
     test_split: str | None = None
     config_path: str | None = None
     loss: str | None = None
+    multi_label: bool = False
 
     def reading(self, data, batch_size, protocol="vit_jax"):
         """Returns the arguments of `ImageDataset.test` for the model.
@@ -89,8 +86,6 @@ class Trained:
             f"taken from {source}: image size {size}, mode {self.mode}, "
             f"protocol {self.protocol or 'unspecified'}, "
             f"{len(self.class_names or ())} names of classes"
-            + _SIGMOID
-            * (self.loss == "sigmoid")
         )
 
 
@@ -149,6 +144,7 @@ def load_trained(
         test_split=config.get("test_split"),
         config_path=config_path,
         loss=config.get("loss"),
+        multi_label=data.get("multi_label", False),
     )
 
 
@@ -216,29 +212,32 @@ def num_classes_of(trained):
     return trained.model.output.shape[-1]
 
 
-def probabilities(model, outputs):
+def probabilities(model, outputs, loss="softmax"):
     """Converts the outputs of a classifier to probabilities.
 
     Args:
         model: Keras model with a layer "head".
         outputs: Array of shape `(images, classes)`, the outputs of the model.
+        loss: String. "sigmoid" for a probability of each class on its own, or
+            "softmax" for probabilities that sum to 1.
 
     Returns:
-        Array of the same shape in float64: the outputs if the head ends in
-        softmax, and the softmax of the outputs if they are logits.
+        Array of the same shape in float64: the outputs if the head ends in the
+        function that `loss` names, and this function of the outputs if they
+        are logits.
 
     Raises:
         ValueError: if the head has another activation.
     """
     activation = model.get_layer("head").activation
-    if activation is keras.activations.softmax:
+    if activation is getattr(keras.activations, loss):
         return np.asarray(outputs, np.float64)
     if activation not in (None, keras.activations.linear):
         raise ValueError(
-            "The model's head must give logits or end in softmax. It ends in "
+            f"The model's head must give logits or end in {loss}. It ends in "
             f"{getattr(activation, '__name__', activation)!r}."
         )
-    return softmax(outputs)
+    return (sigmoid if loss == "sigmoid" else softmax)(outputs)
 
 
 def feature_model(model):

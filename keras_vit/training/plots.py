@@ -9,11 +9,13 @@ import numpy as np
 from keras_vit._program import plot_label
 from keras_vit._program import require
 from keras_vit.preprocessing import preprocess_input
+from keras_vit.training.callbacks import SCORES
 from keras_vit.training.run_folder import replacing
 
 _TRAIN, _TEST, _WRONG = "#9aa5b1", "#1f5fa8", "#c62828"
 _PARTS = {"train": _TRAIN, "dev": _TEST, "test": _TEST}
 _LONGEST_NAME = 16
+_LONGEST_LIST = 22
 
 
 def pixel_range(mode, channels):
@@ -47,7 +49,7 @@ def unit_range(images, mode):
 
 
 def save_curves(rows, path, title=""):
-    """Plots learning curves: loss and, if there is one, accuracy by step.
+    """Plots learning curves: loss and accuracy or average precision by step.
 
     Args:
         rows: List of dicts. The `rows` of a `MetricsFile`.
@@ -60,7 +62,7 @@ def save_curves(rows, path, title=""):
     figure.suptitle(plot_label(title), fontsize=11)
     steps = [row["step"] for row in rows]
     found = {name.partition("_")[2] for name in rows[-1]}
-    names = [name for name in ("loss", "accuracy") if name in found]
+    names = [name for name in reversed(SCORES) if name in found]
     for axes, name in zip(
         figure.subplots(1, len(names), squeeze=False)[0], names, strict=True
     ):
@@ -69,7 +71,7 @@ def save_curves(rows, path, title=""):
                 continue
             values = [row[f"{part}_{name}"] for row in rows]
             axes.plot(steps, values, "o-", ms=3, color=colour, label=part)
-        axes.set(xlabel="step", ylabel=name)
+        axes.set(xlabel="step", ylabel=name.replace("_", " "))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
         axes.legend(frameon=False)
@@ -105,7 +107,7 @@ def save_sweep(results, path, part="dev", title=""):
     _save(figure, path)
 
 
-def spread_out(batches, total, count=25):
+def spread_out(batches, total, count=25, multi_label=False):
     """Selects images at equal distances in a dataset.
 
     Test sets are often sorted by class, so that the first images would all be
@@ -116,9 +118,12 @@ def spread_out(batches, total, count=25):
             integers or one-hot. Images of weight 0 are padding at the end.
         total: Integer. Number of images without padding.
         count: Integer. Maximum number of images to select.
+        multi_label: Boolean. Whether labels are rows of zeros and ones for
+            several classes per image.
 
     Returns:
-        Tuple of an array of images and an array of integer labels.
+        Tuple of an array of images and an array of labels: integers, or rows
+        if `multi_label`.
     """
     wanted = set(np.linspace(0, total - 1, min(count, total)).astype(int))
     images, labels, index = [], [], 0
@@ -131,7 +136,9 @@ def spread_out(batches, total, count=25):
                 labels.append(row)
             index += 1
     labels = np.stack(labels)
-    return np.stack(images), labels.argmax(-1) if labels.ndim > 1 else labels
+    if labels.ndim > 1 and not multi_label:
+        labels = labels.argmax(-1)
+    return np.stack(images), labels
 
 
 def save_predictions(
@@ -143,7 +150,9 @@ def save_predictions(
         model: Keras classifier.
         images: Array of shape `(images, height, width, channels)`, the inputs
             of the model.
-        labels: Array of shape `(images,)` of integers.
+        labels: Array of shape `(images,)` of integers; or of shape `(images,
+            classes)`, positive where a class applies. The model's sigmoids
+            above 0.5 are then its predictions.
         class_names: List of strings, one per class.
         path: Path of the image file.
         title: String.
@@ -151,11 +160,13 @@ def save_predictions(
             images.
 
     Returns:
-        Array of shape `(images,)` of integers, the predicted labels.
+        Array of the shape of `labels`, the predicted labels.
     """
-    predicted = np.argmax(
-        keras.ops.convert_to_numpy(model.predict(images, verbose=0)), axis=-1
-    )
+    logits = keras.ops.convert_to_numpy(model.predict(images, verbose=0))
+    if labels.ndim > 1:
+        labels, predicted = labels > 0, logits > 0
+    else:
+        predicted = np.argmax(logits, axis=-1)
     columns = min(5, len(images))
     rows = -(-len(images) // columns)
     figure = require("matplotlib.figure").Figure(
@@ -164,6 +175,7 @@ def save_predictions(
         layout="constrained",
     )
     figure.suptitle(plot_label(title), fontsize=11)
+    longest = _LONGEST_NAME if labels.ndim == 1 else _LONGEST_LIST
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid:
         axes.axis("off")
@@ -174,16 +186,24 @@ def save_predictions(
         axes.imshow(
             shown[..., 0] if grey else shown, cmap="gray", vmin=0, vmax=1
         )
-        right = guess == true
+        right = np.array_equal(guess, true)
         axes.set_title(
-            f"predicted {plot_label(class_names[guess], _LONGEST_NAME)}\n"
-            f"true {plot_label(class_names[true], _LONGEST_NAME)}",
+            f"predicted {plot_label(_name_of(guess, class_names), longest)}\n"
+            f"true {plot_label(_name_of(true, class_names), longest)}",
             fontsize=8,
             color="black" if right else _WRONG,
             fontweight="normal" if right else "bold",
         )
     _save(figure, path)
     return predicted
+
+
+def _name_of(label, class_names):
+    """Returns the name of a class, or of the classes of a row of booleans."""
+    if np.ndim(label) == 0:
+        return class_names[label]
+    names = [class_names[index] for index in np.flatnonzero(label)]
+    return ", ".join(names) or "none"
 
 
 def _save(figure, path):

@@ -11,6 +11,7 @@ from keras_vit import converters
 from keras_vit._logging import logger
 from keras_vit.converters import write_keras
 from keras_vit.models import Model
+from keras_vit.training.callbacks import SCORES
 from keras_vit.training.models import layout_of
 from keras_vit.training.plots import save_curves
 from keras_vit.training.plots import save_predictions
@@ -140,7 +141,8 @@ def plot_title(run, facts):
     name, split = facts["model"]["name"], run.data.evaluation_split
     value = facts[f"{split}_{run.metric}"]
     text = f"{value:.2%}" if run.metric == "accuracy" else f"{value:.4f}"
-    return f"{name} on {run.data.name}: {split} {run.metric} {text}"
+    metric = run.metric.replace("_", " ")
+    return f"{name} on {run.data.name}: {split} {metric} {text}"
 
 
 def save_predictions_of(run, model, facts):
@@ -155,7 +157,9 @@ def save_predictions_of(run, model, facts):
     batches = run.data.evaluation(
         **config.batches(), batch_size=min(config.batch_size, total)
     )
-    images, labels = spread_out(batches, total)
+    images, labels = spread_out(
+        batches, total, multi_label=run.data.multi_label
+    )
     save_predictions(
         model,
         images,
@@ -190,7 +194,7 @@ def print_results(facts, output):
     """
     score = next(
         f"{part}_{measure}"
-        for measure in ("accuracy", "loss")
+        for measure in SCORES
         for part in ("dev", "test")
         if f"{part}_{measure}" in facts
     )
@@ -227,5 +231,5 @@ def print_results(facts, output):
         "  import keras, keras_vit\n"
         f"  model = keras.models.load_model({str(output / 'model.keras')!r})\n"
         f"  images = {scale}"
-        + ("\n  logits = model.predict(images)" * score.endswith("accuracy"))
+        + ("\n  logits = model.predict(images)" * (not score.endswith("loss")))
     )

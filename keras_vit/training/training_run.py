@@ -89,8 +89,9 @@ class Run:
         strategy: `keras_vit.distribution.Strategy`.
         output: Path of the output folder, from `check_output`.
         summary: String. How the model is trained, in a few words.
-        metric: String. The metric that evaluates the model: "accuracy", or
-            "loss" for a model without one.
+        metric: String. The metric that evaluates the model, such as "loss"
+            for a model without labels. Defaults to "accuracy", or for images
+            of several classes each to "mean_average_precision".
 
     Attributes:
         callbacks: List of Keras callbacks. `fit_calls` adds those that write
@@ -98,11 +99,11 @@ class Run:
             that were appended before.
     """
 
-    def __init__(
-        self, config, data, strategy, output, summary="", metric="accuracy"
-    ):
+    def __init__(self, config, data, strategy, output, summary="", metric=None):
         self.config, self.data, self.strategy = config, data, strategy
-        self.output, self.summary, self.metric = output, summary, metric
+        self.output, self.summary = output, summary
+        by_labels = "mean_average_precision" if data.multi_label else "accuracy"
+        self.metric = metric or by_labels
         self.callbacks = []
         self.checkpoints = ResumableCheckpoint(
             output / CHECKPOINTS,
