@@ -58,6 +58,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import keras_vit
 from keras_vit import training
 from keras_vit.data import PROTOCOLS
+from keras_vit.data import balanced_class_weights
 from keras_vit.optimizers import SGD
 from keras_vit.optimizers import AdamW
 from keras_vit.schedules import BiTHyperRule
@@ -138,6 +139,19 @@ class Config(training.TrainingFlags):
         "weight decay of AdamW: each step multiplies kernels by 1 minus this "
         "times the learning rate; default: 0.05",
         "X",
+    )
+    loss: str = training.flag(
+        "softmax",
+        "cross-entropy: softmax, for images of one class each; or sigmoid for "
+        "each class, for images of several classes, which are evaluated by the "
+        "mean average precision",
+        "softmax|sigmoid",
+    )
+    class_weights: str | None = training.flag(
+        None,
+        "balanced: each class has the same part in the training loss, however "
+        "many images it has; default: each image has the same",
+        "balanced",
     )
     label_smoothing: float = training.flag(
         0.0,
@@ -232,6 +246,8 @@ class Config(training.TrainingFlags):
         training.check_names(
             self,
             preset=training.FINE_TUNING,
+            loss=keras_vit.losses.LOSSES,
+            class_weights=("balanced",),
             optimizer=("sgd", "adamw"),
             train=("all", "head", "lora"),
             momentum_dtype=("float32", "bfloat16"),
@@ -275,6 +291,16 @@ class Config(training.TrainingFlags):
                 "--layer-decay is for --train all. Received: --train "
                 f"{self.train}"
             )
+        if self.label_smoothing and self.loss == "sigmoid":
+            raise ValueError(
+                "--label-smoothing is for --loss softmax. Received: --loss "
+                "sigmoid"
+            )
+        if self.class_weights and (self.mixup or self.cutmix):
+            raise ValueError(
+                "--class-weights is for images of one class each, which "
+                "--mixup and --cutmix mix: leave out one of them."
+            )
         rises = [x for x in (self.warmup, self.warmup_steps) if x is not None]
         if len(rises) > 1:
             raise ValueError("Give --warmup or --warmup-steps, not both.")
@@ -290,7 +316,8 @@ class Config(training.TrainingFlags):
 
     @property
     def one_hot(self):
-        return super().one_hot or self.label_smoothing > 0
+        smooth = self.label_smoothing > 0
+        return super().one_hot or smooth or self.loss == "sigmoid"
 
     def published_holdout(self):
         if self.preset is None:
@@ -332,6 +359,10 @@ def train(config, data, strategy, output, keep=True):
     with training.Run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of (images, labels), with a weight for each image in
         # evaluations. A resumed run begins with batch `start`.
+        class_weights = None
+        if config.class_weights:
+            class_weights = balanced_class_weights(data.class_counts())
+
         def train_batches(start):
             return data.train(
                 batch_size=config.batch_size,
@@ -339,6 +370,7 @@ def train(config, data, strategy, output, keep=True):
                 seed=config.seed,
                 start=start,
                 shard=strategy.host,
+                class_weights=class_weights,
                 **config.batches(),
                 **config.augmentation(data.channels),
             )
@@ -356,14 +388,16 @@ def train(config, data, strategy, output, keep=True):
 
         # 3. Optimizer, loss and metrics.
         schedule = learning_rate_schedule(config)
+        classes = len(data.class_names)
+        metric = keras_vit.metrics.get_metric(data.multi_label, classes)
         model.compile(
             optimizer=build_optimizer(config, schedule),
             loss=keras_vit.losses.get_loss(
-                "softmax", config.one_hot, config.label_smoothing
+                config.loss, config.one_hot, config.label_smoothing
             ),
             # Weighted, because the last batch of an evaluation is padded with
             # images of weight 0.
-            weighted_metrics=["accuracy"],
+            weighted_metrics=[metric],
             jit_compile=training.jit_compile(strategy),
         )
 
@@ -461,6 +495,11 @@ def complete(config, data):
         raise ValueError(
             "--layer-decay counts the blocks of Vision Transformers and "
             "hybrids. A BiT has none: leave it out."
+        )
+    if config.class_weights and data.multi_label:
+        raise ValueError(
+            "--class-weights is for images of one class each, and images of "
+            f"{data.name!r} have several: leave it out."
         )
     mixup = config.mixup
     if mixup is None:

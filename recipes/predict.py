@@ -10,10 +10,10 @@
 Folders are searched for JPEG, PNG, BMP and GIF files. The output folder
 contains predictions.csv, predictions.json and predictions.png, the images with
 bar charts of their top classes. Probabilities are those of a softmax, or after
-training with `--loss sigmoid` those of a sigmoid for each class. The image size,
-the preprocessing and the class names are read from the config.json of the run,
-if there is one. The environment variable KERAS_BACKEND selects jax, tensorflow
-or torch.
+training with `--loss sigmoid` those of a sigmoid for each class. The image
+size, the preprocessing and the class names are read from the config.json of the
+run, if there is one. The environment variable KERAS_BACKEND selects jax,
+tensorflow or torch.
 
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the

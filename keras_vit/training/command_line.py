@@ -250,18 +250,24 @@ class TrainingFlags:
         "0.9999",
         "X",
     )
+    average_from: float | None = flag(
+        None,
+        "instead of --average, average the weights of all steps after this "
+        "fraction of the steps, such as 0.75, with equal weights",
+        "X",
+    )
     keep: str = flag(
         "last",
         "which weights to save: last, those of the last step, or best, those "
-        "of the evaluation with the highest accuracy; with --holdout, this is "
-        "the accuracy on held-out images; without it, the accuracy on the "
-        "test images, which is then an optimistic estimate",
+        "of the evaluation with the highest accuracy, or mean average "
+        "precision; with --holdout, this is that on held-out images; without "
+        "it, that on the test images, which is then an optimistic estimate",
         "last|best",
     )
     patience: int | None = flag(
         None,
         "stop after this many successive evaluations without a higher "
-        "accuracy; default: no early stopping",
+        "accuracy, or mean average precision; default: no early stopping",
     )
     mode: str | None = flag(
         None,
@@ -372,7 +378,13 @@ class TrainingFlags:
         counts = (*sizes, "accumulate", "evaluate_every", "checkpoint_every")
         counts += ("patience",)
         check_numbers(self, *counts, minimum=1)
-        check_numbers(self, "average", minimum=0, below=1)
+        check_numbers(self, "average", "average_from", minimum=0, below=1)
+        if self.average and self.average_from is not None:
+            raise ValueError(
+                "--average is a moving average, and --average-from one with "
+                "equal weights: give one of them. Received: --average "
+                f"{self.average:g} --average-from {self.average_from:g}"
+            )
         check_numbers(self, "learning_rate", above=0)
         for name in ("mixup", "cutmix"):
             check_numbers(self, name, minimum=0)
@@ -400,21 +412,34 @@ class TrainingFlags:
         """
         return 0.0
 
+    @property
+    def uses_averages(self):
+        """Boolean. Whether averages of the weights are evaluated and saved."""
+        return self.average > 0 or self.average_from is not None
+
     def optimizer_options(self):
         """Returns the arguments of `SGD` and `AdamW` that all recipes share.
 
         Returns:
             Dict. The conventions of the published code, and the values of
-            `--accumulate` and `--average`.
+            `--accumulate`, `--average` and `--average-from`. For the last one,
+            `steps` must be filled in.
         """
+        averages = {
+            "use_ema": self.average > 0,
+            "ema_momentum": self.average or 0.99,
+        }
+        if self.average_from is not None:
+            averages = {
+                "average_from": math.floor(self.average_from * self.steps)
+            }
         return {
             "convention": "optax",
             "decay_kernels_only": True,
             "gradient_accumulation_steps": (
                 self.accumulate if self.accumulate > 1 else None
             ),
-            "use_ema": self.average > 0,
-            "ema_momentum": self.average or 0.99,
+            **averages,
         }
 
     @property

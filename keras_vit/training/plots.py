@@ -78,15 +78,16 @@ def save_curves(rows, path, title=""):
     _save(figure, path)
 
 
-def save_sweep(results, path, part="dev", title=""):
-    """Plots the accuracy against the learning rate.
+def save_sweep(results, path, part="dev", title="", metric="accuracy"):
+    """Plots a metric against the learning rate.
 
     Args:
-        results: Dict of learning rates and accuracies. The accuracy is None
-            if training diverged.
+        results: Dict of learning rates and values of the metric. The value is
+            None if training diverged.
         path: Path of the image file.
-        part: String. The split that the accuracies were measured on.
+        part: String. The split that the metric was measured on.
         title: String.
+        metric: String. Name of the metric.
     """
     figure = require("matplotlib.figure").Figure(
         figsize=(5, 3.6), dpi=120, layout="constrained"
@@ -97,7 +98,7 @@ def save_sweep(results, path, part="dev", title=""):
     axes.plot(list(good), list(good.values()), "o-", color=_TEST)
     for rate in results.keys() - good.keys():
         axes.axvline(rate, color=_WRONG, ls=":", label=f"{rate:g} diverged")
-    axes.set(xlabel="learning rate", ylabel=f"{part} accuracy", xscale="log")
+    axes.set(xlabel="learning rate", ylabel=f"{part} {metric}", xscale="log")
     axes.set_xticks(list(results), [f"{rate:g}" for rate in results])
     axes.minorticks_off()
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""Choose the learning rate from a grid, by accuracy on held-out images."""
+"""Choose the learning rate from a grid, by a score on held-out images."""
 
 import dataclasses
 import json
@@ -15,6 +15,7 @@ from keras_vit.training.run_folder import save_json
 from keras_vit.training.run_folder import versions
 from keras_vit.training.setup import data_of
 from keras_vit.training.training_run import fingerprint
+from keras_vit.training.training_run import metric_of
 
 # "An Image is Worth 16x16 Words", Table 4
 _RATES = (0.001, 0.003, 0.01, 0.03)
@@ -127,7 +128,7 @@ def _train_one(train, config, data, strategy, folder):
     except Diverged as error:  # the learning rate is too high
         facts = {
             "config": dataclasses.asdict(config),
-            "dev_accuracy": None,
+            f"dev_{metric_of(data)}": None,
             "diverged": str(error),
             "versions": versions(),
         }
@@ -138,8 +139,10 @@ def _train_one(train, config, data, strategy, folder):
 
 
 def _summarise(results, data, config, output, strategy):
-    """Logs and writes the accuracies; returns the best learning rate."""
-    found = {rate: facts["dev_accuracy"] for rate, facts in results.items()}
+    """Logs and writes the scores; returns the best learning rate."""
+    score = metric_of(data)
+    name = score.replace("_", " ")
+    found = {rate: facts[f"dev_{score}"] for rate, facts in results.items()}
     good = {rate: x for rate, x in found.items() if x is not None}
     if not good:
         raise Diverged(
@@ -149,20 +152,21 @@ def _summarise(results, data, config, output, strategy):
     best = max(good, key=good.get)  # of equals the lowest
     if not strategy.first:
         return best
-    logger.info(f"\nlearning rate  accuracy on {data.num_dev} held-out images")
-    for rate, accuracy in found.items():
-        text = "diverged" if accuracy is None else f"{accuracy:.4f}"
+    logger.info(f"\nlearning rate  {name} on {data.num_dev} held-out images")
+    for rate, value in found.items():
+        text = "diverged" if value is None else f"{value:.4f}"
         logger.info(f"{rate:<13g}  {text}" + "  best" * (rate == best))
     logger.info(f"\ntraining on all images with {best:g}")
     facts = {
         "rates": [
-            {"learning_rate": rate, "dev_accuracy": accuracy}
-            for rate, accuracy in found.items()
+            {"learning_rate": rate, f"dev_{score}": value}
+            for rate, value in found.items()
         ],
         "best": best,
         "holdout": config.holdout,
         "num_dev": data.num_dev,
     }
     save_json(facts, output / "sweep.json")
-    save_sweep(found, output / "sweep.png", title=f"{data.name}: sweep")
+    title = f"{data.name}: sweep"
+    save_sweep(found, output / "sweep.png", title=title, metric=name)
     return best

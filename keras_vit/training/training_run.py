@@ -102,8 +102,7 @@ class Run:
     def __init__(self, config, data, strategy, output, summary="", metric=None):
         self.config, self.data, self.strategy = config, data, strategy
         self.output, self.summary = output, summary
-        by_labels = "mean_average_precision" if data.multi_label else "accuracy"
-        self.metric = metric or by_labels
+        self.metric = metric or metric_of(data)
         self.callbacks = []
         self.checkpoints = ResumableCheckpoint(
             output / CHECKPOINTS,
@@ -223,7 +222,7 @@ class Run:
             callbacks.append(Progress(metrics, config.steps))
         if first and config.tensorboard:
             callbacks.append(EventFiles(self.output / TENSORBOARD, metrics))
-        if config.average:
+        if config.uses_averages:
             callbacks.insert(0, EvaluateAverages())
         return [*callbacks, self.checkpoints]
 
@@ -296,6 +295,15 @@ class Run:
                 f"{str(self.output)!r}: {error}. {self.checkpoints.last}"
             )
         return explain_error(error, self.strategy, self.checkpoints)
+
+
+def metric_of(data):
+    """Returns the name of the metric that evaluates a classifier of a dataset.
+
+    Args:
+        data: `keras_vit.data.ImageDataset`.
+    """
+    return "mean_average_precision" if data.multi_label else "accuracy"
 
 
 def explain_error(error, strategy, checkpoints):
