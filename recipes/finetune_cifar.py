@@ -59,6 +59,7 @@ import keras_vit
 from keras_vit import training
 from keras_vit.data import PROTOCOLS
 from keras_vit.data import balanced_class_weights
+from keras_vit.data import height_and_width
 from keras_vit.optimizers import SGD
 from keras_vit.optimizers import AdamW
 from keras_vit.schedules import BiTHyperRule
@@ -86,11 +87,12 @@ class Config(training.TrainingFlags):
         "classification head is replaced",
         "FILE|NAME",
     )
-    image_size: int | None = training.flag(
+    image_size: int | str | None = training.flag(
         None,
-        "images are resized to N x N; default: the image size of --weights, "
-        "224 with --model, else that of the dataset, or 64 if its images "
-        "differ in size",
+        "images are resized to N x N, or to height x width, such as 64x48; "
+        "default: the image size of --weights, 224 with --model, else that of "
+        "the dataset, or 64 if its images differ in size",
+        "N|HxW",
     )
     patch_size: int | None = training.flag(
         None,
@@ -425,7 +427,7 @@ def build_model(config, data):
         config.weights,
         config.patch_size,
         config.seed,
-        input_shape=(config.image_size, config.image_size, data.channels),
+        input_shape=(*height_and_width(config.image_size), data.channels),
         classes=len(data.class_names),
         remat=config.remat,
         # 0 is left out: it is the default, and a BiT has no such arguments.

@@ -19,6 +19,7 @@ from keras_vit.data.folders import load_thumbnail as load_thumbnail
 from keras_vit.data.huggingface import from_huggingface as from_huggingface
 from keras_vit.data.loading import load_dataset as load_dataset
 from keras_vit.data.protocols import PROTOCOLS as PROTOCOLS
+from keras_vit.data.protocols import height_and_width as height_and_width
 from keras_vit.data.randaugment import AUGREG as AUGREG
 from keras_vit.data.randaugment import rand_augment as rand_augment
 from keras_vit.data.vtab import VTAB_GROUPS as VTAB_GROUPS

@@ -6,6 +6,7 @@ from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.evaluation.trained import load_trained
 from keras_vit.training.command_line import check_numbers
 from keras_vit.training.command_line import flag
+from keras_vit.training.command_line import parse_image_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +29,11 @@ class TrainedFlags:
         "architecture, such as ViTB16; required if --weights is a name",
         "NAME",
     )
-    image_size: int | None = flag(
-        None, "images are resized to N x N; default: as in training"
+    image_size: int | str | None = flag(
+        None,
+        "images are resized to N x N, or to height x width, such as 64x48; "
+        "default: as in training",
+        "N|HxW",
     )
     mode: str | None = flag(
         None,
@@ -53,7 +57,9 @@ class TrainedFlags:
     )
 
     def __post_init__(self):
-        check_numbers(self, "image_size", "batch_size", minimum=1)
+        image_size = parse_image_size(self.image_size)
+        object.__setattr__(self, "image_size", image_size)
+        check_numbers(self, "batch_size", minimum=1)
         if self.weights is None:
             raise ValueError(
                 "Give --weights: the model to use, such as runs/digits."

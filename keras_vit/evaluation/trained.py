@@ -11,12 +11,15 @@ import numpy as np
 
 from keras_vit import converters
 from keras_vit._warnings import warn
+from keras_vit.data.protocols import height_and_width
 from keras_vit.evaluation.metrics import sigmoid
 from keras_vit.evaluation.metrics import softmax
 from keras_vit.models import Model
 from keras_vit.preprocessing import labels as imagenet
+from keras_vit.training.command_line import parse_image_size
 from keras_vit.training.models import model_facts
 from keras_vit.training.models import opened
+from keras_vit.training.models import size_text
 from keras_vit.training.setup import jit_compile
 
 _SHOWN = 5
@@ -28,7 +31,8 @@ class Trained:
 
     Attributes:
         model: `keras.Model`.
-        image_size: Integer. Height and width of the images, in pixels.
+        image_size: Integer, or `(height, width)`. Size of the images, in
+            pixels.
         channels: Integer. Number of channels of the images.
         mode: String. The `mode` of `preprocess_input`.
         protocol: String. Name of the preprocessing protocol; None if unknown.
@@ -44,7 +48,7 @@ class Trained:
     """
 
     model: Any
-    image_size: int
+    image_size: int | tuple
     channels: int
     mode: str
     protocol: str | None = None
@@ -76,13 +80,14 @@ class Trained:
 
     def describe(self):
         """Returns a human-readable summary of several lines."""
-        name, size = self.model.name, self.image_size
+        name, size = self.model.name, size_text(self.image_size)
+        height, width = height_and_width(self.image_size)
         source = "flags and defaults (no config.json next to the weights)"
         if self.config_path:
             source = f"{self.config_path}, unless flags say otherwise"
         return (
             f"model     {name}: {self.model.count_params():,} weights, images "
-            f"{size} x {size} x {self.channels}\n"
+            f"{height} x {width} x {self.channels}\n"
             f"taken from {source}: image size {size}, mode {self.mode}, "
             f"protocol {self.protocol or 'unspecified'}, "
             f"{len(self.class_names or ())} names of classes"
@@ -102,8 +107,8 @@ def load_trained(
             checkpoint that `keras_vit.converters.load` reads; a URL; or, with
             `model`, the name of released weights.
         model: String. Name of a model function, or None.
-        image_size: Integer. Height and width of the images, in pixels.
-            Defaults to the size of the training.
+        image_size: Integer, or `(height, width)`. Size of the images, in
+            pixels. Defaults to the size of the training.
         mode: String. The `mode` of `preprocess_input`. Defaults to that of
             the training.
         protocol: String. Name of the preprocessing protocol. Defaults to that
@@ -125,7 +130,7 @@ def load_trained(
         _run_facts(path.parent) if path.is_file() else ({}, None)
     )
     config, data = run_facts.get("config", {}), run_facts.get("data", {})
-    image_size = image_size or config.get("image_size")
+    image_size = parse_image_size(image_size or config.get("image_size"))
     facts = {"mode": "tf"}
     # A .keras file may hold any architecture, so that it is checked only
     # against a given name.
@@ -135,7 +140,7 @@ def load_trained(
     channels = loaded.input_shape[-1]
     return Trained(
         model=loaded,
-        image_size=image_size or loaded.input_shape[1] or 224,
+        image_size=image_size or _size_of(loaded) or 224,
         channels=channels,
         mode=mode or config.get("mode") or facts["mode"],
         protocol=protocol or config.get("protocol"),
@@ -168,22 +173,21 @@ def _load(checkpoint, image_size):
     loaded = converters.load(checkpoint)
     found = loaded.input_shape[1:]
     overrides = {}
-    if image_size and found[:2] not in (
-        (image_size, image_size),
-        (None, None),
-    ):
-        overrides["input_shape"] = (image_size, image_size, found[2])
-    elif found[0] != found[1]:
-        raise ValueError(
-            f"{checkpoint.path!r} is for images of {found[0]} x {found[1]} "
-            "pixels, and square ones are wanted: give --image-size."
-        )
+    size = height_and_width(image_size) if image_size else found[:2]
+    if found[:2] not in (size, (None, None)):
+        overrides["input_shape"] = (*size, found[2])
     if loaded.output.ndim == 3:  # the output is tokens
         names = {layer.name for layer in loaded.layers}
         overrides["pooling"] = "token" if "class_token" in names else "gap"
     if not overrides:
         return loaded
     return converters.load(checkpoint, **overrides)
+
+
+def _size_of(model):
+    """Returns the size of a model's images, or None if it takes any."""
+    size = model.input_shape[1:3]
+    return None if None in size else parse_image_size(size)
 
 
 def head_of(model):

@@ -37,8 +37,9 @@ def flags(config_class, description, argv=None):
 
     Every field `like_this: type = flag(default, text)` becomes `--like-this
     VALUE`. Its type is int, float or str, one of these or None, `float | str`
-    (a number or text), `tuple[int, ...]` or another tuple (one or more
-    values), or bool (a flag without a value, False by default).
+    (a number or text), `int | str` (text, which `__post_init__` parses),
+    `tuple[int, ...]` or another tuple (one or more values), or bool (a flag
+    without a value, False by default).
 
     Args:
         config_class: Dataclass. Its `__post_init__` may raise a `ValueError`
@@ -139,6 +140,8 @@ def _plain(hint):
     """Returns the type of a flag's value, such as int for `int | None`."""
     if isinstance(hint, types.UnionType):
         kinds = set(typing.get_args(hint)) - {types.NoneType}
+        if kinds == {int, str}:
+            return str
         if kinds == {float, str}:
             return _number_or_text
         (hint,) = kinds
@@ -150,6 +153,38 @@ def _number_or_text(text):
         return float(text)
     except ValueError:
         return text
+
+
+def parse_image_size(value):
+    """Returns the value of `--image-size` as a size.
+
+    Args:
+        value: Integer, such as 64; string, such as "64" or "64x48", height x
+            width; `(height, width)`; or None.
+
+    Returns:
+        Integer, or `(height, width)` if height and width differ. None if the
+        value is None.
+
+    Raises:
+        ValueError: if it is no size.
+    """
+    if value is None:
+        return None
+    sides = value if isinstance(value, tuple | list) else str(value).split("x")
+    try:
+        sides = [int(side) for side in sides]
+    except ValueError:
+        sides = []
+    if len(sides) == 1:
+        sides = 2 * sides
+    if len(sides) != 2 or min(sides) < 1:
+        raise ValueError(
+            "--image-size must be 1 or more, such as 64, or height x width, "
+            f"such as 64x48. Received: {value}"
+        )
+    height, width = sides
+    return height if height == width else (height, width)
 
 
 def check_numbers(config, *names, minimum=None, above=None, below=None):
@@ -374,7 +409,9 @@ class TrainingFlags:
     )
 
     def __post_init__(self):
-        sizes = ("image_size", "patch_size", "batch_size", "steps", "epochs")
+        image_size = parse_image_size(self.image_size)
+        object.__setattr__(self, "image_size", image_size)
+        sizes = ("patch_size", "batch_size", "steps", "epochs")
         counts = (*sizes, "accumulate", "evaluate_every", "checkpoint_every")
         counts += ("patience",)
         check_numbers(self, *counts, minimum=1)

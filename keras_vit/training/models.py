@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import math
 import pathlib
 
 import keras
@@ -20,6 +21,7 @@ from keras_vit.checkpoints.infer import stride
 from keras_vit.checkpoints.released import ALIASES
 from keras_vit.checkpoints.released import RELEASED
 from keras_vit.converters import describe
+from keras_vit.data.protocols import height_and_width
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 
@@ -33,7 +35,7 @@ def choose_patch_size(image_size):
     """Returns the patch size that gives a grid closest to 8 x 8 patches.
 
     Args:
-        image_size: Integer. Height and width of the images, in pixels.
+        image_size: Integer or `(height, width)`, in pixels.
 
     Returns:
         Integer. Height and width of a patch, in pixels.
@@ -42,25 +44,27 @@ def choose_patch_size(image_size):
         ValueError: if no patch size from 2 to 16 divides the image into 2 to
             24 patches per side.
     """
+    sides = height_and_width(image_size)
     fitting = [
         patch
         for patch in PATCHES
-        if image_size % patch == 0 and image_size // patch in GRIDS
+        if all(n % patch == 0 and n // patch in GRIDS for n in sides)
     ]
     if not fitting:
-        below = max(4, image_size // 4 * 4)
+        below = [max(4, n // 4 * 4) for n in sides]
+        above = [n + 4 for n in below]
         raise ValueError(
             f"No patch of {PATCHES[0]} to {PATCHES[-1]} pixels cuts an image "
-            f"of {image_size} x {image_size} into {GRIDS[0]} to {GRIDS[-1]} "
-            f"patches a side. Use --image-size {below} or {below + 4}, or give "
-            f"a --patch-size that divides {image_size}: "
-            f"{_divisors(image_size)}."
+            f"of {sides[0]} x {sides[1]} into {GRIDS[0]} to {GRIDS[-1]} "
+            f"patches a side. Use --image-size {size_text(below)} or "
+            f"{size_text(above)}, or give a --patch-size that divides "
+            f"{size_text(sides)}: {_divisors(sides)}."
         )
     # If two sizes are equally close, the larger one is taken, as it gives
     # fewer patches and is faster.
     return min(
         reversed(fitting),
-        key=lambda patch: abs(image_size // patch - WANTED_GRID),
+        key=lambda patch: abs(sum(sides) / (2 * patch) - WANTED_GRID),
     )
 
 
@@ -68,16 +72,18 @@ def check_patch_size(image_size, patch_size):
     """Raises a `ValueError` if the patch size does not divide the image size.
 
     Args:
-        image_size: Integer. Height and width of the images, in pixels.
+        image_size: Integer or `(height, width)`, in pixels.
         patch_size: Integer. Height and width of a patch, in pixels.
     """
-    if image_size % patch_size:
-        below = image_size // patch_size * patch_size
-        sizes = [str(n) for n in (below, below + patch_size) if n]
+    sides = height_and_width(image_size)
+    if any(n % patch_size for n in sides):
+        below = [n // patch_size * patch_size for n in sides]
+        above = [-(-n // patch_size) * patch_size for n in sides]
+        sizes = [size_text(size) for size in (below, above) if min(size)]
         raise ValueError(
             f"Patches of {patch_size} pixels do not divide an image of "
-            f"{image_size} x {image_size}. Use --image-size "
-            f"{' or '.join(sizes)}, or a patch of {_divisors(image_size)}."
+            f"{sides[0]} x {sides[1]}. Use --image-size "
+            f"{' or '.join(sizes)}, or a patch of {_divisors(sides)}."
         )
 
 
@@ -85,7 +91,8 @@ def choose_sizes(image_sizes, patch_size, stride):
     """Returns an image size and a patch size that divides it.
 
     Args:
-        image_sizes: List of integers and None. The first integer is taken.
+        image_sizes: List of image sizes, integers or `(height, width)`, and
+            None. The first one that is not None is taken.
         patch_size: Integer. None for that of `choose_patch_size`.
         stride: Integer. Pixels of the image per pixel of the feature map that
             patches are cut from: 1 without a ResNet; 0 for models without
@@ -105,8 +112,22 @@ def choose_sizes(image_sizes, patch_size, stride):
     return image_size, patch_size
 
 
-def _divisors(size):
-    return ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
+def size_text(image_size):
+    """Returns an image size as the flag `--image-size` takes it.
+
+    Args:
+        image_size: Integer or `(height, width)`.
+
+    Returns:
+        String, such as "64" or, if height and width differ, "64x48".
+    """
+    height, width = height_and_width(image_size)
+    return str(height) if height == width else f"{height}x{width}"
+
+
+def _divisors(sides):
+    common = math.gcd(*sides)
+    return ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
 
 
 # Models that train in minutes on two CPU cores: name of the model function, its
@@ -148,7 +169,9 @@ def model_facts(model, weights, patch_size=None):
     Returns:
         Dict with the keys
 
-        - `patch_size`, `image_size`: integers; None if they are unspecified;
+        - `patch_size`: integer; None if it is unspecified;
+        - `image_size`: integer, or `(height, width)` if these differ; None if
+          it is unspecified;
         - `stride`: integer, as for `choose_sizes`;
         - `mode`: string, that of `preprocess_input`;
         - `hidden_size`, if `weights` is None: integer; None for a ResNet.
@@ -269,9 +292,12 @@ def _checkpoint_facts(model, weights, patch_size):
     grid = facts.get("grid_size")
     if checkpoint.family == "bit":
         return {"patch_size": None, "image_size": 224, "stride": 0, **mode}
+    image_size = grid and tuple(n * rows * checkpoint.stride for n in grid)
+    if image_size and image_size[0] == image_size[1]:
+        image_size = image_size[0]
     return {
         "patch_size": rows,
-        "image_size": grid and grid[0] * rows * checkpoint.stride,
+        "image_size": image_size,
         "stride": checkpoint.stride,
         **mode,
     }
@@ -448,9 +474,13 @@ def layout_of(model):
 
     Returns:
         "vit_jax" or "bit". None if neither layout can represent the weights
-        and the options of the model, for example for DeiT.
+        and the options of the model, for example for DeiT, or for position
+        embeddings of a grid that is not square.
     """
     weights, arguments, _ = describe(model)
+    rows, columns = arguments.get("grid_size") or (1, 1)
+    if rows != columns:
+        return None
     for layout in ("vit_jax", "bit"):
         weight_map = get_weight_map(layout, weights)
         if weight_map.unmapped_paths(weights):

@@ -10,6 +10,7 @@ import keras
 from keras_vit import converters
 from keras_vit._logging import logger
 from keras_vit.converters import write_keras
+from keras_vit.data.protocols import height_and_width
 from keras_vit.models import Model
 from keras_vit.training.callbacks import SCORES
 from keras_vit.training.models import layout_of
@@ -218,7 +219,7 @@ def print_results(facts, output):
         if (output / name).exists():
             logger.info(f"  {output / name}")
     config, data = facts["config"], facts["data"]
-    size, channels = config["image_size"], data["channels"]
+    height, width = height_and_width(config["image_size"])
     scale = f"keras_vit.preprocess_input(images, mode={config['mode']!r})"
     values = "0 to 255"
     # The images of scikit-learn's digits have values up to 16. Their size tells
@@ -226,8 +227,8 @@ def print_results(facts, output):
     if data["name"] == "digits" and data["image_size"] == 8:
         scale, values = "images / 8 - 1", "0 to 16"
     logger.info(
-        f"To use it in Python on images of {size} x {size} x {channels} with "
-        f"values from {values}:\n"
+        f"To use it in Python on images of {height} x {width} x "
+        f"{data['channels']} with values from {values}:\n"
         "  import keras, keras_vit\n"
         f"  model = keras.models.load_model({str(output / 'model.keras')!r})\n"
         f"  images = {scale}"

@@ -350,6 +350,40 @@ def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
     assert found.input_shape == (None, 40, 40, 1)
 
 
+def test_images_that_are_no_squares(tmp_path):
+    """Trained, fine-tuned at another size, evaluated and looked at."""
+    data = {"batch_size": 32, "steps": 2}
+    run(image_size="12x8", output=str(tmp_path / "a"), **data)
+    assert facts_of(tmp_path / "a")["config"]["image_size"] == [12, 8]
+    weights = {"weights": str(tmp_path / "a"), **data}
+    run(output=str(tmp_path / "b"), **weights)
+    run(image_size="8x16", output=str(tmp_path / "c"), **weights)
+    for name, size in {"b": (12, 8), "c": (8, 16)}.items():
+        model = keras.models.load_model(tmp_path / name / "model.keras")
+        assert model.input_shape == (None, *size, 1)
+        for program in ("evaluate", "few_shot"):
+            output = tmp_path / f"{name}-{program}"
+            programs.run(
+                program, "--weights", tmp_path / name, "--output", output,
+                *(("--dataset", "digits") * (program == "few_shot")),
+            )  # fmt: skip
+        results = tmp_path / f"{name}-evaluate" / "results.json"
+        expected = facts_of(tmp_path / name)["test_accuracy"]
+        assert json.loads(results.read_text())["accuracy"] == pytest.approx(
+            expected, abs=1e-6
+        )
+    programs.run(
+        "evaluate", "--weights", tmp_path / "b" / "model.weights.h5",
+        "--image-size", "16x8", "--output", tmp_path / "d",
+    )  # fmt: skip
+    refused(
+        "12 x 9.*--image-size 12x8 or 12x10",
+        image_size="12x9",
+        output=str(tmp_path / "e"),
+        **weights,
+    )
+
+
 @pytest.mark.backends("torch")
 def test_bits_rule_chooses(monkeypatch):
     facts = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
