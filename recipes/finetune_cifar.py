@@ -57,6 +57,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
 from keras_vit import training
+from keras_vit.data import AUGREG
 from keras_vit.data import PROTOCOLS
 from keras_vit.data import balanced_class_weights
 from keras_vit.data import height_and_width
@@ -155,10 +156,10 @@ class Config(training.TrainingFlags):
         "many images it has; default: each image has the same",
         "balanced",
     )
-    label_smoothing: float = training.flag(
-        0.0,
+    label_smoothing: float | None = training.flag(
+        None,
         "label smoothing: the fraction of the probability that is distributed "
-        "evenly over all classes",
+        "evenly over all classes; default: 0",
         "P",
     )
     train: str = training.flag(
@@ -212,6 +213,25 @@ class Config(training.TrainingFlags):
         "mixup, and 0.1 with --preset bit-hyperrule for 20000 images or more",
         "P",
     )
+    augment: str | None = training.flag(
+        None,
+        "level of RandAugment as in 'How to train your ViT?': "
+        f"{', '.join(AUGREG)}; default: none",
+        "LEVEL",
+    )
+    erase: float | None = training.flag(
+        None,
+        "probability of random erasing: a rectangle of the image becomes "
+        "noise; 0.25 in DeiT; default: 0",
+        "P",
+    )
+    pooling: str | None = training.flag(
+        None,
+        "gap: the head reads the mean of the patches, after a new layer norm, "
+        "as in the fine-tuning of MAE; default: what the head of --weights "
+        "reads",
+        "gap",
+    )
     layer_decay: float | None = training.flag(
         None,
         "layer-wise learning rate decay: the learning rate of each layer is "
@@ -250,6 +270,7 @@ class Config(training.TrainingFlags):
             preset=training.FINE_TUNING,
             loss=keras_vit.losses.LOSSES,
             class_weights=("balanced",),
+            pooling=("gap",),
             optimizer=("sgd", "adamw"),
             train=("all", "head", "lora"),
             momentum_dtype=("float32", "bfloat16"),
@@ -268,15 +289,22 @@ class Config(training.TrainingFlags):
                 "from scratch as published, use recipes/pretrain.py."
             )
         if self.optimizer and self.preset:
+            name = training.FINE_TUNING[self.preset].optimizer
             raise ValueError(
-                f"--preset {self.preset} fine-tunes with SGD: leave out "
-                "--optimizer or --preset."
+                f"--preset {self.preset} fine-tunes with "
+                f"{'SGD' if name == 'sgd' else 'AdamW'}: leave out --optimizer "
+                "or --preset."
+            )
+        if self.pooling and self.weights is None:
+            raise ValueError(
+                f"--pooling {self.pooling} is for --weights. From scratch, "
+                "compact-vit has it."
             )
         if self.weight_decay is not None and self.optimizer_name == "sgd":
             raise ValueError(
-                "--weight-decay is of AdamW. --weights are fine-tuned with "
-                "SGD, without weight decay: leave it out, or give "
-                "--optimizer adamw."
+                "--weight-decay is of AdamW, and the model is trained with "
+                "SGD, without weight decay, as --weights are by default: leave "
+                "it out, or give --optimizer adamw."
             )
         if self.train != "all" and self.weights is None:
             raise ValueError(
@@ -295,13 +323,15 @@ class Config(training.TrainingFlags):
             )
         if self.label_smoothing and self.loss == "sigmoid":
             raise ValueError(
-                "--label-smoothing is for --loss softmax. Received: --loss "
-                "sigmoid"
+                "--label-smoothing is for --loss softmax: leave it out, or "
+                "with --preset give 0. Received: --loss sigmoid "
+                f"--label-smoothing {self.label_smoothing:g}"
             )
         if self.class_weights and (self.mixup or self.cutmix):
             raise ValueError(
                 "--class-weights is for images of one class each, which "
-                "--mixup and --cutmix mix: leave out one of them."
+                "--mixup and --cutmix mix: leave out one of them, or with "
+                "--preset give --mixup 0 --cutmix 0."
             )
         rises = [x for x in (self.warmup, self.warmup_steps) if x is not None]
         if len(rises) > 1:
@@ -314,11 +344,13 @@ class Config(training.TrainingFlags):
 
     @property
     def optimizer_name(self):
+        if self.optimizer is None and self.preset:
+            return training.FINE_TUNING[self.preset].optimizer
         return self.optimizer or ("sgd" if self.weights else "adamw")
 
     @property
     def one_hot(self):
-        smooth = self.label_smoothing > 0
+        smooth = bool(self.label_smoothing)
         return super().one_hot or smooth or self.loss == "sigmoid"
 
     def published_holdout(self):
@@ -427,6 +459,7 @@ def build_model(config, data):
         config.weights,
         config.patch_size,
         config.seed,
+        config.pooling,
         input_shape=(*height_and_width(config.image_size), data.channels),
         classes=len(data.class_names),
         remat=config.remat,
@@ -474,6 +507,7 @@ def complete(config, data):
     facts = training.model_facts(
         config.model, config.weights, config.patch_size
     )
+    given = config
     if config.preset:
         config = training.FINE_TUNING[config.preset].fill(config)
     bit = config.preset == "bit-hyperrule"
@@ -487,7 +521,7 @@ def complete(config, data):
     image_size, patch_size = training.choose_sizes(
         sizes, facts["patch_size"], facts["stride"]
     )
-    for name in ("dropout", "drop_path"):
+    for name in ("dropout", "drop_path", "pooling"):
         if getattr(config, name) and not facts["stride"]:
             raise ValueError(
                 f"--{name.replace('_', '-')} is for Vision Transformers and "
@@ -524,6 +558,9 @@ def complete(config, data):
         batch_size = max(BATCH_SIZE, config.accumulate)
     # A dataset of fewer images is one batch.
     batch_size = config.whole_batch(batch_size, data.num_train)
+    rate = config.learning_rate or rate
+    if config.preset and given.learning_rate is None:
+        rate *= training.FINE_TUNING[config.preset].rate_factor(batch_size)
     steps, evaluate_every = count_steps(config, batch_size, data)
     return dataclasses.replace(
         config,
@@ -533,7 +570,7 @@ def complete(config, data):
         steps=steps,
         epochs=None,  # converted to steps
         evaluate_every=evaluate_every,
-        learning_rate=config.learning_rate or rate,
+        learning_rate=rate,
         warmup=warmup,
         weight_decay=weight_decay,
         clip=1.0 if config.clip is None else config.clip,
@@ -542,6 +579,9 @@ def complete(config, data):
         drop_path=config.drop_path or 0.0,
         lora_rank=lora_rank,
         protocol=config.protocol or "simple",
+        label_smoothing=config.label_smoothing or 0.0,
+        augment=config.augment or "none",
+        erase=config.erase or 0.0,
         mixup=mixup,
         cutmix=config.cutmix or 0.0,
         mode=config.mode or facts["mode"],

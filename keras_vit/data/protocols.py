@@ -277,6 +277,13 @@ PROTOCOLS = {
         ),
         test=functools.partial(bicubic_center_crop, ratio_above_224=1.0),
     ),
+    # facebookresearch/mae, main_finetune.py: `create_transform` of timm
+    "mae-finetune": Protocol(
+        train=functools.partial(
+            random_resized_crop, scale=(0.08, 1.0), method="bicubic"
+        ),
+        test=functools.partial(bicubic_center_crop, ratio_above_224=1.0),
+    ),
     # microsoft/SimMIM, data/data_simmim.py, and its data_finetune.py
     "simmim": Protocol(
         train=functools.partial(

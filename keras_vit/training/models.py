@@ -1,5 +1,6 @@
 """Models and patch sizes for the flags `--model` and `--weights`."""
 
+import dataclasses
 import difflib
 import json
 import math
@@ -303,7 +304,7 @@ def _checkpoint_facts(model, weights, patch_size):
     }
 
 
-def build_model(model, weights, patch_size, seed=0, **arguments):
+def build_model(model, weights, patch_size, seed=0, pooling=None, **arguments):
     """Builds the model that a recipe's flags specify.
 
     Args:
@@ -315,6 +316,10 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
         patch_size: Integer. Height and width of a patch, in pixels. It is
             used only for Vision Transformers without `weights`.
         seed: Integer. Seed of the initial position embeddings of compact-vit.
+        pooling: String. "gap" for a head that reads the mean of the patches
+            instead of the class token of `weights`. The last layer norm is
+            replaced by a new one after the mean, as in the fine-tuning of MAE
+            (facebookresearch/mae, `global_pool` of models_vit.py).
         **arguments: `input_shape`, `classes`, `remat` and `dropout`. If
             `weights` is None, also other arguments of the model function.
 
@@ -335,10 +340,30 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
     else:
         # The paper removes the whole pre-training head: both of its layers.
         arguments["representation_size"] = None
+        if pooling == "gap":
+            checkpoint = _with_mean_pooling(checkpoint)
     built = converters.load(checkpoint, include_top=True, **arguments)
     # `load` keeps the head if the number of classes is that of the checkpoint.
     zero_head(built)
     return built
+
+
+def _with_mean_pooling(checkpoint):
+    """Returns a checkpoint whose head reads the mean of the patches."""
+    if checkpoint.arguments().get("pooling") == "gap":
+        return checkpoint
+    weights = {
+        path: array
+        for path, array in checkpoint.weights.items()
+        if not path.startswith("encoder_norm/")
+    }
+    width = checkpoint.arguments()["hidden_size"]
+    weights["head_norm/gamma"] = np.ones(width, "float32")
+    weights["head_norm/beta"] = np.zeros(width, "float32")
+    pooling = {"pooling": "gap", "final_norm": "after_pooling"}
+    return dataclasses.replace(
+        checkpoint, weights=weights, stored={**checkpoint.stored, **pooling}
+    )
 
 
 def _build_new(model, patch_size, arguments):

@@ -43,7 +43,7 @@ def test_rectangles():
     training.check_patch_size((64, 48), 16)
     with pytest.raises(ValueError, match="64 x 50. .*64x48 or 64, .*1, 2[.]"):
         training.check_patch_size((64, 50), 16)
-    with pytest.raises(ValueError, match="62 x 31. .*60x28 or 64x32"):
+    with pytest.raises(ValueError, match="62 x 31 .*60x28 or 64x32"):
         training.choose_patch_size((62, 31))
     assert training.choose_sizes((None, (64, 48), 8), None, 1) == ((64, 48), 8)
 

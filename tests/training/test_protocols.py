@@ -103,6 +103,7 @@ def test_a_part_of_a_jpeg_is_the_part_of_the_whole():
 # microsoft/SimMIM, whose interpolation is torchvision's default.
 MASKED = {
     "mae": ((0.2, 1.0), Image.Resampling.BICUBIC),
+    "mae-finetune": ((0.08, 1.0), Image.Resampling.BICUBIC),
     "simmim": ((0.67, 1.0), Image.Resampling.BILINEAR),
 }
 
