@@ -88,6 +88,11 @@ class Config(training.TrainingFlags):
         "classification head is replaced",
         "FILE|NAME",
     )
+    keep_head: bool = training.flag(
+        False,
+        "keep the classification head of --weights, to train further on the "
+        "same classes, such as those of a finished run",
+    )
     image_size: int | str | None = training.flag(
         None,
         "images are resized to N x N, or to height x width, such as 64x48; "
@@ -295,6 +300,11 @@ class Config(training.TrainingFlags):
                 f"{'SGD' if name == 'sgd' else 'AdamW'}: leave out --optimizer "
                 "or --preset."
             )
+        if self.keep_head and (self.weights is None or self.pooling):
+            raise ValueError(
+                "--keep-head keeps the head of --weights, with what it reads: "
+                "give --weights, and leave out --pooling."
+            )
         if self.pooling and self.weights is None:
             raise ValueError(
                 f"--pooling {self.pooling} is for --weights. From scratch, "
@@ -416,7 +426,8 @@ def train(config, data, strategy, output, keep=True):
         )
         test = run.distribute(test)
 
-        # 2. Model: the given weights with a new head of zeros, or a new model.
+        # 2. Model: the given weights, with a new head of zeros unless
+        # --keep-head is given, or a new model.
         model = build_model(config, data)
         training.set_trainable(model, config.train, config.lora_rank)
 
@@ -460,6 +471,7 @@ def build_model(config, data):
         config.patch_size,
         config.seed,
         config.pooling,
+        config.keep_head,
         input_shape=(*height_and_width(config.image_size), data.channels),
         classes=len(data.class_names),
         remat=config.remat,
@@ -532,6 +544,8 @@ def complete(config, data):
             "--layer-decay counts the blocks of Vision Transformers and "
             "hybrids. A BiT has none: leave it out."
         )
+    if config.keep_head:
+        training.check_classes(config.weights, data)
     if config.class_weights and data.multi_label:
         raise ValueError(
             "--class-weights is for images of one class each, and images of "

@@ -27,6 +27,7 @@ from keras_vit.training.masked import save_masked as save_masked
 from keras_vit.training.models import MODEL_NAMES as MODEL_NAMES
 from keras_vit.training.models import bias_head as bias_head
 from keras_vit.training.models import build_model as build_model
+from keras_vit.training.models import check_classes as check_classes
 from keras_vit.training.models import check_patch_size as check_patch_size
 from keras_vit.training.models import choose_patch_size as choose_patch_size
 from keras_vit.training.models import choose_sizes as choose_sizes

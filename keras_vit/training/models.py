@@ -261,11 +261,26 @@ def _mode_of_run(checkpoint):
 
     It is None for checkpoints that were not written by a recipe.
     """
-    facts = pathlib.Path(checkpoint.path).with_name("config.json")
-    if checkpoint.layout != "keras" or not facts.is_file():
+    if checkpoint.layout != "keras":
         return None
-    config = json.loads(facts.read_text()).get("config")
-    return config.get("mode") if isinstance(config, dict) else None
+    return facts_of_run(checkpoint.path).get("config", {}).get("mode")
+
+
+def facts_of_run(path):
+    """Returns the `config.json` of the run that wrote a file.
+
+    Args:
+        path: Path of a file in the output folder of a recipe.
+
+    Returns:
+        Dict. It is empty for files that were not written by a recipe.
+    """
+    path = pathlib.Path(path).with_name("config.json")
+    if not path.is_file():
+        return {}
+    facts = json.loads(path.read_text())
+    known = isinstance(facts, dict) and isinstance(facts.get("config"), dict)
+    return facts if known else {}
 
 
 def _checkpoint_facts(model, weights, patch_size):
@@ -304,7 +319,15 @@ def _checkpoint_facts(model, weights, patch_size):
     }
 
 
-def build_model(model, weights, patch_size, seed=0, pooling=None, **arguments):
+def build_model(
+    model,
+    weights,
+    patch_size,
+    seed=0,
+    pooling=None,
+    keep_head=False,
+    **arguments,
+):
     """Builds the model that a recipe's flags specify.
 
     Args:
@@ -320,6 +343,8 @@ def build_model(model, weights, patch_size, seed=0, pooling=None, **arguments):
             instead of the class token of `weights`. The last layer norm is
             replaced by a new one after the mean, as in the fine-tuning of MAE
             (facebookresearch/mae, `global_pool` of models_vit.py).
+        keep_head: Boolean. Whether to keep the classification head of
+            `weights`, which must have the same number of classes.
         **arguments: `input_shape`, `classes`, `remat` and `dropout`. If
             `weights` is None, also other arguments of the model function.
 
@@ -327,7 +352,8 @@ def build_model(model, weights, patch_size, seed=0, pooling=None, **arguments):
         A Keras model.
 
     Raises:
-        ValueError: if `remat` is True for a BiT.
+        ValueError: if `remat` is True for a BiT, or if `keep_head` is True and
+            the weights have no head of this number of classes.
     """
     if weights is None:
         built = _build_new(model or "compact-vit", patch_size, arguments)
@@ -335,17 +361,50 @@ def build_model(model, weights, patch_size, seed=0, pooling=None, **arguments):
             _spread_positions(built, seed)
         return built
     checkpoint = opened(model, weights)
+    if keep_head:
+        _check_head(checkpoint, weights, arguments["classes"])
     if checkpoint.family == "bit":
         arguments = _without_remat(arguments)
-    else:
+    elif not keep_head:
         # The paper removes the whole pre-training head: both of its layers.
         arguments["representation_size"] = None
         if pooling == "gap":
             checkpoint = _with_mean_pooling(checkpoint)
     built = converters.load(checkpoint, include_top=True, **arguments)
     # `load` keeps the head if the number of classes is that of the checkpoint.
-    zero_head(built)
+    if not keep_head:
+        zero_head(built)
     return built
+
+
+def check_classes(weights, data):
+    """Raises a `ValueError` if a run was of other classes than a dataset.
+
+    Args:
+        weights: String, as `--weights` takes it. Only weights that a recipe
+            wrote are checked, because others do not name their classes.
+        data: `keras_vit.data.ImageDataset`.
+    """
+    facts = facts_of_run(place_of(weights)).get("data", {})
+    names = facts.get("class_names", list(data.class_names))
+    if names == list(data.class_names):
+        return
+    other = sorted(set(names) ^ set(data.class_names)) or names
+    raise ValueError(
+        f"--keep-head needs the classes of {weights!r}, in the same order. "
+        f"{data.name!r} has others, such as {other[0]!r}: leave out "
+        "--keep-head."
+    )
+
+
+def _check_head(checkpoint, weights, classes):
+    bias = checkpoint.weights.get("head/bias")
+    found = "no head" if bias is None else f"a head of {len(bias)} classes"
+    if bias is None or len(bias) != classes:
+        raise ValueError(
+            f"--keep-head needs weights of a head of {classes} classes, those "
+            f"of the dataset. {weights!r} has {found}: leave out --keep-head."
+        )
 
 
 def _with_mean_pooling(checkpoint):

@@ -41,7 +41,7 @@ def test_an_interrupted_run_may_go_on(tmp_path):
     (checkpoints / "step-00000005.npz").unlink()
     assert training.check_output(tmp_path, overwrite=False) == tmp_path
     (tmp_path / "config.json").touch()
-    with pytest.raises(ValueError, match="is not empty"):
+    with pytest.raises(ValueError, match="a finished run"):
         training.check_output(tmp_path, overwrite=False)
 
 
