@@ -188,5 +188,20 @@ class BiTHyperRule(keras.optimizers.schedules.LearningRateSchedule):
             rate = ops.where(step > share * self.steps, rate / 10, rate)
         return rate
 
+    @staticmethod
+    def steps_for(num_images):
+        """Returns the number of steps that the rule gives a dataset.
+
+        Args:
+            num_images: Integer. Number of training images.
+
+        Returns:
+            Integer. 500 below 20,000 images, 10,000 below 500,000, and 20,000
+            for more.
+        """
+        if num_images < 20_000:
+            return 500
+        return 10_000 if num_images < 500_000 else 20_000
+
     def get_config(self):
         return {"peak": self.peak, "steps": self.steps}

@@ -72,13 +72,20 @@ import keras
 import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
+from keras_vit.training import command_line as cli
+from keras_vit.training import run_folder
 
+PLACES = {
+    "stem": "stem",
+    "every_layer": "every layer",
+    "every_layer_shared": "every layer, shared",
+}
 # The default placements of each kind. Sinusoids have no weights that could be
 # shared, and are in every layer only if that is requested.
 GRID = {
     "none": ("stem",),
-    "learned_1d": tuple(training.PLACES),
-    "learned_2d": tuple(training.PLACES),
+    "learned_1d": tuple(PLACES),
+    "learned_2d": tuple(PLACES),
     "relative": ("every_layer", "every_layer_shared"),
     "sincos2d": ("stem",),
 }
@@ -93,39 +100,39 @@ _FREE = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(training.TrainingFlags):
-    settings: str = training.flag(
+class Config(cli.TrainingFlags):
+    settings: str = cli.arg(
         "all",
         "KIND or KIND/PLACE, separated by commas; kinds: "
-        f"{', '.join(GRID)}; places: {', '.join(training.PLACES)}",
+        f"{', '.join(GRID)}; places: {', '.join(PLACES)}",
         "LIST",
     )
-    pooling: str = training.flag(
+    pooling: str = cli.arg(
         "gap",
         "input of the head: gap (global average pooling of the patches) or "
         "token (the class token)",
         "NAME",
     )
-    shots: int = training.flag(
+    shots: int = cli.arg(
         5, "training images per class in the linear evaluation"
     )
-    draws: int = training.flag(
+    draws: int = cli.arg(
         10, "number of random samples of these images, which are averaged"
     )
-    steps: int = training.flag(400, "training steps of each setting")
-    learning_rate: float | None = training.flag(
+    steps: int = cli.arg(400, "training steps of each setting")
+    learning_rate: float | None = cli.arg(
         None,
         f"peak learning rate; default: {RATES['gap']} for gap, "
         f"{RATES['token']} for token",
         "X",
     )
-    warmup: float = training.flag(
+    warmup: float = cli.arg(
         0.1,
         "fraction of the steps in which the learning rate is warmed up",
         "X",
     )
-    weight_decay: float = training.flag(0.05, "weight decay of AdamW", "X")
-    output: str | None = training.flag(
+    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X")
+    output: str | None = cli.arg(
         None,
         "output folder; default: runs/positions- followed by the name of the "
         "dataset",
@@ -134,9 +141,9 @@ class Config(training.TrainingFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        training.check_numbers(self, "weight_decay", minimum=0)
-        training.check_numbers(self, "warmup", minimum=0, below=1)
-        training.check_numbers(self, "shots", "draws", minimum=1)
+        cli.check_range(self, "weight_decay", minimum=0)
+        cli.check_range(self, "warmup", minimum=0, below=1)
+        cli.check_range(self, "shots", "draws", minimum=1)
         if self.pooling not in RATES:
             raise ValueError(
                 f"--pooling must be gap or token. Received: {self.pooling!r}"
@@ -181,35 +188,35 @@ def settings_of(config):
 
 def main(config):
     started = time.perf_counter()
-    with training.user_errors():
+    with cli.user_errors():
         chosen = keras_vit.distribution.get_strategy(config.strategy)
-        if chosen.host[1] > 1:
-            raise ValueError("This recipe reads its images on one host.")
+        if chosen.process[1] > 1:
+            raise ValueError("This recipe reads its images in one process.")
         if config.mixed_precision:
             keras.config.set_dtype_policy("mixed_bfloat16")
-        training.require("matplotlib")
+        cli.require("matplotlib")
         if config.tensorboard:
-            training.require("tensorflow")
+            cli.require("tensorflow")
         data = keras_vit.data.load_dataset(
             config.dataset,
             skip_bad_images=config.skip_bad_images,
             test_split=config.test_split,
         )
-        config = complete(config, data)
+        config = resolve_config(config, data)
         settings = settings_of(config)
         output = open_folder(config, data)
     rows = []
     for number, setting in enumerate(settings, start=1):
         print(f"\n{number} of {len(settings)}: {' / '.join(setting)}")
         rows.append(measured(config, data, chosen, output, setting))
-        training.write_ablation(rows, config, data, output)
+        write_ablation(rows, config, data, output)
     print(f"\n{(output / 'table.txt').read_text()}")
     print(f"{time.perf_counter() - started:.0f} seconds")
     for name in FILES:
         print(f"  {output / name}")
 
 
-def complete(config, data):
+def resolve_config(config, data):
     """Returns the config with values for all settings that are None.
 
     Args:
@@ -219,7 +226,7 @@ def complete(config, data):
     Raises:
         ValueError: if the patch size does not divide the image size.
     """
-    image_size, patch_size = training.choose_sizes(
+    image_size, patch_size = training.resolve_sizes(
         (config.image_size, data.image_size, 64), config.patch_size, stride=1
     )
     return dataclasses.replace(
@@ -251,15 +258,17 @@ def open_folder(config, data):
     """
     output = pathlib.Path(config.output or f"runs/positions-{data.name}")
     output = output.expanduser()
-    facts = dataclasses.asdict(config) | {"backend": keras.backend.backend()}
-    facts = {name: facts[name] for name in facts if name not in _FREE}
+    settings = dataclasses.asdict(config) | {"backend": keras.backend.backend()}
+    settings = {name: settings[name] for name in settings if name not in _FREE}
     settings_path = output / "flags.json"
     if config.overwrite:
-        for kind, place in [(k, p) for k in GRID for p in training.PLACES]:
+        for kind, place in [(k, p) for k in GRID for p in PLACES]:
             shutil.rmtree(output / f"{kind}-{place}", ignore_errors=True)
     elif settings_path.exists():
         before = json.loads(settings_path.read_text())
-        other = [name for name in facts if before.get(name) != facts[name]]
+        other = [
+            name for name in settings if before.get(name) != settings[name]
+        ]
         if other:
             raise ValueError(
                 f"{str(output)!r} holds an ablation with other flags: "
@@ -267,9 +276,9 @@ def open_folder(config, data):
                 + ". Choose another --output, or --overwrite it."
             )
     else:
-        training.check_output(output, overwrite=False)
+        run_folder.check_output(output, overwrite=False)
     output.mkdir(parents=True, exist_ok=True)
-    training.save_json(facts, settings_path)
+    run_folder.save_json(settings, settings_path)
     return output
 
 
@@ -294,7 +303,7 @@ def measured(config, data, chosen, output, setting):
         return json.loads(result.read_text())
     if not (folder / "config.json").exists():
         train(config, data, chosen, folder, kind, place)
-    facts = json.loads((folder / "config.json").read_text())
+    trained = json.loads((folder / "config.json").read_text())
     model = keras.models.load_model(folder / "model.keras")
     features = keras_vit.evaluation.feature_model(model)
     options = {
@@ -321,11 +330,11 @@ def measured(config, data, chosen, output, setting):
         "placement": place,
         "few_shot": found["accuracy"],
         "few_shot_std": found["std"],
-        "test_accuracy": facts["test_accuracy"],
-        "weights": facts["model"]["weights"],
-        "seconds": facts["seconds"],
+        "test_accuracy": trained["test_accuracy"],
+        "weights": trained["model"]["weights"],
+        "seconds": trained["seconds"],
     }
-    training.save_json(row, result)
+    run_folder.save_json(row, result)
     return row
 
 
@@ -395,5 +404,83 @@ def train(config, data, strategy, output, kind, place):
         run.save(model)
 
 
+def _table(rows, shots, column="few_shot"):
+    """Returns the table in the layout of the paper's Table 8.
+
+    Args:
+        rows: List of dicts with the keys `positions`, `placement` and `column`.
+        shots: Integer. Number of training images per class.
+        column: String. Key of the accuracy: "few_shot" or "test_accuracy".
+
+    Returns:
+        String. Combinations without a row have "-".
+    """
+    found = {(r["positions"], r["placement"]): r[column] for r in rows}
+    what = f"{shots}-shot" if column == "few_shot" else "test"
+    lines = [f"{what:14}" + "".join(f"{PLACES[p]:>21}" for p in PLACES)]
+    for kind in dict.fromkeys(row["positions"] for row in rows):
+        cells = (found.get((kind, place)) for place in PLACES)
+        cells = ("-" if c is None else f"{c:.4f}" for c in cells)
+        lines.append(f"{kind:14}" + "".join(f"{c:>21}" for c in cells))
+    return "\n".join(lines) + "\n"
+
+
+def write_ablation(rows, config, data, output):
+    """Writes `table.txt`, `results.json` and `table.png`, replacing older ones.
+
+    It is called after each trained setting, so that an interrupted ablation
+    leaves the results so far.
+
+    Args:
+        rows: List of dicts, one per trained setting, with the keys
+            `positions`, `placement`, `few_shot`, `few_shot_std` and
+            `test_accuracy`.
+        config: Dataclass instance with the fields `shots` and `steps`.
+        data: `keras_vit.data.ImageDataset`.
+        output: Path of the output folder.
+    """
+    text = _table(rows, config.shots)
+    text += "\n" + _table(rows, config.shots, "test_accuracy")
+    with run_folder.atomic_write(output / "table.txt") as temporary:
+        temporary.write_text(text)
+    summary = {
+        "rows": rows,
+        "config": dataclasses.asdict(config),
+        "data": data.metadata(),
+        "versions": run_folder.versions(),
+    }
+    run_folder.save_json(summary, output / "results.json")
+    _draw(rows, config, data, output / "table.png")
+
+
+def _draw(rows, config, data, path):
+    """Plots the few-shot accuracy of each setting as a bar.
+
+    Error bars show the standard deviation over samples of training images.
+    """
+    figure = cli.require("matplotlib.figure").Figure(
+        figsize=(8, 0.4 * len(rows) + 1.2), layout="constrained"
+    )
+    axes = figure.subplots()
+    names = [f"{r['positions']}, {PLACES[r['placement']]}" for r in rows]
+    kinds = dict.fromkeys(row["positions"] for row in rows)
+    colours = {kind: f"C{i}" for i, kind in enumerate(kinds)}
+    axes.barh(
+        names,
+        [row["few_shot"] for row in rows],
+        xerr=[row["few_shot_std"] for row in rows],
+        color=[colours[row["positions"]] for row in rows],
+    )
+    for i, row in enumerate(rows):
+        axes.text(0.01, i, f"{row['few_shot']:.4f}", va="center", color="white")
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.set_xlabel(
+        f"{config.shots}-shot accuracy on {data.name}, {config.steps} steps"
+    )
+    with run_folder.atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=120)
+
+
 if __name__ == "__main__":
-    training.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

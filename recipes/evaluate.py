@@ -47,7 +47,8 @@ import numpy as np
 
 import keras_vit
 from keras_vit import evaluation
-from keras_vit import training
+from keras_vit.training import command_line as cli
+from keras_vit.training import run_folder
 
 FILES = ("results.json", "per_class.csv", "reliability.png", "confusion.png")
 SPLITS = {"test": ("test",), "train": ("train",), "all": ("train", "test")}
@@ -55,34 +56,34 @@ SHOWN = 5  # number of best and of worst classes to print
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(keras_vit.evaluation.TrainedFlags):
-    dataset: str | None = training.flag(
+class Config(keras_vit.evaluation.EvaluationFlags):
+    dataset: str | None = cli.arg(
         None,
         "'digits', a name in TFDS, or a folder of images; default: the dataset "
         "of the run of --weights",
         "NAME|FOLDER",
     )
-    test_split: str | None = training.flag(
+    test_split: str | None = cli.arg(
         None,
         "for a dataset of TFDS, the split to evaluate on; default: that of the "
         "run if --dataset is not given, else test, or validation if test has "
         "no labels",
         "NAME",
     )
-    split: str = training.flag(
+    split: str = cli.arg(
         "test",
         f"images to evaluate on: {', '.join(SPLITS)}; a folder without train "
         "and test sub-folders is split as in training, and 'all' is the whole "
         "folder",
         "NAME",
     )
-    real: str | None = training.flag(
+    real: str | None = cli.arg(
         None,
         "ReaL labels: real.json of google-research/reassessed-imagenet",
         "FILE",
     )
-    bins: int = training.flag(15, "number of bins of the calibration error")
-    output: str | None = training.flag(
+    bins: int = cli.arg(15, "number of bins of the calibration error")
+    output: str | None = cli.arg(
         None,
         "output folder; default: runs/evaluate- followed by the name of the "
         "dataset",
@@ -91,7 +92,7 @@ class Config(keras_vit.evaluation.TrainedFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        training.check_numbers(self, "bins", minimum=1)
+        cli.check_range(self, "bins", minimum=1)
         if self.split not in SPLITS:
             raise ValueError(
                 f"There is no split {self.split!r}. --split takes: "
@@ -100,8 +101,8 @@ class Config(keras_vit.evaluation.TrainedFlags):
 
 
 def main(config):
-    with training.user_errors():
-        training.require("matplotlib")
+    with cli.user_errors():
+        cli.require("matplotlib")
         trained = config.trained()
         name = config.dataset or trained.dataset
         if name is None:
@@ -127,11 +128,11 @@ def main(config):
             (data.batches(part, **options), getattr(data, f"num_{part}"))
             for part in SPLITS[config.split]
         ]
-        output = training.check_output(
+        output = run_folder.check_output(
             config.output or pathlib.Path("runs") / f"evaluate-{data.name}",
             config.overwrite,
         )
-        whole = data.num_train + data.num_dev + data.num_test
+        whole = data.num_train + data.num_validation + data.num_test
         print(
             f"data      {data.name}: {sum(total for _, total in parts)} of "
             f"{whole} images ({config.split}; --split chooses), "
@@ -153,7 +154,7 @@ def main(config):
                 "The model was trained with a sigmoid for each class. The "
                 "calibration error is that of\nthe softmax of its logits."
             )
-        training.open_output(output, FILES)
+        run_folder.prepare_output(output, FILES)
     if labels.ndim > 1:  # several labels per image
         rows = np.zeros(probabilities.shape, labels.dtype)
         rows[:, places] = labels
@@ -171,7 +172,7 @@ def main(config):
             results["real_accuracy"] = evaluation.real_accuracy(
                 probabilities, real
             )
-    training.save_json(
+    run_folder.save_json(
         {
             **results,
             "split": config.split,
@@ -179,7 +180,7 @@ def main(config):
             "reading": options,
             "data": data.metadata(),
             "command": shlex.join(sys.argv),
-            "versions": training.versions(),
+            "versions": run_folder.versions(),
         },
         output / "results.json",
     )
@@ -209,7 +210,7 @@ def real_labels(config, data):
     """
     if config.real is None:
         return None
-    labels = evaluation.read_real(config.real)
+    labels = evaluation.load_real_labels(config.real)
     found = []
     for part in SPLITS[config.split]:
         for name in data.image_names(part):
@@ -262,10 +263,10 @@ def measure(probabilities, labels, class_names, config, output):
     error = f"calibration error {results['calibration_error']:.4f}"
     bins = measured.reliability(probabilities, labels, config.bins)
     for name, figure in {
-        "reliability.png": measured.draw_reliability(bins, f"{title}\n{error}"),
-        "confusion.png": measured.draw_confusion(confusion, class_names, title),
+        "reliability.png": measured.plot_reliability(bins, f"{title}\n{error}"),
+        "confusion.png": measured.plot_confusion(confusion, class_names, title),
     }.items():
-        with training.replacing(output / name) as temporary:
+        with run_folder.atomic_write(output / name) as temporary:
             figure.savefig(temporary)
     show_classes(there)
     return results
@@ -314,7 +315,7 @@ def measure_multi_label(logits, labels, class_names, output):
 
 def write_table(rows, path):
     with (
-        training.replacing(path) as temporary,
+        run_folder.atomic_write(path) as temporary,
         open(temporary, "w", newline="") as file,
     ):
         writer = csv.DictWriter(file, rows[0])
@@ -342,4 +343,4 @@ def show_classes(rows):
 
 
 if __name__ == "__main__":
-    training.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

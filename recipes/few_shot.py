@@ -44,8 +44,9 @@ import numpy as np
 
 import keras_vit
 from keras_vit import evaluation
-from keras_vit import training
 from keras_vit.data import PROTOCOLS
+from keras_vit.training import command_line as cli
+from keras_vit.training import run_folder
 
 FILES = ("results.json", "features.npz")
 PROBE_L2 = 1e-3
@@ -58,53 +59,53 @@ PROTOCOL = "few-shot"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(keras_vit.evaluation.TrainedFlags):
-    dataset: str | None = training.flag(
+class Config(keras_vit.evaluation.EvaluationFlags):
+    dataset: str | None = cli.arg(
         None,
         "'digits', a name in TFDS, or a folder of images; default: the dataset "
         "of the run of --weights",
         "NAME|FOLDER",
     )
-    test_split: str | None = training.flag(
+    test_split: str | None = cli.arg(
         None,
         "for a dataset of TFDS, the split to evaluate on; default: that of the "
         "run if --dataset is not given, else test, or validation if test has "
         "no labels",
         "NAME",
     )
-    protocol: str | None = training.flag(
+    protocol: str | None = cli.arg(
         None,
         f"how images are resized: {', '.join(PROTOCOLS)}; default: as in "
         f"training if that is known, else {PROTOCOL}, the published one, which "
         "resizes to 256 pixels and crops the central 224",
         "NAME",
     )
-    shots: tuple[int, ...] = training.flag(
+    shots: tuple[int, ...] = cli.arg(
         (1, 5, 10, 25), "numbers of training images per class"
     )
-    seeds: int = training.flag(
+    seeds: int = cli.arg(
         3, "number of random samples of these images, which are averaged"
     )
-    l2: tuple[float, ...] = training.flag(
+    l2: tuple[float, ...] = cli.arg(
         (1024.0,),
         "one or more L2 penalties of the weights; all results are reported, "
         "and also which penalty has the highest mean accuracy over --shots",
         "X",
     )
-    neighbours: int = training.flag(
+    neighbours: int = cli.arg(
         20, "number of nearest neighbours; 0 to leave out this evaluation"
     )
-    probe_l2: float | None = training.flag(
+    probe_l2: float | None = cli.arg(
         None,
         f"L2 penalty of the linear probe; 0 for no probe; default: {PROBE_L2}, "
         f"and no probe if training images x classes exceed "
         f"{LARGEST_PROBE:,}, as for ImageNet",
         "X",
     )
-    max_train: int | None = training.flag(
+    max_train: int | None = cli.arg(
         None, "use only the first N training images"
     )
-    output: str | None = training.flag(
+    output: str | None = cli.arg(
         None,
         "output folder; default: runs/few-shot- followed by the name of the "
         "dataset",
@@ -113,15 +114,15 @@ class Config(keras_vit.evaluation.TrainedFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        training.check_numbers(self, "seeds", "max_train", minimum=1)
-        training.check_numbers(self, "neighbours", "probe_l2", minimum=0)
+        cli.check_range(self, "seeds", "max_train", minimum=1)
+        cli.check_range(self, "neighbours", "probe_l2", minimum=0)
         if min(self.shots) < 1 or not 0 < min(self.l2):
             raise ValueError("--shots must be 1 or more, --l2 above 0.")
 
 
 def main(config):
     started = time.perf_counter()
-    with training.user_errors():
+    with cli.user_errors():
         trained = config.trained()
         name = config.dataset or trained.dataset
         if name is None:
@@ -141,7 +142,7 @@ def main(config):
             data.batches("train", **options),
             data.batches("test", **options),
         )
-        output = training.check_output(
+        output = run_folder.check_output(
             config.output or pathlib.Path("runs") / f"few-shot-{data.name}",
             config.overwrite,
         )
@@ -168,8 +169,8 @@ def main(config):
             test_labels=test_y,
             l2=config.l2,
         )
-        training.open_output(output, FILES)
-    with training.replacing(output / "features.npz") as temporary:
+        run_folder.prepare_output(output, FILES)
+    with run_folder.atomic_write(output / "features.npz") as temporary:
         np.savez(
             temporary, train=x, train_labels=y, test=test_x, test_labels=test_y
         )
@@ -177,7 +178,7 @@ def main(config):
     classes = len(data.class_names)
     results |= on_all_images(x, y, classes, test_x, test_y, config)
     show(results, config)
-    training.save_json(
+    run_folder.save_json(
         {
             **results,
             "seconds": round(time.perf_counter() - started, 1),
@@ -185,7 +186,7 @@ def main(config):
             "reading": options,
             "data": data.metadata(),
             "command": shlex.join(sys.argv),
-            "versions": training.versions(),
+            "versions": run_folder.versions(),
         },
         output / "results.json",
     )
@@ -265,4 +266,4 @@ def show(results, config):
 
 
 if __name__ == "__main__":
-    training.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

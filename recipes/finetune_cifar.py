@@ -66,6 +66,8 @@ from keras_vit.optimizers import AdamW
 from keras_vit.schedules import BiTHyperRule
 from keras_vit.schedules import WarmupDecay
 from keras_vit.schedules import warmup_cosine
+from keras_vit.training import command_line as cli
+from keras_vit.training.models import check_classes
 
 # The published batch size, 512, is for several accelerators. A smaller one
 # gives more updates of the weights in the same time.
@@ -73,14 +75,14 @@ BATCH_SIZE = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(training.TrainingFlags):
-    model: str | None = training.flag(
+class Config(cli.TrainingFlags):
+    model: str | None = cli.arg(
         None,
         f"one of {', '.join(training.MODEL_NAMES)}; default: the architecture "
         "of --weights, or without them compact-vit, of 4 layers of width 64",
         "NAME",
     )
-    weights: str | None = training.flag(
+    weights: str | None = cli.arg(
         None,
         "weights to fine-tune: the path or URL of a checkpoint of Google, "
         "timm or another library, or, with --model, the name of released "
@@ -88,163 +90,163 @@ class Config(training.TrainingFlags):
         "classification head is replaced",
         "FILE|NAME",
     )
-    keep_head: bool = training.flag(
+    keep_head: bool = cli.arg(
         False,
         "keep the classification head of --weights, to train further on the "
         "same classes, such as those of a finished run",
     )
-    image_size: int | str | None = training.flag(
+    image_size: int | str | None = cli.arg(
         None,
         "images are resized to N x N, or to height x width, such as 64x48; "
         "default: the image size of --weights, 224 with --model, else that of "
         "the dataset, or 64 if its images differ in size",
         "N|HxW",
     )
-    patch_size: int | None = training.flag(
+    patch_size: int | None = cli.arg(
         None,
         "height and width of a patch, in pixels; default: that of --weights "
         "or --model, else the one that gives about 8 x 8 patches",
     )
-    preset: str | None = training.flag(
+    preset: str | None = cli.arg(
         None,
         "published settings for all flags that are not given; requires "
         f"--weights: {', '.join(training.FINE_TUNING)}",
         "NAME",
     )
-    batch_size: int | None = training.flag(
+    batch_size: int | None = cli.arg(
         None, f"images a step; {BATCH_SIZE}, or 512 with --preset"
     )
-    steps: int | None = training.flag(
+    steps: int | None = cli.arg(
         None,
         "training steps; default without --epochs: from scratch, 2400 or 30 "
         "epochs, whichever is more; with --weights, 500, or 10000 for 20000 "
         "images or more, or 20000 for 500000 images or more",
     )
-    learning_rate: float | None = training.flag(
+    learning_rate: float | None = cli.arg(
         None,
         "peak learning rate; default: that of --preset, else 0.003 from "
         "scratch, and with --weights 0.03 for sgd and 0.0003 for adamw",
         "X",
     )
-    warmup: float | None = training.flag(
+    warmup: float | None = cli.arg(
         None,
         "fraction of the steps in which the learning rate is warmed up; "
         "default: 0.1",
         "X",
     )
-    warmup_steps: int | None = training.flag(
+    warmup_steps: int | None = cli.arg(
         None, "number of warm-up steps, instead of --warmup"
     )
-    optimizer: str | None = training.flag(
+    optimizer: str | None = cli.arg(
         None,
         "sgd (momentum 0.9, without weight decay) or adamw; default: sgd "
         "with --weights, as published, and adamw from scratch",
         "NAME",
     )
     # The higher weight decay of the paper's ImageNet models is for 300 epochs.
-    weight_decay: float | None = training.flag(
+    weight_decay: float | None = cli.arg(
         None,
         "weight decay of AdamW: each step multiplies kernels by 1 minus this "
         "times the learning rate; default: 0.05",
         "X",
     )
-    loss: str = training.flag(
+    loss: str = cli.arg(
         "softmax",
         "cross-entropy: softmax, for images of one class each; or sigmoid for "
         "each class, for images of several classes, which are evaluated by the "
         "mean average precision",
         "softmax|sigmoid",
     )
-    class_weights: str | None = training.flag(
+    class_weights: str | None = cli.arg(
         None,
         "balanced: each class has the same part in the training loss, however "
         "many images it has; default: each image has the same",
         "balanced",
     )
-    label_smoothing: float | None = training.flag(
+    label_smoothing: float | None = cli.arg(
         None,
         "label smoothing: the fraction of the probability that is distributed "
         "evenly over all classes; default: 0",
         "P",
     )
-    train: str = training.flag(
+    train: str = cli.arg(
         "all",
         "trainable weights: all; head, only the new head; or lora, the head "
         "and low-rank updates of the query and value kernels",
         "all|head|lora",
     )
-    lora_rank: int | None = training.flag(
+    lora_rank: int | None = cli.arg(
         None, "rank of the updates of --train lora; default: 8"
     )
-    clip: float | None = training.flag(
+    clip: float | None = cli.arg(
         None,
         "maximum global norm of the gradients, 0 for no clipping; default: 1",
         "X",
     )
-    momentum_dtype: str | None = training.flag(
+    momentum_dtype: str | None = cli.arg(
         None,
         "dtype of the momentum: float32, or bfloat16 to use less memory; "
         "default: float32",
         "NAME",
     )
-    dropout: float | None = training.flag(
+    dropout: float | None = cli.arg(
         None,
         "dropout rate after the position embedding and after dense layers, "
         "except query, key and value; default: 0",
         "P",
     )
-    drop_path: float | None = training.flag(
+    drop_path: float | None = cli.arg(
         None,
         "stochastic depth rate of the last block; it increases linearly from "
         "0 in the first block; default: 0",
         "P",
     )
-    protocol: str | None = training.flag(
+    protocol: str | None = cli.arg(
         None,
         f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
         "default: that of --preset, else simple, which shifts whole images",
         "NAME",
     )
-    mode: str | None = training.flag(
+    mode: str | None = cli.arg(
         None,
         "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
         "mean and standard deviation; default: that of the training of "
         "released weights, else tf",
         "NAME",
     )
-    mixup: float | None = training.flag(
+    mixup: float | None = cli.arg(
         None,
         "mixup with lambda sampled from Beta(P, P), such as 0.2; default: no "
         "mixup, and 0.1 with --preset bit-hyperrule for 20000 images or more",
         "P",
     )
-    augment: str | None = training.flag(
+    augment: str | None = cli.arg(
         None,
         "level of RandAugment as in 'How to train your ViT?': "
         f"{', '.join(AUGREG)}; default: none",
         "LEVEL",
     )
-    erase: float | None = training.flag(
+    erase: float | None = cli.arg(
         None,
         "probability of random erasing: a rectangle of the image becomes "
         "noise; 0.25 in DeiT; default: 0",
         "P",
     )
-    pooling: str | None = training.flag(
+    pooling: str | None = cli.arg(
         None,
         "gap: the head reads the mean of the patches, after a new layer norm, "
         "as in the fine-tuning of MAE; default: what the head of --weights "
         "reads",
         "gap",
     )
-    layer_decay: float | None = training.flag(
+    layer_decay: float | None = cli.arg(
         None,
         "layer-wise learning rate decay: the learning rate of each layer is "
         "this times that of the layer above; after masked pre-training 0.75, "
         "or 0.65 for ViT-B; default: no decay",
         "X",
     )
-    sweep: str | None = training.flag(
+    sweep: str | None = cli.arg(
         None,
         "learning rates to compare, such as 0.003,0.01,0.03, or 'paper' for "
         "those of the paper's Table 4; each trains without the images of "
@@ -256,7 +258,7 @@ class Config(training.TrainingFlags):
     def __post_init__(self):
         super().__post_init__()
         if self.sweep is not None:
-            training.rates_of(self.sweep)
+            training.parse_learning_rates(self.sweep)
             if self.learning_rate is not None:
                 raise ValueError("Give --sweep or --learning-rate, not both.")
             if self.holdout == 0:
@@ -265,12 +267,12 @@ class Config(training.TrainingFlags):
                     "Give --holdout a share above 0, or leave it out. "
                     f"Received: --holdout {self.holdout:g}"
                 )
-        training.check_numbers(self, "weight_decay", "clip", minimum=0)
+        cli.check_range(self, "weight_decay", "clip", minimum=0)
         rates = ("warmup", "dropout", "drop_path", "label_smoothing")
-        training.check_numbers(self, *rates, minimum=0, below=1)
-        training.check_numbers(self, "lora_rank", minimum=1)
-        training.check_numbers(self, "warmup_steps", minimum=0)
-        training.check_names(
+        cli.check_range(self, *rates, minimum=0, below=1)
+        cli.check_range(self, "lora_rank", minimum=1)
+        cli.check_range(self, "warmup_steps", minimum=0)
+        cli.check_choices(
             self,
             preset=training.FINE_TUNING,
             loss=keras_vit.losses.LOSSES,
@@ -294,11 +296,9 @@ class Config(training.TrainingFlags):
                 "from scratch as published, use recipes/pretrain.py."
             )
         if self.optimizer and self.preset:
-            name = training.FINE_TUNING[self.preset].optimizer
             raise ValueError(
-                f"--preset {self.preset} fine-tunes with "
-                f"{'SGD' if name == 'sgd' else 'AdamW'}: leave out --optimizer "
-                "or --preset."
+                f"--preset {self.preset} has an optimizer of its own: leave "
+                "out --optimizer or --preset."
             )
         if self.keep_head and (self.weights is None or self.pooling):
             raise ValueError(
@@ -371,30 +371,23 @@ class Config(training.TrainingFlags):
 
 
 def main(config):
-    training.show_log()
-    with training.user_errors():
+    cli.show_log()
+    with cli.user_errors():
         held_out = "paper" if config.sweep else None
         strategy, data, output = training.begin(config, held_out)
     if config.sweep:
         config, data = training.sweep(
-            train, complete, config, data, strategy, output
+            train, resolve_config, config, data, strategy, output
         )
-    with training.user_errors():
-        config = complete(config, data)
+    with cli.user_errors():
+        config = resolve_config(config, data)
     results = train(config, data, strategy, output)
-    if strategy.first:
+    if strategy.is_main:
         training.print_results(results, output)
 
 
 def train(config, data, strategy, output, keep=True):
-    """Trains with settings that `complete` has filled in.
-
-    Args:
-        config: `Config`.
-        data: `keras_vit.data.ImageDataset`.
-        strategy: `keras_vit.distribution.Strategy`.
-        output: Path of the output folder.
-        keep: Boolean. Whether to save the model.
+    """Trains with the settings of `resolve_config`, and saves the results.
 
     Returns:
         Dict. The content of `config.json`.
@@ -413,7 +406,7 @@ def train(config, data, strategy, output, keep=True):
                 micro_batches=config.accumulate,
                 seed=config.seed,
                 start=start,
-                shard=strategy.host,
+                shard=strategy.process,
                 class_weights=class_weights,
                 **config.batches(),
                 **config.augmentation(data.channels),
@@ -421,14 +414,24 @@ def train(config, data, strategy, output, keep=True):
 
         test = data.evaluation(
             batch_size=run.micro_batch_size,
-            shard=strategy.host,
+            shard=strategy.process,
             **config.batches(),
         )
         test = run.distribute(test)
 
         # 2. Model: the given weights, with a new head of zeros unless
         # --keep-head is given, or a new model.
-        model = build_model(config, data)
+        model = training.build_model(
+            config.model,
+            config.weights,
+            config.patch_size,
+            config.seed,
+            config.pooling,
+            config.keep_head,
+            input_shape=(*height_and_width(config.image_size), data.channels),
+            classes=len(data.class_names),
+            **config.encoder_arguments(),
+        )
         training.set_trainable(model, config.train, config.lora_rank)
 
         # 3. Optimizer, loss and metrics.
@@ -464,26 +467,6 @@ def train(config, data, strategy, output, keep=True):
         return run.save(model, keep=keep)
 
 
-def build_model(config, data):
-    return training.build_model(
-        config.model,
-        config.weights,
-        config.patch_size,
-        config.seed,
-        config.pooling,
-        config.keep_head,
-        input_shape=(*height_and_width(config.image_size), data.channels),
-        classes=len(data.class_names),
-        remat=config.remat,
-        # 0 is left out: it is the default, and a BiT has no such arguments.
-        **{
-            name: rate
-            for name in ("dropout", "drop_path")
-            if (rate := getattr(config, name))
-        },
-    )
-
-
 def learning_rate_schedule(config):
     peak, steps = config.learning_rate, config.steps
     if config.preset == "bit-hyperrule":
@@ -498,85 +481,39 @@ def build_optimizer(config, schedule):
         **config.optimizer_options(),
         "layer_decay": config.layer_decay,
         "global_clipnorm": config.clip or None,
+        "momentum_dtype": config.momentum_dtype,
     }
-    if config.momentum_dtype != "float32":
-        options["momentum_dtype"] = config.momentum_dtype
     if config.optimizer_name == "sgd":
         return SGD(schedule, momentum=0.9, **options)
     return AdamW(schedule, config.weight_decay, **options)
 
 
-def complete(config, data):
-    """Returns the config with values for all settings that are None.
-
-    Args:
-        config: `Config`.
-        data: `keras_vit.data.ImageDataset`.
-
-    Raises:
-        ValueError: if settings do not fit the model or the dataset.
-    """
-    facts = training.model_facts(
+def resolve_config(config, data):
+    """Returns the config with values for all settings that are None."""
+    spec = training.resolve_model_spec(
         config.model, config.weights, config.patch_size
     )
-    given = config
-    if config.preset:
-        config = training.FINE_TUNING[config.preset].fill(config)
-    bit = config.preset == "bit-hyperrule"
-    small = data.image_size is not None and data.image_size < 96
-    sizes = (
-        config.image_size,
-        (128 if small else 480) if bit else facts["image_size"],
-        data.image_size,
-        64,
-    )
-    image_size, patch_size = training.choose_sizes(
-        sizes, facts["patch_size"], facts["stride"]
-    )
-    for name in ("dropout", "drop_path", "pooling"):
-        if getattr(config, name) and not facts["stride"]:
-            raise ValueError(
-                f"--{name.replace('_', '-')} is for Vision Transformers and "
-                "hybrids. A BiT has no encoder."
-            )
-    if config.layer_decay is not None and not facts["stride"]:
-        raise ValueError(
-            "--layer-decay counts the blocks of Vision Transformers and "
-            "hybrids. A BiT has none: leave it out."
-        )
+    if not spec["stride"]:
+        config.raise_if_given("dropout", "drop_path", "layer_decay", "pooling")
     if config.keep_head:
-        training.check_classes(config.weights, data)
-    if config.class_weights and data.multi_label:
-        raise ValueError(
-            "--class-weights is for images of one class each, and images of "
-            f"{data.name!r} have several: leave it out."
-        )
-    mixup = config.mixup
-    if mixup is None:
-        mixup = 0.1 if bit and data.num_train >= 20_000 else 0.0
-    adamw = config.optimizer_name == "adamw"
-    rate = 0.003
-    if config.weights:
-        rate = 0.0003 if adamw else 0.03
-    weight_decay = config.weight_decay
-    if weight_decay is None and adamw:
-        weight_decay = 0.05
-    lora_rank = config.lora_rank
-    if lora_rank is None and config.train == "lora":
-        lora_rank = 8
-    warmup = config.warmup
-    if warmup is None and config.warmup_steps is None and not bit:
-        warmup = 0.1
-    batch_size = config.batch_size
-    if batch_size is None:  # at least one image per micro-batch
-        batch_size = max(BATCH_SIZE, config.accumulate)
-    # A dataset of fewer images is one batch.
+        check_classes(config.weights, data)
+    if config.preset:
+        config = training.FINE_TUNING[config.preset].fill(config, data)
+    image_size, patch_size = training.resolve_sizes(
+        (config.image_size, spec["image_size"], data.image_size, 64),
+        spec["patch_size"],
+        spec["stride"],
+    )
+    # At least one image per micro-batch, and at most the whole dataset.
+    batch_size = config.batch_size or max(BATCH_SIZE, config.accumulate)
     batch_size = config.whole_batch(batch_size, data.num_train)
-    rate = config.learning_rate or rate
-    if config.preset and given.learning_rate is None:
-        rate *= training.FINE_TUNING[config.preset].rate_factor(batch_size)
     steps, evaluate_every = count_steps(config, batch_size, data)
-    return dataclasses.replace(
+    adamw = config.optimizer_name == "adamw"
+    fine_tuning_rate = 0.0003 if adamw else 0.03
+    has_warmup = config.warmup_steps is None and not (
+        config.preset == "bit-hyperrule"
+    )
+    config = dataclasses.replace(
         config,
         image_size=image_size,
         patch_size=patch_size,
@@ -584,21 +521,23 @@ def complete(config, data):
         steps=steps,
         epochs=None,  # converted to steps
         evaluate_every=evaluate_every,
-        learning_rate=rate,
-        warmup=warmup,
-        weight_decay=weight_decay,
-        clip=1.0 if config.clip is None else config.clip,
-        momentum_dtype=config.momentum_dtype or "float32",
-        dropout=config.dropout or 0.0,
-        drop_path=config.drop_path or 0.0,
-        lora_rank=lora_rank,
-        protocol=config.protocol or "simple",
-        label_smoothing=config.label_smoothing or 0.0,
-        augment=config.augment or "none",
-        erase=config.erase or 0.0,
-        mixup=mixup,
-        cutmix=config.cutmix or 0.0,
-        mode=config.mode or facts["mode"],
+    )
+    return config.with_defaults(
+        learning_rate=fine_tuning_rate if config.weights else 0.003,
+        warmup=0.1 if has_warmup else None,
+        weight_decay=0.05 if adamw else None,
+        clip=1.0,
+        momentum_dtype="float32",
+        dropout=0.0,
+        drop_path=0.0,
+        lora_rank=8 if config.train == "lora" else None,
+        protocol="simple",
+        label_smoothing=0.0,
+        augment="none",
+        erase=0.0,
+        mixup=0.0,
+        cutmix=0.0,
+        mode=spec["mode"],
     )
 
 
@@ -606,18 +545,17 @@ def count_steps(config, batch_size, data):
     """Returns the number of steps, and the steps between two evaluations."""
     steps_per_epoch = math.ceil(data.num_train / batch_size)
     if config.epochs:
-        steps, every = config.epochs * steps_per_epoch, steps_per_epoch
-        return steps, config.evaluate_every or every
+        every = config.evaluate_every or steps_per_epoch
+        return config.epochs * steps_per_epoch, every
     steps = config.steps
     if steps is None and config.weights:
-        # BiT-HyperRule. For Pets, CIFAR and ImageNet these are also the steps
-        # of the paper's Table 4, which has batches of 512 images.
-        limits = ((20_000, 500), (500_000, 10_000), (math.inf, 20_000))
-        steps = next(n for limit, n in limits if data.num_train < limit)
+        # For Pets, CIFAR and ImageNet these are also the steps of the paper's
+        # Table 4, which has batches of 512 images.
+        steps = BiTHyperRule.steps_for(data.num_train)
     elif steps is None:
         steps = max(2400, 30 * steps_per_epoch)
     return steps, config.evaluate_every or max(1, steps // 10)
 
 
 if __name__ == "__main__":
-    training.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

@@ -38,41 +38,42 @@ import numpy as np
 
 import keras_vit
 from keras_vit import evaluation
-from keras_vit import training
+from keras_vit.training import command_line as cli
+from keras_vit.training import run_folder
 
 FILES = ("predictions.csv", "predictions.json", "predictions.png")
 DRAWN = 24  # maximum number of images in predictions.png
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(keras_vit.evaluation.TrainedFlags):
-    images: tuple[str, ...] = training.flag(
+class Config(keras_vit.evaluation.EvaluationFlags):
+    images: tuple[str, ...] = cli.arg(
         (), "image files and folders of image files", "PATH"
     )
-    labels: str | None = training.flag(
+    labels: str | None = cli.arg(
         None,
         "file of class names, one per line; default: those of the run, or "
         "ImageNet's for 1000 or 21843 classes",
         "FILE",
     )
-    top: int | None = training.flag(
+    top: int | None = cli.arg(
         None,
         "number of classes per image; default: 5, or for a model of several "
         "classes per image all that are more probable than 0.5",
     )
-    batch_size: int = training.flag(32, "images per batch")
-    output: str = training.flag("runs/predict", "output folder", "DIR")
+    batch_size: int = cli.arg(32, "images per batch")
+    output: str = cli.arg("runs/predict", "output folder", "DIR")
 
     def __post_init__(self):
         super().__post_init__()
-        training.check_numbers(self, "top", minimum=1)
+        cli.check_range(self, "top", minimum=1)
         if not self.images:
             raise ValueError("Give --images.")
 
 
 def main(config):
-    with training.user_errors():
-        training.require("matplotlib")
+    with cli.user_errors():
+        cli.require("matplotlib")
         trained = config.trained()
         data, files = keras_vit.data.load_files(
             config.images, config.skip_bad_images
@@ -83,7 +84,7 @@ def main(config):
         names = config.labels or trained.class_names
         # Wrong class names raise an error here, before the model runs.
         decoded(np.zeros((1, classes)), config.top, names, trained.multi_label)
-        output = training.check_output(config.output, config.overwrite)
+        output = run_folder.check_output(config.output, config.overwrite)
         print(
             f"images    {len(files)}\n{trained.describe()}\noutput    {output}",
             flush=True,
@@ -101,13 +102,13 @@ def main(config):
             names,
             trained.multi_label,
         )
-        training.open_output(output, FILES)
+        run_folder.prepare_output(output, FILES)
     width = min(max(len(str(path)) for path in files), 40)
     print()
     for path, classes in zip(files, found, strict=True):
         shown = "  ".join(f"{name} {p:.1%}" for _, name, p in classes) or "none"
         print(f"{str(path)[-width:]:{width}}  {shown}")
-    facts = {
+    summary = {
         "predictions": [
             {
                 "file": str(path),
@@ -122,17 +123,17 @@ def main(config):
         "config": dataclasses.asdict(config),
         "reading": options,
         "command": shlex.join(sys.argv),
-        "versions": training.versions(),
+        "versions": run_folder.versions(),
     }
-    training.save_json(facts, output / "predictions.json")
+    run_folder.save_json(summary, output / "predictions.json")
     save_table(files, found, output / "predictions.csv")
-    figure = evaluation.draw_top(
+    figure = evaluation.plot_top_predictions(
         [keras_vit.data.load_thumbnail(path) for path in files[:DRAWN]],
         [[(name, p) for _, name, p in row] for row in found[:DRAWN]],
         [path.name for path in files[:DRAWN]],
         f"{min(len(files), DRAWN)} of {len(files)} images",
     )
-    with training.replacing(output / "predictions.png") as temporary:
+    with run_folder.atomic_write(output / "predictions.png") as temporary:
         figure.savefig(temporary)
     print()
     for name in FILES:
@@ -156,7 +157,7 @@ def save_table(files, found, path):
     for i in range(1, columns + 1):
         header += [f"class_{i}", f"probability_{i}"]
     with (
-        training.replacing(path) as temporary,
+        run_folder.atomic_write(path) as temporary,
         open(temporary, "w", newline="", errors="backslashreplace") as file,
     ):
         writer = csv.writer(file)
@@ -193,4 +194,4 @@ def decoded(probabilities, top, names, multi_label):
 
 
 if __name__ == "__main__":
-    training.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

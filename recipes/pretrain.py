@@ -61,6 +61,8 @@ from keras_vit.data import PROTOCOLS
 from keras_vit.optimizers import SGD
 from keras_vit.optimizers import AdamW
 from keras_vit.schedules import WarmupDecay
+from keras_vit.training import command_line as cli
+from keras_vit.training import models
 
 # Flags of the encoder, which a BiT does not have.
 ENCODER = (
@@ -73,48 +75,48 @@ ENCODER = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(training.TrainingFlags):
-    preset: str | None = training.flag(
+class Config(cli.TrainingFlags):
+    preset: str | None = cli.arg(
         None,
         "published settings for all flags that are not given: "
-        f"{', '.join(name for name in training.PRESETS if name)}",
+        f"{', '.join(name for name in training.PRE_TRAINING if name)}",
         "NAME",
     )
-    model: str | None = training.flag(
+    model: str | None = cli.arg(
         None,
         f"one of {', '.join(training.MODEL_NAMES)}; default: that of "
         "--preset, else compact-vit, of 4 layers of width 64",
         "NAME",
     )
-    batch_size: int | None = training.flag(
+    batch_size: int | None = cli.arg(
         None,
         "images per step; default: that of --preset, else 4096, and at most "
         "a 20th of the dataset",
     )
-    epochs: int | None = training.flag(
+    epochs: int | None = cli.arg(
         None,
         "passes over the training images, instead of --steps; default: that "
         "of --preset, else 100",
     )
-    learning_rate: float | None = training.flag(
+    learning_rate: float | None = cli.arg(
         None,
         "peak learning rate; default: that of --preset, which for SGD is "
         "proportional to the batch size, else 0.003",
         "X",
     )
-    optimizer: str | None = training.flag(
+    optimizer: str | None = cli.arg(
         None,
         "adam (beta 0.9 and 0.999) or sgd (momentum 0.9); default: that of "
         "--preset, else adam",
         "NAME",
     )
-    momentum_dtype: str | None = training.flag(
+    momentum_dtype: str | None = cli.arg(
         None,
         "dtype of the momentum: float32, or bfloat16 to use less memory; "
         "default: that of --preset, else float32",
         "NAME",
     )
-    weight_decay: float | None = training.flag(
+    weight_decay: float | None = cli.arg(
         None,
         "weight decay: at the peak learning rate, each step multiplies kernels "
         "by 1 minus this times the peak learning rate of --preset (0.003 "
@@ -122,77 +124,77 @@ class Config(training.TrainingFlags):
         "--preset, else 0.05",
         "X",
     )
-    decay: str | None = training.flag(
+    decay: str | None = cli.arg(
         None,
         "decay of the learning rate: "
         f"{', '.join(keras_vit.schedules.DECAYS)} (that of BiT); default: "
         "that of --preset, else cosine",
         "NAME",
     )
-    warmup_steps: int | None = training.flag(
+    warmup_steps: int | None = cli.arg(
         None,
         "number of warm-up steps; default: that of --preset, else 10000, and "
         "at most a fifth of the steps",
     )
-    clip: float | None = training.flag(
+    clip: float | None = cli.arg(
         None,
         "maximum global norm of the gradients, 0 for no clipping; default: "
         "that of --preset, else 1",
         "X",
     )
-    loss: str | None = training.flag(
+    loss: str | None = cli.arg(
         None,
         "cross-entropy: softmax, or sigmoid for each class; default: that of "
         "--preset, else softmax",
         "NAME",
     )
-    head_bias: float | None = training.flag(
+    head_bias: float | None = cli.arg(
         None,
         "initial bias of the head, such as -10 for sigmoid; default: that of "
         "--preset, else 0",
         "X",
     )
-    dropout: float | None = training.flag(
+    dropout: float | None = cli.arg(
         None,
         "dropout rate after the position embedding and after dense layers, "
         "except query, key and value; default: that of --preset, else 0",
         "P",
     )
-    drop_path: float | None = training.flag(
+    drop_path: float | None = cli.arg(
         None,
         "stochastic depth rate of the last block; it increases linearly from "
         "0 in the first block; AugReg also has models with 0.1; default: 0",
         "P",
     )
-    augment: str | None = training.flag(
+    augment: str | None = cli.arg(
         None,
         "level of RandAugment and mixup as in 'How to train your ViT?': "
         f"{', '.join(keras_vit.data.AUGREG)}; default: that of --preset, else "
         "none",
         "LEVEL",
     )
-    mixup: float | None = training.flag(
+    mixup: float | None = cli.arg(
         None,
         "mixup with lambda sampled from Beta(P, P); default: that of --augment",
         "P",
     )
-    protocol: str | None = training.flag(
+    protocol: str | None = cli.arg(
         None,
         f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
         "default: simple for images below 96 pixels, else pretrain",
         "NAME",
     )
-    representation_size: int | None = training.flag(
+    representation_size: int | None = cli.arg(
         None,
         "units of the tanh layer before the head, 0 for none; default: the "
         "hidden size, as in the paper, or that of --preset",
     )
-    pooling: str | None = training.flag(
+    pooling: str | None = cli.arg(
         None,
         "token, gap or map; default: that of --preset, else of the model",
         "NAME",
     )
-    position_embedding: str | None = training.flag(
+    position_embedding: str | None = cli.arg(
         None,
         "learned, sincos2d or none; default: that of --preset, else learned",
         "NAME",
@@ -200,13 +202,13 @@ class Config(training.TrainingFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        check = training.check_numbers
+        check = cli.check_range
         check(self, "weight_decay", "clip", "representation_size", minimum=0)
         check(self, "warmup_steps", minimum=0)
         check(self, "dropout", "drop_path", minimum=0, below=1)
-        training.check_names(
+        cli.check_choices(
             self,
-            preset=filter(None, training.PRESETS),
+            preset=filter(None, training.PRE_TRAINING),
             decay=keras_vit.schedules.DECAYS,
             loss=keras_vit.losses.LOSSES,
             optimizer=("adam", "sgd"),
@@ -219,21 +221,21 @@ class Config(training.TrainingFlags):
 
     def published_holdout(self):
         name = self.dataset.split(":")[0]
-        return training.PRESETS[self.preset].holdout.get(name, 0.0)
+        return training.PRE_TRAINING[self.preset].holdout.get(name, 0.0)
 
 
 def main(given):
-    training.show_log()
-    with training.user_errors():
+    cli.show_log()
+    with cli.user_errors():
         strategy, data, output = training.begin(given)
-        config = complete(given, data)
+        config = resolve_config(given, data)
     results = train(config, data, strategy, output, summary(given, config))
-    if strategy.first:
+    if strategy.is_main:
         training.print_results(results, output)
 
 
 def train(config, data, strategy, output, summary):
-    """Trains with settings that `complete` has filled in.
+    """Trains with settings that `resolve_config` has filled in.
 
     Returns:
         Dict. The content of `config.json`.
@@ -247,14 +249,14 @@ def train(config, data, strategy, output, summary):
                 micro_batches=config.accumulate,
                 seed=config.seed,
                 start=start,
-                shard=strategy.host,
+                shard=strategy.process,
                 **config.batches(),
                 **config.augmentation(data.channels),
             )
 
         test = data.evaluation(
             batch_size=run.micro_batch_size,
-            shard=strategy.host,
+            shard=strategy.process,
             **config.batches(),
         )
         test = run.distribute(test)
@@ -295,7 +297,7 @@ def train(config, data, strategy, output, summary):
         return run.save(model)
 
 
-def complete(given, data):
+def resolve_config(given, data):
     """Returns the config with values for all settings that are None.
 
     Args:
@@ -305,13 +307,13 @@ def complete(given, data):
     Raises:
         ValueError: if settings do not fit the model or the dataset.
     """
-    preset = training.PRESETS[given.preset]
+    preset = training.PRE_TRAINING[given.preset]
     config = preset.fill(given)
-    facts = training.model_facts(config.model, None, config.patch_size)
-    image_size, patch_size = training.choose_sizes(
-        (config.image_size, facts["image_size"], data.image_size, 64),
-        facts["patch_size"],
-        facts["stride"],
+    spec = training.resolve_model_spec(config.model, None, config.patch_size)
+    image_size, patch_size = training.resolve_sizes(
+        (config.image_size, spec["image_size"], data.image_size, 64),
+        spec["patch_size"],
+        spec["stride"],
     )
     batch = config.batch_size
     if given.batch_size is None:
@@ -340,7 +342,7 @@ def complete(given, data):
         cutmix=config.cutmix or 0.0,
         mode=config.mode or "tf",
         protocol=config.protocol or ("simple" if small else "pretrain"),
-        **encoder_flags(given, preset, facts["hidden_size"]),
+        **encoder_flags(given, preset, spec["hidden_size"]),
     )
 
 
@@ -350,17 +352,12 @@ def encoder_flags(given, preset, hidden_size):
         if size is None:
             size = hidden_size if preset.representation else 0
         return {"representation_size": size}
-    wrong = [name for name in ENCODER if getattr(given, name)]
-    if wrong:
-        raise ValueError(
-            f"--{wrong[0].replace('_', '-')} is for Vision Transformers and "
-            f"hybrids. {given.model or preset.model} has no encoder."
-        )
+    given.raise_if_given(*ENCODER)
     return dict.fromkeys(ENCODER)
 
 
 def build_model(config, data):
-    preset = training.PRESETS[config.preset]
+    preset = training.PRE_TRAINING[config.preset]
     # 0 and None are left out: they are the defaults of the model functions.
     arguments = {n: getattr(config, n) for n in ENCODER if getattr(config, n)}
     is_bit = config.representation_size is None
@@ -380,8 +377,8 @@ def build_model(config, data):
         **arguments,
     )
     if big_vision:
-        training.initialize_positions(model, config.seed)
-    training.bias_head(model, config.head_bias)
+        models.initialize_positions(model, config.seed)
+    models.init_head_bias(model, config.head_bias)
     return model
 
 
@@ -393,7 +390,7 @@ def learning_rate_schedule(config):
 
 def build_optimizer(config, schedule):
     peak = config.learning_rate
-    published = training.PRESETS[config.preset].rate(config.batch_size)
+    published = training.PRE_TRAINING[config.preset].rate(config.batch_size)
     options = {
         # As in the code of AugReg, the effective weight decay does not depend
         # on --learning-rate.
@@ -424,7 +421,7 @@ def summary(given, config):
     It lists the settings that differ from the preset although no flag changed
     them.
     """
-    preset = training.PRESETS[given.preset]
+    preset = training.PRE_TRAINING[given.preset]
     changed = [
         f"{name.replace('_', ' ')} {value} for {published}"
         for name in ("batch_size", "warmup_steps")
@@ -437,4 +434,4 @@ def summary(given, config):
 
 
 if __name__ == "__main__":
-    training.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

@@ -55,115 +55,116 @@ from keras_vit.data import PROTOCOLS
 from keras_vit.optimizers import AdamW
 from keras_vit.schedules import WarmupDecay
 from keras_vit.schedules import WarmupMultiStep
+from keras_vit.training import command_line as cli
+from keras_vit.training import masked
+from keras_vit.training import plots
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(training.TrainingFlags):
-    method: str = training.flag(
-        "mae", f"one of {', '.join(training.METHODS)}", "NAME"
-    )
-    model: str | None = training.flag(
+class Config(cli.TrainingFlags):
+    method: str = cli.arg("mae", f"one of {', '.join(masked.METHODS)}", "NAME")
+    model: str | None = cli.arg(
         None,
         "a Vision Transformer such as ViTB16, with the published settings of "
         "the method; default: compact-vit, of 4 layers of width 64",
         "NAME",
     )
-    batch_size: int | None = training.flag(
+    batch_size: int | None = cli.arg(
         None,
         "images per step; default: as published, and at most a 20th of the "
         "dataset",
     )
-    learning_rate: float | None = training.flag(
+    learning_rate: float | None = cli.arg(
         None,
         "peak learning rate; default: as published for the batch size",
         "X",
     )
-    weight_decay: float | None = training.flag(
+    weight_decay: float | None = cli.arg(
         None,
         "weight decay of AdamW: each step multiplies kernels, and the tokens "
         "of mae and mim, by 1 minus this times the learning rate; default: as "
         "published",
         "X",
     )
-    warmup_steps: int | None = training.flag(
+    warmup_steps: int | None = cli.arg(
         None,
         "number of warm-up steps; default: as published, and at most a fifth "
         "of the steps",
     )
-    mask_ratio: float | None = training.flag(
+    mask_ratio: float | None = cli.arg(
         None,
         "fraction of the patches that are masked; default: 0.75 for mae, 0.6 "
         "for mim, 0.5 for mpp",
         "X",
     )
-    masking: str = training.flag(
+    masking: str = cli.arg(
         "random",
         "for mim: random for random patches, block for blocks of patches",
         "NAME",
     )
-    mask_patch_size: int | None = training.flag(
+    mask_patch_size: int | None = cli.arg(
         None,
         "for mim with random masks: height and width of the masked squares, "
         "in pixels; default: 32 with --model, else the patch size",
     )
-    target: str = training.flag(
+    target: str = cli.arg(
         "mean_color",
         "for mpp, what is predicted: mean_color (with 3 bits), downsized (4 x "
         "4 mean colours) or pixels",
         "NAME",
     )
-    decoder_layers: int | None = training.flag(
+    decoder_layers: int | None = cli.arg(
         None,
         "for mae, number of decoder blocks; default: 8 with --model, else 2",
     )
-    decoder_width: int | None = training.flag(
+    decoder_width: int | None = cli.arg(
         None,
         "for mae, width of the decoder; default: 512 with --model, else 32",
     )
-    clip: float | None = training.flag(
+    clip: float | None = cli.arg(
         None,
         "maximum global norm of the gradients, 0 for no clipping; default: 5 "
         "for mim with --model, as published, else no clipping",
         "X",
     )
-    drop_path: float | None = training.flag(
+    drop_path: float | None = cli.arg(
         None,
         "stochastic depth rate of the last block; it increases linearly from "
         "0 in the first block; default: 0.1 for mim with --model, as "
         "published, else 0",
         "X",
     )
-    protocol: str | None = training.flag(
+    protocol: str | None = cli.arg(
         None,
         f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
         "default: simple for images below 96 pixels, else mae for mae, simmim "
         "for mim, pretrain for mpp",
         "NAME",
     )
-    mode: str | None = training.flag(
+    mode: str | None = cli.arg(
         None,
         "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
         "mean and standard deviation; default: torch for mae and mim with "
         "colour images, else tf",
         "NAME",
     )
-    picture_every: int | None = training.flag(
+    picture_every: int | None = cli.arg(
         None,
         "steps between two plots of reconstructions; default: --evaluate-every",
     )
 
     def __post_init__(self):
         super().__post_init__()
-        check = training.check_numbers
+        check = cli.check_range
         check(self, "weight_decay", "warmup_steps", "clip", minimum=0)
         check(self, "drop_path", minimum=0, below=1)
         check(self, "mask_ratio", above=0, below=1)
         counts = ("decoder_layers", "decoder_width", "picture_every")
         counts += ("mask_patch_size",)
         check(self, *counts, minimum=1)
-        training.check_names(
+        cli.check_choices(
             self,
-            method=training.METHODS,
+            method=masked.METHODS,
             masking=("random", "block"),
             target=("mean_color", "downsized", "pixels"),
         )
@@ -196,17 +197,17 @@ class Config(training.TrainingFlags):
 
 
 def main(config):
-    training.show_log()
-    with training.user_errors():
+    cli.show_log()
+    with cli.user_errors():
         strategy, data, output = training.begin(config)
-        config = complete(config, data)
+        config = resolve_config(config, data)
     results = train(config, data, strategy, output)
-    if strategy.first:
+    if strategy.is_main:
         training.print_results(results, output)
 
 
 def train(config, data, strategy, output):
-    """Trains with settings that `complete` has filled in.
+    """Trains with settings that `resolve_config` has filled in.
 
     Returns:
         Dict. The content of `config.json`.
@@ -223,21 +224,21 @@ def train(config, data, strategy, output):
                 micro_batches=config.accumulate,
                 seed=config.seed,
                 start=start,
-                shard=strategy.host,
+                shard=strategy.process,
                 **config.batches(),
                 **config.augmentation(data.channels),
             )
 
         test = data.evaluation(
             batch_size=run.micro_batch_size,
-            shard=strategy.host,
+            shard=strategy.process,
             **config.batches(),
         )
         test = run.distribute(test)
 
         # 2. Model: an encoder and a decoder or head that predicts the masked
         # patches. It computes its own loss.
-        model = training.build_masked(config, data.channels)
+        model = masked.build_masked(config, data.channels)
 
         # 3. Optimizer.
         schedule = learning_rate_schedule(config)
@@ -262,7 +263,7 @@ def train(config, data, strategy, output):
             )
 
         # 5. Results: encoder and whole model, metrics, plots and settings.
-        return run.save(model, training.save_masked)
+        return run.save(model, masked.save_masked)
 
 
 def reconstructions(config, data, strategy, output):
@@ -271,12 +272,12 @@ def reconstructions(config, data, strategy, output):
     It is empty on several devices and on all but the first process.
     """
     # A sharded model computes only if all processes call it.
-    if not strategy.first or strategy.num_devices > 1:
+    if not strategy.is_main or strategy.num_devices > 1:
         return []
     batches = data.test(**config.batches(), batch_size=min(8, data.num_test))
-    images, _ = training.spread_out(batches, data.num_test, count=8)
+    images, _ = plots.sample_evenly(batches, data.num_test, count=8)
     return [
-        training.Reconstructions(
+        masked.Reconstructions(
             images,
             output / "reconstructions",
             (config.picture_every or config.evaluate_every) * config.accumulate,
@@ -286,7 +287,7 @@ def reconstructions(config, data, strategy, output):
     ]
 
 
-def complete(given, data):
+def resolve_config(given, data):
     """Returns the config with values for all settings that are None.
 
     Args:
@@ -296,16 +297,16 @@ def complete(given, data):
     Raises:
         ValueError: if settings do not fit the model or the dataset.
     """
-    method = training.method_of(given.method, given.model)
-    facts = training.model_facts(given.model, None, given.patch_size)
-    if facts["stride"] != 1:
+    method = masked.get_masked_method(given.method, given.model)
+    spec = training.resolve_model_spec(given.model, None, given.patch_size)
+    if spec["stride"] != 1:
         raise ValueError(
             f"{given.model} is no Vision Transformer: give one, such as ViTB16."
         )
-    image_size, patch_size = training.choose_sizes(
-        (given.image_size, facts["image_size"], data.image_size, 64),
-        facts["patch_size"],
-        facts["stride"],
+    image_size, patch_size = training.resolve_sizes(
+        (given.image_size, spec["image_size"], data.image_size, 64),
+        spec["patch_size"],
+        spec["stride"],
     )
     batch = given.batch_size
     if batch is None:
@@ -363,7 +364,7 @@ def complete(given, data):
 
 
 def learning_rate_schedule(config):
-    method = training.method_of(config.method, config.model)
+    method = masked.get_masked_method(config.method, config.model)
     peak, warmup = config.learning_rate, config.warmup_steps
     if method.milestone is None:
         return WarmupDecay(peak, config.steps, warmup, "cosine")
@@ -374,7 +375,7 @@ def learning_rate_schedule(config):
 
 
 def build_optimizer(config, schedule):
-    method = training.method_of(config.method, config.model)
+    method = masked.get_masked_method(config.method, config.model)
     options = {
         **config.optimizer_options(),
         "global_clipnorm": config.clip or None,
@@ -389,4 +390,4 @@ def build_optimizer(config, schedule):
 
 
 if __name__ == "__main__":
-    training.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

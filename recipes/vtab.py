@@ -48,6 +48,9 @@ import numpy as np
 import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
+from keras_vit.training import command_line as cli
+from keras_vit.training import models
+from keras_vit.training import run_folder
 
 RESULTS = "results.json"
 # Flags that may differ when a run resumes.
@@ -56,67 +59,67 @@ FREE = ("tasks", "output", "overwrite")
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    weights: str | None = training.flag(
+    weights: str | None = cli.arg(
         None,
         "weights to fine-tune: the path or URL of a checkpoint of Google, "
         "timm or another library, or, with --model, the name of released "
         "weights, such as imagenet21k",
         "FILE|NAME",
     )
-    model: str | None = training.flag(
+    model: str | None = cli.arg(
         None,
         "architecture, such as ViTB16; required if --weights is a name",
         "NAME",
     )
-    tasks: tuple[str, ...] = training.flag(
+    tasks: tuple[str, ...] = cli.arg(
         (),
         f"one or more of {', '.join(keras_vit.data.VTAB_TASKS)}; default: all",
         "NAME",
     )
-    validate: bool = training.flag(
+    validate: bool = cli.arg(
         False,
         "train on 800 images and evaluate on the 200 validation images "
         "instead of the test set",
     )
-    image_size: int = training.flag(384, "images are resized to N x N")
-    batch_size: int = training.flag(512, "images per step")
-    steps: int = training.flag(2500, "training steps per task")
-    learning_rate: float = training.flag(0.01, "peak learning rate", "X")
+    image_size: int = cli.arg(384, "images are resized to N x N")
+    batch_size: int = cli.arg(512, "images per step")
+    steps: int = cli.arg(2500, "training steps per task")
+    learning_rate: float = cli.arg(0.01, "peak learning rate", "X")
     # vit_jax/configs/common.py has 500 warm-up steps.
-    warmup: float = training.flag(
+    warmup: float = cli.arg(
         0.2,
         "fraction of the steps in which the learning rate is warmed up",
         "X",
     )
-    mode: str | None = training.flag(
+    mode: str | None = cli.arg(
         None,
         "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
         "mean and standard deviation; default: that of the weights",
         "NAME",
     )
-    mixed_precision: bool = training.flag(
+    mixed_precision: bool = cli.arg(
         False, "compute in bfloat16, for TPUs and newer GPUs"
     )
-    remat: bool = training.flag(
+    remat: bool = cli.arg(
         False,
         "recompute the encoder blocks in the backward pass instead of storing "
         "their activations, to use less memory",
     )
-    seed: int = training.flag(
+    seed: int = cli.arg(
         0, "random seed of the order of the images and of the augmentation"
     )
-    output: str = training.flag("runs/vtab", "output folder", "DIR")
-    overwrite: bool = training.flag(
+    output: str = cli.arg("runs/vtab", "output folder", "DIR")
+    overwrite: bool = cli.arg(
         False, "run tasks again whose results are in --output"
     )
 
     def __post_init__(self):
         counts = ("image_size", "batch_size", "steps")
-        training.check_numbers(self, *counts, minimum=1)
-        training.check_numbers(self, "learning_rate", above=0)
-        training.check_numbers(self, "warmup", minimum=0, below=1)
-        training.check_numbers(self, "seed", minimum=0, below=2**32)
-        training.check_names(self, mode=("tf", "torch"))
+        cli.check_range(self, *counts, minimum=1)
+        cli.check_range(self, "learning_rate", above=0)
+        cli.check_range(self, "warmup", minimum=0, below=1)
+        cli.check_range(self, "seed", minimum=0, below=2**32)
+        cli.check_choices(self, mode=("tf", "torch"))
         if self.weights is None:
             raise ValueError("Give --weights: what to fine-tune.")
         for name in self.tasks:
@@ -128,23 +131,23 @@ class Config:
 
 
 def main(config):
-    with training.user_errors():
+    with cli.user_errors():
         if config.mixed_precision:
             keras.config.set_dtype_policy("mixed_bfloat16")
-        training.require("tensorflow_datasets")
-        facts = training.model_facts(config.model, config.weights)
-        config = dataclasses.replace(config, mode=config.mode or facts["mode"])
-        if config.remat and not facts["stride"]:
+        cli.require("tensorflow_datasets")
+        spec = training.resolve_model_spec(config.model, config.weights)
+        config = dataclasses.replace(config, mode=config.mode or spec["mode"])
+        if config.remat and not spec["stride"]:
             raise ValueError(
                 "--remat is for Vision Transformers and hybrids. A BiT has no "
                 "encoder: leave it out."
             )
-        if facts["stride"]:
-            training.check_patch_size(
-                config.image_size, facts["patch_size"] * facts["stride"]
+        if spec["stride"]:
+            models.check_patch_size(
+                config.image_size, spec["patch_size"] * spec["stride"]
             )
         output, done = opened(config)
-    versions = training.versions()
+    versions = run_folder.versions()
     names = config.tasks or tuple(keras_vit.data.VTAB_TASKS)
     missing = {}
     for number, name in enumerate(names, start=1):
@@ -165,7 +168,7 @@ def main(config):
     show(done)
     print(f"  {output / RESULTS}")
     if missing:
-        raise training.UserError(
+        raise cli.UserError(
             f"{len(missing)} tasks were left out, because their data could not "
             f"be had: {', '.join(missing)}. The reasons are above; the same "
             "command goes on with them."
@@ -186,10 +189,10 @@ def opened(config):
         ValueError: if the folder holds results of other settings, or other
             files.
     """
-    path = training.check_output(config.output, overwrite=True) / RESULTS
+    path = run_folder.check_output(config.output, overwrite=True) / RESULTS
     if config.overwrite or not path.exists():
-        training.check_output(config.output, config.overwrite)
-        training.open_output(path.parent, [RESULTS])
+        run_folder.check_output(config.output, config.overwrite)
+        run_folder.prepare_output(path.parent, [RESULTS])
         return path.parent, {}
     try:
         earlier = json.loads(path.read_text())
@@ -309,7 +312,7 @@ def means_of(done):
 
 
 def save(config, output, done, versions):
-    training.save_json(
+    run_folder.save_json(
         {
             "tasks": done,
             "means": means_of(done),
@@ -334,4 +337,4 @@ def show(done):
 
 
 if __name__ == "__main__":
-    training.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

@@ -84,7 +84,7 @@ def rewrite(source, target, change):
             new.writestr(name, change(data) if name.endswith("h5") else data)
 
 
-def arrays_of(name, whole):
+def to_arrays(name, whole):
     if name.endswith(".json"):
         name = "a.npz"
     if name == "a.weights.h5":

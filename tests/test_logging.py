@@ -47,7 +47,7 @@ def logger(monkeypatch):
 
 def train(folder):
     model, schedule = run_small.build()
-    metrics = training.MetricsFile(folder / "metrics.csv", 4, schedule)
+    metrics = training.CSVMetrics(folder / "metrics.csv", 4, schedule)
     fit(
         model,
         run_small.Stream,

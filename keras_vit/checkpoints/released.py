@@ -35,7 +35,7 @@ class ReleasedWeights:
         preprocess_mode: String. The `mode` of `preprocess_input`.
         arguments: Dict of model arguments that follow from the training, and
             are the same for all files.
-        zero_head: Boolean. Whether the released head is all zeros. Some
+        zero_init_head: Boolean. Whether the released head is all zeros. Some
             mirrors leave it out.
     """
 
@@ -44,7 +44,7 @@ class ReleasedWeights:
     classes: int | None
     preprocess_mode: str
     arguments: dict = field(default_factory=dict)
-    zero_head: bool = False
+    zero_init_head: bool = False
 
 
 def resolve_weights(weights, variant=None, sizes=None):
@@ -156,7 +156,7 @@ def _format_row(variant, tag, released):
         variant,
         tag,
         str(released.image_size),
-        f"{classes} 0-head" if released.zero_head else classes,
+        f"{classes} 0-head" if released.zero_init_head else classes,
         released.preprocess_mode,
         ", ".join(hosts),
         "yes" if is_cached else "",
@@ -206,7 +206,7 @@ def _fetch_released(variant, tag, sizes):
     )
     checkpoint = checked.get(source) or read(path, source)
     weights = dict(checkpoint.weights)
-    if released.zero_head and "head/kernel" not in weights:
+    if released.zero_init_head and "head/kernel" not in weights:
         norm = weights["encoder_norm/beta"]
         width = len(weights.get("pre_logits/bias", norm))
         weights["head/kernel"] = np.zeros((width, released.classes), np.float32)
@@ -234,7 +234,7 @@ def _check_complete(checkpoint, released, sizes):
         pixels = [size * checkpoint.stride for size in found["patch_size"]]
         grid = tuple(released.image_size // size for size in pixels)
         expected["grid_size"] = grid
-    if released.zero_head and found["classes"] is None:
+    if released.zero_init_head and found["classes"] is None:
         del expected["classes"]  # mirrors omit the zeros
     problems = [
         f"{name} is {found[name]}, expected {value}"
@@ -284,7 +284,7 @@ def _meta_pth(path, layout, digest=""):
 # Weights released by Google.
 
 
-def _google(files, image_size, classes, zero_head=False, **arguments):
+def _google(files, image_size, classes, zero_init_head=False, **arguments):
     arguments = {
         "activation": "gelu_tanh",
         "norm_epsilon": 1e-6,
@@ -294,7 +294,7 @@ def _google(files, image_size, classes, zero_head=False, **arguments):
     }
     files = tuple(files)
     return ReleasedWeights(
-        files, image_size, classes, "tf", arguments, zero_head
+        files, image_size, classes, "tf", arguments, zero_init_head
     )
 
 
@@ -322,7 +322,7 @@ def _paper():
                 _paper_files("imagenet21k", name, on_hub, 224, "-in21k"),
                 224,
                 21843,
-                zero_head=True,
+                zero_init_head=True,
             ),
         )
         for size in sizes:

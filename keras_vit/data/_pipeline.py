@@ -38,9 +38,9 @@ class ImageSource:
             stream of this process's training images from batch `start` on.
             The position of an image is its number in the batches of all
             processes, counted from batch 0.
-        evaluation_stream: Function of a split ("train", "dev" or "test") and a
-            range. It returns the stream of these images of the split, each
-            once and in order.
+        evaluation_stream: Function of a split ("train", "validation" or
+            "test") and a range. It returns the stream of these images of the
+            split, each once and in order.
         read: Function of a content that returns the encoded image or its
             pixels.
         label: Function of the label of an image that is evaluated on. It
@@ -81,7 +81,7 @@ def listed_source(names, labels, splits, read, contents=None):
         names: List of strings or bytes, one for each image.
         labels: Integer array of shape `(count,)`, or float array of shape
             `(count, classes)`.
-        splits: Dict of "train", "dev" and "test" to arrays of indices.
+        splits: Dict of "train", "validation" and "test" to arrays of indices.
         read: Function of an image's content, a tensor, that returns the
             encoded image or its pixels.
         contents: Array of the images' contents. None for their names.
@@ -187,7 +187,7 @@ def evaluation_batches(data, split, total, options):
 
     Args:
         data: `ImageDataset` whose `source` is an `ImageSource`.
-        split: "train", "dev" or "test".
+        split: "train", "validation" or "test".
         total: Integer. Number of images in the split.
         options: `PipelineOptions`.
     """

@@ -45,7 +45,7 @@ def from_arrays(
         class_names: List of strings. None for "0", "1", ...
         name: String. Name of the data set.
         holdout: Float in [0, 1). Fraction of the training images to hold out
-            for `ImageDataset.dev`, or "paper"; see `load_dataset`.
+            for `ImageDataset.validation`, or "paper"; see `load_dataset`.
 
     Raises:
         ValueError: if an array has another shape, dtype or range.
@@ -89,7 +89,7 @@ def from_arrays(
         image_size=height if len(sizes) == 1 and height == width else None,
         num_train=len(splits["train"]),
         num_test=len(splits["test"]),
-        num_dev=len(splits["dev"]),
+        num_validation=len(splits["validation"]),
         multi_label=all_labels.ndim == 2,
         source=listed_source(
             [
@@ -124,7 +124,7 @@ def image_reader(image, dtype, channels):
 
 
 def split_by_index(labels, train, test, holdout):
-    """Returns the indices of the training, dev and test images.
+    """Returns the indices of the training, validation and test images.
 
     Without test images, about a fifth of the training images become test
     images. Each index is used as the path of `split_by_path`.
@@ -150,8 +150,8 @@ def split_by_index(labels, train, test, holdout):
                 "class has one image. Give more images, or `test`. Received: "
                 f"{len(labels)} images"
             )
-    train, dev = hold_out_by_path(paths, classes, train, holdout)
-    return {"train": train, "dev": dev, "test": test}
+    train, validation = hold_out_by_path(paths, classes, train, holdout)
+    return {"train": train, "validation": validation, "test": test}
 
 
 def _check_images(name, images):

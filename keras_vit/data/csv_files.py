@@ -22,10 +22,10 @@ SPLIT_COLUMNS = ("split",)
 SPLITS = {
     "train": "train",
     "test": "test",
-    "validation": "dev",
-    "valid": "dev",
-    "val": "dev",
-    "dev": "dev",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
 }
 SEPARATOR = ";"  # of the classes of an image that has several
 _MAX_LISTED = 3
@@ -81,9 +81,9 @@ def from_csv(
             "cat;dog", or none, an empty cell. None: whether any cell contains
             a semicolon.
         holdout: Float in [0, 1). Fraction of the training images to hold out
-            for `ImageDataset.dev`, or "paper"; see `load_dataset`. If there
-            are both validation and test images, the validation images are
-            those held out. Without test images, they are the test set.
+            for `ImageDataset.validation`, or "paper"; see `load_dataset`. If
+            there are both validation and test images, the validation images
+            are those held out. Without test images, they are the test set.
         skip_bad_images: Boolean. As in `load_dataset`.
 
     Raises:
@@ -111,21 +111,21 @@ def from_csv(
         splits = _given_splits(path, rows, files, columns["split"])
     else:
         train, test = split_by_path(names, classes)
-        splits = {"train": train, "dev": np.empty(0, int), "test": test}
+        splits = {"train": train, "validation": np.empty(0, int), "test": test}
         if not len(test):
             raise ValueError(
                 f"{str(path)!r} must have a class of two images or more, so "
                 "that some of its images become test images. Add images, or a "
                 "column 'split'."
             )
-    if not len(splits["dev"]):
-        splits["train"], splits["dev"] = hold_out_by_path(
+    if not len(splits["validation"]):
+        splits["train"], splits["validation"] = hold_out_by_path(
             names, classes, splits["train"], holdout
         )
     elif holdout:
         warn(
-            f"{str(path)!r} has {len(splits['dev'])} validation images, which "
-            f"are those held out: --holdout {holdout:g} is not used."
+            f"{str(path)!r} has {len(splits['validation'])} validation images, "
+            f"which are those held out: --holdout {holdout:g} is not used."
         )
     return ImageDataset(
         name=path.stem,
@@ -134,7 +134,7 @@ def from_csv(
         image_size=None,
         num_train=len(splits["train"]),
         num_test=len(splits["test"]),
-        num_dev=len(splits["dev"]),
+        num_validation=len(splits["validation"]),
         num_skipped=len(bad),
         num_unverified=0 if skip_bad_images else len(files),
         multi_label=is_multi_label,
@@ -226,7 +226,7 @@ def _values(path, rows, column, multi_label):
 
 def _given_splits(path, rows, files, column):
     """Returns the indices of the images of each split."""
-    splits, split_of = {"train": [], "dev": [], "test": []}, {}
+    splits, split_of = {"train": [], "validation": [], "test": []}, {}
     for i, ((line, row), file) in enumerate(zip(rows, files, strict=True)):
         split = SPLITS.get(row[column].strip().lower())
         if split is None:
@@ -243,7 +243,7 @@ def _given_splits(path, rows, files, column):
             )
         splits[split].append(i)
     if not splits["test"]:
-        splits["test"], splits["dev"] = splits["dev"], []
+        splits["test"], splits["validation"] = splits["validation"], []
     if not splits["test"]:
         raise ValueError(
             f"{str(path)!r} must have test or validation images in the column "

@@ -146,7 +146,7 @@ class ImageDataset:
     image_size: int | None
     num_train: int  # without the images that are held out
     num_test: int
-    num_dev: int = 0
+    num_validation: int = 0
     num_skipped: int = 0  # files that cannot be read
     # Files of which only the header and the trailer were checked.
     num_unverified: int = 0
@@ -271,31 +271,31 @@ class ImageDataset:
         """
         return self._evaluation_batches("test", **options)
 
-    def dev(self, **options):
+    def validation(self, **options):
         """Like `test`, with the training images that are held out."""
-        if not self.num_dev:
+        if not self.num_validation:
             raise ValueError(
                 f"Nothing of {self.name!r} was held out: give load_dataset a "
                 "`holdout`."
             )
-        return self._evaluation_batches("dev", **options)
+        return self._evaluation_batches("validation", **options)
 
     @property
     def evaluation_split(self):
-        """The split to evaluate on: "dev" if images are held out."""
-        return "dev" if self.num_dev else "test"
+        """The split to evaluate on: "validation" if images are held out."""
+        return "validation" if self.num_validation else "test"
 
     @property
     def num_evaluation(self):
         """The number of images to evaluate on."""
-        return self.num_dev or self.num_test
+        return self.num_validation or self.num_test
 
     def evaluation(self, **options):
         """Like `test`, with the images of `evaluation_split`."""
         return self._evaluation_batches(self.evaluation_split, **options)
 
     def batches(self, split, **options):
-        """Like `test`, with the images of "train", "dev" or "test"."""
+        """Like `test`, with the images of "train", "validation" or "test"."""
         if not getattr(self, f"num_{split}"):
             raise ValueError(f"{self.name!r} has no {split} images.")
         return self._evaluation_batches(split, **options)

@@ -27,7 +27,7 @@ def digits(holdout=0.0):
     images = images.reshape(-1, 8, 8, 1).astype("float32") / 8 - 1  # 0 .. 16
     labels = labels.astype("int32")
     train, test = stratified_split(labels)
-    train, dev = holdout_split(train, labels, holdout)
+    train, validation = holdout_split(train, labels, holdout)
     return ImageDataset(
         name="digits",
         class_names=tuple("0123456789"),
@@ -35,9 +35,11 @@ def digits(holdout=0.0):
         image_size=8,
         num_train=len(train),
         num_test=len(test),
-        num_dev=len(dev),
+        num_validation=len(validation),
         source=Digits(
-            images, labels, {"train": train, "dev": dev, "test": test}
+            images,
+            labels,
+            {"train": train, "validation": validation, "test": test},
         ),
     )
 

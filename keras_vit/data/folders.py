@@ -228,7 +228,7 @@ def image_folder(name, holdout=0.0, skip_bad_images=False):
     else:
         train, test = np.split(np.arange(len(files)), [len(parts[0][0])])
     names = {i: files[i][0].relative_to(top) for i in train}
-    train, dev = hold_out_by_path(names, labels, train, holdout)
+    train, validation = hold_out_by_path(names, labels, train, holdout)
     return ImageDataset(
         name=root.resolve().name,
         class_names=tuple(parts[0][1]),
@@ -236,13 +236,13 @@ def image_folder(name, holdout=0.0, skip_bad_images=False):
         image_size=None,
         num_train=len(train),
         num_test=len(test),
-        num_dev=len(dev),
+        num_validation=len(validation),
         num_skipped=len(skipped),
         num_unverified=0 if skip_bad_images else len(files),
         source=listed_source(
             [path for path, _ in files],
             labels,
-            {"train": train, "dev": dev, "test": test},
+            {"train": train, "validation": validation, "test": test},
             read_file,
         ),
     )

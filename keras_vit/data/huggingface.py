@@ -58,7 +58,7 @@ def from_huggingface(
             image, such as 32 for CIFAR: some protocols treat small images
             differently. None if images differ.
         holdout: Float in [0, 1). Fraction of the training images to hold out
-            for `ImageDataset.dev`, or "paper"; see `load_dataset`.
+            for `ImageDataset.validation`, or "paper"; see `load_dataset`.
 
     Raises:
         ValueError: if a split or a column is missing, or is of another type.
@@ -90,7 +90,7 @@ def from_huggingface(
         image_size=image_size,
         num_train=len(indices_of["train"]),
         num_test=len(indices_of["test"]),
-        num_dev=len(indices_of["dev"]),
+        num_validation=len(indices_of["validation"]),
         multi_label=labels.ndim == 2,
         source=listed_source(
             [f"{key}[{i}]" for key, i in rows],

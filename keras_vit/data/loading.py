@@ -18,8 +18,9 @@ def load_dataset(name, holdout=0.0, skip_bad_images=False, test_split=None):
             only `CLASS/*`; a CSV file of paths and labels, as `from_csv` reads
             it; or a name in TFDS, which may be downloaded.
         holdout: Float in [0, 1). Fraction of the training images to hold out
-            for `ImageDataset.dev`, always the same ones; or "paper" for the
-            fraction of the paper: 1% of ImageNet, 2% of CIFAR, 10% of others.
+            for `ImageDataset.validation`, always the same ones; or "paper" for
+            the fraction of the paper: 1% of ImageNet, 2% of CIFAR, 10% of
+            others.
         skip_bad_images: Boolean. For files, whether to decode every image
             now and to leave out, with a warning that names them, those that
             cannot be read. Otherwise they are errors: now if the header or the

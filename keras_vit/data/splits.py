@@ -115,8 +115,8 @@ def _hash(path, salt):
 def holdout_split(train, labels, fraction):
     """Splits training indices into those to train on and those held out."""
     train, labels = np.asarray(train), np.asarray(labels)
-    kept, dev = stratified_split(labels[train], fraction, seed=1)
-    return train[kept], train[dev]
+    kept, validation = stratified_split(labels[train], fraction, seed=1)
+    return train[kept], train[validation]
 
 
 def hold_out_by_path(paths, labels, train, fraction):
@@ -131,5 +131,7 @@ def hold_out_by_path(paths, labels, train, fraction):
     if not len(train):
         return train, train
     paths = [paths[i] for i in train]
-    kept, dev = split_by_path(paths, labels[train], fraction, "validation")
-    return train[kept], train[dev]
+    kept, validation = split_by_path(
+        paths, labels[train], fraction, "validation"
+    )
+    return train[kept], train[validation]

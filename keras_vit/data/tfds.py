@@ -26,8 +26,8 @@ def tfds_source(builder, label_name, parts):
     Args:
         builder: A prepared `tfds.core.DatasetBuilder`.
         label_name: Feature to use as label: one class, or a sequence of them.
-        parts: Dict of "train", "dev" and "test" to `(split, range)`: the split
-            of TFDS and the indices of its images.
+        parts: Dict of "train", "validation" and "test" to `(split, range)`:
+            the split of TFDS and the indices of its images.
     """
     label = builder.info.features[label_name]
     num_classes = getattr(label, "feature", label).num_classes
@@ -252,7 +252,7 @@ def _data(builder, name, label, holdout, test_split):
     # Some have none: ReaL, imagenet_v2.
     trains = label == "label" and "train" in splits
     count = splits["train"].num_examples if trains else 0
-    num_dev = round(holdout * count)
+    num_validation = round(holdout * count)
     num_test = splits[test].num_examples
     height, width, channels = features["image"].shape
     classes = features[label]
@@ -261,16 +261,16 @@ def _data(builder, name, label, holdout, test_split):
         class_names=tuple(getattr(classes, "feature", classes).names),
         channels=channels or 3,
         image_size=height if height == width else None,
-        num_train=count - num_dev,
+        num_train=count - num_validation,
         num_test=num_test,
-        num_dev=num_dev,
+        num_validation=num_validation,
         source=tfds_source(
             builder,
             label,
             {
                 # The last ones, as vit_jax trains on `train[:98%]`.
-                "train": ("train", range(count - num_dev)),
-                "dev": ("train", range(count - num_dev, count)),
+                "train": ("train", range(count - num_validation)),
+                "validation": ("train", range(count - num_validation, count)),
                 "test": (test, range(num_test)),
             },
         ),

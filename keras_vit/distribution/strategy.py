@@ -53,13 +53,13 @@ class Strategy:
         num_devices: Integer. Number of devices of all processes.
         num_replicas: Integer. Number of replicas of the model, each of which
             computes an equal part of a batch.
-        host: `(index, count)`. Index of this process's shard of the data, and
-            number of shards.
+        process: `(index, count)`. Index of this process's shard of the data,
+            and number of shards.
         scope: Function that returns a context manager. Build, compile, fit
             and evaluate the model inside.
         distribute: Function of this process's batches that returns what to
             give to `model.fit` and `model.evaluate`: batches of
-            `host_batch_size(batch_size)` images, in a `tf.data.Dataset` or a
+            `process_batch_size(batch_size)` images, in a `tf.data.Dataset` or a
             `keras.utils.PyDataset`. With TensorFlow, what is evaluated on must
             have a known length, or Keras's mean of the loss includes an empty
             batch (`tf.data.experimental.assert_cardinality` tells it).
@@ -71,7 +71,7 @@ class Strategy:
     reason: str
     num_devices: int = 1
     num_replicas: int = 1
-    host: tuple = (0, 1)
+    process: tuple = (0, 1)
     scope: Callable = dataclasses.field(
         default=contextlib.nullcontext, repr=False
     )
@@ -79,20 +79,20 @@ class Strategy:
     gather: Callable = dataclasses.field(default=_one_process, repr=False)
 
     @property
-    def first(self):
+    def is_main(self):
         """Whether this process writes the files and logs."""
-        return self.host[0] == 0
+        return self.process[0] == 0
 
     def describe(self):
         """Returns a summary in one line."""
-        index, count = self.host
+        index, count = self.process
         devices = f"{self.num_devices} device{'s'[: self.num_devices > 1]}"
         per_model = self.num_devices // self.num_replicas
         split = f", each model over {per_model}" if per_model > 1 else ""
         process = f", process {index + 1} of {count}" if count > 1 else ""
         return f"{self.name} on {devices}{split}{process}: {self.reason}"
 
-    def host_batch_size(self, batch_size):
+    def process_batch_size(self, batch_size):
         """Returns the number of images in this process's shard of a batch.
 
         Args:
@@ -109,7 +109,7 @@ class Strategy:
                 f"of {self.num_replicas}, such as "
                 f"{nearest * self.num_replicas}."
             )
-        return batch_size // self.host[1]
+        return batch_size // self.process[1]
 
 
 def get_strategy(name="auto", *, devices=None, model_devices=None):
@@ -258,7 +258,7 @@ def _jax(name, reason, devices, model_devices):
         reason,
         num_devices=count,
         num_replicas=replicas,
-        host=(parallel.data_shard_id, shards),
+        process=(parallel.data_shard_id, shards),
         scope=parallel.scope,
         distribute=lambda batches: sharding.pad_batches(
             batches, replicas // shards

@@ -3,63 +3,63 @@
 import dataclasses
 
 from keras_vit.data.protocols import PROTOCOLS
-from keras_vit.evaluation.trained import load_trained
-from keras_vit.training.command_line import check_numbers
-from keras_vit.training.command_line import flag
+from keras_vit.evaluation.loading import load_classifier
+from keras_vit.training.command_line import arg
+from keras_vit.training.command_line import check_range
 from keras_vit.training.command_line import parse_image_size
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainedFlags:
+class EvaluationFlags:
     """Flags for the model, its preprocessing and the output folder.
 
     A recipe adds flags in a subclass, and may override the default and the
     help text of a shared flag.
     """
 
-    weights: str | None = flag(
+    weights: str | None = arg(
         None,
         "the model: the output folder of a training recipe, its model.keras, "
         "the path or URL of a checkpoint, or, with --model, the name of "
         "released weights, such as imagenet21k",
         "FILE|NAME",
     )
-    model: str | None = flag(
+    model: str | None = arg(
         None,
         "architecture, such as ViTB16; required if --weights is a name",
         "NAME",
     )
-    image_size: int | str | None = flag(
+    image_size: int | str | None = arg(
         None,
         "images are resized to N x N, or to height x width, such as 64x48; "
         "default: as in training",
         "N|HxW",
     )
-    mode: str | None = flag(
+    mode: str | None = arg(
         None,
         "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
         "mean and standard deviation; default: as in training",
         "NAME",
     )
-    protocol: str | None = flag(
+    protocol: str | None = arg(
         None,
         f"how images are resized: {', '.join(PROTOCOLS)}; default: as in "
         "training if that is known, else vit_jax",
         "NAME",
     )
-    batch_size: int = flag(64, "images per batch")
-    skip_bad_images: bool = flag(
+    batch_size: int = arg(64, "images per batch")
+    skip_bad_images: bool = arg(
         False,
         "leave out images of a folder that cannot be decoded, with a warning",
     )
-    overwrite: bool = flag(
+    overwrite: bool = arg(
         False, "replace the files of an earlier run in --output"
     )
 
     def __post_init__(self):
         image_size = parse_image_size(self.image_size)
         object.__setattr__(self, "image_size", image_size)
-        check_numbers(self, "batch_size", minimum=1)
+        check_range(self, "batch_size", minimum=1)
         if self.weights is None:
             raise ValueError(
                 "Give --weights: the model to use, such as runs/digits."
@@ -69,9 +69,9 @@ class TrainedFlags:
         """Loads the model.
 
         Returns:
-            A `Trained`.
+            A `LoadedClassifier`.
         """
-        return load_trained(
+        return load_classifier(
             self.weights,
             self.model,
             self.image_size,

@@ -191,7 +191,7 @@ def mean_average_precision(scores, labels):
     return float(np.mean(found))
 
 
-def read_real(path):
+def load_real_labels(path):
     """Reads the ReaL labels of ImageNet's validation images.
 
     Args:

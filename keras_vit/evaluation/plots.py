@@ -14,7 +14,7 @@ _MAX_NAMED_CLASSES = 40  # more names would be illegible
 _MAX_NAME_LENGTH = 18
 
 
-def draw_reliability(rows, title=""):
+def plot_reliability(rows, title=""):
     """Plots a reliability diagram: accuracy against confidence.
 
     Args:
@@ -44,7 +44,7 @@ def draw_reliability(rows, title=""):
     return figure
 
 
-def draw_confusion(confusion, class_names, title=""):
+def plot_confusion(confusion, class_names, title=""):
     """Plots a confusion matrix, each row divided by its sum.
 
     Args:
@@ -86,7 +86,7 @@ def draw_confusion(confusion, class_names, title=""):
     return figure
 
 
-def draw_top(images, tops, names, title=""):
+def plot_top_predictions(images, tops, names, title=""):
     """Plots images, each with a bar chart of its top classes.
 
     Args:

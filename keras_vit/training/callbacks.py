@@ -11,15 +11,15 @@ import keras
 from keras_vit._logging import logger
 from keras_vit._program import require
 from keras_vit.optimizers import averaged
-from keras_vit.training.run_folder import not_fatal
-from keras_vit.training.run_folder import replacing
+from keras_vit.training.run_folder import atomic_write
+from keras_vit.training.run_folder import log_os_errors
 
 # What a model is selected by: the first of these that is measured. The sign is
 # that of a higher score for a better model.
 SCORES = {"accuracy": 1, "mean_average_precision": 1, "loss": -1}
 
 
-def score_of(row):
+def selection_score(row):
     """Returns the model selection score of a row; higher is better.
 
     Args:
@@ -31,18 +31,18 @@ def score_of(row):
         none of them.
     """
     for name, sign in SCORES.items():
-        for part in ("test", "dev"):
-            if f"{part}_{name}" in row:
-                return sign * row[f"{part}_{name}"]
+        for split in ("test", "validation"):
+            if f"{split}_{name}" in row:
+                return sign * row[f"{split}_{name}"]
     return 0
 
 
 def best_row(rows):
-    """Returns the row with the highest `score_of`, the last one if several."""
-    return max(reversed(rows), key=score_of)
+    """Returns the row with the highest `selection_score`, or the last such."""
+    return max(reversed(rows), key=selection_score)
 
 
-class MetricsFile(keras.callbacks.Callback):
+class CSVMetrics(keras.callbacks.Callback):
     """Writes one row of `metrics.csv` at each evaluation of `model.fit`.
 
     A row holds the loss and every metric that the model is compiled with, as
@@ -57,10 +57,9 @@ class MetricsFile(keras.callbacks.Callback):
         rows: List of dicts. The rows of the run that is resumed. New rows are
             appended to this list.
         step: Integer. The step to resume from, counted in micro-batches.
-        parts: Integer. Number of micro-batches per step: Keras calls the
-            callback once for each of them.
-        part: "test" or "dev". The split that is evaluated on; "dev" is the
-            validation split.
+        micro_batches: Integer. Number of micro-batches per step: Keras calls
+            the callback once for each of them.
+        split: "test" or "validation". The split that is evaluated on.
         metric: String. The metric that every row must have, or None.
 
     Attributes:
@@ -77,19 +76,19 @@ class MetricsFile(keras.callbacks.Callback):
         learning_rate,
         rows=None,
         step=0,
-        parts=1,
-        part="test",
+        micro_batches=1,
+        split="test",
         metric=None,
     ):
         super().__init__()
-        self._parts = parts
+        self._micro_batches = micro_batches
         self.rows = [] if rows is None else rows
         self._path = None if path is None else pathlib.Path(path)
         self._batch_size = batch_size
         self._learning_rate = learning_rate
         self._step = self._first_step = step
         self._seconds = 0.0
-        self._part = part
+        self._split = split
         self._metric = metric
         self._write()
 
@@ -107,9 +106,9 @@ class MetricsFile(keras.callbacks.Callback):
         self._seconds = self._clock()
 
     @property
-    def exact_step(self):
+    def fractional_step(self):
         """Float. Completed steps, with the fraction of the current one."""
-        return self._step / self._parts
+        return self._step / self._micro_batches
 
     def now(self, logs):
         """Returns a row for the current interval, without an evaluation."""
@@ -117,7 +116,7 @@ class MetricsFile(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         row = self._row(logs, self._seconds)
-        if self._metric and f"{self._part}_{self._metric}" not in row:
+        if self._metric and f"{self._split}_{self._metric}" not in row:
             raise ValueError(
                 f"The evaluation has no metric {self._metric!r}, by which the "
                 "run is judged. Compile the model with it in "
@@ -131,7 +130,10 @@ class MetricsFile(keras.callbacks.Callback):
         """Writes all rows: earlier ones may be missing if the disk was full."""
         if self._path is None:
             return
-        with not_fatal(self._path.name), replacing(self._path) as temporary:
+        with (
+            log_os_errors(self._path.name),
+            atomic_write(self._path) as temporary,
+        ):
             with open(temporary, "w", newline="") as file:
                 if self.rows:
                     csv.writer(file).writerow(self.rows[0])
@@ -146,7 +148,7 @@ class MetricsFile(keras.callbacks.Callback):
 
     def _row(self, logs, seconds):
         images = (self._step - self._timed_from) * self._batch_size
-        step = self._step // self._parts
+        step = self._step // self._micro_batches
         # The last update used the learning rate at the step before it.
         rate = self._learning_rate(max(0, step - 1))
         names = [name for name in logs if not name.startswith("val_")]
@@ -154,12 +156,12 @@ class MetricsFile(keras.callbacks.Callback):
         values = {
             **{f"train_{name}": logs[name] for name in names},
             **{
-                f"{self._part}_{name}": logs[f"val_{name}"]
+                f"{self._split}_{name}": logs[f"val_{name}"]
                 for name in names
                 if f"val_{name}" in logs
             },
             "learning_rate": keras.ops.convert_to_numpy(rate),
-            "images_per_second": images / self._parts / seconds,
+            "images_per_second": images / self._micro_batches / seconds,
         }
         row = {name: float(value) for name, value in values.items()}
         return {"step": step, **row}
@@ -181,7 +183,7 @@ class StopEarly(keras.callbacks.Callback):
     Args:
         rows: List of the rows of `metrics.csv`.
         patience: Integer. Number of successive evaluations without a better
-            `score_of` after which the training stops.
+            `selection_score` after which the training stops.
     """
 
     def __init__(self, rows, patience):
@@ -193,7 +195,7 @@ class StopEarly(keras.callbacks.Callback):
         """Whether the training has to stop now."""
         if not self._rows:
             return False
-        scores = [score_of(row) for row in self._rows]
+        scores = [selection_score(row) for row in self._rows]
         return len(scores) - 1 - scores.index(max(scores)) >= self._patience
 
     def on_epoch_end(self, epoch, logs=None):
@@ -211,7 +213,7 @@ class Progress(keras.callbacks.Callback):
     the log level is INFO or lower.
 
     Args:
-        metrics: `MetricsFile`. It must precede this callback in the list of
+        metrics: `CSVMetrics`. It must precede this callback in the list of
             callbacks.
         steps: Integer. Steps of the whole run.
     """
@@ -229,7 +231,7 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         now = time.perf_counter()
         if self._first is None:  # the first step includes compilation
-            self._first, self._from = now, self._metrics.exact_step
+            self._first, self._from = now, self._metrics.fractional_step
         if self._is_live() and now - self._shown > self.EVERY:
             self._shown = now
             self._rewrite(self._line(self._metrics.now(logs)))
@@ -257,14 +259,16 @@ class Progress(keras.callbacks.Callback):
         return "  ".join(texts)
 
     def _left(self):
-        done = self._metrics.exact_step - self._from
+        done = self._metrics.fractional_step - self._from
         if not done:
             return "?"
         spent = time.perf_counter() - self._first
-        return clock(spent / done * (self._steps - self._metrics.exact_step))
+        return format_duration(
+            spent / done * (self._steps - self._metrics.fractional_step)
+        )
 
 
-def clock(seconds):
+def format_duration(seconds):
     """Formats a duration in seconds as `1:02:03`, or `2:03` below an hour."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -282,7 +286,7 @@ class EventFiles(keras.callbacks.Callback):
 
     Args:
         folder: Path of the folder for event files.
-        metrics: `MetricsFile`. It must precede this callback in the list of
+        metrics: `CSVMetrics`. It must precede this callback in the list of
             callbacks.
 
     Raises:
@@ -304,7 +308,7 @@ class EventFiles(keras.callbacks.Callback):
         A new file is also started after a failed write: TensorBoard cannot
         read past a truncated record.
         """
-        with not_fatal(self._folder):
+        with log_os_errors(self._folder):
             try:
                 rows = self._metrics.rows[-1:]
                 if self._file is None:
@@ -354,8 +358,8 @@ def _tag(name):
     `train_loss` becomes `loss/train`, so that TensorBoard groups the charts of
     all splits by metric.
     """
-    part, _, what = name.partition("_")
-    return f"{what}/{part}" if what in SCORES else name
+    split, _, what = name.partition("_")
+    return f"{what}/{split}" if what in SCORES else name
 
 
 class EvaluateAverages(keras.callbacks.Callback):

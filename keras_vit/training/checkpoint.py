@@ -15,15 +15,15 @@ from keras_vit._logging import logger
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.optimizers import assign_averages
 from keras_vit.training.callbacks import best_row
-from keras_vit.training.run_folder import not_fatal
-from keras_vit.training.run_folder import replacing
+from keras_vit.training.run_folder import atomic_write
+from keras_vit.training.run_folder import log_os_errors
 
 
 class Diverged(ArithmeticError):
     """Raised when the loss or a weight is NaN or infinite."""
 
 
-def raise_if_another(path, found, expected):
+def check_same_run(path, found, expected):
     """Raises a `ValueError` if a file was written by a different run.
 
     Args:
@@ -90,7 +90,7 @@ def random_states():
     return [_TorchRandom(torch.cuda if torch.cuda.is_available() else torch)]
 
 
-def state_of(model):
+def collect_state(model):
     """Returns the variables of a training run by name.
 
     Args:
@@ -129,8 +129,8 @@ def _raise_unless_finite(name, array):
         )
 
 
-def arrays_of(state):
-    """Returns the values of `state_of` as NumPy arrays for `write_state`.
+def to_arrays(state):
+    """Returns the values of `collect_state` as NumPy arrays for `write_state`.
 
     Raises:
         Diverged: if a value is NaN or infinite.
@@ -152,7 +152,7 @@ def write_state(path, arrays, note):
     # The names of the arrays are stored too, because a zip archive has no
     # checksum of its list of members.
     text = json.dumps({**note, "names": list(arrays)}).encode()
-    with replacing(path) as temporary, open(temporary, "wb") as file:
+    with atomic_write(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, note=np.frombuffer(text, np.uint8), **arrays)
         file.flush()
         os.fsync(file.fileno())  # a power failure could leave an empty file
@@ -198,21 +198,22 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     Args:
         folder: Path. It is created if it does not exist.
         every: Integer. Micro-batches between two checkpoints.
-        facts: Dict of the settings that must be equal for a run to resume,
-            with values that JSON can represent. `restore` compares them.
+        fingerprint: Dict of the settings that must be equal for a run to
+            resume, with values that JSON can represent. `restore` compares
+            them.
         keep: Integer. Number of checkpoints to keep.
         seed: Integer. Seeds PyTorch's random generator, which dropout uses.
-        parts: Integer. Number of micro-batches per step, as for
-            `MetricsFile`. Names of files and messages count steps;
+        micro_batches: Integer. Number of micro-batches per step, as for
+            `CSVMetrics`. Names of files and messages count steps;
             checkpoints are saved only between steps.
-        hosts: `keras_vit.distribution.Strategy`, None for one process. The
+        strategy: `keras_vit.distribution.Strategy`, None for one process. The
             first process writes checkpoints, and all processes read them.
         keep_best: Boolean. Whether to save the weights of the best evaluation
             too, by accuracy, mean average precision or loss, the first of
             these that is measured; see `restore_best`.
 
     Attributes:
-        rows: List of dicts, one per evaluation. `MetricsFile` appends to it,
+        rows: List of dicts, one per evaluation. `CSVMetrics` appends to it,
             and `restore` fills it from the checkpoint.
         step: Integer. Completed micro-batches.
     """
@@ -225,20 +226,20 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         self,
         folder,
         every,
-        facts=None,
+        fingerprint=None,
         keep=3,
         seed=0,
-        parts=1,
-        hosts=None,
+        micro_batches=1,
+        strategy=None,
         keep_best=False,
     ):
         super().__init__()
-        self.parts = parts
-        self.hosts = hosts or Strategy("none", "there is one host")
+        self.micro_batches = micro_batches
+        self.strategy = strategy or Strategy("none", "there is one host")
         self.folder = pathlib.Path(folder)
         self.every, self.keep, self.seed = every, keep, seed
         self.keep_best = keep_best
-        self.facts = facts or {}
+        self.fingerprint = fingerprint or {}
         self.rows = []
         self.step = 0  # in micro-batches
         self._signalled = self._terminated = False
@@ -263,6 +264,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         for path in sorted(self._files(), reverse=True):
             try:
                 arrays, note = read_state(path)
+                found = note["fingerprint"]
             # NumPy raises various exceptions for corrupt files.
             except Exception as error:
                 logger.warning(
@@ -271,11 +273,11 @@ class ResumableCheckpoint(keras.callbacks.Callback):
                     error,
                 )
                 continue
-            raise_if_another(path, note["facts"], self.facts)
+            check_same_run(path, found, self.fingerprint)
             self._assign(model, arrays, path)
             self.rows[:] = note["rows"]
             self._saved = note["step"]
-            self.step = self._saved * self.parts
+            self.step = self._saved * self.micro_batches
             return self.step
         return 0
 
@@ -319,7 +321,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     def _assign(self, model, arrays, path):
         model.optimizer.build(model.trainable_variables)
-        variables = state_of(model)
+        variables = collect_state(model)
         shapes = {name: tuple(v.shape) for name, v in variables.items()}
         found = {
             name: array.shape
@@ -373,7 +375,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             # step, and Keras creates their variables at their first use.
             model.evaluate(validation_data, steps=1, verbose=0)
         for start, length, epochs in plan_fit_calls(self.step, steps, interval):
-            yield start // self.parts, length, epochs
+            yield start // self.micro_batches, length, epochs
             if model.stop_training:  # set by a callback
                 break
         # `model.fit` does so too, but it is not called if the earlier run was
@@ -411,12 +413,12 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
-        if self.hosts.host[1] == 1:
+        if self.strategy.process[1] == 1:
             self._terminated = self._signalled
         elif self.step % self.CHECK == 0:
             # All processes must stop at the same step: the others would wait
             # for one that stops alone.
-            self._terminated = any(self.hosts.gather(int(self._signalled)))
+            self._terminated = any(self.strategy.gather(int(self._signalled)))
         due = self._due()
         if due or self.step % self.CHECK == 0:
             self._raise_if_diverged(logs)
@@ -440,7 +442,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         self._raise_if_terminated()
 
     def _due(self):
-        if self._terminated and self.step % self.parts == 0:
+        if self._terminated and self.step % self.micro_batches == 0:
             return True
         return self.step % self.every == 0
 
@@ -476,16 +478,20 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         """
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
-        state = state_of(self.model)
+        state = collect_state(self.model)
         for i, variable in enumerate(metrics):
             state[f"metrics/{i}"] = variable
         # All processes read the values, as sharded variables need all of them.
-        arrays = arrays_of(state)
-        if not self.hosts.first:
+        arrays = to_arrays(state)
+        if not self.strategy.is_main:
             return
         step = self.done
-        note = {"step": step, "facts": self.facts, "rows": self.rows}
-        with not_fatal(f"checkpoint of step {step}") as written:
+        note = {
+            "step": step,
+            "fingerprint": self.fingerprint,
+            "rows": self.rows,
+        }
+        with log_os_errors(f"checkpoint of step {step}") as written:
             write_state(path or self._path(step), arrays, note)
         if path is not None or not written:
             return
@@ -506,7 +512,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     @property
     def done(self):
         """Integer. Completed steps."""
-        return self.step // self.parts
+        return self.step // self.micro_batches
 
     def _files(self):
         if not self.folder.is_dir():

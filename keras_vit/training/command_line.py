@@ -8,10 +8,12 @@ import sys
 import types
 import typing
 
-from keras_vit import _logging
 from keras_vit import _program
 from keras_vit._logging import logger
-from keras_vit._program import UserError
+from keras_vit._logging import show as show_log
+from keras_vit._program import UserError as UserError
+from keras_vit._program import require as require
+from keras_vit._program import user_errors as user_errors
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.randaugment import AUGREG
 from keras_vit.data.splits import parse_holdout
@@ -19,8 +21,8 @@ from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import Preempted
 
 
-def flag(default, text, metavar="N"):
-    """Returns a dataclass field that `flags` turns into a command-line flag.
+def arg(default, text, metavar="N"):
+    """Returns a dataclass field that `parse_args` turns into a flag.
 
     Args:
         default: The default value.
@@ -32,10 +34,10 @@ def flag(default, text, metavar="N"):
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def flags(config_class, description, argv=None):
+def parse_args(config_class, description, argv=None):
     """Parses the command line into an instance of a dataclass.
 
-    Every field `like_this: type = flag(default, text)` becomes `--like-this
+    Every field `like_this: type = arg(default, text)` becomes `--like-this
     VALUE`. Its type is int, float or str, one of these or None, `float | str`
     (a number or text), `int | str` (text, which `__post_init__` parses),
     `tuple[int, ...]` or another tuple (one or more values), or bool (a flag
@@ -99,16 +101,16 @@ def run(main, config_class, description, argv=None):
 
     Args:
         main: Function of an instance of `config_class`.
-        config_class: Dataclass, as for `flags`.
-        description: String, as for `flags`.
-        argv: List of strings, as for `flags`.
+        config_class: Dataclass, as for `parse_args`.
+        description: String, as for `parse_args`.
+        argv: List of strings, as for `parse_args`.
 
     Raises:
         SystemExit: with the exit status, if it is not 0.
     """
-    _logging.show()
+    show_log()
     _program.escape_unprintable_output()
-    config = flags(config_class, description, argv)
+    config = parse_args(config_class, description, argv)
     try:
         main(config)
     except UserError as error:
@@ -187,7 +189,7 @@ def parse_image_size(value):
     return height if height == width else (height, width)
 
 
-def check_numbers(config, *names, minimum=None, above=None, below=None):
+def check_range(config, *names, minimum=None, above=None, below=None):
     """Raises a `ValueError` if a field of a dataclass is out of range.
 
     None is always accepted: it stands for a default that is chosen later.
@@ -219,7 +221,7 @@ def check_numbers(config, *names, minimum=None, above=None, below=None):
             )
 
 
-def check_names(config, **known):
+def check_choices(config, **known):
     """Raises a `ValueError` if a field is none of its valid names.
 
     None is always accepted: it stands for a default that is chosen later.
@@ -246,7 +248,7 @@ class TrainingFlags:
     once it has loaded the dataset.
     """
 
-    dataset: str = flag(
+    dataset: str = arg(
         "digits",
         "'digits', the handwritten digits of scikit-learn; a name in TFDS, "
         "such as cifar10 or cifar100; a folder of images, "
@@ -255,43 +257,43 @@ class TrainingFlags:
         "label, and optionally split",
         "NAME|FOLDER|CSV",
     )
-    image_size: int | None = flag(
+    image_size: int | None = arg(
         None,
         "images are resized to N x N; default: that of the model or of the "
         "dataset",
     )
-    patch_size: int | None = flag(
+    patch_size: int | None = arg(
         None,
         "height and width of a patch, in pixels; default: that of the model, "
         "or the one that gives about 8 x 8 patches",
     )
-    batch_size: int = flag(64, "images per step")
-    steps: int | None = flag(None, "training steps")
-    epochs: int | None = flag(
+    batch_size: int = arg(64, "images per step")
+    steps: int | None = arg(None, "training steps")
+    epochs: int | None = arg(
         None, "passes over the training images, instead of --steps"
     )
-    learning_rate: float | None = flag(
+    learning_rate: float | None = arg(
         None, "peak learning rate, after the warm-up", "X"
     )
-    accumulate: int = flag(
+    accumulate: int = arg(
         1,
         "number of micro-batches into which each batch is split, with "
         "gradient accumulation, to use less memory",
     )
-    average: float = flag(
+    average: float = arg(
         0.0,
         "decay of a moving average of the weights; if above 0, the average is "
         "evaluated and saved instead of the weights; the paper's Table 2 uses "
         "0.9999",
         "X",
     )
-    average_from: float | None = flag(
+    average_from: float | None = arg(
         None,
         "instead of --average, average the weights of all steps after this "
         "fraction of the steps, such as 0.75, with equal weights",
         "X",
     )
-    keep: str = flag(
+    keep: str = arg(
         "last",
         "which weights to save: last, those of the last step, or best, those "
         "of the evaluation with the highest accuracy, or mean average "
@@ -299,49 +301,49 @@ class TrainingFlags:
         "it, that on the test images, which is then an optimistic estimate",
         "last|best",
     )
-    patience: int | None = flag(
+    patience: int | None = arg(
         None,
         "stop after this many successive evaluations without a higher "
         "accuracy, or mean average precision; default: no early stopping",
     )
-    mode: str | None = flag(
+    mode: str | None = arg(
         None,
         "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
         "mean and standard deviation",
         "NAME",
     )
-    protocol: str = flag(
+    protocol: str = arg(
         "simple",
         f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
         "simple randomly shifts whole images, vit_jax is that of the paper's "
         "code",
         "NAME",
     )
-    augment: str = flag(
+    augment: str = arg(
         "none",
         "level of RandAugment as in 'How to train your ViT?': "
         f"{', '.join(AUGREG)}",
         "LEVEL",
     )
-    mixup: float | None = flag(
+    mixup: float | None = arg(
         None,
         "mixup with lambda sampled from Beta(P, P), such as 0.2; default: no "
         "mixup",
         "P",
     )
-    cutmix: float | None = flag(
+    cutmix: float | None = arg(
         None,
         "cutmix with lambda sampled from Beta(P, P), such as 1; default: no "
         "cutmix; with --mixup too, one of the two is sampled for each batch",
         "P",
     )
-    erase: float = flag(
+    erase: float = arg(
         0.0,
         "probability of random erasing: a rectangle of the image becomes "
         "noise; 0.25 in DeiT",
         "P",
     )
-    holdout: float | str | None = flag(
+    holdout: float | str | None = arg(
         None,
         "fraction of the training images, such as 0.1, to hold out and to "
         "evaluate on instead of the test set; 'paper' for 1% of ImageNet, 2% "
@@ -349,62 +351,62 @@ class TrainingFlags:
         "--preset leaves some out, and evaluates on the test set",
         "X|paper",
     )
-    test_split: str | None = flag(
+    test_split: str | None = arg(
         None,
         "for a dataset of TFDS, the split to evaluate on; default: test, or "
         "validation if test has no labels",
         "NAME",
     )
-    no_flip: bool = flag(
+    no_flip: bool = arg(
         False,
         "do not flip images horizontally, for example if they show text or "
         "left and right hands",
     )
-    skip_bad_images: bool = flag(
+    skip_bad_images: bool = arg(
         False,
         "decode every image of a folder before training, and leave out those "
         "that cannot be decoded, with a warning; without it, such an image is "
         "an error",
     )
-    strategy: str = flag(
+    strategy: str = arg(
         "auto",
         "how to use several devices: mirrored or tpu (TensorFlow), "
         "data-parallel or model-parallel (JAX), none for one device, or auto, "
         "which chooses one of them and prints its choice",
         "NAME",
     )
-    remat: bool = flag(
+    remat: bool = arg(
         False,
         "recompute the encoder blocks in the backward pass instead of storing "
         "their activations, to use less memory",
     )
-    mixed_precision: bool = flag(
+    mixed_precision: bool = arg(
         False, "compute in bfloat16, for TPUs and newer GPUs"
     )
-    seed: int = flag(
+    seed: int = arg(
         0,
         "random seed of the initial weights, the order of the images and the "
         "augmentation; the split into training and held-out images does not "
         "depend on it",
     )
-    evaluate_every: int | None = flag(
+    evaluate_every: int | None = arg(
         None,
         "steps between two evaluations; default: depends on the number of "
         "steps",
     )
-    checkpoint_every: int | None = flag(
+    checkpoint_every: int | None = arg(
         None, "steps between two checkpoints; default: --evaluate-every"
     )
-    output: str | None = flag(
+    output: str | None = arg(
         None,
         "output folder, which all processes must share; default: runs/ "
         "followed by the name of the dataset",
         "DIR",
     )
-    tensorboard: bool = flag(
+    tensorboard: bool = arg(
         False, "write event files for TensorBoard to --output"
     )
-    overwrite: bool = flag(
+    overwrite: bool = arg(
         False, "replace the files of an earlier run in --output"
     )
 
@@ -414,24 +416,24 @@ class TrainingFlags:
         sizes = ("patch_size", "batch_size", "steps", "epochs")
         counts = (*sizes, "accumulate", "evaluate_every", "checkpoint_every")
         counts += ("patience",)
-        check_numbers(self, *counts, minimum=1)
-        check_numbers(self, "average", "average_from", minimum=0, below=1)
+        check_range(self, *counts, minimum=1)
+        check_range(self, "average", "average_from", minimum=0, below=1)
         if self.average and self.average_from is not None:
             raise ValueError(
                 "--average is a moving average, and --average-from one with "
                 "equal weights: give one of them. Received: --average "
                 f"{self.average:g} --average-from {self.average_from:g}"
             )
-        check_numbers(self, "learning_rate", above=0)
+        check_range(self, "learning_rate", above=0)
         for name in ("mixup", "cutmix"):
-            check_numbers(self, name, minimum=0)
-        check_numbers(self, "erase", minimum=0)
-        check_names(self, keep=("last", "best"))
+            check_range(self, name, minimum=0)
+        check_range(self, "erase", minimum=0)
+        check_choices(self, keep=("last", "best"))
         parse_holdout("", self.holdout)
         if self.holdout not in (None, "paper"):
             # The type is `float | str`, so that "0.1" may be given too.
             object.__setattr__(self, "holdout", float(self.holdout))
-        check_numbers(self, "seed", minimum=0, below=2**32)
+        check_range(self, "seed", minimum=0, below=2**32)
         if self.steps and self.epochs:
             raise ValueError("Give --steps or --epochs, not both.")
         # None is a batch size that the recipe chooses later.
@@ -440,6 +442,39 @@ class TrainingFlags:
                 f"--accumulate {self.accumulate} must divide --batch-size "
                 f"{self.batch_size}."
             )
+
+    def with_defaults(self, **defaults):
+        """Returns a config in which fields that are None have other values.
+
+        Args:
+            **defaults: The values, by the names of the fields.
+        """
+        missing = {
+            name: value
+            for name, value in defaults.items()
+            if getattr(self, name) is None
+        }
+        return dataclasses.replace(self, **missing)
+
+    def raise_if_given(self, *names):
+        """Raises a `ValueError` if a flag of encoders is given for a BiT.
+
+        Args:
+            *names: Strings. Names of fields.
+        """
+        given = [name for name in names if getattr(self, name)]
+        if given:
+            raise ValueError(
+                f"--{given[0].replace('_', '-')} is for Vision Transformers "
+                "and hybrids. A BiT has no encoder: leave it out. Received: "
+                f"{getattr(self, given[0])}"
+            )
+
+    def encoder_arguments(self):
+        """Returns the arguments of encoders among the flags that are not 0."""
+        names = ("remat", "dropout", "drop_path")
+        values = {name: getattr(self, name, None) for name in names}
+        return {name: value for name, value in values.items() if value}
 
     def published_holdout(self):
         """Returns the fraction of the training images that a preset leaves out.

@@ -15,8 +15,8 @@ from keras_vit.training.models import COMPACT
 from keras_vit.training.models import build_model
 from keras_vit.training.plots import pixel_range
 from keras_vit.training.plots import unit_range
-from keras_vit.training.run_folder import not_fatal
-from keras_vit.training.run_folder import replacing
+from keras_vit.training.run_folder import atomic_write
+from keras_vit.training.run_folder import log_os_errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +222,7 @@ SMALL = {
 SMALL_DECODER = {"decoder_layers": 2, "decoder_width": 32}
 
 
-def method_of(name, model):
+def get_masked_method(name, model):
     """Returns the settings of a method.
 
     Args:
@@ -252,7 +252,7 @@ def build_masked(config, channels):
     Returns:
         A model of `keras_vit.pretraining`.
     """
-    method = method_of(config.method, config.model)
+    method = get_masked_method(config.method, config.model)
     model = _build(config, method, channels)
     if method.initialize is not None:
         method.initialize(model, config.seed)
@@ -313,7 +313,7 @@ def save_masked(model, output):
     for variable, trained in zip(whole.variables, model.variables, strict=True):
         variable.assign(trained)
     for name, saved in (("model", whole), ("encoder", whole.encoder)):
-        with replacing(output / f"{name}.keras") as temporary:
+        with atomic_write(output / f"{name}.keras") as temporary:
             write_keras(saved, temporary)
 
 
@@ -327,15 +327,15 @@ class Reconstructions(keras.callbacks.Callback):
             step.
         every: Integer. Micro-batches between two plots. A plot is also saved
             at the end of training.
-        parts: Integer. Micro-batches per step.
+        micro_batches: Integer. Micro-batches per step.
         mode: String. The `mode` of `preprocess_input` that was used for the
             images.
     """
 
-    def __init__(self, images, folder, every, parts=1, mode="tf"):
+    def __init__(self, images, folder, every, micro_batches=1, mode="tf"):
         super().__init__()
         self._images, self._folder = images, folder
-        self._every, self._step, self._parts = every, 0, parts
+        self._every, self._step, self._micro_batches = every, 0, micro_batches
         self._mode = mode
         self._drawn = None
 
@@ -343,7 +343,7 @@ class Reconstructions(keras.callbacks.Callback):
         # A resumed run starts at the step of its checkpoint.
         optimizer = inner_optimizer(self.model)
         done = int(keras.ops.convert_to_numpy(optimizer.iterations))
-        self._step = done * self._parts
+        self._step = done * self._micro_batches
 
     def on_train_batch_end(self, batch, logs=None):
         self._step += 1
@@ -359,12 +359,12 @@ class Reconstructions(keras.callbacks.Callback):
         self._drawn = self._step
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
-        step = self._step // self._parts
+        step = self._step // self._micro_batches
         seen, filled = self.model.reconstruct(self._images, **self._given())
         rows = [keras.ops.convert_to_numpy(x) for x in (seen, filled)]
         path = self._folder / f"step-{step:08}.png"
         rows = [unit_range(x, self._mode) for x in (self._images, *rows)]
-        save_rows(rows, path, f"step {step}")
+        plot_reconstructions(rows, path, f"step {step}")
 
     def _given(self):
         num_patches = self.model.stages.num_patches
@@ -381,7 +381,7 @@ class Reconstructions(keras.callbacks.Callback):
         return {"masked": noise.argsort(1).argsort(1) >= kept}
 
 
-def save_rows(rows, path, title):
+def plot_reconstructions(rows, path, title):
     """Plots original, masked and reconstructed images in three rows.
 
     Args:
@@ -404,5 +404,5 @@ def save_rows(rows, path, title):
             one.imshow(shown, cmap="gray", vmin=0, vmax=1)
             one.set(xticks=[], yticks=[])
         axes[0].set_ylabel(name, fontsize=9)
-    with not_fatal(path.name), replacing(path) as temporary:
+    with log_os_errors(path.name), atomic_write(path) as temporary:
         figure.savefig(temporary)

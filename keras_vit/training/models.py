@@ -88,7 +88,7 @@ def check_patch_size(image_size, patch_size):
         )
 
 
-def choose_sizes(image_sizes, patch_size, stride):
+def resolve_sizes(image_sizes, patch_size, stride):
     """Returns an image size and a patch size that divides it.
 
     Args:
@@ -159,7 +159,7 @@ COMPACT = {
 MODEL_NAMES = (*COMPACT, *VARIANTS, *BIT_VARIANTS)
 
 
-def model_facts(model, weights, patch_size=None):
+def resolve_model_spec(model, weights, patch_size=None):
     """Returns the sizes and the pixel mode of a model before it is built.
 
     Args:
@@ -173,7 +173,7 @@ def model_facts(model, weights, patch_size=None):
         - `patch_size`: integer; None if it is unspecified;
         - `image_size`: integer, or `(height, width)` if these differ; None if
           it is unspecified;
-        - `stride`: integer, as for `choose_sizes`;
+        - `stride`: integer, as for `resolve_sizes`;
         - `mode`: string, that of `preprocess_input`;
         - `hidden_size`, if `weights` is None: integer; None for a ResNet.
 
@@ -191,7 +191,7 @@ def model_facts(model, weights, patch_size=None):
             f"{', '.join(MODEL_NAMES)}."
         )
     if weights is not None:
-        return _checkpoint_facts(model, weights, patch_size)
+        return _checkpoint_spec(model, weights, patch_size)
     sizes, image_size = _sizes(model), 224
     if model is None or model in COMPACT:
         image_size = COMPACT[model or "compact-vit"][2]
@@ -226,7 +226,7 @@ def _stride(model, sizes):
     return stride(sizes["resnet_layers"]) if "hidden_size" in sizes else 0
 
 
-def opened(model, weights):
+def open_weights(model, weights):
     """Opens the checkpoint of weights.
 
     Args:
@@ -238,13 +238,13 @@ def opened(model, weights):
         A `keras_vit.checkpoints.Checkpoint`.
     """
     sizes = _sizes(model) if model else None
-    checkpoint = resolve_weights(place_of(weights), model, sizes)
+    checkpoint = resolve_weights(resolve_weights_path(weights), model, sizes)
     if isinstance(checkpoint, Checkpoint):
         return checkpoint
     return open_checkpoint(checkpoint)
 
 
-def place_of(weights):
+def resolve_weights_path(weights):
     """Returns the path of the weights to fine-tune in a run's folder.
 
     Other arguments are returned unchanged.
@@ -263,10 +263,10 @@ def _mode_of_run(checkpoint):
     """
     if checkpoint.layout != "keras":
         return None
-    return facts_of_run(checkpoint.path).get("config", {}).get("mode")
+    return config_of_run(checkpoint.path).get("config", {}).get("mode")
 
 
-def facts_of_run(path):
+def config_of_run(path):
     """Returns the `config.json` of the run that wrote a file.
 
     Args:
@@ -278,15 +278,15 @@ def facts_of_run(path):
     path = pathlib.Path(path).with_name("config.json")
     if not path.is_file():
         return {}
-    facts = json.loads(path.read_text())
-    known = isinstance(facts, dict) and isinstance(facts.get("config"), dict)
-    return facts if known else {}
+    found = json.loads(path.read_text())
+    known = isinstance(found, dict) and isinstance(found.get("config"), dict)
+    return found if known else {}
 
 
-def _checkpoint_facts(model, weights, patch_size):
-    checkpoint = opened(model, weights)
-    facts = checkpoint.arguments()
-    rows, columns = facts.get("patch_size", (None, None))
+def _checkpoint_spec(model, weights, patch_size):
+    checkpoint = open_weights(model, weights)
+    spec = checkpoint.arguments()
+    rows, columns = spec.get("patch_size", (None, None))
     if rows != columns or patch_size not in (None, rows):
         raise ValueError(
             f"The patches of {weights!r} are {rows} x {columns} pixels. They "
@@ -294,7 +294,7 @@ def _checkpoint_facts(model, weights, patch_size):
         )
     if model is not None:
         for name, size in _sizes(model).items():
-            found = rows if name == "patch_size" else facts.get(name)
+            found = rows if name == "patch_size" else spec.get(name)
             if found != size and name != "pooling":
                 raise ValueError(
                     f"{weights!r} does not hold a {model}: its {name} is "
@@ -305,7 +305,7 @@ def _checkpoint_facts(model, weights, patch_size):
     by_layout = "torch" if checkpoint.layout in ("dinov2", "mae") else "tf"
     by_layout = _mode_of_run(checkpoint) or by_layout
     mode = {"mode": row.preprocess_mode if row else by_layout}
-    grid = facts.get("grid_size")
+    grid = spec.get("grid_size")
     if checkpoint.family == "bit":
         return {"patch_size": None, "image_size": 224, "stride": 0, **mode}
     image_size = grid and tuple(n * rows * checkpoint.stride for n in grid)
@@ -360,7 +360,7 @@ def build_model(
         if model in (None, "compact-vit"):
             _spread_positions(built, seed)
         return built
-    checkpoint = opened(model, weights)
+    checkpoint = open_weights(model, weights)
     if keep_head:
         _check_head(checkpoint, weights, arguments["classes"])
     if checkpoint.family == "bit":
@@ -373,7 +373,7 @@ def build_model(
     built = converters.load(checkpoint, include_top=True, **arguments)
     # `load` keeps the head if the number of classes is that of the checkpoint.
     if not keep_head:
-        zero_head(built)
+        zero_init_head(built)
     return built
 
 
@@ -385,8 +385,8 @@ def check_classes(weights, data):
             wrote are checked, because others do not name their classes.
         data: `keras_vit.data.ImageDataset`.
     """
-    facts = facts_of_run(place_of(weights)).get("data", {})
-    names = facts.get("class_names", list(data.class_names))
+    found = config_of_run(resolve_weights_path(weights)).get("data", {})
+    names = found.get("class_names", list(data.class_names))
     if names == list(data.class_names):
         return
     other = sorted(set(names) ^ set(data.class_names)) or names
@@ -525,7 +525,7 @@ def set_trainable(model, train, lora_rank=8):
             variable.trainable = "lora" in variable.path
 
 
-def zero_head(model):
+def zero_init_head(model):
     """Sets all weights of the classification head to zero.
 
     These are the initial values of the head in fine-tuning.
@@ -535,7 +535,7 @@ def zero_head(model):
             layer.set_weights([array * 0 for array in layer.get_weights()])
 
 
-def bias_head(model, bias):
+def init_head_bias(model, bias):
     """Sets all biases of the classification head to one value.
 
     With a sigmoid loss and a bias of -10, the initial probability of every
@@ -550,7 +550,7 @@ def bias_head(model, bias):
     head.bias.assign(keras.ops.full(head.bias.shape, bias))
 
 
-def layout_of(model):
+def lossless_layout(model):
     """Returns the Google layout that stores a model without loss.
 
     Args:

@@ -10,10 +10,10 @@ from keras_vit._program import plot_label
 from keras_vit._program import require
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training.callbacks import SCORES
-from keras_vit.training.run_folder import replacing
+from keras_vit.training.run_folder import atomic_write
 
 _TRAIN, _TEST, _WRONG = "#9aa5b1", "#1f5fa8", "#c62828"
-_PARTS = {"train": _TRAIN, "dev": _TEST, "test": _TEST}
+_COLOURS = {"train": _TRAIN, "validation": _TEST, "test": _TEST}
 _LONGEST_NAME = 16
 _LONGEST_LIST = 22
 
@@ -48,11 +48,11 @@ def unit_range(images, mode):
     return np.clip((images - low) / np.subtract(high, low), 0, 1)
 
 
-def save_curves(rows, path, title=""):
+def plot_learning_curves(rows, path, title=""):
     """Plots learning curves: loss and accuracy or average precision by step.
 
     Args:
-        rows: List of dicts. The `rows` of a `MetricsFile`.
+        rows: List of dicts. The `rows` of a `CSVMetrics`.
         path: Path of the image file.
         title: String.
     """
@@ -66,11 +66,11 @@ def save_curves(rows, path, title=""):
     for axes, name in zip(
         figure.subplots(1, len(names), squeeze=False)[0], names, strict=True
     ):
-        for part, colour in _PARTS.items():
-            if f"{part}_{name}" not in rows[-1]:
+        for split, colour in _COLOURS.items():
+            if f"{split}_{name}" not in rows[-1]:
                 continue
-            values = [row[f"{part}_{name}"] for row in rows]
-            axes.plot(steps, values, "o-", ms=3, color=colour, label=part)
+            values = [row[f"{split}_{name}"] for row in rows]
+            axes.plot(steps, values, "o-", ms=3, color=colour, label=split)
         axes.set(xlabel="step", ylabel=name.replace("_", " "))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
@@ -78,14 +78,14 @@ def save_curves(rows, path, title=""):
     _save(figure, path)
 
 
-def save_sweep(results, path, part="dev", title="", metric="accuracy"):
+def plot_sweep(results, path, split="validation", title="", metric="accuracy"):
     """Plots a metric against the learning rate.
 
     Args:
         results: Dict of learning rates and values of the metric. The value is
             None if training diverged.
         path: Path of the image file.
-        part: String. The split that the metric was measured on.
+        split: String. The split that the metric was measured on.
         title: String.
         metric: String. Name of the metric.
     """
@@ -98,7 +98,7 @@ def save_sweep(results, path, part="dev", title="", metric="accuracy"):
     axes.plot(list(good), list(good.values()), "o-", color=_TEST)
     for rate in results.keys() - good.keys():
         axes.axvline(rate, color=_WRONG, ls=":", label=f"{rate:g} diverged")
-    axes.set(xlabel="learning rate", ylabel=f"{part} {metric}", xscale="log")
+    axes.set(xlabel="learning rate", ylabel=f"{split} {metric}", xscale="log")
     axes.set_xticks(list(results), [f"{rate:g}" for rate in results])
     axes.minorticks_off()
     axes.spines[["top", "right"]].set_visible(False)
@@ -108,7 +108,7 @@ def save_sweep(results, path, part="dev", title="", metric="accuracy"):
     _save(figure, path)
 
 
-def spread_out(batches, total, count=25, multi_label=False):
+def sample_evenly(batches, total, count=25, multi_label=False):
     """Selects images at equal distances in a dataset.
 
     Test sets are often sorted by class, so that the first images would all be
@@ -142,7 +142,7 @@ def spread_out(batches, total, count=25, multi_label=False):
     return np.stack(images), labels
 
 
-def save_predictions(
+def plot_predictions(
     model, images, labels, class_names, path, title="", mode="tf"
 ):
     """Plots images with their predicted and true labels, errors in red.
@@ -208,5 +208,5 @@ def _name_of(label, class_names):
 
 
 def _save(figure, path):
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         figure.savefig(temporary)

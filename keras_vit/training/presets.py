@@ -71,8 +71,8 @@ class Preset:
         if config.steps:
             values.pop("epochs", None)
         if "batch_size" in values:  # must be a multiple of --accumulate
-            parts = max(1, values["batch_size"] // config.accumulate)
-            values["batch_size"] = parts * config.accumulate
+            micro_batches = max(1, values["batch_size"] // config.accumulate)
+            values["batch_size"] = micro_batches * config.accumulate
         levels, model = values.get("augment"), config.model or self.model
         if isinstance(levels, dict):
             if model not in levels:
@@ -116,7 +116,7 @@ _BIT = {
     "optimizer": "sgd",
 }
 
-PRESETS = {
+PRE_TRAINING = {
     "paper-imagenet21k": Preset(
         f"{PAPER}, Table 3, and its authors on the loss",
         learning_rate=1e-3,
@@ -219,7 +219,7 @@ PRESETS = {
 }
 # Without --preset, these settings of this package are used. They are for
 # datasets of any size.
-PRESETS[None] = Preset(
+PRE_TRAINING[None] = Preset(
     "chosen here",
     learning_rate=3e-3,
     weight_decay=0.05,
@@ -249,7 +249,7 @@ class FineTuning:
     # it is proportional; None if it is for any batch.
     images_of_rate: int | None = None
     optimizer: str = "sgd"
-    # None for the value that BiT-HyperRule derives from the image size.
+    # None for the value that BiT-HyperRule derives from the images.
     image_size: int | None = 384
     batch_size: int = 512
     momentum_dtype: str = "bfloat16"
@@ -268,17 +268,12 @@ class FineTuning:
     by_model: dict = dataclasses.field(default_factory=dict)
     holdout: dict = dataclasses.field(default_factory=dict)
 
-    def rate_factor(self, batch_size):
-        """Returns the factor of `learning_rate` for a batch size."""
-        if self.images_of_rate is None:
-            return 1.0
-        return batch_size / self.images_of_rate
-
-    def fill(self, config):
+    def fill(self, config, data):
         """Replaces fields of a config that are None by the preset's values.
 
         Args:
             config: `Config` of recipes/finetune_cifar.py.
+            data: `keras_vit.data.ImageDataset`.
 
         Returns:
             A new config.
@@ -300,7 +295,18 @@ class FineTuning:
         values["dropout"] = (self.dropout or {}).get(config.model, 0.0)
         values["steps"] = self.steps
         values["warmup_steps"] = self.warmup_steps
+        if self.image_size is None:  # BiT-HyperRule
+            small = data.image_size is not None and data.image_size < 96
+            values["image_size"] = 128 if small else 480
+            values["mixup"] = 0.1 if data.num_train >= 20_000 else 0.0
         values |= self._of_model(config)
+        values["batch_size"] = config.whole_batch(
+            config.batch_size or self.batch_size, data.num_train
+        )
+        if self.images_of_rate and values["learning_rate"]:
+            values["learning_rate"] *= (
+                values["batch_size"] / self.images_of_rate
+            )
         if config.epochs or config.steps:
             values = _without(values, "steps", "epochs")
         if config.warmup is not None or config.warmup_steps is not None:

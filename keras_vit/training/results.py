@@ -13,14 +13,14 @@ from keras_vit.converters import write_keras
 from keras_vit.data.protocols import height_and_width
 from keras_vit.models import Model
 from keras_vit.training.callbacks import SCORES
-from keras_vit.training.models import layout_of
-from keras_vit.training.plots import save_curves
-from keras_vit.training.plots import save_predictions
-from keras_vit.training.plots import spread_out
+from keras_vit.training.models import lossless_layout
+from keras_vit.training.plots import plot_learning_curves
+from keras_vit.training.plots import plot_predictions
+from keras_vit.training.plots import sample_evenly
 from keras_vit.training.run_folder import CHECKPOINTS
 from keras_vit.training.run_folder import DONE
-from keras_vit.training.run_folder import circumstances
-from keras_vit.training.run_folder import replacing
+from keras_vit.training.run_folder import atomic_write
+from keras_vit.training.run_folder import environment_info
 from keras_vit.training.run_folder import save_json
 from keras_vit.training.run_folder import versions
 
@@ -46,7 +46,7 @@ def save_model(model, output):
         model: Trained Keras model.
         output: Path of the output folder.
     """
-    with replacing(output / "model.keras") as temporary:
+    with atomic_write(output / "model.keras") as temporary:
         # A file without optimizer can be loaded after `import keras_vit`
         # alone.
         alone = Model(model.input, model.output, name=model.name)
@@ -55,7 +55,7 @@ def save_model(model, output):
         # Keras merges the low-rank updates into the kernels when it saves.
         model = keras.saving.load_model(output / "model.keras")
     # Google's layouts do not store every option, such as another GELU.
-    layout = layout_of(model)
+    layout = lossless_layout(model)
     weights = output / ("model.npz" if layout else "model.weights.h5")
     converters.save(model, weights, layout, overwrite=True)
 
@@ -85,7 +85,7 @@ def run_summary(run, model, row):
         "seconds": run.seconds,
         "command": shlex.join(sys.argv),
         "versions": versions(),
-        **circumstances(),
+        **environment_info(),
     }
 
 
@@ -101,7 +101,7 @@ def describe_run(run, model, done):
         String of several lines.
     """
     config, data = run.config, run.data
-    if not run.strategy.first:
+    if not run.strategy.is_main:
         return f"strategy  {run.strategy.describe()}"
     rows, columns, channels = getattr(model, "encoder", model).input_shape[1:]
     patch = config.patch_size
@@ -132,78 +132,80 @@ def describe_run(run, model, done):
     )
 
 
-def plot_title(run, facts):
+def plot_title(run, summary):
     """Returns the title of the plots of a run.
 
     Args:
         run: `Run`.
-        facts: Dict. The output of `run_summary`.
+        summary: Dict. The output of `run_summary`.
     """
-    name, split = facts["model"]["name"], run.data.evaluation_split
-    value = facts[f"{split}_{run.metric}"]
+    name, split = summary["model"]["name"], run.data.evaluation_split
+    value = summary[f"{split}_{run.metric}"]
     text = f"{value:.2%}" if run.metric == "accuracy" else f"{value:.4f}"
     metric = run.metric.replace("_", " ")
     return f"{name} on {run.data.name}: {split} {metric} {text}"
 
 
-def save_predictions_of(run, model, facts):
+def write_predictions(run, model, summary):
     """Plots the predictions for some of the evaluated images.
 
     Args:
         run: `Run`.
         model: Keras model of the run.
-        facts: Dict. The output of `run_summary`.
+        summary: Dict. The output of `run_summary`.
     """
     config, total = run.config, run.data.num_evaluation
     batches = run.data.evaluation(
         **config.batches(), batch_size=min(config.batch_size, total)
     )
-    images, labels = spread_out(
+    images, labels = sample_evenly(
         batches, total, multi_label=run.data.multi_label
     )
-    save_predictions(
+    plot_predictions(
         model,
         images,
         labels,
         run.data.class_names,
         run.output / "predictions.png",
-        f"{plot_title(run, facts)}, {len(images)} of {total} images",
+        f"{plot_title(run, summary)}, {len(images)} of {total} images",
         mode=config.mode,
     )
 
 
-def write_last(run, facts, rows):
+def write_last(run, summary, rows):
     """Writes the learning curves and `config.json`, and removes checkpoints.
 
     Args:
         run: `Run`.
-        facts: Dict. The output of `run_summary`.
+        summary: Dict. The output of `run_summary`.
         rows: List of dicts. The rows of `metrics.csv`.
     """
-    save_curves(rows, run.output / "curves.png", plot_title(run, facts))
-    save_json(facts, run.output / DONE)
+    plot_learning_curves(
+        rows, run.output / "curves.png", plot_title(run, summary)
+    )
+    save_json(summary, run.output / DONE)
     # A finished run does not resume.
     shutil.rmtree(run.output / CHECKPOINTS, ignore_errors=True)
 
 
-def print_results(facts, output):
+def print_results(summary, output):
     """Logs the score, the files in the output folder and how to use them.
 
     Args:
-        facts: Dict. The content of `config.json`.
+        summary: Dict. The content of `config.json`.
         output: Path of the output folder.
     """
     score = next(
-        f"{part}_{measure}"
+        f"{split}_{measure}"
         for measure in SCORES
-        for part in ("dev", "test")
-        if f"{part}_{measure}" in facts
+        for split in ("validation", "test")
+        if f"{split}_{measure}" in summary
     )
     named = score.replace("_", " ")
     logger.info(
-        f"\n{named} {facts[score]:.4f} after {facts['seconds']:.0f} seconds"
+        f"\n{named} {summary[score]:.4f} after {summary['seconds']:.0f} seconds"
     )
-    kept = facts["kept"]
+    kept = summary["kept"]
     if kept["chosen_by"]:
         optimistic = (
             ", which is optimistic, as the step was chosen by it: --holdout "
@@ -212,13 +214,13 @@ def print_results(facts, output):
             else ""
         )
         logger.info(
-            f"weights of step {kept['step']} of {facts['config']['steps']}, "
+            f"weights of step {kept['step']} of {summary['config']['steps']}, "
             f"with the best {named}{optimistic}"
         )
     for name in (*FILES, *MORE_FILES):
         if (output / name).exists():
             logger.info(f"  {output / name}")
-    config, data = facts["config"], facts["data"]
+    config, data = summary["config"], summary["data"]
     height, width = height_and_width(config["image_size"])
     scale = f"keras_vit.preprocess_input(images, mode={config['mode']!r})"
     values = "0 to 255"

@@ -86,7 +86,7 @@ def check_output(folder, overwrite, flag="--output"):
     return folder
 
 
-def open_output(folder, names):
+def prepare_output(folder, names):
     """Creates the output folder and removes the files of an earlier run.
 
     Without this, an interrupted run could leave its first metrics in the same
@@ -101,13 +101,13 @@ def open_output(folder, names):
         (folder / name).unlink(missing_ok=True)
     for place in (folder, folder / CHECKPOINTS):
         for path in place.glob(".*"):
-            # Temporary files of a killed process; see `replacing`.
+            # Temporary files of a killed process; see `atomic_write`.
             if _TEMPORARY.fullmatch(path.name):
                 path.unlink()
 
 
 @contextlib.contextmanager
-def claimed(folder, hosts):
+def exclusive_lock(folder, strategy):
     """Locks a folder within a context, so that no other run writes to it.
 
     The operating system releases the lock when the process ends for any reason,
@@ -115,19 +115,19 @@ def claimed(folder, hosts):
 
     Args:
         folder: Path. It is created if it does not exist.
-        hosts: `keras_vit.distribution.Strategy`. The first process takes the
+        strategy: `keras_vit.distribution.Strategy`. The first process takes the
             lock; all processes raise if it cannot.
 
     Raises:
         ValueError: if another run has locked the folder.
     """
     lock, taken, made = None, False, not folder.exists()
-    if hosts.first:
+    if strategy.is_main:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY)
         taken = _is_taken(lock)
     try:
-        if any(hosts.gather(int(taken))):
+        if any(strategy.gather(int(taken))):
             raise ValueError(
                 f"Another run is writing to {str(folder)!r} at the moment. "
                 "Wait for it, stop it, or choose another --output."
@@ -154,7 +154,7 @@ def _is_taken(lock):
 
 
 @contextlib.contextmanager
-def not_fatal(what):
+def log_os_errors(what):
     """Logs an `OSError` in its context as a warning, and suppresses it.
 
     Args:
@@ -173,7 +173,7 @@ def not_fatal(what):
 
 
 @contextlib.contextmanager
-def replacing(path):
+def atomic_write(path):
     """Writes a file atomically.
 
     The context writes to a temporary file, which replaces the file at the end.
@@ -196,10 +196,10 @@ def replacing(path):
         temporary.unlink(missing_ok=True)
 
 
-def save_json(facts, path):
+def save_json(values, path):
     """Writes a dict to a JSON file atomically."""
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(facts, indent=2) + "\n")
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(values, indent=2) + "\n")
 
 
 def versions():
@@ -218,7 +218,7 @@ def versions():
     }
 
 
-def circumstances():
+def environment_info():
     """Returns metadata of a run: the git commit and environment variables."""
     return {
         "git": _git(),

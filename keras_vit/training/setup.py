@@ -44,8 +44,8 @@ def begin(config, holdout=None):
 
     Args:
         config: `TrainingFlags`.
-        holdout: Float, string or None. The held-out images, as for `data_of`,
-            if `config.holdout` is None.
+        holdout: Float, string or None. The held-out images, as for
+            `load_run_data`, if `config.holdout` is None.
 
     Returns:
         Tuple of a `keras_vit.distribution.Strategy`, a
@@ -69,14 +69,14 @@ def begin(config, holdout=None):
         require("tensorflow")
     if config.holdout is not None:
         holdout = config.holdout
-    data = data_of(config, holdout)
+    data = load_run_data(config, holdout)
     if data.multi_label and getattr(config, "loss", None) != "sigmoid":
         raise ValueError(
             f"Images of {data.name!r} have several classes each: train with "
             "--loss sigmoid, a loss for each class. Recipes without this flag "
             "train on images of one class each."
         )
-    if parse_holdout(data.name, holdout) and not data.num_dev:
+    if parse_holdout(data.name, holdout) and not data.num_validation:
         raise ValueError(
             f"--holdout {holdout} of {data.num_train} images is not one image. "
             "Give a larger share."
@@ -85,7 +85,7 @@ def begin(config, holdout=None):
     return chosen, data, check_output(output, config.overwrite)
 
 
-def data_of(config, holdout):
+def load_run_data(config, holdout):
     """Returns the dataset of a config.
 
     Args:
@@ -104,5 +104,5 @@ def data_of(config, holdout):
         config.dataset, left_out, config.skip_bad_images, config.test_split
     )
     if left_out and not holdout:
-        return dataclasses.replace(data, num_dev=0)
+        return dataclasses.replace(data, num_validation=0)
     return data

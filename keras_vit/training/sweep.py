@@ -7,13 +7,13 @@ import shutil
 from keras_vit._logging import logger
 from keras_vit._program import user_errors
 from keras_vit.training.checkpoint import Diverged
-from keras_vit.training.checkpoint import raise_if_another
-from keras_vit.training.plots import save_sweep
+from keras_vit.training.checkpoint import check_same_run
+from keras_vit.training.plots import plot_sweep
 from keras_vit.training.run_folder import DONE
 from keras_vit.training.run_folder import SWEEP
 from keras_vit.training.run_folder import save_json
 from keras_vit.training.run_folder import versions
-from keras_vit.training.setup import data_of
+from keras_vit.training.setup import load_run_data
 from keras_vit.training.training_run import fingerprint
 from keras_vit.training.training_run import metric_of
 
@@ -23,7 +23,7 @@ _RATES_OF = {"imagenet2012": (0.003, 0.01, 0.03, 0.06)}
 FILES = ("sweep.json", "sweep.png")
 
 
-def rates_of(text, dataset=""):
+def parse_learning_rates(text, dataset=""):
     """Returns the learning rates of `--sweep`, from low to high.
 
     Args:
@@ -48,7 +48,7 @@ def rates_of(text, dataset=""):
     return tuple(rates)
 
 
-def sweep(train, complete, config, data, strategy, output):
+def sweep(train, resolve_config, config, data, strategy, output):
     """Trains with every learning rate of a grid, and returns the best.
 
     Each learning rate trains without the held-out images and is evaluated on
@@ -58,7 +58,8 @@ def sweep(train, complete, config, data, strategy, output):
         train: Function of a config, data, a strategy, an output folder and
             the keyword `keep`, which trains and returns the content of
             `config.json`.
-        complete: Function of a config and data that fills in all settings.
+        resolve_config: Function of a config and data that fills in all
+            settings.
         config: `TrainingFlags` with a field `sweep`.
         data: `ImageDataset` with held-out images.
         strategy: `keras_vit.distribution.Strategy`.
@@ -75,13 +76,13 @@ def sweep(train, complete, config, data, strategy, output):
     )
     with user_errors():
         configs = {
-            rate: complete(
+            rate: resolve_config(
                 dataclasses.replace(config, learning_rate=rate, sweep=None),
                 data,
             )
-            for rate in rates_of(config.sweep, config.dataset)
+            for rate in parse_learning_rates(config.sweep, config.dataset)
         }
-        if config.overwrite and strategy.first:
+        if config.overwrite and strategy.is_main:
             shutil.rmtree(output / SWEEP, ignore_errors=True)
             for name in (*FILES, DONE):
                 (output / name).unlink(missing_ok=True)
@@ -92,7 +93,7 @@ def sweep(train, complete, config, data, strategy, output):
         strategy.gather(0)
     for rate, one in configs.items():
         if results[rate] is None:
-            if strategy.first:
+            if strategy.is_main:
                 logger.info(f"\nsweep     learning rate {rate:g}")
             folder = _folder(output, rate)
             results[rate] = _train_one(train, one, data, strategy, folder)
@@ -102,7 +103,7 @@ def sweep(train, complete, config, data, strategy, output):
         config, holdout=0.0, sweep=None, overwrite=False, learning_rate=best
     )
     with user_errors():
-        return config, data_of(config, config.holdout)
+        return config, load_run_data(config, config.holdout)
 
 
 def _folder(output, rate):
@@ -114,35 +115,38 @@ def _read_finished(config, output):
     path = _folder(output, config.learning_rate) / DONE
     if not path.exists():
         return None
-    facts = json.loads(path.read_text())
-    found = {**facts["config"], "backend": facts["versions"]["backend"]}
+    summary = json.loads(path.read_text())
+    found = {**summary["config"], "backend": summary["versions"]["backend"]}
     expected = fingerprint(config)
     known = {k: found[k] for k in expected if k in found}
-    raise_if_another(path, known, expected)
-    return facts
+    check_same_run(path, known, expected)
+    return summary
 
 
 def _train_one(train, config, data, strategy, folder):
     try:
         return train(config, data, strategy, folder, keep=False)
     except Diverged as error:  # the learning rate is too high
-        facts = {
+        summary = {
             "config": dataclasses.asdict(config),
-            f"dev_{metric_of(data)}": None,
+            f"validation_{metric_of(data)}": None,
             "diverged": str(error),
             "versions": versions(),
         }
-        if strategy.first:
+        if strategy.is_main:
             logger.info(error)
-            save_json(facts, folder / DONE)
-        return facts
+            save_json(summary, folder / DONE)
+        return summary
 
 
 def _summarise(results, data, config, output, strategy):
     """Logs and writes the scores; returns the best learning rate."""
     score = metric_of(data)
     name = score.replace("_", " ")
-    found = {rate: facts[f"dev_{score}"] for rate, facts in results.items()}
+    found = {
+        rate: summary[f"validation_{score}"]
+        for rate, summary in results.items()
+    }
     good = {rate: x for rate, x in found.items() if x is not None}
     if not good:
         raise Diverged(
@@ -150,23 +154,25 @@ def _summarise(results, data, config, output, strategy):
             f"lower ones. Received: --sweep {config.sweep}"
         )
     best = max(good, key=good.get)  # of equals the lowest
-    if not strategy.first:
+    if not strategy.is_main:
         return best
-    logger.info(f"\nlearning rate  {name} on {data.num_dev} held-out images")
+    logger.info(
+        f"\nlearning rate  {name} on {data.num_validation} held-out images"
+    )
     for rate, value in found.items():
         text = "diverged" if value is None else f"{value:.4f}"
         logger.info(f"{rate:<13g}  {text}" + "  best" * (rate == best))
     logger.info(f"\ntraining on all images with {best:g}")
-    facts = {
+    summary = {
         "rates": [
-            {"learning_rate": rate, f"dev_{score}": value}
+            {"learning_rate": rate, f"validation_{score}": value}
             for rate, value in found.items()
         ],
         "best": best,
         "holdout": config.holdout,
-        "num_dev": data.num_dev,
+        "num_validation": data.num_validation,
     }
-    save_json(facts, output / "sweep.json")
+    save_json(summary, output / "sweep.json")
     title = f"{data.name}: sweep"
-    save_sweep(found, output / "sweep.png", title=title, metric=name)
+    plot_sweep(found, output / "sweep.png", title=title, metric=name)
     return best

@@ -14,9 +14,9 @@ from keras_vit._warnings import warn
 from keras_vit.data import parse_image_error
 from keras_vit.data import parse_label_error
 from keras_vit.distribution.sharding import to_tf_dataset
+from keras_vit.training.callbacks import CSVMetrics
 from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.callbacks import EventFiles
-from keras_vit.training.callbacks import MetricsFile
 from keras_vit.training.callbacks import Progress
 from keras_vit.training.callbacks import StopEarly
 from keras_vit.training.checkpoint import ResumableCheckpoint
@@ -25,11 +25,11 @@ from keras_vit.training.results import MORE_FILES
 from keras_vit.training.results import describe_run
 from keras_vit.training.results import run_summary
 from keras_vit.training.results import save_model
-from keras_vit.training.results import save_predictions_of
 from keras_vit.training.results import write_last
+from keras_vit.training.results import write_predictions
 from keras_vit.training.run_folder import CHECKPOINTS
-from keras_vit.training.run_folder import claimed
-from keras_vit.training.run_folder import open_output
+from keras_vit.training.run_folder import exclusive_lock
+from keras_vit.training.run_folder import prepare_output
 
 # Settings that may differ when a run resumes.
 _MAY_CHANGE = (
@@ -110,8 +110,8 @@ class Run:
             * (config.checkpoint_every or config.evaluate_every),
             fingerprint(config),
             seed=config.seed,
-            parts=config.accumulate,
-            hosts=strategy,
+            micro_batches=config.accumulate,
+            strategy=strategy,
             keep_best=config.keep == "best",
         )
         self._training = self._saving = False
@@ -120,9 +120,9 @@ class Run:
         self._started = time.perf_counter()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._user_errors())
-            stack.enter_context(claimed(self.output, self.strategy))
-            self.strategy.host_batch_size(self.micro_batch_size)
-            if self.strategy.first:
+            stack.enter_context(exclusive_lock(self.output, self.strategy))
+            self.strategy.process_batch_size(self.micro_batch_size)
+            if self.strategy.is_main:
                 warn_of_average(self.config)
             keras.utils.set_random_seed(self.config.seed)
             stack.enter_context(self.checkpoints.watching())
@@ -165,7 +165,7 @@ class Run:
             Tuples of batches, `steps_per_epoch` and `epochs`. Keras's steps
             are micro-batches.
         """
-        config, parts = self.config, self.config.accumulate
+        config, micro_batches = self.config, self.config.accumulate
         train_batches(0)  # wrong options raise before the folder is opened
         done = self._restore(model)
         logger.info(describe_run(self, model, done))
@@ -175,8 +175,8 @@ class Run:
             return  # the interrupted run had already stopped
         for start, steps, epochs in self.checkpoints.fit_calls(
             model,
-            config.steps * parts,
-            config.evaluate_every * parts,
+            config.steps * micro_batches,
+            config.evaluate_every * micro_batches,
             validation_data,
         ):
             yield self.distribute(train_batches(start)), steps, epochs
@@ -184,7 +184,7 @@ class Run:
     def _restore(self, model):
         """Opens the output folder; returns the step to resume from."""
         folder, strategy = self.output / CHECKPOINTS, self.strategy
-        if self.config.overwrite and strategy.first:
+        if self.config.overwrite and strategy.is_main:
             shutil.rmtree(folder, ignore_errors=True)
         strategy.gather(0)  # waits until the folder is removed
         done = self.checkpoints.restore(model)
@@ -195,8 +195,8 @@ class Run:
                 "share."
             )
         # Files are removed last: an error above leaves the folder as it was.
-        if strategy.first:
-            open_output(self.output, (*FILES, *MORE_FILES))
+        if strategy.is_main:
+            prepare_output(self.output, (*FILES, *MORE_FILES))
             folder.mkdir(exist_ok=True)
             if not done:
                 tensorboard = self.output / TENSORBOARD
@@ -204,8 +204,8 @@ class Run:
         return done
 
     def _make_callbacks(self, model, schedule, done):
-        first, config = self.strategy.first, self.config
-        metrics = MetricsFile(
+        first, config = self.strategy.is_main, self.config
+        metrics = CSVMetrics(
             self.output / "metrics.csv" if first else None,
             config.batch_size,
             schedule,
@@ -249,23 +249,23 @@ class Run:
         if self.config.keep == "best":
             strategy.gather(0)  # waits until the first process has saved it
             row = self.checkpoints.restore_best(model)
-        facts = run_summary(self, model, row)
+        summary = run_summary(self, model, row)
         predictions = keep and write is None
-        if strategy.first and keep:
+        if strategy.is_main and keep:
             (write or save_model)(model, output)
             if predictions and strategy.num_devices == 1:
-                save_predictions_of(self, model, facts)
+                write_predictions(self, model, summary)
         # What follows needs no other process: one that waits in vain for the
         # first would not end.
         self._scope.close()
-        if strategy.first:
+        if strategy.is_main:
             if predictions and strategy.num_devices > 1:
                 # The trained one takes only batches that all devices share.
                 alone = keras.saving.load_model(output / "model.keras")
-                save_predictions_of(self, alone, facts)
-            write_last(self, facts, rows)
+                write_predictions(self, alone, summary)
+            write_last(self, summary, rows)
         strategy.gather(0)  # no process ends before the first
-        return facts
+        return summary
 
     @property
     def seconds(self):
@@ -327,14 +327,14 @@ def explain_error(error, strategy, checkpoints):
             f"first. This was after step {checkpoints.done}. "
             f"{checkpoints.last}"
         )
-    count = strategy.host[1]
+    count = strategy.process[1]
     if count > 1 and any(word in str(error) for word in _LOST):
         # Only the first process writes checkpoints, and knows of them.
         last = "The same commands resume the run."
         return (
             f"Another of the {count} processes is lost, or cannot be reached. "
             "Start all of them again. "
-            f"{checkpoints.last if strategy.first else last}"
+            f"{checkpoints.last if strategy.is_main else last}"
         )
     return None
 

@@ -23,9 +23,9 @@ from keras_vit.converters import load
 from keras_vit.converters import save
 from tests.containers import FLAX
 from tests.containers import KEYS
-from tests.containers import arrays_of
 from tests.containers import put
 from tests.containers import rewrite
+from tests.containers import to_arrays
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -60,7 +60,7 @@ def number(key):
 
 @pytest.mark.parametrize("name", KEYS)
 def test_what_is_whole_is_read(name, whole, tmp_path):
-    path = put(name, arrays_of(name, whole), whole, tmp_path)
+    path = put(name, to_arrays(name, whole), whole, tmp_path)
     assert load(path).name == "vision_transformer"
 
 
@@ -77,7 +77,7 @@ DEFECTS = {
 @pytest.mark.parametrize("name", KEYS)
 def test_one_wrong_array_is_named(name, defect, whole, tmp_path):
     array, message = DEFECTS[defect]
-    arrays, key = arrays_of(name, whole), KEYS[name][0]
+    arrays, key = to_arrays(name, whole), KEYS[name][0]
     arrays[key] = array
     if array is None:
         del arrays[key]
@@ -93,7 +93,7 @@ def test_one_wrong_array_is_named(name, defect, whole, tmp_path):
 @pytest.mark.parametrize("name", KEYS)
 def test_an_extra_array_is_named(name, whole, tmp_path):
     extra = KEYS[name][1]
-    arrays = arrays_of(name, whole)
+    arrays = to_arrays(name, whole)
     arrays[extra] = np.ones((2, 2), "float32")
     path = put(name, arrays, whole, tmp_path)
     with pytest.raises(ValueError, match=f"no place for:\n  {shown(extra)}"):
@@ -103,7 +103,7 @@ def test_an_extra_array_is_named(name, whole, tmp_path):
 @pytest.mark.parametrize("name", KEYS)
 def test_nan_is_converted_bit_for_bit_with_a_warning(name, whole, tmp_path):
     """Files are copied as they are; a model is not made of them."""
-    arrays, key = arrays_of(name, whole), KEYS[name][0]
+    arrays, key = to_arrays(name, whole), KEYS[name][0]
     bits = np.arange(16, dtype="uint32") + 0x7FC00000  # NaNs with a payload
     arrays[key] = bits.view("float32")
     path = put(name, arrays, whole, tmp_path)
@@ -137,7 +137,7 @@ def file_of(name, folder):
 )
 @pytest.mark.parametrize("name", KEYS)
 def test_what_is_no_such_file(name, damage, message, whole, tmp_path, capsys):
-    path = put(name, arrays_of(name, whole), whole, tmp_path)
+    path = put(name, to_arrays(name, whole), whole, tmp_path)
     file = file_of(name, tmp_path)
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ValueError, match=message):
@@ -151,7 +151,7 @@ def test_what_is_no_such_file(name, damage, message, whole, tmp_path, capsys):
     "name", [x for x in KEYS if x not in ("a.npz", "a.keras", "a.pth")]
 )
 def test_a_web_page_before_the_data(name, whole, tmp_path):
-    path = put(name, arrays_of(name, whole), whole, tmp_path)
+    path = put(name, to_arrays(name, whole), whole, tmp_path)
     file = file_of(name, tmp_path)
     file.write_bytes(b"<html>" + file.read_bytes())
     with pytest.raises(ValueError, match="is not a.*It is a web page"):
@@ -164,7 +164,7 @@ def test_an_index_or_config_that_is_no_json(text, whole, tmp_path):
     path.write_text(text)
     with pytest.raises(ValueError, match="index.json' is not valid JSON"):
         load(path)
-    arrays = arrays_of("folder", whole)
+    arrays = to_arrays("folder", whole)
     path = put("folder", arrays, whole, tmp_path)
     (path / "config.json").write_text(text)
     with pytest.raises(ValueError, match="config.json' is not valid JSON"):
@@ -333,7 +333,7 @@ def failing_reads(monkeypatch):
 def test_other_failures_are_not_called_damage(
     name, error, whole, tmp_path, failing_reads
 ):
-    path = put(name, arrays_of(name, whole), whole, tmp_path)
+    path = put(name, to_arrays(name, whole), whole, tmp_path)
     failing_reads(error)
     with pytest.raises(type(error)) as found:
         load(path)
@@ -354,7 +354,7 @@ def test_the_command_says_that_memory_is_short(
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", KEYS)
 def test_the_parsers_own_error_is_kept_as_the_cause(name, whole, tmp_path):
-    path = put(name, arrays_of(name, whole), whole, tmp_path)
+    path = put(name, to_arrays(name, whole), whole, tmp_path)
     file = file_of(name, tmp_path)
     data = file.read_bytes()
     file.write_bytes(data[: len(data) // 2])

@@ -16,6 +16,7 @@ import keras
 import keras_vit
 from keras_vit import _logging
 from keras_vit import training
+from keras_vit.training import command_line
 from tests.recipes import programs
 from tests.training.test_checkpoints import Crash
 
@@ -27,14 +28,14 @@ def train(config, data, strategy, output):
             return data.train(
                 batch_size=config.batch_size,
                 start=start,
-                shard=strategy.host,
+                shard=strategy.process,
                 **config.batches(),
             )
 
         test = run.distribute(
             data.evaluation(
                 batch_size=config.batch_size,
-                shard=strategy.host,
+                shard=strategy.process,
                 **config.batches(),
             )
         )
@@ -88,7 +89,7 @@ def run(folder, name, model_devices):
     chosen = keras_vit.distribution.get_strategy(
         name, model_devices=int(model_devices) or None
     )
-    config = training.TrainingFlags(
+    config = command_line.TrainingFlags(
         steps=9,
         batch_size=16,
         image_size=8,

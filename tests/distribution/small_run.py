@@ -126,16 +126,16 @@ def train(run):
                 keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
             ],
         )
-        chosen.host_batch_size(BATCH)
+        chosen.process_batch_size(BATCH)
         history = model.fit(
-            chosen.distribute(Train(*chosen.host, accumulate)),
+            chosen.distribute(Train(*chosen.process, accumulate)),
             epochs=STEPS,
             steps_per_epoch=accumulate,
             shuffle=False,
             verbose=0,
         ).history["loss"]
         tested = model.evaluate(
-            chosen.distribute(Test(*chosen.host)), verbose=0
+            chosen.distribute(Test(*chosen.process)), verbose=0
         )
         shards = [
             len({str(shard.index) for shard in v.value.addressable_shards})

@@ -41,16 +41,16 @@ def test_real_leaves_out_images_without_labels():
 def test_real_json(tmp_path):
     path = tmp_path / "real.json"
     path.write_text(json.dumps([[65], [], [795, 970]]))
-    assert evaluation.read_real(path) == [[65], [], [795, 970]]
+    assert evaluation.load_real_labels(path) == [[65], [], [795, 970]]
     for wrong in ("[[1], 2]", "{}", "[]", "[[true]]"):
         path.write_text(wrong)
         with pytest.raises(ValueError, match="one list of class numbers"):
-            evaluation.read_real(path)
+            evaluation.load_real_labels(path)
     path.write_text("[[1], ")
     with pytest.raises(ValueError, match="cannot be read as JSON"):
-        evaluation.read_real(path)
+        evaluation.load_real_labels(path)
     with pytest.raises(FileNotFoundError, match="reassessed-imagenet"):
-        evaluation.read_real(tmp_path / "none.json")
+        evaluation.load_real_labels(tmp_path / "none.json")
 
 
 def test_calibration_by_hand():
@@ -131,17 +131,17 @@ def test_pictures_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     probabilities = evaluation.softmax(SCORES)
     rows = evaluation.reliability(probabilities, LABELS)
-    figure = evaluation.draw_reliability(rows, "title")
+    figure = evaluation.plot_reliability(rows, "title")
     heights = [bar.get_height() for bar in figure.axes[0].patches]
     assert heights == [row["accuracy"] or 0 for row in rows]
     for classes in (7, 60):
         confusion = evaluation.confusion_matrix(LABELS, LABELS, classes)
         names = [f"a long name of class {i}" for i in range(classes)]
-        figure = evaluation.draw_confusion(confusion, names)
+        figure = evaluation.plot_confusion(confusion, names)
         assert bool(figure.axes[0].texts) == (classes == 7)
         figure.savefig(tmp_path / "a.png")
     images = [np.zeros((4, 6)), np.ones((8, 8, 3))]
     tops = [[("cat", 0.75), ("dog", 0.25)]] * 2
-    figure = evaluation.draw_top(images, tops, ["1.png", "2.png"])
+    figure = evaluation.plot_top_predictions(images, tops, ["1.png", "2.png"])
     assert figure.axes[1].texts[0].get_text() == "cat  75.0%"
     figure.savefig(tmp_path / "b.png")

@@ -19,6 +19,7 @@ import types
 import pytest
 
 from keras_vit import training
+from keras_vit.training import masked
 from keras_vit.training import models
 
 RECIPES = pathlib.Path(__file__).parents[2] / "recipes"
@@ -74,12 +75,23 @@ def refused(capsys, name, *arguments):
 
 def plan(recipe, config, data):
     """Returns what a recipe trains, with which optimizer and settings."""
-    completed = recipe.complete(config, data)
+    completed = recipe.resolve_config(config, data)
 
     def build():
         if hasattr(recipe, "build_model"):
             return recipe.build_model(completed, data)
-        return training.build_masked(completed, data.channels)
+        if hasattr(completed, "method"):
+            return masked.build_masked(completed, data.channels)
+        size = completed.image_size
+        return training.build_model(
+            completed.model,
+            completed.weights,
+            completed.patch_size,
+            completed.seed,
+            input_shape=(size, size, data.channels),
+            classes=len(data.class_names),
+            **completed.encoder_arguments(),
+        )
 
     def optimizer():
         schedule = recipe.learning_rate_schedule(completed)
@@ -93,7 +105,7 @@ def plan(recipe, config, data):
         optimizer=optimizer,
         loss=getattr(completed, "loss", None),
         batches=completed.batches(),
-        part=data.evaluation_split,
+        split=data.evaluation_split,
         summary=summary(config, completed),
     )
 

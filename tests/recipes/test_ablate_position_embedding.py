@@ -6,7 +6,7 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit import training
+from keras_vit.training import command_line
 from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
@@ -47,7 +47,9 @@ def test_a_grid_goes_on_and_ends_in_a_table(tmp_path, capsys):
     offsets = model.get_layer("position_embedding_shared").offsets
     assert 0.3 < keras.ops.convert_to_numpy(offsets).std() < 0.7
 
-    with pytest.raises(training.UserError, match="steps was 2.*--overwrite"):
+    with pytest.raises(
+        command_line.UserError, match="steps was 2.*--overwrite"
+    ):
         recipe.main(config(output, steps=3))
     recipe.main(config(output, steps=1, settings="none", overwrite=True))
     assert not (output / "relative-every_layer_shared").exists()
@@ -86,7 +88,7 @@ def test_a_run_that_met_a_bad_image_goes_on_without_it(tmp_path):
 def test_each_pooling_has_its_rate():
     data = keras_vit.data.load_dataset("digits")
     for pooling, rate in recipe.RATES.items():
-        found = recipe.complete(recipe.Config(pooling=pooling), data)
+        found = recipe.resolve_config(recipe.Config(pooling=pooling), data)
         assert found.learning_rate == rate
     given = recipe.Config(pooling="token", learning_rate=0.1)
-    assert recipe.complete(given, data).learning_rate == 0.1
+    assert recipe.resolve_config(given, data).learning_rate == 0.1

@@ -15,6 +15,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import training
+from keras_vit.training import command_line
 from keras_vit.training import models
 from keras_vit.training.training_run import warn_of_average
 from tests.recipes import programs
@@ -42,7 +43,7 @@ def run(**settings):
 
 
 def refused(match, **settings):
-    with pytest.raises(training.UserError, match=match) as error:
+    with pytest.raises(command_line.UserError, match=match) as error:
         run(**settings)
     assert "\n" not in str(error.value)
 
@@ -145,7 +146,7 @@ def test_an_average_of_too_few_steps_is_warned_of(tmp_path):
     data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(average=0.9999, steps=500)
     with pytest.warns(UserWarning, match="95% the weights.*0.9954 fits"):
-        warn_of_average(recipe.complete(config, data))
+        warn_of_average(recipe.resolve_config(config, data))
 
 
 def test_fine_tunes_at_twice_the_size(digits, tmp_path):
@@ -181,7 +182,7 @@ def test_fine_tunes_at_twice_the_size(digits, tmp_path):
 def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
     data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(weights=str(digits / "model.npz"))
-    config = recipe.complete(config, data)
+    config = recipe.resolve_config(config, data)
     assert config.image_size == 8  # that of the file
     model = training.build_model(
         config.model,
@@ -423,7 +424,7 @@ def test_images_that_are_no_squares(tmp_path):
 @pytest.mark.backends("torch")
 def test_bits_rule_chooses(monkeypatch):
     facts = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
-    monkeypatch.setattr(training, "model_facts", lambda *_: facts)
+    monkeypatch.setattr(training, "resolve_model_spec", lambda *_: facts)
     data = keras_vit.data.load_dataset("digits")
     bit = {"preset": "bit-hyperrule", "weights": "x.npz"}
 
@@ -434,7 +435,7 @@ def test_bits_rule_chooses(monkeypatch):
         assert type(optimizer) is keras_vit.optimizers.SGD
         assert type(rate) is keras_vit.schedules.BiTHyperRule
         assert optimizer.global_clipnorm is None
-        assert optimizer.momentum_dtype is None
+        assert optimizer.momentum_dtype == "float32"
         return (
             *(config.image_size, config.batch_size, config.protocol),
             *(config.mixup, config.learning_rate, job.steps),
@@ -574,7 +575,7 @@ def test_flags_that_are_given_are_used():
         programs.plan(
             recipe, recipe.Config(model="compact-bit", dropout=0.1), data
         )
-    with pytest.raises(ValueError, match="--layer-decay counts the blocks"):
+    with pytest.raises(ValueError, match="--layer-decay is for Vision"):
         programs.plan(
             recipe, recipe.Config(model="compact-bit", layer_decay=0.5), data
         )
@@ -585,7 +586,7 @@ def test_sizes_that_are_not_given():
     data = keras_vit.data.load_dataset("digits")
 
     def sizes(**settings):
-        config = recipe.complete(recipe.Config(**settings), data)
+        config = recipe.resolve_config(recipe.Config(**settings), data)
         return config.image_size, config.patch_size
 
     assert sizes() == (8, 2)

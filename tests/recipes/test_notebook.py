@@ -105,7 +105,7 @@ def test_a_run_that_was_interrupted_resumes(run, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.MetricsFile, "on_train_batch_begin", interrupt)
+        patch.setattr(training.CSVMetrics, "on_train_batch_begin", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run("resumed")
     assert not pathlib.Path("resumed/model.npz").exists()

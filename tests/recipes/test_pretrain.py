@@ -6,6 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
+from keras_vit.training import command_line
 from keras_vit.training import results
 from tests.recipes import programs
 from tests.recipes.programs import facts_of
@@ -69,7 +70,7 @@ BFLOAT16 = ("augreg", "big-vision")
 
 @pytest.mark.backends("torch")
 def test_every_preset_is_tested():
-    assert set(PUBLISHED) == set(training.PRESETS) - {None}
+    assert set(PUBLISHED) == set(training.PRE_TRAINING) - {None}
 
 
 @pytest.mark.backends("torch")
@@ -120,7 +121,9 @@ def test_presets_are_what_was_published(name):
 
 @pytest.mark.backends("torch")
 def test_big_visions_plain_baseline_pools_and_has_fixed_positions():
-    config = recipe.complete(recipe.Config(preset="big-vision-s16"), imagenet())
+    config = recipe.resolve_config(
+        recipe.Config(preset="big-vision-s16"), imagenet()
+    )
     assert config.pooling == "gap"
     assert config.position_embedding == "sincos2d"
 
@@ -176,7 +179,7 @@ def test_decay_does_not_depend_on_the_rate():
 def test_rates_of_sgd_follow_the_batch():
     def rate(**settings):
         config = recipe.Config(**settings)
-        return recipe.complete(config, imagenet()).learning_rate
+        return recipe.resolve_config(config, imagenet()).learning_rate
 
     assert rate(preset="bit-s", batch_size=256) == pytest.approx(0.03)
     assert rate(preset="bit-s", batch_size=256, learning_rate=0.2) == 0.2
@@ -193,7 +196,7 @@ def test_a_small_set_gets_small_batches_and_a_short_run_a_short_rise():
     given = recipe.Config(batch_size=1000, warmup_steps=3)
     assert programs.plan(recipe, given, digits_data()).summary == "from scratch"
     tiny = dataclasses.replace(digits_data(), num_train=7)
-    config = recipe.complete(recipe.Config(accumulate=3), tiny)
+    config = recipe.resolve_config(recipe.Config(accumulate=3), tiny)
     assert config.batch_size == 3
 
 
@@ -201,7 +204,7 @@ def test_a_small_set_gets_small_batches_and_a_short_run_a_short_rise():
 def test_augmentation_brings_its_mixup():
     def mixup(**settings):
         config = recipe.Config(model="ViTB16", **settings)
-        return recipe.complete(config, imagenet()).mixup
+        return recipe.resolve_config(config, imagenet()).mixup
 
     assert [mixup(augment=level) for level in keras_vit.data.AUGREG] == [
         *(0.0, 0.0, 0.2, 0.2, 0.5, 0.5, 0.8),
@@ -314,7 +317,7 @@ def test_the_plain_baseline_can_be_fine_tuned(tmp_path):
     before = programs.plan(recipe, config, digits_data()).build()
     results.save_model(before, tmp_path)
     (weights,) = set(tmp_path.iterdir()) - {tmp_path / "model.keras"}
-    facts = training.model_facts(None, str(weights))
+    facts = training.resolve_model_spec(None, str(weights))
     after = training.build_model(
         None,
         str(weights),
@@ -377,7 +380,9 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
 
 
 def refused(match, **settings):
-    with pytest.raises((training.UserError, ValueError), match=match) as error:
+    with pytest.raises(
+        (command_line.UserError, ValueError), match=match
+    ) as error:
         run(**settings)
     assert "\n" not in str(error.value)
 
@@ -391,7 +396,7 @@ def test_mistakes_are_one_line(tmp_path):
     refused("--dropout must be 0 or more and below 1", dropout=1.0)
     refused("must be shorter", steps=9, warmup_steps=9, **output)
     refused(
-        "--dropout is for Vision.*compact-bit has no encoder",
+        "--dropout is for Vision.*A BiT has no encoder",
         model="compact-bit",
         dropout=0.1,
         **output,
@@ -424,5 +429,5 @@ def test_help_teaches():
 
 @pytest.mark.backends("torch")
 def test_the_models_named_by_presets_exist():
-    for preset in training.PRESETS.values():
+    for preset in training.PRE_TRAINING.values():
         assert preset.model is None or hasattr(keras_vit, preset.model)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
 from keras_vit.training import masked
 from keras_vit.training import models
 from tests.recipes import programs
@@ -49,7 +48,7 @@ PUBLISHED = {
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("method", training.METHODS)
+@pytest.mark.parametrize("method", masked.METHODS)
 def test_defaults_are_what_was_published(method):
     given = recipe.Config(method=method, model="ViTB16")
     job = programs.plan(recipe, given, imagenet())
@@ -82,7 +81,7 @@ ENCODERS = {
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("method", training.METHODS)
+@pytest.mark.parametrize("method", masked.METHODS)
 def test_encoders_and_images_are_what_was_published(method):
     job = programs.plan(recipe, small_published(method), imagenet())
     optimizer, _ = job.optimizer()
@@ -257,7 +256,7 @@ def test_flags_of_another_method_are_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", training.METHODS)
+@pytest.mark.parametrize("method", masked.METHODS)
 def test_pre_trains_and_fine_tunes(method, tmp_path):
     output = tmp_path / "run"
     main(
@@ -309,10 +308,10 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
         if self._step == 5:
             raise Stop
 
-    draw = training.Reconstructions.on_train_batch_end
+    draw = masked.Reconstructions.on_train_batch_end
     part = recipe.Config(output=str(tmp_path / "part"), **given)
     with monkeypatch.context() as patch:
-        patch.setattr(training.Reconstructions, "on_train_batch_end", stopped)
+        patch.setattr(masked.Reconstructions, "on_train_batch_end", stopped)
         with pytest.raises(Stop):
             main(part)
     main(part)

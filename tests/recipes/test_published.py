@@ -14,6 +14,7 @@ from keras_vit import training
 from keras_vit.data.randaugment import AUGREG
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
+from keras_vit.training import command_line
 from keras_vit.training import setup
 from tests.recipes import programs
 from tests.recipes import published
@@ -49,7 +50,7 @@ def datasets(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def no_files(monkeypatch, tmp_path):
     """Released weights are not read, but what their names stand for is."""
-    facts = training.model_facts
+    facts = training.resolve_model_spec
     find = keras_vit.data.load_dataset
 
     def facts_of(model, weights, patch_size=None):
@@ -68,14 +69,14 @@ def no_files(monkeypatch, tmp_path):
             digits, name=name, image_size=None, channels=3, num_train=14_145_922
         )
 
-    monkeypatch.setattr(training, "model_facts", facts_of)
+    monkeypatch.setattr(training, "resolve_model_spec", facts_of)
     monkeypatch.setattr(setup, "load_dataset", load_dataset)
     monkeypatch.chdir(tmp_path)
 
 
 def config_of(program, command):
     _, *argv = shlex.split(command)
-    return training.flags(program.Config, "", argv)
+    return command_line.parse_args(program.Config, "", argv)
 
 
 def part(split, dataset):
@@ -124,7 +125,7 @@ def test_every_command_is_known():
         name: values["dataset"]
         for name, values in published.PRETRAINING.items()
     }
-    assert set(found) == set(training.PRESETS) - {None}
+    assert set(found) == set(training.PRE_TRAINING) - {None}
     # The others are of the digits of an earlier run, or have tests below.
     for command in set(COMMANDS) - {*tuned, *pretrained}:
         name = re.match(r"recipes/(\w+)\.py", command)[1]
@@ -140,11 +141,11 @@ def test_fine_tuning(command, datasets):
     source = published.FINE_TUNING[command]
     config = config_of(finetune, command)
     if config.sweep:
-        rates = training.rates_of(config.sweep, config.dataset)
+        rates = training.parse_learning_rates(config.sweep, config.dataset)
         assert rates == source["sweep"]
         _, data, _ = setup.begin(config, holdout="paper")
-        assert data.num_dev == part(source["held_out"], config.dataset)
-        data = setup.data_of(config, 0.0)  # as the sweep's last training
+        assert data.num_validation == part(source["held_out"], config.dataset)
+        data = setup.load_run_data(config, 0.0)  # as the sweep's last training
         config = dataclasses.replace(
             config, sweep=None, learning_rate=source["base_lr"]
         )
@@ -154,7 +155,7 @@ def test_fine_tuning(command, datasets):
     config = job.config
     optimizer, rate = job.optimizer()
     assert data.num_train == part(source["train"], config.dataset)
-    assert job.part == "test"
+    assert job.split == "test"
     assert data.num_test == published.SIZES[config.dataset][source["test"]]
     assert config.image_size == source["crop"]
     assert config.batch_size == source["batch"]
@@ -295,10 +296,10 @@ def test_holdout_of_0_trains_on_all_images(program, command, datasets):
     config = config_of(program, f"recipe.py {command} --holdout 0")
     _, data, _ = setup.begin(config)
     count = published.SIZES[config.dataset]["train"]
-    assert (data.num_train, data.num_dev) == (count, 0)
+    assert (data.num_train, data.num_validation) == (count, 0)
     # Without the flag, the preset leaves some out.
     _, data, _ = setup.begin(dataclasses.replace(config, holdout=None))
-    assert (data.num_train < count, data.num_dev) == (True, 0)
+    assert (data.num_train < count, data.num_validation) == (True, 0)
 
 
 @pytest.mark.parametrize("name", published.PRETRAINING)
@@ -313,7 +314,7 @@ def test_pre_training(name, datasets):
     count = 14_145_922
     if source["dataset"] == "imagenet2012":
         count = part(source["split"], source["dataset"])
-    assert data.num_train == count and job.part == "test"
+    assert data.num_train == count and job.split == "test"
     batch = source["batch_size"]
     steps = round(source["total_epochs"] * count / batch)
     assert job.steps == steps == source.get("total_steps", steps)
@@ -410,7 +411,7 @@ def test_few_shot(monkeypatch):
     assert config.l2 == (source["l2_reg"],)
     assert config.seeds == source["num_seeds"]
     # 224 pixels are the size of these weights.
-    trained = keras_vit.evaluation.Trained(None, 224, 3, "tf")
+    trained = keras_vit.evaluation.LoadedClassifier(None, 224, 3, "tf")
     data = dataclasses.replace(
         keras_vit.data.load_dataset("digits"), name="pets"
     )

@@ -1,4 +1,4 @@
-"""The learning rate's grid, and the dev split that chooses from it."""
+"""The learning rate's grid, and the validation split that chooses from it."""
 
 import json
 
@@ -19,9 +19,14 @@ pytestmark = [
 
 
 def test_grids():
-    assert training.rates_of("0.1,0.01,0.1") == (0.01, 0.1)
-    assert training.rates_of("paper", "cifar10") == (0.001, 0.003, 0.01, 0.03)
-    rates = training.rates_of("paper", "imagenet2012:5.1.0")
+    assert training.parse_learning_rates("0.1,0.01,0.1") == (0.01, 0.1)
+    assert training.parse_learning_rates("paper", "cifar10") == (
+        0.001,
+        0.003,
+        0.01,
+        0.03,
+    )
+    rates = training.parse_learning_rates("paper", "imagenet2012:5.1.0")
     assert rates == (0.003, 0.01, 0.03, 0.06)
 
 
@@ -45,12 +50,12 @@ def test_dev_images_are_evaluated_on(tmp_path):
     run(steps=1, batch_size=64, holdout="0.1", cutmix=1.0, output=str(output))
     facts = facts_of(output)
     data = keras_vit.data.load_dataset("digits", holdout=0.1)
-    assert facts["data"]["num_dev"] == data.num_dev == 143
+    assert facts["data"]["num_validation"] == data.num_validation == 143
     assert "test_accuracy" not in facts
     (row,) = rows_of(output)
-    assert "dev_loss" in row and "test_loss" not in row
-    # Each of the dev images counted once.
-    right = float(row["dev_accuracy"]) * data.num_dev
+    assert "validation_loss" in row and "test_loss" not in row
+    # Each of the validation images counted once.
+    right = float(row["validation_accuracy"]) * data.num_validation
     assert right == pytest.approx(round(right), abs=1e-2)
 
 
@@ -94,8 +99,10 @@ def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
     assert trained == ["lr-0.0001", "lr-0.01", "out"]
     assert facts_of(output / "sweep" / "lr-0.0001") == first
     found = json.loads((output / "sweep.json").read_text())
-    accuracies = {x["learning_rate"]: x["dev_accuracy"] for x in found["rates"]}
-    assert accuracies[0.0001] == first["dev_accuracy"]
+    accuracies = {
+        x["learning_rate"]: x["validation_accuracy"] for x in found["rates"]
+    }
+    assert accuracies[0.0001] == first["validation_accuracy"]
     best = max(accuracies, key=accuracies.get)
     assert found["best"] == best
     said = capsys.readouterr().out
@@ -162,13 +169,13 @@ def test_the_last_training_has_the_images_that_a_preset_leaves_out(
 ):
     """As in the paper, whose grid is measured on held-out images only."""
     counts = []
-    complete = recipe.complete
+    complete = recipe.resolve_config
 
     def recorded(config, data):
-        counts.append((data.num_train, data.num_dev))
+        counts.append((data.num_train, data.num_validation))
         return complete(config, data)
 
-    monkeypatch.setattr(recipe, "complete", recorded)
+    monkeypatch.setattr(recipe, "resolve_config", recorded)
     monkeypatch.setattr(recipe.Config, "published_holdout", lambda self: 0.2)
     output = str(tmp_path / "out")
     run(steps=1, batch_size=8, sweep="0.001,0.003", output=output)

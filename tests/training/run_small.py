@@ -11,6 +11,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit import training
+from keras_vit.training import command_line
 from keras_vit.training import run_folder
 from tests.training.fitting import fit
 
@@ -73,10 +74,10 @@ def main(
         folder / "checkpoints", EVERY, {"seed": 0}, keep_best=keep_best
     )
     done = checkpoints.restore(model)
-    run_folder.open_output(folder, ())
+    run_folder.prepare_output(folder, ())
     print(f"from {done}", flush=True)
     rows = checkpoints.rows
-    metrics = training.MetricsFile(
+    metrics = training.CSVMetrics(
         folder / "metrics.csv", BATCH, schedule, rows, done
     )
     fit(
@@ -123,6 +124,6 @@ class Tell(keras.callbacks.Callback):
 def in_process(folder, *arguments):
     """Runs in a process of its own, as a recipe does."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    training.run(
+    command_line.run(
         lambda config: main(folder, [Tell(*arguments)]), Config, "A run.", []
     )

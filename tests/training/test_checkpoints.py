@@ -203,7 +203,7 @@ def test_a_folder_that_is_removed_comes_back(tmp_path):
         tmp_path / "run" / "checkpoints", 5
     )
     checkpoints.set_model(model)
-    metrics = training.MetricsFile(tmp_path / "run" / "m.csv", 4, schedule)
+    metrics = training.CSVMetrics(tmp_path / "run" / "m.csv", 4, schedule)
     for _ in range(2):
         checkpoints.save()
         metrics._write()
@@ -217,11 +217,11 @@ def test_rows_that_a_full_disk_refused_come_later(
     straight, tmp_path, capsys, monkeypatch
 ):
     rows = json.loads((straight / "rows.json").read_text())
-    metrics = training.MetricsFile(
+    metrics = training.CSVMetrics(
         tmp_path / "metrics.csv", 4, lambda step: 0.1, rows[:1]
     )
     with monkeypatch.context() as patch:
-        patch.setattr(callbacks, "replacing", _no_space)
+        patch.setattr(callbacks, "atomic_write", _no_space)
         metrics.rows.append(rows[1])
         metrics._write()
     assert "metrics.csv could not be written" in capsys.readouterr().err
@@ -277,7 +277,9 @@ def test_the_best_weights_come_back(damage, tmp_path, capsys, monkeypatch):
     """Those that were evaluated: the averages."""
     # Accuracies of so short a run depend on the backend.
     scores = {8: 0.1, 16: 0.3, 24: 0.2}
-    monkeypatch.setattr(callbacks, "score_of", lambda row: scores[row["step"]])
+    monkeypatch.setattr(
+        callbacks, "selection_score", lambda row: scores[row["step"]]
+    )
     evaluated = Evaluated()
     model, checkpoints = run_small.main(tmp_path, [evaluated], keep_best=True)
     rows, best = checkpoints.rows, 1

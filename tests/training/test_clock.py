@@ -16,10 +16,10 @@ import pytest
 
 import keras_vit
 from keras_vit import pretraining
-from keras_vit import training
 from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.training import callbacks
 from keras_vit.training import checkpoint
+from keras_vit.training import masked
 from keras_vit.training import results
 from tests.recipes.programs import SMALL
 from tests.recipes.programs import rows_of
@@ -130,20 +130,20 @@ def test_models_are_saved_in_any_year(year, tmp_path):
     model = keras_vit.VisionTransformer(classes=3, **options)
     options |= {"include_top": False, "pooling": None}
     encoder = keras_vit.VisionTransformer(**options)
-    masked = pretraining.MaskedImageModeling(encoder)
+    simmim = pretraining.MaskedImageModeling(encoder)
     kept = tmp_path / "kept.keras"
     with clock(at(year)):
         results.save_model(model, tmp_path)
         keras_vit.converters.save(model, kept)
-        training.save_masked(masked, tmp_path / "masked")
+        masked.save_masked(simmim, tmp_path / "masked")
     for path in (tmp_path / "model.keras", kept, tmp_path / "model.npz"):
         assert_same(keras_vit.converters.load(path), model)
     for path in (tmp_path / "model.keras", kept):
         assert_same(keras.models.load_model(path), model)
     again = keras.models.load_model(tmp_path / "masked" / "model.keras")
-    assert_same(again, masked)
+    assert_same(again, simmim)
     again = keras.models.load_model(tmp_path / "masked" / "encoder.keras")
-    assert_same(again, masked.encoder)
+    assert_same(again, simmim.encoder)
     assert len(list(tmp_path.rglob("*.*"))) == 5, "something was left behind"
 
 

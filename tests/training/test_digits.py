@@ -108,20 +108,20 @@ def test_mixup_mixes_labels(data):
 
 def test_holding_out():
     data = keras_vit.data.load_dataset("digits", holdout=0.1)
-    assert data.num_dev == pytest.approx(144, abs=3)
-    assert data.num_train + data.num_dev + data.num_test == 1797
+    assert data.num_validation == pytest.approx(144, abs=3)
+    assert data.num_train + data.num_validation + data.num_test == 1797
     parts = [
-        data.dev(image_size=8, batch_size=data.num_dev)[0],
+        data.validation(image_size=8, batch_size=data.num_validation)[0],
         data.test(image_size=8, batch_size=data.num_test)[0],
     ]
     found = {image.tobytes() for images, *_ in parts for image in images}
-    assert len(found) == data.num_dev + data.num_test
+    assert len(found) == data.num_validation + data.num_test
     assert min(np.bincount(parts[0][1])) >= 13
     with pytest.raises(ValueError, match="--holdout must be a fraction"):
         keras_vit.data.load_dataset("digits", holdout=1.0)
     whole = keras_vit.data.load_dataset("digits")
     with pytest.raises(ValueError, match="Nothing of 'digits' was held out"):
-        whole.dev(image_size=8, batch_size=8)
+        whole.validation(image_size=8, batch_size=8)
 
 
 def test_what_digits_do_not_have(data):

@@ -229,15 +229,15 @@ def test_three_hundred_mixed_files(tmp_path):
         pixels = noise(height, width, seed=i)
         put(tmp_path / places[i % 3] / name, write(pixels))
     data = keras_vit.data.load_dataset(str(tmp_path), holdout=0.1)
-    assert data.num_train + data.num_dev + data.num_test == 300
-    assert abs(data.num_test - 60) <= 12 and abs(data.num_dev - 24) <= 10
+    assert data.num_train + data.num_validation + data.num_test == 300
+    assert abs(data.num_test - 60) <= 12 and abs(data.num_validation - 24) <= 10
     for protocol in ("simple", "vit_jax", "big_vision", "bit-hyperrule"):
         options = dict(image_size=12, batch_size=27, protocol=protocol)
         images, labels = zip(*data.train(**options).take(8), strict=True)
         assert np.bincount(np.concatenate(labels)).min() > 50
         assert np.isfinite(np.stack(images)).all()
         assert len(list(data.test(**options))) == 3
-        assert len(list(data.dev(**options))) == 1
+        assert len(list(data.validation(**options))) == 1
 
 
 def test_class_names_are_text(photos):

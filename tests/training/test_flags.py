@@ -3,44 +3,49 @@ import dataclasses
 import pytest
 
 from keras_vit import training
+from keras_vit.training import command_line
 
 pytestmark = pytest.mark.backends("torch")
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    steps: int = training.flag(5, "how many, 100% of them")
-    rate: float | None = training.flag(None, "how fast", "X")
-    long_name: str = training.flag("a", "what")
-    loud: bool = training.flag(False, "how")
+    steps: int = command_line.arg(5, "how many, 100% of them")
+    rate: float | None = command_line.arg(None, "how fast", "X")
+    long_name: str = command_line.arg("a", "what")
+    loud: bool = command_line.arg(False, "how")
 
     def __post_init__(self):
-        training.check_numbers(self, "steps", minimum=1)
-        training.check_numbers(self, "rate", above=0, below=1)
+        command_line.check_range(self, "steps", minimum=1)
+        command_line.check_range(self, "rate", above=0, below=1)
 
 
 def test_fields_are_flags():
     argv = ["--steps", "7", "--rate", "1e-2", "--long-name", "b c", "--loud"]
-    assert training.flags(Config, "", argv) == Config(7, 0.01, "b c", True)
-    assert training.flags(Config, "", []) == Config()
+    assert command_line.parse_args(Config, "", argv) == Config(
+        7, 0.01, "b c", True
+    )
+    assert command_line.parse_args(Config, "", []) == Config()
 
 
 @dataclasses.dataclass(frozen=True)
 class Several:
-    shots: tuple[int, ...] = training.flag((1, 5), "how many")
-    names: tuple[str, ...] = training.flag((), "which", "NAME")
+    shots: tuple[int, ...] = command_line.arg((1, 5), "how many")
+    names: tuple[str, ...] = command_line.arg((), "which", "NAME")
 
 
 def test_several_values(capsys):
-    assert training.flags(Several, "", []) == Several((1, 5), ())
+    assert command_line.parse_args(Several, "", []) == Several((1, 5), ())
     argv = ["--shots", "2", "--names", "a", "b c"]
-    assert training.flags(Several, "", argv) == Several((2,), ("a", "b c"))
+    assert command_line.parse_args(Several, "", argv) == Several(
+        (2,), ("a", "b c")
+    )
     for wrong in (["--shots"], ["--shots", "1", "x"]):
         with pytest.raises(SystemExit):
-            training.flags(Several, "", wrong)
+            command_line.parse_args(Several, "", wrong)
     capsys.readouterr()
     with pytest.raises(SystemExit):
-        training.flags(Several, "", ["--help"])
+        command_line.parse_args(Several, "", ["--help"])
     out = capsys.readouterr().out
     assert "how many (default: 1 5)" in out and "which\n" in out
 
@@ -59,7 +64,7 @@ def test_several_values(capsys):
 )
 def test_wrong_flags_are_one_line(argv, words, capsys):
     with pytest.raises(SystemExit) as error:
-        training.flags(Config, "", argv)
+        command_line.parse_args(Config, "", argv)
     assert error.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -74,7 +79,9 @@ def test_infinity_is_in_no_range():
 
 def test_help_shows_text_and_defaults(capsys):
     with pytest.raises(SystemExit) as error:
-        training.flags(Config, "What it does.\n\n  an example", ["--help"])
+        command_line.parse_args(
+            Config, "What it does.\n\n  an example", ["--help"]
+        )
     assert error.value.code == 0
     out = capsys.readouterr().out
     assert "What it does.\n\n  an example" in out
@@ -84,11 +91,11 @@ def test_help_shows_text_and_defaults(capsys):
 
 def test_run_shows_mistakes_and_not_bugs(capsys):
     def mistaken(config):
-        with training.user_errors():
+        with command_line.user_errors():
             raise FileNotFoundError("There is no file 'x'.")
 
     with pytest.raises(SystemExit) as error:
-        training.run(mistaken, Config, "", [])
+        command_line.run(mistaken, Config, "", [])
     assert error.value.code == 2
     assert capsys.readouterr().err == "error: There is no file 'x'.\n"
 
@@ -96,14 +103,14 @@ def test_run_shows_mistakes_and_not_bugs(capsys):
         raise ValueError("a bug")
 
     with pytest.raises(ValueError, match="a bug"):
-        training.run(broken, Config, "", [])
+        command_line.run(broken, Config, "", [])
 
 
 def test_require_says_what_to_install():
     with pytest.raises(
         ImportError, match=r'a_module_that_is_not_there\. .* "\.\[recipes\]"'
     ):
-        training.require("a_module_that_is_not_there")
+        command_line.require("a_module_that_is_not_there")
 
 
 @pytest.mark.backends("torch")
@@ -111,8 +118,10 @@ def test_require_says_what_to_install():
     "given, expected", [(0.1, 0.1), ("0.1", 0.1), ("paper", "paper"), (0, 0.0)]
 )
 def test_holdout_is_a_number_or_paper(given, expected):
-    made = training.TrainingFlags(holdout=given)
-    read = training.flags(training.TrainingFlags, "", ["--holdout", str(given)])
+    made = command_line.TrainingFlags(holdout=given)
+    read = command_line.parse_args(
+        command_line.TrainingFlags, "", ["--holdout", str(given)]
+    )
     for config in (made, read):
         assert config.holdout == expected
         assert type(config.holdout) is type(expected)
@@ -121,10 +130,10 @@ def test_holdout_is_a_number_or_paper(given, expected):
 @pytest.mark.backends("torch")
 def test_batches_without_mixing():
     """None stands for no mixing where a recipe does not replace it."""
-    config = training.TrainingFlags()
+    config = command_line.TrainingFlags()
     assert config.batches()["one_hot"] is False
     assert config.augmentation(3)["mixup"] == 0
-    assert training.TrainingFlags(mixup=0.2).batches()["one_hot"] is True
+    assert command_line.TrainingFlags(mixup=0.2).batches()["one_hot"] is True
 
 
 @pytest.mark.backends("torch")
@@ -141,5 +150,5 @@ def test_exit_statuses(error, status):
         raise error
 
     with pytest.raises(SystemExit) as ended:
-        training.run(main, training.TrainingFlags, "", [])
+        command_line.run(main, command_line.TrainingFlags, "", [])
     assert ended.value.code == status

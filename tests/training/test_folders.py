@@ -68,7 +68,7 @@ def splits_of(folder, holdout=0.2):
     data = keras_vit.data.load_dataset(str(folder), holdout)
     return {
         part: {os.path.relpath(name, folder) for name in data.image_names(part)}
-        for part in ("train", "dev", "test")
+        for part in ("train", "validation", "test")
     }
 
 

@@ -34,7 +34,7 @@ def test_one_row_an_evaluation(model, tmp_path):
     schedule = keras_vit.schedules.warmup_cosine(0.5, steps=7, warmup=0.3)
     model.compile(keras.optimizers.SGD(schedule), loss, metrics=["accuracy"])
     path = tmp_path / "metrics.csv"
-    metrics = training.MetricsFile(path, 4, schedule)
+    metrics = training.CSVMetrics(path, 4, schedule)
     test = next(batches())
     fit(
         model,
@@ -77,7 +77,7 @@ def test_rows_are_on_disk_when_a_run_breaks(model, tmp_path):
             if len(rows_of(path)) == 2:
                 raise KeyboardInterrupt
 
-    metrics = training.MetricsFile(path, 4, lambda step: 0.1)
+    metrics = training.CSVMetrics(path, 4, lambda step: 0.1)
     with pytest.raises(KeyboardInterrupt):
         fit(
             model,
@@ -97,7 +97,7 @@ def test_rows_are_on_disk_when_a_run_breaks(model, tmp_path):
 def test_a_run_without_its_metric_ends_at_the_first_evaluation(model, tmp_path):
     model, loss = model
     model.compile("sgd", loss)
-    metrics = training.MetricsFile(
+    metrics = training.CSVMetrics(
         tmp_path / "metrics.csv", 4, lambda step: 0.1, metric="accuracy"
     )
     with pytest.raises(ValueError, match="no metric 'accuracy'.*test_loss"):

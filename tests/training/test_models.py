@@ -3,6 +3,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
+from keras_vit.training import models
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -25,7 +26,7 @@ def weights(tmp_path_factory):
 
 def test_facts_of_nothing_a_model_and_a_file(weights):
     def facts(*arguments):
-        found = training.model_facts(*arguments)
+        found = training.resolve_model_spec(*arguments)
         return found["patch_size"], found["image_size"]
 
     assert facts(None, None) == (None, None)
@@ -41,20 +42,20 @@ def test_facts_of_nothing_a_model_and_a_file(weights):
 
 def test_mistakes(weights, tmp_path):
     with pytest.raises(ValueError, match="'ViTB61'.*Did you mean ViTB16"):
-        training.model_facts("ViTB61", None)
+        training.resolve_model_spec("ViTB61", None)
     with pytest.raises(ValueError, match="leave out the patch size"):
-        training.model_facts("R50ViTB16", None, 16)
+        training.resolve_model_spec("R50ViTB16", None, 16)
     with pytest.raises(ValueError, match="does not hold a ViTB16: its hidden"):
-        training.model_facts("ViTB16", weights)
+        training.resolve_model_spec("ViTB16", weights)
     with pytest.raises(ValueError, match="leave out the patch size"):
-        training.model_facts(None, weights, 2)
+        training.resolve_model_spec(None, weights, 2)
     with pytest.raises(FileNotFoundError, match="There is no file"):
-        training.model_facts(None, str(tmp_path / "none.npz"))
+        training.resolve_model_spec(None, str(tmp_path / "none.npz"))
 
 
 def test_zero_head(weights):
     model = keras_vit.converters.load(weights)
     images = np.ones((1, 12, 12, 3), "float32")
     assert np.abs(model.predict(images, verbose=0)).max() > 0
-    training.zero_head(model)
+    models.zero_init_head(model)
     assert np.abs(model.predict(images, verbose=0)).max() == 0

@@ -12,6 +12,7 @@ import pytest
 import keras_vit
 from keras_vit import _logging
 from keras_vit import training
+from keras_vit.training import command_line
 from keras_vit.training import run_folder
 from keras_vit.training.training_run import explain_error
 
@@ -21,12 +22,12 @@ pytestmark = pytest.mark.backends("torch")
 def test_check_output_refuses_what_would_be_lost(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="is not empty.*--overwrite"):
-        training.check_output(tmp_path, overwrite=False)
-    assert training.check_output(tmp_path, overwrite=True) == tmp_path
+        run_folder.check_output(tmp_path, overwrite=False)
+    assert run_folder.check_output(tmp_path, overwrite=True) == tmp_path
     with pytest.raises(ValueError, match="is a file"):
-        training.check_output(tmp_path / "file", overwrite=True)
+        run_folder.check_output(tmp_path / "file", overwrite=True)
     with pytest.raises(ValueError, match="cannot be written"):
-        training.check_output(tmp_path / "file" / "below", overwrite=True)
+        run_folder.check_output(tmp_path / "file" / "below", overwrite=True)
 
 
 def test_an_interrupted_run_may_go_on(tmp_path):
@@ -34,35 +35,35 @@ def test_an_interrupted_run_may_go_on(tmp_path):
     checkpoints.mkdir()
     (checkpoints / "step-00000005.npz").touch()
     (tmp_path / "metrics.csv").touch()
-    assert training.check_output(tmp_path, overwrite=False) == tmp_path
-    training.open_output(tmp_path, ["metrics.csv"])
+    assert run_folder.check_output(tmp_path, overwrite=False) == tmp_path
+    run_folder.prepare_output(tmp_path, ["metrics.csv"])
     assert list(checkpoints.iterdir())
     # Nor is one refused that had not come to its first checkpoint.
     (checkpoints / "step-00000005.npz").unlink()
-    assert training.check_output(tmp_path, overwrite=False) == tmp_path
+    assert run_folder.check_output(tmp_path, overwrite=False) == tmp_path
     (tmp_path / "config.json").touch()
     with pytest.raises(ValueError, match="a finished run"):
-        training.check_output(tmp_path, overwrite=False)
+        run_folder.check_output(tmp_path, overwrite=False)
 
 
 def test_check_output_writes_nothing(tmp_path):
-    training.check_output(tmp_path / "a" / "b", overwrite=False)
+    run_folder.check_output(tmp_path / "a" / "b", overwrite=False)
     assert not list(tmp_path.iterdir())
 
 
 def test_open_output_removes_only_its_own_files(tmp_path):
     (tmp_path / "mine.csv").touch()
     (tmp_path / "yours.txt").touch()
-    training.open_output(tmp_path, ["mine.csv", "absent.png"])
+    run_folder.prepare_output(tmp_path, ["mine.csv", "absent.png"])
     left = sorted(p.name for p in tmp_path.iterdir())
     assert left == ["yours.txt"]
 
 
 def test_replacing_is_all_or_nothing(tmp_path):
     path = tmp_path / "facts.json"
-    training.save_json({"a": 1}, path)
+    run_folder.save_json({"a": 1}, path)
     with pytest.raises(RuntimeError):
-        with training.replacing(path) as temporary:
+        with run_folder.atomic_write(path) as temporary:
             assert temporary.suffix == ".json"
             temporary.write_text("half")
             raise RuntimeError
@@ -71,7 +72,7 @@ def test_replacing_is_all_or_nothing(tmp_path):
 
 
 def test_replacing_makes_its_folder(tmp_path):
-    training.save_json({"a": 1}, tmp_path / "removed" / "facts.json")
+    run_folder.save_json({"a": 1}, tmp_path / "removed" / "facts.json")
     assert json.loads((tmp_path / "removed" / "facts.json").read_text())
 
 
@@ -81,27 +82,27 @@ def test_what_killed_runs_began_is_removed(tmp_path):
         (tmp_path / "checkpoints" / name).touch()
     for name in (".model-34.keras", ".mine-1.txt", ".hidden"):
         (tmp_path / name).touch()
-    training.open_output(tmp_path, [])
+    run_folder.prepare_output(tmp_path, [])
     left = sorted(path.name for path in tmp_path.rglob("*.*"))
     assert left == [".hidden", ".mine-1.txt", "step-00000005.npz"]
 
 
 def test_a_folder_is_of_one_run(tmp_path):
     alone = keras_vit.distribution.get_strategy("none")
-    with run_folder.claimed(tmp_path / "run", alone):
+    with run_folder.exclusive_lock(tmp_path / "run", alone):
         with pytest.raises(ValueError, match="Another run is writing to"):
-            with run_folder.claimed(tmp_path / "run", alone):
+            with run_folder.exclusive_lock(tmp_path / "run", alone):
                 pass
-    with run_folder.claimed(tmp_path / "run", alone):  # it is free again
+    with run_folder.exclusive_lock(tmp_path / "run", alone):  # it is free again
         assert not list((tmp_path / "run").iterdir())
 
 
 def test_all_hosts_are_told_that_a_folder_is_taken(tmp_path):
     second = keras_vit.distribution.Strategy(
-        "multiworker", "", host=(1, 2), gather=lambda number: [1, number]
+        "multiworker", "", process=(1, 2), gather=lambda number: [1, number]
     )
     with pytest.raises(ValueError, match="Another run is writing to"):
-        with run_folder.claimed(tmp_path, second):
+        with run_folder.exclusive_lock(tmp_path, second):
             pass
 
 
@@ -120,11 +121,11 @@ def test_a_killed_run_holds_nothing(tmp_path):
     ) as other:
         other.stdout.readline()
         with pytest.raises(ValueError, match="Another run"):
-            with run_folder.claimed(tmp_path, alone):
+            with run_folder.exclusive_lock(tmp_path, alone):
                 pass
         other.kill()
         other.wait()
-        with run_folder.claimed(tmp_path, alone):
+        with run_folder.exclusive_lock(tmp_path, alone):
             pass
 
 
@@ -132,14 +133,14 @@ def test_a_full_disk_at_the_end(capsys):
     _logging.show()
 
     full = OSError(errno.ENOSPC, "No space left on device")
-    with run_folder.not_fatal("a picture") as written:
+    with run_folder.log_os_errors("a picture") as written:
         raise full
     assert not written
     assert "a picture could not be written" in capsys.readouterr().err
 
 
 def test_versions_are_all_known():
-    versions = training.versions()
+    versions = run_folder.versions()
     assert versions["backend"] in versions
     assert all(versions.values())
 
@@ -158,33 +159,33 @@ def test_the_commit_is_written_down(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.setenv("XLA_FLAGS", "--xla_a=1")
-    found = run_folder.circumstances()
+    found = run_folder.environment_info()
     assert found["git"] is None
     assert found["environment"]["XLA_FLAGS"] == "--xla_a=1"
     ask("init", "-q")
     ask("commit", "-q", "--allow-empty", "-m", "first")
     commit = {"commit": ask("rev-parse", "HEAD"), "changed": False}
-    assert run_folder.circumstances()["git"] == commit
+    assert run_folder.environment_info()["git"] == commit
     (tmp_path / "new").touch()
-    assert run_folder.circumstances()["git"] == commit | {"changed": True}
+    assert run_folder.environment_info()["git"] == commit | {"changed": True}
 
 
 def test_a_lost_host_is_said_with_what_there_is():
-    two = types.SimpleNamespace(host=(0, 2), first=True)
-    other = types.SimpleNamespace(host=(1, 2), first=False)
+    two = types.SimpleNamespace(process=(0, 2), is_main=True)
+    other = types.SimpleNamespace(process=(1, 2), is_main=False)
     checkpoints = types.SimpleNamespace(last="Step 5 is there.")
     gone = RuntimeError("tasks are unhealthy (stopped sending heartbeats)")
     found = explain_error(gone, two, checkpoints)
     assert re.search("2 processes is lost.*Step 5 is", found)
     assert "The same commands resume" in explain_error(gone, other, checkpoints)
-    alone = types.SimpleNamespace(host=(0, 1))
+    alone = types.SimpleNamespace(process=(0, 1))
     assert explain_error(gone, alone, checkpoints) is None
     shapes = RuntimeError("shapes differ")
     assert explain_error(shapes, two, checkpoints) is None
 
 
 def test_a_full_disk_when_results_are_written(tmp_path, monkeypatch):
-    config = training.TrainingFlags(steps=1, evaluate_every=1, mode="tf")
+    config = command_line.TrainingFlags(steps=1, evaluate_every=1, mode="tf")
     data = keras_vit.data.load_dataset("digits")
     alone = keras_vit.distribution.get_strategy("none")
 
@@ -193,7 +194,9 @@ def test_a_full_disk_when_results_are_written(tmp_path, monkeypatch):
     def write(model, output):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(training.UserError, match="No space.*no checkpoint yet"):
+    with pytest.raises(
+        command_line.UserError, match="No space.*no checkpoint yet"
+    ):
         with training.Run(config, data, alone, tmp_path / "run") as run:
             run._training = True
             run.checkpoints.rows.append({"step": 1, "test_accuracy": 0.5})

@@ -1,6 +1,5 @@
 import pytest
 
-from keras_vit import training
 from keras_vit.training import command_line
 from keras_vit.training import models
 
@@ -12,40 +11,40 @@ pytestmark = pytest.mark.backends("torch")
     [(8, 2), (16, 2), (28, 4), (32, 4), (48, 6), (64, 8), (96, 12), (224, 16)],
 )
 def test_choice(size, patch):
-    assert training.choose_patch_size(size) == patch
+    assert models.choose_patch_size(size) == patch
 
 
 @pytest.mark.parametrize("size", [1, 3, 31, 62])
 def test_no_choice(size):
     with pytest.raises(ValueError, match="Use --image-size .*--patch-size"):
-        training.choose_patch_size(size)
+        models.choose_patch_size(size)
 
 
 def test_what_is_suggested_works():
     with pytest.raises(ValueError, match="--image-size 28 or 32") as error:
-        training.choose_patch_size(31)
+        models.choose_patch_size(31)
     assert "divides 31: 1, 31." in str(error.value)
     for size in (28, 32):
-        training.choose_patch_size(size)
+        models.choose_patch_size(size)
 
 
 def test_patches_must_divide():
-    training.check_patch_size(32, 8)
+    models.check_patch_size(32, 8)
     with pytest.raises(ValueError, match="--image-size 6 or 9, or a patch of"):
-        training.check_patch_size(8, 3)
+        models.check_patch_size(8, 3)
     with pytest.raises(ValueError, match="--image-size 16, or"):
-        training.check_patch_size(8, 16)
+        models.check_patch_size(8, 16)
 
 
 def test_rectangles():
-    assert training.choose_patch_size((64, 48)) == 8
-    assert training.choose_patch_size((48, 96)) == 8
-    training.check_patch_size((64, 48), 16)
+    assert models.choose_patch_size((64, 48)) == 8
+    assert models.choose_patch_size((48, 96)) == 8
+    models.check_patch_size((64, 48), 16)
     with pytest.raises(ValueError, match="64 x 50. .*64x48 or 64, .*1, 2[.]"):
-        training.check_patch_size((64, 50), 16)
+        models.check_patch_size((64, 50), 16)
     with pytest.raises(ValueError, match="62 x 31 .*60x28 or 64x32"):
-        training.choose_patch_size((62, 31))
-    assert training.choose_sizes((None, (64, 48), 8), None, 1) == ((64, 48), 8)
+        models.choose_patch_size((62, 31))
+    assert models.resolve_sizes((None, (64, 48), 8), None, 1) == ((64, 48), 8)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import training
 from keras_vit.preprocessing import preprocess_input
+from keras_vit.training import command_line
 from keras_vit.training import plots
 from keras_vit.training import results
 
@@ -20,10 +20,10 @@ def test_spread_out_takes_from_every_part():
         (images[i : i + 10], images[i : i + 10, 0, 0, 0].astype(int))
         for i in range(0, 103, 10)
     ]
-    picked, labels = training.spread_out(batches, 103, 5)
+    picked, labels = plots.sample_evenly(batches, 103, 5)
     assert labels.tolist() == [0, 25, 51, 76, 102]
     assert np.array_equal(picked[:, 0, 0, 0], labels)
-    assert len(training.spread_out(batches, 103, 500)[1]) == 103
+    assert len(plots.sample_evenly(batches, 103, 500)[1]) == 103
 
 
 @pytest.mark.parametrize("channels, count", [(1, 25), (3, 4), (3, 1)])
@@ -37,7 +37,7 @@ def test_predictions(tmp_path, channels, count):
     # Some would be formulas, or no text at all.
     names = ["$^$ and \udce9", "a name that is far too long for a picture"]
     labels = np.zeros(count, int)
-    found = training.save_predictions(model, images, labels, names, path, "$^$")
+    found = plots.plot_predictions(model, images, labels, names, path, "$^$")
     expected = model.predict(images, verbose=0).argmax(-1)
     assert np.array_equal(found, expected)
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -63,7 +63,7 @@ def count_of(path, colour):
 def test_predictions_show_the_colours_of_the_images(tmp_path, mode, colour):
     images = np.full((2, 4, 4, len(colour)), colour, "uint8")
     path = tmp_path / "predictions.png"
-    training.save_predictions(
+    plots.plot_predictions(
         classifier(len(colour)),
         preprocess_input(images, mode=mode),
         [0, 1],
@@ -83,14 +83,14 @@ def test_predictions_of_a_run_show_the_colours_of_the_files(tmp_path, mode):
         image = Image.new("RGB", (6, 6), (200, 120, 40))
         image.save(tmp_path / name / f"{name.replace('/', '-')}.png")
     data = keras_vit.data.load_dataset(str(tmp_path))
-    config = training.TrainingFlags(
+    config = command_line.TrainingFlags(
         image_size=4, batch_size=2, mode=mode, protocol="simple"
     )
     run = types.SimpleNamespace(
         config=config, data=data, metric="accuracy", output=tmp_path
     )
     facts = {"model": {"name": "m"}, "test_accuracy": 0.5}
-    results.save_predictions_of(run, classifier(3), facts)
+    results.write_predictions(run, classifier(3), facts)
     path = tmp_path / "predictions.png"
     assert count_of(path, (200, 120, 40)) > 2 * 110**2
 
@@ -107,5 +107,5 @@ def test_preprocessing_is_undone(mode, channels):
 def test_curves(tmp_path):
     names = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
     rows = [{"step": 1, **dict.fromkeys(names, 0.5)}]
-    training.save_curves(rows, tmp_path / "curves.png", "title")
+    plots.plot_learning_curves(rows, tmp_path / "curves.png", "title")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

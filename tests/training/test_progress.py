@@ -25,7 +25,7 @@ def _shown():
     [(5, "0:05"), (125.4, "2:05"), (3600 * 30 + 61, "30:01:01")],
 )
 def test_clock(seconds, text):
-    assert callbacks.clock(seconds) == text
+    assert callbacks.format_duration(seconds) == text
 
 
 class Terminal:
@@ -44,7 +44,7 @@ class Terminal:
 
 def metrics_and_fit(tmp_path, *callbacks):
     model, schedule = run_small.build()
-    metrics = training.MetricsFile(tmp_path / "metrics.csv", 4, schedule)
+    metrics = training.CSVMetrics(tmp_path / "metrics.csv", 4, schedule)
     fit(
         model,
         run_small.Stream,
@@ -139,7 +139,7 @@ def test_events_that_a_full_disk_refused_come_later(tmp_path, capsys):
 def test_steps_are_whole_where_a_batch_has_parts(tmp_path):
     """SIGTERM within a step is obeyed at its end, and counted in steps."""
     model, _ = run_small.build()
-    checkpoints = training.ResumableCheckpoint(tmp_path, 100, parts=4)
+    checkpoints = training.ResumableCheckpoint(tmp_path, 100, micro_batches=4)
 
     class Terminate(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -156,7 +156,7 @@ def test_steps_are_whole_where_a_batch_has_parts(tmp_path):
             checkpoints=checkpoints,
         )
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002.npz"]
-    again = training.ResumableCheckpoint(tmp_path, 100, parts=4)
+    again = training.ResumableCheckpoint(tmp_path, 100, micro_batches=4)
     assert again.restore(model) == 8
 
 
@@ -164,9 +164,9 @@ def test_hosts_stop_together(tmp_path):
     """Another host got the signal; this one, not the first, writes nothing."""
     model, _ = run_small.build()
     hosts = keras_vit.distribution.Strategy(
-        "two", "for a test", host=(1, 2), gather=lambda number: [number, 1]
+        "two", "for a test", process=(1, 2), gather=lambda number: [number, 1]
     )
-    checkpoints = training.ResumableCheckpoint(tmp_path, 4, hosts=hosts)
+    checkpoints = training.ResumableCheckpoint(tmp_path, 4, strategy=hosts)
     with pytest.raises(training.Preempted, match="Saved step 10 in"):
         fit(
             model,

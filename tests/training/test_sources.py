@@ -113,7 +113,7 @@ def images_of(data, split):
 def test_every_image_is_in_one_split(data, images):
     known = {image.tobytes(): i for i, image in enumerate(images)}
     found = []
-    for split in ("train", "dev", "test"):
+    for split in ("train", "validation", "test"):
         pixels, labels = images_of(data, split)
         numbers = [known[image.tobytes()] for image in pixels]
         np.testing.assert_array_equal(labels, LABELS[numbers])
@@ -121,7 +121,7 @@ def test_every_image_is_in_one_split(data, images):
         assert [int(re.findall(r"\d+", n)[-1]) for n in names] == numbers
         found += numbers
     assert sorted(found) == list(range(30))
-    assert data.num_test and data.num_dev
+    assert data.num_test and data.num_validation
     assert data.channels == 3 and len(data.class_names) == 3
     assert not data.multi_label
 
@@ -244,7 +244,7 @@ def test_grey_arrays_and_labels_in_a_column(images):
 def test_appended_images_move_no_other(images):
     few = keras_vit.data.from_arrays(images[:20], LABELS[:20], holdout=0.2)
     many = keras_vit.data.from_arrays(images, LABELS, holdout=0.2)
-    for split in ("train", "dev", "test"):
+    for split in ("train", "validation", "test"):
         assert set(few.image_names(split)) <= set(many.image_names(split))
 
 
@@ -313,7 +313,7 @@ def test_a_csv_file_is_split_as_a_folder_is(images, tmp_path):
     table.write_text("\n".join(["path,label", *reversed(rows)]))
     folder = keras_vit.data.load_dataset(str(tmp_path), 0.2)
     data = keras_vit.data.load_dataset(str(table), 0.2)
-    for split in ("train", "dev", "test"):
+    for split in ("train", "validation", "test"):
         assert set(data.image_names(split)) == set(folder.image_names(split))
 
 
@@ -323,14 +323,14 @@ def test_the_splits_of_a_csv_file(images, tmp_path):
     header = "image,label,split"
     path = write_csv(tmp_path, images[:9], rows, header)
     data = keras_vit.data.from_csv(path)
-    assert (data.num_train, data.num_dev, data.num_test) == (4, 2, 3)
+    assert (data.num_train, data.num_validation, data.num_test) == (4, 2, 3)
     assert os.path.basename(data.image_names("test")[0]) == "6.png"
     with pytest.warns(UserWarning, match="2 validation images.*0.5"):
         keras_vit.data.from_csv(path, holdout=0.5)
     # Without test images, the validation images are the test set.
     path = write_csv(tmp_path, images[:9], rows[:6], header)
     data = keras_vit.data.from_csv(path, holdout=0.5)
-    assert data.num_test == 2 and data.num_train + data.num_dev == 4
+    assert data.num_test == 2 and data.num_train + data.num_validation == 4
     # A column of another name.
     rows = [(i, LABELS[i], "test") for i in range(4)]
     path = write_csv(tmp_path, images[:9], rows, "image,label,fold")
@@ -613,10 +613,11 @@ def test_one_hot_rows_are_warned_of(images):
 
 def test_recipes_take_csv_files_of_one_class_an_image(images, tmp_path):
     from keras_vit import training
+    from keras_vit.training import command_line
 
     cells = ["a;b" if i % 2 else "a" for i in range(30)]
     path = write_csv(tmp_path, images, zip(range(30), cells, strict=True))
-    config = training.TrainingFlags(
+    config = command_line.TrainingFlags(
         dataset=str(path), output=str(tmp_path / "run")
     )
     with pytest.raises(ValueError, match="several.*--loss sigmoid"):
@@ -629,4 +630,4 @@ def test_recipes_take_csv_files_of_one_class_an_image(images, tmp_path):
     rows = zip(range(30), LABELS, splits, strict=True)
     write_csv(tmp_path, images, rows, "image,label,split")
     _, data, _ = training.begin(config)
-    assert data.evaluation_split == "dev" and data.num_evaluation == 6
+    assert data.evaluation_split == "validation" and data.num_evaluation == 6

@@ -61,8 +61,8 @@ def test_validation_is_independent_of_the_test_split():
     paths, labels = paths_of(0, 5_000), np.zeros(5_000, int)
     train, _ = split_by_path(paths, labels)
     rest = [paths[i] for i in train]
-    _, dev = split_by_path(rest, labels[train], 0.2, "validation")
-    assert abs(len(dev) / len(rest) - 0.2) < 0.03
+    _, validation = split_by_path(rest, labels[train], 0.2, "validation")
+    assert abs(len(validation) / len(rest) - 0.2) < 0.03
 
 
 def test_the_split_stays_the_same_in_later_versions():

@@ -60,7 +60,7 @@ def test_devices_must_divide():
 
 def test_auto_describes_its_choice():
     chosen = keras_vit.distribution.get_strategy("auto")
-    assert (chosen.num_devices, chosen.host) == (1, (0, 1))
+    assert (chosen.num_devices, chosen.process) == (1, (0, 1))
     assert chosen.name == "none"  # where these tests run
     assert chosen.describe().startswith("none on 1 device: ")
     with chosen.scope():
@@ -72,10 +72,10 @@ def test_batches_must_divide():
     chosen = keras_vit.distribution.Strategy(
         "mirrored", "for a test", 8, 8, (1, 2)
     )
-    assert chosen.host_batch_size(32) == 16
+    assert chosen.process_batch_size(32) == 16
     assert "8 devices, process 2 of 2" in chosen.describe()
     with pytest.raises(ValueError, match="30 images.*over 8.*such as 32"):
-        chosen.host_batch_size(30)
+        chosen.process_batch_size(30)
 
 
 class Uneven(keras.utils.PyDataset):

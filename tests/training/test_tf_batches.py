@@ -184,7 +184,7 @@ def test_mistakes(data, options, words):
     with pytest.raises(ValueError, match=words):
         data.train(image_size=8, batch_size=4, **options)
     with pytest.raises(ValueError, match="held out"):
-        data.dev(image_size=8, batch_size=4)
+        data.validation(image_size=8, batch_size=4)
 
 
 def test_randaugment_needs_colours(data):

@@ -157,12 +157,12 @@ def shades_of(images):
 def test_holding_out():
     """The last ones, as in `train[:80%]`, and always the same."""
     data = keras_vit.data.load_dataset("kv_local_shades", holdout=0.2)
-    assert (data.num_train, data.num_dev, data.num_test) == (16, 4, 7)
+    assert (data.num_train, data.num_validation, data.num_test) == (16, 4, 7)
     options = dict(image_size=4, batch_size=4)
-    dev, _ = arrays(data.dev(**options))
+    validation, _ = arrays(data.validation(**options))
     train, _ = arrays(data.train(**options).take(8))
-    assert len(dev) == 4 and len(set(shades_of(train))) == 16
-    assert not set(shades_of(dev)) & set(shades_of(train))
+    assert len(validation) == 4 and len(set(shades_of(train))) == 16
+    assert not set(shades_of(validation)) & set(shades_of(train))
     parts = [arrays(data.test(shard=(i, 4), **options))[0] for i in range(4)]
     assert sorted(shades_of(np.concatenate(parts))) == list(range(7))
 
@@ -253,8 +253,8 @@ def test_published_sets(name, published):
     total = splits.get("train", 0)
     shares = {"cifar10": 0.02, "cifar100": 0.02, "imagenet2012": 0.01}
     share = shares.get(name, 0.1)
-    assert data.num_dev == round(share * total)
-    assert data.num_train == total - data.num_dev
+    assert data.num_validation == round(share * total)
+    assert data.num_train == total - data.num_validation
     options = dict(image_size=24, batch_size=3, protocol="big_vision")
     images, labels, weights = next(iter(data.test(**options)))
     assert images.shape == (3, 24, 24, 3) and np.abs(images).max() <= 1

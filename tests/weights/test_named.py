@@ -52,7 +52,7 @@ def offer(monkeypatch, tag, *files, classes=7, **facts):
     monkeypatch.setitem(RELEASED, ("Tiny", tag), row)
 
 
-def original(classes=7, zero_head=False, **arguments):
+def original(classes=7, zero_init_head=False, **arguments):
     """A model of random weights."""
     model = keras_vit.VisionTransformer(
         **{**SIZES.sizes(), **arguments},
@@ -62,7 +62,7 @@ def original(classes=7, zero_head=False, **arguments):
     rng = np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(weight + 0.1 * rng.normal(size=weight.shape))
-    if zero_head:
+    if zero_init_head:
         head = model.get_layer("head")
         head.set_weights([np.zeros(w.shape) for w in head.weights])
     return model
@@ -85,13 +85,13 @@ def saved(model, tmp_path, suffix, layout, drop=(), **changed):
 @pytest.fixture
 def paper(server, home, tiny, tmp_path, monkeypatch):
     """Weights as the paper's: `pre_logits`, and a head of zeros."""
-    model = original(21843, zero_head=True, representation_size=32)
+    model = original(21843, zero_init_head=True, representation_size=32)
     server.files["21k/ViT.npz"] = saved(model, tmp_path, ".npz", "vit_jax")
     files = [
         (server.url + "21k/ViT.npz", "vit_jax"),
         ("hf://google/vit/model.safetensors", "huggingface"),
     ]
-    facts = {"classes": 21843, "zero_head": True}
+    facts = {"classes": 21843, "zero_init_head": True}
     offer(monkeypatch, "imagenet21k", *files, **facts)
     return model
 

@@ -99,9 +99,9 @@ class Writer:
         if a.output:
             # Whatever is measured is installed.
             os.environ.setdefault("KERAS_BACKEND", backend)
-            from keras_vit import training
+            from keras_vit.training import run_folder
 
-            self.folder = training.check_output(a.output, a.overwrite)
+            self.folder = run_folder.check_output(a.output, a.overwrite)
 
     def add(self, rows):
         if rows:
@@ -110,14 +110,14 @@ class Writer:
     def write(self, draw, lines=cells, heading=lambda rows: title(rows[0])):
         if self.folder is None or not self.groups:
             return
-        from keras_vit import training
+        from keras_vit.training import run_folder
 
-        training.open_output(self.folder, NAMED)
+        run_folder.prepare_output(self.folder, NAMED)
         facts, text, picture = (self.folder / name for name in NAMED)
-        training.save_json(
+        run_folder.save_json(
             {
                 "command": self.argv,
-                **circumstances(),
+                **environment_info(),
                 "results": [row for rows in self.groups for row in rows],
             },
             facts,
@@ -126,27 +126,30 @@ class Writer:
             f"## {heading(rows)}\n\n{markdown(lines(rows))}\n"
             for rows in self.groups
         ]
-        with training.replacing(text) as path:
+        with run_folder.atomic_write(text) as path:
             path.write_text("\n".join(parts))
         if draw is not None:
-            with training.replacing(picture) as path:
+            with run_folder.atomic_write(picture) as path:
                 draw(self.groups).savefig(path, dpi=150)
         print(f"wrote {self.folder}")
 
 
-def circumstances():
+def environment_info():
     """Returns date, versions and machine."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    from keras_vit import training
+    from keras_vit.training import run_folder
 
-    others = training.circumstances()
+    others = run_folder.environment_info()
     others["environment"].pop("KERAS_BACKEND", None)  # each row has its own
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
-        "versions": {**versions, "keras_vit": training.versions()["keras_vit"]},
+        "versions": {
+            **versions,
+            "keras_vit": run_folder.versions()["keras_vit"],
+        },
         "machine": {
             "system": platform.platform(),
             "processor": _processor(),

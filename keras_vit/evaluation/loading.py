@@ -17,8 +17,8 @@ from keras_vit.evaluation.metrics import softmax
 from keras_vit.models import Model
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training.command_line import parse_image_size
-from keras_vit.training.models import model_facts
-from keras_vit.training.models import opened
+from keras_vit.training.models import open_weights
+from keras_vit.training.models import resolve_model_spec
 from keras_vit.training.models import size_text
 from keras_vit.training.setup import jit_compile
 
@@ -26,8 +26,8 @@ _SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
-    """A trained model and its preprocessing; see `load_trained`.
+class LoadedClassifier:
+    """A trained model and its preprocessing; see `load_classifier`.
 
     Attributes:
         model: `keras.Model`.
@@ -94,7 +94,7 @@ class Trained:
         )
 
 
-def load_trained(
+def load_classifier(
     weights, model=None, image_size=None, mode=None, protocol=None
 ):
     """Loads a trained model with its classification head and preprocessing.
@@ -115,7 +115,7 @@ def load_trained(
             of the training.
 
     Returns:
-        A `Trained`.
+        A `LoadedClassifier`.
 
     Raises:
         FileNotFoundError: if there is no file at `weights`.
@@ -126,23 +126,23 @@ def load_trained(
     if (path / "model.keras").is_file():
         path = path / "model.keras"
         weights = str(path)
-    run_facts, config_path = (
-        _run_facts(path.parent) if path.is_file() else ({}, None)
+    run_config, config_path = (
+        _run_config(path.parent) if path.is_file() else ({}, None)
     )
-    config, data = run_facts.get("config", {}), run_facts.get("data", {})
+    config, data = run_config.get("config", {}), run_config.get("data", {})
     image_size = parse_image_size(image_size or config.get("image_size"))
-    facts = {"mode": "tf"}
+    spec = {"mode": "tf"}
     # A .keras file may hold any architecture, so that it is checked only
     # against a given name.
     if model is not None or not weights.endswith(".keras"):
-        facts = model_facts(model, weights)
-    loaded = _use_xla(_load(opened(model, weights), image_size))
+        spec = resolve_model_spec(model, weights)
+    loaded = _use_xla(_load(open_weights(model, weights), image_size))
     channels = loaded.input_shape[-1]
-    return Trained(
+    return LoadedClassifier(
         model=loaded,
         image_size=image_size or _size_of(loaded) or 224,
         channels=channels,
-        mode=mode or config.get("mode") or facts["mode"],
+        mode=mode or config.get("mode") or spec["mode"],
         protocol=protocol or config.get("protocol"),
         class_names=tuple(data["class_names"]) if data else None,
         dataset=config.get("dataset"),
@@ -153,7 +153,7 @@ def load_trained(
     )
 
 
-def _run_facts(folder):
+def _run_config(folder):
     """Reads the config.json of a recipe's run.
 
     Returns:
@@ -162,11 +162,11 @@ def _run_facts(folder):
     """
     path = folder / "config.json"
     try:
-        facts = json.loads(path.read_text())
-        known = isinstance(facts["config"], dict), facts["data"]["class_names"]
+        spec = json.loads(path.read_text())
+        known = isinstance(spec["config"], dict), spec["data"]["class_names"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}, None
-    return (facts, str(path)) if known[0] else ({}, None)
+    return (spec, str(path)) if known[0] else ({}, None)
 
 
 def _load(checkpoint, image_size):
@@ -203,7 +203,7 @@ def num_classes_of(trained):
     """Returns the number of classes of a model.
 
     Args:
-        trained: `Trained`.
+        trained: `LoadedClassifier`.
 
     Raises:
         ValueError: if the model has no classification head.
@@ -290,7 +290,7 @@ def match_class_names(trained, data):
     warning.
 
     Args:
-        trained: `Trained`.
+        trained: `LoadedClassifier`.
         data: `keras_vit.data.ImageDataset`.
 
     Returns:
@@ -374,7 +374,7 @@ def fitted(data, trained):
 
     Args:
         data: `keras_vit.data.ImageDataset`.
-        trained: `Trained`.
+        trained: `LoadedClassifier`.
 
     Returns:
         An `ImageDataset`.

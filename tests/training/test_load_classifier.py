@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.evaluation import trained
+from keras_vit.evaluation import loading
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -35,20 +35,20 @@ def test_config_json_tells_and_flags_win(tmp_path):
         config={**config, "dataset": "photos"},
         data={"class_names": ["a", "b", "c"]},
     )
-    found = keras_vit.evaluation.load_trained(run)
+    found = keras_vit.evaluation.load_classifier(run)
     assert (found.mode, found.protocol) == ("torch", "vit_jax")
     assert (found.image_size, found.channels) == (8, 3)
     assert found.class_names == ("a", "b", "c") and found.dataset == "photos"
     assert found.config_path.endswith("run/config.json")
     assert found.config_path in found.describe()
-    found = keras_vit.evaluation.load_trained(run, None, 16, "tf", "simple")
+    found = keras_vit.evaluation.load_classifier(run, None, 16, "tf", "simple")
     assert (found.mode, found.protocol) == ("tf", "simple")
     assert found.model.input_shape == (None, 16, 16, 3)
 
 
 def test_another_config_json_tells_nothing(tmp_path):
     run = write(tmp_path / "run", vit(), architectures=["ViTModel"], config=3)
-    found = keras_vit.evaluation.load_trained(run)
+    found = keras_vit.evaluation.load_classifier(run)
     assert found.config_path is None and found.class_names is None
     assert (found.mode, found.image_size) == ("tf", 8)
     assert "no config.json" in found.describe()
@@ -56,28 +56,28 @@ def test_another_config_json_tells_nothing(tmp_path):
 
 def test_a_model_of_any_size_gets_one(tmp_path):
     model = vit(input_shape=(None, None, 3), grid_size=2)
-    found = keras_vit.evaluation.load_trained(write(tmp_path / "run", model))
+    found = keras_vit.evaluation.load_classifier(write(tmp_path / "run", model))
     assert found.image_size == 224
-    assert keras_vit.evaluation.load_trained(
+    assert keras_vit.evaluation.load_classifier(
         str(tmp_path / "run"), image_size=12
     )
 
 
 def test_mistakes(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no file"):
-        keras_vit.evaluation.load_trained(str(tmp_path / "none.npz"))
+        keras_vit.evaluation.load_classifier(str(tmp_path / "none.npz"))
     keras_vit.converters.save(vit(), tmp_path / "a.npz")
     with pytest.raises(ValueError, match="does not hold a ViTB16"):
-        keras_vit.evaluation.load_trained(str(tmp_path / "a.npz"), "ViTB16")
+        keras_vit.evaluation.load_classifier(str(tmp_path / "a.npz"), "ViTB16")
     run = write(tmp_path / "run", vit())
     with pytest.raises(ValueError, match="does not hold a ViTB16"):
-        keras_vit.evaluation.load_trained(run, "ViTB16")
+        keras_vit.evaluation.load_classifier(run, "ViTB16")
     with pytest.raises(ValueError, match="no model 'ViTB17'.* ViTB16"):
-        keras_vit.evaluation.load_trained(run, "ViTB17")
+        keras_vit.evaluation.load_classifier(run, "ViTB17")
     keras_vit.converters.save(
         vit(input_shape=(8, 16, 3)), tmp_path / "wide.keras"
     )
-    wide = keras_vit.evaluation.load_trained(str(tmp_path / "wide.keras"))
+    wide = keras_vit.evaluation.load_classifier(str(tmp_path / "wide.keras"))
     assert wide.image_size == (8, 16)
     assert "images 8 x 16 x 3" in wide.describe()
 
@@ -100,7 +100,7 @@ def test_features_go_into_the_head(options, tmp_path):
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
     keras_vit.converters.save(model, tmp_path / "model.keras")
-    found = keras_vit.evaluation.load_trained(str(tmp_path / "model.keras"))
+    found = keras_vit.evaluation.load_classifier(str(tmp_path / "model.keras"))
     features = keras_vit.evaluation.feature_model(found.model)
     images = rng.uniform(-1, 1, (2, 8, 8, 3)).astype("float32")
     x = keras.ops.convert_to_numpy(features(images))
@@ -126,9 +126,9 @@ def test_the_loss_of_a_run(multi_label, tmp_path):
     model = vit()
     keras_vit.converters.save(model, tmp_path / "model.keras")
     data = {"class_names": ["a"] * 3, "multi_label": multi_label}
-    facts = {"config": {"loss": "sigmoid"}, "data": data}
-    (tmp_path / "config.json").write_text(json.dumps(facts))
-    found = keras_vit.evaluation.load_trained(str(tmp_path))
+    config = {"config": {"loss": "sigmoid"}, "data": data}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = keras_vit.evaluation.load_classifier(str(tmp_path))
     assert (found.loss, found.multi_label) == ("sigmoid", multi_label)
     logits = np.array([[-800.0, 0, 2]])
     np.testing.assert_allclose(
@@ -144,24 +144,28 @@ def test_other_activations_are_no_probabilities():
 
 
 def found_for(classes, names=None):
-    return trained.Trained(vit(classes=classes), 8, 3, "tf", None, names)
+    return loading.LoadedClassifier(
+        vit(classes=classes), 8, 3, "tf", None, names
+    )
 
 
-def data_of(names):
+def load_run_data(names):
     return keras_vit.data.ImageDataset("set", tuple(names), 3, None, 0, 1)
 
 
 def test_classes_are_matched_by_name():
     with pytest.warns(UserWarning, match="0 is 'x', 1 is 'y', and so on"):
         places, names = keras_vit.evaluation.match_class_names(
-            found_for(3), data_of("xyz")
+            found_for(3), load_run_data("xyz")
         )
     assert places.tolist() == [0, 1, 2] and names == ("x", "y", "z")
     known = found_for(3, ("a", "b", "c"))
-    places, names = keras_vit.evaluation.match_class_names(known, data_of("ca"))
+    places, names = keras_vit.evaluation.match_class_names(
+        known, load_run_data("ca")
+    )
     assert places.tolist() == [2, 0] and names == ("a", "b", "c")
     with pytest.raises(ValueError, match="1 of the 3 classes .*: 'x'. Name"):
-        keras_vit.evaluation.match_class_names(known, data_of("abx"))
+        keras_vit.evaluation.match_class_names(known, load_run_data("abx"))
 
 
 @pytest.mark.backends("torch")
@@ -170,29 +174,37 @@ def test_the_order_of_unnamed_classes_is_known_of_imagenet_alone():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         places, _ = keras_vit.evaluation.match_class_names(
-            found_for(3), data_of(ids)
+            found_for(3), load_run_data(ids)
         )
         known = found_for(3, ("x", "y", "z"))
-        keras_vit.evaluation.match_class_names(known, data_of("xyz"))
+        keras_vit.evaluation.match_class_names(known, load_run_data("xyz"))
     assert places.tolist() == [0, 1, 2]
     with pytest.warns(UserWarning, match="0 is 'n00000002'"):
-        keras_vit.evaluation.match_class_names(found_for(3), data_of(ids[::-1]))
+        keras_vit.evaluation.match_class_names(
+            found_for(3), load_run_data(ids[::-1])
+        )
 
 
 def test_numbers_of_classes_that_do_not_fit():
     with pytest.raises(ValueError, match="has 4 classes, and 'set' has 3. One"):
-        keras_vit.evaluation.match_class_names(found_for(4), data_of("abc"))
+        keras_vit.evaluation.match_class_names(
+            found_for(4), load_run_data("abc")
+        )
     with pytest.raises(ValueError, match="These are ImageNet-21k's"):
-        keras_vit.evaluation.match_class_names(found_for(21843), data_of("abc"))
+        keras_vit.evaluation.match_class_names(
+            found_for(21843), load_run_data("abc")
+        )
     with pytest.raises(ValueError, match="has 5 classes.*Evaluate it on"):
-        keras_vit.evaluation.match_class_names(found_for(5), data_of("abc"))
+        keras_vit.evaluation.match_class_names(
+            found_for(5), load_run_data("abc")
+        )
 
 
 def test_ids_of_imagenet_are_places(monkeypatch):
     """A folder of some of the 1000 classes, as ImageNet-A's and -R's are."""
     pairs = [(f"n{i:08}", f"name {i}") for i in range(1000)]
-    monkeypatch.setattr(trained.imagenet, "imagenet_labels", lambda: pairs)
-    data = data_of(["n00000007", "n00000003"])
+    monkeypatch.setattr(loading.imagenet, "imagenet_labels", lambda: pairs)
+    data = load_run_data(["n00000007", "n00000003"])
     places, names = keras_vit.evaluation.match_class_names(
         found_for(1000), data
     )
@@ -200,11 +212,13 @@ def test_ids_of_imagenet_are_places(monkeypatch):
 
 
 def test_channels():
-    data = data_of("ab")
-    grey = trained.Trained(vit(input_shape=(8, 8, 1)), 8, 1, "tf")
+    data = load_run_data("ab")
+    grey = loading.LoadedClassifier(vit(input_shape=(8, 8, 1)), 8, 1, "tf")
     assert keras_vit.evaluation.fitted(data, grey).channels == 1
     with pytest.raises(ValueError, match="1 or 3 channels. The model takes 4"):
-        keras_vit.evaluation.fitted(data, trained.Trained(None, 8, 4, "tf"))
+        keras_vit.evaluation.fitted(
+            data, loading.LoadedClassifier(None, 8, 4, "tf")
+        )
     with pytest.raises(ValueError, match="Digits are grey"):
         keras_vit.evaluation.fitted(
             keras_vit.data.load_dataset("digits"), found_for(3)
@@ -260,14 +274,14 @@ def test_images_of_weight_0_are_left_out():
 def test_parts_in_order():
     data = keras_vit.data.load_dataset("digits", holdout=0.1)
     options = {"image_size": 8, "batch_size": 64}
-    for part in ("train", "dev", "test"):
+    for part in ("train", "validation", "test"):
         weights = sum(
             np.sum(w > 0) for _, _, w in data.batches(part, **options)
         )
         assert weights == getattr(data, f"num_{part}")
     empty = keras_vit.data.load_dataset("digits")
-    with pytest.raises(ValueError, match="'digits' has no dev images"):
-        empty.batches("dev", **options)
+    with pytest.raises(ValueError, match="'digits' has no validation images"):
+        empty.batches("validation", **options)
 
 
 def test_the_path_of_a_bad_image():
