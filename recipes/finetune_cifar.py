@@ -46,6 +46,7 @@ TensorFlow, 0.9833 in 134 s on PyTorch. Published, but not reproduced here, for
 """
 
 import dataclasses
+import logging
 import math
 import os
 
@@ -79,7 +80,9 @@ class Config(cli.TrainingFlags):
     model: str | None = cli.arg(
         None,
         f"one of {', '.join(training.MODEL_NAMES)}; default: the architecture "
-        "of --weights, or without them compact-vit, of 4 layers of width 64",
+        "of --weights, or without them compact-hybrid, a ResNet of 2 units "
+        "and 2 layers of width 64, and for images below 24 pixels compact-vit, "
+        "of 4 layers",
         "NAME",
     )
     weights: str | None = cli.arg(
@@ -87,7 +90,7 @@ class Config(cli.TrainingFlags):
         "weights to fine-tune: the path or URL of a checkpoint of Google, "
         "timm or another library, or, with --model, the name of released "
         "weights, such as imagenet21k (see keras_vit.list_weights()); the "
-        "classification head is replaced",
+        "classification head is replaced, unless --keep-head is given",
         "FILE|NAME",
     )
     keep_head: bool = cli.arg(
@@ -99,7 +102,8 @@ class Config(cli.TrainingFlags):
         None,
         "images are resized to N x N, or to height x width, such as 64x48; "
         "default: the image size of --weights, 224 with --model, else that of "
-        "the dataset, or 64 if its images differ in size",
+        "the dataset, from scratch at most 64; if images differ in size, their "
+        "median is taken",
         "N|HxW",
     )
     patch_size: int | None = cli.arg(
@@ -119,13 +123,15 @@ class Config(cli.TrainingFlags):
     steps: int | None = cli.arg(
         None,
         "training steps; default without --epochs: from scratch, 2400 or 30 "
-        "epochs, whichever is more; with --weights, 500, or 10000 for 20000 "
+        "epochs, whichever is more, and half of that for compact-hybrid on "
+        "images above 40 pixels; with --weights, 500, or 10000 for 20000 "
         "images or more, or 20000 for 500000 images or more",
     )
     learning_rate: float | None = cli.arg(
         None,
         "peak learning rate; default: that of --preset, else 0.003 from "
-        "scratch, and with --weights 0.03 for sgd and 0.0003 for adamw",
+        "scratch (0.001 with a ResNet), and with --weights 0.03 for sgd and "
+        "0.0003 for adamw",
         "X",
     )
     warmup: float | None = cli.arg(
@@ -307,8 +313,8 @@ class Config(cli.TrainingFlags):
             )
         if self.pooling and self.weights is None:
             raise ValueError(
-                f"--pooling {self.pooling} is for --weights. From scratch, "
-                "compact-vit has it."
+                f"--pooling {self.pooling} changes what the head of --weights "
+                "reads: give --weights, or leave it out."
             )
         if self.weight_decay is not None and self.optimizer_name == "sgd":
             raise ValueError(
@@ -381,6 +387,11 @@ def main(config):
         )
     with cli.user_errors():
         config = resolve_config(config, data)
+    if strategy.is_main and config.weights is None and data.channels == 3:
+        logging.getLogger("keras_vit").info(
+            "weights   none: trained from scratch. With released weights, the "
+            "accuracy is usually higher: --model ViTB16 --weights imagenet21k"
+        )
     results = train(config, data, strategy, output)
     if strategy.is_main:
         training.print_results(results, output)
@@ -490,6 +501,7 @@ def build_optimizer(config, schedule):
 
 def resolve_config(config, data):
     """Returns the config with values for all settings that are None."""
+    config = choose_model(config, data)
     spec = training.resolve_model_spec(
         config.model, config.weights, config.patch_size
     )
@@ -509,7 +521,9 @@ def resolve_config(config, data):
     batch_size = config.whole_batch(batch_size, data.num_train)
     steps, evaluate_every = count_steps(config, batch_size, data)
     adamw = config.optimizer_name == "adamw"
-    fine_tuning_rate = 0.0003 if adamw else 0.03
+    learning_rate = 0.003 if spec["stride"] == 1 else 0.001  # with a ResNet
+    if config.weights:
+        learning_rate = 0.0003 if adamw else 0.03
     has_warmup = config.warmup_steps is None and not (
         config.preset == "bit-hyperrule"
     )
@@ -523,7 +537,7 @@ def resolve_config(config, data):
         evaluate_every=evaluate_every,
     )
     return config.with_defaults(
-        learning_rate=fine_tuning_rate if config.weights else 0.003,
+        learning_rate=learning_rate,
         warmup=0.1 if has_warmup else None,
         weight_decay=0.05 if adamw else None,
         clip=1.0,
@@ -541,6 +555,22 @@ def resolve_config(config, data):
     )
 
 
+def choose_model(config, data):
+    """Returns the config with a model and an image size to train from scratch.
+
+    It is returned unchanged if --weights or another --model is given.
+    """
+    if config.weights or config.model not in (None, "compact-vit"):
+        return config
+    model, image_size = training.models.choose_model_and_size(
+        config.model,
+        config.image_size,
+        config.patch_size,
+        data.image_size or data.median_side,
+    )
+    return dataclasses.replace(config, model=model, image_size=image_size)
+
+
 def count_steps(config, batch_size, data):
     """Returns the number of steps, and the steps between two evaluations."""
     steps_per_epoch = math.ceil(data.num_train / batch_size)
@@ -554,6 +584,10 @@ def count_steps(config, batch_size, data):
         steps = BiTHyperRule.steps_for(data.num_train)
     elif steps is None:
         steps = max(2400, 30 * steps_per_epoch)
+        # A step on images of 64 pixels takes four times as long as on 32.
+        pixels = math.prod(height_and_width(config.image_size or 1))
+        if config.model == "compact-hybrid" and pixels > 40**2:
+            steps //= 2
     return steps, config.evaluate_every or max(1, steps // 10)
 
 

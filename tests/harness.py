@@ -1,8 +1,32 @@
 """What every layer must keep: one call checks the whole contract."""
 
+import contextlib
+
 import keras
 import numpy as np
 from keras import ops
+
+
+@contextlib.contextmanager
+def eager(enabled=True):
+    """Under TensorFlow, functions are run operation by operation within it.
+
+    Tracing the graph of a small model takes ten times as long as a step. This
+    is for tests that take few steps and whose subject is not the graph.
+
+    Args:
+        enabled: Boolean. Whether to change anything.
+    """
+    if keras.config.backend() != "tensorflow" or not enabled:
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 def check_layer(make, *inputs, still=()):

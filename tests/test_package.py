@@ -1,5 +1,6 @@
 """What importing the package does, and what it offers."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -62,21 +63,31 @@ if "{backend}" in ("jax", "torch"):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("eager")
 def test_float64_runs():
-    code = """
-import keras, numpy as np
-keras.config.set_floatx("float64")
-import keras_vit
-model = keras_vit.ViTTi16(num_layers=1, input_shape=(None, None, 3),
-                          classes=2, grid_size=2)
-model.compile("sgd", "mse")
-x = np.zeros((1, 32, 48, 3))
-model.fit(x, np.ones((1, 2)), verbose=0)
-assert keras.backend.standardize_dtype(model(x).dtype) == "float64"
-"""
-    done = run(code, JAX_ENABLE_X64="1")
-    assert done.returncode == 0, done.stderr
+    x = np.zeros((1, 32, 48, 3))
+    with contextlib.ExitStack() as stack:
+        if keras.config.backend() == "jax":
+            import jax
+
+            stack.enter_context(jax.enable_x64(True))
+        keras.config.set_floatx("float64")
+        # As `dtype_policy()` gives in a process that begins so.
+        keras.config.set_dtype_policy("float64")
+        model = keras_vit.VisionTransformer(
+            patch_size=16,
+            hidden_size=16,
+            num_layers=1,
+            num_heads=2,
+            input_shape=(None, None, 3),
+            classes=2,
+            grid_size=2,
+        )
+        model.compile("sgd", "mse")
+        model.fit(x, np.ones((1, 2)), verbose=0)
+        dtypes = {w.dtype for w in model.weights if "seed" not in w.path}
+        found = keras.backend.standardize_dtype(model(x).dtype)
+    assert dtypes == {found} == {"float64"}
 
 
 @pytest.mark.backends("torch")

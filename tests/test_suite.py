@@ -50,16 +50,17 @@ def test_here(x):
 """
 
 
-def run_pytest(folder, pytestconfig, workers=0):
+def run_pytest(folder, pytestconfig, workers=0, **environment):
     """Runs the tests of a folder under PyTorch and returns their results."""
     path = folder / "results.json"
     options = ["-p", "tests.results", "--results", str(path)]
+    options += ["-p", "tests.temporary"]
     options += ["-p", "no:cacheprovider", "-n", str(workers)]
     options += ["-c", "/dev/null", "--rootdir", str(folder)]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(folder)],
         cwd=pytestconfig.rootpath,
-        env={**os.environ, "KERAS_BACKEND": "torch"},
+        env={**os.environ, "KERAS_BACKEND": "torch", **environment},
         capture_output=True,
         text=True,
     )
@@ -86,6 +87,34 @@ def test_the_results_of_a_run(workers, tmp_path, pytestconfig):
         name + "test_skipped",
         name + "test_skips_itself",
     ]
+
+
+LEAVES_FILES = """
+import subprocess
+import sys
+import tempfile
+
+def test_leaves_files(tmp_path):
+    (tmp_path / "kept").touch()
+    tempfile.mkdtemp()
+    code = "import tempfile; tempfile.mkdtemp()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "workers", [0, pytest.param(2, marks=pytest.mark.slow)]
+)
+def test_temporary_files_are_removed(workers, tmp_path, pytestconfig):
+    """Also those of other processes; not the folders of `tmp_path`."""
+    (tmp_path / "test_files.py").write_text(LEAVES_FILES)
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    environment = {"TMPDIR": str(folder), "PYTEST_DEBUG_TEMPROOT": str(folder)}
+    run_pytest(tmp_path, pytestconfig, workers, **environment)
+    (left,) = folder.iterdir()
+    assert left.name.startswith("pytest-of-")
+    assert [path.name for path in left.rglob("kept")] == ["kept"]
 
 
 NEAREST = """

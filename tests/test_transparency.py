@@ -412,7 +412,8 @@ def test_a_batch_that_devices_share_is_not_gathered():
         [sys.executable, "-c", SHARDED],
         env={
             **os.environ,
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} "
+            "--xla_force_host_platform_device_count=4",
             "JAX_PLATFORMS": "cpu",
         },
         capture_output=True,
@@ -447,7 +448,9 @@ def test_tf_function(make, jit_compile):
 
 
 @on_tensorflow  # Keras always compiles under JAX
-@pytest.mark.parametrize("make", [vit, hybrid])
+@pytest.mark.parametrize(
+    "make", [vit, pytest.param(hybrid, marks=pytest.mark.nightly)]
+)
 def test_fit_and_predict_of_a_compiled_model(make):
     """Compiled by XLA, and with Keras's eager loop."""
     whole = random(make)

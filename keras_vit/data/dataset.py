@@ -144,6 +144,9 @@ class ImageDataset:
     channels: int
     # Height and width; None if the images differ in size or are not square.
     image_size: int | None
+    # Median of the heights and widths of a sample of the training images, in
+    # pixels; None if it is unknown.
+    median_side: int | None = dataclasses.field(default=None, kw_only=True)
     num_train: int  # without the images that are held out
     num_test: int
     num_validation: int = 0

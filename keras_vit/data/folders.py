@@ -14,6 +14,7 @@ from keras_vit._warnings import warn
 from keras_vit.data._decode import decode
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.data._image_headers import check_header_and_trailer
+from keras_vit.data._image_headers import median_side
 from keras_vit.data._pipeline import listed_source
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.splits import hold_out_by_path
@@ -234,6 +235,7 @@ def image_folder(name, holdout=0.0, skip_bad_images=False):
         class_names=tuple(parts[0][1]),
         channels=3,
         image_size=None,
+        median_side=median_side([files[i][0] for i in train]),
         num_train=len(train),
         num_test=len(test),
         num_validation=len(validation),

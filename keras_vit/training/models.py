@@ -156,7 +156,44 @@ COMPACT = {
     ),
     "compact-bit": ("BiT", _RESNET, 32),
 }
+# Smaller images than this have too few positions after the ResNet of
+# compact-hybrid. Larger images than the maximum take too long from scratch.
+MIN_HYBRID_SIZE, MAX_COMPACT_SIZE = 24, 64
 MODEL_NAMES = (*COMPACT, *VARIANTS, *BIT_VARIANTS)
+
+
+def choose_model_and_size(model, image_size, patch_size, side):
+    """Returns a model to train from scratch, and an image size for it.
+
+    On a few thousand images, a hybrid learns more than a plain Vision
+    Transformer that costs as much (docs/finetune.md, "From scratch").
+
+    Args:
+        model: String. "compact-vit" if it is requested, or None.
+        image_size: Integer or `(height, width)`. The requested image size, or
+            None.
+        patch_size: Integer. The requested patch size, or None. A hybrid cuts
+            no patches of the image.
+        side: Integer. Height and width of the images of the dataset, or their
+            median, in pixels. None if it is unknown.
+
+    Returns:
+        Tuple of one of `COMPACT` and the image size: the requested one; else
+        the side, an integer, at most `MAX_COMPACT_SIZE` and rounded to a
+        multiple that the model can take.
+    """
+    size = image_size or min(side or MAX_COMPACT_SIZE, MAX_COMPACT_SIZE)
+    stride = _stride("compact-hybrid", _sizes("compact-hybrid"))
+    sides = height_and_width(size)
+    too_small = min(sides) < MIN_HYBRID_SIZE
+    indivisible = image_size and any(n % stride for n in sides)
+    if model or patch_size or too_small or indivisible:
+        model, multiple = "compact-vit", 4
+    else:
+        model, multiple = "compact-hybrid", stride
+    if image_size is None and patch_size is None:
+        size = max(1, (size + multiple // 2) // multiple) * multiple
+    return model, size
 
 
 def resolve_model_spec(model, weights, patch_size=None):
@@ -357,7 +394,7 @@ def build_model(
     """
     if weights is None:
         built = _build_new(model or "compact-vit", patch_size, arguments)
-        if model in (None, "compact-vit"):
+        if model in (None, "compact-vit", "compact-hybrid"):
             _spread_positions(built, seed)
         return built
     checkpoint = open_weights(model, weights)

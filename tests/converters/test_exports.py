@@ -75,6 +75,7 @@ def assert_alike(found, expected):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("eager")
 def test_a_model_trained_here_runs_there(name, tmp_path):
     case = originals.CASES[name]
     original = originals.build(case)

@@ -85,9 +85,17 @@ def assert_same(model, expected):
     assert model.input_shape == expected.input_shape
 
 
-@pytest.mark.backends("jax", "tensorflow", "torch")
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+EVERY_BACKEND = pytest.mark.backends("jax", "tensorflow", "torch")
+
+
+@pytest.mark.parametrize(
+    "name, ending",
+    [
+        *(pytest.param(name, ".keras", marks=EVERY_BACKEND) for name in MODELS),
+        pytest.param("all parts", ".weights.h5", marks=EVERY_BACKEND),
+        *((name, ".weights.h5") for name in MODELS if name != "all parts"),
+    ],
+)
 def test_saved_and_loaded_is_the_same_model(name, ending, tmp_path):
     model, path = build(name), tmp_path / f"model{ending}"
     save(model, path)

@@ -29,7 +29,8 @@ def test_crashed_runs_resume(tmp_path):
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "LOGICAL_DEVICES": "2",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} "
+        "--xla_force_host_platform_device_count=4",
     }
     program = [sys.executable, "-m", "tests.distribution.small_resume"]
     done = subprocess.run(

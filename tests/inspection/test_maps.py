@@ -190,6 +190,7 @@ def test_padded_images():
     assert heat.shape == (1, 20, 24)
 
 
+@pytest.mark.usefixtures("eager")
 def test_fine_tuned_saved_and_loaded(tmp_path):
     model = small(dropout=0.1, attention_dropout=0.1, remat=True)
     model.compile("sgd", "mse")

@@ -130,9 +130,16 @@ CHUNKED_TOLERANCES = {"float32": 3e-6, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 @TENSORFLOW
-@pytest.mark.parametrize("dtype", CHUNKED_TOLERANCES)
 @pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
-@pytest.mark.parametrize("length", [7, 6])
+@pytest.mark.parametrize(
+    "length, dtype",
+    [
+        *((7, dtype) for dtype in CHUNKED_TOLERANCES),
+        (6, "float32"),
+        pytest.param(6, "float16", marks=pytest.mark.nightly),
+        pytest.param(6, "bfloat16", marks=pytest.mark.nightly),
+    ],
+)
 def test_chunked_attention_in_functions(length, mode, dtype, monkeypatch):
     """Values and gradients, with an unknown batch size in `tf.function`."""
     import tensorflow as tf
@@ -386,7 +393,8 @@ assert attention(query).sharding.spec[0] == "batch"
 @pytest.mark.slow
 @JAX
 def test_a_batch_that_devices_share_is_not_gathered():
-    flags = "--xla_force_host_platform_device_count=4"
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags += " --xla_force_host_platform_device_count=4"
     found = subprocess.run(
         [sys.executable, "-c", _SHARDED],
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},

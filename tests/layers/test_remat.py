@@ -51,7 +51,12 @@ RELATIVE = {**RANDOM, "position_embedding": "relative"}
 
 
 @pytest.mark.parametrize(
-    "options", [{}, RANDOM, RELATIVE], ids=["still", "random", "relative"]
+    "options",
+    [
+        pytest.param({}, id="still", marks=pytest.mark.backends("torch")),
+        pytest.param(RANDOM, id="random"),
+        pytest.param(RELATIVE, id="relative"),
+    ],
 )
 def test_gradients_are_the_same(options, tmp_path, record_error):
     """Also of dropout, whose second drawing must be the first one's."""

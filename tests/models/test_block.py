@@ -18,6 +18,8 @@ from tests.models.test_vit import images
 from tests.models.test_vit import randomise
 from tests.models.test_vit import tiny
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 @keras.saving.register_keras_serializable("test_block")
 class RMSNormBlock(keras_vit.layers.TransformerBlock):
@@ -55,8 +57,15 @@ def image_of(model):
     return images(2, *model.input_shape[1:])
 
 
-@pytest.mark.parametrize("build", [tiny, hybrid])
-@pytest.mark.parametrize("pooling", ["token", "map"])
+@pytest.mark.parametrize(
+    "build, pooling",
+    [
+        (tiny, "token"),
+        (hybrid, "map"),
+        pytest.param(tiny, "map", marks=pytest.mark.backends("torch")),
+        pytest.param(hybrid, "token", marks=pytest.mark.backends("torch")),
+    ],
+)
 def test_a_model_is_saved_cloned_and_trained(build, pooling, tmp_path):
     model = build(block=RMSNormBlock, pooling=pooling, norm_epsilon=1e-3)
     randomise(model)

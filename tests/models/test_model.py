@@ -8,7 +8,8 @@ import keras_vit
 from keras_vit.layers import TransformerBlock
 from keras_vit.models import Model
 
-BACKEND = keras.config.backend()
+pytestmark = pytest.mark.usefixtures("eager")
+
 SIZES = {
     "patch_size": 4,
     "hidden_size": 16,
@@ -79,7 +80,19 @@ def tokens_of(model, monkeypatch):
     return seen[-1]
 
 
-@pytest.mark.parametrize("name", CASES)
+# With other layers, or another number of tokens.
+ON_EVERY_BACKEND = ("token", "distilled", "remat", "map", "relative")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ON_EVERY_BACKEND
+        else pytest.param(name, marks=pytest.mark.backends("torch"))
+        for name in CASES
+    ],
+)
 def test_the_same_for_less(name, monkeypatch, record_error):
     options, count = CASES[name]
     model = build(**options)

@@ -69,6 +69,7 @@ def test_options_of_the_paper():
         ((1, 1, 1), (1, 2), (16, 32), (1, 1)),
     ],
 )
+@pytest.mark.usefixtures("eager")
 def test_any_size_whose_feature_map_the_patch_divides(
     layers, patch, size, grid
 ):
@@ -163,6 +164,7 @@ def test_other_classes_and_channels():
 
 
 @pytest.mark.parametrize("make", [hybrid, bit])
+@pytest.mark.usefixtures("eager")
 def test_mixed_precision_has_finite_gradients(make):
     keras.config.set_dtype_policy("mixed_bfloat16")
     model = randomise(make())

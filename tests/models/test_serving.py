@@ -12,6 +12,7 @@ from tests.models.test_vit import tiny
 backend = keras.config.backend()
 
 
+@pytest.mark.usefixtures("eager")
 def test_lora(tmp_path):
     model = tiny()
     randomise(model)
@@ -78,7 +79,19 @@ QUANTIZATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", QUANTIZATIONS)
+ON_EVERY_BACKEND = ("int8, another range", "int4, blocks of 16")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ON_EVERY_BACKEND
+        else pytest.param(name, marks=pytest.mark.backends("torch"))
+        for name in QUANTIZATIONS
+    ],
+)
+@pytest.mark.usefixtures("eager")
 def test_a_quantized_model_is_the_same_after_saving(name, tmp_path):
     pooling = "map"  # which has an attention and an MLP besides the block's
     model = tiny(hidden_size=48, num_layers=1, pooling=pooling)

@@ -172,7 +172,9 @@ def assert_same_weights(path, other):
         )
 
 
+# A resumed run on every backend: tests/recipes/test_finetune_cifar.py.
 @pytest.mark.slow
+@pytest.mark.backends("torch")
 def test_the_program_resumes(tmp_path, monkeypatch):
     text = PROGRAM.replace("64, 60, 20", "16, 6, 2")
     assert text != PROGRAM

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
+from keras_vit.training import command_line
 from tests.recipes import programs
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -134,7 +134,7 @@ def test_wrong_flags_are_refused(photos, tmp_path):
     settings = {**FLAGS, "dataset": str(photos), "output": str(tmp_path / "a")}
 
     def refused(match, **flags):
-        with pytest.raises(training.UserError, match=match):
+        with pytest.raises(command_line.UserError, match=match):
             recipe.main(recipe.Config(**settings, **flags))
 
     refused("several classes each: train with --loss sigmoid")

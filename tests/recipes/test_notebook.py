@@ -71,6 +71,7 @@ def test_no_outputs_are_stored():
         assert cell.get("execution_count") is None
 
 
+@pytest.mark.usefixtures("eager")
 def test_the_notebook_runs(run, capsys):
     """On every backend."""
     names, displayed = run("out")

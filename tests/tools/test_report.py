@@ -69,7 +69,13 @@ def run(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["report.py", "inspect.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("report.py", marks=pytest.mark.nightly),
+        "inspect.py",  # which runs report.py
+    ],
+)
 def test_as_a_program(name, photos, tmp_path):
     """By its path, which puts the folder of tools first on Python's path."""
     done = subprocess.run(

@@ -55,6 +55,7 @@ def fitted(name, parts, scaled=False):
 
 
 @pytest.mark.parametrize("name, scaled", [("sgd", True), ("adamw", False)])
+@pytest.mark.usefixtures("eager")
 def test_parts_are_the_whole_batch(name, scaled, record_error):
     whole = fitted(name, 1)
     error = np.abs(fitted(name, PARTS, scaled) - whole).max()
@@ -73,6 +74,8 @@ def micro_batches(make, count, **options):
 
 
 MIXING = [{}, {"mixup": 0.5}, {"cutmix": 1.0}, {"mixup": 1.0, "cutmix": 1.0}]
+# RandAugment, whose graph is traced in seconds, in one of the cases.
+AUGMENTED = {**MIXING[-1], "augment": "light2"}
 
 
 @pytest.mark.backends("torch")
@@ -91,8 +94,17 @@ def test_micro_batches_of_digits_are_the_batch(options, start):
 
 
 @pytest.mark.backends("tensorflow")
-@pytest.mark.parametrize("options", MIXING)
-@pytest.mark.parametrize("shard", [(0, 1), (1, 2)])
+@pytest.mark.parametrize(
+    "options, shard",
+    [
+        *((options, (0, 1)) for options in MIXING),
+        (AUGMENTED, (1, 2)),
+        *(
+            pytest.param(options, (1, 2), marks=pytest.mark.nightly)
+            for options in MIXING
+        ),
+    ],
+)
 def test_micro_batches_of_files_are_the_batch(options, shard, tmp_path):
     for i in range(12):
         part = "train" if i < 10 else "test"
@@ -100,7 +112,7 @@ def test_micro_batches_of_files_are_the_batch(options, shard, tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(pictures.encode(pictures.noise(12, 16, seed=i)))
     train = keras_vit.data.load_dataset(str(tmp_path)).train
-    options = {"image_size": 8, "augment": "light2", **options}
+    options = {"image_size": 8, **options}
 
     def rows(count):
         batches = train(

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from keras_vit.data._image_headers import check_header_and_trailer
+from keras_vit.data._image_headers import median_side
 from tests.training.pictures import encode
 from tests.training.pictures import noise
 
@@ -102,3 +103,19 @@ def test_what_cannot_be_opened(tmp_path):
         "cannot be read: No such file"
         in check_header_and_trailer(tmp_path / "x")[0]
     )
+
+
+def test_median_side(tmp_path):
+    """Only headers are read, of a sample from the whole list."""
+    paths = []
+    sizes = [(28, 28)] * 5 + [(40, 44)] * 5 + [(10, 900)]
+    for i, (height, width) in enumerate(sizes):
+        content = (png_of, jpeg_of)[i % 2](height, width)
+        paths.append(tmp_path / str(i))
+        paths[-1].write_bytes(content[:-20])
+    assert median_side(paths) == 34  # between 28 and 40
+    assert median_side(paths[:5]) == 28
+    assert median_side(paths[:10], sample=2) == 34  # of 28, 28, 40, 44
+    (tmp_path / "text").write_bytes(b"a text")
+    assert median_side([tmp_path / "text"]) is None
+    assert median_side([]) is None

@@ -40,6 +40,29 @@ def test_facts_of_nothing_a_model_and_a_file(weights):
     assert facts(None, weights, 4) == (4, 12)
 
 
+@pytest.mark.parametrize(
+    "model, image_size, patch_size, side, chosen",
+    [
+        (None, None, None, 8, ("compact-vit", 8)),
+        (None, None, None, 23, ("compact-vit", 24)),
+        (None, None, None, 28, ("compact-hybrid", 32)),
+        (None, None, None, 45, ("compact-hybrid", 48)),
+        (None, None, None, 1000, ("compact-hybrid", 64)),
+        (None, None, None, None, ("compact-hybrid", 64)),
+        ("compact-vit", None, None, 31, ("compact-vit", 32)),
+        # Given sizes are kept, and a ResNet's stride must divide them.
+        (None, 96, None, 28, ("compact-hybrid", 96)),
+        (None, 28, None, 28, ("compact-vit", 28)),
+        (None, None, 4, 28, ("compact-vit", 28)),
+    ],
+)
+def test_default_from_scratch(model, image_size, patch_size, side, chosen):
+    sizes = image_size, patch_size, side
+    assert models.choose_model_and_size(model, *sizes) == chosen
+    spec = training.resolve_model_spec(chosen[0], None, patch_size)
+    training.resolve_sizes((chosen[1],), spec["patch_size"], spec["stride"])
+
+
 def test_mistakes(weights, tmp_path):
     with pytest.raises(ValueError, match="'ViTB61'.*Did you mean ViTB16"):
         training.resolve_model_spec("ViTB61", None)

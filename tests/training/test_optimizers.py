@@ -381,8 +381,21 @@ KERAS_PAIRS = {
 }
 
 
-@pytest.mark.parametrize("scheduled", [False, True])
-@pytest.mark.parametrize("case", KERAS_PAIRS)
+SCHEDULED = ("sgd momentum", "adamw decay", "adamw accumulated")
+
+
+@pytest.mark.parametrize(
+    "case, scheduled",
+    [
+        *((case, False) for case in KERAS_PAIRS),
+        *((case, True) for case in SCHEDULED),
+        *(
+            pytest.param(case, True, marks=pytest.mark.nightly)
+            for case in KERAS_PAIRS
+            if case not in SCHEDULED
+        ),
+    ],
+)
 def test_fifty_steps_are_those_of_keras(case, scheduled):
     """A class with the name of a Keras optimizer computes the same."""
     name, arguments = KERAS_PAIRS[case]

@@ -149,13 +149,18 @@ def test_random_resized_windows_are_torchvisions(name, shape):
     seeds = tf.stack(
         [tf.zeros(count, tf.int64), tf.range(count, dtype="int64")]
     )
-    found = tf.map_fn(
-        lambda seed: _decode.sample_resized_crop_window(
-            (*shape, 3), seed, scale
-        ),
-        tf.transpose(seeds),
-        fn_output_signature=tf.int32,
-    ).numpy()
+
+    @tf.function
+    def windows(seeds):
+        return tf.map_fn(
+            lambda seed: _decode.sample_resized_crop_window(
+                (*shape, 3), seed, scale
+            ),
+            seeds,
+            fn_output_signature=tf.int32,
+        )
+
+    found = windows(tf.transpose(seeds)).numpy()
     assert (found[:, :2] >= 0).all()
     assert (found[:, :2] + found[:, 2:] <= shape).all()
     for column in range(4):
