@@ -303,8 +303,9 @@ class Config(cli.TrainingFlags):
             )
         if self.optimizer and self.preset:
             raise ValueError(
-                f"--preset {self.preset} has an optimizer of its own: leave "
-                "out --optimizer or --preset."
+                f"--preset {self.preset} fine-tunes with "
+                f"{training.FINE_TUNING[self.preset].optimizer}: leave out "
+                "--optimizer or --preset."
             )
         if self.keep_head and (self.weights is None or self.pooling):
             raise ValueError(

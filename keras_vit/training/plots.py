@@ -164,37 +164,57 @@ def plot_predictions(
         Array of the shape of `labels`, the predicted labels.
     """
     logits = keras.ops.convert_to_numpy(model.predict(images, verbose=0))
+    labels = np.asarray(labels)
     if labels.ndim > 1:
         labels, predicted = labels > 0, logits > 0
     else:
         predicted = np.argmax(logits, axis=-1)
     columns = min(5, len(images))
     rows = -(-len(images) // columns)
-    figure = require("matplotlib.figure").Figure(
-        figsize=(1.6 * columns + 0.4, 1.95 * rows + 0.5),
-        dpi=110,
-        layout="constrained",
-    )
+    many = labels.ndim > 1  # classes per image
+    longest, cell = (_LONGEST_LIST, 2.3) if many else (_LONGEST_NAME, 1.8)
+    size = cell * columns + 0.2, 1.95 * rows + 0.5
+    figure = require("matplotlib.figure").Figure(figsize=size, dpi=110)
     figure.suptitle(plot_label(title), fontsize=11)
-    longest = _LONGEST_NAME if labels.ndim == 1 else _LONGEST_LIST
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in grid:
-        axes.axis("off")
-    for axes, shown, true, guess in zip(
-        grid, unit_range(images, mode), labels, predicted, strict=False
+    # All images are in one plot, whose unit is an inch: a plot for each image
+    # takes five times as long, 0.75 s instead of 0.15 s for 25 images.
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.axis("off")
+    height, width = np.array(images.shape[1:3]) * (1.5 / max(images.shape[1:3]))
+    for index, (shown, true, guess) in enumerate(
+        zip(unit_range(images, mode), labels, predicted, strict=True)
     ):
+        row, column = divmod(index, columns)
+        x, y = (
+            cell * (column + 0.5) + 0.1,
+            1.95 * row + 1.65,
+        )  # the centre of the image
         grey = shown.shape[-1] == 1
         axes.imshow(
-            shown[..., 0] if grey else shown, cmap="gray", vmin=0, vmax=1
+            shown[..., 0] if grey else shown,
+            cmap="gray",
+            vmin=0,
+            vmax=1,
+            extent=(
+                x - width / 2,
+                x + width / 2,
+                y + height / 2,
+                y - height / 2,
+            ),
+            aspect="auto",
         )
         right = np.array_equal(guess, true)
-        axes.set_title(
+        axes.text(
+            x,
+            y - 0.78,
             f"predicted {plot_label(_name_of(guess, class_names), longest)}\n"
             f"true {plot_label(_name_of(true, class_names), longest)}",
             fontsize=8,
+            horizontalalignment="center",
             color="black" if right else _WRONG,
             fontweight="normal" if right else "bold",
         )
+    axes.set(xlim=(0, size[0]), ylim=(size[1], 0))
     _save(figure, path)
     return predicted
 

@@ -76,6 +76,12 @@ def begin(config, holdout=None):
             "--loss sigmoid, a loss for each class. Recipes without this flag "
             "train on images of one class each."
         )
+    if data.multi_label and getattr(config, "class_weights", None):
+        raise ValueError(
+            "--class-weights is for images of one class each, and images of "
+            f"{data.name!r} have several: leave it out. Received: "
+            f"--class-weights {config.class_weights}"
+        )
     if parse_holdout(data.name, holdout) and not data.num_validation:
         raise ValueError(
             f"--holdout {holdout} of {data.num_train} images is not one image. "

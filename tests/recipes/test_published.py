@@ -235,12 +235,10 @@ def test_flags_of_a_preset_by_model(datasets):
             finetune, f"x --preset mae --dataset imagenet2012 {flags}"
         )
         _, data, _ = setup.begin(config)
-        return finetune.complete(config, data)
+        return training.FINE_TUNING["mae"].fill(config, data)
 
     with pytest.raises(ValueError, match="depends on the model"):
-        training.FINE_TUNING["mae"].fill(
-            finetune.Config(preset="mae", weights="x.npz")
-        )
+        complete("--weights x.npz")
     small = "--model ViTS16 --weights x.npz --learning-rate 0.001 --steps 9"
     with pytest.raises(
         ValueError,
@@ -253,7 +251,7 @@ def test_flags_of_a_preset_by_model(datasets):
     assert (config.learning_rate, config.steps) == (0.001, 9)
     config = complete("--model ViTB16 --weights x.npz --batch-size 256")
     assert config.learning_rate == pytest.approx(5e-4)
-    with pytest.raises(ValueError, match="fine-tunes with AdamW"):
+    with pytest.raises(ValueError, match="fine-tunes with adamw"):
         finetune.Config(preset="mae", weights="x.npz", optimizer="sgd")
 
 

@@ -53,6 +53,9 @@ def test_facts_of_nothing_a_model_and_a_file(weights):
         # Given sizes are kept, and a ResNet's stride must divide them.
         (None, 96, None, 28, ("compact-hybrid", 96)),
         (None, 28, None, 28, ("compact-vit", 28)),
+        (None, (64, 48), None, 28, ("compact-hybrid", (64, 48))),
+        (None, (64, 20), None, 28, ("compact-vit", (64, 20))),
+        (None, (64, 44), None, 28, ("compact-vit", (64, 44))),
         (None, None, 4, 28, ("compact-vit", 28)),
     ],
 )
