@@ -416,7 +416,7 @@ class SGD(ScheduledOptimizer):
             average of `use_ema`, and is used like it: `model.fit` assigns the
             averages to the model when it ends, `averaged` does so for a
             while, and they are saved with the optimizer. Micro-batches are
-            not counted, in neither convention. The averages have the dtype of
+            not counted in either convention. The averages have the dtype of
             the variables.
         **kwargs: As for `keras.optimizers.SGD`: `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`,

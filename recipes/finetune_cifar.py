@@ -58,7 +58,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
 from keras_vit import training
-from keras_vit.data import AUGREG
 from keras_vit.data import PROTOCOLS
 from keras_vit.data import balanced_class_weights
 from keras_vit.data import height_and_width
@@ -226,18 +225,6 @@ class Config(cli.TrainingFlags):
         "mixup, and 0.1 with --preset bit-hyperrule for 20000 images or more",
         "P",
     )
-    augment: str | None = cli.arg(
-        None,
-        "level of RandAugment as in 'How to train your ViT?': "
-        f"{', '.join(AUGREG)}; default: none",
-        "LEVEL",
-    )
-    erase: float | None = cli.arg(
-        None,
-        "probability of random erasing: a rectangle of the image becomes "
-        "noise; 0.25 in DeiT; default: 0",
-        "P",
-    )
     pooling: str | None = cli.arg(
         None,
         "gap: the head reads the mean of the patches, after a new layer norm, "
@@ -310,7 +297,8 @@ class Config(cli.TrainingFlags):
         if self.keep_head and (self.weights is None or self.pooling):
             raise ValueError(
                 "--keep-head keeps the head of --weights, with what it reads: "
-                "give --weights, and leave out --pooling."
+                "give --weights, and leave out --pooling and --preset mae, "
+                "which sets it."
             )
         if self.pooling and self.weights is None:
             raise ValueError(
@@ -438,7 +426,7 @@ def train(config, data, strategy, output, keep=True):
             config.weights,
             config.patch_size,
             config.seed,
-            config.pooling,
+            config.pooling == "gap",
             config.keep_head,
             input_shape=(*height_and_width(config.image_size), data.channels),
             classes=len(data.class_names),

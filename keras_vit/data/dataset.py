@@ -356,6 +356,16 @@ def balanced_class_weights(counts):
 
     Raises:
         ValueError: if there are no images.
+
+    Example:
+
+    ```python
+    data = keras_vit.data.load_dataset("photos")
+    weights = keras_vit.data.balanced_class_weights(data.class_counts())
+    batches = data.train(
+        image_size=224, batch_size=64, class_weights=weights
+    )
+    ```
     """
     counts = np.asarray(counts)
     if counts.ndim != 1 or not (counts >= 0).all() or not counts.any():

@@ -32,7 +32,13 @@ SMALL = 96
 
 
 def height_and_width(size):
-    """Returns a size, an integer or a pair, as `(height, width)`.
+    """Returns an image size as `(height, width)`.
+
+    Args:
+        size: Integer, for square images, or `(height, width)`.
+
+    Returns:
+        Tuple of two integers, in pixels.
 
     Raises:
         ValueError: if it is neither, or not positive.

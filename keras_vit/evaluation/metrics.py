@@ -180,6 +180,15 @@ def mean_average_precision(scores, labels):
 
     Raises:
         ValueError: as in `average_precisions`, or if no class has positives.
+
+    Example:
+
+    ```python
+    scores = [[2.0, -1.0], [1.0, 3.0], [0.0, 2.0]]
+    labels = [[0], [1], [0, 1]]  # the classes of each image
+    # 0.9167, the mean of 5/6 and 1
+    keras_vit.evaluation.mean_average_precision(scores, labels)
+    ```
     """
     found = [
         value

@@ -319,10 +319,10 @@ class TrainingFlags:
         "code",
         "NAME",
     )
-    augment: str = arg(
-        "none",
+    augment: str | None = arg(
+        None,
         "level of RandAugment as in 'How to train your ViT?': "
-        f"{', '.join(AUGREG)}",
+        f"{', '.join(AUGREG)}; default: none",
         "LEVEL",
     )
     mixup: float | None = arg(
@@ -337,10 +337,10 @@ class TrainingFlags:
         "cutmix; with --mixup too, one of the two is sampled for each batch",
         "P",
     )
-    erase: float = arg(
-        0.0,
+    erase: float | None = arg(
+        None,
         "probability of random erasing: a rectangle of the image becomes "
-        "noise; 0.25 in DeiT",
+        "noise; 0.25 in DeiT; default: 0",
         "P",
     )
     holdout: float | str | None = arg(
@@ -542,10 +542,10 @@ class TrainingFlags:
             Dict of arguments.
         """
         return {
-            "augment": self.augment,
+            "augment": self.augment or "none",
             "mixup": self.mixup or 0.0,
             "cutmix": self.cutmix or 0.0,
-            "erase": self.erase,
+            "erase": self.erase or 0.0,
             # Greyscale images are mostly digits and letters, which a flip
             # changes.
             "flip": channels == 3 and not self.no_flip,

@@ -361,7 +361,7 @@ def build_model(
     weights,
     patch_size,
     seed=0,
-    pooling=None,
+    mean_pooling=False,
     keep_head=False,
     **arguments,
 ):
@@ -376,7 +376,7 @@ def build_model(
         patch_size: Integer. Height and width of a patch, in pixels. It is
             used only for Vision Transformers without `weights`.
         seed: Integer. Seed of the initial position embeddings of compact-vit.
-        pooling: String. "gap" for a head that reads the mean of the patches
+        mean_pooling: Boolean. Whether the head reads the mean of the patches
             instead of the class token of `weights`. The last layer norm is
             replaced by a new one after the mean, as in the fine-tuning of MAE
             (facebookresearch/mae, `global_pool` of models_vit.py).
@@ -405,7 +405,7 @@ def build_model(
     elif not keep_head:
         # The paper removes the whole pre-training head: both of its layers.
         arguments["representation_size"] = None
-        if pooling == "gap":
+        if mean_pooling:
             checkpoint = _with_mean_pooling(checkpoint)
     built = converters.load(checkpoint, include_top=True, **arguments)
     # `load` keeps the head if the number of classes is that of the checkpoint.

@@ -267,7 +267,12 @@ def test_the_head_of_mae_reads_the_mean_of_the_patches(tmp_path):
     path = tmp_path / "mae.npz"
     keras_vit.converters.save(model, path)
     tuned = training.build_model(
-        None, str(path), None, pooling="gap", input_shape=(8, 8, 3), classes=5
+        None,
+        str(path),
+        None,
+        mean_pooling=True,
+        input_shape=(8, 8, 3),
+        classes=5,
     )
     assert not any(x.name == "encoder_norm" for x in tuned.layers)
     images = np.random.default_rng(0).normal(size=(3, 8, 8, 3))
