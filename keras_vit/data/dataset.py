@@ -360,11 +360,11 @@ def balanced_class_weights(counts):
     Example:
 
     ```python
-    data = keras_vit.data.load_dataset("photos")
+    import keras_vit
+
+    data = keras_vit.data.load_dataset("digits")
     weights = keras_vit.data.balanced_class_weights(data.class_counts())
-    batches = data.train(
-        image_size=224, batch_size=64, class_weights=weights
-    )
+    batches = data.train(image_size=8, batch_size=64, class_weights=weights)
     ```
     """
     counts = np.asarray(counts)

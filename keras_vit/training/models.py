@@ -293,16 +293,6 @@ def resolve_weights_path(weights):
     return weights
 
 
-def _mode_of_run(checkpoint):
-    """Returns the pixel mode in the `config.json` of the run of a checkpoint.
-
-    It is None for checkpoints that were not written by a recipe.
-    """
-    if checkpoint.layout != "keras":
-        return None
-    return config_of_run(checkpoint.path).get("config", {}).get("mode")
-
-
 def config_of_run(path):
     """Returns the `config.json` of the run that wrote a file.
 
@@ -312,10 +302,13 @@ def config_of_run(path):
     Returns:
         Dict. It is empty for files that were not written by a recipe.
     """
-    path = pathlib.Path(path).with_name("config.json")
-    if not path.is_file():
+    path = pathlib.Path(path)
+    config = path.with_name("config.json")
+    # Other files in the folder are not those of the run.
+    names = ("encoder.keras", "model.keras", "model.npz", "model.weights.h5")
+    if path.name not in names or not config.is_file():
         return {}
-    found = json.loads(path.read_text())
+    found = json.loads(config.read_text())
     known = isinstance(found, dict) and isinstance(found.get("config"), dict)
     return found if known else {}
 
@@ -340,11 +333,19 @@ def _checkpoint_spec(model, weights, patch_size):
                 )
     row = RELEASED.get((model, ALIASES.get(weights, weights)))
     by_layout = "torch" if checkpoint.layout in ("dinov2", "mae") else "tf"
-    by_layout = _mode_of_run(checkpoint) or by_layout
-    mode = {"mode": row.preprocess_mode if row else by_layout}
+    run = config_of_run(checkpoint.path).get("config", {})
+    mode = run.get("mode") or by_layout
+    mode = {"mode": row.preprocess_mode if row else mode}
     grid = spec.get("grid_size")
     if checkpoint.family == "bit":
-        return {"patch_size": None, "image_size": 224, "stride": 0, **mode}
+        # The weights of a BiT are for images of any size.
+        size = run.get("image_size", 224)
+        return {
+            "patch_size": None,
+            "image_size": tuple(size) if isinstance(size, list) else size,
+            "stride": 0,
+            **mode,
+        }
     image_size = grid and tuple(n * rows * checkpoint.stride for n in grid)
     if image_size and image_size[0] == image_size[1]:
         image_size = image_size[0]

@@ -69,7 +69,7 @@ def check_output(folder, overwrite, flag="--output"):
             + ("is that of a finished run" if finished else "is not empty")
             + f". Choose another {flag}, or replace what an earlier run wrote "
             "with --overwrite."
-            + finished
+            + (finished and not (folder / "encoder.keras").exists())
             * " To train its model further, give "
             f"recipes/finetune_cifar.py --weights {folder} --keep-head and "
             f"another {flag}."

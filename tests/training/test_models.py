@@ -1,3 +1,6 @@
+import json
+import shutil
+
 import numpy as np
 import pytest
 
@@ -64,6 +67,33 @@ def test_default_from_scratch(model, image_size, patch_size, side, chosen):
     assert models.choose_model_and_size(model, *sizes) == chosen
     spec = training.resolve_model_spec(chosen[0], None, patch_size)
     training.resolve_sizes((chosen[1],), spec["patch_size"], spec["stride"])
+
+
+@pytest.mark.parametrize("image_size", [64, (64, 48)])
+def test_weights_of_a_run_have_its_settings(weights, image_size, tmp_path):
+    facts = {"config": {"mode": "torch", "image_size": image_size}}
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    shutil.copy(weights, tmp_path / "model.npz")
+    shutil.copy(weights, tmp_path / "other.npz")
+    for name, mode in (
+        ("", "torch"),
+        ("model.npz", "torch"),
+        ("other.npz", "tf"),
+    ):
+        spec = training.resolve_model_spec(None, str(tmp_path / name))
+        # The image size of a Vision Transformer is that of its weights.
+        assert (spec["mode"], spec["image_size"]) == (mode, 12)
+    arguments = {"input_shape": (32, 32, 3), "classes": 2}
+    bit = models.build_model("compact-bit", None, None, **arguments)
+    keras_vit.converters.save(
+        bit, tmp_path / "model.npz", "bit", overwrite=True
+    )
+    keras_vit.converters.save(
+        bit, tmp_path / "other.npz", "bit", overwrite=True
+    )
+    for name, size in (("", image_size), ("other.npz", 224)):
+        spec = training.resolve_model_spec(None, str(tmp_path / name))
+        assert spec["image_size"] == size
 
 
 def test_mistakes(weights, tmp_path):
