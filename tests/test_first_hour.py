@@ -16,7 +16,7 @@ from PIL import Image
 import keras_vit
 from keras_vit import _requirements
 from keras_vit.data import load_dataset
-from keras_vit.training import TrainingFlags
+from keras_vit.training.command_line import TrainingFlags
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
