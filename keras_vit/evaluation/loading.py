@@ -170,16 +170,18 @@ def _run_config(folder):
 
 
 def _load(checkpoint, image_size):
-    loaded = converters.load(checkpoint)
-    found = loaded.input_shape[1:]
     overrides = {}
+    if checkpoint.build_arguments.get("preprocessing"):
+        overrides["preprocessing"] = False  # the datasets scale the images
+    loaded = converters.load(checkpoint, **overrides)
+    found = loaded.input_shape[1:]
     size = height_and_width(image_size) if image_size else found[:2]
     if found[:2] not in (size, (None, None)):
         overrides["input_shape"] = (*size, found[2])
     if loaded.output.ndim == 3:  # the output is tokens
         names = {layer.name for layer in loaded.layers}
         overrides["pooling"] = "token" if "class_token" in names else "gap"
-    if not overrides:
+    if not overrides.keys() - {"preprocessing"}:
         return loaded
     return converters.load(checkpoint, **overrides)
 

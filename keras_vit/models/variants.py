@@ -27,11 +27,14 @@ _DOC = """Builds {name}, {description}
         classes: Integer. Number of classes; None for that of `weights`, or
             1000 without weights.
         classifier_activation: Activation of the head; None for logits.
+        preprocessing: Boolean or string. Whether the model takes images of any
+            size with values in [0, 255]; see `{function}`.
         name: String. Name of the model.
         **architecture: Any other argument of `{function}`.
 
     Returns:
-        A `keras.Model` that takes images in [-1, 1] (`preprocess_input`).
+        A `keras.Model` that takes images in [-1, 1] (`preprocess_input`), or
+        in [0, 255] with `preprocessing`.
 
     Raises:
         ValueError: if an argument is wrong or the weights do not fit.
@@ -82,6 +85,7 @@ def variant_builder(variant):
         pooling=None,
         classes=None,
         classifier_activation=None,
+        preprocessing=False,
         name=variant,
         **architecture,
     ):
@@ -94,6 +98,7 @@ def variant_builder(variant):
             pooling=pooling,
             classes=classes,
             classifier_activation=classifier_activation,
+            preprocessing=preprocessing,
             name=name,
             **{**sizes, **architecture},
         )

@@ -19,8 +19,6 @@ from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.formats import implied_arguments
 from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.checkpoints.infer import stride
-from keras_vit.checkpoints.released import ALIASES
-from keras_vit.checkpoints.released import RELEASED
 from keras_vit.converters import describe
 from keras_vit.data.protocols import height_and_width
 from keras_vit.models import BIT_VARIANTS
@@ -331,11 +329,8 @@ def _checkpoint_spec(model, weights, patch_size):
                     f"{found} and not {size}. Leave out the model's name to "
                     "get the model that the file holds."
                 )
-    row = RELEASED.get((model, ALIASES.get(weights, weights)))
-    by_layout = "torch" if checkpoint.layout in ("dinov2", "mae") else "tf"
     run = config_of_run(checkpoint.path).get("config", {})
-    mode = run.get("mode") or by_layout
-    mode = {"mode": row.preprocess_mode if row else mode}
+    mode = {"mode": run.get("mode") or checkpoint.preprocess_mode or "tf"}
     grid = spec.get("grid_size")
     if checkpoint.family == "bit":
         # The weights of a BiT are for images of any size.
@@ -408,6 +403,8 @@ def build_model(
         arguments["representation_size"] = None
         if mean_pooling:
             checkpoint = _with_mean_pooling(checkpoint)
+    if checkpoint.build_arguments.get("preprocessing"):
+        arguments = {**arguments, "preprocessing": False}  # datasets scale
     built = converters.load(checkpoint, include_top=True, **arguments)
     # `load` keeps the head if the number of classes is that of the checkpoint.
     if not keep_head:
