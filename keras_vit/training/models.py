@@ -329,11 +329,11 @@ def _checkpoint_spec(model, weights, patch_size):
                     f"{found} and not {size}. Leave out the model's name to "
                     "get the model that the file holds."
                 )
-    run = config_of_run(checkpoint.path).get("config", {})
-    mode = {"mode": run.get("mode") or checkpoint.preprocess_mode or "tf"}
+    mode = {"mode": checkpoint.preprocess_mode or "tf"}
     grid = spec.get("grid_size")
     if checkpoint.family == "bit":
         # The weights of a BiT are for images of any size.
+        run = config_of_run(checkpoint.path).get("config", {})
         size = run.get("image_size", 224)
         return {
             "patch_size": None,
