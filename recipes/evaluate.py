@@ -107,8 +107,7 @@ def main(config):
         name = config.dataset or trained.dataset
         if name is None:
             raise ValueError(
-                f"Nothing tells what {config.weights!r} was trained on: give "
-                "--dataset."
+                f"The dataset of {config.weights!r} is unknown: give --dataset."
             )
         test_split = config.test_split
         if config.dataset is None:

@@ -15,7 +15,7 @@
       batch of 512 images of 384 pixels is split into 8 micro-batches
   python recipes/finetune_cifar.py --preset vit_jax --dataset cifar100 \\
       --model ViTB16 --weights imagenet21k --accumulate 8 --sweep paper
-      the same, with the learning rate that is best on held-out images
+      the same, with the learning rate that is best on a validation split
   python recipes/finetune_cifar.py --dataset photos --weights ViT-B_16.npz
       fine-tunes on your own images, in photos/CLASS/* or
       photos/{train,test}/CLASS/*
@@ -256,8 +256,8 @@ class Config(cli.TrainingFlags):
                 raise ValueError("Give --sweep or --learning-rate, not both.")
             if self.holdout == 0:
                 raise ValueError(
-                    "--sweep measures each learning rate on held-out images. "
-                    "Give --holdout a share above 0, or leave it out. "
+                    "--sweep measures learning rates on a validation split. "
+                    "Give --holdout a fraction above 0, or leave it out. "
                     f"Received: --holdout {self.holdout:g}"
                 )
         cli.check_range(self, "weight_decay", "clip", minimum=0)

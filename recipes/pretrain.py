@@ -29,7 +29,7 @@ half of them.
 
 Presets train on the same fraction of ImageNet's train split as their source:
 AugReg and big_vision leave out the last 1%. They evaluate on the test set.
-With --holdout, the model is evaluated on held-out training images instead; with
+With --holdout, the model is evaluated on a validation split instead; with
 --holdout 0, it trains on all training images.
 
 A given flag overrides its preset. If the dataset has less than 20 batches, the

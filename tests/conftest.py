@@ -82,9 +82,9 @@ def pytest_collection(session):
 
 
 def _import_torchvision(torch):
-    """timm and transformers import torchvision. Its wheel in PyPI and a build
-    of PyTorch for CPUs do not fit: two operators of detectors, which no
-    classifier calls, are missing. Declared, they let it be imported."""
+    """Imports torchvision, which timm and transformers need. PyPI's wheel
+    lacks two operators of detectors with PyTorch's CPU builds: classifiers do
+    not call them, and declaring them lets the import succeed."""
     try:
         import torchvision  # noqa: F401
     except RuntimeError as error:
@@ -145,7 +145,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(monkeypatch):
-    """A web server, and no waiting between tries."""
+    """A web server; downloads retry without delay."""
     from keras_vit.downloads import http
 
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -156,7 +156,7 @@ def server(monkeypatch):
 
 @pytest.fixture
 def hub(server, home, monkeypatch):
-    """The same, for a hub of Hugging Face's; see `tests.server.publish`."""
+    """A hub of Hugging Face on this server; see `tests.server.publish`."""
     constants = pytest.importorskip("huggingface_hub.constants")
     url = server.url.rstrip("/")
     monkeypatch.setattr(constants, "ENDPOINT", url)

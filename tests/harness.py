@@ -1,4 +1,4 @@
-"""What every layer must keep: one call checks the whole contract."""
+"""The contract of every layer, checked by one call."""
 
 import contextlib
 
@@ -9,7 +9,7 @@ from keras import ops
 
 @contextlib.contextmanager
 def eager(enabled=True):
-    """Under TensorFlow, functions are run operation by operation within it.
+    """Runs TensorFlow functions eagerly within this context.
 
     Tracing the graph of a small model takes ten times as long as a step. This
     is for tests that take few steps and whose subject is not the graph.
@@ -49,7 +49,7 @@ def numpy(tensor):
 
 
 def model_of(make, inputs):
-    """A functional model of the layer, with a batch size left open."""
+    """A functional model of the layer with an unknown batch size."""
     symbolic = [keras.Input(x.shape[1:], dtype="float32") for x in inputs]
     return keras.Model(symbolic, make()(*symbolic))
 

@@ -1,4 +1,4 @@
-"""Runs what tries more than the suite does: `python -m tests.nightly`.
+"""Runs the tests that take longer than the suite: `python -m tests.nightly`.
 
 Each part tries many inputs, moments or versions, of which the suite has a few:
 

@@ -36,7 +36,7 @@ def digits(rng):
 
 
 def textures(rng):
-    """Crops of 32 pixels; the class is the photograph's cell they are of."""
+    """Crops of 32 pixels; the class is the cell of the photograph."""
     rows, columns = GRID
     for photo, image in _photos().items():
         height, width = image.shape[0] // rows, image.shape[1] // columns

@@ -67,7 +67,7 @@ def test_four_libraries_give_equal_outputs(arguments, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_difference_is_found(tmp_path):
+def test_output_difference_is_reported(tmp_path):
     hub.save(make_run(tmp_path / "run"), tmp_path / "folder")
     weights = tmp_path / "folder" / "timm.safetensors"
     from safetensors.numpy import load_file
@@ -82,7 +82,7 @@ def test_difference_is_found(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_libraries_without_such_a_model_are_left_out(tmp_path):
+def test_libraries_without_the_model_are_left_out(tmp_path):
     run = make_run(tmp_path / "run", pooling="gap", class_token=False)
     missing = hub.save(run, tmp_path / "folder")
     assert missing["timm"] is None
@@ -98,7 +98,7 @@ def test_libraries_without_such_a_model_are_left_out(tmp_path):
     assert "learned position embeddings" in missing["timm"]
 
 
-def test_card_and_config(tmp_path):
+def test_model_card_and_config(tmp_path):
     yaml = pytest.importorskip("yaml")
     run = make_run(tmp_path / "run")
     hub.save(run, tmp_path / "folder", license="apache-2.0")
@@ -125,7 +125,7 @@ def test_card_and_config(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_nothing_is_replaced_by_accident(tmp_path):
+def test_existing_files_are_not_replaced(tmp_path):
     run = make_run(tmp_path / "run")
     folder = tmp_path / "folder"
     folder.mkdir()

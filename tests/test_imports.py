@@ -303,13 +303,13 @@ def source():
     return Source(REPOSITORY)
 
 
-def test_no_cycle(source):
+def test_no_import_cycle(source):
     found = cycles(source)
     assert not found, "\n".join(["", *found])
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_imports(rule, source):
+def test_imports_follow_the_rules(rule, source):
     found = [str(reference) for reference in RULES[rule](source)]
     assert not found, "\n".join(["", *found])
 
@@ -397,7 +397,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_found(case, tmp_path):
+def test_checks_find_wrong_imports(case, tmp_path):
     package = tmp_path / PACKAGE
     for name, text in FILES.items():
         path = package / name

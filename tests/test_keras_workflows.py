@@ -1,4 +1,4 @@
-"""What Keras users do with a model every day, on small models."""
+"""Common Keras workflows on small models."""
 
 import pickle
 
@@ -255,8 +255,8 @@ def test_torch_data_loader():
 
 
 @pytest.mark.usefixtures("eager")
-def test_weights_of_samples_and_classes():
-    """Without weight nothing is learned; with it, the loss is weighted."""
+def test_sample_and_class_weights():
+    """Zero weights leave the model unchanged; other weights scale the loss."""
     images, labels = data(6)
     for weights in (
         {"sample_weight": np.zeros(6)},
@@ -315,7 +315,7 @@ def test_steps_per_execution():
     fit(compiled(vit(), steps_per_execution=2), *data())
 
 
-def test_a_new_head_on_a_sub_model(tmp_path):
+def test_new_head_on_a_sub_model(tmp_path):
     model = vit()
     features = model.get_layer("pre_logits").output
     outputs = keras.layers.Dense(5, name="new_head")(features)
@@ -326,7 +326,7 @@ def test_a_new_head_on_a_sub_model(tmp_path):
     assert tokens.predict(data()[0], verbose=0).shape == (8, 5, 16)
 
 
-def test_clones_and_pickles():
+def test_clone_and_pickle():
     model = vit()
     model.name = "renamed"
     clone = keras.models.clone_model(model)
@@ -335,7 +335,7 @@ def test_clones_and_pickles():
     assert_equal(model, pickle.loads(pickle.dumps(model)))
 
 
-def test_weights_in_shards(tmp_path):
+def test_sharded_weights_files(tmp_path):
     model, other = vit(), vit()
     path = tmp_path / "model.weights.json"
     model.save_weights(path, max_shard_size=2e-5)
@@ -343,7 +343,7 @@ def test_weights_in_shards(tmp_path):
     assert_equal(model, other)
 
 
-def test_frames_of_a_video():
+def test_time_distributed_video_frames():
     model = vit(include_top=False, pooling="token")
     frames = keras.Input((2, 16, 16, 3))
     video = keras.Model(frames, keras.layers.TimeDistributed(model)(frames))
@@ -361,7 +361,7 @@ def test_other_channels(channels):
 
 
 @pytest.mark.usefixtures("eager")
-def test_lora(tmp_path):
+def test_lora_trains_and_is_saved(tmp_path):
     model = vit(num_layers=2)
     for block in ("block_0", "block_1"):
         model.get_layer(block).attention.query.enable_lora(2)
@@ -370,7 +370,7 @@ def test_lora(tmp_path):
     assert_equal(model, keras.models.load_model(tmp_path / "model.keras"))
 
 
-def test_layers_alone():
+def test_layers_outside_a_model():
     tokens = np.ones((2, 5, 16), "float32")
     for layer in (
         layers.TransformerBlock(2, 32),

@@ -1,4 +1,4 @@
-"""What importing the package does, and what it offers."""
+"""Importing the package, its public names, and files of all backends."""
 
 import contextlib
 import os
@@ -23,10 +23,10 @@ losses preprocess_input optimizers pretraining schedules training
 
 @pytest.mark.backends("torch")
 def test_public_names():
-    rooms = {"models", "preprocessing", "checkpoints", "downloads"}
-    rooms |= {"convert", "exporting"}  # of tools
+    internal = {"models", "preprocessing", "checkpoints", "downloads"}
+    internal |= {"convert", "exporting"}  # of tools
     found = {name for name in dir(keras_vit) if not name.startswith("_")}
-    assert sorted(found - rooms) == sorted(PUBLIC)
+    assert sorted(found - internal) == sorted(PUBLIC)
 
 
 def run(code, **environment):
@@ -41,8 +41,9 @@ def run(code, **environment):
 
 
 @pytest.mark.slow
-def test_import_brings_in_no_other_framework():
-    """Also after building and running a model."""
+def test_import_loads_no_other_framework():
+    """No other framework is imported by building and running a model
+    either."""
     backend = keras.config.backend()
     others = {"jax", "tensorflow", "torch"} - {backend}
     code = f"""
@@ -64,7 +65,7 @@ if "{backend}" in ("jax", "torch"):
 
 
 @pytest.mark.usefixtures("eager")
-def test_float64_runs():
+def test_float64():
     x = np.zeros((1, 32, 48, 3))
     with contextlib.ExitStack() as stack:
         if keras.config.backend() == "jax":
@@ -92,8 +93,9 @@ def test_float64_runs():
 
 @pytest.mark.backends("torch")
 @pytest.mark.slow
-def test_keras_files_are_the_same_for_every_backend(tmp_path):
-    """Saved here, read by the other two: equal outputs."""
+def test_keras_files_load_on_every_backend(tmp_path):
+    """The outputs of a model saved under PyTorch are equal on the other
+    backends."""
     import numpy as np
 
     model = keras_vit.ViTTi16(num_layers=1, input_shape=(32, 32, 3), classes=4)
@@ -119,7 +121,8 @@ assert np.abs(y - io["y"]).max() < 3e-5, np.abs(y - io["y"]).max()
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_compiled_models_load_in_a_new_process(tmp_path):
-    """After `import keras_vit` alone, which does not import TensorFlow."""
+    """The process runs only `import keras_vit`, which does not import
+    TensorFlow."""
     schedules = (
         keras_vit.schedules.BiTHyperRule,
         keras_vit.schedules.WarmupDecay,

@@ -1,4 +1,4 @@
-"""The README's Python runs, and its commands are those that are used."""
+"""The README's Python runs; its commands and figures are correct."""
 
 import pathlib
 import re
@@ -30,12 +30,12 @@ def test_python_blocks_run(tmp_path, monkeypatch):
     assert names["features"]["block_3"].shape == (1, 197, 192)
 
 
-def test_ci_runs_the_readmes_command():
+def test_ci_command_is_in_the_readme():
     script = (ROOT / ".ci" / "run").read_text().splitlines()
     assert script[-1].strip() in README
 
 
-def test_parameters_are_those_of_the_table():
+def test_parameter_counts_match_the_table():
     from tests.models.test_variants import PARAMETERS
 
     for variant, count in PARAMETERS.items():

@@ -104,7 +104,7 @@ def _size_defect(size):
 
 
 def _size(file, kind, start):
-    """Returns `(height, width)`, or None where the file does not tell."""
+    """Returns `(height, width)`, or None if the file does not contain it."""
     if kind == "JPEG":
         return _size_of_jpeg(file)
     width, height, length, order = {

@@ -396,8 +396,8 @@ def resolve_preprocessing(preprocessing, input_tensor, checkpoint):
         checkpoint: A `Checkpoint`, or None.
 
     Raises:
-        ValueError: if it is True and the checkpoint does not tell the mode, or
-            with `input_tensor`.
+        ValueError: if it is True and the checkpoint does not contain the mode,
+            or with `input_tensor`.
     """
     if preprocessing is None or preprocessing is False:
         return None

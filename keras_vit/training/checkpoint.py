@@ -235,7 +235,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     ):
         super().__init__()
         self.micro_batches = micro_batches
-        self.strategy = strategy or Strategy("none", "there is one host")
+        self.strategy = strategy or Strategy("none", "there is one process")
         self.folder = pathlib.Path(folder)
         self.every, self.keep, self.seed = every, keep, seed
         self.keep_best = keep_best

@@ -297,8 +297,9 @@ class TrainingFlags:
         "last",
         "which weights to save: last, those of the last step, or best, those "
         "of the evaluation with the highest accuracy, or mean average "
-        "precision; with --holdout, this is that on held-out images; without "
-        "it, that on the test images, which is then an optimistic estimate",
+        "precision; with --holdout, this is that on the validation split; "
+        "without it, that on the test images, which is then an optimistic "
+        "estimate",
         "last|best",
     )
     patience: int | None = arg(
@@ -386,7 +387,7 @@ class TrainingFlags:
     seed: int = arg(
         0,
         "random seed of the initial weights, the order of the images and the "
-        "augmentation; the split into training and held-out images does not "
+        "augmentation; the split into training and validation images does not "
         "depend on it",
     )
     evaluate_every: int | None = arg(

@@ -209,7 +209,7 @@ def print_results(summary, output):
     if kept["chosen_by"]:
         optimistic = (
             ", which is optimistic, as the step was chosen by it: --holdout "
-            "chooses on held-out images"
+            "chooses by the validation split"
             if score.startswith("test_")
             else ""
         )

@@ -44,7 +44,7 @@ def begin(config, holdout=None):
 
     Args:
         config: `TrainingFlags`.
-        holdout: Float, string or None. The held-out images, as for
+        holdout: Float, string or None. The validation split, as for
             `load_run_data`, if `config.holdout` is None.
 
     Returns:
@@ -59,8 +59,8 @@ def begin(config, holdout=None):
     chosen = get_strategy(config.strategy)
     if chosen.name == "model-parallel" and chosen.gather(0) != [0]:
         raise ValueError(
-            "Recipes split a model over the devices of one host, as the first "
-            "host alone writes it. Use --strategy data-parallel."
+            "Recipes split a model over the devices of one process only, since "
+            "the first process writes it. Use --strategy data-parallel."
         )
     if config.mixed_precision:
         keras.config.set_dtype_policy("mixed_bfloat16")

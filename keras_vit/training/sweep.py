@@ -1,4 +1,4 @@
-"""Choose the learning rate from a grid, by a score on held-out images."""
+"""Choose the learning rate from a grid, by a score on the validation split."""
 
 import dataclasses
 import json
@@ -51,7 +51,7 @@ def parse_learning_rates(text, dataset=""):
 def sweep(train, resolve_config, config, data, strategy, output):
     """Trains with every learning rate of a grid, and returns the best.
 
-    Each learning rate trains without the held-out images and is evaluated on
+    Each learning rate trains without the validation images and is evaluated on
     them. A sweep that was interrupted resumes with the same command.
 
     Args:
@@ -61,7 +61,7 @@ def sweep(train, resolve_config, config, data, strategy, output):
         resolve_config: Function of a config and data that fills in all
             settings.
         config: `TrainingFlags` with a field `sweep`.
-        data: `ImageDataset` with held-out images.
+        data: `ImageDataset` with a validation split.
         strategy: `keras_vit.distribution.Strategy`.
         output: Path of the output folder.
 
@@ -157,7 +157,7 @@ def _summarise(results, data, config, output, strategy):
     if not strategy.is_main:
         return best
     logger.info(
-        f"\nlearning rate  {name} on {data.num_validation} held-out images"
+        f"\nlearning rate  {name} on {data.num_validation} validation images"
     )
     for rate, value in found.items():
         text = "diverged" if value is None else f"{value:.4f}"

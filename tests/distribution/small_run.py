@@ -71,8 +71,8 @@ class Train(keras.utils.PyDataset):
 
 
 class Test(keras.utils.PyDataset):
-    """11 images: a batch of 8 and, in one process, one of 3. Processes get
-    batches of the same size, which are padded."""
+    """11 images: a batch of 8 and, in one process, one of 3. Several processes
+    get padded batches of equal size."""
 
     def __init__(self, shard, num_shards):
         super().__init__()

@@ -22,7 +22,7 @@ RUNS = {
 
 @pytest.mark.slow
 @pytest.mark.backends("jax", "tensorflow")
-def test_crashed_runs_resume(tmp_path):
+def test_interrupted_runs_resume_bit_for_bit(tmp_path):
     environment = {
         **os.environ,
         "KERAS_BACKEND": BACKEND,

@@ -193,7 +193,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_contract(case):
+def test_layer_contract(case):
     make, *inputs = CASES[case]
     check_layer(make, *inputs, still=KEY)
 
@@ -357,7 +357,7 @@ def _twice(layer, first, second):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", ERRORS)
-def test_bad_arguments_say_what_would_work(case):
+def test_wrong_arguments_raise(case):
     make, message = ERRORS[case]
     with pytest.raises(ValueError, match=f"(?s){message}"):
         make()

@@ -49,7 +49,7 @@ def test_scaling_equals_preprocess_input(mode):
             np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_model_equals_the_layer_and_a_model(pair):
+def test_model_equals_layer_and_model(pair):
     inside, without = pair
     assert inside.input_shape == (None, None, None, 3)
     size = without.input_shape[1:3]
@@ -64,7 +64,7 @@ def test_model_equals_the_layer_and_a_model(pair):
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
-def test_saved_and_loaded(pair, suffix, tmp_path):
+def test_save_and_load_round_trip(pair, suffix, tmp_path):
     path = tmp_path / f"model{suffix}"
     keras_vit.converters.save(pair[0], path)
     expected = pair[0].predict(PIXELS, verbose=0)
@@ -78,7 +78,7 @@ def test_saved_and_loaded(pair, suffix, tmp_path):
     assert without.input_shape == pair[1].input_shape
 
 
-def test_conversion_leaves_it_out_and_says_so(pair, tmp_path, capsys):
+def test_conversion_drops_preprocessing_with_a_warning(pair, tmp_path, capsys):
     inside, without = pair
     path = tmp_path / "model.npz"
     with pytest.warns(UserWarning, match="does not contain the preprocessing"):
@@ -99,7 +99,7 @@ def test_conversion_leaves_it_out_and_says_so(pair, tmp_path, capsys):
 
 
 @pytest.mark.backends("torch")
-def test_mode_is_that_of_the_weights(tmp_path):
+def test_mode_is_inferred_from_the_weights(tmp_path):
     model = tiny(input_shape=SHAPE)
     for layout, mode in (("vit_jax", "tf"), ("torchvision", "torch")):
         path = tmp_path / f"{layout}.npz"
@@ -125,7 +125,7 @@ def test_mode_is_that_of_the_weights(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_wrong_arguments():
+def test_wrong_arguments_raise():
     with pytest.raises(ValueError, match="must be True, False, 'tf' or"):
         tiny(preprocessing="imagenet")
     images = keras.Input((32, 32, 3))
@@ -138,7 +138,7 @@ def test_wrong_arguments():
 
 
 @pytest.mark.backends("torch")
-def test_hybrids_and_bit():
+def test_hybrids_and_bit_with_preprocessing():
     sizes = {"input_shape": (32, 32, 3), "resnet_layers": (1, 1)}
     for build, arguments in (
         (

@@ -82,7 +82,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("case", OPTIONS)
 @pytest.mark.usefixtures("eager")
-def test_logits_are_the_oracles(case):
+def test_logits_match_the_reference(case):
     options = OPTIONS[case]
     model = tiny(**options)
     weights = randomise(model)
@@ -101,7 +101,7 @@ def test_logits_are_the_oracles(case):
     "case",
     ["token", "map", "registers", "no biases", "2-D shared", "relative"],
 )
-def test_saved_files_hold_everything(case, tmp_path):
+def test_saved_and_cloned_models_match(case, tmp_path):
     model = tiny(**OPTIONS[case])
     randomise(model)
     before = numpy(model(images()))
@@ -128,7 +128,7 @@ def test_saved_files_hold_everything(case, tmp_path):
 
 @pytest.mark.parametrize("case", ["token", "2-D shared", "relative shared"])
 @pytest.mark.usefixtures("eager")
-def test_weights_load_into_a_model_of_another_size(case, tmp_path):
+def test_weights_load_into_a_model_of_another_image_size(case, tmp_path):
     options = OPTIONS[case]
     model = tiny(**options)
     randomise(model)
@@ -156,7 +156,7 @@ def test_weights_load_into_a_model_of_another_size(case, tmp_path):
         ("token", "relative"),
     ],
 )
-def test_any_size_and_aspect_in_one_compiled_model(pooling, position):
+def test_any_image_size_matches_a_fixed_model(pooling, position):
     model = tiny(
         input_shape=(None, None, 3),
         grid_size=(2, 3),
@@ -178,7 +178,7 @@ def test_any_size_and_aspect_in_one_compiled_model(pooling, position):
     assert "position_embedding/embedding" in weights or position != "learned"
 
 
-def test_any_size_trains_in_one_compiled_model():
+def test_any_image_size_trains():
     model = tiny(input_shape=(None, None, 3), grid_size=(2, 2))
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True))
     for size in ((8, 8), (4, 16), (12, 8), (20, 4)):
@@ -186,8 +186,8 @@ def test_any_size_trains_in_one_compiled_model():
         assert np.isfinite(loss)
 
 
-def test_unknown_size_that_the_patch_does_not_divide_is_never_cut():
-    """TensorFlow relaxes shapes after a few; no pixel may go unseen."""
+def test_indivisible_image_of_unknown_size_raises():
+    """TensorFlow relaxes shapes after a few calls; no pixel may be cut off."""
     model = tiny(input_shape=(None, None, 3))
     for size in (8, 12, 16, 20):
         model.predict(images(2, size, size, 3), verbose=0)
@@ -197,7 +197,7 @@ def test_unknown_size_that_the_patch_does_not_divide_is_never_cut():
 
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("batch", [1, 7, 8, 9, 16])
-def test_unknown_size_never_changes_the_number_of_images(batch):
+def test_unknown_image_size_keeps_the_batch_size(batch):
     """18 x 16 x 8 pixels are also 16 x 16 x 9."""
     import tensorflow
 
@@ -209,7 +209,7 @@ def test_unknown_size_never_changes_the_number_of_images(batch):
         run(images(batch, 18, 16, 3))
 
 
-def test_pad_to_patch_takes_any_image():
+def test_pad_to_patch_accepts_any_image_size():
     model = tiny(input_shape=(None, None, 3), pad_to_patch=True)
     randomise(model)
     x = images(2, 7, 10, 3)
@@ -223,14 +223,14 @@ def test_pad_to_patch_takes_any_image():
 
 
 @pytest.mark.usefixtures("eager")
-def test_new_head_is_zero_and_class_token_too():
+def test_head_and_class_token_are_initialized_with_zeros():
     model = tiny()
     assert not model.predict(images(), verbose=0).any()
     assert not numpy(model.get_layer("class_token").tokens).any()
 
 
 @pytest.mark.backends("torch")
-def test_without_top():
+def test_output_shapes_without_top():
     assert tiny(include_top=False).output_shape == (None, 7, 24)
     model = tiny(include_top=False, pooling="token")
     assert model.output_shape == (None, 24)
@@ -250,7 +250,7 @@ def test_classifier_activation():
 
 
 @pytest.mark.backends("torch")
-def test_numpy_numbers_are_numbers():
+def test_numpy_scalars_are_accepted():
     model = tiny(
         patch_size=np.int64(4),
         hidden_size=np.int32(24),
@@ -264,7 +264,7 @@ def test_numpy_numbers_are_numbers():
     assert again.count_params() == model.count_params()
 
 
-def test_distilled_logits_are_exact_under_half_precision():
+def test_distilled_logits_are_float32_in_mixed_precision():
     keras.config.set_dtype_policy("mixed_bfloat16")
     assert tiny(distillation=True).output.dtype == "float32"
 
@@ -287,7 +287,7 @@ def test_input_tensor_and_nesting():
 
 
 @pytest.mark.usefixtures("eager")
-def test_features():
+def test_feature_extractor():
     model = tiny(representation_size=10)
     extract = keras_vit.feature_extractor(
         model, ["block_1", "encoder_norm", "pre_logits"]
@@ -310,7 +310,7 @@ def test_features():
 
 
 @pytest.mark.backends("torch")
-def test_pre_logits_is_there_without_a_layer_of_its_own():
+def test_pre_logits_without_a_layer_equal_the_pooled_features():
     model = tiny()
     randomise(model)
     extract = keras_vit.feature_extractor(model, ["pooling", "pre_logits"])
@@ -332,7 +332,7 @@ def test_mixed_precision_trains(policy):
 
 
 @pytest.mark.usefixtures("eager")
-def test_every_weight_learns():
+def test_every_weight_is_trained():
     model = tiny(
         representation_size=10,
         num_registers=2,
@@ -350,7 +350,7 @@ def test_every_weight_learns():
 
 
 @pytest.mark.backends("torch")
-def test_none_is_the_default():
+def test_none_selects_the_default():
     fields = [field.name for field in dataclasses.fields(ViTConfig)]
     given = {name: None for name in fields if name not in TINY}
     named = tiny(**given).get_config()
@@ -440,7 +440,7 @@ ERRORS = {
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", ERRORS)
-def test_bad_arguments_say_what_would_work(case):
+def test_wrong_arguments_raise(case):
     arguments, message = ERRORS[case]
     with pytest.raises(ValueError, match=f"(?s){message}"):
         tiny(**arguments)

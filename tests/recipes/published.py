@@ -51,7 +51,7 @@ AUGREG = {
     "train": "train",
     "test": "test",
 }
-# ViT, Section 4.1: chosen on held-out images, then trained with all of them.
+# ViT, Section 4.1: chosen on a validation split, then trained on all images.
 SWEEP = {"sweep": (0.001, 0.003, 0.01, 0.03), "train": "train"}
 # big_vision/configs/transfer.py, and its docstring for the learning rate of
 # B/32 on CIFAR-10; optimizer: big_vision/optax.py, momentum_hp

@@ -53,7 +53,7 @@ def rows_of(folder):
         return list(csv.DictReader(file))
 
 
-def facts_of(folder):
+def read_metadata(folder):
     return json.loads((folder / "config.json").read_text())
 
 
@@ -85,7 +85,7 @@ def test_every_file_is_written(digits):
         assert (digits / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_metrics(digits):
+def test_metrics_csv(digits):
     rows = rows_of(digits)
     assert ",".join(rows[0]) == (
         "step,train_loss,train_accuracy,test_loss,test_accuracy,"
@@ -102,23 +102,23 @@ def test_metrics(digits):
 
 
 @pytest.mark.backends("torch")
-def test_config(digits):
-    facts = facts_of(digits)
-    config = facts["config"]
+def test_config_json(digits):
+    metadata = read_metadata(digits)
+    config = metadata["config"]
     assert config["steps"] == 45 and config["learning_rate"] == 0.01
     assert config["image_size"] == 8 and config["patch_size"] == 2
-    assert facts["data"]["num_test"] == 359
-    assert facts["data"]["class_names"] == list("0123456789")
-    assert facts["versions"]["backend"] == keras.config.backend()
-    assert facts["versions"]["keras"] == keras.__version__
-    assert facts["seconds"] > 0
-    assert facts["environment"].get("KERAS_BACKEND") == os.environ.get(
+    assert metadata["data"]["num_test"] == 359
+    assert metadata["data"]["class_names"] == list("0123456789")
+    assert metadata["versions"]["backend"] == keras.config.backend()
+    assert metadata["versions"]["keras"] == keras.__version__
+    assert metadata["seconds"] > 0
+    assert metadata["environment"].get("KERAS_BACKEND") == os.environ.get(
         "KERAS_BACKEND"
     )
 
 
-def test_both_models_give_the_accuracy_that_was_reported(digits):
-    expected = facts_of(digits)["test_accuracy"]
+def test_both_model_files_have_the_reported_accuracy(digits):
+    expected = read_metadata(digits)["test_accuracy"]
     model = keras.models.load_model(digits / "model.keras")
     assert accuracy_of(model) == pytest.approx(expected, abs=1e-6)
     model = keras_vit.converters.load(digits / "model.npz")
@@ -127,8 +127,9 @@ def test_both_models_give_the_accuracy_that_was_reported(digits):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_the_command_that_is_printed_reads_the_model(digits):
-    """In a process that has imported no optimizer of ours."""
+def test_model_loads_with_the_printed_command(digits):
+    """The model is loaded by a process that has imported no optimizer of
+    ours."""
     path = str(digits / "model.keras")
     code = (
         "import keras, keras_vit\n"
@@ -142,7 +143,7 @@ def test_the_command_that_is_printed_reads_the_model(digits):
 
 
 @pytest.mark.backends("torch")
-def test_an_average_of_too_few_steps_is_warned_of(tmp_path):
+def test_average_over_too_few_steps_warns(tmp_path):
     data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(average=0.9999, steps=500)
     with pytest.warns(UserWarning, match="95% the weights.*0.9954 fits"):
@@ -150,7 +151,7 @@ def test_an_average_of_too_few_steps_is_warned_of(tmp_path):
 
 
 @pytest.mark.usefixtures("eager")
-def test_fine_tunes_at_twice_the_size(digits, tmp_path):
+def test_fine_tuning_at_twice_the_image_size(digits, tmp_path):
     output = tmp_path / "digits-16"
     run(
         mixup=0.2,
@@ -160,13 +161,13 @@ def test_fine_tunes_at_twice_the_size(digits, tmp_path):
         batch_size=64,
         output=str(output),
     )
-    config = facts_of(output)["config"]
+    config = read_metadata(output)["config"]
     assert config["image_size"] == 16 and config["patch_size"] == 2
     assert config["learning_rate"] == 0.03
     model = keras.models.load_model(output / "model.keras")
     assert model.input_shape == (None, 16, 16, 1)
     assert accuracy_of(model, 16) == pytest.approx(
-        facts_of(output)["test_accuracy"], abs=1e-6
+        read_metadata(output)["test_accuracy"], abs=1e-6
     )
     # The body came from the file: two small steps change it little.
     old = keras.models.load_model(digits / "model.keras")
@@ -180,7 +181,7 @@ def test_fine_tunes_at_twice_the_size(digits, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
+def test_fine_tuning_loads_the_file_with_a_zero_head(digits):
     data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(weights=str(digits / "model.npz"))
     config = recipe.resolve_config(config, data)
@@ -234,7 +235,7 @@ KINDS = (
 
 
 @pytest.mark.usefixtures("eager")
-def test_a_folder(tmp_path, capsys):
+def test_training_on_a_folder_of_images(tmp_path, capsys):
     pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
     for name in ("dark", "bright"):
@@ -259,18 +260,19 @@ def test_a_folder(tmp_path, capsys):
         output=str(output),
     )
     assert "batch, up to 1 steps after" in capsys.readouterr().out
-    facts = facts_of(output)
-    assert facts["data"]["class_names"] == ["bright", "dark"]
-    assert facts["data"]["num_test"] == 2
-    assert facts["config"]["batch_size"] == 8
+    metadata = read_metadata(output)
+    assert metadata["data"]["class_names"] == ["bright", "dark"]
+    assert metadata["data"]["num_test"] == 2
+    assert metadata["config"]["batch_size"] == 8
     assert [row["step"] for row in rows_of(output)] == ["1", "2"]
     model = keras.models.load_model(output / "model.keras")
     assert model.output_shape == (None, 2)
 
 
 @pytest.mark.backends("torch")
-def test_a_broken_image_is_named(tmp_path):
-    """Its first bytes are right, and yet it is found before training."""
+def test_damaged_image_is_reported_before_training(tmp_path):
+    """The header of the file is valid, and the error is raised before
+    training."""
     pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
     for name in "ab":
@@ -297,8 +299,8 @@ class Crash(keras.callbacks.Callback):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager")
-def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
-    """Also in parts of a batch, and with averaged weights."""
+def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):
+    """The run uses micro-batches and averaged weights."""
     settings = {
         "steps": 3,
         "batch_size": 64,
@@ -322,7 +324,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
     rows = [rows_of(tmp_path / name) for name in ("crashed", "straight")]
-    for row in (row for part in rows for row in part):
+    for row in (row for run_rows in rows for row in run_rows):
         del row["images_per_second"]
     assert rows[0] == rows[1]
     assert [row["step"] for row in rows[0]] == ["1", "2", "3"]
@@ -340,7 +342,7 @@ RESNETS = {
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("model", RESNETS)
-def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
+def test_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
     monkeypatch.setitem(models.COMPACT, model, RESNETS[model])
     data = {"batch_size": 64, "steps": 1}
     run(model=model, output=str(tmp_path / "a"), **data)
@@ -356,7 +358,7 @@ def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
 
 
 @pytest.mark.backends("torch")
-def test_a_finished_run_is_trained_further(digits, tmp_path):
+def test_finished_run_is_trained_further(digits, tmp_path):
     """The learning rate is too small for any prediction to change."""
     settings = {"steps": 1, "batch_size": 32, "learning_rate": 1e-12}
     refused(
@@ -366,7 +368,7 @@ def test_a_finished_run_is_trained_further(digits, tmp_path):
     )
     settings |= {"weights": str(digits), "keep_head": True}
     run(**settings, output=str(tmp_path / "a"))
-    before, after = facts_of(digits), facts_of(tmp_path / "a")
+    before, after = read_metadata(digits), read_metadata(tmp_path / "a")
     assert after["test_accuracy"] == pytest.approx(before["test_accuracy"])
     # Of other classes.
     other = tmp_path / "other"
@@ -390,11 +392,11 @@ def test_a_finished_run_is_trained_further(digits, tmp_path):
         recipe.Config(pooling="gap")
 
 
-def test_images_that_are_no_squares(tmp_path):
+def test_images_that_are_not_square(tmp_path):
     """Trained, fine-tuned at another size, evaluated and looked at."""
     data = {"batch_size": 32, "steps": 2}
     run(image_size="12x8", output=str(tmp_path / "a"), **data)
-    assert facts_of(tmp_path / "a")["config"]["image_size"] == [12, 8]
+    assert read_metadata(tmp_path / "a")["config"]["image_size"] == [12, 8]
     weights = {"weights": str(tmp_path / "a"), **data}
     run(output=str(tmp_path / "b"), **weights)
     run(image_size="8x16", output=str(tmp_path / "c"), **weights)
@@ -408,7 +410,7 @@ def test_images_that_are_no_squares(tmp_path):
                 *(("--dataset", "digits") * (program == "few_shot")),
             )  # fmt: skip
         results = tmp_path / f"{name}-evaluate" / "results.json"
-        expected = facts_of(tmp_path / name)["test_accuracy"]
+        expected = read_metadata(tmp_path / name)["test_accuracy"]
         assert json.loads(results.read_text())["accuracy"] == pytest.approx(
             expected, abs=1e-6
         )
@@ -425,9 +427,9 @@ def test_images_that_are_no_squares(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_bits_rule_chooses(monkeypatch):
-    facts = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
-    monkeypatch.setattr(training, "resolve_model_spec", lambda *_: facts)
+def test_bit_hyperrule_selects_the_settings(monkeypatch):
+    spec = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
+    monkeypatch.setattr(training, "resolve_model_spec", lambda *_: spec)
     data = keras_vit.data.load_dataset("digits")
     bit = {"preset": "bit-hyperrule", "weights": "x.npz"}
 
@@ -454,7 +456,7 @@ def test_bits_rule_chooses(monkeypatch):
 
 
 @pytest.mark.backends("torch")
-def test_flags_that_would_do_nothing_are_refused():
+def test_flags_without_effect_are_refused():
     tuned = {"weights": "x.npz"}
     for match, settings in (
         ("--weight-decay is of AdamW", {**tuned, "weight_decay": 0.5}),
@@ -499,7 +501,7 @@ def test_flags_that_would_do_nothing_are_refused():
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("train", ["head", "lora"])
-def test_parts_of_a_model_are_trained(digits, train, tmp_path):
+def test_train_flag_selects_the_trained_weights(digits, train, tmp_path):
     run(
         weights=str(digits),
         train=train,
@@ -526,7 +528,7 @@ def test_parts_of_a_model_are_trained(digits, train, tmp_path):
         kernels if train == "lora" else set()
     )
     assert changed == expected
-    accuracy = facts_of(tmp_path / "out")["test_accuracy"]
+    accuracy = read_metadata(tmp_path / "out")["test_accuracy"]
     assert accuracy_of(new) == pytest.approx(accuracy, abs=1e-6)
 
 
@@ -550,7 +552,7 @@ def test_training_stops_without_improvement(tmp_path):
     assert len(rows_of(tmp_path / "again")) == 3
 
 
-def test_flags_that_are_given_are_used():
+def test_given_flags_are_used():
     data = keras_vit.data.load_dataset("digits")
 
     def optimizer_of(**settings):
@@ -585,7 +587,7 @@ def test_flags_that_are_given_are_used():
 
 
 @pytest.mark.backends("torch")
-def test_sizes_that_are_not_given():
+def test_default_image_and_patch_sizes():
     data = keras_vit.data.load_dataset("digits")
 
     def sizes(**settings):
@@ -601,7 +603,7 @@ def test_sizes_that_are_not_given():
 
 
 @pytest.mark.backends("torch")
-def test_mistakes_are_one_line(tmp_path, digits):
+def test_wrong_settings_give_a_one_line_error(tmp_path, digits):
     output = {"output": str(tmp_path / "out")}
     refused("There is no model 'ViTB61'", model="ViTB61", **output)
     refused("--image-size 28 or 32", image_size=31, **output)
@@ -620,7 +622,7 @@ def test_mistakes_are_one_line(tmp_path, digits):
 
 
 @pytest.mark.backends("torch")
-def test_help_teaches(capsys):
+def test_help_shows_examples_and_flags(capsys):
     with pytest.raises(SystemExit) as ended:
         programs.run("finetune_cifar", "--help")
     assert not ended.value.code
@@ -637,7 +639,7 @@ def test_help_teaches(capsys):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_a_wrong_command_is_one_line():
+def test_wrong_command_gives_a_one_line_error():
     done = programs.command("finetune_cifar", "--steps", "5", "--epochs", "2")
     assert done.returncode == 2
     assert "error: Give --steps or --epochs, not both." in done.stderr
@@ -645,7 +647,7 @@ def test_a_wrong_command_is_one_line():
 
 
 @pytest.mark.backends("torch")
-def test_a_wrong_folder_is_one_line(tmp_path, capsys):
+def test_wrong_folder_gives_a_one_line_error(tmp_path, capsys):
     line = programs.refused(
         capsys, "finetune_cifar", "--dataset", tmp_path,
         "--output", tmp_path / "out",
@@ -654,10 +656,10 @@ def test_a_wrong_folder_is_one_line(tmp_path, capsys):
 
 
 @pytest.mark.backends("torch")
-def test_evaluate_finds_the_accuracy_that_was_reported(digits, tmp_path):
+def test_evaluate_gives_the_reported_accuracy(digits, tmp_path):
     programs.run("evaluate", "--weights", digits, "--output", tmp_path / "out")
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    expected = facts_of(digits)["test_accuracy"]
+    expected = read_metadata(digits)["test_accuracy"]
     assert results["accuracy"] == pytest.approx(expected, abs=1e-6)
 
 
@@ -671,8 +673,10 @@ def test_evaluate_finds_the_accuracy_that_was_reported(digits, tmp_path):
         pytest.param(0.5, "last", marks=pytest.mark.slow),
     ],
 )
-def test_the_saved_weights_are_those_reported(keep, average, tmp_path, capsys):
-    """The step, the accuracy and `model.keras` are of the same weights."""
+def test_saved_weights_match_the_reported_accuracy(
+    keep, average, tmp_path, capsys
+):
+    """The step, the accuracy and `model.keras` belong to the same weights."""
     run(
         steps=6,
         batch_size=64,
@@ -722,9 +726,7 @@ def test_the_saved_weights_are_those_reported(keep, average, tmp_path, capsys):
         ((300, 500, 28), "compact-hybrid", 64, 0.001),
     ],
 )
-def test_the_image_sizes_select_the_model(
-    sides, model, image_size, rate, tmp_path
-):
+def test_image_sizes_select_the_model(sides, model, image_size, rate, tmp_path):
     for i, side in enumerate(sides * 4):
         for part in ("train", "test"):
             path = tmp_path / part / f"class {i % 2}" / f"{i}.png"

@@ -57,7 +57,7 @@ def run(photos, small_model, tmp_path_factory):
     return output
 
 
-def test_it_learns_and_is_evaluated_by_average_precision(run, tmp_path):
+def test_training_is_evaluated_by_average_precision(run, tmp_path):
     rows = programs.rows_of(run)
     assert list(rows[0])[:5] == [
         "step",
@@ -154,7 +154,7 @@ def test_wrong_flags_are_refused(photos, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_sigmoids_and_class_weights_of_one_class_an_image(tmp_path):
+def test_sigmoid_loss_and_class_weights_with_one_class_per_image(tmp_path):
     output = tmp_path / "digits"
     recipe.main(
         recipe.Config(

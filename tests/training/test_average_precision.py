@@ -39,7 +39,7 @@ def value_of(metric):
 
 
 @pytest.mark.parametrize("from_logits", [True, False])
-def test_the_metric_is_that_of_scikit_learn(data, from_logits):
+def test_metric_equals_scikit_learn(data, from_logits):
     logits, labels = data
     scores = logits
     if not from_logits:
@@ -60,7 +60,7 @@ def test_the_metric_is_that_of_scikit_learn(data, from_logits):
     assert value_of(metric) == 0
 
 
-def test_padding_does_not_count(data):
+def test_padding_is_ignored(data):
     """In `evaluate`, compiled, with the weights of an `ImageDataset`."""
     logits, labels = data
     padding = np.zeros((28, CLASSES), "float32")
@@ -86,7 +86,7 @@ def test_padding_does_not_count(data):
     )
 
 
-def test_labels_of_mixup_count_in_part(data):
+def test_mixup_labels_are_weighted(data):
     logits, labels = data
     labels = 0.25 * labels + 0.75 * labels[::-1]
     metric = MeanAveragePrecision(CLASSES, BINS, from_logits=True)
@@ -104,7 +104,7 @@ def test_labels_of_mixup_count_in_part(data):
     assert value_of(metric) == pytest.approx(np.mean(found), abs=1e-6)
 
 
-def test_the_metric_is_saved():
+def test_metric_is_saved_and_loaded():
     metric = MeanAveragePrecision(3, 5, True, name="precision")
     copy = keras.metrics.deserialize(keras.metrics.serialize(metric))
     assert copy.get_config() == metric.get_config()
@@ -113,7 +113,7 @@ def test_the_metric_is_saved():
 
 
 @pytest.mark.backends("torch")
-def test_on_all_scores(data):
+def test_average_precision_of_all_scores_equals_scikit_learn(data):
     logits, labels = data
     logits = np.round(logits)  # with ties
     found = evaluation.average_precisions(logits, labels)

@@ -11,7 +11,7 @@ import keras_vit
 
 @pytest.mark.parametrize("one_hot", [False, True])
 @pytest.mark.parametrize("kind", ["arrays", "digits"])
-def test_class_weights(kind, one_hot):
+def test_class_weights_multiply_the_sample_weights(kind, one_hot):
     """The loss of a step is the weighted mean of the images' losses."""
     utils = pytest.importorskip("sklearn.utils.class_weight")
     if kind == "digits":

@@ -27,20 +27,20 @@ def weights(tmp_path_factory):
     return str(path)
 
 
-def test_facts_of_nothing_a_model_and_a_file(weights):
-    def facts(*arguments):
+def test_model_spec_of_a_name_and_of_a_file(weights):
+    def spec(*arguments):
         found = training.resolve_model_spec(*arguments)
         return found["patch_size"], found["image_size"]
 
-    assert facts(None, None) == (None, None)
-    assert facts(None, None, 3) == (3, None)
-    assert facts("ViTB32", None) == (32, 224)
-    assert facts("ViTB32", None, 8) == (8, 224)
-    assert facts("compact-hybrid", None) == (1, 32)
-    assert facts("compact-bit", None) == (None, 32)
-    assert facts("R50ViTB16", None) == (1, 224)
-    assert facts(None, weights) == (4, 12)
-    assert facts(None, weights, 4) == (4, 12)
+    assert spec(None, None) == (None, None)
+    assert spec(None, None, 3) == (3, None)
+    assert spec("ViTB32", None) == (32, 224)
+    assert spec("ViTB32", None, 8) == (8, 224)
+    assert spec("compact-hybrid", None) == (1, 32)
+    assert spec("compact-bit", None) == (None, 32)
+    assert spec("R50ViTB16", None) == (1, 224)
+    assert spec(None, weights) == (4, 12)
+    assert spec(None, weights, 4) == (4, 12)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,9 @@ def test_facts_of_nothing_a_model_and_a_file(weights):
         (None, None, 4, 28, ("compact-vit", 28)),
     ],
 )
-def test_default_from_scratch(model, image_size, patch_size, side, chosen):
+def test_default_model_and_size_from_scratch(
+    model, image_size, patch_size, side, chosen
+):
     sizes = image_size, patch_size, side
     assert models.choose_model_and_size(model, *sizes) == chosen
     spec = training.resolve_model_spec(chosen[0], None, patch_size)
@@ -90,7 +92,7 @@ def test_weights_of_a_run_have_its_settings(weights, image_size, tmp_path):
         assert spec["image_size"] == size
 
 
-def test_mistakes(weights, tmp_path):
+def test_wrong_models_and_patch_sizes_raise(weights, tmp_path):
     with pytest.raises(ValueError, match="'ViTB61'.*Did you mean ViTB16"):
         training.resolve_model_spec("ViTB61", None)
     with pytest.raises(ValueError, match="leave out the patch size"):
@@ -103,7 +105,7 @@ def test_mistakes(weights, tmp_path):
         training.resolve_model_spec(None, str(tmp_path / "none.npz"))
 
 
-def test_zero_head(weights):
+def test_zero_init_head(weights):
     model = keras_vit.converters.load(weights)
     images = np.ones((1, 12, 12, 3), "float32")
     assert np.abs(model.predict(images, verbose=0)).max() > 0

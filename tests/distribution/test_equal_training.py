@@ -122,7 +122,9 @@ def differences(a, b):
         pytest.param(RUNS, id="all", marks=pytest.mark.nightly),
     ],
 )
-def test_any_number_of_devices_trains_the_same(runs, tmp_path, record_error):
+def test_any_number_of_devices_gives_equal_training(
+    runs, tmp_path, record_error
+):
     runs = runs[BACKEND]
     paths = [tmp_path / f"{i}.npz" for i in range(len(runs))]
     finish([start(*pair) for pair in zip(paths, runs, strict=True)])
@@ -148,11 +150,12 @@ def test_any_number_of_devices_trains_the_same(runs, tmp_path, record_error):
             )
 
 
-# tests/recipes/test_hosts.py runs two processes every time.
+# tests/recipes/test_two_processes.py runs two processes every time.
 @pytest.mark.nightly
 @pytest.mark.backends("jax")
-def test_two_processes_train_the_same(tmp_path, record_error):
-    """Each has two of the four devices, and reads its shard of the batches."""
+def test_two_processes_match_one(tmp_path, record_error):
+    """Each process has two of the four devices and reads its shard of the
+    batches."""
     (address,) = unused_addresses(1)
     kinds = ("sgd", "adamw")
     paths = [tmp_path / f"{name}.npz" for name in ("one", "0", "1")]
