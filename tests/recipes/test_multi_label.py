@@ -66,7 +66,7 @@ def test_training_is_evaluated_by_average_precision(run, tmp_path):
         "test_loss",
         "test_mean_average_precision",
     ]
-    facts = programs.facts_of(run)
+    facts = programs.read_metadata(run)
     found = facts["test_mean_average_precision"]
     assert found > 0.9
     assert facts["kept"]["chosen_by"] == "test_mean_average_precision"
@@ -166,6 +166,6 @@ def test_sigmoid_loss_and_class_weights_with_one_class_per_image(tmp_path):
             output=str(output),
         )
     )
-    facts = programs.facts_of(output)
+    facts = programs.read_metadata(output)
     assert 0 <= facts["test_accuracy"] <= 1
     assert facts["config"]["class_weights"] == "balanced"
