@@ -59,12 +59,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import keras_vit
 from keras_vit import training
 from keras_vit.data import PROTOCOLS
+from keras_vit.data import balanced_class_weights
+from keras_vit.data import height_and_width
 from keras_vit.optimizers import SGD
 from keras_vit.optimizers import AdamW
 from keras_vit.schedules import BiTHyperRule
 from keras_vit.schedules import WarmupDecay
 from keras_vit.schedules import warmup_cosine
 from keras_vit.training import command_line as cli
+from keras_vit.training.models import check_classes
 
 # The published batch size, 512, is for several accelerators. A smaller one
 # gives more updates of the weights in the same time.
@@ -86,14 +89,21 @@ class Config(cli.TrainingFlags):
         "weights to fine-tune: the path or URL of a checkpoint of Google, "
         "timm or another library, or, with --model, the name of released "
         "weights, such as imagenet21k (see keras_vit.list_weights()); the "
-        "classification head is replaced",
+        "classification head is replaced, unless --keep-head is given",
         "FILE|NAME",
     )
-    image_size: int | None = cli.arg(
+    keep_head: bool = cli.arg(
+        False,
+        "keep the classification head of --weights, to train further on the "
+        "same classes, such as those of a finished run",
+    )
+    image_size: int | str | None = cli.arg(
         None,
-        "images are resized to N x N; default: the image size of --weights, "
-        "224 with --model, else that of the dataset, from scratch at most 64; "
-        "if images differ in size, their median is taken",
+        "images are resized to N x N, or to height x width, such as 64x48; "
+        "default: the image size of --weights, 224 with --model, else that of "
+        "the dataset, from scratch at most 64; if images differ in size, their "
+        "median is taken",
+        "N|HxW",
     )
     patch_size: int | None = cli.arg(
         None,
@@ -145,10 +155,23 @@ class Config(cli.TrainingFlags):
         "times the learning rate; default: 0.05",
         "X",
     )
-    label_smoothing: float = cli.arg(
-        0.0,
+    loss: str = cli.arg(
+        "softmax",
+        "cross-entropy: softmax, for images of one class each; or sigmoid for "
+        "each class, for images of several classes, which are evaluated by the "
+        "mean average precision",
+        "softmax|sigmoid",
+    )
+    class_weights: str | None = cli.arg(
+        None,
+        "balanced: each class has the same part in the training loss, however "
+        "many images it has; default: each image has the same",
+        "balanced",
+    )
+    label_smoothing: float | None = cli.arg(
+        None,
         "label smoothing: the fraction of the probability that is distributed "
-        "evenly over all classes",
+        "evenly over all classes; default: 0",
         "P",
     )
     train: str = cli.arg(
@@ -202,6 +225,13 @@ class Config(cli.TrainingFlags):
         "mixup, and 0.1 with --preset bit-hyperrule for 20000 images or more",
         "P",
     )
+    pooling: str | None = cli.arg(
+        None,
+        "gap: the head reads the mean of the patches, after a new layer norm, "
+        "as in the fine-tuning of MAE; default: what the head of --weights "
+        "reads",
+        "gap",
+    )
     layer_decay: float | None = cli.arg(
         None,
         "layer-wise learning rate decay: the learning rate of each layer is "
@@ -238,6 +268,9 @@ class Config(cli.TrainingFlags):
         cli.check_choices(
             self,
             preset=training.FINE_TUNING,
+            loss=keras_vit.losses.LOSSES,
+            class_weights=("balanced",),
+            pooling=("gap",),
             optimizer=("sgd", "adamw"),
             train=("all", "head", "lora"),
             momentum_dtype=("float32", "bfloat16"),
@@ -257,14 +290,26 @@ class Config(cli.TrainingFlags):
             )
         if self.optimizer and self.preset:
             raise ValueError(
-                f"--preset {self.preset} fine-tunes with SGD: leave out "
+                f"--preset {self.preset} fine-tunes with "
+                f"{training.FINE_TUNING[self.preset].optimizer}: leave out "
                 "--optimizer or --preset."
+            )
+        if self.keep_head and (self.weights is None or self.pooling):
+            raise ValueError(
+                "--keep-head keeps the head of --weights, with what it reads: "
+                "give --weights, and leave out --pooling and --preset mae, "
+                "which sets it."
+            )
+        if self.pooling and self.weights is None:
+            raise ValueError(
+                f"--pooling {self.pooling} changes what the head of --weights "
+                "reads: give --weights, or leave it out."
             )
         if self.weight_decay is not None and self.optimizer_name == "sgd":
             raise ValueError(
-                "--weight-decay is of AdamW. --weights are fine-tuned with "
-                "SGD, without weight decay: leave it out, or give "
-                "--optimizer adamw."
+                "--weight-decay is of AdamW, and the model is trained with "
+                "SGD, without weight decay, as --weights are by default: leave "
+                "it out, or give --optimizer adamw."
             )
         if self.train != "all" and self.weights is None:
             raise ValueError(
@@ -281,6 +326,18 @@ class Config(cli.TrainingFlags):
                 "--layer-decay is for --train all. Received: --train "
                 f"{self.train}"
             )
+        if self.label_smoothing and self.loss == "sigmoid":
+            raise ValueError(
+                "--label-smoothing is for --loss softmax: leave it out, or "
+                "with --preset give 0. Received: --loss sigmoid "
+                f"--label-smoothing {self.label_smoothing:g}"
+            )
+        if self.class_weights and (self.mixup or self.cutmix):
+            raise ValueError(
+                "--class-weights is for images of one class each, which "
+                "--mixup and --cutmix mix: leave out one of them, or with "
+                "--preset give --mixup 0 --cutmix 0."
+            )
         rises = [x for x in (self.warmup, self.warmup_steps) if x is not None]
         if len(rises) > 1:
             raise ValueError("Give --warmup or --warmup-steps, not both.")
@@ -292,11 +349,14 @@ class Config(cli.TrainingFlags):
 
     @property
     def optimizer_name(self):
+        if self.optimizer is None and self.preset:
+            return training.FINE_TUNING[self.preset].optimizer
         return self.optimizer or ("sgd" if self.weights else "adamw")
 
     @property
     def one_hot(self):
-        return super().one_hot or self.label_smoothing > 0
+        smooth = bool(self.label_smoothing)
+        return super().one_hot or smooth or self.loss == "sigmoid"
 
     def published_holdout(self):
         if self.preset is None:
@@ -336,6 +396,10 @@ def train(config, data, strategy, output, keep=True):
     with training.Run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of (images, labels), with a weight for each image in
         # evaluations. A resumed run begins with batch `start`.
+        class_weights = None
+        if config.class_weights:
+            class_weights = balanced_class_weights(data.class_counts())
+
         def train_batches(start):
             return data.train(
                 batch_size=config.batch_size,
@@ -343,6 +407,7 @@ def train(config, data, strategy, output, keep=True):
                 seed=config.seed,
                 start=start,
                 shard=strategy.process,
+                class_weights=class_weights,
                 **config.batches(),
                 **config.augmentation(data.channels),
             )
@@ -354,13 +419,16 @@ def train(config, data, strategy, output, keep=True):
         )
         test = run.distribute(test)
 
-        # 2. Model: the given weights with a new head of zeros, or a new model.
+        # 2. Model: the given weights, with a new head of zeros unless
+        # --keep-head is given, or a new model.
         model = training.build_model(
             config.model,
             config.weights,
             config.patch_size,
             config.seed,
-            input_shape=(config.image_size, config.image_size, data.channels),
+            config.pooling == "gap",
+            config.keep_head,
+            input_shape=(*height_and_width(config.image_size), data.channels),
             classes=len(data.class_names),
             **config.encoder_arguments(),
         )
@@ -368,14 +436,16 @@ def train(config, data, strategy, output, keep=True):
 
         # 3. Optimizer, loss and metrics.
         schedule = learning_rate_schedule(config)
+        classes = len(data.class_names)
+        metric = keras_vit.metrics.get_metric(data.multi_label, classes)
         model.compile(
             optimizer=build_optimizer(config, schedule),
             loss=keras_vit.losses.get_loss(
-                "softmax", config.one_hot, config.label_smoothing
+                config.loss, config.one_hot, config.label_smoothing
             ),
             # Weighted, because the last batch of an evaluation is padded with
             # images of weight 0.
-            weighted_metrics=["accuracy"],
+            weighted_metrics=[metric],
             jit_compile=training.jit_compile(strategy),
         )
 
@@ -425,7 +495,9 @@ def resolve_config(config, data):
         config.model, config.weights, config.patch_size
     )
     if not spec["stride"]:
-        config.raise_if_given("dropout", "drop_path", "layer_decay")
+        config.raise_if_given("dropout", "drop_path", "layer_decay", "pooling")
+    if config.keep_head:
+        check_classes(config.weights, data)
     if config.preset:
         config = training.FINE_TUNING[config.preset].fill(config, data)
     image_size, patch_size = training.resolve_sizes(
@@ -463,6 +535,9 @@ def resolve_config(config, data):
         drop_path=0.0,
         lora_rank=8 if config.train == "lora" else None,
         protocol="simple",
+        label_smoothing=0.0,
+        augment="none",
+        erase=0.0,
         mixup=0.0,
         cutmix=0.0,
         mode=spec["mode"],
@@ -499,7 +574,8 @@ def count_steps(config, batch_size, data):
     elif steps is None:
         steps = max(2400, 30 * steps_per_epoch)
         # A step on images of 64 pixels takes four times as long as on 32.
-        if config.model == "compact-hybrid" and (config.image_size or 0) > 40:
+        pixels = math.prod(height_and_width(config.image_size or 1))
+        if config.model == "compact-hybrid" and pixels > 40**2:
             steps //= 2
     return steps, config.evaluate_every or max(1, steps // 10)
 

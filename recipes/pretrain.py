@@ -271,7 +271,11 @@ def train(config, data, strategy, output, summary):
             loss=keras_vit.losses.get_loss(config.loss, config.one_hot),
             # Weighted, because the last batch of an evaluation is padded with
             # images of weight 0.
-            weighted_metrics=["accuracy"],
+            weighted_metrics=[
+                keras_vit.metrics.get_metric(
+                    data.multi_label, len(data.class_names)
+                )
+            ],
             jit_compile=training.jit_compile(strategy),
         )
 

@@ -34,7 +34,7 @@ ORDER = (
     {"converters", "preprocessing"},
     {"pretraining", "inspection", "hub"},
     {"exporting", "distribution"},
-    {"optimizers", "schedules", "losses", "data"},
+    {"optimizers", "schedules", "losses", "metrics", "data"},
     {"training"},
     {"evaluation"},
     {"convert"},
@@ -49,6 +49,7 @@ ALLOWED = {
     "optimizers": set(),
     "schedules": set(),
     "losses": set(),
+    "metrics": set(),
     "data": {"preprocessing", "downloads", "distribution"},
 }
 # What `checkpoints`, which is plain NumPy, must not import with itself.

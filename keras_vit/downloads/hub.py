@@ -126,7 +126,10 @@ def check_repository(repository):
         ValueError: if the name is not valid.
     """
     try:
-        _hub().utils.validate_repo_id(repository)
+        _hub()
+        from huggingface_hub.utils import validate_repo_id
+
+        validate_repo_id(repository)
         valid = repository.count("/") == 1
     except ValueError:
         valid = False

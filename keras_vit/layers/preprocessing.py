@@ -30,7 +30,7 @@ class ImagePreprocessing(keras.Layer):
     matrix products, which all export formats support. Values are scaled as by
     `keras_vit.preprocess_input`.
 
-    The layer computes in float32 whatever the precision of the model is.
+    The layer computes in float32, and returns the compute dtype of its policy.
 
     Args:
         image_size: `(height, width)` of the output, or an integer for both.
@@ -58,7 +58,8 @@ class ImagePreprocessing(keras.Layer):
     """
 
     def __init__(self, image_size=None, mode="tf", **kwargs):
-        super().__init__(**{**kwargs, "dtype": "float32"})
+        # Without autocast, so that pixels are not rounded to half precision.
+        super().__init__(autocast=False, **kwargs)
         _checks.one_of("mode", mode, tuple(SCALE_AND_SHIFT))
         if image_size is not None:
             image_size = _checks.positive_pair("image_size", image_size)
@@ -82,7 +83,8 @@ class ImagePreprocessing(keras.Layer):
                 output = "bhwc".replace(letter, "n")
                 images = ops.einsum(f"n{letter},bhwc->{output}", matrix, images)
         scale, shift = SCALE_AND_SHIFT[self.mode]
-        return images / ops.cast(scale, "float32") - ops.cast(shift, "float32")
+        images = images / ops.cast(scale, "float32")
+        return ops.cast(images - ops.cast(shift, "float32"), self.compute_dtype)
 
     def compute_output_shape(self, input_shape):
         _checks.check_rank(
@@ -98,7 +100,7 @@ class ImagePreprocessing(keras.Layer):
 
     def compute_output_spec(self, inputs):
         return keras.KerasTensor(
-            self.compute_output_shape(inputs.shape), "float32"
+            self.compute_output_shape(inputs.shape), self.compute_dtype
         )
 
     def get_config(self):

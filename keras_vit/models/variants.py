@@ -27,10 +27,10 @@ _DOC = """Builds {name}, {description}
         classes: Integer. Number of classes; None for that of `weights`, or
             1000 without weights.
         classifier_activation: Activation of the head; None for logits.
-        preprocessing: Boolean or string. Whether the model takes images of any
-            size with values in [0, 255]; see `{function}`.
         name: String. Name of the model.
-        **architecture: Any other argument of `{function}`.
+        **architecture: Any other argument of `{function}`, such as
+            `preprocessing=True` for images of any size with values in
+            [0, 255].
 
     Returns:
         A `keras.Model` that takes images in [-1, 1] (`preprocess_input`), or
@@ -85,7 +85,6 @@ def variant_builder(variant):
         pooling=None,
         classes=None,
         classifier_activation=None,
-        preprocessing=False,
         name=variant,
         **architecture,
     ):
@@ -98,7 +97,6 @@ def variant_builder(variant):
             pooling=pooling,
             classes=classes,
             classifier_activation=classifier_activation,
-            preprocessing=preprocessing,
             name=name,
             **{**sizes, **architecture},
         )

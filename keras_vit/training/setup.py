@@ -70,12 +70,17 @@ def begin(config, holdout=None):
     if config.holdout is not None:
         holdout = config.holdout
     data = load_run_data(config, holdout)
-    if data.multi_label:
+    if data.multi_label and getattr(config, "loss", None) != "sigmoid":
         raise ValueError(
-            "Recipes train on images of one class each, and images of "
-            f"{data.name!r} have several. In Python, train on such data with "
-            "`keras_vit.losses.SigmoidCrossentropy()`; see "
-            "`keras_vit.data.from_csv`."
+            f"Images of {data.name!r} have several classes each: train with "
+            "--loss sigmoid, a loss for each class. Recipes without this flag "
+            "train on images of one class each."
+        )
+    if data.multi_label and getattr(config, "class_weights", None):
+        raise ValueError(
+            "--class-weights is for images of one class each, and images of "
+            f"{data.name!r} have several: leave it out. Received: "
+            f"--class-weights {config.class_weights}"
         )
     if parse_holdout(data.name, holdout) and not data.num_validation:
         raise ValueError(

@@ -183,6 +183,10 @@ CASES = {
         ),
         IMAGES,
     ),
+    "ImagePreprocessing": (
+        lambda: layers.ImagePreprocessing((9, 10), "torch"),
+        IMAGES,
+    ),
     "MaxPool2D": (layers.MaxPool2D, IMAGES),
     "MaxPool2D symmetric": (
         lambda: layers.MaxPool2D((3, 5), (2, 1), "symmetric"),

@@ -157,8 +157,8 @@ def test_export_with_images_of_any_size(pair, tmp_path):
     import tensorflow as tf
 
     pair[0].export(tmp_path / "saved", verbose=False)
-    serve = tf.saved_model.load(tmp_path / "saved").serve
+    loaded = tf.saved_model.load(tmp_path / "saved")
     for images in (PIXELS, PIXELS[:, :30]):
-        found = serve(tf.constant(images, tf.float32)).numpy()
+        found = loaded.serve(tf.constant(images, tf.float32)).numpy()
         expected = pair[0].predict(images, verbose=0)
         np.testing.assert_allclose(found, expected, atol=2e-5)

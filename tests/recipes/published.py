@@ -91,6 +91,39 @@ BIT = {
     "test": "test",
 }
 
+# facebookresearch/mae at efb2a80: FINETUNE.md, and main_finetune.py for what
+# its commands leave out
+_MAE = {
+    "batch_size": 32,
+    "gpus": 4 * 8,
+    "warmup_epochs": 5,
+    "weight_decay": 0.05,
+    "clip_grad": None,
+    "reprob": 0.25,
+    "mixup": 0.8,
+    "cutmix": 1.0,
+    "smoothing": 0.1,
+    "global_pool": True,
+}
+_LARGE = {"epochs": 50, "blr": 1e-3, "layer_decay": 0.75}
+MAE_FINETUNE = {
+    "ViTB16": {
+        **_MAE,
+        "epochs": 100,
+        "blr": 5e-4,
+        "layer_decay": 0.65,
+        "drop_path": 0.1,
+    },
+    "ViTL16": {**_MAE, **_LARGE, "drop_path": 0.2},
+    "ViTH14": {
+        **_MAE,
+        **_LARGE,
+        "drop_path": 0.3,
+        "batch_size": 16,
+        "gpus": 8 * 8,
+    },
+}
+
 _TUNE = "recipes/finetune_cifar.py --preset "
 _B16 = "--model ViTB16 --weights imagenet21k"
 FINE_TUNING = {

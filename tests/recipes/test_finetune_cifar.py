@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -357,6 +358,75 @@ def test_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
 
 
 @pytest.mark.backends("torch")
+def test_finished_run_is_trained_further(digits, tmp_path):
+    """The learning rate is too small for any prediction to change."""
+    settings = {"steps": 1, "batch_size": 32, "learning_rate": 1e-12}
+    refused(
+        f"finished run.*--weights {digits} --keep-head",
+        output=str(digits),
+        **settings,
+    )
+    settings |= {"weights": str(digits), "keep_head": True}
+    run(**settings, output=str(tmp_path / "a"))
+    before, after = read_metadata(digits), read_metadata(tmp_path / "a")
+    assert after["test_accuracy"] == pytest.approx(before["test_accuracy"])
+    # Of other classes.
+    other = tmp_path / "other"
+    shutil.copytree(digits, other)
+    facts = {**before, "data": {**before["data"], "class_names": list("abc")}}
+    (other / "config.json").write_text(json.dumps(facts))
+    settings["weights"] = str(other)
+    refused("others, such as '0'", **settings, output=str(tmp_path / "b"))
+    (other / "config.json").unlink()
+    model = keras_vit.converters.load(other / "model.npz", classes=3)
+    keras_vit.converters.save(model, other / "model.npz", overwrite=True)
+    refused(
+        "10 classes.*a head of 3 classes",
+        **settings,
+        output=str(tmp_path / "b"),
+    )
+    for wrong in ({}, {"weights": "x.npz", "pooling": "gap"}):
+        with pytest.raises(ValueError, match="--keep-head keeps"):
+            recipe.Config(keep_head=True, **wrong)
+    with pytest.raises(ValueError, match="--pooling gap .* give --weights"):
+        recipe.Config(pooling="gap")
+
+
+def test_images_that_are_not_square(tmp_path):
+    """Trained, fine-tuned at another size, evaluated and looked at."""
+    data = {"batch_size": 32, "steps": 2}
+    run(image_size="12x8", output=str(tmp_path / "a"), **data)
+    assert read_metadata(tmp_path / "a")["config"]["image_size"] == [12, 8]
+    weights = {"weights": str(tmp_path / "a"), **data}
+    run(output=str(tmp_path / "b"), **weights)
+    run(image_size="8x16", output=str(tmp_path / "c"), **weights)
+    for name, size in {"b": (12, 8), "c": (8, 16)}.items():
+        model = keras.models.load_model(tmp_path / name / "model.keras")
+        assert model.input_shape == (None, *size, 1)
+        for program in ("evaluate", "few_shot")[: 1 + (name == "c")]:
+            output = tmp_path / f"{name}-{program}"
+            programs.run(
+                program, "--weights", tmp_path / name, "--output", output,
+                *(("--dataset", "digits") * (program == "few_shot")),
+            )  # fmt: skip
+        results = tmp_path / f"{name}-evaluate" / "results.json"
+        expected = read_metadata(tmp_path / name)["test_accuracy"]
+        assert json.loads(results.read_text())["accuracy"] == pytest.approx(
+            expected, abs=1e-6
+        )
+    programs.run(
+        "evaluate", "--weights", tmp_path / "b" / "model.weights.h5",
+        "--image-size", "16x8", "--output", tmp_path / "d",
+    )  # fmt: skip
+    refused(
+        "12 x 9.*--image-size 12x8 or 12x10",
+        image_size="12x9",
+        output=str(tmp_path / "e"),
+        **weights,
+    )
+
+
+@pytest.mark.backends("torch")
 def test_bit_hyperrule_selects_the_settings(monkeypatch):
     spec = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
     monkeypatch.setattr(training, "resolve_model_spec", lambda *_: spec)
@@ -392,7 +462,7 @@ def test_flags_without_effect_are_refused():
         ("--weight-decay is of AdamW", {**tuned, "weight_decay": 0.5}),
         ("--warmup or --warmup-steps", {"warmup": 0.1, "warmup_steps": 3}),
         (
-            "fine-tunes with SGD",
+            "fine-tunes with sgd",
             {**tuned, "preset": "vit_jax", "optimizer": "sgd"},
         ),
         ("--weight-decay is of", {"optimizer": "sgd", "weight_decay": 0.1}),
@@ -542,7 +612,7 @@ def test_wrong_settings_give_a_one_line_error(tmp_path, digits):
     refused("There is no file", weights="model.keras", **output)
     with pytest.raises(ValueError, match="layer_decay.*0, 1"):
         recipe.Config(layer_decay=1.5)
-    refused("is not empty.*--overwrite", output=str(digits))
+    refused("a finished run.*--overwrite", output=str(digits))
     (tmp_path / "empty").mkdir()
     refused("no class", dataset=str(tmp_path / "empty"), **output)
     # Nothing was made before a mistake was found.

@@ -195,6 +195,101 @@ def test_fine_tuning_settings_match_the_publications(command, datasets):
         assert float(rate(step + 1)) == pytest.approx(rate.peak / 10 ** (i + 1))
 
 
+@pytest.mark.parametrize("model", published.MAE_FINETUNE)
+def test_fine_tuning_settings_match_mae(model, datasets):
+    """FINETUNE.md's commands and the defaults of main_finetune.py."""
+    source = published.MAE_FINETUNE[model]
+    command = f"mae --dataset imagenet2012 --model {model} --weights x.npz"
+    config = config_of(finetune, f"x --preset {command}")
+    _, data, _ = setup.begin(config)
+    job = programs.plan(finetune, config, data)
+    config, (optimizer, rate) = job.config, job.optimizer()
+    batch = source["batch_size"] * source["gpus"]
+    steps_per_epoch = -(-data.num_train // batch)
+    assert data.num_train == size_of("train", "imagenet2012")
+    assert (config.image_size, config.batch_size) == (224, batch)
+    assert job.steps == source["epochs"] * steps_per_epoch
+    assert type(rate) is keras_vit.schedules.WarmupDecay
+    assert rate.decay == "cosine"
+    assert rate.peak == pytest.approx(source["blr"] * batch / 256)
+    assert rate.warmup_steps == source["warmup_epochs"] * steps_per_epoch
+    assert type(optimizer) is keras_vit.optimizers.AdamW
+    assert optimizer.convention == "optax" and optimizer.epsilon == 1e-8
+    assert (optimizer.beta_1, optimizer.beta_2) == (0.9, 0.999)
+    assert optimizer.weight_decay == source["weight_decay"]
+    assert optimizer.decay_kernels_only
+    assert optimizer.layer_decay == source["layer_decay"]
+    assert optimizer.global_clipnorm is source["clip_grad"]
+    assert config.drop_path == source["drop_path"]
+    assert config.dropout == 0.0
+    assert (config.mixup, config.cutmix) == (source["mixup"], source["cutmix"])
+    assert config.label_smoothing == source["smoothing"]
+    assert config.erase == source["reprob"]
+    assert config.pooling == "gap" and source["global_pool"]
+    assert config.protocol == "mae-finetune"
+    # rand-m9-mstd0.5-inc1 of timm
+    assert AUGREG[config.augment][:2] == (2, 10)
+
+
+def test_preset_settings_depend_on_the_model(datasets):
+    def complete(flags):
+        config = config_of(
+            finetune, f"x --preset mae --dataset imagenet2012 {flags}"
+        )
+        _, data, _ = setup.begin(config)
+        return training.FINE_TUNING["mae"].fill(config, data)
+
+    with pytest.raises(ValueError, match="depends on the model"):
+        complete("--weights x.npz")
+    small = "--model ViTS16 --weights x.npz --learning-rate 0.001 --steps 9"
+    with pytest.raises(
+        ValueError,
+        match="For ViTS16, give --warmup, --layer-decay, --drop-path",
+    ):
+        complete(small)
+    rest = "--warmup-steps 2 --layer-decay 0.8 --drop-path 0"
+    config = complete(f"{small} {rest}")
+    # A learning rate that is given is not multiplied.
+    assert (config.learning_rate, config.steps) == (0.001, 9)
+    config = complete("--model ViTB16 --weights x.npz --batch-size 256")
+    assert config.learning_rate == pytest.approx(5e-4)
+    with pytest.raises(ValueError, match="fine-tunes with adamw"):
+        finetune.Config(preset="mae", weights="x.npz", optimizer="sgd")
+
+
+def test_mae_head_reads_the_mean_of_the_patches(tmp_path):
+    """models_vit.py: `fc_norm(x[:, 1:].mean(dim=1))`, of the last block."""
+    arguments = {"patch_size": 4, "hidden_size": 16, "num_layers": 2}
+    model = keras_vit.VisionTransformer(
+        **arguments, input_shape=(8, 8, 3), num_heads=2, include_top=False
+    )
+    for variable in model.variables:
+        noise = keras.random.normal(variable.shape, stddev=0.3, seed=1)
+        variable.assign(variable + noise)
+    path = tmp_path / "mae.npz"
+    keras_vit.converters.save(model, path)
+    tuned = training.build_model(
+        None,
+        str(path),
+        None,
+        mean_pooling=True,
+        input_shape=(8, 8, 3),
+        classes=5,
+    )
+    assert not any(x.name == "encoder_norm" for x in tuned.layers)
+    images = np.random.default_rng(0).normal(size=(3, 8, 8, 3))
+    tokens = keras.Model(model.input, model.get_layer("block_1").output)
+    mean = keras.ops.convert_to_numpy(tokens(images))[:, 1:].mean(1)
+    found = keras.Model(tuned.input, tuned.get_layer("head").input)(images)
+    expected = (mean - mean.mean(-1, keepdims=True)) / np.sqrt(
+        mean.var(-1, keepdims=True) + 1e-6
+    )
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(found), expected, atol=1e-5
+    )
+    assert tuned.get_layer("head").kernel.shape == (16, 5)
+
+
 @pytest.mark.parametrize(
     ("program", "command"),
     [

@@ -40,7 +40,7 @@ class Config:
     """No flags."""
 
 
-def build():
+def build(average_from=None):
     rate = 0.05
     keras.utils.set_random_seed(0)
     layers = [
@@ -56,6 +56,7 @@ def build():
         0.2,
         convention="optax",
         use_ema=True,
+        average_from=average_from,
         momentum_dtype="bfloat16",
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -63,10 +64,12 @@ def build():
     return model, schedule
 
 
-def main(folder, callbacks=(), stream=Stream, keep_best=False):
+def main(
+    folder, callbacks=(), stream=Stream, keep_best=False, average_from=None
+):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    model, schedule = build()
+    model, schedule = build(average_from)
     checkpoints = training.ResumableCheckpoint(
         folder / "checkpoints", EVERY, {"seed": 0}, keep_best=keep_best
     )

@@ -75,6 +75,23 @@ def test_interrupted_run_resumes_bit_for_bit(after, straight, tmp_path):
     assert_same_end(tmp_path, straight)
 
 
+def test_equal_averages_resume(tmp_path):
+    """The run is interrupted before its first averaged step, and after it."""
+    run_small.main(tmp_path / "straight", average_from=12)
+    for after in (7, 8):  # it resumes from steps 5 and 10
+        with pytest.raises(KeyboardInterrupt):
+            run_small.main(
+                tmp_path / "crashed", [Crash(after)], average_from=12
+            )
+    model, _ = run_small.main(tmp_path / "crashed", average_from=12)
+    assert_same_end(tmp_path / "crashed", tmp_path / "straight")
+    averages = model.optimizer._model_variables_moving_average
+    for found, average in zip(model.get_weights(), averages, strict=True):
+        np.testing.assert_array_equal(
+            found, keras.ops.convert_to_numpy(average)
+        )
+
+
 # A process that has imported the modules but started no threads, so that it
 # can be forked quickly.
 PROCESSES = multiprocessing.get_context("forkserver")

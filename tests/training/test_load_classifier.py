@@ -77,8 +77,9 @@ def test_wrong_files_and_models_raise(tmp_path):
     keras_vit.converters.save(
         vit(input_shape=(8, 16, 3)), tmp_path / "wide.keras"
     )
-    with pytest.raises(ValueError, match="8 x 16 pixels, and square"):
-        keras_vit.evaluation.load_classifier(str(tmp_path / "wide.keras"))
+    wide = keras_vit.evaluation.load_classifier(str(tmp_path / "wide.keras"))
+    assert wide.image_size == (8, 16)
+    assert "images 8 x 16 x 3" in wide.describe()
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
@@ -120,15 +121,20 @@ def test_features_are_the_inputs_of_the_head(options, tmp_path):
     )
 
 
-def test_sigmoid_loss_is_reported(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    keras_vit.converters.save(vit(), folder / "model.keras")
-    for loss, mentioned in (("sigmoid", True), ("softmax", False)):
-        config = {"config": {"loss": loss}, "data": {"class_names": ["a"] * 3}}
-        (folder / "config.json").write_text(json.dumps(config))
-        found = keras_vit.evaluation.load_classifier(str(folder))
-        assert ("with a sigmoid" in found.describe()) == mentioned
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_loss_of_a_run_is_loaded(multi_label, tmp_path):
+    model = vit()
+    keras_vit.converters.save(model, tmp_path / "model.keras")
+    data = {"class_names": ["a"] * 3, "multi_label": multi_label}
+    config = {"config": {"loss": "sigmoid"}, "data": data}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = keras_vit.evaluation.load_classifier(str(tmp_path))
+    assert (found.loss, found.multi_label) == ("sigmoid", multi_label)
+    logits = np.array([[-800.0, 0, 2]])
+    np.testing.assert_allclose(
+        keras_vit.evaluation.probabilities(found.model, logits, found.loss),
+        [[0, 0.5, 1 / (1 + np.exp(-2))]],
+    )
 
 
 def test_probabilities_refuse_other_activations():

@@ -1,3 +1,6 @@
+import json
+import shutil
+
 import numpy as np
 import pytest
 
@@ -53,6 +56,9 @@ def test_model_spec_of_a_name_and_of_a_file(weights):
         # Given sizes are kept, and a ResNet's stride must divide them.
         (None, 96, None, 28, ("compact-hybrid", 96)),
         (None, 28, None, 28, ("compact-vit", 28)),
+        (None, (64, 48), None, 28, ("compact-hybrid", (64, 48))),
+        (None, (64, 20), None, 28, ("compact-vit", (64, 20))),
+        (None, (64, 44), None, 28, ("compact-vit", (64, 44))),
         (None, None, 4, 28, ("compact-vit", 28)),
     ],
 )
@@ -63,6 +69,27 @@ def test_default_model_and_size_from_scratch(
     assert models.choose_model_and_size(model, *sizes) == chosen
     spec = training.resolve_model_spec(chosen[0], None, patch_size)
     training.resolve_sizes((chosen[1],), spec["patch_size"], spec["stride"])
+
+
+@pytest.mark.parametrize("image_size", [64, (64, 48)])
+def test_weights_of_a_run_have_its_settings(weights, image_size, tmp_path):
+    facts = {"config": {"mode": "torch", "image_size": image_size}}
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    shutil.copy(weights, tmp_path / "model.npz")
+    spec = training.resolve_model_spec(None, str(tmp_path))
+    # The image size of a Vision Transformer is that of its weights.
+    assert (spec["mode"], spec["image_size"]) == ("torch", 12)
+    arguments = {"input_shape": (32, 32, 3), "classes": 2}
+    bit = models.build_model("compact-bit", None, None, **arguments)
+    keras_vit.converters.save(
+        bit, tmp_path / "model.npz", "bit", overwrite=True
+    )
+    keras_vit.converters.save(
+        bit, tmp_path / "other.npz", "bit", overwrite=True
+    )
+    for name, size in (("", image_size), ("other.npz", 224)):
+        spec = training.resolve_model_spec(None, str(tmp_path / name))
+        assert spec["image_size"] == size
 
 
 def test_wrong_models_and_patch_sizes_raise(weights, tmp_path):

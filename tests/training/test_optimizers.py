@@ -252,6 +252,57 @@ def test_accumulated_micro_batches_match_the_full_batch(name):
         )
 
 
+@pytest.mark.parametrize("convention", ["keras", "optax"])
+@pytest.mark.parametrize("accumulate", [None, 4])
+def test_equal_averages_are_the_mean_of_the_updates(accumulate, convention):
+    rng = np.random.default_rng(0)
+    values = start(rng)
+    parts = accumulate or 1
+    optimizer = keras_vit.optimizers.AdamW(
+        0.05,
+        convention=convention,
+        gradient_accumulation_steps=accumulate,
+        average_from=5,
+    )
+
+    def average():
+        return np.concatenate(
+            [
+                ops.convert_to_numpy(v).ravel()
+                for v in optimizer._model_variables_moving_average
+            ]
+        )
+
+    grads = gradients(rng, values, parts * 12)
+    updates = by_keras(optimizer, values, grads)[parts - 1 :: parts]
+    expected = np.mean(updates[5:], axis=0, dtype=np.float64)
+    np.testing.assert_allclose(average(), expected, rtol=2e-6, atol=1e-7)
+    assert np.abs(average() - updates[-1]).max() > 1e-3
+
+    # Until the average begins, it is the variables.
+    optimizer = type(optimizer).from_config(
+        optimizer.get_config() | {"average_from": 12}
+    )
+    updates = by_keras(optimizer, values, grads)[parts - 1 :: parts]
+    np.testing.assert_array_equal(average(), updates[-1])
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"average_from": -1},
+        {"average_from": 0.75},
+        {"average_from": True},
+        {"average_from": 3, "ema_momentum": 0.9},
+        {"average_from": 3, "ema_overwrite_frequency": 2},
+    ],
+)
+def test_wrong_equal_averages_are_refused(options):
+    with pytest.raises(ValueError, match=f"{options['average_from']}"):
+        keras_vit.optimizers.SGD(**options)
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_optimizer_saved_with_a_model_resumes(name, tmp_path):
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")

@@ -1,5 +1,6 @@
 import pytest
 
+from keras_vit.training import command_line
 from keras_vit.training import models
 
 pytestmark = pytest.mark.backends("torch")
@@ -33,3 +34,32 @@ def test_patch_size_must_divide_the_image_size():
         models.check_patch_size(8, 3)
     with pytest.raises(ValueError, match="--image-size 16, or"):
         models.check_patch_size(8, 16)
+
+
+def test_patch_sizes_of_rectangular_images():
+    assert models.choose_patch_size((64, 48)) == 8
+    assert models.choose_patch_size((48, 96)) == 8
+    models.check_patch_size((64, 48), 16)
+    with pytest.raises(ValueError, match="64 x 50. .*64x48 or 64, .*1, 2[.]"):
+        models.check_patch_size((64, 50), 16)
+    with pytest.raises(ValueError, match="62 x 31 .*60x28 or 64x32"):
+        models.choose_patch_size((62, 31))
+    assert models.resolve_sizes((None, (64, 48), 8), None, 1) == ((64, 48), 8)
+
+
+@pytest.mark.parametrize(
+    "value, size",
+    [("64", 64), (64, 64), ("64x48", (64, 48)), ([64, 48], (64, 48))]
+    + [("8x8", 8), (None, None)],
+)
+def test_image_size_flag_is_parsed(value, size):
+    assert command_line.parse_image_size(value) == size
+    if size:
+        text = models.size_text(size)
+        assert command_line.parse_image_size(text) == size
+
+
+@pytest.mark.parametrize("value", ["", "0", "64x", "1x2x3", "64x-8", "a", 0])
+def test_wrong_image_sizes_raise(value):
+    with pytest.raises(ValueError, match=f"64x48. Received: {value}$"):
+        command_line.parse_image_size(value)

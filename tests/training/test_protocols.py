@@ -104,6 +104,7 @@ def test_cropped_jpeg_decoding_matches_the_whole_image():
 # microsoft/SimMIM, whose interpolation is torchvision's default.
 MASKED = {
     "mae": ((0.2, 1.0), Image.Resampling.BICUBIC),
+    "mae-finetune": ((0.08, 1.0), Image.Resampling.BICUBIC),
     "simmim": ((0.67, 1.0), Image.Resampling.BILINEAR),
 }
 

@@ -42,7 +42,7 @@ def test_check_output_accepts_an_interrupted_run(tmp_path):
     (checkpoints / "step-00000005.npz").unlink()
     assert run_folder.check_output(tmp_path, overwrite=False) == tmp_path
     (tmp_path / "config.json").touch()
-    with pytest.raises(ValueError, match="is not empty"):
+    with pytest.raises(ValueError, match="a finished run"):
         run_folder.check_output(tmp_path, overwrite=False)
 
 

@@ -606,6 +606,13 @@ def test_model_trains_on_multi_label_data(multi):
     assert np.isfinite(model.evaluate(multi.test(**OPTIONS), verbose=0))
 
 
+def test_class_weights_of_multi_label_are_refused(multi):
+    rows = np.concatenate([y for _, y, *_ in multi.batches("train", **OPTIONS)])
+    np.testing.assert_array_equal(multi.class_counts(), rows.sum(0))
+    with pytest.raises(ValueError, match="multi-label"):
+        multi.train(**OPTIONS, class_weights=[1.0, 1.0, 1.0])
+
+
 def test_one_hot_labels_warn(images):
     rows = np.eye(3)[LABELS]
     with pytest.warns(UserWarning, match=r"argmax\(1\)"):
@@ -622,7 +629,7 @@ def test_recipes_accept_single_label_csv_files(images, tmp_path):
     config = command_line.TrainingFlags(
         dataset=str(path), output=str(tmp_path / "run")
     )
-    with pytest.raises(ValueError, match="several.*SigmoidCrossentropy"):
+    with pytest.raises(ValueError, match="several.*--loss sigmoid"):
         training.begin(config)
     path = write_csv(tmp_path, images, zip(range(30), LABELS, strict=True))
     _, data, _ = training.begin(config)

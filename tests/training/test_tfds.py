@@ -81,6 +81,7 @@ def test_dataset_name_gives_batches():
     assert (data.num_train, data.num_test) == (20, 7)
     assert data.class_names == ("dark", "bright")
     assert data.image_size == 12 and data.channels == 3
+    np.testing.assert_array_equal(data.class_counts(), [10, 10])
     options = dict(image_size=8, batch_size=4)
     images, labels = arrays(data.test(**options))
     assert images.shape == (7, 8, 8, 3)
