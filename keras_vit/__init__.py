@@ -6,9 +6,11 @@ from keras_vit import converters as converters
 from keras_vit import data as data
 from keras_vit import distribution as distribution
 from keras_vit import evaluation as evaluation
+from keras_vit import hub as hub
 from keras_vit import inspection as inspection
 from keras_vit import layers as layers
 from keras_vit import losses as losses
+from keras_vit import metrics as metrics
 from keras_vit import optimizers as optimizers
 from keras_vit import pretraining as pretraining
 from keras_vit import schedules as schedules

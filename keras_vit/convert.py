@@ -6,6 +6,9 @@
       from timm's layout, which is inferred from the keys, to Google's
   convert.py vit_b16.keras hub/ --to huggingface
       a folder that transformers loads
+  convert.py runs/digits hub/digits --to hub --push OWNER/digits
+      a folder that timm, transformers, Keras and keras_vit open, uploaded to
+      the Hugging Face hub
   convert.py unknown.pth --inspect
       print what a file contains and what is ambiguous, without converting it
   convert.py ViT-B_16.npz model.pth --to timm --verify
@@ -67,6 +70,11 @@ def _run(arguments):
         return 0
     if arguments.target is None:
         raise ValueError("TARGET is missing (or use --inspect).")
+    if arguments.to == "hub":
+        return _to_hub(source, arguments, settings)
+    for flag in ("push", "license", "private"):
+        if getattr(arguments, flag):
+            raise ValueError(f"--{flag} needs --to hub.")
     options = {
         "layout": arguments.layout,
         "to": arguments.to,
@@ -90,6 +98,44 @@ def _run(arguments):
     if not same:
         return 1
     return 0 if complete else 3
+
+
+def _to_hub(source, arguments, settings):
+    """Writes a folder for the hub and returns the exit status."""
+    for flag in ("dtype", "encoder"):
+        if getattr(arguments, flag):
+            raise ValueError(
+                f"--{flag} has no effect with --to hub: leave it out."
+            )
+    if arguments.private and not arguments.push:
+        raise ValueError("--private needs --push.")
+    if arguments.push:
+        downloads.check_repository(arguments.push)
+    from keras_vit import _requirements  # noqa: F401  (clearer than Keras's errors)
+    from keras_vit import hub
+
+    missing = hub.save(
+        source,
+        arguments.target,
+        arguments.layout,
+        license=arguments.license,
+        overwrite=arguments.overwrite,
+        **settings,
+    )
+    print(f"wrote {arguments.target}")
+    for library, reason in missing.items():
+        print(f"{library:13}  {reason or 'included'}")
+    status = 0
+    if arguments.verify:
+        text, same, complete = hub.verify(arguments.target)
+        print(text)
+        status = 1 if not same else 0 if complete else 3
+    if arguments.push and status != 1:
+        url = downloads.upload_folder(
+            arguments.target, arguments.push, arguments.private
+        )
+        print(f"uploaded to {url}")
+    return status
 
 
 def convert(
@@ -159,6 +205,12 @@ def convert(
     arguments = {**checkpoint.arguments(grid), **settings}
     _warn_if_not_finite(checkpoint)
     notes = []
+    if checkpoint.build_arguments.get("preprocessing"):
+        notes.append(
+            "note: the preprocessing inside the model is left out. Images must "
+            "be resized and scaled by keras_vit.preprocess_input(images, "
+            f"mode={checkpoint.preprocess_mode!r})."
+        )
     if "pooling" not in {**checkpoint.stored, **settings} and (
         first_patch_is_possible(checkpoint.layout, arguments)
     ):
@@ -254,7 +306,28 @@ def _parser():
         dest="layout",
         help="layout of SOURCE, if it cannot be inferred",
     )
-    parser.add_argument("--to", help="layout of TARGET (default: SOURCE's)")
+    parser.add_argument(
+        "--to",
+        help="layout of TARGET (default: SOURCE's); hub: a folder that timm, "
+        "transformers, Keras and keras_vit open",
+    )
+    parser.add_argument(
+        "--license",
+        metavar="ID",
+        help="with --to hub: licence of the weights on the model card, such as "
+        "apache-2.0",
+    )
+    parser.add_argument(
+        "--push",
+        metavar="OWNER/NAME",
+        help="with --to hub: then upload the folder to this repository of the "
+        "Hugging Face hub, with the token of `hf auth login` or HF_TOKEN",
+    )
+    parser.add_argument(
+        "--private",
+        action="store_true",
+        help="with --push: create the repository as a private one",
+    )
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",

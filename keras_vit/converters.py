@@ -8,6 +8,7 @@ import zipfile
 import keras
 
 from keras_vit import models
+from keras_vit._warnings import warn
 from keras_vit.checkpoints import Checkpoint
 from keras_vit.checkpoints import open_checkpoint as open_checkpoint
 from keras_vit.checkpoints.checkpoint import check_hyperparameters
@@ -118,9 +119,23 @@ def save(model, path, layout=None, overwrite=False):
     layout = layout or ("vit_jax" if path.suffix else "huggingface")
     get_weight_map(layout)
     check_writable(path, layout)
-    weights, arguments, _ = describe(model)
+    weights, arguments, built = describe(model)
+    mode = built.get("preprocessing")
+    if mode:
+        warn(
+            f"{str(path)!r} does not contain the preprocessing inside the "
+            f"model {model.name!r}. Images must be resized and scaled by "
+            f"keras_vit.preprocess_input(images, mode={mode!r})."
+        )
     try:
-        write_checkpoint(weights, arguments, path, layout, overwrite=overwrite)
+        write_checkpoint(
+            weights,
+            arguments,
+            path,
+            layout,
+            overwrite=overwrite,
+            preprocess_mode=mode,
+        )
     except ValueError as error:
         hint = ""
         if any("lora_" in name for name in weights):

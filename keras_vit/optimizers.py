@@ -92,6 +92,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         decay_kernels_only=False,
         layer_decay=None,
         momentum_dtype=None,
+        average_from=None,
         **kwargs,
     ):
         if "peak_rate" in kwargs:
@@ -107,9 +108,13 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
                 f"`convention` must be one of {CONVENTIONS}. Received: "
                 f"convention={convention!r}"
             )
+        if average_from is not None:
+            _check_average_from(average_from, kwargs)
+            kwargs["use_ema"] = True
         super().__init__(
             learning_rate=learning_rate, weight_decay=weight_decay, **kwargs
         )
+        self.average_from = average_from
         self.convention = convention
         self.decay_kernels_only = decay_kernels_only
         self.layer_decay = layer_decay
@@ -155,6 +160,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             "decay_kernels_only": self.decay_kernels_only,
             "layer_decay": self.layer_decay,
             "momentum_dtype": self.momentum_dtype,
+            "average_from": self.average_from,
         }
 
     @classmethod
@@ -186,6 +192,9 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         return self.convention == "optax" and self.gradient_accumulation_steps
 
     def _update_model_variables_moving_average(self, trainable_variables):
+        if self.average_from is not None:
+            self._update_equal_averages(trainable_variables)
+            return
         if not self._averages_updates:
             super()._update_model_variables_moving_average(trainable_variables)
             return
@@ -205,6 +214,27 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             momentum = ops.where(is_step, momentum, 1.0)
             momentum = ops.cast(momentum, variable.dtype)
             average.assign(momentum * average + (1 - momentum) * variable)
+
+    def _update_equal_averages(self, trainable_variables):
+        steps = self.gradient_accumulation_steps or 1
+        is_update = ops.equal((self._iterations + 1) % steps, 0)
+        # The number of averaged updates, with the current one. Before the
+        # first of them, the "average" is the variable itself.
+        count = self.iterations + 1 - self.average_from
+        is_later = ops.logical_and(is_update, ops.greater(count, 1))
+        for variable, average in zip(
+            trainable_variables,
+            self._model_variables_moving_average,
+            strict=True,
+        ):
+            if average is None:
+                continue
+            value = ops.convert_to_tensor(variable)
+            mean = ops.convert_to_tensor(average)
+            divisor = ops.cast(ops.maximum(count, 1), value.dtype)
+            later = mean + (value - mean) / divisor
+            first = ops.where(is_update, value, mean)
+            average.assign(ops.where(is_later, later, first))
 
     def _overwrite_at_updates(self, frequency):
         is_step = ops.equal(
@@ -261,6 +291,25 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         whole = context.all_reduce(tf.distribute.ReduceOp.SUM, list(grads))
         count = context.num_replicas_in_sync
         return [grad / count for grad in super()._clip_gradients(whole)]
+
+
+def _check_average_from(average_from, options):
+    """Raises a `ValueError` for values that do not fit `average_from`."""
+    if type(average_from) is not int or average_from < 0:
+        raise ValueError(
+            "`average_from` must be an integer of 0 or more, the number of "
+            "updates before the first one that is averaged. Received: "
+            f"average_from={average_from!r}"
+        )
+    momentum = options.get("ema_momentum", 0.99)
+    frequency = options.get("ema_overwrite_frequency")
+    if momentum != 0.99 or frequency is not None:
+        raise ValueError(
+            "`average_from` averages with equal weights: leave it out for an "
+            "exponential moving average, or leave out `ema_momentum` and "
+            f"`ema_overwrite_frequency`. Received: average_from={average_from},"
+            f" ema_momentum={momentum}, ema_overwrite_frequency={frequency}"
+        )
 
 
 def _num_tf_replicas():
@@ -359,6 +408,16 @@ class SGD(ScheduledOptimizer):
         momentum_dtype: String, such as "bfloat16", which the code of the
             paper uses to halve the memory of the momentum. Defaults to the
             dtype of each variable.
+        average_from: Integer. The variables are averaged with equal weights
+            after every update but the first `average_from` ones, as in
+            "Averaging Weights Leads to Wider Optima and Better
+            Generalization" (https://arxiv.org/abs/1803.05407). Until then,
+            the averages are the variables. It replaces the exponential moving
+            average of `use_ema`, and is used like it: `model.fit` assigns the
+            averages to the model when it ends, `averaged` does so for a
+            while, and they are saved with the optimizer. Micro-batches are
+            not counted in either convention. The averages have the dtype of
+            the variables.
         **kwargs: As for `keras.optimizers.SGD`: `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`,
             `ema_overwrite_frequency`, `loss_scale_factor`,
@@ -454,6 +513,7 @@ class AdamW(ScheduledOptimizer):
         layer_decay: Float. As for `SGD`.
         momentum_dtype: String. The dtype of the first moment; AugReg uses
             "bfloat16". As for `SGD`.
+        average_from: Integer. As for `SGD`.
         **kwargs: As for `SGD`.
     """
 
@@ -536,9 +596,9 @@ def averaged(model):
     """Temporarily assigns a model the moving averages of its weights.
 
     Within the context, the weights are the averages that an optimizer with
-    `use_ema=True` computes; afterwards they are restored. Without averages, the
-    model does not change. This is for evaluations during training; at its end,
-    `model.fit` assigns the averages to the model itself.
+    `use_ema=True` or `average_from` computes; afterwards they are restored.
+    Without averages, the model does not change. This is for evaluations during
+    training; at its end, `model.fit` assigns the averages to the model itself.
 
     Args:
         model: Compiled Keras model.

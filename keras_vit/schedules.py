@@ -181,11 +181,11 @@ class BiTHyperRule(keras.optimizers.schedules.LearningRateSchedule):
         ops = keras.ops
         step = ops.cast(step, "float32")
         short = self.steps < 10_000
-        rise = self.steps * 0.2 if short else 500.0
-        shares = (0.4, 0.6, 0.8) if short else (0.3, 0.6, 0.9)
-        rate = self.peak * ops.minimum(step / rise, 1.0)
-        for share in shares:
-            rate = ops.where(step > share * self.steps, rate / 10, rate)
+        warmup_steps = self.steps * 0.2 if short else 500.0
+        fractions = (0.4, 0.6, 0.8) if short else (0.3, 0.6, 0.9)
+        rate = self.peak * ops.minimum(step / warmup_steps, 1.0)
+        for fraction in fractions:
+            rate = ops.where(step > fraction * self.steps, rate / 10, rate)
         return rate
 
     @staticmethod

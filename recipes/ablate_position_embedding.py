@@ -75,7 +75,7 @@ from keras_vit import training
 from keras_vit.training import command_line as cli
 from keras_vit.training import run_folder
 
-PLACES = {
+PLACEMENTS = {
     "stem": "stem",
     "every_layer": "every layer",
     "every_layer_shared": "every layer, shared",
@@ -84,8 +84,8 @@ PLACES = {
 # shared, and are in every layer only if that is requested.
 GRID = {
     "none": ("stem",),
-    "learned_1d": tuple(PLACES),
-    "learned_2d": tuple(PLACES),
+    "learned_1d": tuple(PLACEMENTS),
+    "learned_2d": tuple(PLACEMENTS),
     "relative": ("every_layer", "every_layer_shared"),
     "sincos2d": ("stem",),
 }
@@ -103,8 +103,8 @@ _FREE = (
 class Config(cli.TrainingFlags):
     settings: str = cli.arg(
         "all",
-        "KIND or KIND/PLACE, separated by commas; kinds: "
-        f"{', '.join(GRID)}; places: {', '.join(PLACES)}",
+        "KIND or KIND/PLACEMENT, separated by commas; kinds: "
+        f"{', '.join(GRID)}; placements: {', '.join(PLACEMENTS)}",
         "LIST",
     )
     pooling: str = cli.arg(
@@ -116,7 +116,7 @@ class Config(cli.TrainingFlags):
     shots: int = cli.arg(
         5, "training images per class in the linear evaluation"
     )
-    draws: int = cli.arg(
+    samples: int = cli.arg(
         10, "number of random samples of these images, which are averaged"
     )
     steps: int = cli.arg(400, "training steps of each setting")
@@ -143,7 +143,7 @@ class Config(cli.TrainingFlags):
         super().__post_init__()
         cli.check_range(self, "weight_decay", minimum=0)
         cli.check_range(self, "warmup", minimum=0, below=1)
-        cli.check_range(self, "shots", "draws", minimum=1)
+        cli.check_range(self, "shots", "samples", minimum=1)
         if self.pooling not in RATES:
             raise ValueError(
                 f"--pooling must be gap or token. Received: {self.pooling!r}"
@@ -172,17 +172,19 @@ def settings_of(config):
         return [(kind, p) for kind, places in GRID.items() for p in places]
     found = []
     for text in config.settings.split(","):
-        kind, _, place = text.strip().partition("/")
+        kind, _, placement = text.strip().partition("/")
         places = GRID.get(kind, ())
         if kind == "sincos2d":
             places = ("stem", "every_layer")
-        if not places or place not in ("", *places):
+        if not places or placement not in ("", *places):
             raise ValueError(
                 f"--settings has no {text.strip()!r}. There are: "
                 + ", ".join(f"{k}/{p}" for k, ps in GRID.items() for p in ps)
                 + ", sincos2d/every_layer."
             )
-        found += [(kind, p) for p in ((place,) if place else GRID[kind])]
+        found += [
+            (kind, p) for p in ((placement,) if placement else GRID[kind])
+        ]
     return list(dict.fromkeys(found))
 
 
@@ -262,8 +264,8 @@ def open_folder(config, data):
     settings = {name: settings[name] for name in settings if name not in _FREE}
     settings_path = output / "flags.json"
     if config.overwrite:
-        for kind, place in [(k, p) for k in GRID for p in PLACES]:
-            shutil.rmtree(output / f"{kind}-{place}", ignore_errors=True)
+        for kind, placement in [(k, p) for k in GRID for p in PLACEMENTS]:
+            shutil.rmtree(output / f"{kind}-{placement}", ignore_errors=True)
     elif settings_path.exists():
         before = json.loads(settings_path.read_text())
         other = [
@@ -295,14 +297,14 @@ def measured(config, data, chosen, output, setting):
     Returns:
         Dict. A row of the table.
     """
-    kind, place = setting
-    folder = output / f"{kind}-{place}"
+    kind, placement = setting
+    folder = output / f"{kind}-{placement}"
     result = folder / "few_shot.json"
     if result.exists():
         print(f"done before: {result}")
         return json.loads(result.read_text())
     if not (folder / "config.json").exists():
-        train(config, data, chosen, folder, kind, place)
+        train(config, data, chosen, folder, kind, placement)
     trained = json.loads((folder / "config.json").read_text())
     model = keras.models.load_model(folder / "model.keras")
     features = keras_vit.evaluation.feature_model(model)
@@ -321,13 +323,13 @@ def measured(config, data, chosen, output, setting):
         x,
         y,
         config.shots,
-        config.draws,
+        config.samples,
         test_features=test_x,
         test_labels=test_y,
     )
     row = {
         "positions": kind,
-        "placement": place,
+        "placement": placement,
         "few_shot": found["accuracy"],
         "few_shot_std": found["std"],
         "test_accuracy": trained["test_accuracy"],
@@ -338,9 +340,9 @@ def measured(config, data, chosen, output, setting):
     return row
 
 
-def train(config, data, strategy, output, kind, place):
+def train(config, data, strategy, output, kind, placement):
     """Trains one setting and writes the results to its folder."""
-    summary = f"positions {kind}, {place}"
+    summary = f"positions {kind}, {placement}"
     config = dataclasses.replace(config, overwrite=False)
     with training.Run(config, data, strategy, output, summary) as run:
         # 1. Data.
@@ -368,7 +370,7 @@ def train(config, data, strategy, output, kind, place):
             classes=len(data.class_names),
             pooling=config.pooling,
             position_embedding=kind,
-            position_placement=place,
+            position_placement=placement,
             remat=config.remat,
         )
 
@@ -417,9 +419,9 @@ def _table(rows, shots, column="few_shot"):
     """
     found = {(r["positions"], r["placement"]): r[column] for r in rows}
     what = f"{shots}-shot" if column == "few_shot" else "test"
-    lines = [f"{what:14}" + "".join(f"{PLACES[p]:>21}" for p in PLACES)]
+    lines = [f"{what:14}" + "".join(f"{PLACEMENTS[p]:>21}" for p in PLACEMENTS)]
     for kind in dict.fromkeys(row["positions"] for row in rows):
-        cells = (found.get((kind, place)) for place in PLACES)
+        cells = (found.get((kind, placement)) for placement in PLACEMENTS)
         cells = ("-" if c is None else f"{c:.4f}" for c in cells)
         lines.append(f"{kind:14}" + "".join(f"{c:>21}" for c in cells))
     return "\n".join(lines) + "\n"
@@ -450,10 +452,10 @@ def write_ablation(rows, config, data, output):
         "versions": run_folder.versions(),
     }
     run_folder.save_json(summary, output / "results.json")
-    _draw(rows, config, data, output / "table.png")
+    _plot_table(rows, config, data, output / "table.png")
 
 
-def _draw(rows, config, data, path):
+def _plot_table(rows, config, data, path):
     """Plots the few-shot accuracy of each setting as a bar.
 
     Error bars show the standard deviation over samples of training images.
@@ -462,7 +464,7 @@ def _draw(rows, config, data, path):
         figsize=(8, 0.4 * len(rows) + 1.2), layout="constrained"
     )
     axes = figure.subplots()
-    names = [f"{r['positions']}, {PLACES[r['placement']]}" for r in rows]
+    names = [f"{r['positions']}, {PLACEMENTS[r['placement']]}" for r in rows]
     kinds = dict.fromkeys(row["positions"] for row in rows)
     colours = {kind: f"C{i}" for i, kind in enumerate(kinds)}
     axes.barh(

@@ -18,10 +18,12 @@ measures the calibration of the probabilities and the accuracy of each class.
       are named ILSVRC2012_val_00000001.JPEG and so on
 
 The output folder contains results.json, per_class.csv, reliability.png and
-confusion.png; with imagenet2012_real, only results.json. Every image is
-evaluated exactly once. The image size, the preprocessing and the class names
-are read from the config.json of the run, if there is one. The environment
-variable KERAS_BACKEND selects jax, tensorflow or torch.
+confusion.png; with imagenet2012_real, only results.json; with a model of
+several classes per image, which is evaluated by the mean average precision,
+results.json and per_class.csv. Every image is evaluated exactly once. The image
+size, the preprocessing and the class names are read from the config.json of the
+run, if there is one. The environment variable KERAS_BACKEND selects jax,
+tensorflow or torch.
 
 Measured on 2026-11-21 on 2 busy CPU cores: the model of `finetune_cifar.py
 --steps 500` on digits, top-1 accuracy 0.9582 as reported by its run,
@@ -105,8 +107,7 @@ def main(config):
         name = config.dataset or trained.dataset
         if name is None:
             raise ValueError(
-                f"Nothing tells what {config.weights!r} was trained on: give "
-                "--dataset."
+                f"The dataset of {config.weights!r} is unknown: give --dataset."
             )
         test_split = config.test_split
         if config.dataset is None:
@@ -147,14 +148,22 @@ def main(config):
         probabilities = keras_vit.evaluation.probabilities(
             trained.model, logits
         )
+        if trained.loss == "sigmoid" and labels.ndim == 1:
+            print(
+                "The model was trained with a sigmoid for each class. The "
+                "calibration error is that of\nthe softmax of its logits."
+            )
         run_folder.prepare_output(output, FILES)
     if labels.ndim > 1:  # several labels per image
         rows = np.zeros(probabilities.shape, labels.dtype)
         rows[:, places] = labels
-        results = {
-            "images": len(rows),
-            "real_accuracy": evaluation.real_accuracy(probabilities, rows),
-        }
+        if trained.multi_label:
+            results = measure_multi_label(logits, rows, class_names, output)
+        else:
+            results = {
+                "images": len(rows),
+                "real_accuracy": evaluation.real_accuracy(probabilities, rows),
+            }
     else:
         labels = places[labels]
         results = measure(probabilities, labels, class_names, config, output)
@@ -248,13 +257,7 @@ def measure(probabilities, labels, class_names, config, output):
         probabilities, labels, config.bins
     )
     results["calibration_bins"] = config.bins
-    with (
-        run_folder.atomic_write(output / "per_class.csv") as temporary,
-        open(temporary, "w", newline="") as file,
-    ):
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(rows, output / "per_class.csv")
     title = f"accuracy {results['accuracy']:.2%} of {len(labels)} images"
     error = f"calibration error {results['calibration_error']:.4f}"
     bins = measured.reliability(probabilities, labels, config.bins)
@@ -266,6 +269,57 @@ def measure(probabilities, labels, class_names, config, output):
             figure.savefig(temporary)
     show_classes(there)
     return results
+
+
+def measure_multi_label(logits, labels, class_names, output):
+    """Computes the metrics of several classes per image.
+
+    It writes per_class.csv, with the average precision of each class, and the
+    precision and recall of sigmoids above 0.5.
+
+    Args:
+        logits: Array of shape `(images, classes)`.
+        labels: Array of the same shape, positive where a class applies.
+        class_names: List of strings, one per class.
+        output: Path of the output folder.
+
+    Returns:
+        Dict of names and values of the metrics.
+    """
+    labels, predicted = labels > 0, logits > 0
+    averages = evaluation.average_precisions(logits, labels)
+    rows = []
+    for index, name in enumerate(class_names):
+        images, found = labels[:, index].sum(), predicted[:, index].sum()
+        right = (labels & predicted)[:, index].sum()
+        rows.append(
+            {
+                "class": name,
+                "images": int(images),
+                "right": int(right),
+                "average_precision": averages[index],
+                "precision": float(right / found) if found else None,
+                "recall": float(right / images) if images else None,
+            }
+        )
+    write_table(rows, output / "per_class.csv")
+    return {
+        "images": len(labels),
+        "mean_average_precision": evaluation.mean_average_precision(
+            logits, labels
+        ),
+        "classes_without_images": averages.count(None),
+    }
+
+
+def write_table(rows, path):
+    with (
+        run_folder.atomic_write(path) as temporary,
+        open(temporary, "w", newline="") as file,
+    ):
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def show_classes(rows):

@@ -126,7 +126,7 @@ def main(config):
         trained = config.trained()
         name = config.dataset or trained.dataset
         if name is None:
-            raise ValueError("Give --dataset: nothing tells which one.")
+            raise ValueError("Give --dataset: the run's dataset is unknown.")
         test_split = config.test_split
         if config.dataset is None:
             test_split = test_split or trained.test_split

@@ -15,7 +15,7 @@
       batch of 512 images of 384 pixels is split into 8 micro-batches
   python recipes/finetune_cifar.py --preset vit_jax --dataset cifar100 \\
       --model ViTB16 --weights imagenet21k --accumulate 8 --sweep paper
-      the same, with the learning rate that is best on held-out images
+      the same, with the learning rate that is best on a validation split
   python recipes/finetune_cifar.py --dataset photos --weights ViT-B_16.npz
       fine-tunes on your own images, in photos/CLASS/* or
       photos/{train,test}/CLASS/*
@@ -46,6 +46,7 @@ TensorFlow, 0.9833 in 134 s on PyTorch. Published, but not reproduced here, for
 """
 
 import dataclasses
+import logging
 import math
 import os
 
@@ -58,12 +59,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import keras_vit
 from keras_vit import training
 from keras_vit.data import PROTOCOLS
+from keras_vit.data import balanced_class_weights
+from keras_vit.data import height_and_width
 from keras_vit.optimizers import SGD
 from keras_vit.optimizers import AdamW
 from keras_vit.schedules import BiTHyperRule
 from keras_vit.schedules import WarmupDecay
 from keras_vit.schedules import warmup_cosine
 from keras_vit.training import command_line as cli
+from keras_vit.training.models import check_classes
 
 # The published batch size, 512, is for several accelerators. A smaller one
 # gives more updates of the weights in the same time.
@@ -75,7 +79,9 @@ class Config(cli.TrainingFlags):
     model: str | None = cli.arg(
         None,
         f"one of {', '.join(training.MODEL_NAMES)}; default: the architecture "
-        "of --weights, or without them compact-vit, of 4 layers of width 64",
+        "of --weights, or without them compact-hybrid, a ResNet of 2 units "
+        "and 2 layers of width 64, and for images below 24 pixels compact-vit, "
+        "of 4 layers",
         "NAME",
     )
     weights: str | None = cli.arg(
@@ -83,14 +89,21 @@ class Config(cli.TrainingFlags):
         "weights to fine-tune: the path or URL of a checkpoint of Google, "
         "timm or another library, or, with --model, the name of released "
         "weights, such as imagenet21k (see keras_vit.list_weights()); the "
-        "classification head is replaced",
+        "classification head is replaced, unless --keep-head is given",
         "FILE|NAME",
     )
-    image_size: int | None = cli.arg(
+    keep_head: bool = cli.arg(
+        False,
+        "keep the classification head of --weights, to train further on the "
+        "same classes, such as those of a finished run",
+    )
+    image_size: int | str | None = cli.arg(
         None,
-        "images are resized to N x N; default: the image size of --weights, "
-        "224 with --model, else that of the dataset, or 64 if its images "
-        "differ in size",
+        "images are resized to N x N, or to height x width, such as 64x48; "
+        "default: the image size of --weights, 224 with --model, else that of "
+        "the dataset, from scratch at most 64; if images differ in size, their "
+        "median is taken",
+        "N|HxW",
     )
     patch_size: int | None = cli.arg(
         None,
@@ -109,13 +122,15 @@ class Config(cli.TrainingFlags):
     steps: int | None = cli.arg(
         None,
         "training steps; default without --epochs: from scratch, 2400 or 30 "
-        "epochs, whichever is more; with --weights, 500, or 10000 for 20000 "
+        "epochs, whichever is more, and half of that for compact-hybrid on "
+        "images above 40 pixels; with --weights, 500, or 10000 for 20000 "
         "images or more, or 20000 for 500000 images or more",
     )
     learning_rate: float | None = cli.arg(
         None,
         "peak learning rate; default: that of --preset, else 0.003 from "
-        "scratch, and with --weights 0.03 for sgd and 0.0003 for adamw",
+        "scratch (0.001 with a ResNet), and with --weights 0.03 for sgd and "
+        "0.0003 for adamw",
         "X",
     )
     warmup: float | None = cli.arg(
@@ -140,10 +155,23 @@ class Config(cli.TrainingFlags):
         "times the learning rate; default: 0.05",
         "X",
     )
-    label_smoothing: float = cli.arg(
-        0.0,
+    loss: str = cli.arg(
+        "softmax",
+        "cross-entropy: softmax, for images of one class each; or sigmoid for "
+        "each class, for images of several classes, which are evaluated by the "
+        "mean average precision",
+        "softmax|sigmoid",
+    )
+    class_weights: str | None = cli.arg(
+        None,
+        "balanced: each class has the same part in the training loss, however "
+        "many images it has; default: each image has the same",
+        "balanced",
+    )
+    label_smoothing: float | None = cli.arg(
+        None,
         "label smoothing: the fraction of the probability that is distributed "
-        "evenly over all classes",
+        "evenly over all classes; default: 0",
         "P",
     )
     train: str = cli.arg(
@@ -197,6 +225,13 @@ class Config(cli.TrainingFlags):
         "mixup, and 0.1 with --preset bit-hyperrule for 20000 images or more",
         "P",
     )
+    pooling: str | None = cli.arg(
+        None,
+        "gap: the head reads the mean of the patches, after a new layer norm, "
+        "as in the fine-tuning of MAE; default: what the head of --weights "
+        "reads",
+        "gap",
+    )
     layer_decay: float | None = cli.arg(
         None,
         "layer-wise learning rate decay: the learning rate of each layer is "
@@ -221,8 +256,8 @@ class Config(cli.TrainingFlags):
                 raise ValueError("Give --sweep or --learning-rate, not both.")
             if self.holdout == 0:
                 raise ValueError(
-                    "--sweep measures each learning rate on held-out images. "
-                    "Give --holdout a share above 0, or leave it out. "
+                    "--sweep measures learning rates on a validation split. "
+                    "Give --holdout a fraction above 0, or leave it out. "
                     f"Received: --holdout {self.holdout:g}"
                 )
         cli.check_range(self, "weight_decay", "clip", minimum=0)
@@ -233,6 +268,9 @@ class Config(cli.TrainingFlags):
         cli.check_choices(
             self,
             preset=training.FINE_TUNING,
+            loss=keras_vit.losses.LOSSES,
+            class_weights=("balanced",),
+            pooling=("gap",),
             optimizer=("sgd", "adamw"),
             train=("all", "head", "lora"),
             momentum_dtype=("float32", "bfloat16"),
@@ -252,14 +290,26 @@ class Config(cli.TrainingFlags):
             )
         if self.optimizer and self.preset:
             raise ValueError(
-                f"--preset {self.preset} fine-tunes with SGD: leave out "
+                f"--preset {self.preset} fine-tunes with "
+                f"{training.FINE_TUNING[self.preset].optimizer}: leave out "
                 "--optimizer or --preset."
+            )
+        if self.keep_head and (self.weights is None or self.pooling):
+            raise ValueError(
+                "--keep-head keeps the head of --weights, with what it reads: "
+                "give --weights, and leave out --pooling and --preset mae, "
+                "which sets it."
+            )
+        if self.pooling and self.weights is None:
+            raise ValueError(
+                f"--pooling {self.pooling} changes what the head of --weights "
+                "reads: give --weights, or leave it out."
             )
         if self.weight_decay is not None and self.optimizer_name == "sgd":
             raise ValueError(
-                "--weight-decay is of AdamW. --weights are fine-tuned with "
-                "SGD, without weight decay: leave it out, or give "
-                "--optimizer adamw."
+                "--weight-decay is of AdamW, and the model is trained with "
+                "SGD, without weight decay, as --weights are by default: leave "
+                "it out, or give --optimizer adamw."
             )
         if self.train != "all" and self.weights is None:
             raise ValueError(
@@ -276,6 +326,18 @@ class Config(cli.TrainingFlags):
                 "--layer-decay is for --train all. Received: --train "
                 f"{self.train}"
             )
+        if self.label_smoothing and self.loss == "sigmoid":
+            raise ValueError(
+                "--label-smoothing is for --loss softmax: leave it out, or "
+                "with --preset give 0. Received: --loss sigmoid "
+                f"--label-smoothing {self.label_smoothing:g}"
+            )
+        if self.class_weights and (self.mixup or self.cutmix):
+            raise ValueError(
+                "--class-weights is for images of one class each, which "
+                "--mixup and --cutmix mix: leave out one of them, or with "
+                "--preset give --mixup 0 --cutmix 0."
+            )
         rises = [x for x in (self.warmup, self.warmup_steps) if x is not None]
         if len(rises) > 1:
             raise ValueError("Give --warmup or --warmup-steps, not both.")
@@ -287,11 +349,14 @@ class Config(cli.TrainingFlags):
 
     @property
     def optimizer_name(self):
+        if self.optimizer is None and self.preset:
+            return training.FINE_TUNING[self.preset].optimizer
         return self.optimizer or ("sgd" if self.weights else "adamw")
 
     @property
     def one_hot(self):
-        return super().one_hot or self.label_smoothing > 0
+        smooth = bool(self.label_smoothing)
+        return super().one_hot or smooth or self.loss == "sigmoid"
 
     def published_holdout(self):
         if self.preset is None:
@@ -311,6 +376,11 @@ def main(config):
         )
     with cli.user_errors():
         config = resolve_config(config, data)
+    if strategy.is_main and config.weights is None and data.channels == 3:
+        logging.getLogger("keras_vit").info(
+            "weights   none: trained from scratch. With released weights, the "
+            "accuracy is usually higher: --model ViTB16 --weights imagenet21k"
+        )
     results = train(config, data, strategy, output)
     if strategy.is_main:
         training.print_results(results, output)
@@ -326,6 +396,10 @@ def train(config, data, strategy, output, keep=True):
     with training.Run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of (images, labels), with a weight for each image in
         # evaluations. A resumed run begins with batch `start`.
+        class_weights = None
+        if config.class_weights:
+            class_weights = balanced_class_weights(data.class_counts())
+
         def train_batches(start):
             return data.train(
                 batch_size=config.batch_size,
@@ -333,6 +407,7 @@ def train(config, data, strategy, output, keep=True):
                 seed=config.seed,
                 start=start,
                 shard=strategy.process,
+                class_weights=class_weights,
                 **config.batches(),
                 **config.augmentation(data.channels),
             )
@@ -344,13 +419,16 @@ def train(config, data, strategy, output, keep=True):
         )
         test = run.distribute(test)
 
-        # 2. Model: the given weights with a new head of zeros, or a new model.
+        # 2. Model: the given weights, with a new head of zeros unless
+        # --keep-head is given, or a new model.
         model = training.build_model(
             config.model,
             config.weights,
             config.patch_size,
             config.seed,
-            input_shape=(config.image_size, config.image_size, data.channels),
+            config.pooling == "gap",
+            config.keep_head,
+            input_shape=(*height_and_width(config.image_size), data.channels),
             classes=len(data.class_names),
             **config.encoder_arguments(),
         )
@@ -358,14 +436,16 @@ def train(config, data, strategy, output, keep=True):
 
         # 3. Optimizer, loss and metrics.
         schedule = learning_rate_schedule(config)
+        classes = len(data.class_names)
+        metric = keras_vit.metrics.get_metric(data.multi_label, classes)
         model.compile(
             optimizer=build_optimizer(config, schedule),
             loss=keras_vit.losses.get_loss(
-                "softmax", config.one_hot, config.label_smoothing
+                config.loss, config.one_hot, config.label_smoothing
             ),
             # Weighted, because the last batch of an evaluation is padded with
             # images of weight 0.
-            weighted_metrics=["accuracy"],
+            weighted_metrics=[metric],
             jit_compile=training.jit_compile(strategy),
         )
 
@@ -410,11 +490,14 @@ def build_optimizer(config, schedule):
 
 def resolve_config(config, data):
     """Returns the config with values for all settings that are None."""
+    config = choose_model(config, data)
     spec = training.resolve_model_spec(
         config.model, config.weights, config.patch_size
     )
     if not spec["stride"]:
-        config.raise_if_given("dropout", "drop_path", "layer_decay")
+        config.raise_if_given("dropout", "drop_path", "layer_decay", "pooling")
+    if config.keep_head:
+        check_classes(config.weights, data)
     if config.preset:
         config = training.FINE_TUNING[config.preset].fill(config, data)
     image_size, patch_size = training.resolve_sizes(
@@ -427,7 +510,9 @@ def resolve_config(config, data):
     batch_size = config.whole_batch(batch_size, data.num_train)
     steps, evaluate_every = count_steps(config, batch_size, data)
     adamw = config.optimizer_name == "adamw"
-    fine_tuning_rate = 0.0003 if adamw else 0.03
+    learning_rate = 0.003 if spec["stride"] == 1 else 0.001  # with a ResNet
+    if config.weights:
+        learning_rate = 0.0003 if adamw else 0.03
     has_warmup = config.warmup_steps is None and not (
         config.preset == "bit-hyperrule"
     )
@@ -441,7 +526,7 @@ def resolve_config(config, data):
         evaluate_every=evaluate_every,
     )
     return config.with_defaults(
-        learning_rate=fine_tuning_rate if config.weights else 0.003,
+        learning_rate=learning_rate,
         warmup=0.1 if has_warmup else None,
         weight_decay=0.05 if adamw else None,
         clip=1.0,
@@ -450,10 +535,29 @@ def resolve_config(config, data):
         drop_path=0.0,
         lora_rank=8 if config.train == "lora" else None,
         protocol="simple",
+        label_smoothing=0.0,
+        augment="none",
+        erase=0.0,
         mixup=0.0,
         cutmix=0.0,
         mode=spec["mode"],
     )
+
+
+def choose_model(config, data):
+    """Returns the config with a model and an image size to train from scratch.
+
+    It is returned unchanged if --weights or another --model is given.
+    """
+    if config.weights or config.model not in (None, "compact-vit"):
+        return config
+    model, image_size = training.models.choose_model_and_size(
+        config.model,
+        config.image_size,
+        config.patch_size,
+        data.image_size or data.median_side,
+    )
+    return dataclasses.replace(config, model=model, image_size=image_size)
 
 
 def count_steps(config, batch_size, data):
@@ -469,6 +573,10 @@ def count_steps(config, batch_size, data):
         steps = BiTHyperRule.steps_for(data.num_train)
     elif steps is None:
         steps = max(2400, 30 * steps_per_epoch)
+        # A step on images of 64 pixels takes four times as long as on 32.
+        pixels = math.prod(height_and_width(config.image_size or 1))
+        if config.model == "compact-hybrid" and pixels > 40**2:
+            steps //= 2
     return steps, config.evaluate_every or max(1, steps // 10)
 
 

@@ -9,9 +9,11 @@
 
 Folders are searched for JPEG, PNG, BMP and GIF files. The output folder
 contains predictions.csv, predictions.json and predictions.png, the images with
-bar charts of their top classes. The image size, the preprocessing and the class
-names are read from the config.json of the run, if there is one. The environment
-variable KERAS_BACKEND selects jax, tensorflow or torch.
+bar charts of their top classes. Probabilities are those of a softmax, or after
+training with `--loss sigmoid` those of a sigmoid for each class. The image
+size, the preprocessing and the class names are read from the config.json of the
+run, if there is one. The environment variable KERAS_BACKEND selects jax,
+tensorflow or torch.
 
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
@@ -54,7 +56,11 @@ class Config(keras_vit.evaluation.EvaluationFlags):
         "ImageNet's for 1000 or 21843 classes",
         "FILE",
     )
-    top: int = cli.arg(5, "number of classes per image")
+    top: int | None = cli.arg(
+        None,
+        "number of classes per image; default: 5, or for a model of several "
+        "classes per image all that are more probable than 0.5",
+    )
     batch_size: int = cli.arg(32, "images per batch")
     output: str = cli.arg("runs/predict", "output folder", "DIR")
 
@@ -76,9 +82,8 @@ def main(config):
         options = trained.reading(data, min(config.batch_size, data.num_test))
         classes = keras_vit.evaluation.num_classes_of(trained)
         names = config.labels or trained.class_names
-        top = min(config.top, classes)
         # Wrong class names raise an error here, before the model runs.
-        decoded(np.zeros((1, classes)), top, names)
+        decoded(np.zeros((1, classes)), config.top, names, trained.multi_label)
         output = run_folder.check_output(config.output, config.overwrite)
         print(
             f"images    {len(files)}\n{trained.describe()}\noutput    {output}",
@@ -88,15 +93,20 @@ def main(config):
             trained.model, data.test(**options), len(files)
         )
         found = decoded(
-            keras_vit.evaluation.probabilities(trained.model, logits),
-            top,
+            keras_vit.evaluation.probabilities(
+                trained.model,
+                logits,
+                "sigmoid" if trained.loss == "sigmoid" else "softmax",
+            ),
+            config.top,
             names,
+            trained.multi_label,
         )
         run_folder.prepare_output(output, FILES)
     width = min(max(len(str(path)) for path in files), 40)
     print()
     for path, classes in zip(files, found, strict=True):
-        shown = "  ".join(f"{name} {p:.1%}" for _, name, p in classes)
+        shown = "  ".join(f"{name} {p:.1%}" for _, name, p in classes) or "none"
         print(f"{str(path)[-width:]:{width}}  {shown}")
     summary = {
         "predictions": [
@@ -134,7 +144,8 @@ def save_table(files, found, path):
     """Writes a CSV file with one row per image.
 
     A row holds the path of the image, and the names and probabilities of its
-    top classes, the most likely class first.
+    top classes, the most likely class first. Cells are empty if another image
+    has more classes.
 
     Args:
         files: List of paths.
@@ -142,7 +153,8 @@ def save_table(files, found, path):
         path: Path of the CSV file.
     """
     header = ["file"]
-    for i in range(1, len(found[0]) + 1):
+    columns = max(map(len, found))
+    for i in range(1, columns + 1):
         header += [f"class_{i}", f"probability_{i}"]
     with (
         run_folder.atomic_write(path) as temporary,
@@ -152,13 +164,33 @@ def save_table(files, found, path):
         writer.writerow(header)
         for image, classes in zip(files, found, strict=True):
             cells = [(name, f"{p:.6g}") for _, name, p in classes]
+            cells += [("", "")] * (columns - len(cells))
             writer.writerow([image, *(x for cell in cells for x in cell)])
 
 
-def decoded(probabilities, top, names):
+def decoded(probabilities, top, names, multi_label):
+    """Returns the top classes of each image, the most likely first.
+
+    Args:
+        probabilities: Array of shape `(images, classes)`.
+        top: Integer. Number of classes; None for 5, or if `multi_label` for all
+            that are more probable than 0.5.
+        names: Tuple of class names, path of a file of them, or None for
+            ImageNet's.
+        multi_label: Boolean. Whether an image may have several classes.
+
+    Returns:
+        List with one list of `(id, name, probability)` per image.
+    """
     if isinstance(names, tuple):
         names = list(names)
-    return keras_vit.decode_predictions(probabilities, top, names)
+    classes = probabilities.shape[1]
+    likely = multi_label and top is None
+    count = classes if likely else min(top or 5, classes)
+    found = keras_vit.decode_predictions(probabilities, count, names)
+    if likely:
+        found = [[one for one in row if one[2] > 0.5] for row in found]
+    return found
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ half of them.
 
 Presets train on the same fraction of ImageNet's train split as their source:
 AugReg and big_vision leave out the last 1%. They evaluate on the test set.
-With --holdout, the model is evaluated on held-out training images instead; with
+With --holdout, the model is evaluated on a validation split instead; with
 --holdout 0, it trains on all training images.
 
 A given flag overrides its preset. If the dataset has less than 20 batches, the
@@ -271,7 +271,11 @@ def train(config, data, strategy, output, summary):
             loss=keras_vit.losses.get_loss(config.loss, config.one_hot),
             # Weighted, because the last batch of an evaluation is padded with
             # images of weight 0.
-            weighted_metrics=["accuracy"],
+            weighted_metrics=[
+                keras_vit.metrics.get_metric(
+                    data.multi_label, len(data.class_names)
+                )
+            ],
             jit_compile=training.jit_compile(strategy),
         )
 

@@ -321,7 +321,7 @@ def resolve_config(given, data):
     if warmup is None:
         warmup = method.warmup_steps or round(method.warmup_epochs * epoch)
         warmup = min(warmup, steps // 5)
-    share = batch / method.batch_size if method.scaled else 1
+    ratio = batch / method.batch_size if method.scaled else 1
     filled = {
         name: getattr(method, name)
         for name in (
@@ -355,7 +355,7 @@ def resolve_config(given, data):
         image_size=image_size,
         patch_size=patch_size,
         batch_size=batch,
-        learning_rate=given.learning_rate or method.learning_rate * share,
+        learning_rate=given.learning_rate or method.learning_rate * ratio,
         warmup_steps=warmup,
         mode=given.mode or mode,
         protocol=given.protocol or ("simple" if small else method.protocol),

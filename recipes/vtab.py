@@ -171,7 +171,7 @@ def main(config):
         raise cli.UserError(
             f"{len(missing)} tasks were left out, because their data could not "
             f"be had: {', '.join(missing)}. The reasons are above; the same "
-            "command goes on with them."
+            "command resumes with them."
         )
 
 

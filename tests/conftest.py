@@ -22,20 +22,23 @@ os.environ.setdefault(
     str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"),
 )
 
-# The recipes compile with XLA under TensorFlow too.
-if os.environ["KERAS_BACKEND"] == "tensorflow":
+# The same for what `torch.compile` compiles.
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR",
+    str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "inductor"),
+)
+# XLA's older code generator compiles small functions in half the time. The
+# recipes compile with XLA under TensorFlow too.
+if os.environ["KERAS_BACKEND"] == "jax":
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+elif os.environ["KERAS_BACKEND"] == "tensorflow":
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import contextlib
 
-with contextlib.suppress(ImportError):
-    import torch  # noqa: F401  (TensorFlow before torch crashes some builds)
-
 import hypothesis
-import keras
 import pytest
 
-from keras_vit.downloads import http
 from tests import server as web
 from tests.results import pytest_addoption  # noqa: F401
 from tests.results import pytest_collection_modifyitems  # noqa: F401
@@ -43,6 +46,12 @@ from tests.results import pytest_collectreport  # noqa: F401
 from tests.results import pytest_sessionfinish  # noqa: F401
 from tests.results import pytest_terminal_summary  # noqa: F401
 from tests.results import pytest_testnodedown  # noqa: F401
+from tests.temporary import pytest_configure  # noqa: F401
+from tests.temporary import pytest_unconfigure  # noqa: F401
+
+# Keras makes many objects that live as long as their model. By default, looking
+# for garbage among them takes a seventh of the time.
+gc.set_threshold(100_000, 50, 100)
 
 # The same examples in every run, and no limits of time: a slow machine is no
 # failure. `python -m tests.nightly` takes other examples.
@@ -55,10 +64,27 @@ hypothesis.settings.register_profile("random", **_EXAMPLES)
 hypothesis.settings.load_profile("same")
 
 
-def _import_torchvision():
-    """timm and transformers import torchvision. Its wheel in PyPI and a build
-    of PyTorch for CPUs do not fit: two operators of detectors, which no
-    classifier calls, are missing. Declared, they let it be imported."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    """Imports the frameworks before any test does.
+
+    TensorFlow before PyTorch crashes some builds. With `-n 2`, the process that
+    only distributes the tests needs none of them, and starts its workers some
+    seconds sooner.
+    """
+    if session.config.getoption("numprocesses", None):
+        return
+    with contextlib.suppress(ImportError):
+        import torch
+
+        _import_torchvision(torch)
+    import keras  # noqa: F401
+
+
+def _import_torchvision(torch):
+    """Imports torchvision, which timm and transformers need. PyPI's wheel
+    lacks two operators of detectors with PyTorch's CPU builds: classifiers do
+    not call them, and declaring them lets the import succeed."""
     try:
         import torchvision  # noqa: F401
     except RuntimeError as error:
@@ -72,18 +98,25 @@ def _import_torchvision():
         torchvision.declared = operators  # they go when this goes
 
 
-with contextlib.suppress(ImportError):
-    _import_torchvision()
-
-
 @pytest.fixture(autouse=True)
 def _fresh_state():
+    import keras
+
     keras.utils.set_random_seed(0)
     policy = keras.config.dtype_policy()
     floatx = keras.config.floatx()
     yield
     keras.config.set_floatx(floatx)
     keras.config.set_dtype_policy(policy)
+
+
+@pytest.fixture
+def eager():
+    """Runs the test within `tests.harness.eager`."""
+    from tests import harness
+
+    with harness.eager():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -95,7 +128,7 @@ def _little_memory():
     one for each layer that it quantizes.
     """
     yield
-    if keras.config.backend() == "jax":
+    if os.environ["KERAS_BACKEND"] == "jax":
         import jax
 
         jax.clear_caches()
@@ -112,7 +145,9 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(monkeypatch):
-    """A web server, and no waiting between tries."""
+    """A web server; downloads retry without delay."""
+    from keras_vit.downloads import http
+
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(http, "RETRY_DELAYS", (0, 0))
     with web.running() as running:
@@ -121,7 +156,7 @@ def server(monkeypatch):
 
 @pytest.fixture
 def hub(server, home, monkeypatch):
-    """The same, for a hub of Hugging Face's; see `tests.server.publish`."""
+    """A hub of Hugging Face on this server; see `tests.server.publish`."""
     constants = pytest.importorskip("huggingface_hub.constants")
     url = server.url.rstrip("/")
     monkeypatch.setattr(constants, "ENDPOINT", url)

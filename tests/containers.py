@@ -1,4 +1,4 @@
-"""Small checkpoints in every container, with whatever arrays a test wants."""
+"""Small checkpoints in every container, with any arrays."""
 
 import io
 import json
@@ -26,7 +26,7 @@ KEYS = {
 
 
 def put(name, arrays, whole, folder):
-    """Writes arrays, whatever they are, in a container; returns its path."""
+    """Writes any arrays in a container and returns its path."""
     path = folder / name
     if name == "a.npz":
         np.savez(path, **arrays)

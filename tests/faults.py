@@ -60,7 +60,7 @@ def _run(folder, counter):
     from tests.training import run_small
 
     run_small.EVERY = 1
-    run_small.main(folder, [run_small.Tell(counter)])
+    run_small.main(folder, [run_small.CountSteps(counter)])
 
 
 def memory(steps):

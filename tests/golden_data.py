@@ -1,4 +1,4 @@
-"""The golden cases: what they hold and the model that each needs."""
+"""The golden cases: their contents and their models."""
 
 import atexit
 import functools
@@ -122,7 +122,7 @@ LOADED = {
 # vit_jax's current names with their class row are old big_vision names too.
 SAME = {"vit_jax", "big_vision"}
 
-# Those with a ResNet: (layout, spelling, arguments that the file cannot tell).
+# Those with a ResNet: (layout, variant, arguments that cannot be inferred).
 _NO_HEADS = {"num_heads": 3}
 RESNETS = {
     "vit_jax_hybrid_small": ("vit_jax", "", {}),
@@ -250,7 +250,7 @@ NO_MODEL = (
 
 
 def load_arguments(case):
-    """What the files of 48 channels cannot tell: heads, and the image."""
+    """Arguments that cannot be inferred from the file: heads, image size."""
     arguments = {"input_shape": io(case)["image"].shape[1:]}
     if case.startswith(("timm", "torchvision", "facebook")):
         arguments["num_heads"] = 3

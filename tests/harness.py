@@ -1,8 +1,32 @@
-"""What every layer must keep: one call checks the whole contract."""
+"""The contract of every layer, checked by one call."""
+
+import contextlib
 
 import keras
 import numpy as np
 from keras import ops
+
+
+@contextlib.contextmanager
+def eager(enabled=True):
+    """Runs TensorFlow functions eagerly within this context.
+
+    Tracing the graph of a small model takes ten times as long as a step. This
+    is for tests that take few steps and whose subject is not the graph.
+
+    Args:
+        enabled: Boolean. Whether to change anything.
+    """
+    if keras.config.backend() != "tensorflow" or not enabled:
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 def check_layer(make, *inputs, still=()):
@@ -25,7 +49,7 @@ def numpy(tensor):
 
 
 def model_of(make, inputs):
-    """A functional model of the layer, with a batch size left open."""
+    """A functional model of the layer with an unknown batch size."""
     symbolic = [keras.Input(x.shape[1:], dtype="float32") for x in inputs]
     return keras.Model(symbolic, make()(*symbolic))
 

@@ -1,11 +1,11 @@
-"""Processes that ask for the same weights at once, of a slow server:
+"""Processes that download the same weights concurrently from a slow server:
 
     python -m tests.load                      # 16 processes, files alone
     python -m tests.load --models             # each builds ViT-Ti/16 of them
     python -m tests.load --small-disk /mnt    # an own file system of some MB
 
-Each case says what was asked of the server and what the processes got. The
-exit status is 1 if a case is not as it should be.
+Each case prints the requests to the server and the results of the processes.
+The exit status is 1 if a case fails.
 """
 
 import argparse
@@ -55,7 +55,7 @@ print(found.hexdigest())
 
 
 class Drip:
-    """What a handler writes to: slow for what is large, and counted."""
+    """A file object of a handler that writes slowly and counts the bytes."""
 
     def __init__(self, file, seconds, sent):
         self.file, self.seconds, self.sent = file, seconds, sent
@@ -74,7 +74,8 @@ class Drip:
 
 
 def slow(seconds, sent, answer=web.serve):
-    """Gives `answer` in so many seconds, and notes the bytes in `sent`."""
+    """Sends `answer` in this number of seconds, and records the bytes in
+    `sent`."""
 
     def behave(handler, body):
         handler.wfile = Drip(handler.wfile, seconds, sent)
@@ -135,19 +136,23 @@ def ask(count, body, folder, case, seconds, program=_FILE, expected=None):
         else:
             processes.append(first)
         try:
-            said = [process.communicate(timeout=900) for process in processes]
+            outputs = [
+                process.communicate(timeout=900) for process in processes
+            ]
         finally:
             for process in processes:
                 process.kill()
-    good = sum(out.strip() == (expected or digest) for out, _ in said)
+    good = sum(out.strip() == (expected or digest) for out, _ in outputs)
     errors = [
-        err.strip() for out, err in said if out.strip() != (expected or digest)
+        err.strip()
+        for out, err in outputs
+        if out.strip() != (expected or digest)
     ]
     return Outcome(good, errors, server.hits, sum(sent))
 
 
 def arrived(folder):
-    """Bytes on the disk: what was sent may be on the way for long."""
+    """Returns the bytes on the disk: sent bytes may arrive much later."""
     return sum(x.stat().st_size for x in folder.rglob(NAME))
 
 
@@ -155,12 +160,12 @@ def wrong_bytes():
     return lambda handler, body: web.serve(handler, bytes(len(body)))
 
 
-# What its sources answer, made anew for each run, and whether the first
-# process is killed in the midst of its download.
+# Functions that make the answers of the sources, and whether the first process
+# is killed during its download.
 CASES = {
     "slow": ([lambda: web.serve], False),
     "killed": ([lambda: web.serve], True),
-    "broken off twice": ([lambda: web.Truncated(2)], False),
+    "interrupted twice": ([lambda: web.Truncated(2)], False),
     "wrong bytes, then good": ([wrong_bytes, lambda: web.serve], False),
     "404, then good": ([lambda: web.status(404), lambda: web.serve], False),
     "wrong bytes only": ([wrong_bytes], False),
@@ -173,10 +178,10 @@ _REFUSED = {
 
 
 def problem(case, count, found, size, folder):
-    """Returns what is not as it should be, or None."""
+    """Returns a description of a failure, or None."""
     if case in _REFUSED:
         if found.good or not all(_REFUSED[case] in x for x in found.errors):
-            return "not every process said what is wrong"
+            return "not every process reported the error"
         left = [
             p for p in folder.rglob("*") if p.is_file() and p.stat().st_size
         ]
@@ -188,7 +193,7 @@ def problem(case, count, found, size, folder):
     if not whole * size <= found.sent < (whole + 1) * size:
         return f"{found.sent / size:.2f} times the file was sent"
     if case == "killed" and not found.requests[-1][1]:
-        return "what had come was not gone on from"
+        return "the partial download was not resumed"
     return None
 
 

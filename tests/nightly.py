@@ -1,4 +1,4 @@
-"""Runs what tries more than the suite does: `python -m tests.nightly`.
+"""Runs the tests that take longer than the suite: `python -m tests.nightly`.
 
 Each part tries many inputs, moments or versions, of which the suite has a few:
 
@@ -7,8 +7,10 @@ Each part tries many inputs, moments or versions, of which the suite has a few:
     fuzzing   damaged checkpoint files
     faults    processes that are killed while they train, at random moments
     load      processes that download the same file at the same time
-    versions  the lowest and newest versions of all dependencies (downloads
-              gigabytes; runs only if it is named)
+    wheel     the sdist and the wheel, and the quick start in a new environment
+              (downloads; runs only if it is named)
+    versions  the lowest and newest versions of all dependencies, and Keras's
+              nightly build (downloads gigabytes; runs only if it is named)
 
     python -m tests.nightly
     python -m tests.nightly fuzzing versions
@@ -44,9 +46,10 @@ PARTS = {
         ("torch", ("-m", "tests.load")),
         ("torch", ("-m", "tests.load", "--models")),
     ],
+    "wheel": [("jax", ("-m", "tests.wheel"))],
     "versions": [("torch", ("-m", "tests.versions"))],
 }
-BY_DEFAULT = [name for name in PARTS if name != "versions"]
+BY_DEFAULT = [name for name in PARTS if name not in ("wheel", "versions")]
 
 
 def main(argv=None):

@@ -1,6 +1,6 @@
 """Operations and bytes of ViT-B/16, counted: they are the same on every run.
 
-    python -m tests.operations        # records them anew, on three backends
+    python -m tests.operations        # records them again, on three backends
 
 The image is 224 px, the batch 2, the precision float32. Models of one block
 and of two are counted: their difference is a block, and the first is the rest:
@@ -15,7 +15,7 @@ backends do not compare:
   optimisation and without (`JAX_DISABLE_MOST_OPTIMIZATIONS` spares LLVM's, not
   the fusing), on one core and two, from a compile cache, and for processors
   without AVX-512. XLA's analysis before it compiles hangs on less, but reads
-  and writes all that will be fused: it cannot tell a norm in the form that
+  and writes all that will be fused: it cannot distinguish a norm that
   fuses from one that does not. What fuses costs nothing: a copy of the tokens
   that the next norm reads anyway is not seen, nor what float64 would cost.
 - PyTorch: matrix products as its FlopCounterMode has them, and the bytes that

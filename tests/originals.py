@@ -8,19 +8,20 @@ import pytest
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    spelling: str  # layout, and the spelling where it is not the usual one
+    layout: str  # with the variant where it is not the first one
     arguments: dict  # of our `VisionTransformer`
     options: dict  # theirs
     kind: str = ""  # name of their class
-    told: dict = dataclasses.field(default_factory=dict)  # not in their files
+    # Arguments of `converters.load` that cannot be inferred from the file.
+    load_arguments: dict = dataclasses.field(default_factory=dict)
 
 
 _LATE = {"pooling": "gap", "final_norm": "after_pooling"}
 _EXACT = {"activation": "gelu"}
 
 
-def _timm(ours, theirs, told=(), kind="VisionTransformer"):
-    return Case("timm", {**_EXACT, **ours}, theirs, kind, dict(told))
+def _timm(ours, theirs, load_arguments=(), kind="VisionTransformer"):
+    return Case("timm", {**_EXACT, **ours}, theirs, kind, dict(load_arguments))
 
 
 TIMM = {
@@ -96,8 +97,8 @@ _REGISTERS = {**_DINOV2, "num_registers": 4}
 _SWIGLU = {"activation": "swiglu", "mlp_dim": 88}
 
 
-def _huggingface(kind, spelling, ours, theirs=()):
-    return Case(f"huggingface:{spelling}", ours, dict(theirs), kind)
+def _huggingface(kind, variant, ours, theirs=()):
+    return Case(f"huggingface:{variant}", ours, dict(theirs), kind)
 
 
 HUGGINGFACE = {
@@ -160,16 +161,16 @@ def build(case):
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     with torch.device("cpu"):  # Keras may have set another
-        model = _BUILD[case.spelling.partition(":")[0]](case)
+        model = _BUILD[case.layout.partition(":")[0]](case)
     return model.cpu().eval()
 
 
 def _build_timm(case):
     timm = pytest.importorskip("timm")
-    room = timm.models.deit
+    module = timm.models.deit
     if case.kind == "VisionTransformer":
-        room = timm.models.vision_transformer
-    return getattr(room, case.kind)(
+        module = timm.models.vision_transformer
+    return getattr(module, case.kind)(
         img_size=32,
         patch_size=8,
         embed_dim=32,
@@ -221,7 +222,7 @@ _BUILD = {
 
 def load(case, model, path):
     """Their model with the weights of a file, all of them and no others."""
-    if not case.spelling.startswith("huggingface"):
+    if not case.layout.startswith("huggingface"):
         model.load_state_dict(read(path), strict=True)
         return model
     model.config.save_pretrained(path.parent)
@@ -242,7 +243,7 @@ def read(path):
 
 def save(case, model, folder):
     """What their own library writes; a path for `converters.load`."""
-    if case.spelling.startswith("huggingface"):
+    if case.layout.startswith("huggingface"):
         model.save_pretrained(folder)
         return folder
     import torch

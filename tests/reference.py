@@ -1,4 +1,4 @@
-"""A Vision Transformer in NumPy, float64: the oracle for every backend.
+"""A Vision Transformer in NumPy, float64: the reference for every backend.
 
 Written from the paper's equations and independent of the package's layers. It
 reads weights by their path.

@@ -1,4 +1,4 @@
-"""A web server on loopback that behaves as badly as a test wants."""
+"""A web server on loopback with configurable failures."""
 
 import contextlib
 import hashlib
@@ -86,7 +86,7 @@ def etag(body):
 
 
 def serve(handler, body, tag=None, cut=None, **headers):
-    """Answers as a good server does: ranges, ETag. `cut` stops early."""
+    """Answers as a good server: ranges, ETag. `cut` ends the answer early."""
     tag = tag or etag(body)
     start, wanted = 0, handler.headers.get("Range")
     if wanted and handler.headers.get("If-Range", tag) == tag:
@@ -119,7 +119,7 @@ def status(code):
 
 
 def page(handler, body):
-    """A page to sign in on, as hotels have, with status 200."""
+    """A login page with status 200, as sent by captive portals."""
     handler.send_response(200)
     handler.send_header("Content-Type", "text/html; charset=utf-8")
     handler.end_headers()
@@ -127,12 +127,13 @@ def page(handler, body):
 
 
 def disguised_page(handler, body):
-    """The same page, said to be a file."""
+    """The same page with the headers of a file."""
     serve(handler, b"<!DOCTYPE html><html>Sign in</html>")
 
 
 class Truncated:
-    """Breaks off after half of what is asked for, so many times."""
+    """Ends the connection after half of the requested bytes, a number of
+    times."""
 
     def __init__(self, times):
         self.left = times

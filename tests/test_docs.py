@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 TEXTS["recipes/README.md"] = (ROOT / "recipes" / "README.md").read_text()
-# What a program of `tools/` takes is said here.
+# The files that define the options of the programs in `tools/`.
 SOURCES = {
     "convert": ("keras_vit/convert.py",),
     "report": ("keras_vit/inspection/command_line.py",),
@@ -35,7 +35,7 @@ BLOCKS = {
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """What the pages call Ti_16.npz."""
+    """The file that the pages call Ti_16.npz."""
     path = tmp_path_factory.mktemp("file") / "Ti_16.npz"
     model = keras_vit.ViTTi16(input_shape=(32, 32, 3), classes=7)
     keras_vit.converters.save(model, path)
@@ -44,7 +44,7 @@ def file(tmp_path_factory):
 
 @pytest.mark.parametrize("name", [name for name in BLOCKS if BLOCKS[name]])
 def test_python_blocks_run(name, file, tmp_path, monkeypatch):
-    """A page's blocks in turn; whoever reads one page needs no other."""
+    """Run the blocks of a page in order; no page depends on another one."""
     monkeypatch.chdir(tmp_path)
     pathlib.Path("Ti_16.npz").symlink_to(file)
     names = {}
@@ -54,13 +54,13 @@ def test_python_blocks_run(name, file, tmp_path, monkeypatch):
 
 @pytest.mark.backends("jax")
 def test_python_blocks_run_on_jax(file, tmp_path, monkeypatch):
-    """The page of several devices, whose Python does more under JAX."""
+    """Run the page about several devices, whose Python does more under JAX."""
     assert any('backend() == "jax"' in x for x in BLOCKS["docs/scale.md"])
     test_python_blocks_run("docs/scale.md", file, tmp_path, monkeypatch)
 
 
 def docstring_examples():
-    """The Python blocks of docstrings of `keras_vit.data`, by their place."""
+    """The Python blocks of docstrings in `keras_vit.data`, by function name."""
     for path in sorted((ROOT / "keras_vit" / "data").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
@@ -79,7 +79,7 @@ def test_examples_in_docstrings_run(block, tmp_path, monkeypatch):
 
 
 def commands():
-    """Every program in a page with the options that stand behind it."""
+    """Yields every program in a page with its options."""
     for name, text in TEXTS.items():
         text = re.sub(r"\\\n\s*", " ", text)
         for line in re.split(r"[\n|`]", text):
@@ -101,7 +101,7 @@ def options_of(program):
     return set(re.findall(r'"(--[\w-]+)"', "\n".join(texts)))
 
 
-def test_options_are_those_of_the_programs():
+def test_options_in_commands_exist():
     there = {}
     for page, program, options in commands():
         if program not in there:
@@ -110,8 +110,8 @@ def test_options_are_those_of_the_programs():
     assert {"convert", "report", "finetune_cifar", "predict"} <= there.keys()
 
 
-def test_options_alone_are_somebodys():
-    """`--like-this` in the text."""
+def test_options_in_the_text_exist():
+    """Options in the text, such as `--like-this`."""
     every = {x for p in (*SOURCES, *RECIPES) for x in options_of(p)}
     every.add("--help")
     for page, text in TEXTS.items():
@@ -119,7 +119,7 @@ def test_options_alone_are_somebodys():
             assert option in every, (page, option)
 
 
-def test_names_of_weights_are_those_of_the_table():
+def test_names_of_weights_exist():
     known = {tag for _, tag in RELEASED} | set(ALIASES)
     programs_too = [*(ROOT / "recipes").glob("*.py")]
     texts = [*TEXTS.values(), *(path.read_text() for path in programs_too)]
@@ -129,45 +129,14 @@ def test_names_of_weights_are_those_of_the_table():
     assert not set(named) - known
 
 
-def test_the_table_of_weights():
-    """Each row of the README names the models that have such weights."""
-    table = TEXTS["README.md"].partition("| `weights=` |")[2]
-    table = table.partition("\n\n")[0]
-    rows = re.findall(r"^\| `([^`]+)`.*\| (.*) \|$", table, re.MULTILINE)
-    assert len(rows) > 5
-    for tag, models in rows:
-        bit = {
-            name for name, known in RELEASED if known == tag and "BiT" in name
-        }
-        others = {name for name, known in RELEASED if known == tag} - bit
-        said = set(models.split(", "))
-        assert said - {"all BiT"} == others, tag
-        assert ("all BiT" in said) == bool(bit)
-
-
-def test_pictures_are_small():
+def test_images_are_small_and_used():
     pictures = [*(ROOT / "docs" / "images").iterdir()]
     assert sum(path.stat().st_size for path in pictures) < 600_000
     used = "".join(TEXTS.values())
     assert all(f"images/{path.name}" in used for path in pictures)
 
 
-def test_links_lead_somewhere():
-    for path in [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]:
-        text = path.read_text()
-        for target, part in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", text):
-            if target.startswith("http"):
-                continue
-            there = path.parent / target if target else path
-            assert there.exists(), (path.name, target)
-            if part:
-                heads = re.findall(r"^#+ (.*)", there.read_text(), re.MULTILINE)
-                anchors = {re.sub(r"[^\w -]", "", x).lower() for x in heads}
-                anchors = {x.replace(" ", "-") for x in anchors}
-                assert part[1:] in anchors, (path.name, target, part)
-
-
-def test_the_citation_is_of_this_version():
+def test_citation_has_the_current_version():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["cff-version"] == "1.2.0"
     assert cited["version"] == keras_vit.__version__

@@ -29,7 +29,7 @@ def build(case):
 
 
 @pytest.mark.parametrize("case", golden_data.MODELS)
-def test_every_named_array_is_the_originals(case, record_error):
+def test_every_named_array_matches_the_original(case, record_error):
     golden = golden_data.io(case)
     model = build(case)
     layers = {layer.name for layer in model.layers}
@@ -70,7 +70,7 @@ def test_every_named_array_is_the_originals(case, record_error):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", golden_data.LOADED)
-def test_layout_is_found(case):
+def test_layout_is_detected(case):
     path = golden_data.load_path(case)
     if str(path).endswith(".pth"):
         pytest.importorskip("torch")
@@ -81,7 +81,7 @@ def test_layout_is_found(case):
     )
 
 
-def test_convert_resized_as_vit_jax_does(record_error, tmp_path):
+def test_resized_conversion_matches_vit_jax(record_error, tmp_path):
     case = "vit_jax_load_resized"
     golden = golden_data.io(case)
     _cli.convert(
@@ -157,7 +157,9 @@ def _resampling_cases():
     list(_resampling_cases()),
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_resampling(case, tag, old, new, method, prefix, record_error):
+def test_resampling_matches_the_original(
+    case, tag, old, new, method, prefix, record_error
+):
     golden = golden_data.io(case)
     before, after = golden[f"{tag}before"], golden[f"{tag}after"]
 
@@ -173,7 +175,7 @@ def test_resampling(case, tag, old, new, method, prefix, record_error):
     record_error(case, f"{tag}at call", error.max(), 3e-6)
 
 
-def test_sincos2d(record_error):
+def test_sincos2d_matches_big_vision(record_error):
     golden = golden_data.io("big_vision_gap")
     layer = keras_vit.layers.AddPositionEmbs("sincos2d")
     found = layer(np.zeros((1, 24, 48)), np.zeros((1, 4, 6, 48)))

@@ -25,7 +25,7 @@ def arguments(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_outputs_and_loss_are_the_originals(case, record_error):
+def test_outputs_and_loss_match_the_original(case, record_error):
     golden = golden_data.io(case)
     model = pretraining.load(golden_data.load_path(case), **arguments(case))
     images = golden["image"]
@@ -35,8 +35,8 @@ def test_outputs_and_loss_are_the_originals(case, record_error):
         found = {main: model.stages.unpatchify(outputs["prediction"])}
         found = {main: np.transpose(numpy(found[main]), (0, 3, 1, 2))}
     else:
-        latent, masked, places = model.encode(images, golden["noise"])
-        np.testing.assert_array_equal(numpy(places), golden["ids_restore"])
+        latent, masked, ids_restore = model.encode(images, golden["noise"])
+        np.testing.assert_array_equal(numpy(ids_restore), golden["ids_restore"])
         np.testing.assert_array_equal(numpy(masked), golden["mask"])
         outputs = model(images, noise=golden["noise"])
         found = {"logits": numpy(outputs["prediction"])}
@@ -54,8 +54,9 @@ def test_outputs_and_loss_are_the_originals(case, record_error):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", CASES)
-def test_by_keras_and_back(case, tmp_path):
-    """convert.py to .keras, the whole model, and back bit for bit."""
+def test_keras_file_round_trip(case, tmp_path):
+    """Convert the whole model to .keras with convert.py, and back bit for
+    bit."""
     layout, variant, given = CASES[case]
     middle = tmp_path / "model.keras"
     _cli.convert(golden_data.load_path(case), middle, settings=given)
@@ -70,8 +71,9 @@ def test_by_keras_and_back(case, tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case,to", [("facebook_mae", "huggingface")])
-def test_there_and_back_between_layouts(case, to, tmp_path):
-    """To a folder of Hugging Face's, which tells all, and back."""
+def test_layout_round_trip(case, to, tmp_path):
+    """Convert to a folder of Hugging Face, which stores every option, and
+    back."""
     layout, _, given = CASES[case]
     given = {**given, "grid_size": (4, 4)}
     there, back = tmp_path / "there", tmp_path / "back.pth"
@@ -82,7 +84,7 @@ def test_there_and_back_between_layouts(case, to, tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", ["hf_vit_mae", "hf_vit_mim"])
-def test_what_a_layout_cannot_hold_is_named(case, tmp_path):
+def test_decoder_is_refused_by_other_layouts(case, tmp_path):
     target = tmp_path / "model.safetensors"
     source = golden_data.load_path(case)
     with pytest.raises(ValueError, match="decoder/p"):
@@ -94,7 +96,7 @@ def test_what_a_layout_cannot_hold_is_named(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_encoder_alone_is_read(case):
+def test_load_reads_the_encoder(case):
     given = {k: v for k, v in arguments(case).items() if k == "num_heads"}
     path = golden_data.load_path(case)
     encoder = keras_vit.converters.load(path, **given)
@@ -108,7 +110,7 @@ def test_the_encoder_alone_is_read(case):
 
 
 @pytest.mark.backends("torch")
-def test_the_heads_of_a_decoder_are_asked_for():
+def test_decoder_num_heads_must_be_given():
     path = golden_data.load_path("facebook_mae")
     with pytest.raises(ValueError, match="decoder_num_heads"):
         pretraining.load(path, num_heads=3)

@@ -27,14 +27,14 @@ def build(case, **changes):
 
 
 @pytest.mark.backends("torch")
-def test_cases_are_there():
+def test_golden_cases_exist():
     there = set(RESNETS) - set(golden_data.LARGE)
     assert len(there) == 7
     assert all(golden_data.folder(case).is_dir() for case in there)
 
 
 @pytest.mark.parametrize("case", RESNETS)
-def test_every_array_is_the_originals(case, record_error):
+def test_every_array_matches_the_original(case, record_error):
     model, golden = build(case)
     layers = {layer.name for layer in model.layers}
     image = golden.pop("image")
@@ -58,7 +58,7 @@ def test_every_array_is_the_originals(case, record_error):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", RESNETS)
-def test_layout_and_variant_are_found(case):
+def test_layout_and_variant_are_detected(case):
     layout, variant, _ = RESNETS[case]
     checkpoint = open_checkpoint(golden_data.weights_path(case), num_heads=3)
     assert (checkpoint.layout, checkpoint.weight_map.variant) == (
@@ -69,7 +69,7 @@ def test_layout_and_variant_are_found(case):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", RESNETS)
-def test_there_and_back_by_the_command_line(case, tmp_path, record_error):
+def test_command_line_round_trip(case, tmp_path, record_error):
     layout, variant, settings = RESNETS[case]
     golden = golden_data.io(case)
     path, middle = golden_data.weights_path(case), tmp_path / "model.keras"
@@ -108,8 +108,8 @@ def assert_same(found, expected):
         ("timm_bit", "bit"),
     ],
 )
-def test_other_layouts_hold_the_same(case, to, tmp_path):
-    """There and back between files."""
+def test_layout_round_trip(case, to, tmp_path):
+    """Convert to another layout and back."""
     layout, variant, _ = RESNETS[case]
     path = golden_data.weights_path(case)
     there, back = tmp_path / "there.npz", tmp_path / "back.npz"
@@ -130,8 +130,8 @@ VARIANTS = {("bit_paper", "timm"): "bit"}
     "case,shape",
     [("vit_jax_hybrid_small_stem", (-1,)), ("bit_v1_groupnorm", (1, 1, 1, -1))],
 )
-def test_group_norms_of_other_versions(case, shape, tmp_path):
-    """Arrays with one axis and with four are the same."""
+def test_group_norm_shapes_of_other_versions(case, shape, tmp_path):
+    """Arrays with one axis and with four are equivalent."""
     path = golden_data.weights_path(case)
     arrays = {
         key: array.reshape(shape) if re.search(r"(^|/)gn", key) else array
@@ -145,7 +145,7 @@ def test_group_norms_of_other_versions(case, shape, tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", ["vit_jax_hybrid_small_stem", "bit_paper"])
-def test_inspect(case):
+def test_inspect_reports_the_constants(case):
     text = report(golden_data.weights_path(case))
     epsilon = 1e-6 if "hybrid" in case else 1e-5
     assert f"group_norm_epsilon   {epsilon}" in text
@@ -155,7 +155,7 @@ def test_inspect(case):
 
 
 @pytest.mark.backends("torch")
-def test_names_that_tensorflow_counted(tmp_path):
+def test_numbered_tensorflow_names_are_read(tmp_path):
     path = golden_data.weights_path("bit_paper")
     arrays = read(path)
     counted = {
@@ -173,7 +173,7 @@ def test_names_that_tensorflow_counted(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_names_that_only_a_count_told_apart(tmp_path):
+def test_duplicate_numbered_names_raise(tmp_path):
     arrays = {
         f"resnet/root_block/standardized_conv2d{n}/kernel": np.zeros((7, 7))
         for n in ("", "_1")
@@ -234,7 +234,7 @@ CHANGES = [
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case,change", CHANGES, ids=str)
-def test_every_rule_is_seen(case, change):
+def test_every_constant_affects_the_output(case, change):
     model, golden = build(case, **change)
     found = model.predict(golden["image"], verbose=0)
     moved = np.abs(found - golden["logits"]).max()

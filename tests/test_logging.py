@@ -18,7 +18,7 @@ PROGRAMS = ("convert.py",)
 
 
 @pytest.mark.backends("torch")
-def test_the_library_does_not_print():
+def test_library_does_not_print():
     folder = pathlib.Path(keras_vit.__file__).parent
     found = [
         f"{path.relative_to(folder)}:{node.lineno}"
@@ -35,7 +35,7 @@ def test_the_library_does_not_print():
 
 @pytest.fixture
 def logger(monkeypatch):
-    """The logger of a process that did not ask to be shown anything."""
+    """The logger of a process in which no handler was added."""
     logger = _logging.logger
     monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(logger, "propagate", True)
@@ -60,13 +60,13 @@ def train(folder):
 
 
 @pytest.mark.backends("torch")
-def test_training_is_quiet_unless_asked(logger, tmp_path, capsys):
+def test_training_prints_nothing_by_default(logger, tmp_path, capsys):
     train(tmp_path)
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.backends("torch")
-def test_programs_show_each_line_once(logger, tmp_path, capsys):
+def test_show_prints_each_line_once(logger, tmp_path, capsys):
     _logging.show()
     _logging.show()
     train(tmp_path)
@@ -80,7 +80,7 @@ def test_programs_show_each_line_once(logger, tmp_path, capsys):
 
 
 @pytest.mark.backends("torch")
-def test_the_level_decides(logger, tmp_path, capsys):
+def test_log_level_is_respected(logger, tmp_path, capsys):
     _logging.show()
     logger.setLevel(logging.WARNING)
     train(tmp_path)

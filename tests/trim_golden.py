@@ -1,4 +1,4 @@
-"""Copies golden cases to tests/golden, without what no test reads.
+"""Copies golden cases to tests/golden, without unused files.
 
     python -m tests.trim_golden SOURCE CASE ...
 
@@ -29,7 +29,7 @@ def main(source=None, *cases):
         (FOLDER / case).mkdir(exist_ok=True)
         for path in sorted((source / case).iterdir()):
             target = FOLDER / case / path.name
-            if path.name == "keys.txt":  # the weights say it
+            if path.name == "keys.txt":  # the weights contain it
                 continue
             if path.suffix == ".npz":
                 dropped = DROPPED.get(case, ()) if path.stem == "io" else ()
@@ -42,7 +42,7 @@ def main(source=None, *cases):
 
 
 def recompress(source, target, dropped):
-    """Writes the arrays of an archive anew, byte for byte."""
+    """Writes the arrays of an archive again, byte for byte."""
     with zipfile.ZipFile(source) as archive:
         entries = {name: archive.read(name) for name in archive.namelist()}
     entries = {

@@ -10,8 +10,8 @@ run. It ends in a table, and with status 1 if a row failed.
     python -m tests.versions --folder ~/rows -- -k golden
 
 Downloads of a first run are about a gigabyte. With PyTorch from PyPI, which on
-Linux brings CUDA along, they are several; pip's PIP_EXTRA_INDEX_URL can name a
-place of builds for CPUs.
+Linux brings CUDA along, they are several; pip's PIP_EXTRA_INDEX_URL can name an
+index of builds for CPUs.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).parents[1]
 CORE = (
-    "tests/test_alone.py",
+    "tests/test_single_backend.py",
     "tests/test_golden.py",
     "tests/layers/test_contract.py",
     "tests/models/test_vit.py",
@@ -38,7 +38,7 @@ CORE = (
     "tests/converters/test_round_trips.py",
 )
 TOOLS = ("pytest", "pytest-xdist", "hypothesis")
-SHOWN = ("keras", "jax", "tensorflow", "torch", "numpy")
+SHOWN = ("keras", "keras-nightly", "jax", "tensorflow", "torch", "numpy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Row:
     backend: str
     lowest: tuple | str = ()
     python: str = ""  # as in `python3.12`; that which runs this, if empty
+    nightly: bool = False  # Keras's nightly build in place of the release
 
 
 ROWS = {
@@ -56,11 +57,14 @@ ROWS = {
     "jax-newest": Row("jax"),
     "jax-python3.12": Row("jax", python="3.12"),
     "jax-python3.13": Row("jax", python="3.13"),
+    "jax-nightly": Row("jax", nightly=True),
     "tensorflow-lowest": Row("tensorflow", "all"),
     "tensorflow-lowest-keras": Row("tensorflow", ("keras",)),
     "tensorflow-newest": Row("tensorflow"),
+    "tensorflow-nightly": Row("tensorflow", nightly=True),
     "torch-lowest": Row("torch", "all"),
     "torch-newest": Row("torch"),
+    "torch-nightly": Row("torch", nightly=True),
 }
 
 
@@ -80,7 +84,7 @@ def main():
         help="where environments are made, and kept for the next time",
     )
     parser.add_argument(
-        "--list", action="store_true", help="say what the rows install, no more"
+        "--list", action="store_true", help="only print what the rows install"
     )
     parser.add_argument("pytest", nargs="*", help="arguments of pytest")
     arguments = parser.parse_args()
@@ -119,14 +123,14 @@ def requirements(row):
 
 
 def wheel(name):
-    """A build for CPUs is a third in size."""
+    """Returns the CPU wheel where there is one: it has a third of the size."""
     here = platform.system(), platform.machine()
     smaller = name == "tensorflow" and here == ("Linux", "x86_64")
     return "tensorflow-cpu" if smaller else name
 
 
 def run(folder, row, arguments):
-    """Returns `{"said", "passed", "failed", "skipped", "seconds"}` and the
+    """Returns `{"text", "passed", "failed", "skipped", "seconds"}` and the
     versions of a row."""
     start = time.monotonic()
     interpreter = sys.executable
@@ -140,6 +144,13 @@ def run(folder, row, arguments):
     install = [python, "-m", "pip", "install", "-qU", *requirements(row)]
     if subprocess.call(install):
         return result("cannot be installed", failed=1)
+    if row.nightly:
+        # Both are a folder named keras, and TensorFlow requires the release.
+        pip = [python, "-m", "pip"]
+        subprocess.call([*pip, "uninstall", "-qy", "keras"])
+        nightly = ["install", "-qU", "--force-reinstall", "--no-deps"]
+        if subprocess.call([*pip, *nightly, "--pre", "keras-nightly"]):
+            return result("cannot be installed", failed=1)
     report = folder / "core.xml"
     report.unlink(missing_ok=True)
     command = [python, "-m", "pytest", f"--junitxml={report}"]
@@ -157,7 +168,7 @@ def run(folder, row, arguments):
     return result(versions_in(python), seconds=seconds, **counts)
 
 
-def result(said, passed=0, failed=0, skipped=0, seconds=0.0):
+def result(text, passed=0, failed=0, skipped=0, seconds=0.0):
     return locals()
 
 
@@ -197,7 +208,7 @@ def print_results(results):
     print(f"\n{'row':24} {'passed':>6} {'failed':>6} {'skipped':>7} {'s':>5}")
     for name, found in results.items():
         figures = "{passed:6} {failed:6} {skipped:7} {seconds:5.0f}"
-        print(f"{name:24} {figures.format(**found)}  {found['said']}")
+        print(f"{name:24} {figures.format(**found)}  {found['text']}")
     print()
 
 

@@ -1,17 +1,18 @@
 """Measures keras_vit.
 
     python tools/benchmark.py models --size S16 --backend torch --threads 2
-        inference and training steps against other packages, and against the
-        bare matrix products
+        inference and training steps, compared with other packages and with
+        the matrix products alone
     python tools/benchmark.py models --backend torch --batch 8 1 --before ../old
-        the same of two clones of the repository, before a change and after
+        compares two clones of the repository, before and after a change
     python tools/benchmark.py scaling --size B16 --backend jax --output runs/b16
-        images a second and memory, by batch and by image size
+        images per second and memory, by batch size and by image size
     KERAS_BACKEND=jax python tools/benchmark.py startup
-        what importing, building, loading and compiling take
+        the times of importing, building, loading and compiling
 
-`benchmark.py KIND --help` says what exactly a kind measures, and its options.
-Each figure is of runs that alternate: the best, or the best and the median.
+`benchmark.py KIND --help` describes what a kind measures, and its options. Runs
+of different contenders alternate. Each figure is the best run, or the best run
+and the median.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from benchmarks.contenders import CONTENDERS
 from benchmarks.contenders import NAMES
 from benchmarks.sizes import SIZES
 
-# Of each kind: what measures it, its module, a line of help, and its options.
+# Kind: (function, module, help, names of the options).
 KINDS = {
     "models": (
         models.main,
@@ -56,7 +57,7 @@ KINDS = {
     "import": (
         lambda a: importing.main(a.rounds),
         importing,
-        "what importing the package costs",
+        "seconds to import the package",
         "rounds",
     ),
     "convert": (
@@ -68,31 +69,31 @@ KINDS = {
     "inference": (
         lambda a: inference.against_timm(a.model, a.timm, a.batch, a.rounds),
         inference,
-        "any model, such as R50ViTB16, against timm's",
+        "any model, such as R50ViTB16, compared with timm's",
         "rounds model timm batch=1",
     ),
     "pipeline": (
         lambda a: pipeline.main(a.rounds),
         pipeline,
-        "images a second from JPEG, with RandAugment and without",
+        "images per second from JPEG, with and without RandAugment",
         "rounds",
     ),
     "masked-step": (
         lambda a: masked.step(a.rounds, a.batch),
         masked,
-        "MAE's step against one of the encoder on all patches",
+        "a training step of MAE and one of masked image modeling",
         "rounds batch=1",
     ),
     "masked-digits": (
         lambda a: masked.digits(),
         masked,
-        "digits with 10 labels a class, after pre-training and without",
+        "digits with 10 labels per class, with and without pre-training",
         "",
     ),
     "memory": (
         lambda a: memory.print_memory(),
         memory,
-        "what each of several devices holds; gradient checkpointing",
+        "memory of each of several devices; gradient checkpointing",
         "",
     ),
 }
@@ -105,7 +106,7 @@ def positive(text):
     return number
 
 
-positive.__name__ = "positive integer"  # argparse names it where it refuses
+positive.__name__ = "positive integer"  # argparse uses it in errors
 
 
 def options():
@@ -115,44 +116,44 @@ def options():
         "nargs": "+",
     }
     return {
-        "rounds": dict(type=positive, default=7, help="runs of each"),
+        "rounds": dict(type=positive, default=7, help="number of rounds"),
         "size": dict(
-            nargs="+", choices=SIZES, default=["S16"], help="of the model"
+            nargs="+", choices=SIZES, default=["S16"], help="model size"
         ),
         "what": dict(
             nargs="+",
             choices=("inference", "step"),
             default=["inference", "step"],
-            help="a forward pass, a step of training",
+            help="a forward pass, a training step",
         ),
         "backend": dict(
             nargs="+",
             choices=CONTENDERS,
             default=list(CONTENDERS),
-            help="of Keras",
+            help="Keras backend",
         ),
         "only": dict(
             nargs="+",
             choices=NAMES,
-            help="leave out all others",
+            help="only measure these contenders",
         ),
         "before": dict(
             metavar="FOLDER",
-            help="also keras_vit of this other clone of the repository",
+            help="also measure keras_vit of this other clone of the repository",
         ),
         "compile": dict(
             action="store_true",
-            help="also PyTorch's packages through torch.compile",
+            help="also measure PyTorch's packages with torch.compile",
         ),
         "export": dict(
             action="store_true",
-            help="also keras_vit's model in every format it is exported to",
+            help="also measure keras_vit's model in every export format",
         ),
-        "batch": {**counts, "default": [8], "help": "images at once"},
+        "batch": {**counts, "default": [8], "help": "batch size"},
         "batches": {
             **counts,
             "default": [1, 2, 4, 8, 16, 32],
-            "help": "to measure",
+            "help": "batch sizes to measure",
         },
         "image-size": dict(
             type=positive, help="height and width (default: the model's, 224)"
@@ -160,34 +161,38 @@ def options():
         "image-sizes": {
             **counts,
             "default": [224, 384, 512, 768, 1024],
-            "help": "measured with --batch",
+            "help": "image sizes to measure, with --batch",
         },
         "dtype": dict(
             choices=("float32", "bfloat16", "float16"),
             default="float32",
-            help="of all in inference; steps keep weights in float32",
+            help="of the weights and activations; training steps keep float32 "
+            "weights",
         ),
         "threads": dict(
-            type=positive, help="processor cores of each (default: all)"
+            type=positive, help="CPU threads of each process (default: all)"
         ),
         "times": dict(
             type=positive,
             default=1,
-            help="runs that are timed as one: more where one takes little",
+            help="runs per measurement; use more if a run is short",
         ),
         "verbose": dict(
             action="store_true",
-            help="show what the processes say, and why one was skipped",
+            help="show the output of the processes and why one was skipped",
         ),
         "output": dict(
             metavar="FOLDER",
             help="also write results.json, results.md and results.png",
         ),
         "overwrite": dict(
-            action="store_true", help="replace what an earlier run wrote there"
+            action="store_true", help="replace the files of an earlier run"
         ),
-        "model": dict(default="ViTB16", help="of keras_vit"),
-        "timm": dict(default="vit_base_patch16_224", help="its like in timm"),
+        "model": dict(default="ViTB16", help="model function of keras_vit"),
+        "timm": dict(
+            default="vit_base_patch16_224",
+            help="the corresponding model of timm",
+        ),
     }
 
 
@@ -213,7 +218,7 @@ def parser():
 
 
 def _add(one, name, arguments, single):
-    """Adds an option, of one value if it is `single`, and says its default."""
+    """Adds an option, with one value if it is `single`, and its default."""
     default = arguments.get("default")
     if "choices" in arguments and "nargs" in arguments:
         arguments["metavar"] = name.upper()
@@ -226,15 +231,15 @@ def _add(one, name, arguments, single):
         arguments["default"] = default = default[0]
     if default is not None:
         shown = default if isinstance(default, list) else [default]
-        said = f"(default {' '.join(map(str, shown))})"
-        arguments["help"] = f"{arguments['help']} {said}".lstrip()
+        text = f"(default {' '.join(map(str, shown))})"
+        arguments["help"] = f"{arguments['help']} {text}".lstrip()
     one.add_argument(f"--{name}", **arguments)
 
 
 def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0].startswith("--") and argv[0] != "--help":
-        argv = ["import", *argv]  # the one kind there once was
+        argv = ["import", *argv]  # former versions had this kind only
     arguments = parser().parse_args(argv)
     KINDS[arguments.kind][0](arguments)
 

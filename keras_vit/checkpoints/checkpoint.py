@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from dataclasses import field
 
+import numpy as np
+
 from keras_vit import downloads
 from keras_vit.checkpoints import formats
 from keras_vit.checkpoints import infer
@@ -10,6 +12,7 @@ from keras_vit.checkpoints.files import existing_path
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.files import resolve_run_folder
+from keras_vit.checkpoints.formats.layout import PREPROCESSING
 from keras_vit.checkpoints.keras_files import HYPERPARAMETERS_NOT_IN_SHAPES
 from keras_vit.checkpoints.keras_files import is_keras
 from keras_vit.checkpoints.keras_files import read_keras
@@ -38,6 +41,8 @@ class Checkpoint:
             describe its architecture, such as `input_shape`.
         file_keys: Dict of keys of `weight_map` to the keys of the file, which
             differ in files of older versions of the code base.
+        released_mode: String. The `mode` of `preprocess_input` in the table of
+            released weights; None for other files.
     """
 
     path: str
@@ -47,6 +52,7 @@ class Checkpoint:
     stored: dict
     build_arguments: dict = field(default_factory=dict)
     file_keys: dict = field(default_factory=dict)
+    released_mode: str | None = None
 
     def key(self, path):
         """Returns the file's key of a keras_vit path, for messages.
@@ -66,6 +72,22 @@ class Checkpoint:
     def family(self):
         """The model family: `"vit"`, `"hybrid"` or `"bit"`."""
         return infer.family(self.weights)
+
+    @property
+    def preprocess_mode(self):
+        """The `mode` of `preprocess_input` that the weights require.
+
+        None if it is neither stored with them, nor in the table of released
+        weights, nor the same for all models of the layout.
+        """
+        if self.build_arguments.get("preprocessing"):
+            return self.build_arguments["preprocessing"]
+        if self.released_mode:
+            return self.released_mode
+        stored = _stored_mode(self.path)
+        if stored is None and self.layout in formats.LAYOUTS:
+            return formats.LAYOUTS[self.layout].preprocess_mode
+        return stored
 
     @property
     def stride(self):
@@ -205,6 +227,37 @@ def open_checkpoint(
     return Checkpoint(
         str(path), name, weight_map, weights, config, file_keys=file_keys
     )
+
+
+def _stored_mode(path):
+    """Returns the `mode` of `preprocess_input` in JSON files next to weights.
+
+    These are the config.json of a run of this package or of timm, and the
+    preprocessor_config.json of transformers.
+    """
+    try:
+        config = read_config(path)
+        preprocessor = read_config(path, "preprocessor_config.json")
+    except (ValueError, OSError):
+        return None
+    run, timm = (config.get(key) for key in ("config", "pretrained_cfg"))
+    if isinstance(run, dict) and run.get("mode") in PREPROCESSING:
+        return run["mode"]
+    stored = [(preprocessor.get("image_mean"), preprocessor.get("image_std"))]
+    if isinstance(timm, dict):
+        stored.append((timm.get("mean"), timm.get("std")))
+    for mean_and_std in stored:
+        for mode, expected in PREPROCESSING.items():
+            if _equal(mean_and_std, expected):
+                return mode
+    return None
+
+
+def _equal(found, expected):
+    try:
+        return np.allclose(np.array(found, "float64"), expected, atol=1e-6)
+    except (TypeError, ValueError):
+        return False
 
 
 def _drop_decoder(arrays, weight_map):

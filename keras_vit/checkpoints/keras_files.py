@@ -87,6 +87,7 @@ _SIZE_ARGUMENTS = (
     "grid_shape",
     "grid_size",
     "inputs_shape",
+    "image_size",
     "kernel_size",
     "groups",
 )
@@ -524,6 +525,11 @@ def _built_arguments(configs, pooling):
     built = {"pooling": pooling}
     if "batch_shape" in configs.get("images", {}):
         built["input_shape"] = tuple(configs["images"]["batch_shape"][1:])
+        preprocessing = configs.get("preprocessing")
+        if preprocessing is not None:
+            built["preprocessing"] = preprocessing["mode"]
+            size = preprocessing["image_size"] or (None, None)
+            built["input_shape"] = (*size, built["input_shape"][-1])
     activation = configs.get("head", {}).get("activation")
     if isinstance(activation, str) and activation != "linear":
         built["classifier_activation"] = activation

@@ -216,6 +216,7 @@ def _fetch_released(variant, tag, sizes):
         path=str(path),  # a download is checked before it is moved here
         weights=weights,
         stored={**checkpoint.stored, **released.arguments},
+        released_mode=released.preprocess_mode,
     )
 
 

@@ -29,6 +29,7 @@ def write_checkpoint(
     dtype=None,
     overwrite=False,
     source=None,
+    preprocess_mode=None,
 ):
     """Writes weights in a layout to a file or a Hugging Face folder.
 
@@ -45,6 +46,8 @@ def write_checkpoint(
         overwrite: Boolean. Whether existing files may be replaced.
         source: The `Checkpoint` that the weights came from, or None. A folder
             keeps its labels and preprocessing.
+        preprocess_mode: String. The `mode` of `preprocess_input` that a folder
+            stores if `source` is None; None for "tf".
 
     Raises:
         FileExistsError: if the target exists and `overwrite` is False.
@@ -59,7 +62,7 @@ def write_checkpoint(
     if folder:
         stored = str(next(iter(weights.values())).dtype)
         configs = huggingface.folder_configs(
-            arguments, layout, dtype or stored, source
+            arguments, layout, dtype or stored, source, preprocess_mode
         )
         huggingface.check_folder(target, overwrite)
     elif arguments.get("position_embedding") == "learned":

@@ -10,6 +10,9 @@ from keras_vit.data.canvases import single_digits as single_digits
 from keras_vit.data.csv_files import from_csv as from_csv
 from keras_vit.data.dataset import ImageDataset as ImageDataset
 from keras_vit.data.dataset import PipelineOptions as PipelineOptions
+from keras_vit.data.dataset import (
+    balanced_class_weights as balanced_class_weights,
+)
 from keras_vit.data.digits import train_batches as train_batches
 from keras_vit.data.erasing import RandomErasing as RandomErasing
 from keras_vit.data.folders import load_files as load_files
@@ -18,6 +21,7 @@ from keras_vit.data.huggingface import from_huggingface as from_huggingface
 from keras_vit.data.loading import load_dataset as load_dataset
 from keras_vit.data.masks import load_segmentation as load_segmentation
 from keras_vit.data.protocols import PROTOCOLS as PROTOCOLS
+from keras_vit.data.protocols import height_and_width as height_and_width
 from keras_vit.data.randaugment import AUGREG as AUGREG
 from keras_vit.data.randaugment import rand_augment as rand_augment
 from keras_vit.data.segmentation import (

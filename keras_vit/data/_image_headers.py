@@ -1,6 +1,7 @@
 """Checks of the header and the trailer of image files, in plain Python."""
 
 import os
+import statistics
 
 _MAGIC_BYTES = {
     b"\xff\xd8\xff": "JPEG",
@@ -31,10 +32,7 @@ def check_header_and_trailer(path):
             start = file.read(66)
             if not start:
                 return "is empty.", False
-            kind = next(
-                (k for s, k in _MAGIC_BYTES.items() if start[: len(s)] == s),
-                None,
-            )
+            kind = _kind(start)
             if kind is None:
                 return (
                     "is not a JPEG, PNG, BMP or GIF image, whatever its name "
@@ -46,6 +44,32 @@ def check_header_and_trailer(path):
             return _size_defect(size), bool(size) and _has_trailer(file, kind)
     except OSError as error:
         return f"cannot be read: {error.strerror}.", False
+
+
+def median_side(paths, sample=200):
+    """Returns the median of the heights and widths of image files.
+
+    Args:
+        paths: List of paths.
+        sample: Integer. Maximum number of files to read, at equal distances in
+            the list. Only headers are read.
+
+    Returns:
+        Integer, in pixels. None if no header states a size.
+    """
+    sides = []
+    for path in paths[:: -(-len(paths) // sample) or 1]:
+        with open(path, "rb") as file:
+            start = file.read(66)
+            kind = _kind(start)
+            sides += (kind and _size(file, kind, start)) or ()
+    return round(statistics.median(sides)) if sides else None
+
+
+def _kind(start):
+    """Returns the format of a file that begins with these bytes, or None."""
+    kinds = (k for s, k in _MAGIC_BYTES.items() if start[: len(s)] == s)
+    return next(kinds, None)
 
 
 def _bmp_defect(start):
@@ -80,7 +104,7 @@ def _size_defect(size):
 
 
 def _size(file, kind, start):
-    """Returns `(height, width)`, or None where the file does not tell."""
+    """Returns `(height, width)`, or None if the file does not contain it."""
     if kind == "JPEG":
         return _size_of_jpeg(file)
     width, height, length, order = {

@@ -58,6 +58,17 @@ class ImageSource:
     def evaluation_batches(self, data, split, total, options):
         return evaluation_batches(data, split, total, options)
 
+    def class_counts(self, data):
+        images = self.evaluation_stream("train", range(data.num_train))
+        labels = images.map(lambda position, name, content, label: label)
+        counts = np.zeros(len(data.class_names), np.int64)
+        for batch in labels.batch(1024).as_numpy_iterator():
+            if batch.ndim == 1:
+                counts += np.bincount(batch, minlength=len(counts))
+            else:
+                counts += batch.sum(0, dtype=np.int64)
+        return counts
+
     def image_names(self, split, total):
         images = self.evaluation_stream(split, range(total))
         return [os.fsdecode(name) for _, name, *_ in images.as_numpy_iterator()]
@@ -139,7 +150,11 @@ def train_batches(data, options):
         if options.erase.probability:
             fold_in = tf.random.experimental.stateless_fold_in
             image = options.erase(image, fold_in(seed, 3))
-        return image, label
+        if options.class_weights is None:
+            return image, label
+        index = tf.argmax(label) if label.shape.rank else label
+        weights = tf.constant(options.class_weights, tf.float32)
+        return image, label, weights[index]
 
     images = map_with_named_errors(data.source.train_stream(options), prepare)
     if not options.uses_mixing:

@@ -51,29 +51,29 @@ def from_arrays(
         ValueError: if an array has another shape, dtype or range.
     """
     holdout = parse_holdout(name, holdout)
-    parts = {"images": (images, labels)}
+    sets = {"images": (images, labels)}
     if test is not None:
         if not isinstance(test, tuple | list) or len(test) != 2:
             raise ValueError(
                 "`test` must be a pair of arrays, (images, labels). Received "
                 f"an object of type {type(test).__name__}."
             )
-        parts["test"] = tuple(test)
-    parts = {
+        sets["test"] = tuple(test)
+    sets = {
         key: (_check_images(key, x), _check_labels(key, y, len(x)))
-        for key, (x, y) in parts.items()
+        for key, (x, y) in sets.items()
     }
-    _raise_unless_alike(parts)
-    all_labels = np.concatenate([y for _, y in parts.values()])
+    _raise_unless_alike(sets)
+    all_labels = np.concatenate([y for _, y in sets.values()])
     class_names = _class_names(all_labels, class_names)
-    count = len(parts["images"][0])
+    count = len(sets["images"][0])
     indices = np.arange(len(all_labels))
     train, test = indices[:count], indices[count:]
     splits = split_by_index(all_labels, train, test, holdout)
-    sizes = {x.shape[1:3] for x, _ in parts.values()}
+    sizes = {x.shape[1:3] for x, _ in sets.values()}
     height, width = next(iter(sizes))
-    channels = parts["images"][0].shape[-1]
-    arrays = [x for x, _ in parts.values()]
+    channels = sets["images"][0].shape[-1]
+    arrays = [x for x, _ in sets.values()]
     is_uint8 = all(x.dtype == np.uint8 for x in arrays)
     dtype = np.dtype("uint8" if is_uint8 else "float32")
 
@@ -94,7 +94,7 @@ def from_arrays(
         source=listed_source(
             [
                 f"{key}[{i}]"
-                for key, (x, _) in parts.items()
+                for key, (x, _) in sets.items()
                 for i in range(len(x))
             ],
             all_labels,
@@ -230,14 +230,14 @@ def _check_labels(name, labels, count):
     return labels
 
 
-def _raise_unless_alike(parts):
-    if len(parts) == 1:
+def _raise_unless_alike(sets):
+    if len(sets) == 1:
         return
     for what, of in (
         ("channels", lambda x, y: x.shape[-1]),
         ("numbers for each label", lambda x, y: (*y.shape[1:], 1)[0]),
     ):
-        numbers = [of(x, y) for x, y in parts.values()]
+        numbers = [of(x, y) for x, y in sets.values()]
         if len(set(numbers)) > 1:
             raise ValueError(
                 f"The training and the test images must have as many {what}. "

@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 
 from keras_vit._warnings import warn
+from keras_vit.data._image_headers import median_side
 from keras_vit.data._pipeline import listed_source
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.folders import read_file
@@ -132,6 +133,7 @@ def from_csv(
         class_names=class_names,
         channels=3,
         image_size=None,
+        median_side=median_side([files[i] for i in splits["train"]]),
         num_train=len(splits["train"]),
         num_test=len(splits["test"]),
         num_validation=len(splits["validation"]),

@@ -5,6 +5,8 @@ import difflib
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from keras_vit.data.erasing import RandomErasing
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.protocols import height_and_width
@@ -35,6 +37,8 @@ class PipelineOptions:
     # augmentation and mixing are those of the whole batch, and `start` counts
     # whole batches.
     micro_batches: int = 1
+    # A float for each class: the weight of its images in the loss.
+    class_weights: tuple | None = None
 
     def __post_init__(self):
         _raise_unless_in("protocol", self.protocol, PROTOCOLS)
@@ -140,6 +144,9 @@ class ImageDataset:
     channels: int
     # Height and width; None if the images differ in size or are not square.
     image_size: int | None
+    # Median of the heights and widths of a sample of the training images, in
+    # pixels; None if it is unknown.
+    median_side: int | None = dataclasses.field(default=None, kw_only=True)
     num_train: int  # without the images that are held out
     num_test: int
     num_validation: int = 0
@@ -149,8 +156,9 @@ class ImageDataset:
     # Whether an image may have several classes, or none. Its label is then a
     # row of float32 zeros and ones, one number for each class.
     multi_label: bool = False
-    # An object with the methods `train(data, options)` and
-    # `evaluation_batches(data, split, total, options)`.
+    # An object with the methods `train(data, options)`,
+    # `evaluation_batches(data, split, total, options)` and, for
+    # `class_counts`, `class_counts(data)`.
     source: Any = dataclasses.field(default=None, repr=False)
 
     def train(self, *, image_size, batch_size, seed=0, **options):
@@ -192,9 +200,13 @@ class ImageDataset:
             one_hot: Boolean. Whether labels are floats of shape
                 `(batch, classes)`. With mixup or cutmix, and for a multi-label
                 data set, they always are.
+            class_weights: List of floats of 0 or more, one for each class, such
+                as `balanced_class_weights(data.class_counts())`. Each image
+                gets the weight of its class.
 
         Returns:
-            An iterable of `(images, labels)` for `model.fit`.
+            An iterable of `(images, labels)` for `model.fit`, or with
+            `class_weights` of `(images, labels, weights)`.
 
         Raises:
             ValueError: if an option is invalid, or the data set does not
@@ -206,7 +218,43 @@ class ImageDataset:
                 f"{self.name!r} has no training images, and can only be "
                 "evaluated on."
             )
+        if options.class_weights is not None:
+            self._check_class_weights(options)
         return self.source.train(self, options)
+
+    def _check_class_weights(self, options):
+        if self.multi_label or options.uses_mixing:
+            raise ValueError(
+                "Class weights are for images of one class each. Received: "
+                + (
+                    f"{self.name!r}, which is a multi-label data set."
+                    if self.multi_label
+                    else f"mixup={options.mixup}, cutmix={options.cutmix}, "
+                    "which mix images of different classes. Set them to 0."
+                )
+            )
+        weights = np.asarray(options.class_weights, "float64")
+        if (
+            weights.shape != (len(self.class_names),)
+            or not (np.isfinite(weights) & (weights >= 0)).all()
+        ):
+            raise ValueError(
+                f"`class_weights` must be {len(self.class_names)} numbers of 0 "
+                "or more, one for each class. Received: "
+                f"{options.class_weights}"
+            )
+
+    def class_counts(self):
+        """Returns the number of training images of each class.
+
+        Without the images that are held out. The records of a TFDS data set
+        are read for it, but its images are not decoded.
+
+        Returns:
+            Integer array of shape `(classes,)`. An image of a multi-label data
+            set counts for each of its classes.
+        """
+        return self.source.class_counts(self)
 
     def test(self, **options):
         """Returns batches of the test images, each image once and in order.
@@ -289,6 +337,44 @@ class ImageDataset:
             for field in dataclasses.fields(self)
             if field.name != "source"
         }
+
+
+def balanced_class_weights(counts):
+    """Returns weights that give every class the same part in the loss.
+
+    They are those of scikit-learn's `class_weight="balanced"`: the number of
+    images divided by the number of classes and by the number of images of the
+    class. Their mean over the images is 1.
+
+    Args:
+        counts: List or array of the numbers of images of each class, such as
+            `ImageDataset.class_counts()`.
+
+    Returns:
+        Float array of the shape of `counts`. Classes without images do not
+        count, and have a weight of 0.
+
+    Raises:
+        ValueError: if there are no images.
+
+    Example:
+
+    ```python
+    import keras_vit
+
+    data = keras_vit.data.load_dataset("digits")
+    weights = keras_vit.data.balanced_class_weights(data.class_counts())
+    batches = data.train(image_size=8, batch_size=64, class_weights=weights)
+    ```
+    """
+    counts = np.asarray(counts)
+    if counts.ndim != 1 or not (counts >= 0).all() or not counts.any():
+        raise ValueError(
+            "`counts` must be the number of images of each class, one or more "
+            f"in all. Received: {counts.tolist()}"
+        )
+    weights = counts.sum() / ((counts > 0).sum() * np.maximum(counts, 1))
+    return np.where(counts > 0, weights, 0.0)
 
 
 def unknown_dataset_error(name, known=()):

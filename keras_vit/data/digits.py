@@ -66,6 +66,9 @@ class Digits:
         images, labels = self._split_arrays("train", options)
         return train_batches(images, labels, options)
 
+    def class_counts(self, data):
+        return np.bincount(self.labels[self.splits["train"]], minlength=10)
+
     def evaluation_batches(self, data, split, total, options):
         return EvaluationBatches(*self._split_arrays(split, options), options)
 
@@ -129,6 +132,10 @@ class _TrainBatches(keras.utils.PyDataset):
         images = random_affine(self.images[chosen], rng)
         rows = slice(options.local_rows.start, options.local_rows.stop)
         batch = images[rows], self.labels[chosen][rows]
+        if options.class_weights is not None:
+            labels = batch[1].argmax(-1) if batch[1].ndim > 1 else batch[1]
+            weights = np.asarray(options.class_weights, "float32")
+            return *batch, weights[labels]
         if not options.uses_mixing:
             return batch
 

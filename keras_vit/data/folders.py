@@ -14,6 +14,7 @@ from keras_vit._warnings import warn
 from keras_vit.data._decode import decode
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.data._image_headers import check_header_and_trailer
+from keras_vit.data._image_headers import median_side
 from keras_vit.data._pipeline import listed_source
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.splits import hold_out_by_path
@@ -210,13 +211,13 @@ def image_folder(name, holdout=0.0, skip_bad_images=False):
     whole = train is None
     least = 2 if whole or holdout else 1
     folders = [(root, least)] if whole else [(train, least), (test, 1)]
-    parts, skipped = [], []
+    listed, skipped = [], []
     for folder, at_least in folders:
         files, classes, bad = _images(folder, at_least, skip_bad_images)
-        parts.append((files, classes))
+        listed.append((files, classes))
         skipped += bad
-    _check_same_classes(folders, parts)
-    files = [file for part, _ in parts for file in part]
+    _check_same_classes(folders, listed)
+    files = [file for group, _ in listed for file in group]
     warn_duplicate_images(files, root, depth=1 if whole else 2)
     labels = np.array([label for _, label in files], "int32")
     # Relative to the folder of the classes, so that it can be moved.
@@ -224,16 +225,17 @@ def image_folder(name, holdout=0.0, skip_bad_images=False):
     if whole:
         names = [path.relative_to(top) for path, _ in files]
         train, test = split_by_path(names, labels)
-        _warn_untested_classes(root, np.array(parts[0][1]), labels[test])
+        _warn_untested_classes(root, np.array(listed[0][1]), labels[test])
     else:
-        train, test = np.split(np.arange(len(files)), [len(parts[0][0])])
+        train, test = np.split(np.arange(len(files)), [len(listed[0][0])])
     names = {i: files[i][0].relative_to(top) for i in train}
     train, validation = hold_out_by_path(names, labels, train, holdout)
     return ImageDataset(
         name=root.resolve().name,
-        class_names=tuple(parts[0][1]),
+        class_names=tuple(listed[0][1]),
         channels=3,
         image_size=None,
+        median_side=median_side([files[i][0] for i in train]),
         num_train=len(train),
         num_test=len(test),
         num_validation=len(validation),
@@ -399,8 +401,8 @@ def _warn_untested_classes(root, classes, test_labels):
         )
 
 
-def _check_same_classes(folders, parts):
-    first, last = parts[0][1], parts[-1][1]
+def _check_same_classes(folders, listed):
+    first, last = listed[0][1], listed[-1][1]
     if first != last:
         differing = ", ".join(sorted(set(first) ^ set(last)))
         names = " and ".join(f"{str(root)!r}" for root, _ in folders)

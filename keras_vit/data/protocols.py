@@ -32,7 +32,13 @@ SMALL = 96
 
 
 def height_and_width(size):
-    """Returns a size, an integer or a pair, as `(height, width)`.
+    """Returns an image size as `(height, width)`.
+
+    Args:
+        size: Integer, for square images, or `(height, width)`.
+
+    Returns:
+        Tuple of two integers, in pixels.
 
     Raises:
         ValueError: if it is neither, or not positive.
@@ -274,6 +280,13 @@ PROTOCOLS = {
     "mae": Protocol(
         train=functools.partial(
             random_resized_crop, scale=(0.2, 1.0), method="bicubic"
+        ),
+        test=functools.partial(bicubic_center_crop, ratio_above_224=1.0),
+    ),
+    # facebookresearch/mae, main_finetune.py: `create_transform` of timm
+    "mae-finetune": Protocol(
+        train=functools.partial(
+            random_resized_crop, scale=(0.08, 1.0), method="bicubic"
         ),
         test=functools.partial(bicubic_center_crop, ratio_above_224=1.0),
     ),

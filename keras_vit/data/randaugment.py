@@ -265,7 +265,7 @@ def _cutout(image, seed, half_sides, size):
 
 
 def _near(seed, i, side, half):
-    """Returns which of `side` places are near a random one.
+    """Returns which of `side` positions are near a random one.
 
     Args:
         i: 0 or 1: which of the two random numbers of `seed` is used.

@@ -61,7 +61,7 @@ def stratified_split(labels, fraction=TEST_FRACTION, seed=0):
     test = []
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
-        # Each part has one or more, whatever the fraction.
+        # Each split has one or more, whatever the fraction.
         count = min(max(1, round(fraction * len(members))), len(members) - 1)
         test.append(members[:count])
     test = np.sort(np.concatenate(test))
@@ -86,7 +86,7 @@ def split_by_path(paths, labels, fraction=TEST_FRACTION, salt="test"):
         salt: String. Another salt gives another split.
 
     Returns:
-        Sorted arrays of the indices of both parts. The second is empty only
+        Sorted arrays of the indices of both splits. The second is empty only
         with a fraction of 0, or if every class has one file.
     """
     labels = np.asarray(labels)

@@ -20,13 +20,13 @@ NUM_READERS = 16
 MANY_FILES = 16
 
 
-def tfds_source(builder, label_name, parts):
+def tfds_source(builder, label_name, ranges):
     """Returns the `ImageSource` of a builder.
 
     Args:
         builder: A prepared `tfds.core.DatasetBuilder`.
         label_name: Feature to use as label: one class, or a sequence of them.
-        parts: Dict of "train", "validation" and "test" to `(split, range)`:
+        ranges: Dict of "train", "validation" and "test" to `(split, range)`:
             the split of TFDS and the indices of its images.
     """
     label = builder.info.features[label_name]
@@ -37,15 +37,15 @@ def tfds_source(builder, label_name, parts):
         options["label"] = functools.partial(_multi_label_row, num_classes)
     return ImageSource(
         train_stream=functools.partial(
-            _train_stream, builder, read, *parts["train"]
+            _train_stream, builder, read, *ranges["train"]
         ),
-        evaluation_stream=functools.partial(_evaluation_stream, read, parts),
+        evaluation_stream=functools.partial(_evaluation_stream, read, ranges),
         read=lambda encoded: encoded,
         **options,
     )
 
 
-def _train_stream(builder, read, split, part, options):
+def _train_stream(builder, read, split, indices, options):
     """Shuffled images of a training split, whose files are read in order.
 
     Each reader yields some rows of every batch, from its slice of the split.
@@ -54,7 +54,7 @@ def _train_stream(builder, read, split, part, options):
     """
     tf = import_tensorflow()
     files = builder.info.splits[split].num_shards
-    many = files >= MANY_FILES and len(part) >= max(
+    many = files >= MANY_FILES and len(indices) >= max(
         options.batch_size, NUM_READERS
     )
     num_readers = math.gcd(options.batch_size, NUM_READERS) if many else 1
@@ -68,7 +68,7 @@ def _train_stream(builder, read, split, part, options):
         ):
             continue
         first, last = (
-            len(part) * end // num_readers for end in (reader, reader + 1)
+            len(indices) * end // num_readers for end in (reader, reader + 1)
         )
 
         def with_position(index, example, row=row):
@@ -76,7 +76,7 @@ def _train_stream(builder, read, split, part, options):
             return position, *example
 
         images = _epochs(
-            read(split, part[first:last]),
+            read(split, indices[first:last]),
             last - first,
             SHUFFLE_BUFFER // num_readers,
             (options.seed, reader),
@@ -95,7 +95,7 @@ def _epochs(images, count, buffer, key, first):
     tf = import_tensorflow()
     epoch, done = divmod(first, count)
     seed, reader = key
-    draw = tf.random.stateless_uniform
+    uniform = tf.random.stateless_uniform
     fold = tf.random.experimental.stateless_fold_in
 
     def one_pass(number):
@@ -106,7 +106,7 @@ def _epochs(images, count, buffer, key, first):
         # Images in the buffer are encoded, so that it takes little memory.
         order = images.shuffle(
             buffer,
-            draw((), key, 0, 2**31 - 1, tf.int64),
+            uniform((), key, 0, 2**31 - 1, tf.int64),
             reshuffle_each_iteration=False,
         )
         return order.skip(tf.where(number == epoch, np.int64(done), 0))
@@ -115,20 +115,20 @@ def _epochs(images, count, buffer, key, first):
     return passes.enumerate(first)
 
 
-def _evaluation_stream(read, parts, name, rows):
-    split, whole = parts[name]
+def _evaluation_stream(read, ranges, name, rows):
+    split, whole = ranges[name]
     images = read(split, whole[rows.start : rows.stop])
     return images.enumerate().map(lambda number, image: (number, *image))
 
 
-def _read(builder, label_name, num_classes, split, part):
-    """Returns a part of a split, in order: name, encoded image, label."""
+def _read(builder, label_name, num_classes, split, indices):
+    """Returns a slice of a split, in order: name, encoded image, label."""
     tfds = require("tensorflow_datasets")
-    if not part:  # a process without images
+    if not indices:  # a process without images
         return _read(builder, label_name, num_classes, split, range(1)).take(0)
     examples = builder.as_dataset(
         split=tfds.core.ReadInstruction(
-            split, from_=part.start, to=part.stop, unit="abs"
+            split, from_=indices.start, to=indices.stop, unit="abs"
         ),
         # Other features, such as the masks of Pets, are not decoded.
         decoders=tfds.decode.PartialDecoding(

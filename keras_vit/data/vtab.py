@@ -16,11 +16,8 @@ from keras_vit.data.tfds import download
 from keras_vit.data.tfds import open_builder
 from keras_vit.data.tfds import read_config
 
-NATURAL, SPECIALIZED, STRUCTURED = VTAB_GROUPS = (
-    "natural",
-    "specialized",
-    "structured",
-)
+VTAB_GROUPS = ("natural", "specialized", "structured")
+NATURAL, SPECIALIZED, STRUCTURED = VTAB_GROUPS
 
 
 def label(tf, example):
@@ -209,16 +206,16 @@ def load_vtab(name, validate=False):
     tfds = require("tensorflow_datasets")
     builder = open_builder(tfds, task.tfds)
     download(builder, task.tfds)
-    parts = split_ranges(task, builder.info.splits)
-    train = [parts["train"]] if validate else [parts["train"], parts["val"]]
-    test = parts["val"] if validate else parts["test"]
+    ranges = split_ranges(task, builder.info.splits)
+    train = [ranges["train"]] if validate else [ranges["train"], ranges["val"]]
+    test = ranges["val"] if validate else ranges["test"]
     read = functools.partial(_read, builder, task)
     return ImageDataset(
         name=f"vtab-{name}",
         class_names=tuple(map(str, range(task.classes))),
         channels=3,
         image_size=None,
-        num_train=sum(len(part) for _, part in train),
+        num_train=sum(len(images) for _, images in train),
         num_test=len(test[1]),
         source=ImageSource(
             train_stream=functools.partial(_train_stream, read, train),
@@ -240,30 +237,30 @@ def split_ranges(task, splits):
         ValueError: if a split is missing.
     """
     found = {}
-    for part in ("train", "val", "test"):
-        split, start, end = getattr(task, part)
+    for name in ("train", "val", "test"):
+        split, start, end = getattr(task, name)
         if split not in splits:
             raise ValueError(
                 f"{task.tfds!r} must have a split {split!r}. It has: "
                 f"{', '.join(splits) or 'none'}."
             )
         count = splits[split].num_examples
-        found[part] = split, range(start * count // 100, end * count // 100)
-    for part, most in (("train", TRAIN), ("val", VAL)):
-        split, images = found[part]
-        found[part] = split, images[:most]
+        found[name] = split, range(start * count // 100, end * count // 100)
+    for name, most in (("train", TRAIN), ("val", VAL)):
+        split, images = found[name]
+        found[name] = split, images[:most]
     return found
 
 
-def _read(builder, task, split, part):
-    """Returns a part of a split, in order: name, encoded image, label."""
+def _read(builder, task, split, indices):
+    """Returns a slice of a split, in order: name, encoded image, label."""
     tf, tfds = import_tensorflow(), require("tensorflow_datasets")
     wanted = task.features
     if not isinstance(wanted, dict):
         wanted = dict.fromkeys(wanted, True)
     examples = builder.as_dataset(
         split=tfds.core.ReadInstruction(
-            split, from_=part.start, to=part.stop, unit="abs"
+            split, from_=indices.start, to=indices.stop, unit="abs"
         ),
         decoders=tfds.decode.PartialDecoding(
             {"image": True, **wanted},
@@ -284,11 +281,13 @@ def _read(builder, task, split, part):
     return examples.map(columns)
 
 
-def _train_stream(read, parts, options):
+def _train_stream(read, ranges, options):
     """Returns shuffled images; all thousand are kept in memory, encoded."""
     tf = import_tensorflow()
     examples = [
-        example for part in parts for example in read(*part).as_numpy_iterator()
+        example
+        for split_range in ranges
+        for example in read(*split_range).as_numpy_iterator()
     ]
     names, images, labels = (
         tf.constant(np.array(column)) for column in zip(*examples, strict=True)

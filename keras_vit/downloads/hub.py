@@ -1,4 +1,4 @@
-"""Downloads from the Hugging Face hub.
+"""Downloads from the Hugging Face hub, and uploads to it.
 
 Addresses are hf://owner/name[@revision] for a repository, and
 hf://owner/name[@revision]/path for a file.
@@ -85,6 +85,58 @@ def download_repository(address, cache):
         raise OSError(
             f"{repository} has neither {_WEIGHTS[0][0]} nor {_WEIGHTS[1][0]}. "
             f"Name a file of it: hf://{repository}/FILE"
+        )
+
+
+def upload_folder(folder, repository, private=False):
+    """Uploads a folder's files to a repository, which is created if needed.
+
+    The token is that of `hf auth login`, or the environment variable HF_TOKEN.
+
+    Args:
+        folder: Path of the folder.
+        repository: String: owner/name.
+        private: Boolean. Whether a new repository is private.
+
+    Returns:
+        String. The URL of the repository.
+
+    Raises:
+        OSError: if the upload failed.
+    """
+    with _translate_errors():
+        client = _hub().HfApi()
+        url = client.create_repo(repository, private=private, exist_ok=True)
+        client.upload_folder(
+            repo_id=repository,
+            folder_path=folder,
+            commit_message="Upload with keras_vit",
+        )
+        return str(url)
+
+
+def check_repository(repository):
+    """Checks that uploads are possible and a repository's name is valid.
+
+    Args:
+        repository: String: owner/name.
+
+    Raises:
+        OSError: if huggingface_hub is not installed.
+        ValueError: if the name is not valid.
+    """
+    try:
+        _hub()
+        from huggingface_hub.utils import validate_repo_id
+
+        validate_repo_id(repository)
+        valid = repository.count("/") == 1
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError(
+            "A repository on the Hugging Face hub is named OWNER/NAME. "
+            f"Received: {repository!r}"
         )
 
 

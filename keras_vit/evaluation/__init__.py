@@ -7,13 +7,20 @@ from keras_vit.evaluation.loading import match_class_names as match_class_names
 from keras_vit.evaluation.loading import num_classes_of as num_classes_of
 from keras_vit.evaluation.loading import probabilities as probabilities
 from keras_vit.evaluation.metrics import accuracy as accuracy
+from keras_vit.evaluation.metrics import (
+    average_precisions as average_precisions,
+)
 from keras_vit.evaluation.metrics import calibration_error as calibration_error
 from keras_vit.evaluation.metrics import confusion_matrix as confusion_matrix
 from keras_vit.evaluation.metrics import load_real_labels as load_real_labels
+from keras_vit.evaluation.metrics import (
+    mean_average_precision as mean_average_precision,
+)
 from keras_vit.evaluation.metrics import mean_iou as mean_iou
 from keras_vit.evaluation.metrics import per_class as per_class
 from keras_vit.evaluation.metrics import real_accuracy as real_accuracy
 from keras_vit.evaluation.metrics import reliability as reliability
+from keras_vit.evaluation.metrics import sigmoid as sigmoid
 from keras_vit.evaluation.metrics import softmax as softmax
 from keras_vit.evaluation.plots import plot_confusion as plot_confusion
 from keras_vit.evaluation.plots import plot_reliability as plot_reliability

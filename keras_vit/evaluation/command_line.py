@@ -6,6 +6,7 @@ from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.evaluation.loading import load_classifier
 from keras_vit.training.command_line import arg
 from keras_vit.training.command_line import check_range
+from keras_vit.training.command_line import parse_image_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +29,11 @@ class EvaluationFlags:
         "architecture, such as ViTB16; required if --weights is a name",
         "NAME",
     )
-    image_size: int | None = arg(
-        None, "images are resized to N x N; default: as in training"
+    image_size: int | str | None = arg(
+        None,
+        "images are resized to N x N, or to height x width, such as 64x48; "
+        "default: as in training",
+        "N|HxW",
     )
     mode: str | None = arg(
         None,
@@ -53,7 +57,9 @@ class EvaluationFlags:
     )
 
     def __post_init__(self):
-        check_range(self, "image_size", "batch_size", minimum=1)
+        image_size = parse_image_size(self.image_size)
+        object.__setattr__(self, "image_size", image_size)
+        check_range(self, "batch_size", minimum=1)
         if self.weights is None:
             raise ValueError(
                 "Give --weights: the model to use, such as runs/digits."

@@ -11,21 +11,18 @@ import numpy as np
 
 from keras_vit import converters
 from keras_vit._warnings import warn
+from keras_vit.data.protocols import height_and_width
+from keras_vit.evaluation.metrics import sigmoid
 from keras_vit.evaluation.metrics import softmax
 from keras_vit.models import Model
 from keras_vit.preprocessing import labels as imagenet
+from keras_vit.training.command_line import parse_image_size
 from keras_vit.training.models import open_weights
 from keras_vit.training.models import resolve_model_spec
+from keras_vit.training.models import size_text
 from keras_vit.training.setup import jit_compile
 
 _SHOWN = 5
-
-
-_SIGMOID = (
-    "\nThe model was trained with a sigmoid for each class. Its probabilities "
-    "here are the\nsoftmax of its logits: accuracy is right, percentages and "
-    "the calibration error are not\nthose of the training."
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +31,8 @@ class LoadedClassifier:
 
     Attributes:
         model: `keras.Model`.
-        image_size: Integer. Height and width of the images, in pixels.
+        image_size: Integer, or `(height, width)`. Size of the images, in
+            pixels.
         channels: Integer. Number of channels of the images.
         mode: String. The `mode` of `preprocess_input`.
         protocol: String. Name of the preprocessing protocol; None if unknown.
@@ -45,10 +43,12 @@ class LoadedClassifier:
         config_path: String. Path of the config.json that these attributes were
             read from, or None.
         loss: String. Name of the loss of the training; None if unknown.
+        multi_label: Boolean. Whether images of the training had several
+            classes each.
     """
 
     model: Any
-    image_size: int
+    image_size: int | tuple
     channels: int
     mode: str
     protocol: str | None = None
@@ -57,6 +57,7 @@ class LoadedClassifier:
     test_split: str | None = None
     config_path: str | None = None
     loss: str | None = None
+    multi_label: bool = False
 
     def reading(self, data, batch_size, protocol="vit_jax"):
         """Returns the arguments of `ImageDataset.test` for the model.
@@ -79,18 +80,17 @@ class LoadedClassifier:
 
     def describe(self):
         """Returns a human-readable summary of several lines."""
-        name, size = self.model.name, self.image_size
+        name, size = self.model.name, size_text(self.image_size)
+        height, width = height_and_width(self.image_size)
         source = "flags and defaults (no config.json next to the weights)"
         if self.config_path:
             source = f"{self.config_path}, unless flags say otherwise"
         return (
             f"model     {name}: {self.model.count_params():,} weights, images "
-            f"{size} x {size} x {self.channels}\n"
+            f"{height} x {width} x {self.channels}\n"
             f"taken from {source}: image size {size}, mode {self.mode}, "
             f"protocol {self.protocol or 'unspecified'}, "
             f"{len(self.class_names or ())} names of classes"
-            + _SIGMOID
-            * (self.loss == "sigmoid")
         )
 
 
@@ -107,8 +107,8 @@ def load_classifier(
             checkpoint that `keras_vit.converters.load` reads; a URL; or, with
             `model`, the name of released weights.
         model: String. Name of a model function, or None.
-        image_size: Integer. Height and width of the images, in pixels.
-            Defaults to the size of the training.
+        image_size: Integer, or `(height, width)`. Size of the images, in
+            pixels. Defaults to the size of the training.
         mode: String. The `mode` of `preprocess_input`. Defaults to that of
             the training.
         protocol: String. Name of the preprocessing protocol. Defaults to that
@@ -130,7 +130,7 @@ def load_classifier(
         _run_config(path.parent) if path.is_file() else ({}, None)
     )
     config, data = run_config.get("config", {}), run_config.get("data", {})
-    image_size = image_size or config.get("image_size")
+    image_size = parse_image_size(image_size or config.get("image_size"))
     spec = {"mode": "tf"}
     # A .keras file may hold any architecture, so that it is checked only
     # against a given name.
@@ -140,7 +140,7 @@ def load_classifier(
     channels = loaded.input_shape[-1]
     return LoadedClassifier(
         model=loaded,
-        image_size=image_size or loaded.input_shape[1] or 224,
+        image_size=image_size or _size_of(loaded) or 224,
         channels=channels,
         mode=mode or config.get("mode") or spec["mode"],
         protocol=protocol or config.get("protocol"),
@@ -149,6 +149,7 @@ def load_classifier(
         test_split=config.get("test_split"),
         config_path=config_path,
         loss=config.get("loss"),
+        multi_label=data.get("multi_label", False),
     )
 
 
@@ -169,25 +170,26 @@ def _run_config(folder):
 
 
 def _load(checkpoint, image_size):
-    loaded = converters.load(checkpoint)
-    found = loaded.input_shape[1:]
     overrides = {}
-    if image_size and found[:2] not in (
-        (image_size, image_size),
-        (None, None),
-    ):
-        overrides["input_shape"] = (image_size, image_size, found[2])
-    elif found[0] != found[1]:
-        raise ValueError(
-            f"{checkpoint.path!r} is for images of {found[0]} x {found[1]} "
-            "pixels, and square ones are wanted: give --image-size."
-        )
+    if checkpoint.build_arguments.get("preprocessing"):
+        overrides["preprocessing"] = False  # the datasets scale the images
+    loaded = converters.load(checkpoint, **overrides)
+    found = loaded.input_shape[1:]
+    size = height_and_width(image_size) if image_size else found[:2]
+    if found[:2] not in (size, (None, None)):
+        overrides["input_shape"] = (*size, found[2])
     if loaded.output.ndim == 3:  # the output is tokens
         names = {layer.name for layer in loaded.layers}
         overrides["pooling"] = "token" if "class_token" in names else "gap"
-    if not overrides:
+    if not overrides.keys() - {"preprocessing"}:
         return loaded
     return converters.load(checkpoint, **overrides)
+
+
+def _size_of(model):
+    """Returns the size of a model's images, or None if it takes any."""
+    size = model.input_shape[1:3]
+    return None if None in size else parse_image_size(size)
 
 
 def head_of(model):
@@ -216,29 +218,32 @@ def num_classes_of(trained):
     return trained.model.output.shape[-1]
 
 
-def probabilities(model, outputs):
+def probabilities(model, outputs, loss="softmax"):
     """Converts the outputs of a classifier to probabilities.
 
     Args:
         model: Keras model with a layer "head".
         outputs: Array of shape `(images, classes)`, the outputs of the model.
+        loss: String. "sigmoid" for a probability of each class on its own, or
+            "softmax" for probabilities that sum to 1.
 
     Returns:
-        Array of the same shape in float64: the outputs if the head ends in
-        softmax, and the softmax of the outputs if they are logits.
+        Array of the same shape in float64: the outputs if the head ends in the
+        function that `loss` names, and this function of the outputs if they
+        are logits.
 
     Raises:
         ValueError: if the head has another activation.
     """
     activation = model.get_layer("head").activation
-    if activation is keras.activations.softmax:
+    if activation is getattr(keras.activations, loss):
         return np.asarray(outputs, np.float64)
     if activation not in (None, keras.activations.linear):
         raise ValueError(
-            "The model's head must give logits or end in softmax. It ends in "
+            f"The model's head must give logits or end in {loss}. It ends in "
             f"{getattr(activation, '__name__', activation)!r}."
         )
-    return softmax(outputs)
+    return (sigmoid if loss == "sigmoid" else softmax)(outputs)
 
 
 def feature_model(model):

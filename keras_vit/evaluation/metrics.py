@@ -56,6 +56,24 @@ def softmax(logits):
     return exp / exp.sum(axis=1, keepdims=True)
 
 
+def sigmoid(logits):
+    """Returns the sigmoid of each logit, in float64.
+
+    Args:
+        logits: Array of shape `(images, classes)`.
+
+    Returns:
+        Array of the same shape with values in [0, 1].
+
+    Raises:
+        ValueError: if `logits` has another shape, or a value is not finite.
+    """
+    logits = check_scores(logits, "logits").astype(np.float64)
+    # exp does not overflow: its argument is not positive.
+    exp = np.exp(-np.abs(logits))
+    return np.where(logits >= 0, 1, exp) / (1 + exp)
+
+
 def real_accuracy(scores, labels):
     """Returns the accuracy on ImageNet's reassessed labels (ReaL).
 
@@ -108,6 +126,78 @@ def _multi_hot(labels, images, classes):
             )
         row[list(members)] = True
     return multi_hot
+
+
+def average_precisions(scores, labels):
+    """Returns the average precision of each class.
+
+    It is the sum over all thresholds of the precision, each multiplied by the
+    increase of the recall, without interpolation, as in scikit-learn's
+    `average_precision_score`.
+
+    Args:
+        scores: Array of shape `(images, classes)`: logits or probabilities.
+        labels: As in `real_accuracy`.
+
+    Returns:
+        List with one float in [0, 1] per class, None for a class without
+        positives.
+
+    Raises:
+        ValueError: if shapes do not match, a score is not finite, or a label is
+            out of range.
+    """
+    scores = check_scores(scores)
+    correct = _multi_hot(labels, *scores.shape)
+    return [
+        _average_precision(column, positive)
+        for column, positive in zip(scores.T, correct.T, strict=True)
+    ]
+
+
+def _average_precision(scores, positive):
+    total = positive.sum()
+    if not total:
+        return None
+    order = np.argsort(-scores, kind="stable")
+    scores, positive = scores[order], positive[order]
+    # A threshold is the last of equal scores.
+    last = np.append(scores[1:] != scores[:-1], True)
+    found = positive.cumsum()[last]
+    precision = found / (1 + np.flatnonzero(last))
+    return float(np.sum(precision * np.diff(found, prepend=0)) / total)
+
+
+def mean_average_precision(scores, labels):
+    """Returns the mean of the average precisions of the classes.
+
+    Args:
+        scores: As in `average_precisions`.
+        labels: As in `average_precisions`.
+
+    Returns:
+        A float in [0, 1]. Classes without positives do not count.
+
+    Raises:
+        ValueError: as in `average_precisions`, or if no class has positives.
+
+    Example:
+
+    ```python
+    scores = [[2.0, -1.0], [1.0, 3.0], [0.0, 2.0]]
+    labels = [[0], [1], [0, 1]]  # the classes of each image
+    # 0.9167, the mean of 5/6 and 1
+    keras_vit.evaluation.mean_average_precision(scores, labels)
+    ```
+    """
+    found = [
+        value
+        for value in average_precisions(scores, labels)
+        if value is not None
+    ]
+    if not found:
+        raise ValueError("None of the images has a label.")
+    return float(np.mean(found))
 
 
 def load_real_labels(path):

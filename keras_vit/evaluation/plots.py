@@ -92,7 +92,8 @@ def plot_top_predictions(images, tops, names, title=""):
     Args:
         images: List of arrays `(height, width)` or `(height, width, 3)` with
             values in [0, 1].
-        tops: List with one list of `(class name, probability)` per image.
+        tops: List with one list of `(class name, probability)` per image,
+            which may be empty.
         names: List of strings, one title per image.
         title: String.
 
@@ -113,7 +114,9 @@ def plot_top_predictions(images, tops, names, title=""):
         left.imshow(image, cmap="gray", vmin=0, vmax=1)
         left.set_title(plot_label(name, _MAX_NAME_LENGTH), fontsize=8)
         right.barh(range(len(top)), [p for _, p in top], color="#9dc0e6")
-        right.set(xlim=(0, 1), ylim=(len(top) - 0.5, -0.5))
+        right.set(xlim=(0, 1), ylim=(max(1, len(top)) - 0.5, -0.5))
+        if not top:
+            right.text(0.02, 0, "none", va="center", fontsize=8)
         for position, (name, probability) in enumerate(top):
             text = f"{plot_label(name, _MAX_NAME_LENGTH)}  {probability:.1%}"
             right.text(0.02, position, text, va="center", fontsize=8)

@@ -52,6 +52,9 @@ def _run(a):
     checkpoint = converters.open_checkpoint(
         a.model, a.layout, settings.get("num_heads")
     )
+    if checkpoint.build_arguments.get("preprocessing"):
+        # The report scales the images itself.
+        settings.setdefault("preprocessing", False)
     channels = _channels(checkpoint)
     images = image_files.read_images(paths, channels)
     if a.keep_aspect:

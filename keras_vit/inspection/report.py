@@ -400,14 +400,7 @@ def infer_mode(checkpoint, channels):
     """Infers the `mode` of `preprocess_input` from a checkpoint."""
     if channels != 3:
         return "tf"
-    config = _config(checkpoint)
-    recipe = config.get("config")
-    if isinstance(recipe, dict) and recipe.get("mode") in _MODES:
-        return recipe["mode"]
-    if checkpoint.layout in ("dinov2", "mae"):
-        return "torch"
-    mean = _config(checkpoint, "preprocessor_config.json").get("image_mean")
-    return "torch" if mean and mean[0] != 0.5 else "tf"
+    return checkpoint.preprocess_mode or "tf"
 
 
 def _config(checkpoint, name="config.json"):

@@ -15,6 +15,9 @@ from keras_vit.layers.positions import AddPositionEmbs as AddPositionEmbs
 from keras_vit.layers.positions import (
     RelativePositionEmbs as RelativePositionEmbs,
 )
+from keras_vit.layers.preprocessing import (
+    ImagePreprocessing as ImagePreprocessing,
+)
 from keras_vit.layers.resnet import GroupNorm as GroupNorm
 from keras_vit.layers.resnet import MaxPool2D as MaxPool2D
 from keras_vit.layers.resnet import ResidualUnit as ResidualUnit

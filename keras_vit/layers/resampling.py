@@ -26,6 +26,8 @@ RESAMPLINGS = {
     "bicubic_antialias": ("cubic", False, True, 0),
     # torchvision
     "bicubic_align_corners": ("cubic", True, False, 0),
+    # Pillow's BILINEAR; for images (`ImagePreprocessing`)
+    "bilinear_antialias": ("linear", False, True, 0),
     # Meta's own DINOv2 without registers
     "bicubic_offset": ("cubic", False, False, 0.1),
 }
@@ -218,16 +220,18 @@ def resampling_matrix(old, new, method, offset=0):
     """Returns the matrix (new, old) that resamples one axis.
 
     Args:
-        old: Integer. Size of the axis.
+        old: Integer. Size of the axis. For methods with antialiasing, it may
+            be a scalar tensor.
         new: New size, an integer or a scalar tensor.
         method: String. A key of `RESAMPLINGS`.
         offset: Number added to `new` to compute the scale.
 
     Returns:
-        A float64 NumPy array if `new` is an integer, else a float32 tensor.
+        A float64 NumPy array if both sizes are integers, else a float32
+        tensor.
     """
     kernel, align_corners, antialias, _ = RESAMPLINGS[method]
-    if isinstance(new, int):
+    if is_static((old, new)):
         xp, dtype, length = np, "float64", np.float64(new)
     else:
         xp, dtype, length = ops, "float32", ops.cast(new, "float32")
@@ -236,7 +240,8 @@ def resampling_matrix(old, new, method, offset=0):
         scale = (old - 1) / xp.maximum(length - 1, 1)
         centre = index * scale
     else:
-        scale = old / (length + offset)
+        size = old if isinstance(old, int) else ops.cast(old, dtype)
+        scale = size / (length + offset)
         centre = (index + 0.5) * scale - 0.5
     # With antialiasing, the kernel is wider when shrinking, and there are no
     # taps beyond the border. Without it, two taps beyond each border repeat the

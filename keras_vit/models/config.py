@@ -387,6 +387,45 @@ def resolve_input_shape(input_shape, input_tensor):
     return _check_shape("input_shape", input_shape)
 
 
+def resolve_preprocessing(preprocessing, input_tensor, checkpoint):
+    """Returns the mode of a model's `ImagePreprocessing`; None for no layer.
+
+    Args:
+        preprocessing: Boolean or string; None means False.
+        input_tensor: Keras tensor to build the model on, or None.
+        checkpoint: A `Checkpoint`, or None.
+
+    Raises:
+        ValueError: if it is True and the checkpoint does not contain the mode,
+            or with `input_tensor`.
+    """
+    if preprocessing is None or preprocessing is False:
+        return None
+    if preprocessing is not True and preprocessing not in ("tf", "torch"):
+        raise ValueError(
+            "`preprocessing` must be True, False, 'tf' or 'torch'. Received: "
+            f"preprocessing={preprocessing!r}"
+        )
+    if input_tensor is not None:
+        raise ValueError(
+            "`preprocessing` adds a layer after the model's own input and "
+            "cannot be combined with `input_tensor`. Call "
+            "`keras_vit.layers.ImagePreprocessing` on the tensor instead. "
+            f"Received: preprocessing={preprocessing!r}"
+        )
+    if preprocessing is not True:
+        return preprocessing
+    mode = "tf" if checkpoint is None else checkpoint.preprocess_mode
+    if mode is None:
+        raise ValueError(
+            f"{checkpoint.path!r} does not store how images are scaled. Give "
+            'the mode of `preprocess_input`: `preprocessing="tf"` for [-1, 1] '
+            'or `preprocessing="torch"` for ImageNet\'s mean and standard '
+            "deviation. Received: preprocessing=True"
+        )
+    return mode
+
+
 def _check_shape(name, shape):
     error = ValueError(
         f"`{name}` must have the shape (height, width, channels), where "

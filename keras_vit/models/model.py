@@ -5,6 +5,7 @@ import functools
 
 import keras
 
+from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import initializers
 from keras_vit.models.loading import load_weights
@@ -80,6 +81,7 @@ def build_model(
     checkpoint=None,
     grid=None,
     reuse_head=True,
+    preprocessing=None,
 ):
     """Builds a functional model and loads its weights.
 
@@ -92,12 +94,22 @@ def build_model(
         checkpoint: A `Checkpoint`, or None for random weights.
         grid: As in `load_weights`.
         reuse_head: As in `load_weights`.
+        preprocessing: String. The `mode` of `ImagePreprocessing`, which is then
+            the first layer; None for a model without it.
 
     Returns:
         A `Model`.
     """
     images = input_tensor
-    if input_tensor is None:
+    if preprocessing is not None:
+        *image_size, channels = input_shape
+        images = keras.Input((None, None, channels), name="images")
+        images = ImagePreprocessing(
+            None if None in image_size else tuple(image_size),
+            preprocessing,
+            name="preprocessing",
+        )(images)
+    elif input_tensor is None:
         images = keras.Input(input_shape, name="images")
     # A checkpoint sets every variable except a new head, which is zero anyway.
     skip = checkpoint is not None
@@ -106,10 +118,10 @@ def build_model(
     model = Model(images, outputs, name=name)
     if checkpoint is not None:
         load_weights(model, checkpoint, grid, reuse_head)
-    if input_tensor is not None:
+    if input_tensor is not None or preprocessing is not None:
         # Only after loading, since the checkpoint has no weights of the layers
-        # before `input_tensor`.
-        inputs = keras.utils.get_source_inputs(input_tensor)
+        # before `images`.
+        inputs = keras.utils.get_source_inputs(images)
         inputs = inputs[0] if len(inputs) == 1 else inputs
         model = Model(inputs, outputs, name=name)
     return model

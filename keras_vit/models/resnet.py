@@ -16,6 +16,7 @@ from keras_vit.models.config import option
 from keras_vit.models.config import resolve
 from keras_vit.models.config import resolve_classes
 from keras_vit.models.config import resolve_input_shape
+from keras_vit.models.config import resolve_preprocessing
 from keras_vit.models.config import takes_fields_of
 from keras_vit.models.loading import open_for
 from keras_vit.models.model import build_model
@@ -178,6 +179,7 @@ def BiT(
     pooling=None,
     classes=None,
     classifier_activation=None,
+    preprocessing=False,
     preactivation=None,
     name="bit",
     **architecture,
@@ -214,6 +216,7 @@ def BiT(
         classes: Integer. Number of classes; None for that of `weights`, or
             1000 without weights.
         classifier_activation: Activation of the head; None for logits.
+        preprocessing: As in `VisionTransformer`.
         preactivation: Boolean. Whether norm and ReLU come before each
             convolution (ResNet v2). None means as in `weights`, or True
             without weights.
@@ -250,6 +253,9 @@ def BiT(
         size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
         input_shape = (*size, inferred.get("channels", 3))
     classes = resolve_classes(include_top, classes, inferred, checkpoint)
+    preprocessing = resolve_preprocessing(
+        preprocessing, input_tensor, checkpoint
+    )
 
     def forward(images):
         x = resnet(images, config, preactivation)  # (B, h, w, C)
@@ -267,4 +273,11 @@ def BiT(
             x = head(x)  # (B, classes)
         return x
 
-    return build_model(forward, input_tensor, input_shape, name, checkpoint)
+    return build_model(
+        forward,
+        input_tensor,
+        input_shape,
+        name,
+        checkpoint,
+        preprocessing=preprocessing,
+    )

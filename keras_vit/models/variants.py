@@ -28,10 +28,13 @@ _DOC = """Builds {name}, {description}
             1000 without weights.
         classifier_activation: Activation of the head; None for logits.
         name: String. Name of the model.
-        **architecture: Any other argument of `{function}`.
+        **architecture: Any other argument of `{function}`, such as
+            `preprocessing=True` for images of any size with values in
+            [0, 255].
 
     Returns:
-        A `keras.Model` that takes images in [-1, 1] (`preprocess_input`).
+        A `keras.Model` that takes images in [-1, 1] (`preprocess_input`), or
+        in [0, 255] with `preprocessing`.
 
     Raises:
         ValueError: if an argument is wrong or the weights do not fit.

@@ -24,6 +24,7 @@ from keras_vit.models.config import ViTConfig
 from keras_vit.models.config import resolve
 from keras_vit.models.config import resolve_classes
 from keras_vit.models.config import resolve_input_shape
+from keras_vit.models.config import resolve_preprocessing
 from keras_vit.models.config import resolve_vit
 from keras_vit.models.config import takes_fields_of
 from keras_vit.models.loading import open_for
@@ -44,6 +45,7 @@ def VisionTransformer(
     input_shape=None,
     classes=None,
     classifier_activation=None,
+    preprocessing=False,
     name="vision_transformer",
     **architecture,
 ):
@@ -78,6 +80,11 @@ def VisionTransformer(
         classes: Integer. Number of classes; None for that of `weights`, or
             1000 without weights.
         classifier_activation: Activation of the head; None for logits.
+        preprocessing: Boolean or string. Whether the first layer is an
+            `ImagePreprocessing`: the model then takes images of any size with
+            values in [0, 255], resizes them to the height and width of
+            `input_shape` and scales them. True for the mode that `weights`
+            require, or "tf" without weights; or a mode, "tf" or "torch".
         name: String. Name of the model.
         {architecture}
 
@@ -134,6 +141,7 @@ def VisionTransformer(
         input_shape=input_shape,
         classes=classes,
         classifier_activation=classifier_activation,
+        preprocessing=preprocessing,
         name=name,
     )
 
@@ -147,6 +155,7 @@ def HybridVisionTransformer(
     input_shape=None,
     classes=None,
     classifier_activation=None,
+    preprocessing=False,
     move_stage_4=False,
     name="hybrid_vision_transformer",
     **architecture,
@@ -173,6 +182,7 @@ def HybridVisionTransformer(
         input_shape: As in `VisionTransformer`.
         classes: As in `VisionTransformer`.
         classifier_activation: As in `VisionTransformer`.
+        preprocessing: As in `VisionTransformer`.
         move_stage_4: Boolean. Whether to move the units of the fourth stage
             into the third, whose output has four times as many positions: the
             paper's option ii. False is its option i, which uses the output of
@@ -213,6 +223,7 @@ def HybridVisionTransformer(
         input_shape=input_shape,
         classes=classes,
         classifier_activation=classifier_activation,
+        preprocessing=preprocessing,
         name=name,
     )
 
@@ -407,6 +418,7 @@ def _build(
     input_shape,
     classes,
     classifier_activation,
+    preprocessing,
     name,
 ):
     """Resolves the arguments of `VisionTransformer` or
@@ -442,6 +454,9 @@ def _build(
     config = dataclasses.replace(config, grid_size=grid)
 
     classes = resolve_classes(include_top, classes, inferred, checkpoint)
+    preprocessing = resolve_preprocessing(
+        preprocessing, input_tensor, checkpoint
+    )
     reuse_head = True
     if checkpoint is not None:
         poolings = _possible_poolings(checkpoint, inferred)
@@ -463,6 +478,7 @@ def _build(
         checkpoint,
         checkpoint_grid,
         reuse_head,
+        preprocessing,
     )
 
 

@@ -7,20 +7,10 @@ import numpy as np
 from keras import ops
 
 from keras_vit._warnings import warn
+from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 
 # Resizing float images in [0, 255] can return 255.00003.
 _TOLERANCE = 1e-3
-
-_MEAN = np.array([0.485, 0.456, 0.406])
-_STD = np.array([0.229, 0.224, 0.225])
-# `images / scale - shift` for each mode.
-_SCALE_AND_SHIFT = {
-    "tf": (127.5, 1.0),
-    "torch": (
-        (255 * _STD).astype("float32"),
-        (_MEAN / _STD).astype("float32"),
-    ),
-}
 
 
 def preprocess_input(images, mode="tf"):
@@ -71,7 +61,7 @@ def preprocess_input(images, mode="tf"):
     >>> keras_vit.preprocessing.preprocess_input(image)
     array([[[-1. , -0.6,  1. ]]], dtype=float32)
     """
-    if mode not in _SCALE_AND_SHIFT:
+    if mode not in SCALE_AND_SHIFT:
         raise ValueError(
             f"`mode` must be 'tf' or 'torch'. Received: mode={mode!r}"
         )
@@ -82,7 +72,7 @@ def preprocess_input(images, mode="tf"):
             "`mode='torch'` is for images of three channels, channels last. "
             f"Received: images of shape {tuple(images.shape)}"
         )
-    scale, shift = _SCALE_AND_SHIFT[mode]
+    scale, shift = SCALE_AND_SHIFT[mode]
     if isinstance(images, (np.ndarray, np.generic)):
         images = np.asarray(images)
         _check_values(images)

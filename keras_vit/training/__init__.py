@@ -1,4 +1,4 @@
-"""Training runs that resume bit for bit, and the parts that recipes share.
+"""Training runs that resume bit for bit, and helpers of the recipes.
 
 Its modules hold what a program of your own rarely needs: `command_line` (flags
 from dataclasses), `run_folder` (locks and atomic writes), `models` (patch

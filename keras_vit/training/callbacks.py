@@ -14,6 +14,10 @@ from keras_vit.optimizers import averaged
 from keras_vit.training.run_folder import atomic_write
 from keras_vit.training.run_folder import log_os_errors
 
+# What a model is selected by: the first of these that is measured. The sign is
+# that of a higher score for a better model.
+SCORES = {"accuracy": 1, "mean_average_precision": 1, "mean_iou": 1, "loss": -1}
+
 
 def selection_score(row):
     """Returns the model selection score of a row; higher is better.
@@ -22,10 +26,11 @@ def selection_score(row):
         row: Dict. A row of `metrics.csv`.
 
     Returns:
-        Float. The accuracy or the mean IoU on the evaluation split, or the
-        negative loss if there is neither. 0 if there is none of them.
+        Float. The first of `SCORES` on the evaluation split that there is:
+        accuracy, mean average precision, mean IoU, or the negative loss. 0 if
+        there is none of them.
     """
-    for name, sign in (("accuracy", 1), ("mean_iou", 1), ("loss", -1)):
+    for name, sign in SCORES.items():
         for split in ("test", "validation"):
             if f"{split}_{name}" in row:
                 return sign * row[f"{split}_{name}"]
@@ -178,8 +183,7 @@ class StopEarly(keras.callbacks.Callback):
     Args:
         rows: List of the rows of `metrics.csv`.
         patience: Integer. Number of successive evaluations without a better
-            accuracy, or loss where there is no accuracy, after which the
-            training stops.
+            `selection_score` after which the training stops.
     """
 
     def __init__(self, rows, patience):
@@ -355,7 +359,7 @@ def _tag(name):
     all splits by metric.
     """
     split, _, what = name.partition("_")
-    return f"{what}/{split}" if what in ("loss", "accuracy") else name
+    return f"{what}/{split}" if what in SCORES else name
 
 
 class EvaluateAverages(keras.callbacks.Callback):

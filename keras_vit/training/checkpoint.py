@@ -209,8 +209,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         strategy: `keras_vit.distribution.Strategy`, None for one process. The
             first process writes checkpoints, and all processes read them.
         keep_best: Boolean. Whether to save the weights of the best evaluation
-            too, by accuracy or, if there is no accuracy, by loss; see
-            `restore_best`.
+            too, by accuracy, mean average precision or loss, the first of
+            these that is measured; see `restore_best`.
 
     Attributes:
         rows: List of dicts, one per evaluation. `CSVMetrics` appends to it,
@@ -235,7 +235,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     ):
         super().__init__()
         self.micro_batches = micro_batches
-        self.strategy = strategy or Strategy("none", "there is one host")
+        self.strategy = strategy or Strategy("none", "there is one process")
         self.folder = pathlib.Path(folder)
         self.every, self.keep, self.seed = every, keep, seed
         self.keep_best = keep_best

@@ -39,8 +39,9 @@ def parse_args(config_class, description, argv=None):
 
     Every field `like_this: type = arg(default, text)` becomes `--like-this
     VALUE`. Its type is int, float or str, one of these or None, `float | str`
-    (a number or text), `tuple[int, ...]` or another tuple (one or more
-    values), or bool (a flag without a value, False by default).
+    (a number or text), `int | str` (text, which `__post_init__` parses),
+    `tuple[int, ...]` or another tuple (one or more values), or bool (a flag
+    without a value, False by default).
 
     Args:
         config_class: Dataclass. Its `__post_init__` may raise a `ValueError`
@@ -141,6 +142,8 @@ def _plain(hint):
     """Returns the type of a flag's value, such as int for `int | None`."""
     if isinstance(hint, types.UnionType):
         kinds = set(typing.get_args(hint)) - {types.NoneType}
+        if kinds == {int, str}:
+            return str
         if kinds == {float, str}:
             return _number_or_text
         (hint,) = kinds
@@ -152,6 +155,38 @@ def _number_or_text(text):
         return float(text)
     except ValueError:
         return text
+
+
+def parse_image_size(value):
+    """Returns the value of `--image-size` as a size.
+
+    Args:
+        value: Integer, such as 64; string, such as "64" or "64x48", height x
+            width; `(height, width)`; or None.
+
+    Returns:
+        Integer, or `(height, width)` if height and width differ. None if the
+        value is None.
+
+    Raises:
+        ValueError: if it is no size.
+    """
+    if value is None:
+        return None
+    sides = value if isinstance(value, tuple | list) else str(value).split("x")
+    try:
+        sides = [int(side) for side in sides]
+    except ValueError:
+        sides = []
+    if len(sides) == 1:
+        sides = 2 * sides
+    if len(sides) != 2 or min(sides) < 1:
+        raise ValueError(
+            "--image-size must be 1 or more, such as 64, or height x width, "
+            f"such as 64x48. Received: {value}"
+        )
+    height, width = sides
+    return height if height == width else (height, width)
 
 
 def check_range(config, *names, minimum=None, above=None, below=None):
@@ -252,18 +287,25 @@ class TrainingFlags:
         "0.9999",
         "X",
     )
+    average_from: float | None = arg(
+        None,
+        "instead of --average, average the weights of all steps after this "
+        "fraction of the steps, such as 0.75, with equal weights",
+        "X",
+    )
     keep: str = arg(
         "last",
         "which weights to save: last, those of the last step, or best, those "
-        "of the evaluation with the highest accuracy; with --holdout, this is "
-        "the accuracy on held-out images; without it, the accuracy on the "
-        "test images, which is then an optimistic estimate",
+        "of the evaluation with the highest accuracy, or mean average "
+        "precision; with --holdout, this is that on the validation split; "
+        "without it, that on the test images, which is then an optimistic "
+        "estimate",
         "last|best",
     )
     patience: int | None = arg(
         None,
         "stop after this many successive evaluations without a higher "
-        "accuracy; default: no early stopping",
+        "accuracy, or mean average precision; default: no early stopping",
     )
     mode: str | None = arg(
         None,
@@ -278,10 +320,10 @@ class TrainingFlags:
         "code",
         "NAME",
     )
-    augment: str = arg(
-        "none",
+    augment: str | None = arg(
+        None,
         "level of RandAugment as in 'How to train your ViT?': "
-        f"{', '.join(AUGREG)}",
+        f"{', '.join(AUGREG)}; default: none",
         "LEVEL",
     )
     mixup: float | None = arg(
@@ -296,10 +338,10 @@ class TrainingFlags:
         "cutmix; with --mixup too, one of the two is sampled for each batch",
         "P",
     )
-    erase: float = arg(
-        0.0,
+    erase: float | None = arg(
+        None,
         "probability of random erasing: a rectangle of the image becomes "
-        "noise; 0.25 in DeiT",
+        "noise; 0.25 in DeiT; default: 0",
         "P",
     )
     holdout: float | str | None = arg(
@@ -345,7 +387,7 @@ class TrainingFlags:
     seed: int = arg(
         0,
         "random seed of the initial weights, the order of the images and the "
-        "augmentation; the split into training and held-out images does not "
+        "augmentation; the split into training and validation images does not "
         "depend on it",
     )
     evaluate_every: int | None = arg(
@@ -370,11 +412,19 @@ class TrainingFlags:
     )
 
     def __post_init__(self):
-        sizes = ("image_size", "patch_size", "batch_size", "steps", "epochs")
+        image_size = parse_image_size(self.image_size)
+        object.__setattr__(self, "image_size", image_size)
+        sizes = ("patch_size", "batch_size", "steps", "epochs")
         counts = (*sizes, "accumulate", "evaluate_every", "checkpoint_every")
         counts += ("patience",)
         check_range(self, *counts, minimum=1)
-        check_range(self, "average", minimum=0, below=1)
+        check_range(self, "average", "average_from", minimum=0, below=1)
+        if self.average and self.average_from is not None:
+            raise ValueError(
+                "--average is a moving average, and --average-from one with "
+                "equal weights: give one of them. Received: --average "
+                f"{self.average:g} --average-from {self.average_from:g}"
+            )
         check_range(self, "learning_rate", above=0)
         for name in ("mixup", "cutmix"):
             check_range(self, name, minimum=0)
@@ -435,21 +485,34 @@ class TrainingFlags:
         """
         return 0.0
 
+    @property
+    def uses_averages(self):
+        """Boolean. Whether averages of the weights are evaluated and saved."""
+        return self.average > 0 or self.average_from is not None
+
     def optimizer_options(self):
         """Returns the arguments of `SGD` and `AdamW` that all recipes share.
 
         Returns:
             Dict. The conventions of the published code, and the values of
-            `--accumulate` and `--average`.
+            `--accumulate`, `--average` and `--average-from`. For the last one,
+            `steps` must be filled in.
         """
+        averages = {
+            "use_ema": self.average > 0,
+            "ema_momentum": self.average or 0.99,
+        }
+        if self.average_from is not None:
+            averages = {
+                "average_from": math.floor(self.average_from * self.steps)
+            }
         return {
             "convention": "optax",
             "decay_kernels_only": True,
             "gradient_accumulation_steps": (
                 self.accumulate if self.accumulate > 1 else None
             ),
-            "use_ema": self.average > 0,
-            "ema_momentum": self.average or 0.99,
+            **averages,
         }
 
     @property
@@ -480,10 +543,10 @@ class TrainingFlags:
             Dict of arguments.
         """
         return {
-            "augment": self.augment,
+            "augment": self.augment or "none",
             "mixup": self.mixup or 0.0,
             "cutmix": self.cutmix or 0.0,
-            "erase": self.erase,
+            "erase": self.erase or 0.0,
             # Greyscale images are mostly digits and letters, which a flip
             # changes.
             "flip": channels == 3 and not self.no_flip,

@@ -1,7 +1,9 @@
 """Models and patch sizes for the flags `--model` and `--weights`."""
 
+import dataclasses
 import difflib
 import json
+import math
 import pathlib
 
 import keras
@@ -17,9 +19,8 @@ from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.formats import implied_arguments
 from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.checkpoints.infer import stride
-from keras_vit.checkpoints.released import ALIASES
-from keras_vit.checkpoints.released import RELEASED
 from keras_vit.converters import describe
+from keras_vit.data.protocols import height_and_width
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 
@@ -33,7 +34,7 @@ def choose_patch_size(image_size):
     """Returns the patch size that gives a grid closest to 8 x 8 patches.
 
     Args:
-        image_size: Integer. Height and width of the images, in pixels.
+        image_size: Integer or `(height, width)`, in pixels.
 
     Returns:
         Integer. Height and width of a patch, in pixels.
@@ -42,25 +43,27 @@ def choose_patch_size(image_size):
         ValueError: if no patch size from 2 to 16 divides the image into 2 to
             24 patches per side.
     """
+    sides = height_and_width(image_size)
     fitting = [
         patch
         for patch in PATCHES
-        if image_size % patch == 0 and image_size // patch in GRIDS
+        if all(n % patch == 0 and n // patch in GRIDS for n in sides)
     ]
     if not fitting:
-        below = max(4, image_size // 4 * 4)
+        below = [max(4, n // 4 * 4) for n in sides]
+        above = [n + 4 for n in below]
         raise ValueError(
             f"No patch of {PATCHES[0]} to {PATCHES[-1]} pixels cuts an image "
-            f"of {image_size} x {image_size} into {GRIDS[0]} to {GRIDS[-1]} "
-            f"patches a side. Use --image-size {below} or {below + 4}, or give "
-            f"a --patch-size that divides {image_size}: "
-            f"{_divisors(image_size)}."
+            f"of {sides[0]} x {sides[1]} into {GRIDS[0]} to {GRIDS[-1]} "
+            f"patches a side. Use --image-size {size_text(below)} or "
+            f"{size_text(above)}, or give a --patch-size that divides "
+            f"{size_text(sides)}: {_divisors(sides)}."
         )
     # If two sizes are equally close, the larger one is taken, as it gives
     # fewer patches and is faster.
     return min(
         reversed(fitting),
-        key=lambda patch: abs(image_size // patch - WANTED_GRID),
+        key=lambda patch: abs(sum(sides) / (2 * patch) - WANTED_GRID),
     )
 
 
@@ -68,16 +71,18 @@ def check_patch_size(image_size, patch_size):
     """Raises a `ValueError` if the patch size does not divide the image size.
 
     Args:
-        image_size: Integer. Height and width of the images, in pixels.
+        image_size: Integer or `(height, width)`, in pixels.
         patch_size: Integer. Height and width of a patch, in pixels.
     """
-    if image_size % patch_size:
-        below = image_size // patch_size * patch_size
-        sizes = [str(n) for n in (below, below + patch_size) if n]
+    sides = height_and_width(image_size)
+    if any(n % patch_size for n in sides):
+        below = [n // patch_size * patch_size for n in sides]
+        above = [-(-n // patch_size) * patch_size for n in sides]
+        sizes = [size_text(size) for size in (below, above) if min(size)]
         raise ValueError(
             f"Patches of {patch_size} pixels do not divide an image of "
-            f"{image_size} x {image_size}. Use --image-size "
-            f"{' or '.join(sizes)}, or a patch of {_divisors(image_size)}."
+            f"{sides[0]} x {sides[1]}. Use --image-size "
+            f"{' or '.join(sizes)}, or a patch of {_divisors(sides)}."
         )
 
 
@@ -85,7 +90,8 @@ def resolve_sizes(image_sizes, patch_size, stride):
     """Returns an image size and a patch size that divides it.
 
     Args:
-        image_sizes: List of integers and None. The first integer is taken.
+        image_sizes: List of image sizes, integers or `(height, width)`, and
+            None. The first one that is not None is taken.
         patch_size: Integer. None for that of `choose_patch_size`.
         stride: Integer. Pixels of the image per pixel of the feature map that
             patches are cut from: 1 without a ResNet; 0 for models without
@@ -105,8 +111,22 @@ def resolve_sizes(image_sizes, patch_size, stride):
     return image_size, patch_size
 
 
-def _divisors(size):
-    return ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
+def size_text(image_size):
+    """Returns an image size as the flag `--image-size` takes it.
+
+    Args:
+        image_size: Integer or `(height, width)`.
+
+    Returns:
+        String, such as "64" or, if height and width differ, "64x48".
+    """
+    height, width = height_and_width(image_size)
+    return str(height) if height == width else f"{height}x{width}"
+
+
+def _divisors(sides):
+    common = math.gcd(*sides)
+    return ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
 
 
 # Models that train in minutes on two CPU cores: name of the model function, its
@@ -134,7 +154,44 @@ COMPACT = {
     ),
     "compact-bit": ("BiT", _RESNET, 32),
 }
+# Smaller images than this have too few positions after the ResNet of
+# compact-hybrid. Larger images than the maximum take too long from scratch.
+MIN_HYBRID_SIZE, MAX_COMPACT_SIZE = 24, 64
 MODEL_NAMES = (*COMPACT, *VARIANTS, *BIT_VARIANTS)
+
+
+def choose_model_and_size(model, image_size, patch_size, side):
+    """Returns a model to train from scratch, and an image size for it.
+
+    On a few thousand images, a hybrid learns more than a plain Vision
+    Transformer that costs as much (docs/finetune.md, "From scratch").
+
+    Args:
+        model: String. "compact-vit" if it is requested, or None.
+        image_size: Integer or `(height, width)`. The requested image size, or
+            None.
+        patch_size: Integer. The requested patch size, or None. A hybrid cuts
+            no patches of the image.
+        side: Integer. Height and width of the images of the dataset, or their
+            median, in pixels. None if it is unknown.
+
+    Returns:
+        Tuple of one of `COMPACT` and the image size: the requested one; else
+        the side, an integer, at most `MAX_COMPACT_SIZE` and rounded to a
+        multiple that the model can take.
+    """
+    size = image_size or min(side or MAX_COMPACT_SIZE, MAX_COMPACT_SIZE)
+    stride = _stride("compact-hybrid", _sizes("compact-hybrid"))
+    sides = height_and_width(size)
+    too_small = min(sides) < MIN_HYBRID_SIZE
+    indivisible = image_size and any(n % stride for n in sides)
+    if model or patch_size or too_small or indivisible:
+        model, multiple = "compact-vit", 4
+    else:
+        model, multiple = "compact-hybrid", stride
+    if image_size is None and patch_size is None:
+        size = max(1, (size + multiple // 2) // multiple) * multiple
+    return model, size
 
 
 def resolve_model_spec(model, weights, patch_size=None):
@@ -148,7 +205,9 @@ def resolve_model_spec(model, weights, patch_size=None):
     Returns:
         Dict with the keys
 
-        - `patch_size`, `image_size`: integers; None if they are unspecified;
+        - `patch_size`: integer; None if it is unspecified;
+        - `image_size`: integer, or `(height, width)` if these differ; None if
+          it is unspecified;
         - `stride`: integer, as for `resolve_sizes`;
         - `mode`: string, that of `preprocess_input`;
         - `hidden_size`, if `weights` is None: integer; None for a ResNet.
@@ -232,16 +291,24 @@ def resolve_weights_path(weights):
     return weights
 
 
-def _mode_of_run(checkpoint):
-    """Returns the pixel mode in the `config.json` of the run of a checkpoint.
+def config_of_run(path):
+    """Returns the `config.json` of the run that wrote a file.
 
-    It is None for checkpoints that were not written by a recipe.
+    Args:
+        path: Path of a file in the output folder of a recipe.
+
+    Returns:
+        Dict. It is empty for files that were not written by a recipe.
     """
-    spec = pathlib.Path(checkpoint.path).with_name("config.json")
-    if checkpoint.layout != "keras" or not spec.is_file():
-        return None
-    config = json.loads(spec.read_text()).get("config")
-    return config.get("mode") if isinstance(config, dict) else None
+    path = pathlib.Path(path)
+    config = path.with_name("config.json")
+    # Other files in the folder are not those of the run.
+    names = ("encoder.keras", "model.keras", "model.npz", "model.weights.h5")
+    if path.name not in names or not config.is_file():
+        return {}
+    found = json.loads(config.read_text())
+    known = isinstance(found, dict) and isinstance(found.get("config"), dict)
+    return found if known else {}
 
 
 def _checkpoint_spec(model, weights, patch_size):
@@ -262,22 +329,38 @@ def _checkpoint_spec(model, weights, patch_size):
                     f"{found} and not {size}. Leave out the model's name to "
                     "get the model that the file holds."
                 )
-    row = RELEASED.get((model, ALIASES.get(weights, weights)))
-    by_layout = "torch" if checkpoint.layout in ("dinov2", "mae") else "tf"
-    by_layout = _mode_of_run(checkpoint) or by_layout
-    mode = {"mode": row.preprocess_mode if row else by_layout}
+    mode = {"mode": checkpoint.preprocess_mode or "tf"}
     grid = spec.get("grid_size")
     if checkpoint.family == "bit":
-        return {"patch_size": None, "image_size": 224, "stride": 0, **mode}
+        # The weights of a BiT are for images of any size.
+        run = config_of_run(checkpoint.path).get("config", {})
+        size = run.get("image_size", 224)
+        return {
+            "patch_size": None,
+            "image_size": tuple(size) if isinstance(size, list) else size,
+            "stride": 0,
+            **mode,
+        }
+    image_size = grid and tuple(n * rows * checkpoint.stride for n in grid)
+    if image_size and image_size[0] == image_size[1]:
+        image_size = image_size[0]
     return {
         "patch_size": rows,
-        "image_size": grid and grid[0] * rows * checkpoint.stride,
+        "image_size": image_size,
         "stride": checkpoint.stride,
         **mode,
     }
 
 
-def build_model(model, weights, patch_size, seed=0, **arguments):
+def build_model(
+    model,
+    weights,
+    patch_size,
+    seed=0,
+    mean_pooling=False,
+    keep_head=False,
+    **arguments,
+):
     """Builds the model that a recipe's flags specify.
 
     Args:
@@ -289,6 +372,12 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
         patch_size: Integer. Height and width of a patch, in pixels. It is
             used only for Vision Transformers without `weights`.
         seed: Integer. Seed of the initial position embeddings of compact-vit.
+        mean_pooling: Boolean. Whether the head reads the mean of the patches
+            instead of the class token of `weights`. The last layer norm is
+            replaced by a new one after the mean, as in the fine-tuning of MAE
+            (facebookresearch/mae, `global_pool` of models_vit.py).
+        keep_head: Boolean. Whether to keep the classification head of
+            `weights`, which must have the same number of classes.
         **arguments: `input_shape`, `classes`, `remat` and `dropout`. If
             `weights` is None, also other arguments of the model function.
 
@@ -296,23 +385,79 @@ def build_model(model, weights, patch_size, seed=0, **arguments):
         A Keras model.
 
     Raises:
-        ValueError: if `remat` is True for a BiT.
+        ValueError: if `remat` is True for a BiT, or if `keep_head` is True and
+            the weights have no head of this number of classes.
     """
     if weights is None:
         built = _build_new(model or "compact-vit", patch_size, arguments)
-        if model in (None, "compact-vit"):
+        if model in (None, "compact-vit", "compact-hybrid"):
             _spread_positions(built, seed)
         return built
     checkpoint = open_weights(model, weights)
+    if keep_head:
+        _check_head(checkpoint, weights, arguments["classes"])
     if checkpoint.family == "bit":
         arguments = _without_remat(arguments)
-    else:
+    elif not keep_head:
         # The paper removes the whole pre-training head: both of its layers.
         arguments["representation_size"] = None
+        if mean_pooling:
+            checkpoint = _with_mean_pooling(checkpoint)
+    if checkpoint.build_arguments.get("preprocessing"):
+        arguments = {**arguments, "preprocessing": False}  # datasets scale
     built = converters.load(checkpoint, include_top=True, **arguments)
     # `load` keeps the head if the number of classes is that of the checkpoint.
-    zero_init_head(built)
+    if not keep_head:
+        zero_init_head(built)
     return built
+
+
+def check_classes(weights, data):
+    """Raises a `ValueError` if a run was of other classes than a dataset.
+
+    Args:
+        weights: String, as `--weights` takes it. Only weights that a recipe
+            wrote are checked, because others do not name their classes.
+        data: `keras_vit.data.ImageDataset`.
+    """
+    found = config_of_run(resolve_weights_path(weights)).get("data", {})
+    names = found.get("class_names", list(data.class_names))
+    if names == list(data.class_names):
+        return
+    other = sorted(set(names) ^ set(data.class_names)) or names
+    raise ValueError(
+        f"--keep-head needs the classes of {weights!r}, in the same order. "
+        f"{data.name!r} has others, such as {other[0]!r}: leave out "
+        "--keep-head."
+    )
+
+
+def _check_head(checkpoint, weights, classes):
+    bias = checkpoint.weights.get("head/bias")
+    found = "no head" if bias is None else f"a head of {len(bias)} classes"
+    if bias is None or len(bias) != classes:
+        raise ValueError(
+            f"--keep-head needs weights of a head of {classes} classes, those "
+            f"of the dataset. {weights!r} has {found}: leave out --keep-head."
+        )
+
+
+def _with_mean_pooling(checkpoint):
+    """Returns a checkpoint whose head reads the mean of the patches."""
+    if checkpoint.arguments().get("pooling") == "gap":
+        return checkpoint
+    weights = {
+        path: array
+        for path, array in checkpoint.weights.items()
+        if not path.startswith("encoder_norm/")
+    }
+    width = checkpoint.arguments()["hidden_size"]
+    weights["head_norm/gamma"] = np.ones(width, "float32")
+    weights["head_norm/beta"] = np.zeros(width, "float32")
+    pooling = {"pooling": "gap", "final_norm": "after_pooling"}
+    return dataclasses.replace(
+        checkpoint, weights=weights, stored={**checkpoint.stored, **pooling}
+    )
 
 
 def _build_new(model, patch_size, arguments):
@@ -448,9 +593,13 @@ def lossless_layout(model):
 
     Returns:
         "vit_jax" or "bit". None if neither layout can represent the weights
-        and the options of the model, for example for DeiT.
+        and the options of the model, for example for DeiT, or for position
+        embeddings of a grid that is not square.
     """
     weights, arguments, _ = describe(model)
+    rows, columns = arguments.get("grid_size") or (1, 1)
+    if rows != columns:
+        return None
     for layout in ("vit_jax", "bit"):
         weight_map = get_weight_map(layout, weights)
         if weight_map.unmapped_paths(weights):

@@ -9,11 +9,13 @@ import numpy as np
 from keras_vit._program import plot_label
 from keras_vit._program import require
 from keras_vit.preprocessing import preprocess_input
+from keras_vit.training.callbacks import SCORES
 from keras_vit.training.run_folder import atomic_write
 
 _TRAIN, _TEST, _WRONG = "#9aa5b1", "#1f5fa8", "#c62828"
 _COLOURS = {"train": _TRAIN, "validation": _TEST, "test": _TEST}
 _LONGEST_NAME = 16
+_LONGEST_LIST = 22
 
 
 def pixel_range(mode, channels):
@@ -47,7 +49,7 @@ def unit_range(images, mode):
 
 
 def plot_learning_curves(rows, path, title=""):
-    """Plots learning curves by step: the loss, and accuracy or mean IoU.
+    """Plots learning curves by step: the loss, and the score of the model.
 
     Args:
         rows: List of dicts. The `rows` of a `CSVMetrics`.
@@ -60,7 +62,7 @@ def plot_learning_curves(rows, path, title=""):
     figure.suptitle(plot_label(title), fontsize=11)
     steps = [row["step"] for row in rows]
     found = {name.partition("_")[2] for name in rows[-1]}
-    names = [name for name in ("loss", "accuracy", "mean_iou") if name in found]
+    names = [name for name in reversed(SCORES) if name in found]
     for axes, name in zip(
         figure.subplots(1, len(names), squeeze=False)[0], names, strict=True
     ):
@@ -76,15 +78,16 @@ def plot_learning_curves(rows, path, title=""):
     _save(figure, path)
 
 
-def plot_sweep(results, path, split="validation", title=""):
-    """Plots the accuracy against the learning rate.
+def plot_sweep(results, path, split="validation", title="", metric="accuracy"):
+    """Plots a metric against the learning rate.
 
     Args:
-        results: Dict of learning rates and accuracies. The accuracy is None
-            if training diverged.
+        results: Dict of learning rates and values of the metric. The value is
+            None if training diverged.
         path: Path of the image file.
-        split: String. The split that the accuracies were measured on.
+        split: String. The split that the metric was measured on.
         title: String.
+        metric: String. Name of the metric.
     """
     figure = require("matplotlib.figure").Figure(
         figsize=(5, 3.6), dpi=120, layout="constrained"
@@ -95,7 +98,7 @@ def plot_sweep(results, path, split="validation", title=""):
     axes.plot(list(good), list(good.values()), "o-", color=_TEST)
     for rate in results.keys() - good.keys():
         axes.axvline(rate, color=_WRONG, ls=":", label=f"{rate:g} diverged")
-    axes.set(xlabel="learning rate", ylabel=f"{split} accuracy", xscale="log")
+    axes.set(xlabel="learning rate", ylabel=f"{split} {metric}", xscale="log")
     axes.set_xticks(list(results), [f"{rate:g}" for rate in results])
     axes.minorticks_off()
     axes.spines[["top", "right"]].set_visible(False)
@@ -105,7 +108,7 @@ def plot_sweep(results, path, split="validation", title=""):
     _save(figure, path)
 
 
-def sample_evenly(batches, total, count=25):
+def sample_evenly(batches, total, count=25, multi_label=False):
     """Selects images at equal distances in a dataset.
 
     Test sets are often sorted by class, so that the first images would all be
@@ -116,9 +119,12 @@ def sample_evenly(batches, total, count=25):
             integers or one-hot. Images of weight 0 are padding at the end.
         total: Integer. Number of images without padding.
         count: Integer. Maximum number of images to select.
+        multi_label: Boolean. Whether labels are rows of zeros and ones for
+            several classes per image.
 
     Returns:
-        Tuple of an array of images and an array of integer labels.
+        Tuple of an array of images and an array of labels: integers, or rows
+        if `multi_label`.
     """
     wanted = set(np.linspace(0, total - 1, min(count, total)).astype(int))
     images, labels, index = [], [], 0
@@ -131,7 +137,9 @@ def sample_evenly(batches, total, count=25):
                 labels.append(row)
             index += 1
     labels = np.stack(labels)
-    return np.stack(images), labels.argmax(-1) if labels.ndim > 1 else labels
+    if labels.ndim > 1 and not multi_label:
+        labels = labels.argmax(-1)
+    return np.stack(images), labels
 
 
 def plot_predictions(
@@ -143,7 +151,9 @@ def plot_predictions(
         model: Keras classifier.
         images: Array of shape `(images, height, width, channels)`, the inputs
             of the model.
-        labels: Array of shape `(images,)` of integers.
+        labels: Array of shape `(images,)` of integers; or of shape `(images,
+            classes)`, positive where a class applies. The model's sigmoids
+            above 0.5 are then its predictions.
         class_names: List of strings, one per class.
         path: Path of the image file.
         title: String.
@@ -151,39 +161,70 @@ def plot_predictions(
             images.
 
     Returns:
-        Array of shape `(images,)` of integers, the predicted labels.
+        Array of the shape of `labels`, the predicted labels.
     """
-    predicted = np.argmax(
-        keras.ops.convert_to_numpy(model.predict(images, verbose=0)), axis=-1
-    )
+    logits = keras.ops.convert_to_numpy(model.predict(images, verbose=0))
+    labels = np.asarray(labels)
+    if labels.ndim > 1:
+        labels, predicted = labels > 0, logits > 0
+    else:
+        predicted = np.argmax(logits, axis=-1)
     columns = min(5, len(images))
     rows = -(-len(images) // columns)
-    figure = require("matplotlib.figure").Figure(
-        figsize=(1.6 * columns + 0.4, 1.95 * rows + 0.5),
-        dpi=110,
-        layout="constrained",
-    )
+    many = labels.ndim > 1  # classes per image
+    longest, cell = (_LONGEST_LIST, 2.3) if many else (_LONGEST_NAME, 1.8)
+    size = cell * columns + 0.2, 1.95 * rows + 0.5
+    figure = require("matplotlib.figure").Figure(figsize=size, dpi=110)
     figure.suptitle(plot_label(title), fontsize=11)
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in grid:
-        axes.axis("off")
-    for axes, shown, true, guess in zip(
-        grid, unit_range(images, mode), labels, predicted, strict=False
+    # All images are in one plot, whose unit is an inch: a plot for each image
+    # takes five times as long, 0.75 s instead of 0.15 s for 25 images.
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.axis("off")
+    height, width = np.array(images.shape[1:3]) * (1.5 / max(images.shape[1:3]))
+    for index, (shown, true, guess) in enumerate(
+        zip(unit_range(images, mode), labels, predicted, strict=True)
     ):
+        row, column = divmod(index, columns)
+        x, y = (
+            cell * (column + 0.5) + 0.1,
+            1.95 * row + 1.65,
+        )  # the centre of the image
         grey = shown.shape[-1] == 1
         axes.imshow(
-            shown[..., 0] if grey else shown, cmap="gray", vmin=0, vmax=1
+            shown[..., 0] if grey else shown,
+            cmap="gray",
+            vmin=0,
+            vmax=1,
+            extent=(
+                x - width / 2,
+                x + width / 2,
+                y + height / 2,
+                y - height / 2,
+            ),
+            aspect="auto",
         )
-        right = guess == true
-        axes.set_title(
-            f"predicted {plot_label(class_names[guess], _LONGEST_NAME)}\n"
-            f"true {plot_label(class_names[true], _LONGEST_NAME)}",
+        right = np.array_equal(guess, true)
+        axes.text(
+            x,
+            y - 0.78,
+            f"predicted {plot_label(_name_of(guess, class_names), longest)}\n"
+            f"true {plot_label(_name_of(true, class_names), longest)}",
             fontsize=8,
+            horizontalalignment="center",
             color="black" if right else _WRONG,
             fontweight="normal" if right else "bold",
         )
+    axes.set(xlim=(0, size[0]), ylim=(size[1], 0))
     _save(figure, path)
     return predicted
+
+
+def _name_of(label, class_names):
+    """Returns the name of a class, or of the classes of a row of booleans."""
+    if np.ndim(label) == 0:
+        return class_names[label]
+    names = [class_names[index] for index in np.flatnonzero(label)]
+    return ", ".join(names) or "none"
 
 
 def _save(figure, path):

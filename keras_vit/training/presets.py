@@ -234,15 +234,21 @@ class FineTuning:
     """Published hyperparameters of fine-tuning.
 
     Fields are named as the flags of the recipe. Dicts have a value for each
-    dataset, by its name in TFDS, unless a comment says otherwise.
+    dataset, by its name in TFDS, unless a comment says otherwise. A field that
+    is None leaves its flag to the recipe.
     """
 
     source: str
     protocol: str
-    learning_rate: float  # peak learning rate
-    # None for the values that BiT-HyperRule derives from the number of images.
-    steps: dict | int | None
-    warmup_steps: dict | int | None
+    learning_rate: float | None = None  # peak learning rate
+    # None for the values that BiT-HyperRule derives from the number of images,
+    # and for `epochs` and `warmup`.
+    steps: dict | int | None = None
+    warmup_steps: dict | int | None = None
+    # The number of images of a batch for which `learning_rate` is, and to which
+    # it is proportional; None if it is for any batch.
+    images_of_rate: int | None = None
+    optimizer: str = "sgd"
     # None for the value that BiT-HyperRule derives from the images.
     image_size: int | None = 384
     batch_size: int = 512
@@ -251,6 +257,15 @@ class FineTuning:
     # Exceptions to `learning_rate`, by model and dataset.
     learning_rates: dict = dataclasses.field(default_factory=dict)
     dropout: dict | None = None  # by model; 0 for others
+    weight_decay: float | None = None
+    augment: str | None = None
+    mixup: float | None = None
+    cutmix: float | None = None
+    erase: float | None = None
+    label_smoothing: float | None = None
+    pooling: str | None = None
+    # Dicts of further flags, by model. Other models need these flags.
+    by_model: dict = dataclasses.field(default_factory=dict)
     holdout: dict = dataclasses.field(default_factory=dict)
 
     def fill(self, config, data):
@@ -268,27 +283,34 @@ class FineTuning:
                 is None, or has no value for the dataset.
         """
         dataset = config.dataset.split(":")[0]
-        if self.dropout is not None and config.model is None:
+        depends = self.dropout is not None or self.by_model
+        if depends and config.model is None:
             raise ValueError(
                 f"--preset {config.preset} depends on the model. Give --model."
             )
-        values = {
-            name: getattr(self, name)
-            for name in ("protocol", "image_size", "batch_size", "clip")
-        }
-        values["momentum_dtype"] = self.momentum_dtype
+        values = {name: getattr(self, name) for name in _PLAIN}
         values["learning_rate"] = self.learning_rates.get(
             (config.model, dataset), self.learning_rate
         )
         values["dropout"] = (self.dropout or {}).get(config.model, 0.0)
-        if config.epochs is None:
-            values["steps"] = self.steps
-        if config.warmup is None:
-            values["warmup_steps"] = self.warmup_steps
+        values["steps"] = self.steps
+        values["warmup_steps"] = self.warmup_steps
         if self.image_size is None:  # BiT-HyperRule
             small = data.image_size is not None and data.image_size < 96
             values["image_size"] = 128 if small else 480
             values["mixup"] = 0.1 if data.num_train >= 20_000 else 0.0
+        values |= self._of_model(config)
+        values["batch_size"] = config.whole_batch(
+            config.batch_size or self.batch_size, data.num_train
+        )
+        if self.images_of_rate and values["learning_rate"]:
+            values["learning_rate"] *= (
+                values["batch_size"] / self.images_of_rate
+            )
+        if config.epochs or config.steps:
+            values = _without(values, "steps", "epochs")
+        if config.warmup is not None or config.warmup_steps is not None:
+            values = _without(values, "warmup", "warmup_steps")
         values = {
             name: value
             for name, value in values.items()
@@ -304,6 +326,39 @@ class FineTuning:
                     )
                 values[name] = value[dataset]
         return dataclasses.replace(config, **values)
+
+    def _of_model(self, config):
+        """Returns the flags that depend on the model."""
+        if not self.by_model or config.model in self.by_model:
+            return self.by_model.get(config.model, {})
+        flags = dict.fromkeys(
+            name for values in self.by_model.values() for name in values
+        )
+        if config.steps:
+            flags.pop("epochs", None)
+        if config.warmup_steps is not None:
+            flags.pop("warmup", None)
+        missing = [name for name in flags if getattr(config, name) is None]
+        if missing:
+            raise ValueError(
+                f"--preset {config.preset} has settings for "
+                f"{', '.join(self.by_model)}. For {config.model}, give "
+                + ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+                + " too."
+            )
+        return {}
+
+
+# The fields of `FineTuning` that need no choice.
+_PLAIN = (
+    *("protocol", "image_size", "batch_size", "clip", "momentum_dtype"),
+    *("weight_decay", "augment", "mixup", "cutmix", "erase"),
+    *("label_smoothing", "pooling"),
+)
+
+
+def _without(values, *names):
+    return {k: value for k, value in values.items() if k not in names}
 
 
 _CIFAR = {"cifar10": 10_000, "cifar100": 10_000}
@@ -352,6 +407,50 @@ FINE_TUNING = {
             **_LAST_ONES,
             "oxford_iiit_pet": 0.1,
             "oxford_flowers102": 0.1,
+        },
+    ),
+    # main_finetune.py has the defaults, FINETUNE.md the values by model, which
+    # differ from Table 9 of the paper: its base learning rate is 1e-3, its
+    # layer decay 0.75, and ViT-L has a drop path rate of 0.1.
+    "mae": FineTuning(
+        "https://arxiv.org/abs/2111.06377; facebookresearch/mae, FINETUNE.md",
+        protocol="mae-finetune",
+        image_size=224,
+        batch_size=1024,
+        images_of_rate=256,
+        optimizer="adamw",
+        weight_decay=0.05,
+        momentum_dtype="float32",
+        clip=0.0,
+        # rand-m9-mstd0.5-inc1 of timm: 2 operations of magnitude 9 of 10.
+        augment="light2",
+        mixup=0.8,
+        cutmix=1.0,
+        erase=0.25,
+        label_smoothing=0.1,
+        pooling="gap",
+        by_model={
+            "ViTB16": {
+                "learning_rate": 5e-4,
+                "epochs": 100,
+                "warmup": 5 / 100,
+                "layer_decay": 0.65,
+                "drop_path": 0.1,
+            },
+            "ViTL16": {
+                "learning_rate": 1e-3,
+                "epochs": 50,
+                "warmup": 5 / 50,
+                "layer_decay": 0.75,
+                "drop_path": 0.2,
+            },
+            "ViTH14": {
+                "learning_rate": 1e-3,
+                "epochs": 50,
+                "warmup": 5 / 50,
+                "layer_decay": 0.75,
+                "drop_path": 0.3,
+            },
         },
     ),
     "bit-hyperrule": FineTuning(

@@ -10,7 +10,9 @@ import keras
 from keras_vit import converters
 from keras_vit._logging import logger
 from keras_vit.converters import write_keras
+from keras_vit.data.protocols import height_and_width
 from keras_vit.models import Model
+from keras_vit.training.callbacks import SCORES
 from keras_vit.training.models import lossless_layout
 from keras_vit.training.plots import plot_learning_curves
 from keras_vit.training.plots import plot_predictions
@@ -173,7 +175,9 @@ def write_predictions(run, model, summary):
     batches = run.data.evaluation(
         **config.batches(), batch_size=min(config.batch_size, total)
     )
-    images, labels = sample_evenly(batches, total)
+    images, labels = sample_evenly(
+        batches, total, multi_label=run.data.multi_label
+    )
     plot_predictions(
         model,
         images,
@@ -210,7 +214,7 @@ def print_results(summary, output):
     """
     score = next(
         f"{split}_{measure}"
-        for measure in ("accuracy", "mean_iou", "loss")
+        for measure in SCORES
         for split in ("validation", "test")
         if f"{split}_{measure}" in summary
     )
@@ -222,7 +226,7 @@ def print_results(summary, output):
     if kept["chosen_by"]:
         optimistic = (
             ", which is optimistic, as the step was chosen by it: --holdout "
-            "chooses on held-out images"
+            "chooses by the validation split"
             if score.startswith("test_")
             else ""
         )
@@ -234,7 +238,7 @@ def print_results(summary, output):
         if (output / name).exists():
             logger.info(f"  {output / name}")
     config, data = summary["config"], summary["data"]
-    size, channels = config["image_size"], data["channels"]
+    height, width = height_and_width(config["image_size"])
     scale = f"keras_vit.preprocess_input(images, mode={config['mode']!r})"
     values = "0 to 255"
     # The images of scikit-learn's digits have values up to 16. Their size tells
@@ -242,8 +246,8 @@ def print_results(summary, output):
     if data["name"] == "digits" and data["image_size"] == 8:
         scale, values = "images / 8 - 1", "0 to 16"
     logger.info(
-        f"To use it in Python on images of {size} x {size} x {channels} with "
-        f"values from {values}:\n"
+        f"To use it in Python on images of {height} x {width} x "
+        f"{data['channels']} with values from {values}:\n"
         "  import keras, keras_vit\n"
         f"  model = keras.models.load_model({str(output / 'model.keras')!r})\n"
         f"  images = {scale}"

@@ -66,9 +66,16 @@ def check_output(folder, overwrite, flag="--output"):
     unfinished = begun and not (folder / DONE).exists()
     used = folder.is_dir() and any(folder.iterdir()) and not unfinished
     if used and not overwrite:
+        finished = (folder / DONE).exists()
         raise ValueError(
-            f"The output folder {str(folder)!r} is not empty. Choose another "
-            f"{flag}, or replace what an earlier run wrote with --overwrite."
+            f"The output folder {str(folder)!r} "
+            + ("is that of a finished run" if finished else "is not empty")
+            + f". Choose another {flag}, or replace what an earlier run wrote "
+            "with --overwrite."
+            + (finished and not (folder / "encoder.keras").exists())
+            * " To train its model further, give "
+            f"recipes/finetune_cifar.py --weights {folder} --keep-head and "
+            f"another {flag}."
         )
     existing = next(
         p for p in (folder, *folder.absolute().parents) if p.exists()

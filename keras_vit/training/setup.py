@@ -44,7 +44,7 @@ def begin(config, holdout=None, load=None):
 
     Args:
         config: `TrainingFlags`.
-        holdout: Float, string or None. The held-out images, as for
+        holdout: Float, string or None. The validation split, as for
             `load_run_data`, if `config.holdout` is None.
         load: Function of a config and of `holdout` that returns the dataset;
             None for `load_run_data`.
@@ -61,8 +61,8 @@ def begin(config, holdout=None, load=None):
     chosen = get_strategy(config.strategy)
     if chosen.name == "model-parallel" and chosen.gather(0) != [0]:
         raise ValueError(
-            "Recipes split a model over the devices of one host, as the first "
-            "host alone writes it. Use --strategy data-parallel."
+            "Recipes split a model over the devices of one process only, since "
+            "the first process writes it. Use --strategy data-parallel."
         )
     if config.mixed_precision:
         keras.config.set_dtype_policy("mixed_bfloat16")
@@ -72,12 +72,17 @@ def begin(config, holdout=None, load=None):
     if config.holdout is not None:
         holdout = config.holdout
     data = (load or load_run_data)(config, holdout)
-    if data.multi_label:
+    if data.multi_label and getattr(config, "loss", None) != "sigmoid":
         raise ValueError(
-            "Recipes train on images of one class each, and images of "
-            f"{data.name!r} have several. In Python, train on such data with "
-            "`keras_vit.losses.SigmoidCrossentropy()`; see "
-            "`keras_vit.data.from_csv`."
+            f"Images of {data.name!r} have several classes each: train with "
+            "--loss sigmoid, a loss for each class. Recipes without this flag "
+            "train on images of one class each."
+        )
+    if data.multi_label and getattr(config, "class_weights", None):
+        raise ValueError(
+            "--class-weights is for images of one class each, and images of "
+            f"{data.name!r} have several: leave it out. Received: "
+            f"--class-weights {config.class_weights}"
         )
     if parse_holdout(data.name, holdout) and not data.num_validation:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Choose the learning rate from a grid, by accuracy on held-out images."""
+"""Choose the learning rate from a grid, by a score on the validation split."""
 
 import dataclasses
 import json
@@ -15,6 +15,7 @@ from keras_vit.training.run_folder import save_json
 from keras_vit.training.run_folder import versions
 from keras_vit.training.setup import load_run_data
 from keras_vit.training.training_run import fingerprint
+from keras_vit.training.training_run import metric_of
 
 # "An Image is Worth 16x16 Words", Table 4
 _RATES = (0.001, 0.003, 0.01, 0.03)
@@ -50,7 +51,7 @@ def parse_learning_rates(text, dataset=""):
 def sweep(train, resolve_config, config, data, strategy, output):
     """Trains with every learning rate of a grid, and returns the best.
 
-    Each learning rate trains without the held-out images and is evaluated on
+    Each learning rate trains without the validation images and is evaluated on
     them. A sweep that was interrupted resumes with the same command.
 
     Args:
@@ -60,7 +61,7 @@ def sweep(train, resolve_config, config, data, strategy, output):
         resolve_config: Function of a config and data that fills in all
             settings.
         config: `TrainingFlags` with a field `sweep`.
-        data: `ImageDataset` with held-out images.
+        data: `ImageDataset` with a validation split.
         strategy: `keras_vit.distribution.Strategy`.
         output: Path of the output folder.
 
@@ -137,7 +138,7 @@ def _train_one(train, config, data, strategy, folder):
     except Diverged as error:  # the learning rate is too high
         summary = {
             "config": dataclasses.asdict(config),
-            "validation_accuracy": None,
+            f"validation_{metric_of(data)}": None,
             "diverged": str(error),
             "versions": versions(),
         }
@@ -148,9 +149,11 @@ def _train_one(train, config, data, strategy, folder):
 
 
 def _summarise(results, data, config, output, strategy):
-    """Logs and writes the accuracies; returns the best learning rate."""
+    """Logs and writes the scores; returns the best learning rate."""
+    score = metric_of(data)
+    name = score.replace("_", " ")
     found = {
-        rate: summary["validation_accuracy"]
+        rate: summary[f"validation_{score}"]
         for rate, summary in results.items()
     }
     good = {rate: x for rate, x in found.items() if x is not None}
@@ -163,21 +166,22 @@ def _summarise(results, data, config, output, strategy):
     if not strategy.is_main:
         return best
     logger.info(
-        f"\nlearning rate  accuracy on {data.num_validation} held-out images"
+        f"\nlearning rate  {name} on {data.num_validation} validation images"
     )
-    for rate, accuracy in found.items():
-        text = "diverged" if accuracy is None else f"{accuracy:.4f}"
+    for rate, value in found.items():
+        text = "diverged" if value is None else f"{value:.4f}"
         logger.info(f"{rate:<13g}  {text}" + "  best" * (rate == best))
     logger.info(f"\ntraining on all images with {best:g}")
     summary = {
         "rates": [
-            {"learning_rate": rate, "validation_accuracy": accuracy}
-            for rate, accuracy in found.items()
+            {"learning_rate": rate, f"validation_{score}": value}
+            for rate, value in found.items()
         ],
         "best": best,
         "holdout": config.holdout,
         "num_validation": data.num_validation,
     }
     save_json(summary, output / "sweep.json")
-    plot_sweep(found, output / "sweep.png", title=f"{data.name}: sweep")
+    title = f"{data.name}: sweep"
+    plot_sweep(found, output / "sweep.png", title=title, metric=name)
     return best

@@ -89,8 +89,9 @@ class Run:
         strategy: `keras_vit.distribution.Strategy`.
         output: Path of the output folder, from `check_output`.
         summary: String. How the model is trained, in a few words.
-        metric: String. The metric that evaluates the model: "accuracy", or
-            "loss" for a model without one.
+        metric: String. The metric that evaluates the model, such as "loss"
+            for a model without labels. Defaults to "accuracy", or for images
+            of several classes each to "mean_average_precision".
 
     Attributes:
         callbacks: List of Keras callbacks. `fit_calls` adds those that write
@@ -98,11 +99,10 @@ class Run:
             that were appended before.
     """
 
-    def __init__(
-        self, config, data, strategy, output, summary="", metric="accuracy"
-    ):
+    def __init__(self, config, data, strategy, output, summary="", metric=None):
         self.config, self.data, self.strategy = config, data, strategy
-        self.output, self.summary, self.metric = output, summary, metric
+        self.output, self.summary = output, summary
+        self.metric = metric or metric_of(data)
         self.callbacks = []
         self.checkpoints = ResumableCheckpoint(
             output / CHECKPOINTS,
@@ -222,7 +222,7 @@ class Run:
             callbacks.append(Progress(metrics, config.steps))
         if first and config.tensorboard:
             callbacks.append(EventFiles(self.output / TENSORBOARD, metrics))
-        if config.average:
+        if config.uses_averages:
             callbacks.insert(0, EvaluateAverages())
         return [*callbacks, self.checkpoints]
 
@@ -295,6 +295,15 @@ class Run:
                 f"{str(self.output)!r}: {error}. {self.checkpoints.last}"
             )
         return explain_error(error, self.strategy, self.checkpoints)
+
+
+def metric_of(data):
+    """Returns the name of the metric that evaluates a classifier of a dataset.
+
+    Args:
+        data: `keras_vit.data.ImageDataset`.
+    """
+    return "mean_average_precision" if data.multi_label else "accuracy"
 
 
 def explain_error(error, strategy, checkpoints):

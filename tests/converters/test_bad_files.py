@@ -1,4 +1,4 @@
-"""Every container with every defect: one clear error, and nothing is run."""
+"""Every container with every defect: one clear error, no code is executed."""
 
 import errno
 import io
@@ -49,7 +49,8 @@ def whole(tmp_path_factory):
 
 
 def shown(key):
-    """What an error calls a key: Keras's files have our paths."""
+    """The name of a key in errors: for Keras files, the path of the
+    variable."""
     key = key.replace("layers/layer_normalization/vars", "encoder_norm")
     return key.replace("layers/surprise/vars/0", "surprise/kernel")
 
@@ -59,7 +60,7 @@ def number(key):
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_what_is_whole_is_read(name, whole, tmp_path):
+def test_valid_file_is_read(name, whole, tmp_path):
     path = put(name, to_arrays(name, whole), whole, tmp_path)
     assert load(path).name == "vision_transformer"
 
@@ -75,7 +76,7 @@ DEFECTS = {
 
 @pytest.mark.parametrize("defect", DEFECTS)
 @pytest.mark.parametrize("name", KEYS)
-def test_one_wrong_array_is_named(name, defect, whole, tmp_path):
+def test_error_names_the_wrong_array(name, defect, whole, tmp_path):
     array, message = DEFECTS[defect]
     arrays, key = to_arrays(name, whole), KEYS[name][0]
     arrays[key] = array
@@ -91,7 +92,7 @@ def test_one_wrong_array_is_named(name, defect, whole, tmp_path):
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_an_extra_array_is_named(name, whole, tmp_path):
+def test_error_names_the_unexpected_array(name, whole, tmp_path):
     extra = KEYS[name][1]
     arrays = to_arrays(name, whole)
     arrays[extra] = np.ones((2, 2), "float32")
@@ -102,7 +103,8 @@ def test_an_extra_array_is_named(name, whole, tmp_path):
 
 @pytest.mark.parametrize("name", KEYS)
 def test_nan_is_converted_bit_for_bit_with_a_warning(name, whole, tmp_path):
-    """Files are copied as they are; a model is not made of them."""
+    """The conversion copies the bits of NaN values; loading a model refuses
+    them."""
     arrays, key = to_arrays(name, whole), KEYS[name][0]
     bits = np.arange(16, dtype="uint32") + 0x7FC00000  # NaNs with a payload
     arrays[key] = bits.view("float32")
@@ -116,7 +118,7 @@ def test_nan_is_converted_bit_for_bit_with_a_warning(name, whole, tmp_path):
 
 
 def file_of(name, folder):
-    """The file to break: that with the arrays."""
+    """The file with the arrays, which the test damages."""
     inside = {"folder": "folder/model.safetensors"}
     if name.endswith(".json"):
         return folder / "shard.safetensors"
@@ -136,7 +138,9 @@ def file_of(name, folder):
     ],
 )
 @pytest.mark.parametrize("name", KEYS)
-def test_what_is_no_such_file(name, damage, message, whole, tmp_path, capsys):
+def test_truncated_files_and_web_pages_are_refused(
+    name, damage, message, whole, tmp_path, capsys
+):
     path = put(name, to_arrays(name, whole), whole, tmp_path)
     file = file_of(name, tmp_path)
     file.write_bytes(damage(file.read_bytes()))
@@ -150,7 +154,7 @@ def test_what_is_no_such_file(name, damage, message, whole, tmp_path, capsys):
 @pytest.mark.parametrize(
     "name", [x for x in KEYS if x not in ("a.npz", "a.keras", "a.pth")]
 )
-def test_a_web_page_before_the_data(name, whole, tmp_path):
+def test_data_after_a_web_page_is_refused(name, whole, tmp_path):
     path = put(name, to_arrays(name, whole), whole, tmp_path)
     file = file_of(name, tmp_path)
     file.write_bytes(b"<html>" + file.read_bytes())
@@ -159,7 +163,7 @@ def test_a_web_page_before_the_data(name, whole, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["<html>", '{"weight_map": ', "\xff"])
-def test_an_index_or_config_that_is_no_json(text, whole, tmp_path):
+def test_invalid_json_in_index_or_config_raises(text, whole, tmp_path):
     path = tmp_path / "a.safetensors.index.json"
     path.write_text(text)
     with pytest.raises(ValueError, match="index.json' is not valid JSON"):
@@ -172,7 +176,7 @@ def test_an_index_or_config_that_is_no_json(text, whole, tmp_path):
 
 
 @pytest.mark.parametrize("index", ["[]", "{}", '{"weight_map": []}', "3"])
-def test_an_index_without_shards(index, tmp_path):
+def test_index_without_shards_raises(index, tmp_path):
     path = tmp_path / "a.safetensors.index.json"
     path.write_text(index)
     with pytest.raises(ValueError, match="names no shards"):
@@ -182,7 +186,7 @@ def test_an_index_without_shards(index, tmp_path):
 @pytest.mark.parametrize(
     "shard", ["../b.npz", "/tmp/b.npz", "x/b.npz", "..\\b.npz"]
 )
-def test_a_shard_elsewhere_is_not_opened(shard, whole, tmp_path):
+def test_shard_outside_the_folder_is_refused(shard, whole, tmp_path):
     path = tmp_path / "a.safetensors.index.json"
     path.write_text(json.dumps({"weight_map": {"cls": shard}}))
     with pytest.raises(ValueError, match="names a shard outside of its folder"):
@@ -200,7 +204,7 @@ class Evil:
 
 
 @pytest.mark.parametrize("kind", ["npz", "pickle", "torch", "nested"])
-def test_pickled_code_is_refused_and_not_run(kind, tmp_path):
+def test_pickled_code_is_refused_and_not_executed(kind, tmp_path):
     trap = tmp_path / "trap"
     path = tmp_path / ("a.npz" if kind == "npz" else "a.pth")
     message = "PyTorch file of plain weights"
@@ -218,7 +222,7 @@ def test_pickled_code_is_refused_and_not_run(kind, tmp_path):
     assert not trap.exists()
 
 
-def test_text_is_named(tmp_path):
+def test_error_names_arrays_of_text(tmp_path):
     np.savez(tmp_path / "a.npz", cls=np.array(["a", "b"]))
     with pytest.raises(ValueError, match="cls: type <U1, expected floats"):
         load(tmp_path / "a.npz")
@@ -230,8 +234,8 @@ def test_text_is_named(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.weights.h5", "a.keras"])
 @pytest.mark.parametrize("kind", ["link", "soft", "external", "text"])
-def test_a_tree_that_points_elsewhere(name, kind, whole, tmp_path):
-    """HDF5 can keep data in any file that the reader may open."""
+def test_hdf5_links_are_refused(name, kind, whole, tmp_path):
+    """HDF5 can refer to data in any file that the process may read."""
     (tmp_path / "secret").write_bytes(np.ones(16, "float32").tobytes())
     key = KEYS[name][0]
 
@@ -263,7 +267,7 @@ def test_a_tree_that_points_elsewhere(name, kind, whole, tmp_path):
         load(path)
 
 
-def test_a_member_with_a_path_is_not_unpacked(whole, tmp_path):
+def test_archive_member_outside_the_folder_is_refused(whole, tmp_path):
     path = tmp_path / "inner" / "a.keras"
     path.parent.mkdir()
     rewrite(whole / "a.keras", path, lambda data: data)
@@ -277,7 +281,7 @@ def test_a_member_with_a_path_is_not_unpacked(whole, tmp_path):
 
 
 @pytest.mark.parametrize("config", ["{}", "[]", '{"config": 3}', "no JSON"])
-def test_a_keras_file_of_another_kind(config, whole, tmp_path):
+def test_keras_file_of_another_kind_is_refused(config, whole, tmp_path):
     with zipfile.ZipFile(whole / "a.keras") as archive:
         weights = archive.read("model.weights.h5")
     path = tmp_path / "a.keras"
@@ -288,7 +292,7 @@ def test_a_keras_file_of_another_kind(config, whole, tmp_path):
         load(path)
 
 
-def test_a_keras_file_of_positions_that_fit_nothing(whole, tmp_path):
+def test_keras_file_with_inconsistent_prefix_tokens_raises(whole, tmp_path):
     with zipfile.ZipFile(whole / "a.keras") as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
     before = content["config.json"]
@@ -305,7 +309,8 @@ def test_a_keras_file_of_positions_that_fit_nothing(whole, tmp_path):
 
 @pytest.fixture
 def failing_reads(monkeypatch):
-    """Has the reading of arrays fail with an error of the machine's or ours."""
+    """Makes reading arrays fail with an error of the machine or of this
+    package."""
 
     def fail_with(error):
         def fail(*arguments, **keywords):
@@ -330,7 +335,7 @@ def failing_reads(monkeypatch):
         TypeError("a mistake in this package"),
     ],
 )
-def test_other_failures_are_not_called_damage(
+def test_errors_of_the_machine_are_not_reported_as_damage(
     name, error, whole, tmp_path, failing_reads
 ):
     path = put(name, to_arrays(name, whole), whole, tmp_path)
@@ -341,9 +346,7 @@ def test_other_failures_are_not_called_damage(
 
 
 @pytest.mark.backends("torch")
-def test_the_command_says_that_memory_is_short(
-    whole, tmp_path, failing_reads, capsys
-):
+def test_command_reports_out_of_memory(whole, tmp_path, failing_reads, capsys):
     failing_reads(MemoryError("Unable to allocate 1.2 GiB"))
     target = str(tmp_path / "a.npz")
     assert _cli.main([str(whole / "a.npz"), target]) == 1
@@ -353,7 +356,7 @@ def test_the_command_says_that_memory_is_short(
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", KEYS)
-def test_the_parsers_own_error_is_kept_as_the_cause(name, whole, tmp_path):
+def test_parser_error_is_the_cause(name, whole, tmp_path):
     path = put(name, to_arrays(name, whole), whole, tmp_path)
     file = file_of(name, tmp_path)
     data = file.read_bytes()
@@ -366,8 +369,9 @@ def test_the_parsers_own_error_is_kept_as_the_cause(name, whole, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_a_length_beyond_the_file_allocates_nothing(tmp_path):
-    """An old PyTorch file begins with a pickle: here, of 2**62 bytes."""
+def test_length_beyond_the_file_is_not_allocated(tmp_path):
+    """An old PyTorch file starts with a pickle, whose length is 2**62 bytes
+    here."""
     path = tmp_path / "a.pth"
     path.write_bytes(b"\x80\x04\x8e" + (2**62).to_bytes(8, "little") + b"x.")
     with pytest.raises(ValueError, match="PyTorch file of plain weights"):
@@ -375,8 +379,8 @@ def test_a_length_beyond_the_file_allocates_nothing(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_a_header_nested_too_deeply_is_damage(tmp_path):
-    """Python's parser raises a MemoryError for it."""
+def test_deeply_nested_header_raises_value_error(tmp_path):
+    """Python's parser raises a MemoryError for such a header."""
     text = b"{'descr': '<f4', 'fortran_order': False, 'shape': " + b"-" * 9000
     text += b"1}"
     header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
@@ -390,9 +394,7 @@ def test_a_header_nested_too_deeply_is_damage(tmp_path):
 @pytest.mark.parametrize(
     "name", ["a.npz", "a.safetensors", "a.pth", "a.keras", "a.weights.h5"]
 )
-def test_the_umask_is_respected_and_not_changed(
-    name, whole, tmp_path, monkeypatch
-):
+def test_umask_is_respected_and_unchanged(name, whole, tmp_path, monkeypatch):
     model, before = load(whole / "a.npz"), os.umask(0o027)
     try:
         with monkeypatch.context() as patch:

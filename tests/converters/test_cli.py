@@ -1,4 +1,4 @@
-"""tools/convert.py: files in, files out."""
+"""tools/convert.py: converted files, refused arguments, `--inspect`."""
 
 import json
 import os
@@ -31,7 +31,7 @@ TOOL = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
         ("timm_pre_norm", "vit_jax", "no place for:\n  pre_norm/beta"),
     ],
 )
-def test_what_a_layout_cannot_hold_is_refused(case, layout, reason, tmp_path):
+def test_unrepresentable_model_is_refused(case, layout, reason, tmp_path):
     target = tmp_path / "out.npz"
     given = {"num_heads": 3}
     if case == "vit_jax_gap":
@@ -43,7 +43,7 @@ def test_what_a_layout_cannot_hold_is_refused(case, layout, reason, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_folder_of_a_run(tmp_path):
+def test_run_folder_is_converted(tmp_path):
     run, weights = tmp_path / "run", tmp_path / "weights.npz"
     run.mkdir()
     model = keras_vit.converters.load(golden_data.weights_path("vit_jax_token"))
@@ -57,7 +57,7 @@ def test_the_folder_of_a_run(tmp_path):
     )
 
 
-def test_a_folder_for_transformers(tmp_path):
+def test_transformers_folder_is_written(tmp_path):
     case = "vit_jax_token"
     folder = tmp_path / "hub"
     _cli.convert(golden_data.weights_path(case), folder, to="huggingface")
@@ -77,7 +77,7 @@ def test_a_folder_for_transformers(tmp_path):
         _cli.convert(golden_data.weights_path(case), folder, to="huggingface")
 
 
-def test_transformers_itself_reads_the_folder(tmp_path):
+def test_transformers_reads_the_folder(tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     case = "vit_jax_token"
@@ -90,7 +90,7 @@ def test_transformers_itself_reads_the_folder(tmp_path):
     np.testing.assert_allclose(logits, golden["logits"], atol=3e-5)
 
 
-def test_shards(tmp_path):
+def test_sharded_safetensors_are_read(tmp_path):
     from safetensors.numpy import save_file
 
     arrays = golden_data.arrays("hf_vit")
@@ -119,7 +119,7 @@ def run(*arguments, **environment):
     )
 
 
-def test_command_line_loads_no_backend(tmp_path):
+def test_command_line_needs_no_backend(tmp_path):
     source = golden_data.weights_path("vit_jax_token")
     target = tmp_path / "out.safetensors"
     # A backend that does not exist would stop Keras at its import.
@@ -144,11 +144,11 @@ def test_command_line_makes_a_keras_model(tmp_path):
     np.testing.assert_allclose(found, golden["logits"], atol=3e-5)
 
 
-def test_inspect_and_mistakes(capsys, tmp_path):
+def test_inspect_and_wrong_arguments(capsys, tmp_path):
     source = str(golden_data.weights_path("timm_map"))
     assert _cli.main([source, str(tmp_path / "a.npz")]) == 1
-    said = capsys.readouterr().err
-    assert "`--set num_heads=N`" in said and "Possible: 1, 2, 3" in said
+    printed = capsys.readouterr().err
+    assert "`--set num_heads=N`" in printed and "Possible: 1, 2, 3" in printed
     source = str(golden_data.weights_path("vit_jax_token"))
     assert _cli.main([source, "--inspect"]) == 0
     out = capsys.readouterr().out
@@ -167,9 +167,9 @@ def test_inspect_and_mistakes(capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_other_heads_than_a_reader_takes_are_said(tmp_path):
-    """64 channels in 4 heads, which timm's layout cannot say, came back as one
-    head, and nothing said so."""
+def test_head_count_that_a_layout_cannot_store_warns(tmp_path):
+    """timm's layout cannot store the number of heads: 4 heads of 16 channels
+    were loaded as one head of 64."""
     sizes = {"hidden_size": 64, "num_layers": 1, "mlp_dim": 8, "patch_size": 4}
     model = keras_vit.VisionTransformer(
         num_heads=4, input_shape=(8, 8, 3), classes=2, **sizes
@@ -183,10 +183,10 @@ def test_other_heads_than_a_reader_takes_are_said(tmp_path):
     with pytest.warns(UserWarning, match="taken to be 1, of 64 ch") as caught:
         _cli.convert(target, tmp_path / "guessed.npz", to="vit_jax")
     assert __file__ in {warning.filename for warning in caught}
-    told = {"num_heads": 4}
-    _cli.convert(target, tmp_path / "told.npz", to="vit_jax", settings=told)
-    told, guessed = (read(tmp_path / f"{n}.npz") for n in ("told", "guessed"))
+    given = {"num_heads": 4}
+    _cli.convert(target, tmp_path / "given.npz", to="vit_jax", settings=given)
+    given, guessed = (read(tmp_path / f"{n}.npz") for n in ("given", "guessed"))
     for name, array in read(source).items():
-        np.testing.assert_array_equal(told[name], array)
+        np.testing.assert_array_equal(given[name], array)
     key = next(name for name in guessed if name.endswith("query/kernel"))
     assert guessed[key].shape[1:] == (1, 64)

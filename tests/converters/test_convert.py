@@ -1,4 +1,4 @@
-"""The engine and its tables, in NumPy alone."""
+"""The weight maps and their engine, in NumPy."""
 
 import ast
 import pathlib
@@ -58,7 +58,7 @@ def numbered(layout):
 @pytest.mark.parametrize(
     "name", [name for name in MAPS if "bit" not in name.split(":")]
 )
-def test_blocks_keep_their_numbers_beyond_ten(name):
+def test_block_numbers_above_ten_are_kept(name):
     weights = numbered(name.partition(":")[0])
     arrays = to_checkpoint(weights, MAPS[name], heads=3)
     # Their numbers, not only there and back: a mistake could undo itself.
@@ -103,7 +103,7 @@ HOLD = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_units_keep_their_numbers_beyond_ten(kind):
+def test_unit_numbers_above_ten_are_kept(kind):
     with keras.StatelessScope(initialize_variables=False):
         paths = {w.path: tuple(w.shape) for w in MODELS[kind]().weights}
     keras.utils.clear_session()
@@ -130,32 +130,34 @@ def test_units_keep_their_numbers_beyond_ten(kind):
         assert held[layout] == list(names or every)
 
 
-def test_unlike_numbers_are_not_one_block():
+def test_block_numbers_with_leading_zeros_are_unmapped():
     keys = ["blocks.01.norm1.weight", "blocks.1.norm1.weight"]
     assert MAPS["timm:"].unmapped_keys(keys) == keys[:1]
 
 
 @pytest.mark.parametrize("case", golden_data.MODELS)
-def test_architecture_is_read_from_the_shapes(case):
+def test_architecture_is_inferred_from_the_shapes(case):
     layout, _ = golden_data.MODELS[case]
     arrays = golden_data.arrays(case)
     _, weight_map = detect_layout(arrays, layout)
     arrays = LAYOUTS[layout].normalize(arrays)
     weights = from_checkpoint(arrays, weight_map, heads=3)
     arguments = golden_data.arguments(case)
-    facts = infer_architecture(
+    inferred = infer_architecture(
         {path: array.shape for path, array in weights.items()},
         prefixes=LAYOUTS[layout].possible_prefixes(""),
     )
     for name in ("hidden_size", "num_layers", "num_heads", "mlp_dim"):
-        assert facts[name] == arguments[name]
-    assert facts["patch_size"] == (arguments["patch_size"],) * 2
-    assert facts["representation_size"] == arguments.get("representation_size")
+        assert inferred[name] == arguments[name]
+    assert inferred["patch_size"] == (arguments["patch_size"],) * 2
+    assert inferred["representation_size"] == arguments.get(
+        "representation_size"
+    )
     top = arguments.get("include_top", True)
-    assert facts["classes"] == (7 if top else None)
+    assert inferred["classes"] == (7 if top else None)
 
 
-def test_wrong_number_of_axes_is_named():
+def test_error_names_an_array_with_wrong_rank():
     arrays = golden_data.arrays("timm_base")
     arrays["patch_embed.proj.weight"] = np.zeros((48, 3))
     with pytest.raises(
@@ -164,7 +166,7 @@ def test_wrong_number_of_axes_is_named():
         from_checkpoint(arrays, MAPS["timm:"], heads=3)
 
 
-def test_no_framework_at_the_top_of_any_file():
+def test_checkpoints_import_no_framework_at_module_level():
     folder = pathlib.Path(keras_vit.checkpoints.__file__).parent
     for path in folder.rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
@@ -177,7 +179,7 @@ def test_no_framework_at_the_top_of_any_file():
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
 @pytest.mark.parametrize("name", ["a.npz", "a.safetensors", "a.pth", "folder"])
-def test_a_checkpoint_is_not_emptied_by_writing_it(name, dtype, tmp_path):
+def test_writing_leaves_the_checkpoint_unchanged(name, dtype, tmp_path):
     source = golden_data.load_path("vit_jax_token")
     checkpoint = open_checkpoint(source)
     before = dict(checkpoint.weights)

@@ -1,5 +1,5 @@
 """Models trained here run in timm, transformers and torchvision, and theirs
-here: the libraries themselves are the judges."""
+here: the libraries themselves compute the expected outputs."""
 
 import dataclasses
 
@@ -24,8 +24,8 @@ SIZES = {
 
 
 def images(count=4, height=32, width=32):
-    draw = np.random.default_rng(0).normal
-    return draw(size=(count, height, width, 3)).astype("float32")
+    sample = np.random.default_rng(0).normal
+    return sample(size=(count, height, width, 3)).astype("float32")
 
 
 # Compiling takes seconds under JAX and TensorFlow: there, one of each library
@@ -49,9 +49,9 @@ def made(name):
     arguments = originals.CASES[name].arguments
     model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
     if name not in TRAINED and keras.backend.backend() != "torch":
-        draw = np.random.default_rng(1).normal
+        sample = np.random.default_rng(1).normal
         for weight in model.weights:
-            weight.assign(weight + draw(size=weight.shape, scale=0.1))
+            weight.assign(weight + sample(size=weight.shape, scale=0.1))
         return model
     model.compile(
         keras.optimizers.Adam(0.01),
@@ -75,30 +75,35 @@ def assert_alike(found, expected):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_trained_here_runs_there(name, tmp_path):
+@pytest.mark.usefixtures("eager")
+def test_exported_model_matches_in_the_original_library(name, tmp_path):
     case = originals.CASES[name]
     original = originals.build(case)
     model = made(name)
     path = tmp_path / "model.safetensors"
-    keras_vit.converters.save(model, path, case.spelling)
+    keras_vit.converters.save(model, path, case.layout)
     original = originals.load(case, original, path)
     assert_alike(originals.run(original, images()), logits(model))
 
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_made_there_runs_here(name, tmp_path):
+def test_original_model_matches_after_loading(name, tmp_path):
     case = originals.CASES[name]
     original = originals.build(case)
     originals.shake(original)
     path = originals.save(case, original, tmp_path)
-    told = {"num_heads": 2, "input_shape": (32, 32, 3), **case.told}
-    model = keras_vit.converters.load(path, **told)
+    arguments = {
+        "num_heads": 2,
+        "input_shape": (32, 32, 3),
+        **case.load_arguments,
+    }
+    model = keras_vit.converters.load(path, **arguments)
     assert_alike(logits(model), originals.run(original, images()))
 
 
 @pytest.mark.backends("torch")
-def test_positioned_registers_are_none_of_transformers(tmp_path):
+def test_huggingface_layout_refuses_registers_with_positions(tmp_path):
     model = made("timm-registers-positioned")
     path = tmp_path / "model.safetensors"
     with pytest.raises(ValueError, match="positions for 'all'"):
@@ -108,7 +113,7 @@ def test_positioned_registers_are_none_of_transformers(tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["timm-token", "timm-registers-scale-qknorm"])
-def test_images_of_any_size_as_timm_resamples_them(name, tmp_path):
+def test_any_image_size_matches_timm(name, tmp_path):
     case = originals.CASES[name]
     options = {**case.options, "dynamic_img_size": True}
     original = originals.build(dataclasses.replace(case, options=options))
@@ -128,17 +133,18 @@ def test_images_of_any_size_as_timm_resamples_them(name, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_names_of_the_first_deit3_files(tmp_path):
-    """Meta's own files say gamma_1; timm renames it where it reads them."""
+def test_deit3_layout_writes_gamma_names(tmp_path):
+    """Meta's own files use the name gamma_1; timm renames it when it reads
+    them."""
     case = originals.CASES["timm-deit3"]
     original = originals.build(case)
     model = made("timm-deit3")
     path = tmp_path / "model.safetensors"
     keras_vit.converters.save(model, path, "timm:deit3")
-    room = pytest.importorskip("timm").models.vision_transformer
+    module = pytest.importorskip("timm").models.vision_transformer
     arrays = originals.read(path)
     assert "blocks.0.gamma_1" in arrays
-    renamed = room.checkpoint_filter_fn(
+    renamed = module.checkpoint_filter_fn(
         arrays, original, adapt_layer_scale=True
     )
     original.load_state_dict(renamed, strict=True)

@@ -1,5 +1,5 @@
-"""big_vision's `pool_type="0"`: its head takes the first patch, which the
-arrays of a file do not show."""
+"""big_vision's `pool_type="0"`: the head takes the first patch, which cannot
+be inferred from the arrays of a file."""
 
 import warnings
 
@@ -40,8 +40,8 @@ def build(**arguments):
 
 
 def images():
-    draw = np.random.default_rng(1).uniform
-    return draw(-1, 1, (2, 12, 12, 3)).astype("float32")
+    sample = np.random.default_rng(1).uniform
+    return sample(-1, 1, (2, 12, 12, 3)).astype("float32")
 
 
 def run(model):
@@ -50,7 +50,7 @@ def run(model):
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize("options", [{}, {"class_token": True}])
-def test_it_is_the_first_patch(options, record_error):
+def test_first_patch_pooling_matches_the_reference(options, record_error):
     model = build(**options)
     weights = {
         path: keras.ops.convert_to_numpy(variable)
@@ -63,7 +63,7 @@ def test_it_is_the_first_patch(options, record_error):
 
 
 @pytest.mark.parametrize("name", ["a.keras", "a.weights.h5"])
-def test_our_own_files_hold_it(name, tmp_path):
+def test_keras_files_store_first_patch_pooling(name, tmp_path):
     model = build()
     save(model, tmp_path / name)
     with warnings.catch_warnings():
@@ -73,7 +73,7 @@ def test_our_own_files_hold_it(name, tmp_path):
     np.testing.assert_array_equal(run(again), run(model))
 
 
-def test_a_file_of_big_vision_comes_back_with_the_argument(tmp_path):
+def test_big_vision_file_loads_with_explicit_pooling(tmp_path):
     model, path = build(), tmp_path / "a.npz"
     with pytest.warns(UserWarning, match="does not store that its head takes"):
         save(model, path, "big_vision")
@@ -87,7 +87,7 @@ def test_a_file_of_big_vision_comes_back_with_the_argument(tmp_path):
     assert not run(fresh).any()
 
 
-def test_reading_says_that_arrays_do_not_tell(tmp_path, capsys):
+def test_ambiguous_pooling_warns_when_loading(tmp_path, capsys):
     path = tmp_path / "a.npz"
     save(build(pooling="gap"), path, "big_vision")
     with pytest.warns(UserWarning, match='Give `pooling="gap"` if') as found:
@@ -103,7 +103,7 @@ def test_reading_says_that_arrays_do_not_tell(tmp_path, capsys):
 
 
 @pytest.mark.backends("torch")
-def test_converting_says_so_and_takes_the_argument(tmp_path):
+def test_ambiguous_pooling_is_reported_when_converting(tmp_path):
     source, target = tmp_path / "a.npz", tmp_path / "a.safetensors"
     save(build(pooling="gap"), source, "big_vision")
     (note, *_) = _cli.convert(source, target, to="timm")
@@ -120,13 +120,13 @@ def test_converting_says_so_and_takes_the_argument(tmp_path):
 @pytest.mark.parametrize(
     "layout", ["vit_jax", "timm", "mae", "huggingface", "torchvision"]
 )
-def test_other_layouts_refuse_it(layout, tmp_path):
+def test_other_layouts_refuse_first_patch_pooling(layout, tmp_path):
     with pytest.raises(ValueError, match="pooling 'first_patch'"):
         save(build(class_token=True), tmp_path / "a.safetensors", layout)
 
 
-def test_a_weights_file_keeps_the_head(tmp_path, capsys):
-    """Keras's `save_weights` stores no pooling."""
+def test_weights_file_keeps_the_head(tmp_path, capsys):
+    """Keras's `save_weights` does not store the pooling."""
     arguments = {
         "input_shape": (16, 16, 3),
         "patch_size": 8,

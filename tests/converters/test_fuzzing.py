@@ -5,7 +5,7 @@ import random
 import pytest
 
 from keras_vit.checkpoints import open_checkpoint
-from tests.fuzzing import judge
+from tests.fuzzing import check
 from tests.fuzzing import readers
 
 pytestmark = pytest.mark.backends("torch")
@@ -25,7 +25,7 @@ def seed(request, seeds):
     """A reader, its undamaged files and the weights in them."""
     reader = readers.READERS[getattr(request, "param", "npz")]
     files = readers.seed_files(reader, seeds)
-    return reader, files, judge.read_weights(seeds / reader.path)
+    return reader, files, check.read_weights(seeds / reader.path)
 
 
 @pytest.mark.filterwarnings("ignore:.*not finite, which are kept")
@@ -34,7 +34,7 @@ def test_damaged_files_are_read_or_refused(seed, tmp_path):
     reader, files, expected = seed
     for number in range(40):
         found = readers.mutated(reader, files, random.Random(number))
-        judge.outcome(reader, found, expected, tmp_path, number % 10 == 0)
+        check.outcome(reader, found, expected, tmp_path, number % 10 == 0)
 
 
 @pytest.mark.parametrize("seed", readers.READERS, indirect=True)
@@ -44,25 +44,25 @@ def test_truncated_files_are_refused(seed, tmp_path):
     for part in range(100):
         data = files[name][: len(files[name]) * part // 100]
         found = {**files, name: data}
-        assert judge.outcome(reader, found, expected, tmp_path) == "refused"
+        assert check.outcome(reader, found, expected, tmp_path) == "refused"
 
 
-def test_the_judge_fails_what_is_wrong(seed, tmp_path, monkeypatch):
+def test_fuzzing_check_detects_failures(seed, tmp_path, monkeypatch):
     reader, files, expected = seed
-    assert judge.outcome(reader, files, expected, tmp_path, True) == "same"
+    assert check.outcome(reader, files, expected, tmp_path, True) == "same"
     for error in (KeyError("a.npz"), ValueError("no name"), MemoryError()):
 
         def broken(path, error=error):
             raise error
 
-        monkeypatch.setattr(judge, "open_checkpoint", broken)
-        with pytest.raises(judge.Failure):
-            judge.outcome(reader, files, expected, tmp_path)
+        monkeypatch.setattr(check, "open_checkpoint", broken)
+        with pytest.raises(check.Failure):
+            check.outcome(reader, files, expected, tmp_path)
 
     def writing(path):
         (tmp_path / "more").write_text("x")
         return open_checkpoint(path)
 
-    monkeypatch.setattr(judge, "open_checkpoint", writing)
-    with pytest.raises(judge.Failure, match="left files behind: .'more'"):
-        judge.outcome(reader, files, expected, tmp_path)
+    monkeypatch.setattr(check, "open_checkpoint", writing)
+    with pytest.raises(check.Failure, match="left files behind: .'more'"):
+        check.outcome(reader, files, expected, tmp_path)

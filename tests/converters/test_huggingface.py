@@ -97,7 +97,7 @@ def build(**arguments):
 
 
 @pytest.mark.parametrize("name,output,arguments", MODELS)
-def test_transformers_gives_the_same(
+def test_outputs_match_transformers(
     name, output, arguments, tmp_path, record_error
 ):
     torch = pytest.importorskip("torch")
@@ -114,7 +114,7 @@ def test_transformers_gives_the_same(
     )
     assert type(theirs).__name__ == name
     assert not info["unexpected_keys"]
-    # What a model without a head has beside: a pooler that nobody reads.
+    # A model without a head has an unused pooler.
     spare = ("pooler.dense.weight", "pooler.dense.bias")
     spare += ("embeddings.mask_token",)
     extra = {key for key in info["missing_keys"] if not key.endswith(spare)}
@@ -130,7 +130,7 @@ def test_transformers_gives_the_same(
     record_error(f"transformers {name}", case, error, 1e-5)
 
 
-def test_tokens_of_deit_whose_head_was_dropped(tmp_path):
+def test_deit_without_head_keeps_its_tokens(tmp_path):
     """Without a head and a pooler, both kinds of DeiT have the same keys."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -151,7 +151,7 @@ def test_tokens_of_deit_whose_head_was_dropped(tmp_path):
 
 
 @pytest.mark.parametrize("name,output,arguments", MODELS)
-def test_a_folder_comes_back_exactly(name, output, arguments, tmp_path):
+def test_folder_round_trip_is_exact(name, output, arguments, tmp_path):
     model = build(**arguments)
     save(model, tmp_path / "folder")
     again = load(tmp_path / "folder")
@@ -192,7 +192,7 @@ def test_a_folder_comes_back_exactly(name, output, arguments, tmp_path):
         ({**DINOV2, **NO_HEAD, "mlp_dim": 20}, "an MLP of 20"),
     ],
 )
-def test_what_transformers_cannot_hold_is_refused(arguments, reason, tmp_path):
+def test_model_that_transformers_lacks_is_refused(arguments, reason, tmp_path):
     model = build(**arguments)
     with pytest.raises(ValueError, match=reason):
         save(model, tmp_path / "folder")
@@ -227,7 +227,7 @@ def test_labels_and_preprocessing_of_a_folder_are_kept(tmp_path):
         ("facebook_dinov2_reg", 0.485),
     ],
 )
-def test_preprocessing_is_that_of_the_code_base(case, mean, tmp_path):
+def test_preprocessing_matches_the_code_base(case, mean, tmp_path):
     given = {} if case.startswith("vit_jax") else {"num_heads": 3}
     folder = tmp_path / "folder"
     _cli.convert(
@@ -240,7 +240,7 @@ def test_preprocessing_is_that_of_the_code_base(case, mean, tmp_path):
     assert found["size"] == {"height": size, "width": size}
 
 
-def test_an_existing_folder_is_not_overwritten(tmp_path):
+def test_existing_folder_is_not_overwritten(tmp_path):
     save(build(), tmp_path / "folder")
     with pytest.raises(FileExistsError, match="already has model.safetensors"):
         save(build(), tmp_path / "folder")
@@ -249,9 +249,7 @@ def test_an_existing_folder_is_not_overwritten(tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["huggingface", "huggingface:vit"])
-def test_no_file_has_registers_that_transformers_does_not_read(
-    layout, tmp_path
-):
+def test_registers_without_a_head_are_refused(layout, tmp_path):
     model = build(**NO_HEAD, num_registers=2, position_prefix="class")
     with pytest.raises(ValueError, match="no place for:\n  register_tokens"):
         save(model, tmp_path / "model.safetensors", layout)

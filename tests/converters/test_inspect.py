@@ -1,4 +1,4 @@
-"""`--inspect`: what a file holds, and what it leaves open."""
+"""`--inspect` reports the contents of a file and what is ambiguous."""
 
 import json
 
@@ -21,25 +21,25 @@ def inspected(capsys, *arguments):
     assert _cli.main([*map(str, arguments), "--inspect"]) == 0
     out, err = capsys.readouterr()
     assert not err
-    facts = {}
+    metadata = {}
     for line in out.split("\n\n")[0].splitlines():
         name, _, value = line.partition(" ")
-        facts[name] = value.strip()
-    return out, facts
+        metadata[name] = value.strip()
+    return out, metadata
 
 
 @pytest.mark.parametrize("case", golden_data.LOADED)
-def test_every_case(case, capsys):
+def test_inspect_reports_every_golden_case(case, capsys):
     path = golden_data.load_path(case)
-    out, facts = inspected(capsys, path)
+    out, metadata = inspected(capsys, path)
     arrays = golden_data.arrays(case)
     layouts = {golden_data.LOADED[case]}
     if layouts & golden_data.SAME:
         layouts = golden_data.SAME
-    assert facts["layout"].partition(":")[0] in layouts
+    assert metadata["layout"].partition(":")[0] in layouts
     count = sum(array.size for array in arrays.values())
-    assert facts["parameters"] == f"{count:,}"
-    assert facts["hidden_size"] == "48" and facts["num_layers"] == "3"
+    assert metadata["parameters"] == f"{count:,}"
+    assert metadata["hidden_size"] == "48" and metadata["num_layers"] == "3"
     rows = [line.split() for line in out.splitlines()]
     for key, array in arrays.items():
         shape = str(array.shape).split()
@@ -59,19 +59,20 @@ def test_every_case(case, capsys):
         ),
     ],
 )
-def test_what_is_ambiguous_is_asked(
+def test_ambiguous_arguments_are_reported(
     case, settings, question, name, value, capsys
 ):
     path = golden_data.load_path(case)
-    out, facts = inspected(capsys, path)
+    out, metadata = inspected(capsys, path)
     assert f"ambiguous:\n  {name}" in out and question in out
-    assert facts[name] != value
-    out, facts = inspected(capsys, path, "--set", settings)
-    assert "ambiguous" not in out and facts[name] == value
+    assert metadata[name] != value
+    out, metadata = inspected(capsys, path, "--set", settings)
+    assert "ambiguous" not in out and metadata[name] == value
 
 
-def test_positions_that_read_in_two_ways(capsys, tmp_path):
-    """3 x 5 patches and a class token, or 4 x 4 patches and none."""
+def test_ambiguous_positions_are_reported(capsys, tmp_path):
+    """The shapes fit 3 x 5 patches with a class token, and 4 x 4 patches
+    without."""
     arrays = golden_data.arrays("timm_reg_ls_qknorm")
     arrays = {
         key: array
@@ -83,11 +84,11 @@ def test_positions_that_read_in_two_ways(capsys, tmp_path):
     assert "ambiguous:\n  grid_size, position_prefix: " in out
     assert "can be read in two ways" in out
     settings = ("--set", "position_prefix=none")
-    out, facts = inspected(capsys, tmp_path / "a.npz", *settings)
-    assert "ambiguous" not in out and facts["grid_size"] == "(4, 4)"
+    out, metadata = inspected(capsys, tmp_path / "a.npz", *settings)
+    assert "ambiguous" not in out and metadata["grid_size"] == "(4, 4)"
 
 
-def test_keras_files(capsys, tmp_path):
+def test_inspect_reads_keras_files(capsys, tmp_path):
     model = keras_vit.VisionTransformer(
         patch_size=8,
         hidden_size=16,
@@ -100,20 +101,20 @@ def test_keras_files(capsys, tmp_path):
     for ending in (".keras", ".weights.h5"):
         path = tmp_path / f"model{ending}"
         save(model, path)
-        out, facts = inspected(capsys, path)
-        assert facts["activation"] == "gelu"
-        assert facts["grid_size"] == "(2, 4)"
-        assert facts["parameters"] == f"{model.count_params():,}"
+        out, metadata = inspected(capsys, path)
+        assert metadata["activation"] == "gelu"
+        assert metadata["grid_size"] == "(2, 4)"
+        assert metadata["parameters"] == f"{model.count_params():,}"
         assert "block_0/mlp/dense_1/kernel" in out and "(16, 64)" in out
     bare = tmp_path / "bare.weights.h5"
     model.save_weights(bare)
-    out, facts = inspected(capsys, bare)
+    out, metadata = inspected(capsys, bare)
     assert "ambiguous:\n  activation, norm_epsilon, resampling" in out
-    out, facts = inspected(capsys, bare, "--from", "timm")
-    assert "ambiguous" not in out and facts["activation"] == "gelu"
+    out, metadata = inspected(capsys, bare, "--from", "timm")
+    assert "ambiguous" not in out and metadata["activation"] == "gelu"
 
 
-def test_an_unknown_layout_still_shows_its_keys(capsys, tmp_path):
+def test_keys_of_an_unknown_layout_are_shown(capsys, tmp_path):
     np.savez(tmp_path / "a.npz", what=np.ones((2, 3), "float32"))
     out, _ = inspected(capsys, tmp_path / "a.npz")
     assert "The keys fit no layout" in out
@@ -124,7 +125,7 @@ def test_an_unknown_layout_still_shows_its_keys(capsys, tmp_path):
     assert _cli.main(arguments) == 1
 
 
-def test_a_bar_is_drawn_on_terminals_only(monkeypatch, capsys):
+def test_progress_bar_is_shown_only_on_terminals(monkeypatch, capsys):
     pytest.importorskip("rich")
     items = list(range(5))
     assert list(track(items, "reading", 1e9)) == items
@@ -141,8 +142,8 @@ def test_a_bar_is_drawn_on_terminals_only(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_long_reading_and_writing_is_tracked(monkeypatch, tmp_path):
-    """Every container that is written or read array by array."""
+def test_reading_and_writing_report_progress(monkeypatch, tmp_path):
+    """Files that are written or read array by array report their progress."""
     seen = []
 
     def track(items, title, size=None):
@@ -173,7 +174,7 @@ def test_long_reading_and_writing_is_tracked(monkeypatch, tmp_path):
         ({"architecture": "vit_tiny"}, "read"),
     ],
 )
-def test_what_became_of_a_config_is_said(config, words, tmp_path):
+def test_report_says_whether_config_json_is_read(config, words, tmp_path):
     source = golden_data.load_path("timm_base")
     path = tmp_path / source.name
     path.write_bytes(source.read_bytes())

@@ -1,4 +1,4 @@
-"""`.keras` and `.weights.h5`, in and out."""
+"""Reading and writing `.keras` and `.weights.h5`."""
 
 import functools
 import os
@@ -32,7 +32,7 @@ SIZES = {
 }
 MODELS = {
     "plain": {"activation": "gelu", "norm_epsilon": 1e-12},
-    "all parts": {
+    "all options": {
         "num_registers": 2,
         "position_prefix": "class",
         "mask_token": True,
@@ -85,19 +85,27 @@ def assert_same(model, expected):
     assert model.input_shape == expected.input_shape
 
 
-@pytest.mark.backends("jax", "tensorflow", "torch")
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
-def test_saved_and_loaded_is_the_same_model(name, ending, tmp_path):
+EVERY_BACKEND = pytest.mark.backends("jax", "tensorflow", "torch")
+
+
+@pytest.mark.parametrize(
+    "name, ending",
+    [
+        *(pytest.param(name, ".keras", marks=EVERY_BACKEND) for name in MODELS),
+        pytest.param("all options", ".weights.h5", marks=EVERY_BACKEND),
+        *((name, ".weights.h5") for name in MODELS if name != "all options"),
+    ],
+)
+def test_save_and_load_round_trip(name, ending, tmp_path):
     model, path = build(name), tmp_path / f"model{ending}"
     save(model, path)
     assert_same(load(path), model)
-    # The same, built anew and not by Keras.
+    # The same, rebuilt without Keras's config.
     assert_same(load(path, name="another"), model)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_keras_reads_our_file_and_we_read_its(name, tmp_path):
+def test_weights_files_are_compatible_with_keras(name, tmp_path):
     model = build(name)
     path = tmp_path / "model.weights.h5"
     save(model, path)
@@ -116,7 +124,7 @@ def test_keras_reads_our_file_and_we_read_its(name, tmp_path):
         np.testing.assert_array_equal(found[key], value, err_msg=key)
 
 
-def test_a_trained_model_with_its_optimizer(tmp_path):
+def test_trained_model_with_optimizer_is_read(tmp_path):
     model = build("distilled")
     model.compile("adam", "mse")
     model.fit(np.zeros((2, 16, 32, 3)), np.zeros((2, 3)), verbose=0)
@@ -126,7 +134,7 @@ def test_a_trained_model_with_its_optimizer(tmp_path):
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
-def test_bfloat16_is_kept(tmp_path):
+def test_bfloat16_is_preserved(tmp_path):
     keras.config.set_dtype_policy("bfloat16")
     model = build("plain")
     for ending in (".keras", ".weights.h5"):
@@ -139,7 +147,7 @@ def test_bfloat16_is_kept(tmp_path):
         np.testing.assert_array_equal(found.astype("float32"), wanted)
 
 
-def test_weights_alone_are_asked_for_their_code(tmp_path):
+def test_bare_weights_need_a_layout_or_constants(tmp_path):
     model = keras_vit.VisionTransformer(**SIZES)
     path = tmp_path / "model.weights.h5"
     model.save_weights(path)
@@ -168,7 +176,7 @@ def test_weights_alone_are_asked_for_their_code(tmp_path):
         keras_vit.ViTTi16(weights=path, input_shape=(32, 32, 3), **constants)
 
 
-def test_weights_of_resnets_alone_are_asked_for_their_code(tmp_path):
+def test_bare_resnet_weights_need_a_layout_or_constants(tmp_path):
     path = tmp_path / "model.weights.h5"
     sizes = {"resnet_layers": (1,), "width_factor": 0.5, "classes": 3}
     keras_vit.BiT(**sizes, input_shape=(32, 32, 3)).save_weights(path)
@@ -189,7 +197,7 @@ def test_weights_of_resnets_alone_are_asked_for_their_code(tmp_path):
 
 
 @pytest.mark.parametrize("positions", ["sincos2d", "none"])
-def test_fixed_positions_are_not_in_the_arrays(positions, tmp_path):
+def test_fixed_positions_must_be_given(positions, tmp_path):
     arguments = {**SIZES, "position_embedding": positions}
     model = keras_vit.VisionTransformer(**arguments)
     model.get_layer("head").kernel.assign(np.ones((16, 3)))
@@ -210,9 +218,9 @@ def test_fixed_positions_are_not_in_the_arrays(positions, tmp_path):
     assert_same(load(path), model)
 
 
-def test_overrides_act_on_keras_files(tmp_path):
+def test_overrides_apply_to_keras_files(tmp_path):
     path = tmp_path / "model.keras"
-    save(build("all parts"), path)
+    save(build("all options"), path)
     model = load(path, classes=5, input_shape=(32, 32, 3))
     assert model.output_shape == (None, 5)
     assert model.get_layer("head").activation.__name__ == "softmax"
@@ -232,7 +240,7 @@ def test_overrides_act_on_keras_files(tmp_path):
 
 
 @pytest.mark.parametrize("case", ["timm_map", "vit_jax_token", "hf_vit"])
-def test_from_a_checkpoint_to_weights_and_back(case, tmp_path):
+def test_checkpoint_to_weights_file_round_trip(case, tmp_path):
     given = {"num_heads": 3} if case == "timm_map" else {}
     path = tmp_path / "model.weights.h5"
     _cli.convert(golden_data.load_path(case), path, settings=given)
@@ -253,7 +261,7 @@ def test_from_a_checkpoint_to_weights_and_back(case, tmp_path):
         np.testing.assert_array_equal(found[key], array)
 
 
-def test_a_square_that_is_none_is_warned_of(tmp_path):
+def test_ambiguous_grid_warns(tmp_path):
     model = build("any size")  # 2 x 8
     path = tmp_path / "model.npz"
     message = r"2 x 8; readers will take 4 x"
@@ -270,7 +278,7 @@ def test_a_square_that_is_none_is_warned_of(tmp_path):
     assert not (tmp_path / "folder").exists()
 
 
-def test_a_model_of_another_package(tmp_path):
+def test_model_of_another_package_is_refused(tmp_path):
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
     for ending in (".keras", ".weights.h5"):
@@ -284,7 +292,7 @@ def test_a_model_of_another_package(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
-def test_the_command_reads_them_without_a_backend(ending, tmp_path):
+def test_command_reads_keras_files_without_a_backend(ending, tmp_path):
     save(build("plain"), tmp_path / f"model{ending}")
     tool = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
     done = subprocess.run(

@@ -50,7 +50,7 @@ OTHER_NAMES = [
 
 
 @pytest.mark.parametrize("case,names", OTHER_NAMES)
-def test_other_names_are_the_same_weights(case, names, tmp_path):
+def test_alternative_names_give_the_same_weights(case, names, tmp_path):
     path = golden_data.weights_path(case)
     expected = open_checkpoint(path, num_heads=3)
     arrays = golden_data.arrays(case)
@@ -103,7 +103,7 @@ def test_errors_name_the_keys_of_the_file(tmp_path):
     assert f"wrong shape:\n  {key}: (1, 2, 3)" in error_of(wrong, path)
 
 
-def test_gates_that_transformers_5_separates(tmp_path):
+def test_swiglu_weights_of_transformers_5(tmp_path):
     arrays = golden_data.arrays("hf_dinov2_reg")
     joined, separate = {}, {}
     for key, array in arrays.items():
@@ -140,7 +140,7 @@ def test_gates_that_transformers_5_separates(tmp_path):
         ),
     ],
 )
-def test_an_array_under_two_names_is_refused(case, key, extra, tmp_path):
+def test_duplicate_array_is_refused(case, key, extra, tmp_path):
     arrays = golden_data.arrays(case)
     key = key if key in arrays else next(iter(arrays))
     write({**arrays, extra: arrays[key]}, tmp_path / "a.npz")

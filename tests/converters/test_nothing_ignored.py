@@ -1,4 +1,4 @@
-"""No array of a checkpoint is silently ignored."""
+"""No array of a checkpoint is ignored without an error."""
 
 import dataclasses
 import fnmatch
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.backends("torch")
 
 # What cannot change a result: a key's bias shifts all scores of a query
 # alike, and softmax does not see it; no patch is masked.
-_SILENT = {
+_NO_EFFECT = {
     False: ("*attention/key/bias", "mask_token/tokens"),
     True: ("*attention/key_norm/beta", "mask_token/tokens"),  # with qk norm
 }
@@ -42,14 +42,16 @@ def test_shuffling_any_array_changes_the_result(case):
         grid = model.get_layer("position_embedding").built_grid
         if case in golden_data.RESIZED:
             grid = checkpoint.arguments()["grid_size"]
-    silent = _SILENT[any("query_norm" in name for name in checkpoint.weights)]
+    no_effect = _NO_EFFECT[
+        any("query_norm" in name for name in checkpoint.weights)
+    ]
     image = golden_data.io(case)["image"][:1]
     before = model.predict_on_batch(image)
 
     for key, moved in shuffled(
         golden_data.normalized(case), checkpoint.weight_map
     ):
-        if all(_is_in(name, silent) for name in moved):
+        if all(_is_in(name, no_effect) for name in moved):
             continue  # compared in `shuffled`
         weights = {**checkpoint.weights, **moved}
         load_weights(
@@ -61,9 +63,9 @@ def test_shuffling_any_array_changes_the_result(case):
 
 
 def shuffled(arrays, weight_map):
-    """Yields each key, and those of our weights that it moves when its values
-    are permuted. They are what was permuted: converted back it is the same,
-    so that also the parts of an array are there which change no result."""
+    """Yields each key and our weights that change when its values are
+    permuted. The permuted weights, converted back, equal the permuted array,
+    so that the unused values of an array are included."""
     random = np.random.default_rng(0)
     for key, array in arrays.items():
         other = random.permutation(array.reshape(-1)).reshape(array.shape)

@@ -63,8 +63,8 @@ TOLERANCE = 3e-5
 
 
 def images(height, width):
-    draw = np.random.default_rng(0).normal
-    return draw(size=(2, height, width, 3)).astype("float32")
+    sample = np.random.default_rng(0).normal
+    return sample(size=(2, height, width, 3)).astype("float32")
 
 
 def output_of(model, x, field="logits", **options):
@@ -85,7 +85,7 @@ def assert_alike(model, x, expected, record_error, name):
 
 
 @pytest.mark.parametrize("name", marked(TRANSFORMERS))
-def test_transformers_resamples_so(name, tmp_path, record_error):
+def test_other_sizes_match_transformers(name, tmp_path, record_error):
     original = originals.build(TRANSFORMERS[name])
     originals.shake(original)
     original.save_pretrained(tmp_path)
@@ -110,14 +110,14 @@ def test_transformers_resamples_so(name, tmp_path, record_error):
 
 
 @pytest.mark.parametrize("name", marked(TIMM))
-def test_timm_resamples_so(name, tmp_path, record_error):
+def test_other_sizes_match_timm(name, tmp_path, record_error):
     case = TIMM[name]
     options = {**case.options, "dynamic_img_size": True}
     original = originals.build(dataclasses.replace(case, options=options))
     originals.shake(original)
     path = originals.save(case, original, tmp_path)
     model = keras_vit.converters.load(
-        path, num_heads=2, input_shape=(None, None, 3), **case.told
+        path, num_heads=2, input_shape=(None, None, 3), **case.load_arguments
     )
     for size in SIZES:
         x = images(*size)
@@ -126,7 +126,8 @@ def test_timm_resamples_so(name, tmp_path, record_error):
 
 
 def timm_file(folder, img_size, **options):
-    """A file of timm for images of that size; and the model's own output."""
+    """Returns a file of timm for images of this size, and timm's own
+    output."""
     timm = pytest.importorskip("timm")
     model = timm.models.vision_transformer.VisionTransformer(
         img_size=img_size,
@@ -144,7 +145,7 @@ def timm_file(folder, img_size, **options):
 
 
 @pytest.mark.backends("torch")
-def test_the_epsilon_of_timms_clip(tmp_path):
+def test_epsilon_of_timm_clip_models(tmp_path):
     import torch
 
     timm = pytest.importorskip("timm")
@@ -171,7 +172,7 @@ def test_the_epsilon_of_timms_clip(tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("pooling", ["max", "avgmax", ["avg"]])
-def test_a_pooling_of_timm_that_is_not_there_is_refused(pooling, tmp_path):
+def test_unsupported_timm_pooling_is_refused(pooling, tmp_path):
     path, _ = timm_file(tmp_path, (32, 32))
     config = {"architecture": "vit_tiny", "global_pool": pooling}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -180,7 +181,7 @@ def test_a_pooling_of_timm_that_is_not_there_is_refused(pooling, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_nine_positions_and_five_tokens_are_two_squares(tmp_path):
+def test_positions_that_fit_two_grids_raise(tmp_path):
     path, expected = timm_file(
         tmp_path, (24, 24), reg_tokens=4, no_embed_class=True
     )
@@ -192,7 +193,7 @@ def test_nine_positions_and_five_tokens_are_two_squares(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_layer_scale_does_not_decide_silently_what_has_a_position(tmp_path):
+def test_layer_scale_with_ambiguous_positions_warns(tmp_path):
     """24 patches and a class token are 25 positions, as 5 x 5 patches are."""
     path, expected = timm_file(tmp_path, (24, 64), init_values=0.1)
     with pytest.warns(UserWarning, match="position_prefix='all'"):
@@ -214,7 +215,7 @@ def test_layer_scale_does_not_decide_silently_what_has_a_position(tmp_path):
         ("vit_medium_patch16_reg4_gap_256", "none"),
     ],
 )
-def test_a_config_of_timm_tells_what_has_a_position(
+def test_position_prefix_is_inferred_from_a_timm_config(
     architecture, prefix, tmp_path
 ):
     path, expected = timm_file(

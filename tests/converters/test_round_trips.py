@@ -28,7 +28,7 @@ def needs_torch_for(path):
         pytest.importorskip("torch", reason="writes .pth")
 
 
-def test_every_golden_case_is_converted():
+def test_every_golden_case_is_covered():
     folders = {p.name for p in golden_data.FOLDER.iterdir() if p.is_dir()}
     folders -= {*golden_data.NO_MODEL}
     # Those with a ResNet have a file of their own.
@@ -50,8 +50,9 @@ ON_ALL_BACKENDS = ("big_vision_map", "hf_vit_bf16", "timm_reg_ls_qknorm")
         for case in CASES
     ],
 )
-def test_by_keras_and_back(case, tmp_path, record_error):
-    """convert.py to .keras: the original's outputs; and back, bit for bit."""
+def test_keras_file_round_trip(case, tmp_path, record_error):
+    """convert.py to .keras gives the original's outputs, and back the same
+    bits."""
     needs_torch_for(golden_data.weights_path(case))
     middle = tmp_path / "model.keras"
     source = golden_data.load_path(case)
@@ -81,7 +82,7 @@ def test_by_keras_and_back(case, tmp_path, record_error):
 
 
 def _main_output(case, golden, found):
-    """What a model gives minus what the original gave."""
+    """Returns the model's output minus the original's."""
     expected = golden.get("logits", golden.get("pooler_output"))
     if expected is None:  # Meta's DINOv2 gives tokens
         expected = golden["x_norm_patchtokens"]
@@ -147,13 +148,14 @@ VARIANTS = {
 
 @functools.cache
 def opened(case):
-    """The case's checkpoint and what is to be known of it."""
+    """The case's checkpoint and the arguments of its model."""
     checkpoint = open_checkpoint(golden_data.load_path(case), num_heads=3)
     return checkpoint, checkpoint.arguments(_grid(case, checkpoint))
 
 
 def _grid(case, checkpoint):
-    """The grid of its positions: the image's, where they are no square."""
+    """Returns the grid of the positions: that of the image, if it is not
+    square."""
     if case in golden_data.RESIZED:
         return None
     rows, columns, _ = golden_data.io(case)["image"].shape[1:]
@@ -162,7 +164,7 @@ def _grid(case, checkpoint):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_layouts_that_hold_a_case_are_the_reviewed_ones(case):
+def test_supported_layouts_match_the_table(case):
     held = []
     for layout in LAYOUTS:
         try:
@@ -175,31 +177,31 @@ def test_the_layouts_that_hold_a_case_are_the_reviewed_ones(case):
 
 
 def _written(case, layout):
-    checkpoint, told = opened(case)
-    check_representable(told, layout)
+    checkpoint, arguments = opened(case)
+    check_representable(arguments, layout)
     weight_map = get_weight_map(VARIANTS.get((case, layout), layout))
-    return to_checkpoint(checkpoint.weights, weight_map, told["num_heads"])
+    return to_checkpoint(checkpoint.weights, weight_map, arguments["num_heads"])
 
 
 @pytest.mark.parametrize(
     "case,layout", [(c, layout) for c in CASES for layout in HELD[c].split()]
 )
-def test_there_and_back_between_layouts(case, layout):
-    """A to B to A, and what B tells is enough to write A."""
-    checkpoint, told = opened(case)
+def test_layout_round_trip(case, layout):
+    """Convert from A to B and back to A with only what B stores."""
+    checkpoint, arguments = opened(case)
     there = _written(case, layout)
     _, weight_map = detect_layout(there, layout)
     heads = infer_num_heads(there, weight_map, 3)
     weights = from_checkpoint(there, weight_map, heads)
     golden_data.assert_same(weights, checkpoint.weights)
-    check_representable(told, checkpoint.layout)
-    back = to_checkpoint(weights, checkpoint.weight_map, told["num_heads"])
+    check_representable(arguments, checkpoint.layout)
+    back = to_checkpoint(weights, checkpoint.weight_map, arguments["num_heads"])
     golden_data.assert_same(back, golden_data.normalized(case))
 
 
 @pytest.mark.parametrize("case", ("vit_jax_token", "timm_map"))
-def test_every_variant_comes_back(case):
-    checkpoint, told = opened(case)
+def test_variant_round_trip(case):
+    checkpoint, arguments = opened(case)
     for layout in HELD[case].split():
         for weight_map in LAYOUTS[layout].maps:
             if weight_map.unmapped_paths(checkpoint.weights):
@@ -221,8 +223,8 @@ def test_every_variant_comes_back(case):
         ("timm_deit_distilled", "huggingface:deit-teacher"),
     ],
 )
-def test_there_and_back_between_files(case, layout, suffix, tmp_path):
-    """Through every container, by the command."""
+def test_file_type_round_trip(case, layout, suffix, tmp_path):
+    """Convert between the file types with the command line."""
     there = tmp_path / f"there{suffix}"
     needs_torch_for(there)
     back = tmp_path / f"back{suffix}"

@@ -13,16 +13,17 @@ pytestmark = pytest.mark.backends("torch")
 torch = pytest.importorskip("torch")
 
 
-def test_wrapped_names_of_a_pth(tmp_path):
-    """As torch.compile and DistributedDataParallel save them."""
+def test_wrapper_prefixes_are_removed(tmp_path):
+    """torch.compile and DistributedDataParallel add prefixes to the names."""
     path = tmp_path / "a.pth"
     torch.save({"_orig_mod.module.head.bias": torch.ones(2)}, path)
     assert list(read(path)) == ["head.bias"]
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_views_parameters_and_nesting(zipped, tmp_path):
-    """Tensors that share a storage, of every stride, as PyTorch reads them."""
+def test_views_parameters_and_nested_state_dicts(zipped, tmp_path):
+    """Tensors with a common storage and any strides are read as PyTorch reads
+    them."""
     base = torch.arange(12.0).reshape(3, 4)
     tensors = collections.OrderedDict(
         base=base,
@@ -45,7 +46,7 @@ def test_views_parameters_and_nesting(zipped, tmp_path):
         np.testing.assert_array_equal(arrays[key].astype("float32"), expected)
 
 
-def test_a_pth_of_a_whole_model_says_what_to_save(tmp_path):
+def test_pickled_model_error_says_what_to_save(tmp_path):
     path = tmp_path / "a.pth"
     torch.save(torch.nn.Linear(2, 2), path)
     with pytest.raises(ValueError, match=r"call torch.*Linear.*state_dict\(\)"):

@@ -56,7 +56,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("case,target,to,settings,libraries", CASES)
-def test_every_library_agrees(case, target, to, settings, libraries, tmp_path):
+def test_verify_matches_every_library(
+    case, target, to, settings, libraries, tmp_path
+):
     for library in libraries.split():
         pytest.importorskip(library)
     source, target = golden_data.load_path(case), tmp_path / target
@@ -72,7 +74,7 @@ def test_every_library_agrees(case, target, to, settings, libraries, tmp_path):
     assert ran == libraries.split(), text
 
 
-def test_a_difference_is_found(tmp_path):
+def test_verify_reports_a_difference(tmp_path):
     source = golden_data.load_path("vit_jax_token")
     target = tmp_path / "a.npz"
     arrays = read(source)
@@ -83,7 +85,7 @@ def test_a_difference_is_found(tmp_path):
     assert "(vit_jax): the original code is not on PyPI" in text
 
 
-def test_half_precision_has_its_tolerance(tmp_path):
+def test_tolerance_depends_on_the_dtype(tmp_path):
     source = golden_data.load_path("vit_jax_token")
     limits = {}
     for dtype in (None, "float16", "bfloat16"):
@@ -97,13 +99,13 @@ def test_half_precision_has_its_tolerance(tmp_path):
 
 
 @pytest.mark.filterwarnings("default::UserWarning")
-def test_the_command_line_says_so(tmp_path, capsys, monkeypatch):
+def test_command_reports_the_verification(tmp_path, capsys, monkeypatch):
     source = str(golden_data.load_path("vit_jax_token"))
     target = tmp_path / "a.safetensors"
     options = ["--to", "timm", "--verify"]
     assert _cli.main([source, str(target), *options]) == 0
-    out, said = capsys.readouterr()
-    assert "warning: " in said and "--set num_heads=3" in said
+    out, printed = capsys.readouterr()
+    assert "warning: " in printed and "--set num_heads=3" in printed
     assert "difference  tolerance" in out
     assert "note: timm uses activation='gelu' by default" in out
     convert = _cli.convert
@@ -122,7 +124,8 @@ def test_the_command_line_says_so(tmp_path, capsys, monkeypatch):
 
 
 def _break(monkeypatch, kind):
-    """Has timm be absent, or fail as where PyTorch and torchvision differ."""
+    """Makes timm unavailable, or its import fail as with a mismatched
+    torchvision."""
     if kind == "absent":
         monkeypatch.setitem(sys.modules, "timm", None)
         return
@@ -151,7 +154,7 @@ def _break(monkeypatch, kind):
         ("wrapped", "torchvision cannot be imported (operator torchvision::"),
     ],
 )
-def test_a_library_that_cannot_run_is_not_verified(
+def test_unavailable_library_is_reported(
     kind, words, tmp_path, capsys, monkeypatch
 ):
     source = str(golden_data.load_path("vit_jax_token"))
@@ -167,7 +170,7 @@ def test_a_library_that_cannot_run_is_not_verified(
 
 
 @pytest.mark.backends("torch")
-def test_what_is_not_on_pypi_is_not_verified_either(tmp_path, capsys):
+def test_code_that_is_not_on_pypi_is_reported(tmp_path, capsys):
     source = str(golden_data.load_path("vit_jax_token"))
     target = str(tmp_path / "a.npz")
     options = ["--to", "vit_jax:current", "--verify"]

@@ -27,7 +27,12 @@ def optimizer(kind):
     if kind == "adamw":
         rate = keras_vit.schedules.warmup_cosine(0.003, STEPS, warmup=0.4)
         return keras_vit.optimizers.AdamW(
-            rate, 1 / 3, epsilon=1e-4, global_clipnorm=1.0, **PUBLISHED
+            rate,
+            1 / 3,
+            epsilon=1e-4,
+            global_clipnorm=1.0,
+            average_from=2,  # `fit` ends with the averages in the model
+            **PUBLISHED,
         )
     accumulate = {"sgd": None, "sgd-accumulate": 2}[kind]
     return keras_vit.optimizers.SGD(
@@ -66,8 +71,8 @@ class Train(keras.utils.PyDataset):
 
 
 class Test(keras.utils.PyDataset):
-    """11 images: a batch of 8 and, in one process, one of 3. Processes get
-    batches of the same size, which are padded."""
+    """11 images: a batch of 8 and, in one process, one of 3. Several processes
+    get padded batches of equal size."""
 
     def __init__(self, shard, num_shards):
         super().__init__()

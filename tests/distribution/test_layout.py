@@ -1,4 +1,4 @@
-"""The layout map, on every backend: it looks at paths and shapes alone."""
+"""The layout map, on every backend: it depends only on paths and shapes."""
 
 import re
 
@@ -70,7 +70,7 @@ def build(name):
 
 
 @pytest.mark.parametrize("name", [*MODELS, "bit"])
-def test_every_variable_has_one_rule(name):
+def test_every_variable_matches_one_pattern(name):
     model = build(name)
     layouts = distribution.layout_map(mesh())
     used = set()
@@ -94,7 +94,7 @@ def test_every_variable_has_one_rule(name):
 
 
 def split(model, layouts):
-    """The length of what is split, by the path's end."""
+    """Returns the lengths of the split axes by path."""
     found = {}
     for variable in model.variables:
         for axis, length in zip(
@@ -133,7 +133,7 @@ def test_heads_hidden_units_and_classes_are_split():
     assert others == rest
 
 
-def test_what_does_not_divide_stays_whole():
+def test_indivisible_axes_are_replicated():
     model = keras_vit.VisionTransformer(
         **{**SIZES, "num_heads": 2, "classes": 10}
     )
@@ -146,6 +146,6 @@ def test_what_does_not_divide_stays_whole():
     assert axes["block_0/mlp/dense_1/kernel"] == (None, "model")
 
 
-def test_a_mesh_must_have_a_model_axis():
+def test_mesh_without_a_model_axis_raises():
     with pytest.raises(ValueError, match=r"axis 'model'.*\['batch'\]"):
         distribution.layout_map(mesh((4,), ("batch",)))

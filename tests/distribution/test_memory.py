@@ -1,4 +1,4 @@
-"""How much of a model a device holds."""
+"""The memory of a model on each device."""
 
 import keras
 import numpy as np
@@ -9,7 +9,8 @@ from keras_vit import distribution
 
 
 def huge(**kwargs):
-    """True sizes, and no memory: variables have shapes alone."""
+    """Builds the full-size model without memory: variables have only
+    shapes."""
     with keras.StatelessScope(initialize_variables=False):
         return keras_vit.ViTH14(input_shape=(224, 224, 3), **kwargs)
 
@@ -23,7 +24,7 @@ def eighths():
 
 
 @pytest.mark.backends("torch")
-def test_a_device_holds_an_eighth_of_the_huge_model(record_property):
+def test_model_parallel_divides_memory_of_vit_h14(record_property):
     model = huge()
     alone = distribution.bytes_per_device(model)
     assert alone == 4 * model.count_params() > 2.5e9
@@ -34,7 +35,7 @@ def test_a_device_holds_an_eighth_of_the_huge_model(record_property):
 
 
 @pytest.mark.backends("jax")  # No other backend splits models.
-def test_it_is_what_jax_holds():
+def test_bytes_per_device_match_jax():
     import jax
 
     mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), ["cpu:0"])

@@ -22,14 +22,15 @@ RUNS = {
 
 @pytest.mark.slow
 @pytest.mark.backends("jax", "tensorflow")
-def test_crashed_runs_resume(tmp_path):
+def test_interrupted_runs_resume_bit_for_bit(tmp_path):
     environment = {
         **os.environ,
         "KERAS_BACKEND": BACKEND,
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "LOGICAL_DEVICES": "2",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} "
+        "--xla_force_host_platform_device_count=4",
     }
     program = [sys.executable, "-m", "tests.distribution.small_resume"]
     done = subprocess.run(

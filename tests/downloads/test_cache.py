@@ -1,4 +1,4 @@
-"""Downloads against a server that misbehaves in every way we know of."""
+"""Downloads from a server with every known kind of failure."""
 
 import errno
 import hashlib
@@ -49,7 +49,7 @@ def get(server, folder, *paths, digest="", check=is_body):
 
 
 def kept(folder):
-    """What is in the cache, apart from parts to go on from and the lock."""
+    """The files in the cache, without partial downloads and the lock."""
     if not folder.exists():
         return []
     return sorted(p.name for p in folder.iterdir() if p.is_file())
@@ -70,7 +70,7 @@ def assert_got(server, folder, *paths, **options):
 
 
 def assert_refused(server, folder, *words, paths=("a/w.bin",), **options):
-    """The error says what was tried and what to do, and nothing is kept."""
+    """The error names the sources and the remedy, and no file is kept."""
     with pytest.raises(OSError) as error:
         get(server, folder, *paths, **options)
     text = str(error.value)
@@ -82,24 +82,24 @@ def assert_refused(server, folder, *words, paths=("a/w.bin",), **options):
     assert kept(folder) == [".lock"]
 
 
-def test_once(server, folder, capsys):
+def test_file_is_downloaded_once(server, folder, capsys):
     _logging.show()
     for _ in range(3):
         assert_got(server, folder)
     assert server.paths() == ["a/w.bin"]
-    said = capsys.readouterr().err
-    assert said.count(f"W: downloading {server.url}a/w.bin") == 1
+    printed = capsys.readouterr().err
+    assert printed.count(f"W: downloading {server.url}a/w.bin") == 1
 
 
 @pytest.mark.parametrize("code", [403, 404, 410])
-def test_refused(server, folder, code):
+def test_client_errors_are_not_retried(server, folder, code):
     server.behave["a/w.bin"] = web.status(code)
     assert_refused(server, folder, f"the server answered {code}")
     assert server.paths() == ["a/w.bin"]  # asking again would not help
 
 
 @pytest.mark.parametrize("code", [500, 503, 429])
-def test_trouble_that_passes(server, folder, code):
+def test_server_errors_are_retried(server, folder, code):
     def once(handler, body):
         del server.behave["a/w.bin"]
         web.status(code)(handler, body)
@@ -112,20 +112,20 @@ def test_trouble_that_passes(server, folder, code):
     assert server.paths()[2:] == ["b/w.bin"] * 3
 
 
-def test_next_source(server, folder, capsys):
+def test_next_source_is_tried(server, folder, capsys):
     _logging.show()
     server.behave["dead/w.bin"] = web.status(403)
     path, source = get(server, folder, "dead/w.bin", "a/w.bin")
     assert source.address == server.url + "a/w.bin"
-    said = capsys.readouterr().err
-    assert said.index("dead/w.bin") < said.index("a/w.bin")
-    # Later, it is known where the file came from: it may say how to read it.
+    printed = capsys.readouterr().err
+    assert printed.index("dead/w.bin") < printed.index("a/w.bin")
+    # The source is recorded, since it may determine the layout.
     _, again = get(server, folder, "dead/w.bin", "a/w.bin")
     assert again == source
     assert server.paths() == ["dead/w.bin", "a/w.bin"]
 
 
-def test_all_sources_are_named(server, folder):
+def test_error_names_all_sources(server, folder):
     server.behave["b/w.bin"] = web.page
     server.behave["c/w.bin"] = web.status(403)
     assert_refused(
@@ -138,28 +138,28 @@ def test_all_sources_are_named(server, folder):
     )
 
 
-def test_unreachable(folder):
+def test_unreachable_server_raises(folder):
     sources = (Source("http://127.0.0.1:9/w.bin"),)
     with pytest.raises(OSError, match=r"127.0.0.1:9 cannot be reached"):
         downloads.fetch(folder, sources)
     assert kept(folder) == [".lock"]
 
 
-def test_a_page_with_a_files_name(server, folder):
+def test_web_page_instead_of_the_file_is_refused(server, folder):
     server.behave["a/w.bin"] = web.disguised_page
     assert_refused(server, folder, "it is not the file expected")
     del server.behave["a/w.bin"]
     assert_got(server, folder)
 
 
-def test_broken_off_goes_on(server, folder):
+def test_interrupted_download_resumes(server, folder):
     server.behave["a/w.bin"] = web.Truncated(2)
     assert_got(server, folder)
     ranges = [span for _, span in server.hits]
     assert ranges == [None, "bytes=150000-", "bytes=225000-"]
 
 
-def test_broken_off_goes_on_in_the_next_run(server, folder):
+def test_interrupted_download_resumes_in_the_next_run(server, folder):
     server.behave["a/w.bin"] = web.Truncated(3)
     text = "the connection ended after 262500 of 300000 bytes"
     assert_refused(server, folder, text)
@@ -167,7 +167,7 @@ def test_broken_off_goes_on_in_the_next_run(server, folder):
     assert server.hits[-1] == ("a/w.bin", "bytes=262500-")
 
 
-def test_another_version_starts_anew(server, folder):
+def test_new_version_restarts_the_download(server, folder):
     server.behave["a/w.bin"] = web.Truncated(3)
     server.files["a/w.bin"] = bytes(300_000)
     assert_refused(server, folder, "the connection ended")
@@ -175,7 +175,9 @@ def test_another_version_starts_anew(server, folder):
     assert_got(server, folder)
 
 
-def test_killed_before_another_version_came(server, folder, monkeypatch):
+def test_kill_before_a_new_version_restarts_the_download(
+    server, folder, monkeypatch
+):
     server.behave["a/w.bin"] = web.Truncated(3)
     server.files["a/w.bin"] = bytes(300_000)
     assert_refused(server, folder, "the connection ended")
@@ -187,7 +189,7 @@ def test_killed_before_another_version_came(server, folder, monkeypatch):
     assert server.hits[-1][1] is None
 
 
-def test_a_server_without_versions_starts_anew(server, folder):
+def test_download_without_etag_restarts(server, folder):
     left = [3]
 
     def nameless(handler, body):
@@ -203,7 +205,7 @@ def test_a_server_without_versions_starts_anew(server, folder):
     assert {span for _, span in server.hits} == {None}
 
 
-def test_another_range_than_asked_for(server, folder):
+def test_wrong_content_range_restarts_the_download(server, folder):
     web_truncated = web.Truncated(1)
 
     def behave(handler, body):
@@ -221,7 +223,7 @@ def test_another_range_than_asked_for(server, folder):
     assert_got(server, folder)
 
 
-def test_stalled(server, folder, monkeypatch):
+def test_stalled_download_raises(server, folder, monkeypatch):
     monkeypatch.setattr(http, "TIMEOUT", 0.3)
 
     def stall(handler, body):
@@ -235,7 +237,7 @@ def test_stalled(server, folder, monkeypatch):
     assert_refused(server, folder, "no data for 0.3 s")
 
 
-def test_slow_is_not_stalled(server, folder, monkeypatch):
+def test_slow_download_succeeds(server, folder, monkeypatch):
     # Pauses of 0.1 s, on a machine that may be busy for a second.
     monkeypatch.setattr(http, "TIMEOUT", 1.5)
     server.behave["a/w.bin"] = web.slowly(2.0, pieces=20)
@@ -243,22 +245,22 @@ def test_slow_is_not_stalled(server, folder, monkeypatch):
 
 
 @pytest.mark.parametrize("known", [DIGEST, DIGEST[:8]])
-def test_right_digest(server, folder, known):
+def test_correct_digest_is_accepted(server, folder, known):
     assert_got(server, folder, digest=f"sha256:{known}", check=None)
 
 
-def test_md5(server, folder):
+def test_md5_digest_is_accepted(server, folder):
     digest = f"md5:{hashlib.md5(BODY).hexdigest()}"
     assert_got(server, folder, digest=digest, check=None)
 
 
-def test_wrong_digest(server, folder):
+def test_wrong_digest_is_refused(server, folder):
     words = (DIGEST, "expected 00000000", "damaged, or was changed")
     assert_refused(server, folder, *words, digest="sha256:00000000")
     assert_got(server, folder, digest=f"sha256:{DIGEST}")
 
 
-def test_changed_after_the_download(server, folder):
+def test_file_changed_after_the_download_raises(server, folder):
     path, _ = get(server, folder)
     rewrite(path, BODY[:-1] + b"x")
     with pytest.raises(
@@ -269,7 +271,7 @@ def test_changed_after_the_download(server, folder):
     assert_got(server, folder)
 
 
-def test_put_there_by_hand(server, folder):
+def test_manually_added_file_is_used(server, folder):
     folder.mkdir(parents=True)
     (folder / "w.bin").write_bytes(BODY)
     path, _ = get(server, folder)
@@ -279,7 +281,7 @@ def test_put_there_by_hand(server, folder):
         get(server, folder)
 
 
-def test_something_else_put_there_by_hand(server, folder):
+def test_wrong_manually_added_file_raises(server, folder):
     folder.mkdir(parents=True)
     (folder / "w.bin").write_bytes(b"no")
     with pytest.raises(OSError, match="expected file: it is not"):
@@ -287,7 +289,7 @@ def test_something_else_put_there_by_hand(server, folder):
     assert server.hits == []
 
 
-def test_not_enough_room(server, folder, monkeypatch):
+def test_insufficient_disk_space_raises(server, folder, monkeypatch):
     usage = shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(OSError, match="does not fit on the disk") as error:
@@ -300,7 +302,7 @@ def test_not_enough_room(server, folder, monkeypatch):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_the_disk_fills_up(server, folder, monkeypatch):
+def test_disk_full_during_the_download_raises(server, folder, monkeypatch):
     full = {"open": lambda path, mode: open("/dev/full", "wb", buffering=0)}
     monkeypatch.setattr(http, "open", full["open"], raising=False)
     with pytest.raises(OSError, match="does not fit on the disk"):
@@ -309,7 +311,7 @@ def test_the_disk_fills_up(server, folder, monkeypatch):
     assert not (folder / "parts").exists()
 
 
-def test_home_is_no_folder(server, tmp_path):
+def test_home_that_is_not_a_folder_raises(server, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="W cannot be saved.*KERAS_VIT_HOME"):
         get(server, tmp_path / "file" / "weights")
@@ -318,20 +320,20 @@ def test_home_is_no_folder(server, tmp_path):
 @pytest.mark.parametrize(
     "end", ["..%2F..%2F..%2Fout%2Fw.bin", "..%5C..%5Cw.bin", "x%2Fw.bin"]
 )
-def test_an_address_names_no_other_folder(end, server, folder):
+def test_url_cannot_select_another_folder(end, server, folder):
     server.files[urllib.parse.unquote(f"a/{end}")] = BODY
     path, _ = get(server, folder, f"a/{end}")
     assert path == folder / "w.bin"
 
 
 @pytest.mark.parametrize("end", ["a/", "a/..", "a/%2E%2E", ""])
-def test_an_address_without_a_name(end, server, home):
+def test_url_without_a_file_name_raises(end, server, home):
     with pytest.raises(ValueError, match="must end in its name"):
         downloads.fetch_if_remote(server.url + end)
     assert not home.exists()
 
 
-def test_digests_behind_an_address_are_held_to(server, home):
+def test_digest_in_a_url_fragment_is_checked(server, home):
     address = server.url + "a/w.bin"
     downloads.fetch_if_remote(address)
     with pytest.raises(OSError, match="expected 00000000"):
@@ -344,7 +346,7 @@ def test_digests_behind_an_address_are_held_to(server, home):
         downloads.fetch_if_remote("hf://o/n#sha256:00000000")
 
 
-def test_address(server, home):
+def test_url_is_downloaded_and_cached(server, home):
     for _ in range(2):
         path = downloads.fetch_if_remote(
             f"{server.url}a/w.bin#sha256:{DIGEST[:10]}"
@@ -361,7 +363,7 @@ def test_address(server, home):
 
 
 @pytest.mark.backends("torch")
-def test_a_file_is_not_digested_at_each_use(server, folder, monkeypatch):
+def test_digest_is_computed_once(server, folder, monkeypatch):
     known = f"sha256:{DIGEST[:8]}"
     path, _ = get(server, folder, digest=known)
     read = []
@@ -388,7 +390,7 @@ def test_a_file_is_not_digested_at_each_use(server, folder, monkeypatch):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("size", [len(BODY), len(BODY) + 1])
-def test_a_modified_file_is_noticed(size, server, folder):
+def test_modified_file_raises(size, server, folder):
     path, _ = get(server, folder)
     get(server, folder)
     before = path.stat().st_mtime_ns
@@ -400,7 +402,7 @@ def test_a_modified_file_is_noticed(size, server, folder):
 
 
 @pytest.mark.backends("torch")
-def test_a_record_of_before_gets_size_and_time(server, folder):
+def test_old_record_is_completed(server, folder):
     path, _ = get(server, folder)
     record = folder / "w.bin.json"
     content = json.loads(record.read_text())

@@ -7,7 +7,7 @@ from keras_vit import downloads
 pytestmark = pytest.mark.backends("torch")
 
 
-def test_home(monkeypatch, tmp_path):
+def test_cache_dir_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_VIT_HOME", "~/here")
     assert downloads.cache_dir() == pathlib.Path.home() / "here"
     monkeypatch.setenv("KERAS_VIT_HOME", "")

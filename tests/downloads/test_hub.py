@@ -1,4 +1,4 @@
-"""hf:// addresses, through huggingface_hub, against a hub of our own."""
+"""hf:// addresses, through huggingface_hub, from a local hub."""
 
 import sys
 
@@ -12,7 +12,7 @@ from tests.server import publish
 pytestmark = pytest.mark.backends("torch")
 
 
-def test_file(hub, tmp_path):
+def test_file_is_downloaded_once(hub, tmp_path):
     publish(hub, "o/n", {"sub/model.safetensors": b"abc" * 1000})
     sources = (Source("hf://o/n/sub/model.safetensors"),)
     for _ in range(2):
@@ -23,14 +23,14 @@ def test_file(hub, tmp_path):
     assert path == tmp_path / "w" / "model.safetensors"
 
 
-def test_file_that_is_not_there(hub, tmp_path):
+def test_missing_file_raises(hub, tmp_path):
     publish(hub, "o/n", {"other": b""})
     sources = (Source("hf://o/n/model.safetensors"),)
     with pytest.raises(OSError, match="hf://o/n/model.safetensors\n.*404"):
         downloads.fetch(tmp_path / "w", sources)
 
 
-def test_unreachable(hub, tmp_path, monkeypatch):
+def test_unreachable_hub_raises(hub, tmp_path, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # it tries again
     constants = sys.modules["huggingface_hub.constants"]
     monkeypatch.setattr(
@@ -60,7 +60,7 @@ def names(folder):
 
 
 @pytest.mark.parametrize("address", ["hf://o/n", f"hf://o/n@{COMMIT}"])
-def test_repository(hub, address):
+def test_repository_weights_are_downloaded(hub, address):
     publish(hub, "o/n", FILES)
     assert names(downloads.fetch_if_remote(address)) == [
         "config.json",
@@ -70,7 +70,7 @@ def test_repository(hub, address):
     ]
 
 
-def test_repository_of_older_files(hub):
+def test_repository_with_pytorch_files(hub):
     publish(hub, "o/n", {"config.json": b"{}", "pytorch_model.bin": b"x"})
     assert names(downloads.fetch_if_remote("hf://o/n")) == [
         "config.json",
@@ -78,24 +78,24 @@ def test_repository_of_older_files(hub):
     ]
 
 
-def test_repository_without_weights(hub):
+def test_repository_without_weights_raises(hub):
     publish(hub, "o/n", {"README.md": b""})
     with pytest.raises(OSError, match="neither model.safetensors nor pytorch"):
         downloads.fetch_if_remote("hf://o/n")
 
 
-def test_repository_that_is_not_there(hub):
+def test_missing_repository_raises(hub):
     with pytest.raises(OSError, match="^hf://o/n could not .*404.* its path"):
         downloads.fetch_if_remote("hf://o/n")
 
 
-def test_without_the_library(monkeypatch, tmp_path):
+def test_missing_huggingface_hub_raises(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(OSError, match="pip install huggingface_hub"):
         downloads.fetch(tmp_path, (Source("hf://o/n/w.bin"),))
 
 
 @pytest.mark.parametrize("address", ["hf://", "hf://o", "hf:///n", "hf://o/"])
-def test_no_repository(address):
+def test_malformed_repository_raises(address):
     with pytest.raises(ValueError, match="hf://owner/name"):
         downloads.fetch_if_remote(address)

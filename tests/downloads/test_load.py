@@ -1,4 +1,4 @@
-"""Several processes at once; `python -m tests.load` runs 16, in more cases."""
+"""Concurrent processes; `python -m tests.load` runs 16, in more cases."""
 
 import os
 
@@ -12,8 +12,8 @@ BODY = os.urandom(300_000)
 
 
 @pytest.mark.parametrize("case", ["slow", "killed", "404, then good"])
-def test_one_download(case, tmp_path):
-    """Also where the process that downloads is killed in the midst."""
+def test_concurrent_processes_download_once(case, tmp_path):
+    """One case kills the process that downloads during its download."""
     found = load.ask(4, BODY, tmp_path, case, seconds=0.4)
     assert load.problem(case, 4, found, len(BODY), tmp_path) is None
     paths = [path for path, _ in found.requests]

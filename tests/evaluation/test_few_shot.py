@@ -11,7 +11,7 @@ pytestmark = pytest.mark.backends("torch")
 
 
 def blobs(per_class, columns=12, distance=1.5, seed=0):
-    """Features of classes around points of their own."""
+    """Features of classes with different centres."""
     centres = np.random.default_rng(5).normal(size=(len(per_class), columns))
     labels = np.repeat(np.arange(len(per_class)), per_class)
     rng = np.random.default_rng(seed)
@@ -21,7 +21,7 @@ def blobs(per_class, columns=12, distance=1.5, seed=0):
 
 
 def normal_equations(x, y, classes, l2, test):
-    """The textbook's: (X'X + l2 I) W = X'Y."""
+    """The definition: (X'X + l2 I) W = X'Y."""
     mean, deviation = x.mean(0), x.std(0) + 1e-5
     x, test = (
         np.hstack([(a - mean) / deviation, np.full((len(a), 1), 100.0)])
@@ -35,7 +35,7 @@ def normal_equations(x, y, classes, l2, test):
 
 @pytest.mark.parametrize("l2", [2.0**-6, 1.0, 2.0**10, 2.0**20])
 @pytest.mark.parametrize("columns", [12, 90])  # fewer and more than images
-def test_ridge_is_that_of_the_normal_equations(columns, l2):
+def test_ridge_matches_the_normal_equations(columns, l2):
     x, y = blobs([20, 20, 3], columns)
     test, _ = blobs([5, 5, 5], columns, seed=1)
     found = evaluation.ridge(x, y, 4, l2).scores(test)
@@ -44,7 +44,7 @@ def test_ridge_is_that_of_the_normal_equations(columns, l2):
     assert np.abs(found - expected).max() < 1e-8
 
 
-def test_few_shot_is_that_of_the_normal_equations():
+def test_few_shot_matches_the_normal_equations():
     x, y = blobs([40] * 5, distance=0.5)
     test_x, test_y = blobs([30] * 5, distance=0.5, seed=1)
     rows = evaluation.few_shot(
@@ -74,7 +74,7 @@ def test_few_shot_is_that_of_the_normal_equations():
         assert row["images"] == 5 * row["shots"]
 
 
-def test_more_shots_are_better_and_what_was_drawn_is_not_scored():
+def test_more_shots_are_better_and_need_unused_images():
     x, y = blobs([60] * 6, distance=0.4)
     rows = evaluation.few_shot(x, y, shots=(1, 50))
     assert len(rows[0]["accuracies"]) == 3
@@ -85,7 +85,7 @@ def test_more_shots_are_better_and_what_was_drawn_is_not_scored():
         evaluation.few_shot(x, y, shots=60)
 
 
-def test_imbalance_and_missing_classes():
+def test_imbalanced_and_missing_classes_warn():
     x, y = blobs([30, 4, 0, 30])
     test_x, test_y = blobs([200, 10, 10, 200], seed=1)
     with pytest.warns(UserWarning) as caught:
@@ -102,7 +102,7 @@ def test_imbalance_and_missing_classes():
         evaluation.few_shot(x, y, 4, 1, test_features=x, test_labels=y)
 
 
-def test_mistakes():
+def test_wrong_arguments_raise():
     x, y = blobs([5, 5])
     with pytest.raises(ValueError, match="two classes or more.* only class 0"):
         evaluation.few_shot(x, y * 0, 1)
@@ -120,7 +120,7 @@ def test_mistakes():
 
 
 @pytest.mark.parametrize("balanced", [False, True])
-def test_linear_probe_is_scikit_learns(balanced):
+def test_linear_probe_matches_scikit_learn(balanced):
     models = pytest.importorskip("sklearn.linear_model")
     x, y = blobs([60, 20, 9], distance=0.6)
     l2 = 0.01
@@ -150,7 +150,7 @@ def test_linear_probe_never_predicts_a_missing_class():
 
 
 def peak_of(function, *arguments):
-    """The most memory that NumPy held meanwhile, in bytes."""
+    """Returns the peak memory of NumPy during a call, in bytes."""
     tracemalloc.start()
     try:
         function(*arguments)
@@ -160,8 +160,8 @@ def peak_of(function, *arguments):
 
 
 @pytest.mark.backends("torch")
-def test_linear_probe_does_not_hold_all_scores(monkeypatch):
-    """Of ImageNet these would be 10 GB, in several copies."""
+def test_linear_probe_memory_is_bounded(monkeypatch):
+    """For ImageNet all scores would need 10 GB, in several copies."""
     rng = np.random.default_rng(0)
     classes, count = 400, 6000
     x = rng.normal(size=(count, 8))
@@ -172,14 +172,14 @@ def test_linear_probe_does_not_hold_all_scores(monkeypatch):
         peak = peak_of(evaluation.linear_probe, x, y, classes, 1e-3, False, 1)
     assert peak < count * classes * 8 / 4
     monkeypatch.setattr(probes, "_SCORES_PER_CHUNK", 3 * 7)
-    parts = evaluation.linear_probe(x[:200], y[:200] % 3, 3)
-    np.testing.assert_allclose(parts.kernel, whole.kernel, atol=1e-9)
-    np.testing.assert_allclose(parts.bias, whole.bias, atol=1e-9)
+    chunked = evaluation.linear_probe(x[:200], y[:200] % 3, 3)
+    np.testing.assert_allclose(chunked.kernel, whole.kernel, atol=1e-9)
+    np.testing.assert_allclose(chunked.bias, whole.bias, atol=1e-9)
 
 
 @pytest.mark.backends("torch")
-def test_neighbours_do_not_hold_all_similarities(monkeypatch):
-    """A thousand test images and ImageNet's training images: 10 GB."""
+def test_nearest_neighbours_memory_is_bounded(monkeypatch):
+    """For a thousand test images and ImageNet's training images: 10 GB."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(3000, 4)), rng.integers(0, 3, 3000)
     test = rng.normal(size=(900, 4))
@@ -189,7 +189,7 @@ def test_neighbours_do_not_hold_all_similarities(monkeypatch):
 
 
 @pytest.mark.parametrize("temperature", [None, 0.07])
-def test_neighbours_are_those_of_sorting(temperature, monkeypatch):
+def test_nearest_neighbours_match_sorting(temperature, monkeypatch):
     monkeypatch.setattr(probes, "_SIMILARITIES_PER_CHUNK", 7 * 60)
     x, y = blobs([20, 20, 20], columns=6)
     test, _ = blobs([5, 5, 5], columns=6, seed=1)
@@ -207,7 +207,7 @@ def test_neighbours_are_those_of_sorting(temperature, monkeypatch):
         np.testing.assert_allclose(row, votes / votes.sum(), atol=1e-12)
 
 
-def test_mistakes_with_neighbours():
+def test_wrong_arguments_of_nearest_neighbours_raise():
     x, y = blobs([3, 3])
     with pytest.raises(ValueError, match="`k` must be from 1 to 6"):
         evaluation.nearest_neighbours(x, y, 2, x, 7)

@@ -13,7 +13,7 @@ LABELS = RNG.integers(0, 7, 200)
 
 
 @pytest.mark.parametrize("k", [1, 3, 7])
-def test_accuracy_is_that_of_sorting(k):
+def test_accuracy_matches_sorting(k):
     scores = SCORES.round(0)  # with ties
     best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     expected = np.mean([y in row for y, row in zip(LABELS, best, strict=True)])
@@ -22,7 +22,7 @@ def test_accuracy_is_that_of_sorting(k):
         assert expected == np.mean(scores.argmax(1) == LABELS)
 
 
-def test_real_leaves_out_images_without_labels():
+def test_real_accuracy_ignores_images_without_labels():
     scores = np.eye(4)[[0, 1, 2, 3]]
     lists = [[0, 2], [], [1], [3]]
     assert evaluation.real_accuracy(scores, lists) == pytest.approx(2 / 3)
@@ -38,7 +38,7 @@ def test_real_leaves_out_images_without_labels():
         evaluation.real_accuracy(scores, [[1]])
 
 
-def test_real_json(tmp_path):
+def test_load_real_labels(tmp_path):
     path = tmp_path / "real.json"
     path.write_text(json.dumps([[65], [], [795, 970]]))
     assert evaluation.load_real_labels(path) == [[65], [], [795, 970]]
@@ -53,8 +53,8 @@ def test_real_json(tmp_path):
         evaluation.load_real_labels(tmp_path / "none.json")
 
 
-def test_calibration_by_hand():
-    """Two bins with images: |0.9 - 0.5| of two, |0.6 - 1| of one."""
+def test_calibration_error_of_a_known_case():
+    """Two bins hold images: |0.9 - 0.5| for two of them, |0.6 - 1| for one."""
     probabilities = [[0.9, 0.1], [0.1, 0.9], [0.6, 0.4]]
     labels = [0, 0, 0]
     error = evaluation.calibration_error(probabilities, labels, bins=5)
@@ -64,7 +64,7 @@ def test_calibration_by_hand():
     assert rows[0]["accuracy"] is None and rows[2]["accuracy"] == 1
 
 
-def test_a_calibrated_classifier_has_a_small_error():
+def test_calibrated_classifier_has_a_small_error():
     rng = np.random.default_rng(1)
     probabilities = evaluation.softmax(3 * rng.normal(size=(20_000, 4)))
     sums = probabilities.cumsum(1)
@@ -76,7 +76,7 @@ def test_a_calibrated_classifier_has_a_small_error():
     assert sum(sums) == 20_000 and len(sums) == 15
 
 
-def test_confusion_and_classes():
+def test_confusion_matrix_and_per_class_metrics():
     labels = np.array([0, 0, 0, 1, 1, 2])
     predicted = np.array([0, 1, 1, 1, 1, 0])
     confusion = evaluation.confusion_matrix(predicted, labels, 4)
@@ -113,12 +113,12 @@ def test_confusion_and_classes():
         (np.where(SCORES > 2, np.nan, SCORES), LABELS, "NaN or infinity for"),
     ],
 )
-def test_what_cannot_be_measured(scores, labels, match):
+def test_wrong_scores_and_labels_raise(scores, labels, match):
     with pytest.raises(ValueError, match=match):
         evaluation.accuracy(scores, labels)
 
 
-def test_other_mistakes():
+def test_wrong_arguments_raise():
     with pytest.raises(ValueError, match="`k` must be from 1 to 7"):
         evaluation.accuracy(SCORES, LABELS, 8)
     with pytest.raises(ValueError, match="use keras_vit.evaluation.softmax"):
@@ -127,7 +127,7 @@ def test_other_mistakes():
         evaluation.reliability(evaluation.softmax(SCORES), LABELS, 0)
 
 
-def test_pictures_are_drawn(tmp_path):
+def test_plots_show_the_metrics(tmp_path):
     pytest.importorskip("matplotlib")
     probabilities = evaluation.softmax(SCORES)
     rows = evaluation.reliability(probabilities, LABELS)

@@ -1,4 +1,4 @@
-"""tools/export.py: what it writes computes what Keras does, or is not left."""
+"""tools/export.py: exports match Keras; those that differ are removed."""
 
 import os
 import pathlib
@@ -35,15 +35,15 @@ ELSEWHERE = sorted(NEEDS.keys() - HERE)
 
 @pytest.fixture
 def export(tmp_path, monkeypatch, capsys):
-    """Runs the tool in a folder; returns its status and what it said."""
+    """Runs the tool in a folder; returns its status and what it prints."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checking, "TIMED_CALLS", 1)
     monkeypatch.setattr(checking, "NUM_AGREEMENT_IMAGES", 4)
 
     def run(*arguments):
         status = command_line.main([str(x) for x in arguments])
-        told = capsys.readouterr()
-        return status, told.out + told.err
+        captured = capsys.readouterr()
+        return status, captured.out + captured.err
 
     return run
 
@@ -71,13 +71,14 @@ def require(name):
 
 
 def left():
-    """What lies in the folder, also what is hidden."""
+    """The names in the folder, including hidden ones."""
     return sorted(os.listdir())
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_it_computes_what_keras_does(name, export, tmp_path):
-    """At any batch, and at any size where that can be."""
+def test_exported_model_matches_keras(name, export, tmp_path):
+    """The outputs match for any batch size and, where supported, any image
+    size."""
     require(name)
     any_size = BACKEND in formats.FORMATS[name].any_size
     model = saved(
@@ -87,10 +88,10 @@ def test_it_computes_what_keras_does(name, export, tmp_path):
         grid_size=(2, 3),
     )
     target = target_of(name)
-    status, said = export("model.keras", target)
-    assert status == 0, said
-    assert "3 x 8 x 12 x 3" in said and "latency  batch of 1" in said
-    assert ("1 x 8 x 24 x 3" in said) == any_size
+    status, printed = export("model.keras", target)
+    assert status == 0, printed
+    assert "3 x 8 x 12 x 3" in printed and "latency  batch of 1" in printed
+    assert ("1 x 8 x 24 x 3" in printed) == any_size
     assert left() == sorted([str(target), "model.keras"])
     run = formats.FORMATS[name].reader(target)
     for shape in ((1, 8, 12), (2, 16, 8) if any_size else (5, 8, 12)):
@@ -102,12 +103,13 @@ def test_it_computes_what_keras_does(name, export, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--int8-weights"]], ids=["", "int8"])
-def test_large_weights_are_in_the_onnx_file(flags, export, tmp_path):
-    """Writers put those of 1 MB and more into another file, hidden here."""
+def test_large_weights_are_stored_in_the_onnx_file(flags, export, tmp_path):
+    """The writers put weights of 1 MB and more into another file, hidden
+    here."""
     require("onnx")
     saved(tmp_path, num_layers=1, hidden_size=96, mlp_dim=4096)
-    status, said = export("model.keras", "a.onnx", *flags)
-    assert status == 0, said
+    status, printed = export("model.keras", "a.onnx", *flags)
+    assert status == 0, printed
     assert left() == ["a.onnx", "model.keras"]
     least = 2 * 96 * 4096 * (1 if flags else 4)
     assert os.path.getsize("a.onnx") > least
@@ -115,8 +117,8 @@ def test_large_weights_are_in_the_onnx_file(flags, export, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
-def test_int8(name, export, tmp_path):
-    """Of one size of images, one batch, and with probabilities."""
+def test_int8_export_matches_keras(name, export, tmp_path):
+    """Export with a fixed image and batch size, and with probabilities."""
     require(name)
     model = tiny(
         num_layers=1,
@@ -130,12 +132,12 @@ def test_int8(name, export, tmp_path):
     model.get_layer("head").kernel.assign(head)
     model.save(tmp_path / "model.keras")
     target = target_of(name)
-    status, said = export(
+    status, printed = export(
         *("model.keras", target, "--batch", 2, "--image-size", 8, 12),
         *("--int8-weights", "--softmax"),
     )
-    assert status == 0, said
-    assert "int8     same top class on" in said
+    assert status == 0, printed
+    assert "int8     same top class on" in printed
     found = formats.FORMATS[name].reader(target)(images())
     np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
     logits = model.predict_on_batch(images())
@@ -144,43 +146,43 @@ def test_int8(name, export, tmp_path):
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_backend_that_cannot_says_which_can(name, export, model):
-    status, said = export("model.keras", target_of(name))
+def test_unsupported_backend_error_names_a_supported_one(name, export, model):
+    status, printed = export("model.keras", target_of(name))
     assert status == 1
-    able = said.partition("KERAS_BACKEND=")[2].partition(".")[0]
+    able = printed.partition("KERAS_BACKEND=")[2].partition(".")[0]
     assert able in NEEDS[name]
     assert left() == ["model.keras"]
 
 
-def test_another_size_of_images(export, model):
-    """Positions are resampled, as `converters.load` does."""
+def test_image_size_flag_resamples_positions(export, model):
+    """Position embeddings are resampled, as in `converters.load`."""
     name = HERE[-1]
     require(name)
     target = target_of(name)
-    status, said = export(
+    status, printed = export(
         "model.keras", target, "--image-size", 16, "--no-check"
     )
-    assert status == 0 and "checked" not in said, said
+    assert status == 0 and "checked" not in printed, printed
     other = keras_vit.converters.load("model.keras", input_shape=(16, 16, 3))
     x = images(2, 16, 16, 3)
     found = formats.FORMATS[name].reader(target)(x)
     np.testing.assert_allclose(found, other.predict_on_batch(x), atol=1e-4)
 
 
-def test_what_differs_is_not_left(export, model, monkeypatch):
+def test_differing_export_is_removed(export, model, monkeypatch):
     name = HERE[-1]
     require(name)
     target = target_of(name)
     target.write_text("mine")
     monkeypatch.setitem(checking.LIMITS, "float32", -1.0)
-    status, said = export("model.keras", target, "--overwrite")
-    assert status == 1 and "differs from Keras" in said
+    status, printed = export("model.keras", target, "--overwrite")
+    assert status == 1 and "differs from Keras" in printed
     assert left() == sorted([str(target), "model.keras"])
     assert target.read_text() == "mine"
 
 
-def test_other_models_of_keras(export):
-    """Those that were not made by this package."""
+def test_other_keras_models_are_exported(export):
+    """Models that do not come from this package are exported as well."""
     name = HERE[-1]
     require(name)
     inputs = keras.Input((6, 6, 3))
@@ -188,15 +190,15 @@ def test_other_models_of_keras(export):
         keras.layers.Flatten()(inputs)
     )
     keras.Model(inputs, outputs).save("model.keras")
-    status, said = export("model.keras", target_of(name))
-    assert status == 0, said
-    status, said = export("model.keras", target_of(name), "--softmax")
-    assert status == 1 and "--softmax" not in said.partition("error")[0]
+    status, printed = export("model.keras", target_of(name))
+    assert status == 0, printed
+    status, printed = export("model.keras", target_of(name), "--softmax")
+    assert status == 1 and "--softmax" not in printed.partition("error")[0]
 
 
 REFUSED = {
-    "an ending that tells nothing": (["model.keras", "a.bin"], ".tflite"),
-    "a format and another ending": (
+    "unknown ending": (["model.keras", "a.bin"], ".tflite"),
+    "format and other ending": (
         ["model.keras", "a.onnx", "--format", "torch"],
         "contradict",
     ),
@@ -204,7 +206,7 @@ REFUSED = {
     "no model": (["other.keras", target_of(HERE[-1])], "other.keras"),
     "no folder": (["model.keras", f"no/{target_of(HERE[-1])}"], "Make it"),
     "existing": (["model.keras", "there.onnx"], "--overwrite"),
-    "a folder of others": (
+    "folder of other files": (
         ["model.keras", "folder", "--format", HERE[0], "--overwrite"],
         "folder",
     ),
@@ -213,15 +215,15 @@ REFUSED = {
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case, export, model):
+def test_wrong_targets_are_refused(case, export, model):
     arguments, fragment = REFUSED[case]
     pathlib.Path("there.onnx").write_text("mine")
     pathlib.Path("folder").mkdir()
     pathlib.Path("folder/mine").write_text("mine")
     before = left()
-    status, said = export(*arguments)
-    assert status == 1 and fragment in said, said
-    assert "Traceback" not in said
+    status, printed = export(*arguments)
+    assert status == 1 and fragment in printed, printed
+    assert "Traceback" not in printed
     assert left() == before
     assert pathlib.Path("folder/mine").read_text() == "mine"
 
@@ -231,26 +233,26 @@ def test_refused(case, export, model):
     "flags",
     [["--batch", "0"], ["--batch", "any"], ["--image-size", "1", "2", "3"]],
 )
-def test_wrong_usage(flags):
+def test_wrong_flags_exit_with_2(flags):
     with pytest.raises(SystemExit) as stopped:
         command_line.main(["model.keras", "a.onnx", *flags])
     assert stopped.value.code == 2
 
 
 @pytest.mark.backends("torch")
-def test_formats_and_their_needs():
+def test_formats_and_their_requirements():
     written = {k: set(x.writers) for k, x in formats.FORMATS.items()}
     assert written == {name: set(needs) for name, needs in NEEDS.items()}
 
 
 @pytest.mark.backends("torch")
-def test_help(monkeypatch, capsys):
-    """By the program itself."""
+def test_help_lists_the_formats(monkeypatch, capsys):
+    """Run the program `tools/export.py` itself."""
     tool = str(ROOT / "tools" / "export.py")
     monkeypatch.setattr(sys, "argv", [tool, "--help"])
     with pytest.raises(SystemExit) as stopped:
         runpy.run_path(tool, run_name="__main__")
     assert stopped.value.code == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for name, form in formats.FORMATS.items():
-        assert name in said and form.suffix in said
+        assert name in printed and form.suffix in printed

@@ -29,7 +29,7 @@ from tools import convert
 
 convert.skip_package_init()  # no reader needs Keras, and forking stays cheap
 
-from tests.fuzzing import judge  # noqa: E402
+from tests.fuzzing import check  # noqa: E402
 from tests.fuzzing import readers  # noqa: E402
 
 MAX_SECONDS, MAX_EXTRA_BYTES, MAX_ADDRESSES = 10, 2**27, 2**30
@@ -56,7 +56,7 @@ def run(name, seeds, arguments, folder):
     """Run the inputs of one reader and return how many failed."""
     reader = readers.READERS[name]
     files = readers.seed_files(reader, seeds)
-    expected = judge.read_weights(pathlib.Path(seeds) / reader.path)
+    expected = check.read_weights(pathlib.Path(seeds) / reader.path)
     counts, start = collections.Counter(), time.monotonic()
     seed, end = arguments.seed, arguments.seed + arguments.count
     while seed < end:
@@ -79,14 +79,14 @@ def run(name, seeds, arguments, folder):
 
 
 def _run_batch(*work):
-    """Judge inputs in a child process.
+    """Check inputs in a child process.
 
     Returns:
         List of `(seed, outcome, message)`, and the exit code of the process,
         which is not 0 if the input after them ended it.
     """
     receiver, sender = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=_judge_batch, args=(sender, *work))
+    process = FORK.Process(target=_check_batch, args=(sender, *work))
     process.start()
     sender.close()
     results = []
@@ -101,7 +101,7 @@ def _run_batch(*work):
     return results, process.exitcode
 
 
-def _judge_batch(sender, reader, files, expected, batch, folder):
+def _check_batch(sender, reader, files, expected, batch, folder):
     folder = pathlib.Path(folder) / "work"
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
@@ -109,7 +109,7 @@ def _judge_batch(sender, reader, files, expected, batch, folder):
     limit = pages * resource.getpagesize() + MAX_ADDRESSES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    judge.watch()
+    check.watch()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for seed in batch:
         found = readers.mutated(reader, files, random.Random(seed))
@@ -118,8 +118,8 @@ def _judge_batch(sender, reader, files, expected, batch, folder):
         text = ""
         try:
             further = seed % FURTHER_EVERY == 0
-            kind = judge.outcome(reader, found, expected, folder, further)
-        except judge.Failure as failure:
+            kind = check.outcome(reader, found, expected, folder, further)
+        except check.Failure as failure:
             kind, text = "FAILED", ascii(str(failure))
         signal.setitimer(signal.ITIMER_PROF, 0)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

@@ -1,4 +1,4 @@
-"""The file types: what is opened, and how it is damaged."""
+"""The file types: the opened file and its mutations."""
 
 import dataclasses
 import json

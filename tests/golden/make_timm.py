@@ -2,10 +2,10 @@
 
     python tests/golden/make_timm.py
 
-timm computes every number; this draws the weights and writes the files. timm
-is no dependency of the tests. As in the other cases of a ResNet, filters reach
-down to a scale of 2**-12, the first norm to 2e-3 and the second image to a
-contrast of 1/512, so that every epsilon shows in the logits.
+timm computes every number; this script samples the weights and writes the
+files. timm is no dependency of the tests. As in the other cases of a ResNet,
+filters reach down to a scale of 2**-12, the first norm to 2e-3 and the second
+image to a contrast of 1/512, so that every epsilon affects the logits.
 """
 
 import functools
@@ -59,7 +59,7 @@ def hybrid_symmetric():
     return VisionTransformer(**VIT, patch_size=1, embed_layer=embed)
 
 
-def draw(model, rng):
+def sample(model, rng):
     for name, parameter in model.named_parameters():
         shape = tuple(parameter.shape)
         value = rng.normal(size=shape)
@@ -85,7 +85,7 @@ def draw(model, rng):
 def make(case, build, seed, layers):
     rng = np.random.default_rng(seed)
     model = build().eval()
-    draw(model, rng)
+    sample(model, rng)
     image = rng.uniform(-1, 1, size=(2, 32, 32, 3)).astype("float32")
     image[1] /= 512
     found = {}
@@ -104,8 +104,8 @@ def make(case, build, seed, layers):
     save_file(model.state_dict(), folder / "weights.safetensors")
     arrays = {name: value.numpy() for name, value in found.items()}
     np.savez_compressed(folder / "io.npz", image=image, **arrays)
-    told = {"case": case, "source": f"timm {timm.__version__}", "seed": seed}
-    (folder / "config.json").write_text(json.dumps(told, indent=1) + "\n")
+    config = {"case": case, "source": f"timm {timm.__version__}", "seed": seed}
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
 if __name__ == "__main__":

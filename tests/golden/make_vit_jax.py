@@ -3,9 +3,9 @@
     python tests/golden/make_vit_jax.py SOURCE
 
 SOURCE is a checkout of google-research/vision_transformer, whose code computes
-every number; this draws the weights and writes the files. Flax is no
+every number; this script samples the weights and writes the files. Flax is no
 dependency of the tests. Filters, the first norm and the second image have the
-scales that README.md tells of, so that every constant shows in the logits.
+scales described in README.md, so that every constant affects the logits.
 
 Names, and the shape of group norms, are those of the released files, which an
 older Flax wrote.
@@ -30,7 +30,7 @@ RELEASED = (
 )
 
 
-def draw(name, shape, rng):
+def sample(name, shape, rng):
     value = rng.normal(size=shape)
     if name.endswith("scale"):
         value = 1 + 0.2 * value
@@ -73,7 +73,7 @@ def make(case, seed, size, layers, patch):
         lambda: model.init(jax.random.key(0), image, train=False)
     )["params"]
     flat = traverse_util.flatten_dict(shapes, sep="/")
-    flat = {name: draw(name, a.shape, rng) for name, a in flat.items()}
+    flat = {name: sample(name, a.shape, rng) for name, a in flat.items()}
     with jax.default_matmul_precision("highest"):
         logits, kept = model.apply(
             {"params": traverse_util.unflatten_dict(flat, sep="/")},
@@ -101,7 +101,7 @@ def make(case, seed, size, layers, patch):
     np.savez_compressed(
         folder / "io.npz", image=image, logits=np.asarray(logits), **arrays
     )
-    told = {
+    config = {
         "case": case,
         "source": "google-research/vision_transformer",
         "naming": "released",
@@ -109,7 +109,7 @@ def make(case, seed, size, layers, patch):
         "patch_size": [patch, patch],
         "seed": seed,
     }
-    (folder / "config.json").write_text(json.dumps(told, indent=1) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
 def as_released(flat):

@@ -8,7 +8,8 @@ GRID, PATCH = (2, 3), 8
 
 
 def looking_at(patch, **arguments):
-    """A model whose every token looks at one patch; at all alike if None."""
+    """A model whose tokens all attend to one patch, or uniformly if it is
+    None."""
     model = keras_vit.VisionTransformer(
         **{
             "input_shape": (GRID[0] * PATCH, GRID[1] * PATCH, 3),

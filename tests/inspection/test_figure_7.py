@@ -11,22 +11,22 @@ from tests.inspection import models
 pytestmark = pytest.mark.backends("torch")
 
 GRID, PATCH = models.GRID, models.PATCH
-PLACES = [(row * PATCH, column * PATCH) for row, column in np.ndindex(GRID)]
+CORNERS = [(row * PATCH, column * PATCH) for row, column in np.ndindex(GRID)]
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize("registers", [0, 2])
 @pytest.mark.parametrize("patch", [None, 0, 4])
-def test_distance(patch, registers):
+def test_attention_distance_of_known_attention(patch, registers):
     model = models.looking_at(patch, num_registers=registers)
     found = inspection.attention_distance(
         model, models.images(3), layers=0, batch_size=2
     )
-    seen = PLACES if patch is None else [PLACES[patch]]
+    seen = CORNERS if patch is None else [CORNERS[patch]]
     expected = np.mean(
         [
             np.hypot(row - other_row, column - other_column)
-            for row, column in PLACES
+            for row, column in CORNERS
             for other_row, other_column in seen
         ]
     )
@@ -35,7 +35,7 @@ def test_distance(patch, registers):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_distance_counts_pixels_of_the_image():
+def test_attention_distance_is_in_pixels():
     model = keras_vit.HybridVisionTransformer(
         input_shape=(64, 96, 3),
         resnet_layers=(1, 1),
@@ -60,7 +60,7 @@ def test_distance_counts_pixels_of_the_image():
 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
-def test_filters_are_principal_components(channels):
+def test_embedding_filters_are_principal_components(channels):
     model = models.looking_at(
         None, input_shape=(16, 24, channels), hidden_size=256
     )
@@ -81,7 +81,7 @@ def test_filters_are_principal_components(channels):
         inspection.embedding_filters(model, 0)
 
 
-def test_filters_are_as_many_as_there_are():
+def test_number_of_filters_is_limited_by_the_hidden_size():
     model = models.looking_at(None, hidden_size=8)
     model.get_layer("patch_embedding").kernel.assign(
         np.random.default_rng(0).normal(size=(8, 8, 3, 8))
@@ -90,7 +90,7 @@ def test_filters_are_as_many_as_there_are():
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_similarity_of_positions(policy):
+def test_position_similarity_is_the_cosine(policy):
     keras.config.set_dtype_policy(policy)
     model = models.looking_at(None, num_registers=1, position_prefix="all")
     rng = np.random.default_rng(0)
@@ -107,7 +107,7 @@ def test_similarity_of_positions(policy):
     assert inspection.position_similarity(model, (4, 2)).shape == (4, 2, 4, 2)
 
 
-def test_similarity_of_positions_of_the_first_block():
+def test_position_similarity_uses_the_first_block():
     model = models.looking_at(
         None,
         num_registers=1,
@@ -127,7 +127,7 @@ def test_similarity_of_positions_of_the_first_block():
         inspection.position_similarity(model)
 
 
-def test_similarity_of_computed_positions():
+def test_position_similarity_of_sincos2d():
     images = keras.Input((None, None, 3))
     grid = keras_vit.layers.PatchEmbedding(16, 8)(images)
     tokens = keras.layers.Reshape((-1, 16))(grid)

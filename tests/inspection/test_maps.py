@@ -1,4 +1,4 @@
-"""Attention maps: the golden ones, and those that the fused path must use."""
+"""Attention maps: golden values, and those of the fused kernel."""
 
 import keras
 import numpy as np
@@ -53,7 +53,7 @@ def some_images(count=2, shape=SMALL["input_shape"]):
     return rng.uniform(-1, 1, (count, *shape)).astype("float32")
 
 
-def test_golden(record_error):
+def test_attention_maps_match_golden_values(record_error):
     golden = golden_data.io("hf_vit")
     model = load("hf_vit")
     before = model.predict(golden["image"], verbose=0)
@@ -67,7 +67,7 @@ def test_golden(record_error):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_fused_path_uses_these_probabilities(case):
+def test_attention_maps_match_the_fused_attention(case):
     model, images = load(case), golden_data.io(case)["image"]
     before = keras.ops.convert_to_numpy(model(images))
     maps = inspection.attention_maps(model, images)
@@ -137,8 +137,8 @@ POSITIONS = {
     ],
 )
 @pytest.mark.parametrize("case", POSITIONS)
-def test_positions_in_blocks(case, size):
-    """A block built on the maps is the model's."""
+def test_attention_maps_with_positions_in_blocks(case, size):
+    """A block computed from the maps has the output of the model's block."""
     options, index, before = POSITIONS[case]
     model = small(**options, input_shape=(None, None, 3), grid_size=(2, 3))
     images = some_images(2, (*size, 3))
@@ -161,7 +161,7 @@ def test_positions_in_blocks(case, size):
 
 
 @pytest.mark.backends("torch")
-def test_layers_are_chosen():
+def test_layers_argument_selects_blocks():
     model, images = small(num_layers=3), some_images(1)
     every = inspection.attention_maps(model, images)
     for chosen, kept in ((1, [1]), (-1, [2]), ((2, 0), [2, 0])):
@@ -172,7 +172,7 @@ def test_layers_are_chosen():
             inspection.attention_maps(model, images, layers=wrong)
 
 
-def test_images_of_any_size():
+def test_attention_maps_of_images_of_any_size():
     model = small(input_shape=(None, None, 3), grid_size=(2, 3))
     found = inspection.attention_maps(model, some_images(1, (40, 16, 3)))
     assert found.shape == (2, 1, 2, 11, 11)
@@ -182,7 +182,7 @@ def test_images_of_any_size():
 
 
 @pytest.mark.backends("torch")
-def test_padded_images():
+def test_heatmap_of_padded_images():
     model = small(input_shape=(20, 24, 3), pad_to_patch=True)
     layout = inspection.token_layout(model)
     assert (layout.grid, layout.patch_size) == ((3, 3), (8, 8))
@@ -190,7 +190,8 @@ def test_padded_images():
     assert heat.shape == (1, 20, 24)
 
 
-def test_fine_tuned_saved_and_loaded(tmp_path):
+@pytest.mark.usefixtures("eager")
+def test_attention_maps_after_training_and_loading(tmp_path):
     model = small(dropout=0.1, attention_dropout=0.1, remat=True)
     model.compile("sgd", "mse")
     before = inspection.attention_maps(model, some_images())
@@ -203,7 +204,7 @@ def test_fine_tuned_saved_and_loaded(tmp_path):
     np.testing.assert_allclose(found, after, atol=1e-6)
 
 
-def test_half_precision_is_left_at_the_scores():
+def test_half_precision_scores_are_float32():
     full = inspection.attention_maps(small(), some_images())
     keras.config.set_dtype_policy("mixed_bfloat16")
     half = inspection.attention_maps(small(), some_images())
@@ -213,7 +214,7 @@ def test_half_precision_is_left_at_the_scores():
     assert 1e-5 < np.abs(half - full).max() < 0.05
 
 
-def test_quantised():
+def test_attention_maps_of_a_quantized_model():
     model = small(num_layers=1)
     full = inspection.attention_maps(model, some_images())
     model.quantize("int8")
@@ -222,7 +223,7 @@ def test_quantised():
     assert 1e-6 < np.abs(found - full).max() < 0.05  # 8 bits
 
 
-def test_token_norms():
+def test_token_norms_match_the_l2_norm():
     model, images = small(num_registers=2), some_images()
     tokens = keras_vit.feature_extractor(model, "block_1")(images)
     tokens = keras.ops.convert_to_numpy(tokens)
@@ -233,7 +234,7 @@ def test_token_norms():
 
 
 @pytest.mark.backends("torch")
-def test_what_has_no_attention_is_refused():
+def test_models_without_attention_are_refused():
     bit = keras_vit.BiT(
         input_shape=(32, 32, 3), resnet_layers=(1,), width_factor=0.5, classes=2
     )
@@ -251,6 +252,6 @@ def test_what_has_no_attention_is_refused():
 @pytest.mark.parametrize(
     "images", [np.zeros((16, 24, 3)), np.zeros((1, 16, 16, 3)), [[1.0]]]
 )
-def test_other_images_are_refused(images):
+def test_images_of_wrong_shape_are_refused(images):
     with pytest.raises(ValueError, match="must be a batch of images"):
         inspection.attention_maps(small(), images)

@@ -1,4 +1,4 @@
-"""Every plot draws what it is given."""
+"""Every plot shows its data."""
 
 import io
 
@@ -25,23 +25,23 @@ def pixels(figure):
 
 
 def assert_drawn(figure):
-    """Every image, line and area changes pixels of the saved picture."""
+    """Hiding any image, line or area changes pixels of the saved picture."""
     whole = pixels(figure)
-    # Layout would move everything where a part is missing.
+    # Layout would move everything where an artist is missing.
     figure.set_layout_engine("none")
     np.testing.assert_array_equal(pixels(figure), whole)
-    parts = [
-        part
+    artists = [
+        artist
         for axes in figure.axes
-        for part in (*axes.images, *axes.lines, *axes.collections)
+        for artist in (*axes.images, *axes.lines, *axes.collections)
         # A colour bar has an empty collection of dividers.
-        if not hasattr(part, "get_segments") or part.get_segments()
+        if not hasattr(artist, "get_segments") or artist.get_segments()
     ]
-    assert parts
-    for part in parts:
-        part.set_visible(False)
-        assert (pixels(figure) != whole).any(), part
-        part.set_visible(True)
+    assert artists
+    for artist in artists:
+        artist.set_visible(False)
+        assert (pixels(figure) != whole).any(), artist
+        artist.set_visible(True)
 
 
 def maps(tokens):
@@ -50,7 +50,7 @@ def maps(tokens):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
-def test_heatmap(channels):
+def test_plot_attention_heatmap(channels):
     images = [
         RNG.integers(0, 255, (20, 30, channels)).astype("uint8"),
         RNG.uniform(-1, 1, (90, 20, channels)).astype("float32"),
@@ -69,8 +69,9 @@ def test_heatmap(channels):
 
 
 @pytest.mark.backends("torch")
-def test_images_in_another_range_are_errors():
-    """Preprocessed with mode "torch", or floats up to 255."""
+def test_image_values_out_of_range_raise():
+    """The images are preprocessed with mode "torch", or are floats up to
+    255."""
     heat = [np.ones((4, 4))]
     for scale in (2.6, 255):
         image = np.full((4, 4, 3), scale)
@@ -78,7 +79,7 @@ def test_images_in_another_range_are_errors():
             inspection.plot_attention_heatmap([image], heat)
 
 
-def test_maps():
+def test_plot_attention_maps():
     found = maps(8)
     figure = inspection.plot_attention_maps(found, LAYOUT, image=1)
     picture = figure.axes[0].images[0].get_array()
@@ -90,7 +91,7 @@ def test_maps():
     assert_drawn(figure)
 
 
-def test_distance():
+def test_plot_attention_distance():
     distances = RNG.uniform(10, 90, (5, 3))
     figure = inspection.plot_attention_distance(distances, 50.0, "title")
     *heads, mean, uniform = figure.axes[0].lines
@@ -102,7 +103,7 @@ def test_distance():
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
-def test_filters(channels):
+def test_plot_embedding_filters(channels):
     filters = RNG.uniform(size=(9, 8, 8, channels))
     figure = inspection.plot_embedding_filters(filters)
     picture = figure.axes[0].images[0].get_array()
@@ -116,7 +117,7 @@ def test_filters(channels):
     assert_drawn(figure)
 
 
-def test_similarity():
+def test_plot_position_similarity():
     similarity = RNG.uniform(-1, 1, (2, 40, 2, 40))
     figure = inspection.plot_position_similarity(similarity)
     picture = figure.axes[0].images[0].get_array()
@@ -126,7 +127,7 @@ def test_similarity():
 
 
 @pytest.mark.parametrize("layout", [LAYOUT, BARE])
-def test_norms(layout):
+def test_plot_token_norms(layout):
     norms = RNG.uniform(1, 9, (4, 2, layout.num_prefix + 6))
     figure = inspection.plot_token_norms(norms, layout, image=1)
     names = figure.axes[0].get_legend_handles_labels()[1]

@@ -14,7 +14,7 @@ from tests.inspection import models
     "residual,name",
     [(True, "rollout_mean_residual"), (False, "rollout_mean_no_residual")],
 )
-def test_golden(residual, name, record_error):
+def test_rollout_matches_golden_values(residual, name, record_error):
     golden = golden_data.io("hf_vit")
     model = keras_vit.converters.load(golden_data.load_path("hf_vit"))
     maps = inspection.attention_maps(model, golden["image"])
@@ -25,7 +25,7 @@ def test_golden(residual, name, record_error):
 
 
 @pytest.mark.backends("torch")
-def test_other_maps_are_refused():
+def test_maps_of_wrong_shape_are_refused():
     with pytest.raises(ValueError, match=r"a layer of shape \(2, 4, 4\)"):
         inspection.attention_rollout(np.ones((3, 2, 4, 4)))
     with pytest.raises(ValueError, match="one layer or more"):
@@ -46,8 +46,8 @@ def test_other_maps_are_refused():
     ids=str,
 )
 @pytest.mark.parametrize("patch", [1, 3])
-def test_the_heat_is_where_the_model_looks(arguments, patch):
-    """In a grid of 2 x 3, so that rows and columns cannot be exchanged."""
+def test_heatmap_peaks_at_the_attended_patch(arguments, patch):
+    """The grid of 2 x 3 shows whether rows and columns are exchanged."""
     model = models.looking_at(patch, **arguments)
     heat = inspection.attention_heatmap(model, models.images())
     assert heat.shape == (2, 16, 24)
@@ -60,7 +60,7 @@ def test_the_heat_is_where_the_model_looks(arguments, patch):
 
 
 @pytest.mark.backends("torch")
-def test_attention_to_all_alike_is_one_heat():
+def test_uniform_attention_gives_a_uniform_heatmap():
     model = models.looking_at(None, num_registers=2)
     heat = inspection.attention_heatmap(model, models.images())
     np.testing.assert_allclose(heat, 1, atol=1e-6)
@@ -68,7 +68,7 @@ def test_attention_to_all_alike_is_one_heat():
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
-    "arguments,shares",
+    "arguments,expected",
     [
         ({}, [1, 0]),
         ({"num_registers": 1}, [1, 0, 0]),
@@ -81,19 +81,19 @@ def test_attention_to_all_alike_is_one_heat():
     ],
     ids=str,
 )
-def test_what_the_head_reads(arguments, shares):
-    """The shares of the tokens before the patches, and of all patches."""
+def test_pooling_weights_of_each_pooling(arguments, expected):
+    """The weights of each prefix token and the total weight of the patches."""
     model, images = models.looking_at(None, **arguments), models.images()
     layout = inspection.token_layout(model)
     read = pooling_weights(model, images, layout)[0]
     first = layout.num_prefix
     found = [*read[:first], read[first:].sum()]
-    np.testing.assert_allclose(found, shares, atol=1e-6)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
     assert np.ptp(read[first:]) < 1e-6
 
 
-def test_pooling_by_attention_is_followed():
-    """The probe looks at one patch, and the blocks at all alike."""
+def test_pooling_weights_of_attention_pooling():
+    """The probe attends to one patch, the blocks attend uniformly."""
     model = models.looking_at(None, pooling="map")
     rng = np.random.default_rng(0)
     pooling = model.get_layer("pooling")
@@ -109,7 +109,7 @@ def test_pooling_by_attention_is_followed():
 
 
 @pytest.mark.backends("torch")
-def test_the_head_reads_the_first_patch():
+def test_pooling_weights_of_first_patch():
     model = models.looking_at(None, pooling="first_patch", class_token=True)
     layout = inspection.token_layout(model)
     read = pooling_weights(model, models.images(), layout)[0]

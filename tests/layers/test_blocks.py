@@ -1,4 +1,4 @@
-"""Blocks against the NumPy oracle, and what dropout does in them."""
+"""Blocks compared with the NumPy reference, and their dropout."""
 
 import warnings
 
@@ -13,7 +13,7 @@ from tests.harness import numpy
 
 
 def weights_of(layer, seed=0):
-    """Random weights, so that no zero hides a mistake."""
+    """Random weights, because zeros would hide mistakes."""
     rng = np.random.default_rng(seed)
     weights = {}
     for weight in layer.weights:
@@ -33,7 +33,7 @@ def tokens(*shape):
 @pytest.mark.parametrize(
     "bias,norm,scale", [(True, False, None), (False, True, 0.5)]
 )
-def test_block_is_the_oracles(activation, bias, norm, scale):
+def test_block_matches_the_reference(activation, bias, norm, scale):
     layer = layers.TransformerBlock(
         4,
         24,
@@ -53,7 +53,7 @@ def test_block_is_the_oracles(activation, bias, norm, scale):
     )
 
 
-def test_attention_pooling_leaves_prefix_tokens_out():
+def test_attention_pooling_ignores_prefix_tokens():
     layer = layers.AttentionPooling(3, 24, num_prefix_tokens=2)
     x = tokens(2, 7, 12).astype("float32")
     before = numpy(layer(x))
@@ -63,8 +63,8 @@ def test_attention_pooling_leaves_prefix_tokens_out():
     assert np.abs(before - numpy(layer(x))).max() > 1e-3
 
 
-def test_attention_with_dropout_is_the_fused_one_when_nothing_drops():
-    """The two formulations agree: dropout so rare that it never strikes."""
+def test_attention_with_negligible_dropout_matches_the_fused_one():
+    """Both implementations agree, since a rate of 1e-9 drops nothing here."""
     layer = layers.MultiHeadAttention(3, dropout=1e-9, qk_norm=True)
     x = tokens(2, 6, 12).astype("float32")
     layer.build(x.shape)
@@ -73,7 +73,7 @@ def test_attention_with_dropout_is_the_fused_one_when_nothing_drops():
     np.testing.assert_allclose(numpy(fused), numpy(plain), atol=2e-6)
 
 
-def test_attention_starts_with_xaviers_bound():
+def test_attention_kernels_are_glorot_uniform():
     layer = layers.MultiHeadAttention(8)
     layer.build((None, None, 512))
     bound = (6 / (512 + 512)) ** 0.5
@@ -83,7 +83,7 @@ def test_attention_starts_with_xaviers_bound():
         assert not numpy(dense.bias).any()
 
 
-def test_drop_path_drops_whole_images_and_keeps_the_mean():
+def test_drop_path_drops_branches_of_whole_images():
     block = layers.TransformerBlock(1, 4, drop_path=0.5)
     x = np.ones((400, 2, 4), "float32") * tokens(1, 2, 4).astype("float32")
     block.build(x.shape)
@@ -110,14 +110,14 @@ def test_dropout_is_off_unless_training(rate):
     assert np.abs(first - second).max() > 1e-3
 
 
-def test_dropout_of_nothing_leaves_no_state_behind():
+def test_rate_zero_creates_no_seed_state():
     block = layers.TransformerBlock(2, 8)
     block.build((None, 5, 8))
     assert len(block.variables) == len(block.weights) == 16
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_half_precision_is_near_the_full(policy):
+def test_half_precision_matches_float32(policy):
     x = tokens(2, 9, 24).astype("float32")
     block = layers.TransformerBlock(3, 48)
     block.build(x.shape)
@@ -140,7 +140,7 @@ def test_dropout_follows_both_dense_layers():
     assert 0.22 < (found == 4).mean() < 0.28
 
 
-def test_class_token_keeps_the_order():
+def test_class_token_is_inserted_at_index():
     x = tokens(1, 3, 4).astype("float32")
     first = layers.ClassToken(2, index=1, initializer="ones")
     found = numpy(first(x))[0]
@@ -152,8 +152,8 @@ def test_class_token_keeps_the_order():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_attention_dropout_does_not_round_the_softmax(dtype):
-    """In half precision, the path that can drop probabilities is as exact as
-    the fused one."""
+    """In half precision, attention with dropout is as exact as the fused
+    kernel."""
     exact = layers.MultiHeadAttention(2, dropout=0.1)
     half = layers.MultiHeadAttention(2, dropout=0.1, dtype=dtype)
     half._dropout.rate = 0.0  # the same path, but nothing is dropped
@@ -244,7 +244,8 @@ def test_a_block_takes_a_mask(remat, tmp_path):
 
 
 def test_masks_of_earlier_layers_are_refused():
-    """Symbolic and eager; they were dropped with a warning from each layer."""
+    """Symbolic and eager masks are refused. Keras's layers ignore them with a
+    warning."""
     block = layers.TransformerBlock(2, 8)
     embedding = keras.layers.Embedding(5, 4, mask_zero=True)
     tokens = np.array([[1, 2, 0]])
@@ -278,7 +279,7 @@ class RMSNormBlock(layers.TransformerBlock):
 
 @keras.saving.register_keras_serializable("test_blocks")
 class Mean(keras.layers.Layer):
-    """An attention without weights: all tokens get the mean of all."""
+    """An attention without weights: the output is the mean of all tokens."""
 
     def build(self, query_shape, context_shape):
         pass
@@ -296,7 +297,7 @@ class MeanBlock(layers.TransformerBlock):
 
 @pytest.mark.parametrize("block", [RMSNormBlock, MeanBlock])
 @pytest.mark.parametrize("num_queries", [None, 1])
-def test_another_norm_and_attention_in_a_block(block, num_queries, tmp_path):
+def test_block_with_custom_norm_and_attention(block, num_queries, tmp_path):
     inputs = keras.Input((None, 12))
     outputs = block(2, 24, norm_epsilon=1e-3, remat=True, name="block")(
         inputs, num_queries=num_queries
@@ -324,8 +325,8 @@ def test_another_norm_and_attention_in_a_block(block, num_queries, tmp_path):
     assert np.abs(numpy(moved) - numpy(kept)).max() > 1e-6
 
 
-def test_kernel_regularizer_of_a_block():
-    """Of its six kernels, and of nothing else."""
+def test_kernel_regularizer_applies_to_the_kernels():
+    """The regularizer applies to the six kernels and to no other weight."""
     block = layers.TransformerBlock(2, 24, kernel_regularizer="l2")
     block(tokens(2, 5, 12).astype("float32"))
     kernels = [w for w in block.weights if w.path.endswith("kernel")]

@@ -185,6 +185,10 @@ CASES = {
         ),
         IMAGES,
     ),
+    "ImagePreprocessing": (
+        lambda: layers.ImagePreprocessing((9, 10), "torch"),
+        IMAGES,
+    ),
     "MaxPool2D": (layers.MaxPool2D, IMAGES),
     "MaxPool2D symmetric": (
         lambda: layers.MaxPool2D((3, 5), (2, 1), "symmetric"),
@@ -195,7 +199,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_contract(case):
+def test_layer_contract(case):
     make, *inputs = CASES[case]
     check_layer(make, *inputs, still=KEY)
 
@@ -373,7 +377,7 @@ def _twice(layer, first, second):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", ERRORS)
-def test_bad_arguments_say_what_would_work(case):
+def test_wrong_arguments_raise(case):
     make, message = ERRORS[case]
     with pytest.raises(ValueError, match=f"(?s){message}"):
         make()

@@ -30,7 +30,7 @@ def initializer(name):
         ("constant", keras.initializers.Constant(0.5)),
     ],
 )
-def test_distribution_is_that_of_keras(name, keras_initializer):
+def test_distribution_matches_keras(name, keras_initializer):
     keras.utils.set_random_seed(0)
     ours, theirs = (
         np.sort(keras.ops.convert_to_numpy(make(SHAPE)), None)
@@ -41,7 +41,7 @@ def test_distribution_is_that_of_keras(name, keras_initializer):
 
 
 @pytest.mark.parametrize("name", ["uniform", "normal", "truncated"])
-def test_seeds(name):
+def test_seed_determines_the_values(name):
     keras.utils.set_random_seed(1)
     first, second = initializer(name), initializer(name)
     keras.utils.set_random_seed(1)
@@ -56,8 +56,9 @@ def test_seeds(name):
     assert np.abs(first - copied).max() > 0.01
 
 
-def test_a_config_keeps_the_seed_that_was_passed():
-    """And no other: Keras's initializers store None where none was passed."""
+def test_config_keeps_an_explicit_seed():
+    """Keras's initializers store None if no seed was passed, and so do
+    these."""
     for make in (
         lambda seed: initializers.Uniform(0.1, seed=seed),
         lambda seed: initializers.Normal(0.1, seed=seed),
@@ -71,7 +72,7 @@ def test_a_config_keeps_the_seed_that_was_passed():
         )
 
 
-def test_a_clone_has_initial_values_of_its_own():
+def test_clone_has_different_initial_values():
     model = keras_vit.VisionTransformer(
         input_shape=(16, 16, 3),
         patch_size=8,
@@ -103,8 +104,9 @@ def test_a_clone_has_initial_values_of_its_own():
         ("truncated", [-0.049482297, 0.542002261, -0.217081293]),
     ],
 )
-def test_the_same_under_every_backend(name, known):
-    """Recorded under JAX; TensorFlow and PyTorch draw the same."""
+def test_values_are_equal_on_every_backend(name, known):
+    """The values were recorded under JAX; TensorFlow and PyTorch give the
+    same."""
     keras.utils.set_random_seed(1)
     found = keras.ops.convert_to_numpy(initializer(name)((3,)))
     np.testing.assert_allclose(found, known, rtol=1e-6)
@@ -117,7 +119,7 @@ FLOAT64 = pytest.param(
 
 
 @pytest.mark.parametrize("dtype", [FLOAT64, "float32", "float16", "bfloat16"])
-def test_precision(dtype):
+def test_dtype_is_respected(dtype):
     for name in ("uniform", "truncated", "constant"):
         made = initializer(name)((4, 3), dtype=dtype)
         assert keras.backend.standardize_dtype(made.dtype) == dtype
@@ -152,13 +154,13 @@ def test_values_do_not_depend_on_the_number_of_cores(name, monkeypatch):
     assert abs(np.corrcoef(slices)[np.triu_indices(3, 1)]).max() < 0.02
 
 
-def test_an_error_in_a_thread_is_raised(monkeypatch):
+def test_error_in_a_thread_is_raised(monkeypatch):
     monkeypatch.setattr(initializers.Uniform, "_sample", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         initializer("uniform")(SHAPE)
 
 
-def test_skip_init_leaves_random_values_zero_in_its_own_thread():
+def test_skip_init_applies_to_its_own_thread():
     found = {}
 
     def make(name):
@@ -176,7 +178,7 @@ def test_skip_init_leaves_random_values_zero_in_its_own_thread():
     assert (constant == 0.5).all()
 
 
-def test_counting_parameters_initializes_no_weights(monkeypatch):
+def test_counting_parameters_samples_no_values(monkeypatch):
     called = []
     monkeypatch.setattr(
         initializers.Uniform, "_sample", lambda *_: called.append(1)

@@ -72,8 +72,8 @@ def assert_close(found, expected, tolerance):
 @pytest.mark.parametrize(
     "operation", sorted({operation for _, operation in _kernels._KERNELS})
 )
-def test_half_precision_on_a_cpu_is_left_to_keras(operation):
-    """Except layer norms of JAX, whose kernel computes in float32."""
+def test_half_precision_on_a_cpu_uses_keras(operation):
+    """The exception is JAX's layer norm, whose kernel computes in float32."""
     found = _kernels._kernel(operation, ops.ones((1, 2, 3, 4), "float16"))
     assert (found is None) == ((BACKEND, operation) != ("jax", "layer_norm"))
 
@@ -109,7 +109,7 @@ def attention(query, key, value, bias=None):
 
 @pytest.mark.parametrize("length", [7, 5])
 @pytest.mark.parametrize("biased", [False, True])
-def test_attention(length, biased, monkeypatch):
+def test_attention_kernels_match_keras(length, biased, monkeypatch):
     # 7 queries are two chunks of 3 and one query.
     monkeypatch.setattr(_kernels, "QUERY_CHUNK", 3)
     arrays = [normal(2, 7, 3, 4), *normal(2, 2, length, 3, 4)]
@@ -130,11 +130,21 @@ CHUNKED_TOLERANCES = {"float32": 3e-6, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 @TENSORFLOW
-@pytest.mark.parametrize("dtype", CHUNKED_TOLERANCES)
 @pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
-@pytest.mark.parametrize("length", [7, 6])
-def test_chunked_attention_in_functions(length, mode, dtype, monkeypatch):
-    """Values and gradients, with an unknown batch size in `tf.function`."""
+@pytest.mark.parametrize(
+    "length, dtype",
+    [
+        *((7, dtype) for dtype in CHUNKED_TOLERANCES),
+        (6, "float32"),
+        pytest.param(6, "float16", marks=pytest.mark.nightly),
+        pytest.param(6, "bfloat16", marks=pytest.mark.nightly),
+    ],
+)
+def test_chunked_attention_matches_in_every_mode(
+    length, mode, dtype, monkeypatch
+):
+    """Compare values and gradients, in `tf.function` with an unknown batch
+    size."""
     import tensorflow as tf
 
     monkeypatch.setattr(_kernels, "CHUNKED_MIN_QUERIES", 5)
@@ -161,7 +171,7 @@ def test_chunked_attention_in_functions(length, mode, dtype, monkeypatch):
 
 
 @TENSORFLOW
-def test_chunked_attention_is_for_many_queries():
+def test_chunked_attention_needs_many_queries():
     kernels = [
         _kernels._kernel("attention", keras.KerasTensor((None, length, 3, 4)))
         for length in (1024, 1025, None)
@@ -170,7 +180,7 @@ def test_chunked_attention_is_for_many_queries():
 
 
 @TENSORFLOW
-def test_all_scores_are_never_in_memory(monkeypatch):
+def test_chunked_attention_limits_the_score_shapes(monkeypatch):
     monkeypatch.setattr(_kernels, "CHUNKED_MIN_QUERIES", 5)
     monkeypatch.setattr(_kernels, "QUERY_CHUNK", 3)
     softmax, shapes = ops.softmax, set()
@@ -187,7 +197,7 @@ def test_all_scores_are_never_in_memory(monkeypatch):
 @TENSORFLOW
 @pytest.mark.parametrize("name", ["onnx", "litert"])
 def test_chunked_attention_is_exported(name, monkeypatch, tmp_path):
-    """For any batch size."""
+    """The exported model accepts any batch size."""
     if name == "onnx":
         pytest.importorskip("tf2onnx")
         pytest.importorskip("onnxruntime")
@@ -242,7 +252,7 @@ DENSE = {
 @HAVE_KERNELS
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("case", DENSE)
-def test_dense(case, policy):
+def test_dense_kernels_match_keras(case, policy):
     reference, ours, arguments, channels = DENSE[case]
     tokens = normal(2, 7, *channels)
     reference = reference(**arguments, dtype=policy)
@@ -259,7 +269,7 @@ def test_dense(case, policy):
     )
 
 
-def test_dense_layers_are_adapted_and_quantised_as_keras_s():
+def test_dense_layers_support_lora_and_int8():
     layer = layers.MlpBlock(16)
     tokens = normal(2, 3, 8)
     before = ops.convert_to_numpy(layer(tokens))
@@ -281,7 +291,7 @@ TOLERANCES = {"float32": 8e-5, "bfloat16": 8e-2, "float16": 8e-3}
 @HAVE_KERNELS
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("mean", [0.0, 100.0])
-def test_layer_norm(dtype, mean):
+def test_layer_norm_matches_keras(dtype, mean):
     x = ops.cast(normal(3, 5, 16) * 2 + mean, dtype)
     layer = layers.LayerNormalization(epsilon=1e-3, dtype=dtype)
     layer.build(x.shape)
@@ -299,7 +309,7 @@ def test_layer_norm(dtype, mean):
 @pytest.mark.parametrize(
     "arguments", [{"center": False}, {"scale": False}, {"axis": [1, 2]}]
 )
-def test_layer_norm_takes_keras_s_arguments(arguments):
+def test_layer_norm_accepts_keras_arguments(arguments):
     x = normal(3, 5, 16)
     found, expected = (
         ops.convert_to_numpy(base(**arguments)(x))
@@ -325,7 +335,7 @@ def test_second_and_forward_derivatives_of_layer_norm():
 
 @JAX
 @pytest.mark.parametrize("approximate", [False, True])
-def test_gelu(approximate):
+def test_gelu_matches_keras(approximate):
     x = np.linspace(-12, 12, 97, dtype="float32")
     found = outcome(lambda x: _kernels.gelu(x, approximate), [x])
     expected = outcome(lambda x: ops.gelu(x, approximate=approximate), [x])
@@ -352,7 +362,7 @@ def test_attention_of_large_scores_is_finite():
         (2, 9, False, "jax_chunked_attention, image by image"),
     ],
 )
-def test_the_kernel_that_ran_is_logged(
+def test_selected_kernel_is_logged(
     batch, length, biased, expected, monkeypatch, caplog
 ):
     monkeypatch.setattr(_kernels, "PER_IMAGE_MIN_TOKENS", 7)
@@ -385,8 +395,9 @@ assert attention(query).sharding.spec[0] == "batch"
 
 @pytest.mark.slow
 @JAX
-def test_a_batch_that_devices_share_is_not_gathered():
-    flags = "--xla_force_host_platform_device_count=4"
+def test_sharded_batch_is_not_gathered():
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags += " --xla_force_host_platform_device_count=4"
     found = subprocess.run(
         [sys.executable, "-c", _SHARDED],
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},

@@ -11,7 +11,7 @@ from tests import reference
 from tests.harness import numpy
 
 size = st.integers(1, 4)
-quick = settings(max_examples=12, deadline=None)  # JAX compiles each anew
+quick = settings(max_examples=12, deadline=None)  # JAX compiles each example
 
 
 def images_of(rows, columns, patch, channels):
@@ -22,7 +22,7 @@ def images_of(rows, columns, patch, channels):
 
 @quick
 @given(size, size, st.tuples(size, size), st.integers(1, 5))
-def test_patches_are_the_papers_x_p(rows, columns, patch, channels):
+def test_patches_match_the_reference(rows, columns, patch, channels):
     images = images_of(rows, columns, patch, channels)
     found = numpy(layers.Patches(patch)(images))
     np.testing.assert_array_equal(found, reference.patches(images, patch))
@@ -30,7 +30,7 @@ def test_patches_are_the_papers_x_p(rows, columns, patch, channels):
 
 @quick
 @given(size, size, st.tuples(size, size), st.integers(1, 5))
-def test_embedding_is_patches_and_dense(rows, columns, patch, channels):
+def test_embedding_equals_patches_and_dense(rows, columns, patch, channels):
     images = images_of(rows, columns, patch, channels)
     embedding = layers.PatchEmbedding(6, patch)
     found = embedding(images)
@@ -72,7 +72,7 @@ def test_padding_adds_zeros_at_bottom_and_right(height, width, patch, channels):
     )
 
 
-def test_channels_come_last_whatever_keras_says():
+def test_image_data_format_is_ignored():
     images = images_of(2, 3, (4, 4), 3)
     embedding = layers.PatchEmbedding(6, 4)
     before = numpy(embedding(images))
@@ -84,7 +84,7 @@ def test_channels_come_last_whatever_keras_says():
     np.testing.assert_array_equal(before, after)
 
 
-def test_patch_embedding_starts_as_flax_does():
+def test_patch_embedding_kernel_is_lecun_normal():
     embedding = layers.PatchEmbedding(512, 16)
     embedding.build((None, 224, 224, 3))
     # lecun_normal: variance 1 / (16 * 16 * 3)

@@ -34,7 +34,7 @@ def test_same_grid_is_the_identity(n, how):
 @pytest.mark.backends("torch")
 @quick
 @given(length, length, method)
-def test_a_constant_stays(old, new, how):
+def test_constant_is_unchanged(old, new, how):
     matrix = resampling_matrix(old, new, how)
     assert matrix.shape == (new, old)
     np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-12)
@@ -43,7 +43,7 @@ def test_a_constant_stays(old, new, how):
 @pytest.mark.backends("torch")
 @quick
 @given(length, length, method)
-def test_mirrored_in_is_mirrored_out(old, new, how):
+def test_resampling_is_symmetric(old, new, how):
     # With aligned corners a single pixel is the first, in every original.
     assume(new > 1 or "align_corners" not in how)
     matrix = resampling_matrix(old, new, how)
@@ -53,7 +53,7 @@ def test_mirrored_in_is_mirrored_out(old, new, how):
 @pytest.mark.backends("torch")
 @quick
 @given(length, length, length, length)
-def test_align_corners_is_scipys_zoom(rows, columns, new_rows, new_columns):
+def test_align_corners_matches_scipy_zoom(rows, columns, new_rows, new_columns):
     from scipy.ndimage import zoom
 
     rng = np.random.default_rng(rows * 12 + columns)
@@ -79,7 +79,9 @@ _TORCH = {
 @pytest.mark.backends("torch")
 @quick
 @given(length, length, length, length, st.sampled_from(sorted(_TORCH)))
-def test_every_method_is_pytorchs(rows, columns, new_rows, new_columns, how):
+def test_every_method_matches_pytorch(
+    rows, columns, new_rows, new_columns, how
+):
     torch = pytest.importorskip("torch")
     # PyTorch 2.13 repeats the first row when it antialiases one column.
     assume(new_columns > 1 or "antialias" not in how)
@@ -99,7 +101,7 @@ def test_every_method_is_pytorchs(rows, columns, new_rows, new_columns, how):
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
-@settings(max_examples=15, deadline=None)  # JAX compiles each anew
+@settings(max_examples=15, deadline=None)  # JAX compiles each example
 @given(length, length, method)
 def test_unknown_size_gives_the_same_matrix(old, new, how):
     dynamic = resampling_matrix(old, ops.convert_to_tensor(new, "int32"), how)
@@ -110,8 +112,8 @@ def test_unknown_size_gives_the_same_matrix(old, new, how):
 @pytest.mark.backends("torch")
 @quick
 @given(length, length, length)
-def test_dinov2s_offset_is_pytorchs_scale_factor(side, rows, columns):
-    """DINOv2 asks for a factor a little above the one it needs."""
+def test_bicubic_offset_matches_pytorch_scale_factor(side, rows, columns):
+    """DINOv2 passes a scale factor slightly above the exact one."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(rows * 12 + columns)
     grid = rng.normal(size=(side, side, 2))
@@ -136,8 +138,8 @@ def test_prefix_rows_are_kept():
     np.testing.assert_array_equal(new[:, :2], old[:, :2])
 
 
-def test_skipped_tokens_get_nothing():
-    """Registers behind a class token, where both come before the patches."""
+def test_skipped_tokens_get_no_position():
+    """Registers follow a class token, and both precede the patches."""
     layer = AddPositionEmbs(
         grid_size=(1, 3), num_prefix_tokens=1, num_skipped_tokens=2
     )
@@ -193,8 +195,9 @@ def test_offsets_are_means_over_pairs(rows, columns, wide, long, how):
     np.testing.assert_allclose(ones, 1, atol=1e-12)
 
 
-def test_relative_positions_are_the_same_under_dropout():
-    """The plain second path adds what the fused one is given."""
+def test_relative_positions_with_negligible_dropout_match():
+    """The reference implementation adds the same scores as the fused
+    kernel."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 6, 8)).astype("float32")
     layer = MultiHeadAttention(2, dropout=1e-7)
@@ -213,7 +216,7 @@ def test_relative_positions_are_the_same_under_dropout():
     )
 
 
-def test_learned_starts_as_in_the_paper():
+def test_learned_positions_are_normal_with_stddev_0_02():
     layer = AddPositionEmbs(grid_size=24)
     layer.build((None, 576, 64))
     embedding = numpy(layer.embedding)
@@ -221,8 +224,8 @@ def test_learned_starts_as_in_the_paper():
 
 
 @pytest.mark.parametrize("kind", ["learned", "learned_2d", "sincos2d"])
-def test_any_grid_inside_a_compiled_model(kind):
-    """One model, grids of several sizes, through predict()."""
+def test_any_grid_in_a_compiled_model(kind):
+    """One model predicts for grids of several sizes."""
     tokens = keras.Input((None, 8))
     grid = keras.Input((None, None, 8))
     layer = AddPositionEmbs(kind, grid_size=(3, 2), num_prefix_tokens=1)
@@ -268,7 +271,7 @@ def test_resampling_is_exact_under_half_precision():
     assert not numpy(difference).any()
 
 
-def test_kinds_do_not_load_into_each_other(tmp_path):
+def test_weights_of_another_kind_raise(tmp_path):
     def model_of(kind):
         tokens = keras.Input((6, 8))
         layer = AddPositionEmbs(kind, grid_size=(3, 2), name="positions")
@@ -285,12 +288,12 @@ def test_kinds_do_not_load_into_each_other(tmp_path):
             model_of(other).load_weights(path)
 
 
-def test_positions_of_another_length_are_named():
+def test_positions_of_wrong_shape_raise():
     with pytest.raises(ValueError, match=r"\(1, 17, .*Received: \(2, 17, 8\)"):
         resample_embedding(np.zeros((2, 17, 8)), (4, 4), (2, 2), "bicubic", 1)
 
 
-def test_weights_load_at_another_grid(tmp_path):
+def test_weights_load_at_another_grid_size(tmp_path):
     def model_of(rows, columns):
         grid = keras.Input((rows, columns, 8))
         tokens = keras.layers.Reshape((-1, 8))(grid)

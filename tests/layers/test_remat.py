@@ -1,4 +1,4 @@
-"""Gradient checkpointing: the same gradients, and less kept for them."""
+"""Gradient checkpointing: equal gradients, less memory."""
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ def batch(size=16):
 
 
 def steps(model):
-    """Weights after two steps: their gradients, in effect."""
+    """Returns the weights after two steps, which depend on the gradients."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss)
     model.fit(*batch(), batch_size=4, epochs=2, shuffle=False, verbose=0)
@@ -51,10 +51,18 @@ RELATIVE = {**RANDOM, "position_embedding": "relative"}
 
 
 @pytest.mark.parametrize(
-    "options", [{}, RANDOM, RELATIVE], ids=["still", "random", "relative"]
+    "options",
+    [
+        pytest.param({}, id="no_dropout", marks=pytest.mark.backends("torch")),
+        pytest.param(RANDOM, id="dropout"),
+        pytest.param(RELATIVE, id="relative"),
+    ],
 )
-def test_gradients_are_the_same(options, tmp_path, record_error):
-    """Also of dropout, whose second drawing must be the first one's."""
+def test_gradients_with_and_without_remat_match(
+    options, tmp_path, record_error
+):
+    """The second forward pass must sample the same dropout masks as the
+    first."""
     kept = steps(model_of(False, **options))
     model = model_of(True, **options)
     start = np.concatenate([w.ravel() for w in model.get_weights()])
@@ -67,14 +75,15 @@ def test_gradients_are_the_same(options, tmp_path, record_error):
 
 
 def test_half_precision_trains():
-    """PyTorch wants the second computation in the first one's precision."""
+    """PyTorch requires the second forward pass to have the precision of the
+    first."""
     keras.config.set_dtype_policy("mixed_bfloat16")
     weights = steps(model_of(True, **RANDOM))
     assert np.isfinite(weights).all()
 
 
 def kept_bytes(model, images):
-    """What the forward pass keeps for the gradients."""
+    """Returns the bytes that the forward pass keeps for the gradients."""
     if BACKEND == "torch":
         import torch
 
@@ -96,7 +105,7 @@ def kept_bytes(model, images):
     trainable = [v.value for v in model.trainable_variables]
     rest = [v.value for v in model.non_trainable_variables]
     # Not the compiled step's memory: XLA's CPU compiler computes nothing
-    # twice, whatever it is told.
+    # twice, even with `jax.checkpoint`.
     backward = jax.eval_shape(
         lambda trainable: jax.vjp(lambda t: loss(t, rest, images), trainable)[
             1
@@ -109,7 +118,7 @@ def kept_bytes(model, images):
 
 
 @pytest.mark.backends("jax", "torch")
-def test_less_is_kept(record_property):
+def test_remat_keeps_less_memory(record_property):
     images = ops.convert_to_tensor(batch(32)[0])
     kept = kept_bytes(model_of(False, layers=6, size=32), images)
     again = kept_bytes(model_of(True, layers=6, size=32), images)

@@ -35,16 +35,16 @@ def sides_of(padding, size, kernel, strides):
     return sides
 
 
-def standardised(kernel, epsilon, place):
+def standardised(kernel, epsilon, placement):
     kernel = kernel.astype("float64")
     axes = (0, 1, 2)
     centred = kernel - kernel.mean(axes, keepdims=True)
-    if place == "std":
+    if placement == "std":
         return centred / (kernel.std(axes, keepdims=True) + epsilon)
     return centred / np.sqrt(kernel.var(axes, keepdims=True) + epsilon)
 
 
-@pytest.mark.parametrize("place,epsilon", [("std", 0.3), ("variance", 0.2)])
+@pytest.mark.parametrize("placement,epsilon", [("std", 0.3), ("variance", 0.2)])
 @pytest.mark.parametrize("padding", ["same", "symmetric", "valid"])
 @pytest.mark.parametrize(
     "size,kernel,strides",
@@ -57,8 +57,10 @@ def standardised(kernel, epsilon, place):
         ((8, 5), (4, 2), (1, 3)),
     ],
 )
-def test_std_conv(size, kernel, strides, padding, place, epsilon):
-    layer = layers.StdConv2D(5, kernel, strides, padding, epsilon, place)
+def test_std_conv_matches_numpy(
+    size, kernel, strides, padding, placement, epsilon
+):
+    layer = layers.StdConv2D(5, kernel, strides, padding, epsilon, placement)
     x = RNG.normal(size=(2, *size, 3)).astype("float32")
     found = numpy(layer(x))
     raw = (0.5 + RNG.normal(size=(*kernel, 3, 5))).astype("float32")
@@ -66,7 +68,7 @@ def test_std_conv(size, kernel, strides, padding, place, epsilon):
     found = numpy(layer(x))
     cut = windows(x, kernel, strides, sides_of(padding, size, kernel, strides))
     expected = np.einsum(
-        "bhwyxi,yxio->bhwo", cut, standardised(raw, epsilon, place)
+        "bhwyxi,yxio->bhwo", cut, standardised(raw, epsilon, placement)
     )
     assert found.shape == expected.shape
     assert layer.compute_output_shape((2, *size, 3)) == expected.shape
@@ -75,7 +77,7 @@ def test_std_conv(size, kernel, strides, padding, place, epsilon):
 
 @pytest.mark.parametrize("padding", ["same", "symmetric", "zeros"])
 @pytest.mark.parametrize("size", [(8, 6), (9, 7), (1, 2)])
-def test_max_pool(size, padding):
+def test_max_pool_matches_numpy(size, padding):
     x = RNG.normal(size=(2, *size, 3)).astype("float32") - 3
     value = 0.0 if padding == "zeros" else -np.inf
     kernel, strides = (3, 3), (2, 2)
@@ -85,7 +87,7 @@ def test_max_pool(size, padding):
     np.testing.assert_array_equal(found, expected.astype("float32"))
 
 
-def test_group_norm_is_that_of_keras():
+def test_group_norm_matches_keras():
     x = (RNG.normal(size=(2, 5, 4, 12)) * 3 + 7).astype("float32")
     ours = layers.GroupNorm(4, epsilon=0.1)
     keras_own = keras.layers.GroupNormalization(4, epsilon=0.1)
@@ -119,7 +121,7 @@ def test_group_norm_is_exact_when_the_mean_is_large(channels, mean):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("channels", [64, 128])
-def test_group_norm_does_not_depend_on_what_requires_gradients(channels):
+def test_group_norm_does_not_depend_on_requires_grad(channels):
     import torch
 
     layer = layers.GroupNorm(epsilon=1e-6)
@@ -130,7 +132,7 @@ def test_group_norm_does_not_depend_on_what_requires_gradients(channels):
     assert torch.equal(layer(x.requires_grad_()), expected)
 
 
-def test_group_norm_has_the_gradients_of_keras():
+def test_group_norm_gradients_match_keras():
     x = (3 + RNG.normal(size=(2, 5, 4, 6))).astype("float32")
     y = RNG.normal(size=(2, 5, 4, 12)).astype("float32")
     start = RNG.normal(size=(1, 1, 6, 12))
@@ -150,15 +152,16 @@ def test_group_norm_has_the_gradients_of_keras():
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_group_norm_of_what_is_constant():
-    """Rounding can make the variance negative, of which there is no root."""
+def test_group_norm_of_a_constant_is_finite():
+    """Rounding can make the variance negative, whose square root is NaN."""
     x = np.full((1, 7, 7, 32), 1234.567, "float32")
     found = numpy(layers.GroupNorm(epsilon=1e-6)(x))
     assert np.isfinite(found).all()
 
 
-def test_a_filter_of_one_weight_has_finite_gradients():
-    """Its variance is 0, where the square root has no finite slope."""
+def test_filter_of_one_weight_has_finite_gradients():
+    """The variance of one weight is 0, where the square root has no finite
+    slope."""
     model = keras.Sequential([keras.Input((4, 4, 1)), layers.StdConv2D(2, 1)])
     model.compile("sgd", "mse")
     x = RNG.normal(size=(1, 4, 4, 1)).astype("float32")

@@ -70,7 +70,7 @@ def saved_and_loaded(model, tmp_path):
 
 
 def copies(model, tmp_path):
-    """Returns the model as each of Keras's ways of copying one gives it."""
+    """Returns the copies of the model by each method of Keras."""
     config = json.loads(json.dumps(model.get_config()))
     return {
         "load_model": saved_and_loaded(model, tmp_path),
@@ -91,7 +91,7 @@ def assert_copies_are_equal(model, tmp_path):
 
 
 @pytest.mark.parametrize("build", [vit, map_pooled, hybrid, bit])
-def test_all_but_the_head(build, tmp_path):
+def test_frozen_backbone_stays_frozen_in_copies(build, tmp_path):
     model = build()
     for layer in model.layers[:-1]:
         layer.trainable = False
@@ -134,13 +134,13 @@ def freeze_and_unfreeze(model):
         freeze_and_unfreeze,
     ],
 )
-def test_partial_freezing(freeze, tmp_path):
+def test_partly_frozen_model_stays_frozen_in_copies(freeze, tmp_path):
     model = vit()
     freeze(model)
     assert_copies_are_equal(model, tmp_path)
 
 
-def test_trainable_sublayers_of_a_frozen_block(tmp_path):
+def test_trainable_sublayer_of_a_frozen_block_stays_trainable(tmp_path):
     model = vit()
     train_one_sublayer_of_a_frozen_block(model)
     expected = trainable(model)
@@ -149,7 +149,7 @@ def test_trainable_sublayers_of_a_frozen_block(tmp_path):
     assert_copies_are_equal(model, tmp_path)
 
 
-def test_a_whole_frozen_model(tmp_path):
+def test_fully_frozen_model_stays_frozen_in_copies(tmp_path):
     model = vit()
     model.trainable = False
     for way, copy in copies(model, tmp_path).items():
@@ -160,7 +160,7 @@ def test_a_whole_frozen_model(tmp_path):
         assert len(copy.trainable_variables) == len(model.variables), way
 
 
-def test_a_frozen_backbone_inside_a_model(tmp_path):
+def test_nested_frozen_backbone_stays_frozen_in_copies(tmp_path):
     backbone = vit(include_top=False)
     backbone.trainable = False
     inputs = keras.Input((16, 16, 3))
@@ -184,7 +184,7 @@ def test_loaded_layers_can_be_unfrozen_and_frozen_again(tmp_path):
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
-def test_training_resumes_with_the_state_of_the_optimizer(tmp_path):
+def test_training_resumes_with_the_optimizer_state(tmp_path):
     model = compiled(vit())
     for layer in model.layers[:-1]:
         layer.trainable = False
@@ -203,7 +203,7 @@ def test_training_resumes_with_the_state_of_the_optimizer(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_frozen_layer_that_is_built_later():
+def test_layer_frozen_before_build_stays_frozen():
     block = layers.TransformerBlock(2, 32, trainable=False)
     block.build((None, 4, 16))
     assert not [v for v in block.variables if v.trainable]
@@ -215,7 +215,7 @@ def test_a_frozen_layer_that_is_built_later():
     assert len(inside) == len(block.weights) - 8
 
 
-def test_configs_that_were_not_built_keep_the_flags():
+def test_config_of_an_unbuilt_block_keeps_trainable_flags():
     block = layers.TransformerBlock(2, 32)
     block.build((None, 4, 16))
     assert "sublayer_trainable" not in block.get_config()
@@ -229,7 +229,7 @@ def test_configs_that_were_not_built_keep_the_flags():
     assert not copy.mlp.trainable_variables and copy.attention.trainable
 
 
-def test_unknown_sublayers_are_an_error():
+def test_unknown_sublayers_raise():
     block = layers.TransformerBlock(2, 32, sublayer_trainable={"mpl": False})
     with pytest.raises(ValueError, match="mlp/dense_1.*Received: mpl"):
         block.build((None, 4, 16))

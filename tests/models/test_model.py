@@ -8,7 +8,8 @@ import keras_vit
 from keras_vit.layers import TransformerBlock
 from keras_vit.models import Model
 
-BACKEND = keras.config.backend()
+pytestmark = pytest.mark.usefixtures("eager")
+
 SIZES = {
     "patch_size": 4,
     "hidden_size": 16,
@@ -49,7 +50,7 @@ def build(**options):
 
 
 def full(model):
-    """The same model, whose last block computes all tokens."""
+    """Returns the same model with a last block that computes all tokens."""
     copy = keras.models.clone_model(model, call_function=call_in_full)
     copy.set_weights(model.get_weights())
     return copy
@@ -64,7 +65,7 @@ def values(x):
 
 
 def tokens_of(model, monkeypatch):
-    """How many tokens the MLP of the last block is given."""
+    """Returns the number of tokens that the MLP of the last block receives."""
     mlp, seen = model.get_layer("block_2").mlp, []
     original = type(mlp).call
 
@@ -79,8 +80,22 @@ def tokens_of(model, monkeypatch):
     return seen[-1]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_same_for_less(name, monkeypatch, record_error):
+# With other layers, or another number of tokens.
+ON_EVERY_BACKEND = ("token", "distilled", "remat", "map", "relative")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ON_EVERY_BACKEND
+        else pytest.param(name, marks=pytest.mark.backends("torch"))
+        for name in CASES
+    ],
+)
+def test_last_block_computes_only_pooled_tokens(
+    name, monkeypatch, record_error
+):
     options, count = CASES[name]
     model = build(**options)
     assert tokens_of(model, monkeypatch) == count
@@ -97,19 +112,19 @@ def weights_after(model, optimizer="sgd"):
 
 
 @pytest.mark.parametrize("name", ["token", "distilled", "remat"])
-def test_the_same_gradients(name, record_error):
+def test_gradients_match_the_full_computation(name, record_error):
     model = build(**CASES[name][0])
     other = full(build(**CASES[name][0]))
     error = np.abs(weights_after(model) - weights_after(other)).max()
     record_error("num_queries", f"{name}, two steps", error, 1e-5)
 
 
-def test_dropout_runs():
+def test_dropout_trains():
     model = build(dropout=0.2, attention_dropout=0.2, drop_path=0.2, remat=True)
     assert np.isfinite(weights_after(model, "adam")).all()
 
 
-def test_saved_and_cloned_models_compute_as_little(tmp_path, monkeypatch):
+def test_saved_and_cloned_models_keep_num_queries(tmp_path, monkeypatch):
     model = build()
     model.save(tmp_path / "a.keras")
     loaded = keras.saving.load_model(tmp_path / "a.keras")
@@ -132,7 +147,7 @@ def test_saved_and_cloned_models_compute_as_little(tmp_path, monkeypatch):
         pytest.param("cloned", marks=pytest.mark.backends("torch")),
     ],
 )
-def test_features_are_of_all_tokens(name, copied, tmp_path):
+def test_features_include_all_tokens(name, copied, tmp_path):
     model = build(**CASES[name][0])
     if copied == "saved":
         model.save(tmp_path / "a.keras")
@@ -163,14 +178,14 @@ def test_features_are_of_all_tokens(name, copied, tmp_path):
     )
 
 
-def test_outputs_of_a_built_model_are_of_all_tokens():
+def test_layer_outputs_include_all_tokens():
     model = build()
     for name in ("block_2", "encoder_norm"):
         output = model.get_layer(name).output
         assert keras.Model(model.input, output)(IMAGES).shape == (2, 17, 16)
 
 
-def test_extracted_pre_logits_compute_as_little(monkeypatch):
+def test_pre_logits_extractor_keeps_num_queries(monkeypatch):
     model = build(representation_size=8)
     extract = keras_vit.feature_extractor(model, "pre_logits")
     assert tokens_of(extract, monkeypatch) == 1
@@ -179,7 +194,7 @@ def test_extracted_pre_logits_compute_as_little(monkeypatch):
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_num_queries_of_a_block(relative):
+def test_num_queries_selects_the_first_tokens(relative):
     rng = np.random.default_rng(0)
     tokens = rng.normal(size=(2, 17, 16)).astype("float32")
     offsets = rng.normal(size=(2, 31, 8)).astype("float32")
@@ -197,7 +212,7 @@ def test_num_queries_of_a_block(relative):
 
 
 @pytest.mark.parametrize("count", [0, 18, 1.5])
-def test_wrong_num_queries(count):
+def test_wrong_num_queries_raises(count):
     block = TransformerBlock(2, 32)
     with pytest.raises(ValueError, match="num_queries"):
         block(keras.Input((17, 16)), num_queries=count)

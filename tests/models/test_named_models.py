@@ -1,4 +1,4 @@
-"""What is said of arguments that other packages have."""
+"""Errors for the argument names of other packages."""
 
 import multiprocessing
 import pickle
@@ -12,8 +12,9 @@ from keras_vit.models import VARIANTS
 pytestmark = pytest.mark.backends("torch")
 
 
-def test_arguments_by_position():
-    """The first is `include_top`; weights there gave a random model."""
+def test_weights_by_position_raise():
+    """The first argument is `include_top`: weights in its place gave a random
+    model."""
     for given in ("imagenet", 224):
         with pytest.raises(ValueError, match=f"include_top={given!r}. Give"):
             keras_vit.ViTTi16(given)
@@ -29,18 +30,18 @@ def test_arguments_by_position():
         ("preset", "weights"),
     ],
 )
-def test_words_of_other_packages(theirs, ours):
+def test_argument_names_of_other_libraries_are_suggested(theirs, ours):
     with pytest.raises(TypeError, match=f"{theirs!r}. Did you mean {ours!r}"):
         keras_vit.ViTTi16(**{theirs: 1})
 
 
-def test_a_file_of_another_size_is_said_in_few_lines(tmp_path):
+def test_error_for_a_file_of_another_size_is_short(tmp_path):
     sizes = {"input_shape": (16, 16, 3), "num_layers": 2, "classes": 2}
     keras_vit.converters.save(keras_vit.ViTTi16(**sizes), tmp_path / "a.npz")
     with pytest.raises(ValueError, match="does not fit") as error:
         keras_vit.ViTS16(weights=tmp_path / "a.npz", **sizes)
-    said = str(error.value)
-    assert "and " in said and " more" in said and said.count("\n") < 30
+    message = str(error.value)
+    assert "and " in message and " more" in message and message.count("\n") < 30
 
 
 @pytest.mark.backends("torch")

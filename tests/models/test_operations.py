@@ -1,4 +1,4 @@
-"""The model costs no more than it did: operations and bytes, not seconds."""
+"""The operations and bytes of the model do not exceed the recorded ones."""
 
 import keras
 import pytest
@@ -10,7 +10,8 @@ MORE = 1.02
 
 
 def _on_a_cpu():
-    """Elsewhere the layers take other paths, and compilers fuse otherwise."""
+    """On other devices the layers use other kernels, and compilers fuse
+    differently."""
     if BACKEND == "jax":
         import jax
 
@@ -26,7 +27,7 @@ def _on_a_cpu():
 
 @pytest.mark.skipif(not _on_a_cpu(), reason="was recorded on a CPU")
 @pytest.mark.parametrize("what", operations.WHAT)
-def test_no_more_than_recorded(what):
+def test_cost_does_not_exceed_the_record(what):
     table = operations.recorded()[BACKEND]
     least = operations.least(what)
     for part, cost in operations.counted(what).items():
@@ -40,5 +41,5 @@ def test_no_more_than_recorded(what):
                 f"are {now:.6g}, {100 * (now / then - 1):.1f}% more than "
                 f"{then:.6g}, which was recorded with {table['version']} "
                 f"(here: keras {keras.__version__}, {operations.version()}). "
-                f"If that is meant, record anew: {operations.COMMAND}"
+                f"If this is intended, record again: {operations.COMMAND}"
             )

@@ -1,4 +1,4 @@
-"""Kinds and places of positions: what goes together, is told and is kept."""
+"""Kinds and placements of positions: combinations, storing, loading."""
 
 import itertools
 
@@ -28,7 +28,7 @@ SIZES = {
 COMBINATIONS = [
     case
     for case in itertools.product(POSITION_EMBEDDINGS, POSITION_PLACEMENTS)
-    # "learned" is "learned_1d"; of none, one place is as good as another.
+    # "learned" is "learned_1d"; of none, the placement does not matter.
     if case[0] != "learned"
     and case not in (("relative", "stem"), ("none", "every_layer_shared"))
 ]
@@ -55,11 +55,11 @@ def marked(cases):
 CASES = marked(COMBINATIONS)
 
 
-def build(kind, place, **options):
+def build(kind, placement, **options):
     model = keras_vit.VisionTransformer(
         **{**SIZES, **options},
         position_embedding=kind,
-        position_placement=place,
+        position_placement=placement,
     )
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(0, 0.3, w.shape) for w in model.weights])
@@ -71,28 +71,30 @@ def images(rows=8, columns=12):
     return rng.uniform(-1, 1, (2, rows, columns, 3)).astype("float32")
 
 
-@pytest.mark.parametrize("kind, place", CASES)
-def test_a_model_tells_what_it_has(kind, place, tmp_path):
-    model = build(kind, place)
-    told = describe(model)[1]
-    assert told["position_embedding"] == kind.removesuffix("_1d")
-    assert told["position_placement"] == ("stem" if kind == "none" else place)
+@pytest.mark.parametrize("kind, placement", CASES)
+def test_positions_are_stored_in_the_file(kind, placement, tmp_path):
+    model = build(kind, placement)
+    described = describe(model)[1]
+    assert described["position_embedding"] == kind.removesuffix("_1d")
+    assert described["position_placement"] == (
+        "stem" if kind == "none" else placement
+    )
     save(model, tmp_path / "m.weights.h5")
     arguments = open_checkpoint(tmp_path / "m.weights.h5").arguments()
     for name in ("position_embedding", "position_placement", "grid_size"):
-        assert arguments[name] == told[name]
+        assert arguments[name] == described[name]
     again = load(tmp_path / "m.weights.h5")
     np.testing.assert_array_equal(
         numpy(again(images())), numpy(model(images()))
     )
 
 
-def test_arrays_alone_tell_what_is_learned(tmp_path):
-    """Keras's own files without our notes: names and shapes are enough."""
-    for kind, place in ON_ALL_BACKENDS:
+def test_learned_positions_are_inferred_from_the_arrays(tmp_path):
+    """Keras's own files have no metadata of ours: names and shapes suffice."""
+    for kind, placement in ON_ALL_BACKENDS:
         if kind in ("none", "sincos2d"):
             continue
-        model = build(kind, place)
+        model = build(kind, placement)
         model.save_weights(tmp_path / "bare.weights.h5")
         again = keras_vit.VisionTransformer(
             weights=str(tmp_path / "bare.weights.h5"),
@@ -105,10 +107,11 @@ def test_arrays_alone_tell_what_is_learned(tmp_path):
         np.testing.assert_array_equal(numpy(found), numpy(expected))
 
 
-@pytest.mark.parametrize("kind, place", CASES)
-def test_checkpoints_load_at_another_size(kind, place, tmp_path):
-    """As a model of any size resamples them at every call."""
-    model = build(kind, place)
+@pytest.mark.parametrize("kind, placement", CASES)
+def test_checkpoint_loads_at_another_image_size(kind, placement, tmp_path):
+    """The resampled weights match a model that resamples them at every
+    call."""
+    model = build(kind, placement)
     save(model, tmp_path / "model.keras")
     wide = load(tmp_path / "model.keras", input_shape=(16, 20, 3))
     any_size = load(tmp_path / "model.keras", input_shape=(None, None, 3))
@@ -116,17 +119,18 @@ def test_checkpoints_load_at_another_size(kind, place, tmp_path):
     expected = numpy(any_size(x))
     np.testing.assert_allclose(numpy(wide(x)), expected, atol=2e-5)
     if kind not in ("none", "sincos2d"):
-        other = build(kind, place, input_shape=(16, 20, 3))
+        other = build(kind, placement, input_shape=(16, 20, 3))
         assert np.abs(numpy(other(x)) - expected).max() > 1e-3
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("kind, place", CASES)
-def test_remat_changes_nothing(kind, place):
-    """Of what a step learns; tests/layers/test_remat.py runs everywhere."""
+@pytest.mark.parametrize("kind, placement", CASES)
+def test_remat_does_not_change_gradients(kind, placement):
+    """Compare one training step; tests/layers/test_remat.py runs on every
+    backend."""
 
     def trained(remat):
-        model = build(kind, place, remat=remat, pooling="gap")
+        model = build(kind, placement, remat=remat, pooling="gap")
         before = model.get_weights()
         model.compile("sgd", "mse")
         model.fit(images(), np.ones((2, 3)), verbose=0)
@@ -142,14 +146,20 @@ def test_remat_changes_nothing(kind, place):
 
 
 LEARNED = marked(c for c in COMBINATIONS if c[0] in ("learned_2d", "relative"))
-HOMELESS = [*LEARNED, ("learned", "every_layer"), ("sincos2d", "every_layer")]
+UNSUPPORTED = [
+    *LEARNED,
+    ("learned", "every_layer"),
+    ("sincos2d", "every_layer"),
+]
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("kind, place", HOMELESS)
-def test_foreign_layouts_refuse_what_they_cannot_hold(kind, place, tmp_path):
-    model = build(kind, place, input_shape=(8, 8, 3))
-    named = kind if kind in ("learned_2d", "relative") else place
+@pytest.mark.parametrize("kind, placement", UNSUPPORTED)
+def test_unsupported_positions_are_refused_by_other_layouts(
+    kind, placement, tmp_path
+):
+    model = build(kind, placement, input_shape=(8, 8, 3))
+    named = kind if kind in ("learned_2d", "relative") else placement
     for layout in LAYOUTS:
         if layout == "bit":  # of ResNets alone
             continue
@@ -161,7 +171,7 @@ def test_foreign_layouts_refuse_what_they_cannot_hold(kind, place, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_relative_positions_are_in_blocks():
+def test_wrong_position_placements_raise():
     with pytest.raises(ValueError, match="'every_layer'.*placement='stem'"):
         build("relative", "stem")
     with pytest.raises(ValueError, match="'every_layer_shared'.*='all'"):
@@ -173,14 +183,14 @@ def test_relative_positions_are_in_blocks():
 
 
 @pytest.mark.backends("torch")
-def test_one_table_in_all_layers_is_one_set_of_weights():
+def test_shared_positions_have_one_table():
     count = {p: build("learned", p).count_params() for p in POSITION_PLACEMENTS}
     assert count["stem"] == count["every_layer_shared"]
     table = 7 * 16
     assert count["every_layer"] == count["stem"] + table
 
 
-def test_features_of_positions():
+def test_features_of_position_embeddings():
     model = build("learned", "every_layer_shared")
     names = ["position_embedding_shared", "block_0", "patch_embedding"]
     found = keras_vit.feature_extractor(model, names)(images())
@@ -203,7 +213,7 @@ def test_features_of_positions():
     assert found.shape == (2, 11, 8)
 
 
-def test_hybrids_have_them_too(tmp_path):
+def test_hybrid_with_shared_relative_positions(tmp_path):
     model = keras_vit.HybridVisionTransformer(
         **{**SIZES, "input_shape": (64, 32, 3), "patch_size": 1},
         resnet_layers=(1, 1),
@@ -213,7 +223,7 @@ def test_hybrids_have_them_too(tmp_path):
     )
     assert model.get_layer("position_embedding_shared").built_grid == (8, 4)
     save(model, tmp_path / "model.keras")
-    again = load(tmp_path / "model.keras", name="anew")
+    again = load(tmp_path / "model.keras", name="rebuilt")
     x = images(64, 32)
     np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))
 

@@ -1,4 +1,4 @@
-"""Hybrids and BiT: what may vary, and what is refused."""
+"""Hybrids and BiT: options, files and errors."""
 
 import keras
 import numpy as np
@@ -47,7 +47,7 @@ def grid_of(model):
 
 
 @pytest.mark.backends("torch")
-def test_options_of_the_paper():
+def test_move_stage_4_gives_four_times_the_tokens():
     """Section 3.1: moving stage 4 gives four times the tokens."""
     sizes = {"resnet_layers": (3, 4, 6, 3), "input_shape": (64, 64, 3)}
     first = hybrid(**sizes)
@@ -69,9 +69,8 @@ def test_options_of_the_paper():
         ((1, 1, 1), (1, 2), (16, 32), (1, 1)),
     ],
 )
-def test_any_size_whose_feature_map_the_patch_divides(
-    layers, patch, size, grid
-):
+@pytest.mark.usefixtures("eager")
+def test_image_sizes_divisible_by_patch_and_stride(layers, patch, size, grid):
     model = hybrid(
         resnet_layers=layers, patch_size=patch, input_shape=(*size, 3)
     )
@@ -92,7 +91,7 @@ def test_any_size_whose_feature_map_the_patch_divides(
 
 
 @pytest.mark.backends("torch")
-def test_a_patch_that_does_not_divide_the_feature_map():
+def test_indivisible_feature_map_raises():
     with pytest.raises(
         ValueError, match="feature map of 2 x 3 of an image of 16 x 24.*2 or 4"
     ):
@@ -102,7 +101,7 @@ def test_a_patch_that_does_not_divide_the_feature_map():
 
 
 @pytest.mark.parametrize("make", [hybrid, bit])
-def test_sizes_unknown_to_the_model(make):
+def test_models_of_unknown_image_size_match_fixed_ones(make):
     fixed = randomise(make())
     free = make(
         input_shape=(None, None, 3),
@@ -117,7 +116,7 @@ def test_sizes_unknown_to_the_model(make):
     assert other.shape == (1, 4)
 
 
-def test_features_of_every_stage_and_unit():
+def test_features_of_stages_and_units():
     names = ["root_conv", "root", "stage_1_unit_1", "stage_2", "block_0"]
     found = keras_vit.feature_extractor(hybrid(), names).output
     shapes = {name: value.shape for name, value in found.items()}
@@ -163,6 +162,7 @@ def test_other_classes_and_channels():
 
 
 @pytest.mark.parametrize("make", [hybrid, bit])
+@pytest.mark.usefixtures("eager")
 def test_mixed_precision_has_finite_gradients(make):
     keras.config.set_dtype_policy("mixed_bfloat16")
     model = randomise(make())
@@ -180,7 +180,7 @@ def test_mixed_precision_has_finite_gradients(make):
 
 
 @pytest.mark.parametrize("preactivation", [True, False])
-def test_bit_comes_back_from_files(preactivation, tmp_path):
+def test_bit_file_round_trip(preactivation, tmp_path):
     model = randomise(bit(preactivation=preactivation, std_epsilon=0.01))
     save(model, tmp_path / "model.npz", "bit")
     again = load(tmp_path / "model.npz", input_shape=(16, 24, 3))
@@ -196,7 +196,7 @@ def test_bit_comes_back_from_files(preactivation, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_hybrid_is_described_by_its_layers():
+def test_describe_reads_the_layers_of_a_hybrid():
     from keras_vit.converters import describe
 
     rules = {
@@ -206,10 +206,11 @@ def test_hybrid_is_described_by_its_layers():
         "conv_padding": "symmetric",
         "pool_padding": "zeros",
     }
-    _, told, _ = describe(hybrid(**rules))
+    _, described, _ = describe(hybrid(**rules))
     expected = {**rules, "resnet_layers": (1, 1), "width_factor": 0.5}
-    assert expected.items() <= told.items()
-    assert told["patch_size"] == (1, 1) and told["grid_size"] == (2, 3)
+    assert expected.items() <= described.items()
+    assert described["patch_size"] == (1, 1)
+    assert described["grid_size"] == (2, 3)
 
 
 @pytest.mark.backends("torch")
@@ -226,17 +227,17 @@ def test_hybrid_is_described_by_its_layers():
         ("BiT_R50x1", "vit_jax_token", "`VisionTransformer` builds"),
     ],
 )
-def test_another_family_is_named(build, case, message):
+def test_error_names_the_right_model_function(build, case, message):
     path = golden_data.weights_path(case)
     with pytest.raises(ValueError, match=message):
         getattr(keras_vit, build)(weights=path)
 
 
 @pytest.mark.backends("torch")
-def test_what_is_missing_from_a_file_is_listed(tmp_path):
+def test_missing_arrays_are_listed(tmp_path):
     arrays = golden_data.arrays("bit_paper")
     gone = [key for key in arrays if "block2/unit01/b" in key]
-    path = tmp_path / "part.npz"
+    path = tmp_path / "incomplete.npz"
     np.savez(path, **{k: v for k, v in arrays.items() if k not in gone})
     with pytest.raises(ValueError, match="missing from the file") as error:
         load(path)
@@ -259,20 +260,20 @@ def test_what_is_missing_from_a_file_is_listed(tmp_path):
         (bit, {"input_shape": (8, 8)}, "input_shape"),
     ],
 )
-def test_bad_arguments_are_named(make, change, message):
+def test_wrong_arguments_raise(make, change, message):
     with pytest.raises(ValueError, match=message):
         make(**change)
 
 
 @pytest.mark.backends("torch")
-def test_unknown_arguments_are_named():
+def test_unknown_arguments_raise():
     with pytest.raises(TypeError, match="no argument 'depth'"):
         hybrid(depth=3)
 
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("make", [hybrid, bit])
-def test_on_an_input_tensor(make):
+def test_input_tensor(make):
     images = keras.Input((16, 24, 3))
     model = make(input_tensor=keras.layers.Rescaling(2.0)(images))
     assert model.output_shape == (None, 4)

@@ -1,4 +1,4 @@
-"""What Keras does with a trained model: LoRA, int8, export."""
+"""LoRA, quantization and export of trained models by Keras."""
 
 import keras
 import numpy as np
@@ -12,7 +12,8 @@ from tests.models.test_vit import tiny
 backend = keras.config.backend()
 
 
-def test_lora(tmp_path):
+@pytest.mark.usefixtures("eager")
+def test_lora_trains_and_merges(tmp_path):
     model = tiny()
     randomise(model)
     before = model.predict(images(), verbose=0)
@@ -39,7 +40,7 @@ def test_lora(tmp_path):
 
 
 @pytest.mark.parametrize("pooling", ["token", "map"])
-def test_int8(pooling, tmp_path):
+def test_int8_is_close_and_saved(pooling, tmp_path):
     # Weights as they start, which quantisation is made for, and a head that
     # is not zero: rounding to 255 steps moves the logits by some percent.
     model = tiny(hidden_size=48, num_layers=1, pooling=pooling)
@@ -78,8 +79,20 @@ QUANTIZATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", QUANTIZATIONS)
-def test_a_quantized_model_is_the_same_after_saving(name, tmp_path):
+ON_EVERY_BACKEND = ("int8, another range", "int4, blocks of 16")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ON_EVERY_BACKEND
+        else pytest.param(name, marks=pytest.mark.backends("torch"))
+        for name in QUANTIZATIONS
+    ],
+)
+@pytest.mark.usefixtures("eager")
+def test_quantized_model_save_and_load_round_trip(name, tmp_path):
     pooling = "map"  # which has an attention and an MLP besides the block's
     model = tiny(hidden_size=48, num_layers=1, pooling=pooling)
     head = np.random.default_rng(0).normal(size=(48, 5))
@@ -91,8 +104,8 @@ def test_a_quantized_model_is_the_same_after_saving(name, tmp_path):
     np.testing.assert_array_equal(loaded.predict(images(), verbose=0), expected)
 
 
-def test_a_saved_record_of_the_mode_alone_is_read():
-    """Files were written so before quantisation configs were stored."""
+def test_old_quantization_config_is_read():
+    """Earlier versions stored the mode and no quantization config."""
     block = keras_vit.layers.MlpBlock(8)
     block.build_from_config(
         {"input_shape": (None, 3, 4), "quantization": {"dense_1": "int8"}}
@@ -101,7 +114,7 @@ def test_a_saved_record_of_the_mode_alone_is_read():
     assert block.dense_2.quantization_mode is None
 
 
-def test_int8_in_a_name_scope(tmp_path):
+def test_int8_model_in_a_name_scope_is_loaded(tmp_path):
     with keras.name_scope("outer"):
         model = tiny(hidden_size=48, num_layers=1)
     model.quantize("int8")
@@ -112,7 +125,7 @@ def test_int8_in_a_name_scope(tmp_path):
 
 # Keras 3.15 writes no SavedModel under PyTorch.
 @pytest.mark.backends("jax", "tensorflow")
-def test_saved_model(tmp_path):
+def test_saved_model_matches_keras(tmp_path):
     tensorflow = pytest.importorskip("tensorflow")
     model = tiny()
     randomise(model)
@@ -128,8 +141,8 @@ ONNX_WRITERS = {"jax": "jax2onnx", "tensorflow": "tf2onnx", "torch": "onnx"}
 
 
 @pytest.mark.parametrize("final_norm", ["before_pooling", "after_pooling"])
-def test_onnx(final_norm, tmp_path):
-    """A loaded model, as most are that are exported."""
+def test_onnx_export_matches_keras(final_norm, tmp_path):
+    """The exported model was loaded from a file, which is the usual case."""
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip(ONNX_WRITERS[backend])
     model = tiny(pooling="gap", final_norm=final_norm)

@@ -71,13 +71,13 @@ def test_parameter_counts_of_scaling(variant, millions):
     assert round(counted(variant, include_top=False) / 1e6) == millions
 
 
-def test_counting_without_memory_is_counting():
+def test_count_params_of_a_built_model():
     assert keras_vit.ViTTi16().count_params() == PARAMETERS["ViTTi16"]
 
 
 @pytest.mark.slow
-def test_huge_builds():
-    """All 32 layers; half precision keeps it within a small machine."""
+def test_vit_h14_builds():
+    """Build all 32 layers; half precision limits the memory."""
     keras.config.set_dtype_policy("bfloat16")
     model = keras_vit.ViTH14()
     assert model.count_params() == PARAMETERS["ViTH14"]
@@ -95,7 +95,7 @@ def test_table_and_public_names_agree():
 
 
 @pytest.mark.parametrize("variant", ["ViTB16", "R50ViTB16", "BiT_R50x1"])
-def test_signature_is_that_of_keras_applications(variant):
+def test_signature_matches_keras_applications(variant):
     names = list(inspect.signature(getattr(keras_vit, variant)).parameters)
     assert names == [
         "include_top",

@@ -1,4 +1,4 @@
-"""Wrong images: what the error says, and that the model works afterwards."""
+"""Wrong images raise clear errors, and the model works afterwards."""
 
 import keras
 import numpy as np
@@ -29,8 +29,8 @@ def assert_works(model, *shape):
     assert model.predict(zeros(*shape), verbose=0).shape == (shape[0], 2)
 
 
-def test_one_wrong_batch_spoils_no_later_one():
-    """Batches of a generator, which no check sees before they are computed."""
+def test_wrong_batch_does_not_affect_later_batches():
+    """Batches of a generator are not checked before they are computed."""
     model = vit()
     model.predict_on_batch(zeros(2, 16, 16, 3))
     before = model.get_weights()
@@ -51,7 +51,7 @@ def test_one_wrong_batch_spoils_no_later_one():
         ((2, 17, 16, 3), "17 is not a multiple of 8"),
     ],
 )
-def test_wrong_arrays(shape, message):
+def test_wrong_image_shapes_raise(shape, message):
     model = vit()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
     assert_works(model, 2, 16, 16, 3)
@@ -74,7 +74,7 @@ def test_wrong_arrays(shape, message):
     assert_works(model, 3, 24, 32, 3)
 
 
-def test_hybrids_check_channels_alone():
+def test_hybrids_check_channels():
     model = keras_vit.HybridVisionTransformer(
         resnet_layers=(),
         width_factor=0.5,

@@ -64,7 +64,7 @@ def check_refused(labels, home, *words, name=INDEX):
     assert contents(home) == fetched
 
 
-def test_imagenet_2012(labels, home):
+def test_imagenet_2012_labels_are_downloaded_once(labels, home):
     for _ in range(3):
         ((found,),) = decode_predictions(best(1000, 207), top=1)
         assert found == ("n00000207", "name_207", 1.0)
@@ -72,7 +72,7 @@ def test_imagenet_2012(labels, home):
     assert contents(home) == [INDEX]
 
 
-def test_imagenet_21k(labels, home):
+def test_imagenet_21k_labels_are_downloaded_once(labels, home):
     for _ in range(2):
         ((found,),) = decode_predictions(best(21843, 21842), top=1)
         assert found == (
@@ -87,14 +87,14 @@ def test_imagenet_21k(labels, home):
     assert contents(home) == sorted(labels.paths())
 
 
-def test_own_labels_of_1000_classes_fetch_nothing(labels):
+def test_custom_labels_download_nothing(labels):
     names = [str(i) for i in range(1000)]
     ((found,),) = decode_predictions(best(1000, 5), 1, names)
     assert found == (None, "5", 1.0)
     assert labels.paths() == []
 
 
-def test_digest(labels, home, monkeypatch):
+def test_wrong_digest_is_refused(labels, home, monkeypatch):
     name = INDEX
     digest = hashlib.md5(labels.files[name]).hexdigest()
     for known in ("0" * 32, digest):
@@ -106,7 +106,7 @@ def test_digest(labels, home, monkeypatch):
 
 
 @pytest.mark.parametrize("status", [404, 403])
-def test_error_status(labels, home, status):
+def test_http_error_is_reported(labels, home, status):
     labels.behave[INDEX] = web.status(status)
     check_refused(labels, home, str(status))
 
@@ -136,12 +136,12 @@ PAGE = b"<!DOCTYPE html>\n<html><body>Sign in to the network</body></html>\n"
         (NAMES, b"\xff\xfe" * 99, "not text in UTF-8"),
     ],
 )
-def test_another_file_under_the_name(labels, home, name, body, word):
+def test_wrong_file_contents_are_refused(labels, home, name, body, word):
     labels.files[name] = body
     check_refused(labels, home, word, name=name)
 
 
-def test_files_put_there_by_hand(labels, home):
+def test_manually_added_files_are_used(labels, home):
     (home / "labels").mkdir(parents=True)
     for name, body in files().items():
         (home / "labels" / name).write_bytes(body.replace(b"name", b"own"))
@@ -152,7 +152,7 @@ def test_files_put_there_by_hand(labels, home):
     assert labels.paths() == []
 
 
-def test_bad_file_put_there_by_hand_is_kept(labels, home):
+def test_bad_manually_added_file_is_kept(labels, home):
     (home / "labels").mkdir(parents=True)
     (home / "labels" / INDEX).write_bytes(PAGE)
     with pytest.raises(OSError, match="Replace it, or delete it"):
@@ -161,7 +161,7 @@ def test_bad_file_put_there_by_hand_is_kept(labels, home):
     assert (home / "labels" / INDEX).read_bytes() == PAGE
 
 
-def test_sources():
+def test_sources_are_urls_of_the_files():
     assert list(imagenet.SOURCES) == [
         INDEX,
         IDS,
@@ -175,6 +175,6 @@ def test_sources():
 
 @pytest.mark.network
 @pytest.mark.parametrize("classes", [1000, 21843])
-def test_real_files(home, classes):
+def test_released_label_files(home, classes):
     ((found,),) = decode_predictions(best(classes, 0), 1)
     assert found[0] == {1000: "n01440764", 21843: "n00004475"}[classes]

@@ -28,7 +28,7 @@ def check(scaled):
 @pytest.mark.parametrize(
     "dtype", ["uint8", "uint16", "int16", "int64", "float32", "float64"]
 )
-def test_numpy(dtype):
+def test_numpy_arrays_of_every_dtype(dtype):
     images = PIXELS.astype(dtype)
     scaled = preprocess_input(images)
     assert type(scaled) is np.ndarray
@@ -48,14 +48,14 @@ def test_numpy_half_precision():
         preprocess_input(np.array([1.0, np.nan], ml_dtypes.bfloat16))
 
 
-def test_is_the_mean_and_deviation_of_the_weights():
+def test_mode_tf_has_mean_and_std_0_5():
     images = PIXELS.astype("float64") / 255
     np.testing.assert_allclose(
         preprocess_input(PIXELS), (images - 0.5) / 0.5, atol=1e-6
     )
 
 
-def test_imagenets_mean_and_deviation():
+def test_mode_torch_uses_imagenet_mean_and_std():
     images = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), "uint8")
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
     expected = (images / 255 - mean) / std
@@ -77,7 +77,7 @@ def test_imagenets_mean_and_deviation():
 
 
 @pytest.mark.parametrize("library", ["tensorflow", "torch"])
-def test_imagenets_mean_in_other_libraries(library):
+def test_mode_torch_accepts_tensors_of_other_libraries(library):
     images = np.full((1, 2, 2, 3), 128, "uint8")
     other = pytest.importorskip(library)
     make = other.constant if library == "tensorflow" else other.tensor
@@ -90,20 +90,20 @@ def test_imagenets_mean_in_other_libraries(library):
 @pytest.mark.parametrize(
     "shape", [(), (3,), (2, 2), (5, 4, 3), (2, 1, 2, 2, 3)]
 )
-def test_any_rank(shape):
+def test_arrays_of_any_rank(shape):
     scaled = preprocess_input(np.full(shape, 255, "uint8"))
     assert isinstance(scaled, np.ndarray)
     np.testing.assert_array_equal(scaled, np.ones(shape))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
-def test_empty(dtype):
+def test_empty_arrays(dtype):
     scaled = preprocess_input(np.zeros((0, 4, 4, 3), dtype))
     assert scaled.shape == (0, 4, 4, 3)
     assert scaled.dtype == "float32"
 
 
-def test_read_only_and_strided():
+def test_read_only_and_strided_arrays():
     images = PIXELS.astype("float32")
     images.setflags(write=False)
     check(preprocess_input(images))
@@ -113,7 +113,7 @@ def test_read_only_and_strided():
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "bfloat16"])
-def test_own_tensors(dtype):
+def test_backend_tensors(dtype):
     images = ops.convert_to_tensor(PIXELS, dtype=dtype)
     scaled = preprocess_input(images)
     assert ops.is_tensor(scaled)
@@ -143,7 +143,7 @@ def test_tensors_of_every_library(library):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_symbolic(dtype):
+def test_symbolic_inputs(dtype):
     inputs = keras.Input((8, 16), dtype=dtype)
     outputs = preprocess_input(inputs)
     assert isinstance(outputs, keras.KerasTensor)
@@ -171,14 +171,14 @@ def test_tf_data_of_unknown_shape():
     check(next(data.as_numpy_iterator())[0])
 
 
-def test_in_jit():
+def test_jax_jit():
     jax = pytest.importorskip("jax")
     check(jax.jit(preprocess_input)(PIXELS))
 
 
 @pytest.mark.slow
 @pytest.mark.backends("jax", "torch")
-def test_does_not_import_tensorflow():
+def test_tensorflow_is_not_imported():
     code = (
         "import sys; sys.modules['tensorflow'] = None\n"
         "import numpy as np\n"
@@ -193,7 +193,7 @@ def test_does_not_import_tensorflow():
 @pytest.mark.parametrize(
     "images", [np.array([0.0, 0.5, 1.0]), np.array([[0.25]], "float16")]
 )
-def test_already_scaled_warns(images):
+def test_values_in_0_to_1_warn(images):
     with pytest.warns(UserWarning, match=r"floats in \[0, 1\]") as caught:
         scaled = preprocess_input(images)
     expected = images.astype("float64") / 127.5 - 1
@@ -203,8 +203,8 @@ def test_already_scaled_warns(images):
 
 
 @pytest.mark.parametrize("library", ["jax", "tensorflow", "torch"])
-def test_values_of_tensors_are_looked_at(library):
-    """As of PyTorch's `ToTensor`, which are in [0, 1]."""
+def test_values_of_tensors_are_checked(library):
+    """PyTorch's `ToTensor` gives values in [0, 1]."""
     module = pytest.importorskip(library)
     make = {
         "jax": lambda x: module.numpy.asarray(x),
@@ -219,7 +219,7 @@ def test_values_of_tensors_are_looked_at(library):
         preprocess_input(make(scaled * 2 - 1))
 
 
-def test_values_that_are_not_there_yet_are_not():
+def test_traced_tensors_are_not_checked():
     scaled = np.array([[0.0, 0.5], [0.25, 1.0]], "float32")
     if keras.config.backend() == "jax":
         jax = pytest.importorskip("jax")
@@ -235,7 +235,7 @@ def test_values_that_are_not_there_yet_are_not():
         compiled(torch.tensor(scaled))
 
 
-def test_warns_once_for_a_line():
+def test_warning_is_shown_once_per_line():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for value in (0.25, 0.5, 0.75):
@@ -269,17 +269,17 @@ def test_dark_images_do_not_warn(images):
         (np.array([0, 65535], "uint16"), "from 0 to 65535"),
     ],
 )
-def test_values_out_of_range(values, message):
+def test_values_out_of_range_raise(values, message):
     with pytest.raises(ValueError, match=message):
         preprocess_input(np.asarray(values))
 
 
-def test_twice_is_refused():
+def test_preprocessing_twice_raises():
     with pytest.raises(ValueError, match="not be preprocessed again"):
         preprocess_input(preprocess_input(PIXELS))
 
 
-def test_rounding_of_a_resize_is_let_through():
+def test_rounding_errors_of_a_resize_are_accepted():
     images = np.array([-2e-5, 255.00003], "float32")
     np.testing.assert_allclose(preprocess_input(images), [-1, 1], atol=1e-6)
 
@@ -304,12 +304,12 @@ class Image:
         np.array(["2020-01-01"], dtype="datetime64[D]"),
     ],
 )
-def test_not_images(images):
+def test_other_inputs_raise(images):
     with pytest.raises(ValueError, match="must be a NumPy array or a tensor"):
         preprocess_input(images)
 
 
-def test_tensors_that_are_not_images():
+def test_tensors_of_other_dtypes_raise():
     with pytest.raises(ValueError, match="Received: .*bool"):
         preprocess_input(ops.convert_to_tensor([True]))
     tf = pytest.importorskip("tensorflow")

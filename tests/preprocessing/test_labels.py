@@ -28,25 +28,25 @@ def test_order_and_scores():
     assert type(first[0][2]) is float
 
 
-def test_equal_scores_keep_the_order_of_the_classes():
+def test_equal_scores_keep_the_class_order():
     names = [str(i) for i in range(100)]
     ((*found,),) = decode_predictions(np.zeros((1, 100)), 4, names)
     assert [name for _, name, _ in found] == ["0", "1", "2", "3"]
 
 
-def test_does_not_change_its_input():
+def test_input_is_unchanged():
     predictions = ONE.copy()
     decode_predictions(predictions, 1, NAMES)
     np.testing.assert_array_equal(predictions, ONE)
 
 
-def test_no_images():
+def test_empty_predictions():
     assert decode_predictions(np.zeros((0, 3)), 1, NAMES) == []
 
 
 @pytest.mark.parametrize("library", ["jax", "tensorflow", "torch"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])
-def test_tensors(library, dtype):
+def test_tensors_of_every_library(library, dtype):
     module = pytest.importorskip(library)
     kind = getattr(module.numpy if library == "jax" else module, dtype)
     make = {"jax": "array", "tensorflow": "constant", "torch": "tensor"}
@@ -73,19 +73,19 @@ def test_tensors(library, dtype):
         (np.array([[0, 1, 2], [0, np.nan, 1]]), "1 of 2 .*at index 1"),
     ],
 )
-def test_wrong_predictions(predictions, message):
+def test_wrong_predictions_raise(predictions, message):
     with pytest.raises(ValueError, match=message):
         decode_predictions(predictions, 1, NAMES)
 
 
-def test_wrong_tensor():
+def test_nan_in_a_tensor_raises():
     with pytest.raises(ValueError, match="NaN for 1 of 1 images"):
         nan = ops.convert_to_tensor([[float("nan"), 0.0, 0.0]])
         decode_predictions(nan, 1, NAMES)
 
 
 @pytest.mark.parametrize("top", [0, -1, 4, True, 2.0, None, "2"])
-def test_wrong_top(top):
+def test_wrong_top_raises(top):
     with pytest.raises(ValueError, match="`top`.*Received: top="):
         decode_predictions(ONE, top, NAMES)
 
@@ -103,7 +103,7 @@ def test_wrong_top(top):
         (np.array(NAMES), "Received: ndarray"),
     ],
 )
-def test_wrong_labels(labels, message):
+def test_wrong_labels_raise(labels, message):
     with pytest.raises(ValueError, match=message):
         decode_predictions(ONE, 1, labels)
 
@@ -153,13 +153,13 @@ def test_label_files(tmp_path, name, data, expected, convert):
         ("a.txt", "cat\ndog", "Received: 2 labels in .*a.txt"),
     ],
 )
-def test_wrong_label_files(tmp_path, name, data, message):
+def test_wrong_label_files_raise(tmp_path, name, data, message):
     path = write(tmp_path / name, data)
     with pytest.raises(ValueError, match=message):
         decode_predictions(ONE, 1, str(path))
 
 
-def test_no_label_file(tmp_path):
+def test_missing_label_file_raises(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no file .*one label"):
         decode_predictions(ONE, 1, tmp_path / "no.txt")
     with pytest.raises(ValueError, match="is not a file"):

@@ -11,8 +11,8 @@ def numpy(x):
     return np.asarray(ops.convert_to_numpy(x))
 
 
-def test_the_encoder_gets_no_masked_patch():
-    """What is behind a mask changes nothing but the loss."""
+def test_masked_patches_do_not_reach_the_encoder():
+    """Masked pixels affect only the loss."""
     model = small.MODELS["mae"](small.encoder())
     images, noise = small.images(2), np.tile(np.arange(16.0), (2, 1))
     other = images.copy()
@@ -24,13 +24,13 @@ def test_the_encoder_gets_no_masked_patch():
     assert model.encode(images, noise)[0].shape == (2, 1 + 4, 16)
 
 
-def test_positions_are_maes():
-    """By hand: along columns first, frequencies 10000 ** (-4 i / width)."""
+def test_positions_match_mae():
+    """Columns come first, with the frequencies 10000 ** (-4 i / width)."""
     expected = np.zeros((17, 16))
     for patch in range(16):
-        for axis, place in enumerate((patch % 4, patch // 4)):
+        for axis, position in enumerate((patch % 4, patch // 4)):
             for i in range(4):
-                angle = place / 10_000 ** (i / 4)
+                angle = position / 10_000 ** (i / 4)
                 expected[1 + patch, 8 * axis + i] = np.sin(angle)
                 expected[1 + patch, 8 * axis + 4 + i] = np.cos(angle)
     encoder = small.encoder()
@@ -45,7 +45,7 @@ def test_positions_are_maes():
 
 
 @pytest.mark.parametrize("prefix", ["class", "none"])
-def test_positions_of_tokens_that_have_one(prefix):
+def test_positions_follow_position_prefix(prefix):
     encoder = small.encoder(num_registers=2, position_prefix=prefix)
     model = small.MODELS["mae"](encoder)
     embedding = numpy(encoder.get_layer("position_embedding").embedding)
@@ -56,7 +56,7 @@ def test_positions_of_tokens_that_have_one(prefix):
     assert np.isfinite(prediction).all()
 
 
-def test_learned_positions_are_left_alone():
+def test_learned_positions_are_unchanged():
     encoder = small.encoder()
     before = numpy(encoder.get_layer("position_embedding").embedding).copy()
     pretraining.MaskedAutoencoder(encoder, positions="learned", **small.DECODER)
@@ -68,8 +68,8 @@ def test_learned_positions_are_left_alone():
         pretraining.MaskedAutoencoder(fixed, **small.DECODER)
 
 
-def test_the_target_is_a_normalised_patch():
-    """By hand, with the variance of a sample."""
+def test_target_is_the_normalized_patch():
+    """The variance is that of a sample (`ddof=1`)."""
     model = small.MODELS["mae"](small.encoder())
     images = small.images(1)
     patch = images[0, 4:8, 8:12].reshape(-1).astype("float64")
@@ -84,15 +84,16 @@ def test_the_target_is_a_normalised_patch():
     np.testing.assert_allclose(numpy(shown)[0, 0], patch, atol=1e-5)
 
 
-def test_without_a_class_token():
+def test_encoder_without_a_class_token():
     encoder = small.encoder(class_token=False)
     model = small.MODELS["mae"](encoder)
     assert model(small.images(2))["prediction"].shape == (2, 16, 48)
 
 
 @pytest.mark.backends("torch")
-def test_a_decoder_without_sines_is_refused():
-    """Its fixed positions would be random."""
+def test_decoder_size_not_divisible_by_4_is_refused():
+    """A size that 4 does not divide would leave fixed positions at random
+    values."""
     decoder = {**small.DECODER, "decoder_hidden_size": 6}
     with pytest.raises(ValueError, match="decoder_hidden_size=6"):
         pretraining.MaskedAutoencoder(small.encoder(), **decoder)

@@ -16,7 +16,7 @@ KEPT = (
 )
 
 
-def draw(kind, batch, grid, ratio, seed=None):
+def sample_mask(kind, batch, grid, ratio, seed=None):
     if kind == "random":
         mask = pretraining.random_mask(batch, grid[0] * grid[1], ratio, seed)
     else:
@@ -25,9 +25,9 @@ def draw(kind, batch, grid, ratio, seed=None):
 
 
 @pytest.mark.parametrize("kind", ["random", "block"])
-def test_the_ratio_is_exact_in_every_image(kind):
+def test_mask_ratio_is_exact_in_every_image(kind):
     for grid, ratio, kept in KEPT:
-        mask = draw(kind, 50, grid, ratio, 0)
+        mask = sample_mask(kind, 50, grid, ratio, 0)
         length = grid[0] * grid[1]
         assert mask.shape == (50, length)
         assert set(np.unique(mask)) == {0, 1}
@@ -35,34 +35,34 @@ def test_the_ratio_is_exact_in_every_image(kind):
 
 
 @pytest.mark.parametrize("kind", ["random", "block"])
-def test_images_and_steps_differ_and_a_seed_repeats(kind):
+def test_masks_differ_and_a_seed_reproduces_them(kind):
     seed = keras.random.SeedGenerator(3)
-    steps = [draw(kind, 8, (7, 7), 0.5, seed) for _ in range(2)]
+    steps = [sample_mask(kind, 8, (7, 7), 0.5, seed) for _ in range(2)]
     rows = np.concatenate(steps)
     assert len(np.unique(rows, axis=0)) == 16
-    again = draw(kind, 8, (7, 7), 0.5, keras.random.SeedGenerator(3))
+    again = sample_mask(kind, 8, (7, 7), 0.5, keras.random.SeedGenerator(3))
     np.testing.assert_array_equal(again, steps[0])
 
 
 def test_random_masks_are_uniform_over_positions():
-    """Chi-square: sums over masks of exactly k of n have a variance of
-    (n - 1) / n times that of independent draws."""
+    """Chi-square test: sums over masks of exactly k of n have a variance of (n
+    - 1) / n times that of independent samples."""
     from scipy.stats import chi2
 
     count, n, ratio = 4000, 49, 0.7
-    mask = draw("random", count, (7, 7), ratio, 5)
-    share = mask.mean()
-    expected = count * share
+    mask = sample_mask("random", count, (7, 7), ratio, 5)
+    fraction = mask.mean()
+    expected = count * fraction
     statistic = ((mask.sum(0) - expected) ** 2).sum() / (
-        expected * (1 - share) * n / (n - 1)
+        expected * (1 - fraction) * n / (n - 1)
     )
     low, high = chi2.ppf([0.0005, 0.9995], n - 1)
     assert low < statistic < high
 
 
-def test_blocks_hang_together():
+def test_block_masks_are_contiguous():
     def joined(kind):
-        mask = draw(kind, 200, (14, 14), 0.4, 1).reshape(-1, 14, 14)
+        mask = sample_mask(kind, 200, (14, 14), 0.4, 1).reshape(-1, 14, 14)
         return (mask[:, 1:] * mask[:, :-1]).sum() / mask[:, 1:].sum()
 
     assert joined("random") < 0.45  # another masked one above: the ratio
@@ -84,7 +84,7 @@ def simmim_mask(size, unit, patch, ratio, rng):
     # configs/vit_base__800ep: 120 of 196 patches of 16 pixels
     [(224, 32, 16, 0.6, 120), (192, 32, 8, 0.6, 352), (32, 8, 8, 0.3, 5)],
 )
-def test_units_are_simmims(size, unit, patch, ratio, masked):
+def test_mask_units_match_simmim(size, unit, patch, ratio, masked):
     encoder = small.encoder(input_shape=(size, size, 3), patch_size=patch)
     model = pretraining.MaskedImageModeling(
         encoder, mask_ratio=ratio, mask_patch_size=unit, seed=0
@@ -124,15 +124,15 @@ def test_units_are_simmims(size, unit, patch, ratio, masked):
         {"mask_patch_size": 16},  # of one unit none would stay
     ],
 )
-def test_units_that_do_not_fit_are_refused(arguments):
+def test_wrong_mask_patch_size_raises(arguments):
     with pytest.raises(ValueError, match=r"mask_patch_size=|ratio"):
         pretraining.MaskedImageModeling(small.encoder(), **arguments)
 
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("ratio", [0.0, 1.0, 0.99, -1])
-def test_a_ratio_that_masks_nothing_or_all_is_refused(ratio):
+def test_mask_ratio_of_none_or_all_patches_raises(ratio):
     with pytest.raises(ValueError, match="ratio"):
-        draw("random", 1, (4, 4), ratio)
+        sample_mask("random", 1, (4, 4), ratio)
     with pytest.raises(ValueError, match="ratio"):
-        draw("block", 1, (4, 4), ratio)
+        sample_mask("block", 1, (4, 4), ratio)

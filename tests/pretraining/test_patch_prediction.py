@@ -11,11 +11,11 @@ def numpy(x):
     return np.asarray(ops.convert_to_numpy(x))
 
 
-def test_80_10_10_of_the_masked_and_never_a_patch_for_itself():
+def test_corruption_is_80_10_10_of_masked_patches():
     model = small.MODELS["mpp"](small.encoder())
     model.mask_token.tokens.assign(np.full((1, 1, 16), -1.0))
     count = 2000
-    # Each embedding tells its place.
+    # Each embedding holds its position.
     x = np.tile(np.arange(16.0)[:, None], (count, 1, 16)).astype("float32")
     masked = numpy(pretraining.random_mask(count, 16, 0.5, 1))
     how = numpy(keras.random.uniform((count, 16, 2), seed=2))
@@ -26,45 +26,48 @@ def test_80_10_10_of_the_masked_and_never_a_patch_for_itself():
     np.testing.assert_array_equal(found[masked == 0], x[masked == 0])
     to_mask = (found == -1)[masked == 1]
     kept = (found == x)[masked == 1]
-    for share, expected in (
+    for fraction, expected in (
         (to_mask.mean(), 0.8),
         (kept.mean(), 0.1),
         ((~to_mask & ~kept).mean(), 0.1),
     ):
-        # Five deviations of so many independent draws.
+        # Five deviations of as many independent samples.
         bound = 5 * np.sqrt(expected * (1 - expected) / len(to_mask))
-        assert abs(share - expected) < bound
-    # Each of the 15 others takes its place alike.
+        assert abs(fraction - expected) < bound
+    # Each of the 15 other patches is equally likely.
     step = (found - x)[(masked == 1) & (found != -1) & (found != x)] % 16
     counts = np.bincount(step.astype(int), minlength=16)
     assert counts[0] == 0
     assert counts[1:].min() > 0.6 * counts[1:].mean()
 
 
-def test_colors_by_hand():
-    """3 bits a channel, red first; 4 x 4 parts row by row."""
+def test_color_classes_of_a_known_image():
+    """3 bits per channel, red first; 4 x 4 pixels of a downsized patch row by
+    row."""
     encoder = small.encoder(patch_size=8)
     image = np.full((1, 16, 16, 3), -1.0, "float32")
     image[0, :, :, 0] = 1.0  # the highest level, 7
     image[0, :8, :8, 1] = 0.0  # half the range: level 4
-    image[0, 0:2, 0:2, 2] = -0.7  # level 1, in one part of one patch
+    image[0, 0:2, 0:2, 2] = -0.7  # level 1, in one pixel of one downsized patch
     mean = pretraining.MaskedPatchPrediction(encoder)
     found = numpy(mean.color_classes(mean.stages.patchify(image)))
     assert found.shape == (1, 4, 1)
     red = 7 * 64
     assert found[0, :, 0].tolist() == [red + 4 * 8, red, red, red]
-    parts = pretraining.MaskedPatchPrediction(encoder, target="downsized")
-    found = numpy(parts.color_classes(parts.stages.patchify(image)))
+    downsized = pretraining.MaskedPatchPrediction(encoder, target="downsized")
+    found = numpy(downsized.color_classes(downsized.stages.patchify(image)))
     assert found.shape == (1, 4, 16)
     assert found[0, 0].tolist() == [red + 4 * 8 + 1] + 15 * [red + 4 * 8]
     # Shown again, a colour is in the middle of its level.
     logits = np.eye(512, dtype="float32")[found]
     logits = ops.convert_to_tensor(logits)
-    shown = parts.stages.unpatchify(parts.prediction_to_pixels(logits, None))
+    shown = downsized.stages.unpatchify(
+        downsized.prediction_to_pixels(logits, None)
+    )
     assert np.abs(numpy(shown) - image).max() <= 1 / 8
 
 
-def test_parts_of_a_patch_that_4_does_not_divide():
+def test_downsized_target_of_patches_not_divisible_by_4():
     encoder = small.encoder(patch_size=14, input_shape=(28, 28, 1))
     model = pretraining.MaskedPatchPrediction(encoder, target="downsized")
     rows, columns = model._pooling
@@ -74,7 +77,7 @@ def test_parts_of_a_patch_that_4_does_not_divide():
     assert (numpy(model.color_classes(model.stages.patchify(flat))) == 5).all()
 
 
-def test_the_range_of_pixels_can_differ_by_channel():
+def test_value_range_per_channel():
     encoder = small.encoder()
     model = pretraining.MaskedPatchPrediction(
         encoder, value_range=((0, 0, -10), (1, 255, 10))
@@ -88,7 +91,7 @@ def test_the_range_of_pixels_can_differ_by_channel():
         pretraining.MaskedPatchPrediction(encoder, value_range=(1, -1))
 
 
-def test_patches_that_are_too_small_are_refused():
+def test_patches_below_4_x_4_are_refused():
     encoder = small.encoder(patch_size=2)
     with pytest.raises(ValueError, match="4 x 4"):
         pretraining.MaskedPatchPrediction(encoder, target="downsized")

@@ -19,7 +19,7 @@ def small_model():
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory):
     """A run's folder with a model of digits: a random body, whose features
-    tell them apart, and a head in closed form. Nothing has to be compiled."""
+    separate them, and a head in closed form. Nothing has to be compiled."""
     keras.utils.set_random_seed(0)
     folder = tmp_path_factory.mktemp("runs") / "digits"
     folder.mkdir()
@@ -49,6 +49,6 @@ def trained_run(tmp_path_factory):
     model.save(folder / "model.keras")
     keras_vit.converters.save(model, folder / "model.npz")
     config = {"dataset": "digits", "mode": "tf", "protocol": "simple"}
-    facts = {"config": {**config, "image_size": 8}, "data": data.metadata()}
-    (folder / "config.json").write_text(json.dumps(facts))
+    metadata = {"config": {**config, "image_size": 8}, "data": data.metadata()}
+    (folder / "config.json").write_text(json.dumps(metadata))
     return folder

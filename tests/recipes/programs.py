@@ -1,4 +1,4 @@
-"""What tests of recipes share.
+"""Helpers for the tests of recipes.
 
     python -m tests.recipes.programs RECIPE ...
 
@@ -43,7 +43,7 @@ def rows_of(folder):
         return list(csv.DictReader(file))
 
 
-def facts_of(folder):
+def read_metadata(folder):
     return json.loads((folder / "config.json").read_text())
 
 
@@ -64,7 +64,7 @@ def run(name, *arguments):
 
 
 def refused(capsys, name, *arguments):
-    """Returns the one line that a wrong command line is answered with."""
+    """Returns the one-line error of a wrong command line."""
     with pytest.raises(SystemExit) as ended:
         run(name, *arguments)
     assert ended.value.code == 2

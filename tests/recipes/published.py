@@ -51,7 +51,7 @@ AUGREG = {
     "train": "train",
     "test": "test",
 }
-# ViT, Section 4.1: chosen on held-out images, then trained with all of them.
+# ViT, Section 4.1: chosen on a validation split, then trained on all images.
 SWEEP = {"sweep": (0.001, 0.003, 0.01, 0.03), "train": "train"}
 # big_vision/configs/transfer.py, and its docstring for the learning rate of
 # B/32 on CIFAR-10; optimizer: big_vision/optax.py, momentum_hp
@@ -89,6 +89,39 @@ BIT = {
     "total_steps": 10_000,
     "train": "train[:98%]",
     "test": "test",
+}
+
+# facebookresearch/mae at efb2a80: FINETUNE.md, and main_finetune.py for what
+# its commands leave out
+_MAE = {
+    "batch_size": 32,
+    "gpus": 4 * 8,
+    "warmup_epochs": 5,
+    "weight_decay": 0.05,
+    "clip_grad": None,
+    "reprob": 0.25,
+    "mixup": 0.8,
+    "cutmix": 1.0,
+    "smoothing": 0.1,
+    "global_pool": True,
+}
+_LARGE = {"epochs": 50, "blr": 1e-3, "layer_decay": 0.75}
+MAE_FINETUNE = {
+    "ViTB16": {
+        **_MAE,
+        "epochs": 100,
+        "blr": 5e-4,
+        "layer_decay": 0.65,
+        "drop_path": 0.1,
+    },
+    "ViTL16": {**_MAE, **_LARGE, "drop_path": 0.2},
+    "ViTH14": {
+        **_MAE,
+        **_LARGE,
+        "drop_path": 0.3,
+        "batch_size": 16,
+        "gpus": 8 * 8,
+    },
 }
 
 _TUNE = "recipes/finetune_cifar.py --preset "

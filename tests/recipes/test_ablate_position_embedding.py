@@ -26,7 +26,7 @@ def config(output, **options):
 
 
 @pytest.mark.slow
-def test_a_grid_goes_on_and_ends_in_a_table(tmp_path, capsys):
+def test_interrupted_ablation_resumes_and_writes_the_table(tmp_path, capsys):
     output = tmp_path / "out"
     recipe.main(config(output, settings="none"))
     first = (output / "none-stem" / "few_shot.json").read_text()
@@ -55,7 +55,7 @@ def test_a_grid_goes_on_and_ends_in_a_table(tmp_path, capsys):
     assert not (output / "relative-every_layer_shared").exists()
 
 
-def test_settings():
+def test_settings_are_parsed():
     def asked(text):
         return recipe.settings_of(recipe.Config(settings=text))
 
@@ -78,14 +78,14 @@ def test_settings():
         recipe.Config(keep="best")
 
 
-def test_a_run_that_met_a_bad_image_goes_on_without_it(tmp_path):
+def test_skip_bad_images_may_change_when_resuming(tmp_path):
     data = keras_vit.data.load_dataset("digits")
     recipe.open_folder(config(tmp_path / "out"), data)
     skipping = config(tmp_path / "out", skip_bad_images=True)
     assert recipe.open_folder(skipping, data) == tmp_path / "out"
 
 
-def test_each_pooling_has_its_rate():
+def test_each_pooling_has_its_learning_rate():
     data = keras_vit.data.load_dataset("digits")
     for pooling, rate in recipe.RATES.items():
         found = recipe.resolve_config(recipe.Config(pooling=pooling), data)

@@ -27,7 +27,7 @@ def evaluated(trained_run, tmp_path_factory):
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
-def test_figures_are_those_of_predict(trained_run, evaluated):
+def test_metrics_match_model_predict(trained_run, evaluated):
     results = results_of(evaluated)
     # 359 is no multiple of 50.
     data = keras_vit.data.load_dataset("digits")
@@ -45,7 +45,7 @@ def test_figures_are_those_of_predict(trained_run, evaluated):
     assert results["calibration_bins"] == 15
 
 
-def test_files(evaluated):
+def test_output_files(evaluated):
     with open(evaluated / "per_class.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["class"] for row in rows] == list("0123456789")
@@ -88,7 +88,7 @@ def real_folder(root, classes):
 
 @pytest.fixture
 def shades(tmp_path):
-    """A run's folder: a model that tells dark, grey and light apart."""
+    """A run's folder: a model that classifies dark, grey and light."""
     model = keras_vit.VisionTransformer(
         patch_size=4,
         hidden_size=16,
@@ -102,15 +102,15 @@ def shades(tmp_path):
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
     model.save(folder / "model.keras")
-    facts = {
+    metadata = {
         "config": {"mode": "tf", "protocol": "vit_jax", "image_size": 8},
         "data": {"class_names": ["dark", "grey", "light"]},
     }
-    (folder / "config.json").write_text(json.dumps(facts))
+    (folder / "config.json").write_text(json.dumps(metadata))
     return model, folder
 
 
-def test_a_folder_with_fewer_classes_in_another_order(shades, tmp_path):
+def test_folder_with_fewer_classes_in_another_order(shades, tmp_path):
     pytest.importorskip("tensorflow")
     model, run = shades
     levels = {"dark": 0, "grey": 100, "light": 200}
@@ -126,8 +126,8 @@ def test_a_folder_with_fewer_classes_in_another_order(shades, tmp_path):
         "--real", tmp_path / "real.json", "--output", tmp_path / "out",
     )  # fmt: skip
     results = results_of(tmp_path / "out")
-    places = {"grey": 1, "light": 2}
-    right = [scores[name].argmax() == place for name, place in places.items()]
+    indices = {"grey": 1, "light": 2}
+    right = [scores[name].argmax() == i for name, i in indices.items()]
     assert results["images"] == 4
     assert results["accuracy"] == np.mean(right)
     # Images 2 and 3 are grey, of which 2 has no label; 5 and 6 are light.
@@ -136,7 +136,7 @@ def test_a_folder_with_fewer_classes_in_another_order(shades, tmp_path):
     assert "top_5_accuracy" not in results
 
 
-def test_classes_that_do_not_fit(shades, tmp_path, capsys, trained_run):
+def test_unknown_classes_are_refused(shades, tmp_path, capsys, trained_run):
     pytest.importorskip("tensorflow")
     _, run = shades
     folder = real_folder(tmp_path / "set", {"grey": 100, "pink": 200})
@@ -146,7 +146,7 @@ def test_classes_that_do_not_fit(shades, tmp_path, capsys, trained_run):
     )  # fmt: skip
     assert "1 of the 2 classes of 'set' are not among them: 'pink'" in line
     assert "train a head for these classes: recipes/finetune_cifar" in line
-    (run / "config.json").unlink()  # then nothing tells the names
+    (run / "config.json").unlink()  # then the names are unknown
     line = programs.refused(
         capsys, "evaluate", "--weights", run, "--dataset", folder,
         "--output", tmp_path / "out",
@@ -155,11 +155,11 @@ def test_classes_that_do_not_fit(shades, tmp_path, capsys, trained_run):
         "The model has 3 classes, and 'set' has 2. One more is usually" in line
     )
     line = programs.refused(capsys, "evaluate", "--weights", run)
-    assert "Nothing tells what" in line and "--dataset" in line
+    assert "is unknown: give" in line and "--dataset" in line
     assert not (tmp_path / "out").exists()
 
 
-def test_names_that_are_no_numbers_of_imagenet(shades, tmp_path, capsys):
+def test_real_labels_need_imagenet_file_names(shades, tmp_path, capsys):
     pytest.importorskip("tensorflow")
     folder = real_folder(tmp_path / "set", {"dark": 0, "light": 200})
     (tmp_path / "real.json").write_text("[[1], [2]]")
@@ -212,7 +212,7 @@ def test_real_labels_of_tfds(tmp_path, monkeypatch):
         (("--dataset", "cifar10"), ("cifar10", None)),
     ],
 )
-def test_the_split_is_that_of_the_run(
+def test_test_split_defaults_to_that_of_the_run(
     program, flags, expected, tmp_path, monkeypatch, capsys
 ):
     model = keras_vit.VisionTransformer(
@@ -239,7 +239,7 @@ def test_the_split_is_that_of_the_run(
     assert asked == [expected]
 
 
-def test_mistakes(trained_run, capsys, tmp_path):
+def test_wrong_flags_are_refused(trained_run, capsys, tmp_path):
     assert "Give --weights" in programs.refused(capsys, "evaluate")
     weights = ("--weights", trained_run)
     line = programs.refused(capsys, "evaluate", *weights, "--split", "dev")

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.backends("torch")
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
-def test_ten_shots_beat_one(trained_run, tmp_path, capsys):
+def test_ten_shots_are_better_than_one(trained_run, tmp_path, capsys):
     output = tmp_path / "out"
     programs.run(
         "few_shot", "--weights", trained_run, "--shots", 1, 10,
@@ -38,13 +38,13 @@ def test_ten_shots_beat_one(trained_run, tmp_path, capsys):
 
 
 @pytest.mark.backends("torch")
-def test_no_probe_of_millions_of_images_unless_asked(capsys):
+def test_linear_probe_is_skipped_for_large_datasets(capsys):
     recipe = programs.load("few_shot")
     imagenet = 1_281_167 * 1000
     config = recipe.Config(weights="x")
     assert recipe.probe_l2_of(config, imagenet) == 0
-    said = capsys.readouterr().out
-    assert "1,281,167,000" in said and "--probe-l2 0.001" in said
+    printed = capsys.readouterr().out
+    assert "1,281,167,000" in printed and "--probe-l2 0.001" in printed
     cifar100 = 50_000 * 100
     assert recipe.probe_l2_of(config, cifar100) == 0.001
     config = recipe.Config(weights="x", probe_l2=0.5)
@@ -54,7 +54,7 @@ def test_no_probe_of_millions_of_images_unless_asked(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_mistakes(trained_run, capsys, tmp_path):
+def test_wrong_flags_are_refused(trained_run, capsys, tmp_path):
     for arguments, match in (
         ((), "Give --weights"),
         (("--weights", trained_run, "--shots", 0), "--shots must be 1"),

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -52,7 +53,7 @@ def rows_of(folder):
         return list(csv.DictReader(file))
 
 
-def facts_of(folder):
+def read_metadata(folder):
     return json.loads((folder / "config.json").read_text())
 
 
@@ -84,7 +85,7 @@ def test_every_file_is_written(digits):
         assert (digits / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_metrics(digits):
+def test_metrics_csv(digits):
     rows = rows_of(digits)
     assert ",".join(rows[0]) == (
         "step,train_loss,train_accuracy,test_loss,test_accuracy,"
@@ -101,23 +102,23 @@ def test_metrics(digits):
 
 
 @pytest.mark.backends("torch")
-def test_config(digits):
-    facts = facts_of(digits)
-    config = facts["config"]
+def test_config_json(digits):
+    metadata = read_metadata(digits)
+    config = metadata["config"]
     assert config["steps"] == 45 and config["learning_rate"] == 0.01
     assert config["image_size"] == 8 and config["patch_size"] == 2
-    assert facts["data"]["num_test"] == 359
-    assert facts["data"]["class_names"] == list("0123456789")
-    assert facts["versions"]["backend"] == keras.config.backend()
-    assert facts["versions"]["keras"] == keras.__version__
-    assert facts["seconds"] > 0
-    assert facts["environment"].get("KERAS_BACKEND") == os.environ.get(
+    assert metadata["data"]["num_test"] == 359
+    assert metadata["data"]["class_names"] == list("0123456789")
+    assert metadata["versions"]["backend"] == keras.config.backend()
+    assert metadata["versions"]["keras"] == keras.__version__
+    assert metadata["seconds"] > 0
+    assert metadata["environment"].get("KERAS_BACKEND") == os.environ.get(
         "KERAS_BACKEND"
     )
 
 
-def test_both_models_give_the_accuracy_that_was_reported(digits):
-    expected = facts_of(digits)["test_accuracy"]
+def test_both_model_files_have_the_reported_accuracy(digits):
+    expected = read_metadata(digits)["test_accuracy"]
     model = keras.models.load_model(digits / "model.keras")
     assert accuracy_of(model) == pytest.approx(expected, abs=1e-6)
     model = keras_vit.converters.load(digits / "model.npz")
@@ -126,8 +127,9 @@ def test_both_models_give_the_accuracy_that_was_reported(digits):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_the_command_that_is_printed_reads_the_model(digits):
-    """In a process that has imported no optimizer of ours."""
+def test_model_loads_with_the_printed_command(digits):
+    """The model is loaded by a process that has imported no optimizer of
+    ours."""
     path = str(digits / "model.keras")
     code = (
         "import keras, keras_vit\n"
@@ -141,14 +143,15 @@ def test_the_command_that_is_printed_reads_the_model(digits):
 
 
 @pytest.mark.backends("torch")
-def test_an_average_of_too_few_steps_is_warned_of(tmp_path):
+def test_average_over_too_few_steps_warns(tmp_path):
     data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(average=0.9999, steps=500)
     with pytest.warns(UserWarning, match="95% the weights.*0.9954 fits"):
         warn_of_average(recipe.resolve_config(config, data))
 
 
-def test_fine_tunes_at_twice_the_size(digits, tmp_path):
+@pytest.mark.usefixtures("eager")
+def test_fine_tuning_at_twice_the_image_size(digits, tmp_path):
     output = tmp_path / "digits-16"
     run(
         mixup=0.2,
@@ -158,13 +161,13 @@ def test_fine_tunes_at_twice_the_size(digits, tmp_path):
         batch_size=64,
         output=str(output),
     )
-    config = facts_of(output)["config"]
+    config = read_metadata(output)["config"]
     assert config["image_size"] == 16 and config["patch_size"] == 2
     assert config["learning_rate"] == 0.03
     model = keras.models.load_model(output / "model.keras")
     assert model.input_shape == (None, 16, 16, 1)
     assert accuracy_of(model, 16) == pytest.approx(
-        facts_of(output)["test_accuracy"], abs=1e-6
+        read_metadata(output)["test_accuracy"], abs=1e-6
     )
     # The body came from the file: two small steps change it little.
     old = keras.models.load_model(digits / "model.keras")
@@ -178,7 +181,7 @@ def test_fine_tunes_at_twice_the_size(digits, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_fine_tuning_starts_at_the_file_with_a_zero_head(digits):
+def test_fine_tuning_loads_the_file_with_a_zero_head(digits):
     data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(weights=str(digits / "model.npz"))
     config = recipe.resolve_config(config, data)
@@ -231,7 +234,8 @@ KINDS = (
 )
 
 
-def test_a_folder(tmp_path, capsys):
+@pytest.mark.usefixtures("eager")
+def test_training_on_a_folder_of_images(tmp_path, capsys):
     pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
     for name in ("dark", "bright"):
@@ -256,18 +260,19 @@ def test_a_folder(tmp_path, capsys):
         output=str(output),
     )
     assert "batch, up to 1 steps after" in capsys.readouterr().out
-    facts = facts_of(output)
-    assert facts["data"]["class_names"] == ["bright", "dark"]
-    assert facts["data"]["num_test"] == 2
-    assert facts["config"]["batch_size"] == 8
+    metadata = read_metadata(output)
+    assert metadata["data"]["class_names"] == ["bright", "dark"]
+    assert metadata["data"]["num_test"] == 2
+    assert metadata["config"]["batch_size"] == 8
     assert [row["step"] for row in rows_of(output)] == ["1", "2"]
     model = keras.models.load_model(output / "model.keras")
     assert model.output_shape == (None, 2)
 
 
 @pytest.mark.backends("torch")
-def test_a_broken_image_is_named(tmp_path):
-    """Its first bytes are right, and yet it is found before training."""
+def test_damaged_image_is_reported_before_training(tmp_path):
+    """The header of the file is valid, and the error is raised before
+    training."""
     pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
     for name in "ab":
@@ -288,15 +293,16 @@ def test_a_broken_image_is_named(tmp_path):
 
 class Crash(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        if self.model.optimizer.iterations == 3:
+        if self.model.optimizer.iterations == 2:
             raise KeyboardInterrupt
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
-    """Also in parts of a batch, and with averaged weights."""
+@pytest.mark.usefixtures("eager")
+def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):
+    """The run uses micro-batches and averaged weights."""
     settings = {
-        "steps": 5,
+        "steps": 3,
         "batch_size": 64,
         "accumulate": 2,
         "average": 0.5,
@@ -318,10 +324,10 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
     rows = [rows_of(tmp_path / name) for name in ("crashed", "straight")]
-    for row in (row for part in rows for row in part):
+    for row in (row for run_rows in rows for row in run_rows):
         del row["images_per_second"]
     assert rows[0] == rows[1]
-    assert [row["step"] for row in rows[0]] == ["1", "2", "3", "4", "5"]
+    assert [row["step"] for row in rows[0]] == ["1", "2", "3"]
     assert not (tmp_path / "crashed" / "checkpoints").exists()
 
 
@@ -336,7 +342,7 @@ RESNETS = {
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("model", RESNETS)
-def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
+def test_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
     monkeypatch.setitem(models.COMPACT, model, RESNETS[model])
     data = {"batch_size": 64, "steps": 1}
     run(model=model, output=str(tmp_path / "a"), **data)
@@ -352,9 +358,78 @@ def test_a_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
 
 
 @pytest.mark.backends("torch")
-def test_bits_rule_chooses(monkeypatch):
-    facts = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
-    monkeypatch.setattr(training, "resolve_model_spec", lambda *_: facts)
+def test_finished_run_is_trained_further(digits, tmp_path):
+    """The learning rate is too small for any prediction to change."""
+    settings = {"steps": 1, "batch_size": 32, "learning_rate": 1e-12}
+    refused(
+        f"finished run.*--weights {digits} --keep-head",
+        output=str(digits),
+        **settings,
+    )
+    settings |= {"weights": str(digits), "keep_head": True}
+    run(**settings, output=str(tmp_path / "a"))
+    before, after = read_metadata(digits), read_metadata(tmp_path / "a")
+    assert after["test_accuracy"] == pytest.approx(before["test_accuracy"])
+    # Of other classes.
+    other = tmp_path / "other"
+    shutil.copytree(digits, other)
+    facts = {**before, "data": {**before["data"], "class_names": list("abc")}}
+    (other / "config.json").write_text(json.dumps(facts))
+    settings["weights"] = str(other)
+    refused("others, such as '0'", **settings, output=str(tmp_path / "b"))
+    (other / "config.json").unlink()
+    model = keras_vit.converters.load(other / "model.npz", classes=3)
+    keras_vit.converters.save(model, other / "model.npz", overwrite=True)
+    refused(
+        "10 classes.*a head of 3 classes",
+        **settings,
+        output=str(tmp_path / "b"),
+    )
+    for wrong in ({}, {"weights": "x.npz", "pooling": "gap"}):
+        with pytest.raises(ValueError, match="--keep-head keeps"):
+            recipe.Config(keep_head=True, **wrong)
+    with pytest.raises(ValueError, match="--pooling gap .* give --weights"):
+        recipe.Config(pooling="gap")
+
+
+def test_images_that_are_not_square(tmp_path):
+    """Trained, fine-tuned at another size, evaluated and looked at."""
+    data = {"batch_size": 32, "steps": 2}
+    run(image_size="12x8", output=str(tmp_path / "a"), **data)
+    assert read_metadata(tmp_path / "a")["config"]["image_size"] == [12, 8]
+    weights = {"weights": str(tmp_path / "a"), **data}
+    run(output=str(tmp_path / "b"), **weights)
+    run(image_size="8x16", output=str(tmp_path / "c"), **weights)
+    for name, size in {"b": (12, 8), "c": (8, 16)}.items():
+        model = keras.models.load_model(tmp_path / name / "model.keras")
+        assert model.input_shape == (None, *size, 1)
+        for program in ("evaluate", "few_shot")[: 1 + (name == "c")]:
+            output = tmp_path / f"{name}-{program}"
+            programs.run(
+                program, "--weights", tmp_path / name, "--output", output,
+                *(("--dataset", "digits") * (program == "few_shot")),
+            )  # fmt: skip
+        results = tmp_path / f"{name}-evaluate" / "results.json"
+        expected = read_metadata(tmp_path / name)["test_accuracy"]
+        assert json.loads(results.read_text())["accuracy"] == pytest.approx(
+            expected, abs=1e-6
+        )
+    programs.run(
+        "evaluate", "--weights", tmp_path / "b" / "model.weights.h5",
+        "--image-size", "16x8", "--output", tmp_path / "d",
+    )  # fmt: skip
+    refused(
+        "12 x 9.*--image-size 12x8 or 12x10",
+        image_size="12x9",
+        output=str(tmp_path / "e"),
+        **weights,
+    )
+
+
+@pytest.mark.backends("torch")
+def test_bit_hyperrule_selects_the_settings(monkeypatch):
+    spec = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
+    monkeypatch.setattr(training, "resolve_model_spec", lambda *_: spec)
     data = keras_vit.data.load_dataset("digits")
     bit = {"preset": "bit-hyperrule", "weights": "x.npz"}
 
@@ -381,13 +456,13 @@ def test_bits_rule_chooses(monkeypatch):
 
 
 @pytest.mark.backends("torch")
-def test_flags_that_would_do_nothing_are_refused():
+def test_flags_without_effect_are_refused():
     tuned = {"weights": "x.npz"}
     for match, settings in (
         ("--weight-decay is of AdamW", {**tuned, "weight_decay": 0.5}),
         ("--warmup or --warmup-steps", {"warmup": 0.1, "warmup_steps": 3}),
         (
-            "fine-tunes with SGD",
+            "fine-tunes with sgd",
             {**tuned, "preset": "vit_jax", "optimizer": "sgd"},
         ),
         ("--weight-decay is of", {"optimizer": "sgd", "weight_decay": 0.1}),
@@ -426,7 +501,7 @@ def test_flags_that_would_do_nothing_are_refused():
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("train", ["head", "lora"])
-def test_parts_of_a_model_are_trained(digits, train, tmp_path):
+def test_train_flag_selects_the_trained_weights(digits, train, tmp_path):
     run(
         weights=str(digits),
         train=train,
@@ -453,7 +528,7 @@ def test_parts_of_a_model_are_trained(digits, train, tmp_path):
         kernels if train == "lora" else set()
     )
     assert changed == expected
-    accuracy = facts_of(tmp_path / "out")["test_accuracy"]
+    accuracy = read_metadata(tmp_path / "out")["test_accuracy"]
     assert accuracy_of(new) == pytest.approx(accuracy, abs=1e-6)
 
 
@@ -477,7 +552,7 @@ def test_training_stops_without_improvement(tmp_path):
     assert len(rows_of(tmp_path / "again")) == 3
 
 
-def test_flags_that_are_given_are_used():
+def test_given_flags_are_used():
     data = keras_vit.data.load_dataset("digits")
 
     def optimizer_of(**settings):
@@ -512,7 +587,7 @@ def test_flags_that_are_given_are_used():
 
 
 @pytest.mark.backends("torch")
-def test_sizes_that_are_not_given():
+def test_default_image_and_patch_sizes():
     data = keras_vit.data.load_dataset("digits")
 
     def sizes(**settings):
@@ -520,14 +595,15 @@ def test_sizes_that_are_not_given():
         return config.image_size, config.patch_size
 
     assert sizes() == (8, 2)
-    assert sizes(image_size=32) == (32, 4)
+    assert sizes(image_size=32) == (32, 1)  # compact-hybrid
+    assert sizes(image_size=32, model="compact-vit") == (32, 4)
     assert sizes(image_size=31, patch_size=31) == (31, 31)
     assert sizes(model="ViTB32") == (224, 32)
     assert sizes(model="ViTB32", image_size=8, patch_size=4) == (8, 4)
 
 
 @pytest.mark.backends("torch")
-def test_mistakes_are_one_line(tmp_path, digits):
+def test_wrong_settings_give_a_one_line_error(tmp_path, digits):
     output = {"output": str(tmp_path / "out")}
     refused("There is no model 'ViTB61'", model="ViTB61", **output)
     refused("--image-size 28 or 32", image_size=31, **output)
@@ -536,7 +612,7 @@ def test_mistakes_are_one_line(tmp_path, digits):
     refused("There is no file", weights="model.keras", **output)
     with pytest.raises(ValueError, match="layer_decay.*0, 1"):
         recipe.Config(layer_decay=1.5)
-    refused("is not empty.*--overwrite", output=str(digits))
+    refused("a finished run.*--overwrite", output=str(digits))
     (tmp_path / "empty").mkdir()
     refused("no class", dataset=str(tmp_path / "empty"), **output)
     # Nothing was made before a mistake was found.
@@ -546,7 +622,7 @@ def test_mistakes_are_one_line(tmp_path, digits):
 
 
 @pytest.mark.backends("torch")
-def test_help_teaches(capsys):
+def test_help_shows_examples_and_flags(capsys):
     with pytest.raises(SystemExit) as ended:
         programs.run("finetune_cifar", "--help")
     assert not ended.value.code
@@ -563,7 +639,7 @@ def test_help_teaches(capsys):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_a_wrong_command_is_one_line():
+def test_wrong_command_gives_a_one_line_error():
     done = programs.command("finetune_cifar", "--steps", "5", "--epochs", "2")
     assert done.returncode == 2
     assert "error: Give --steps or --epochs, not both." in done.stderr
@@ -571,7 +647,7 @@ def test_a_wrong_command_is_one_line():
 
 
 @pytest.mark.backends("torch")
-def test_a_wrong_folder_is_one_line(tmp_path, capsys):
+def test_wrong_folder_gives_a_one_line_error(tmp_path, capsys):
     line = programs.refused(
         capsys, "finetune_cifar", "--dataset", tmp_path,
         "--output", tmp_path / "out",
@@ -580,10 +656,10 @@ def test_a_wrong_folder_is_one_line(tmp_path, capsys):
 
 
 @pytest.mark.backends("torch")
-def test_evaluate_finds_the_accuracy_that_was_reported(digits, tmp_path):
+def test_evaluate_gives_the_reported_accuracy(digits, tmp_path):
     programs.run("evaluate", "--weights", digits, "--output", tmp_path / "out")
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    expected = facts_of(digits)["test_accuracy"]
+    expected = read_metadata(digits)["test_accuracy"]
     assert results["accuracy"] == pytest.approx(expected, abs=1e-6)
 
 
@@ -597,8 +673,10 @@ def test_evaluate_finds_the_accuracy_that_was_reported(digits, tmp_path):
         pytest.param(0.5, "last", marks=pytest.mark.slow),
     ],
 )
-def test_the_saved_weights_are_those_reported(keep, average, tmp_path, capsys):
-    """The step, the accuracy and `model.keras` are of the same weights."""
+def test_saved_weights_match_the_reported_accuracy(
+    keep, average, tmp_path, capsys
+):
+    """The step, the accuracy and `model.keras` belong to the same weights."""
     run(
         steps=6,
         batch_size=64,
@@ -636,3 +714,29 @@ def test_the_saved_weights_are_those_reported(keep, average, tmp_path, capsys):
         config["test_accuracy"], abs=1e-5
     )
     assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "sides, model, image_size, rate",
+    [
+        ((8, 9, 7), "compact-vit", 8, 0.003),
+        ((28, 28, 28), "compact-hybrid", 32, 0.001),
+        ((28, 40, 64), "compact-hybrid", 40, 0.001),
+        ((300, 500, 28), "compact-hybrid", 64, 0.001),
+    ],
+)
+def test_image_sizes_select_the_model(sides, model, image_size, rate, tmp_path):
+    for i, side in enumerate(sides * 4):
+        for part in ("train", "test"):
+            path = tmp_path / part / f"class {i % 2}" / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (side, side), i + (part == "test")).save(path)
+    data = keras_vit.data.load_dataset(str(tmp_path))
+    found = recipe.resolve_config(recipe.Config(), data)
+    assert found.model == model
+    assert found.image_size == image_size
+    assert found.learning_rate == rate
+    assert found.steps == (1200 if image_size > 40 else 2400)
+    found = recipe.resolve_config(recipe.Config(model="compact-vit"), data)
+    assert found.model == "compact-vit"

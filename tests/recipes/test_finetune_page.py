@@ -79,7 +79,7 @@ def compiled(monkeypatch):
 
 
 @pytest.mark.backends("torch")
-def test_the_number_of_lines_is_that_of_the_diff():
+def test_stated_number_of_lines_matches_the_diff():
     assert len(DIFFS) == 4
     for name, (count, diff) in DIFFS.items():
         added = re.findall(r"^\+.*\S", diff, re.MULTILINE)
@@ -88,14 +88,14 @@ def test_the_number_of_lines_is_that_of_the_diff():
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_another_loss(recipe, compiled):
+def test_diff_for_another_loss(recipe, compiled):
     recipe("Another loss")
     loss = compiled[0]["loss"]
     assert isinstance(loss, keras.losses.CategoricalFocalCrossentropy)
 
 
 @pytest.mark.backends("torch")
-def test_another_metric(recipe, capsys):
+def test_diff_for_another_metric(recipe, capsys):
     output = recipe("Another metric")
     (row, *_) = programs.rows_of(output)
     assert float(row["test_top_5"]) >= float(row["test_accuracy"])
@@ -104,7 +104,7 @@ def test_another_metric(recipe, capsys):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_a_callback(recipe):
+def test_diff_for_a_callback(recipe):
     """Training stops three evaluations after the best one."""
     # At this learning rate the loss rises soon.
     settings = {"steps": 15, "evaluate_every": 1, "learning_rate": 3.0}
@@ -117,8 +117,8 @@ def test_a_callback(recipe):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_an_augmentation(recipe, tmp_path, monkeypatch):
-    """A run that was interrupted ends with the weights of one that was not."""
+def test_diff_for_an_augmentation_resumes(recipe, tmp_path, monkeypatch):
+    """An interrupted run ends with the weights of an uninterrupted one."""
     import tensorflow as tf
 
     for name in ("red", "blue"):
@@ -172,8 +172,10 @@ def assert_same_weights(path, other):
         )
 
 
+# A resumed run on every backend: tests/recipes/test_finetune_cifar.py.
 @pytest.mark.slow
-def test_the_program_resumes(tmp_path, monkeypatch):
+@pytest.mark.backends("torch")
+def test_program_on_the_page_resumes(tmp_path, monkeypatch):
     text = PROGRAM.replace("64, 60, 20", "16, 6, 2")
     assert text != PROGRAM
     lines = [line for line in PROGRAM.splitlines() if line.strip()]

@@ -64,15 +64,16 @@ def weights(folder):
         return {name: file[name] for name in file.files}
 
 
-def test_no_outputs_are_stored():
+def test_notebook_stores_no_outputs():
     assert NOTEBOOK["nbformat"] == 4
     for cell in NOTEBOOK["cells"]:
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None
 
 
-def test_the_notebook_runs(run, capsys):
-    """On every backend."""
+@pytest.mark.usefixtures("eager")
+def test_notebook_runs(run, capsys):
+    """The notebook runs on every backend."""
     names, displayed = run("out")
     printed = capsys.readouterr().out.lower()
     backend = keras.config.backend()
@@ -92,9 +93,9 @@ def test_the_notebook_runs(run, capsys):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_a_run_that_was_interrupted_resumes(run, monkeypatch):
-    """All cells are run again. The weights and the table are bit for bit those
-    of a run without an interruption."""
+def test_interrupted_run_resumes_bit_for_bit(run, monkeypatch):
+    """All cells run again after the interruption. The weights and the table
+    match an uninterrupted run bit for bit."""
     run("whole")
 
     batches = []
@@ -124,8 +125,9 @@ def test_a_run_that_was_interrupted_resumes(run, monkeypatch):
 
 
 @pytest.mark.backends("torch")
-def test_settings_for_accelerators_are_those_of_the_presets(run, monkeypatch):
-    """The settings that are not run here name what exists."""
+def test_accelerator_settings_match_the_presets(run, monkeypatch):
+    """Settings for accelerators, which are not run here, refer to existing
+    presets and weights."""
     for name in SHORT:
         monkeypatch.delenv(name)
     names, _ = run("out", count=3)

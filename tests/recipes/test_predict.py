@@ -27,18 +27,20 @@ def pictures(tmp_path):
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
-def test_files_and_folders(pictures, trained_run, tmp_path, capsys):
+def test_predictions_of_files_and_folders(
+    pictures, trained_run, tmp_path, capsys
+):
     output = tmp_path / "out"
     programs.run(
         "predict", "--weights", trained_run, "--output", output,
         "--images", pictures / "zero.png", pictures,
     )  # fmt: skip
-    facts = json.loads((output / "predictions.json").read_text())
+    metadata = json.loads((output / "predictions.json").read_text())
     found = {
         row["file"].rsplit("/", 1)[-1]: row["classes"]
-        for row in facts["predictions"]
+        for row in metadata["predictions"]
     }
-    assert len(facts["predictions"]) == 2  # one was named twice
+    assert len(metadata["predictions"]) == 2  # one was named twice
     model = keras.models.load_model(trained_run / "model.keras")
     images = keras_vit.data.load_dataset("digits").source.images[:2]
     images = np.floor((images + 1) * 127.5) / 127.5 - 1  # as in the files
@@ -65,7 +67,7 @@ def test_files_and_folders(pictures, trained_run, tmp_path, capsys):
     assert picture.startswith(b"\x89PNG")
 
 
-def test_bad_images_are_named(pictures, trained_run, tmp_path, capsys):
+def test_bad_images_are_reported(pictures, trained_run, tmp_path, capsys):
     whole = (pictures / "zero.png").read_bytes()
     (pictures / "half.png").write_bytes(whole[: len(whole) // 2])
     arguments = (
@@ -77,19 +79,19 @@ def test_bad_images_are_named(pictures, trained_run, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     with pytest.warns(UserWarning, match="half.png"):
         programs.run("predict", *arguments, "--skip-bad-images")
-    facts = json.loads((tmp_path / "out" / "predictions.json").read_text())
-    assert facts["skipped"] == 1 and len(facts["predictions"]) == 2
+    metadata = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert metadata["skipped"] == 1 and len(metadata["predictions"]) == 2
 
 
-def test_names_from_a_file(pictures, trained_run, tmp_path, capsys):
+def test_class_names_from_a_file(pictures, trained_run, tmp_path, capsys):
     names = tmp_path / "names.txt"
     names.write_text("\n".join(f"digit {i}" for i in range(10)))
     programs.run(
         "predict", "--weights", trained_run, "--images", pictures,
         "--labels", names, "--top", 20, "--output", tmp_path / "out",
     )  # fmt: skip
-    facts = json.loads((tmp_path / "out" / "predictions.json").read_text())
-    classes = facts["predictions"][0]["classes"]
+    metadata = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    classes = metadata["predictions"][0]["classes"]
     assert len(classes) == 10 and classes[0]["name"].startswith("digit ")
     names.write_text("one\ntwo")
     line = programs.refused(
@@ -99,7 +101,7 @@ def test_names_from_a_file(pictures, trained_run, tmp_path, capsys):
     assert "one label for each of the 10 classes" in line
 
 
-def test_mistakes(trained_run, tmp_path, capsys):
+def test_wrong_flags_are_refused(trained_run, tmp_path, capsys):
     line = programs.refused(capsys, "predict", "--weights", trained_run)
     assert "Give --images" in line
     weights = ("--weights", trained_run, "--images")

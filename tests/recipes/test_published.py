@@ -1,4 +1,4 @@
-"""Commands of docs/reproduce.md have the settings that were published."""
+"""Commands of docs/reproduce.md have the published settings."""
 
 import dataclasses
 import pathlib
@@ -49,15 +49,15 @@ def datasets(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def no_files(monkeypatch, tmp_path):
-    """Released weights are not read, but what their names stand for is."""
-    facts = training.resolve_model_spec
+    """Released weights are not read: their variants give the sizes."""
+    resolve = training.resolve_model_spec
     find = keras_vit.data.load_dataset
 
-    def facts_of(model, weights, patch_size=None):
+    def spec_of(model, weights, patch_size=None):
         if weights is None or model is None:
-            return facts(model, weights, patch_size)
+            return resolve(model, weights, patch_size)
         assert model in VARIANTS or model in BIT_VARIANTS
-        return facts(model, None, patch_size)
+        return resolve(model, None, patch_size)
 
     def load_dataset(name, holdout=0.0, *others):
         if name != "imagenet21k":
@@ -69,7 +69,7 @@ def no_files(monkeypatch, tmp_path):
             digits, name=name, image_size=None, channels=3, num_train=14_145_922
         )
 
-    monkeypatch.setattr(training, "resolve_model_spec", facts_of)
+    monkeypatch.setattr(training, "resolve_model_spec", spec_of)
     monkeypatch.setattr(setup, "load_dataset", load_dataset)
     monkeypatch.chdir(tmp_path)
 
@@ -79,7 +79,7 @@ def config_of(program, command):
     return command_line.parse_args(program.Config, "", argv)
 
 
-def part(split, dataset):
+def size_of(split, dataset):
     """Returns the number of images of such as "train[:98%]"."""
     count = published.SIZES[dataset]["train"]
     name, start, stop = re.match(
@@ -105,15 +105,15 @@ def momentum_dtype(optimizer):
     return keras.backend.standardize_dtype(optimizer.momentums[0].dtype)
 
 
-def lost_at_the_peak(optimizer, warmup_steps):
-    """Returns what of a kernel weight decay takes in a step at the peak."""
+def lost_at_peak(optimizer, warmup_steps):
+    """Returns the fraction of a kernel that decays in a step at the peak."""
     kernel = kernel_of(optimizer)
     optimizer.iterations.assign(warmup_steps)
     optimizer.apply([keras.ops.zeros((2, 2))], [kernel])
     return 1 - keras.ops.convert_to_numpy(kernel)[0, 0]
 
 
-def test_every_command_is_known():
+def test_every_documented_command_is_known():
     tuned = [x for x in COMMANDS if "finetune_cifar" in x]
     assert tuned == list(published.FINE_TUNING)
     pretrained = [x for x in COMMANDS if "pretrain.py" in x]
@@ -137,14 +137,16 @@ def test_every_command_is_known():
 
 
 @pytest.mark.parametrize("command", published.FINE_TUNING)
-def test_fine_tuning(command, datasets):
+def test_fine_tuning_settings_match_the_publications(command, datasets):
     source = published.FINE_TUNING[command]
     config = config_of(finetune, command)
     if config.sweep:
         rates = training.parse_learning_rates(config.sweep, config.dataset)
         assert rates == source["sweep"]
         _, data, _ = setup.begin(config, holdout="paper")
-        assert data.num_validation == part(source["held_out"], config.dataset)
+        assert data.num_validation == size_of(
+            source["held_out"], config.dataset
+        )
         data = setup.load_run_data(config, 0.0)  # as the sweep's last training
         config = dataclasses.replace(
             config, sweep=None, learning_rate=source["base_lr"]
@@ -154,7 +156,7 @@ def test_fine_tuning(command, datasets):
     job = programs.plan(finetune, config, data)
     config = job.config
     optimizer, rate = job.optimizer()
-    assert data.num_train == part(source["train"], config.dataset)
+    assert data.num_train == size_of(source["train"], config.dataset)
     assert job.split == "test"
     assert data.num_test == published.SIZES[config.dataset][source["test"]]
     assert config.image_size == source["crop"]
@@ -172,10 +174,10 @@ def test_fine_tuning(command, datasets):
     assert momentum_dtype(optimizer) == source["optim_dtype"]
     assert optimizer.global_clipnorm == source["grad_norm_clip"]
     assert optimizer.use_ema == ("polyak" in source)
-    parts = optimizer.gradient_accumulation_steps or 1
-    assert parts == config.accumulate
-    if parts == 1:
-        assert lost_at_the_peak(job.optimizer()[0], 500) == 0
+    micro_batches = optimizer.gradient_accumulation_steps or 1
+    assert micro_batches == config.accumulate
+    if micro_batches == 1:
+        assert lost_at_peak(job.optimizer()[0], 500) == 0
     assert rate.peak == source["base_lr"]
     if source["decay_type"] == "cosine":
         assert (
@@ -193,6 +195,101 @@ def test_fine_tuning(command, datasets):
         assert float(rate(step + 1)) == pytest.approx(rate.peak / 10 ** (i + 1))
 
 
+@pytest.mark.parametrize("model", published.MAE_FINETUNE)
+def test_fine_tuning_settings_match_mae(model, datasets):
+    """FINETUNE.md's commands and the defaults of main_finetune.py."""
+    source = published.MAE_FINETUNE[model]
+    command = f"mae --dataset imagenet2012 --model {model} --weights x.npz"
+    config = config_of(finetune, f"x --preset {command}")
+    _, data, _ = setup.begin(config)
+    job = programs.plan(finetune, config, data)
+    config, (optimizer, rate) = job.config, job.optimizer()
+    batch = source["batch_size"] * source["gpus"]
+    steps_per_epoch = -(-data.num_train // batch)
+    assert data.num_train == size_of("train", "imagenet2012")
+    assert (config.image_size, config.batch_size) == (224, batch)
+    assert job.steps == source["epochs"] * steps_per_epoch
+    assert type(rate) is keras_vit.schedules.WarmupDecay
+    assert rate.decay == "cosine"
+    assert rate.peak == pytest.approx(source["blr"] * batch / 256)
+    assert rate.warmup_steps == source["warmup_epochs"] * steps_per_epoch
+    assert type(optimizer) is keras_vit.optimizers.AdamW
+    assert optimizer.convention == "optax" and optimizer.epsilon == 1e-8
+    assert (optimizer.beta_1, optimizer.beta_2) == (0.9, 0.999)
+    assert optimizer.weight_decay == source["weight_decay"]
+    assert optimizer.decay_kernels_only
+    assert optimizer.layer_decay == source["layer_decay"]
+    assert optimizer.global_clipnorm is source["clip_grad"]
+    assert config.drop_path == source["drop_path"]
+    assert config.dropout == 0.0
+    assert (config.mixup, config.cutmix) == (source["mixup"], source["cutmix"])
+    assert config.label_smoothing == source["smoothing"]
+    assert config.erase == source["reprob"]
+    assert config.pooling == "gap" and source["global_pool"]
+    assert config.protocol == "mae-finetune"
+    # rand-m9-mstd0.5-inc1 of timm
+    assert AUGREG[config.augment][:2] == (2, 10)
+
+
+def test_preset_settings_depend_on_the_model(datasets):
+    def complete(flags):
+        config = config_of(
+            finetune, f"x --preset mae --dataset imagenet2012 {flags}"
+        )
+        _, data, _ = setup.begin(config)
+        return training.FINE_TUNING["mae"].fill(config, data)
+
+    with pytest.raises(ValueError, match="depends on the model"):
+        complete("--weights x.npz")
+    small = "--model ViTS16 --weights x.npz --learning-rate 0.001 --steps 9"
+    with pytest.raises(
+        ValueError,
+        match="For ViTS16, give --warmup, --layer-decay, --drop-path",
+    ):
+        complete(small)
+    rest = "--warmup-steps 2 --layer-decay 0.8 --drop-path 0"
+    config = complete(f"{small} {rest}")
+    # A learning rate that is given is not multiplied.
+    assert (config.learning_rate, config.steps) == (0.001, 9)
+    config = complete("--model ViTB16 --weights x.npz --batch-size 256")
+    assert config.learning_rate == pytest.approx(5e-4)
+    with pytest.raises(ValueError, match="fine-tunes with adamw"):
+        finetune.Config(preset="mae", weights="x.npz", optimizer="sgd")
+
+
+def test_mae_head_reads_the_mean_of_the_patches(tmp_path):
+    """models_vit.py: `fc_norm(x[:, 1:].mean(dim=1))`, of the last block."""
+    arguments = {"patch_size": 4, "hidden_size": 16, "num_layers": 2}
+    model = keras_vit.VisionTransformer(
+        **arguments, input_shape=(8, 8, 3), num_heads=2, include_top=False
+    )
+    for variable in model.variables:
+        noise = keras.random.normal(variable.shape, stddev=0.3, seed=1)
+        variable.assign(variable + noise)
+    path = tmp_path / "mae.npz"
+    keras_vit.converters.save(model, path)
+    tuned = training.build_model(
+        None,
+        str(path),
+        None,
+        mean_pooling=True,
+        input_shape=(8, 8, 3),
+        classes=5,
+    )
+    assert not any(x.name == "encoder_norm" for x in tuned.layers)
+    images = np.random.default_rng(0).normal(size=(3, 8, 8, 3))
+    tokens = keras.Model(model.input, model.get_layer("block_1").output)
+    mean = keras.ops.convert_to_numpy(tokens(images))[:, 1:].mean(1)
+    found = keras.Model(tuned.input, tuned.get_layer("head").input)(images)
+    expected = (mean - mean.mean(-1, keepdims=True)) / np.sqrt(
+        mean.var(-1, keepdims=True) + 1e-6
+    )
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(found), expected, atol=1e-5
+    )
+    assert tuned.get_layer("head").kernel.shape == (16, 5)
+
+
 @pytest.mark.parametrize(
     ("program", "command"),
     [
@@ -200,7 +297,7 @@ def test_fine_tuning(command, datasets):
         (pretrain, "--preset augreg-imagenet --dataset imagenet2012"),
     ],
 )
-def test_holdout_of_0_trains_on_all_images(program, command, datasets):
+def test_holdout_0_trains_on_all_images(program, command, datasets):
     config = config_of(program, f"recipe.py {command} --holdout 0")
     _, data, _ = setup.begin(config)
     count = published.SIZES[config.dataset]["train"]
@@ -211,7 +308,7 @@ def test_holdout_of_0_trains_on_all_images(program, command, datasets):
 
 
 @pytest.mark.parametrize("name", published.PRETRAINING)
-def test_pre_training(name, datasets):
+def test_pre_training_settings_match_the_publications(name, datasets):
     source = published.PRETRAINING[name]
     command = f"--preset {name} --dataset {source['dataset']}"
     config = config_of(pretrain, f"pretrain.py {command}")
@@ -221,7 +318,7 @@ def test_pre_training(name, datasets):
     optimizer, rate = job.optimizer()
     count = 14_145_922
     if source["dataset"] == "imagenet2012":
-        count = part(source["split"], source["dataset"])
+        count = size_of(source["split"], source["dataset"])
     assert data.num_train == count and job.split == "test"
     batch = source["batch_size"]
     steps = round(source["total_epochs"] * count / batch)
@@ -243,7 +340,7 @@ def test_pre_training(name, datasets):
     )
     assert optimizer.global_clipnorm == source["grad_clip_norm"]
     assert momentum_dtype(optimizer) == source["mu_dtype"]
-    lost = lost_at_the_peak(job.optimizer()[0], source["warmup_steps"])
+    lost = lost_at_peak(job.optimizer()[0], source["warmup_steps"])
     assert lost == pytest.approx(source["wd"], rel=2e-3)
     if "momentum" in source:
         assert type(optimizer) is keras_vit.optimizers.SGD
@@ -267,7 +364,7 @@ def built(preset, **settings):
 
 
 @pytest.mark.parametrize("name", ["augreg-imagenet", "augreg-imagenet21k"])
-def test_positions_of_augreg(name):
+def test_augreg_positions_match_big_vision(name):
     """big_vision/models/vit.py: get_posemb, and _Model.__call__."""
     assert published.PRETRAINING[name]["posemb"] == "learn"
     model = built(name, model="ViTTi16", augment="none")
@@ -281,7 +378,7 @@ def test_positions_of_augreg(name):
     assert not token.any()
 
 
-def test_positions_of_the_paper():
+def test_paper_positions_match_vit_jax():
     assert published.PRETRAINING["paper-imagenet"]["posemb"] == "vit_jax"
     model = built("paper-imagenet", model="ViTTi16")
     layer = model.get_layer("position_embedding")
@@ -294,7 +391,7 @@ def test_positions_of_the_paper():
     "name",
     [x for x, y in published.PRETRAINING.items() if "preactivation" in y],
 )
-def test_networks_of_bit(name):
+def test_bit_networks_match_big_vision(name):
     """big_vision/models/bit.py and bit_paper.py"""
     model = built(name, model="compact-bit")
     names = {layer.name for layer in model.layers}
@@ -310,7 +407,7 @@ def test_networks_of_bit(name):
     assert ("final_norm" in {x.name for x in full.layers}) == before
 
 
-def test_few_shot(monkeypatch):
+def test_few_shot_settings_match_big_vision(monkeypatch):
     (command,) = (x for x in COMMANDS if "few_shot" in x and "oxford" in x)
     few_shot = programs.load("few_shot")
     config = config_of(few_shot, command)
@@ -328,7 +425,7 @@ def test_few_shot(monkeypatch):
     class Stop(Exception):
         pass
 
-    def batches(self, part, **options):
+    def batches(self, split, **options):
         seen.append(options)
         if len(seen) == 2:
             raise Stop
@@ -348,7 +445,7 @@ def test_few_shot(monkeypatch):
         assert options["image_size"] == 224 and options["mode"] == "tf"
 
 
-def test_vtab():
+def test_vtab_settings_match_the_paper():
     (command,) = (x for x in COMMANDS if "vtab" in x)
     vtab = programs.load("vtab")
     config = config_of(vtab, command)

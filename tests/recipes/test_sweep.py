@@ -1,4 +1,4 @@
-"""The learning rate's grid, and the validation split that chooses from it."""
+"""The sweep over learning rates and its validation split."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from tests.recipes.test_finetune_cifar import facts_of
+from tests.recipes.test_finetune_cifar import read_metadata
 from tests.recipes.test_finetune_cifar import recipe
 from tests.recipes.test_finetune_cifar import refused
 from tests.recipes.test_finetune_cifar import rows_of
@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-def test_grids():
+def test_learning_rates_are_parsed():
     assert training.parse_learning_rates("0.1,0.01,0.1") == (0.01, 0.1)
     assert training.parse_learning_rates("paper", "cifar10") == (
         0.001,
@@ -31,27 +31,27 @@ def test_grids():
 
 
 @pytest.mark.parametrize("sweep", ["0.1", "0,1", "a,b", "", "1,inf", "nan,1"])
-def test_no_grid(sweep):
+def test_wrong_learning_rates_raise(sweep):
     with pytest.raises(ValueError, match="--sweep must be 'paper', or two"):
         recipe.Config(sweep=sweep)
 
 
-def test_flags_that_do_not_go_together():
+def test_conflicting_flags_are_refused():
     with pytest.raises(ValueError, match="--sweep or --learning-rate"):
         recipe.Config(sweep="paper", learning_rate=0.1)
     with pytest.raises(ValueError, match="--holdout must be .*'much'"):
         recipe.Config(holdout="much")
-    with pytest.raises(ValueError, match="share above 0.*--holdout 0"):
+    with pytest.raises(ValueError, match="fraction above 0.*--holdout 0"):
         recipe.Config(sweep="paper", holdout=0.0)
 
 
-def test_dev_images_are_evaluated_on(tmp_path):
+def test_holdout_evaluates_on_the_validation_split(tmp_path):
     output = tmp_path / "out"
     run(steps=1, batch_size=64, holdout="0.1", cutmix=1.0, output=str(output))
-    facts = facts_of(output)
+    metadata = read_metadata(output)
     data = keras_vit.data.load_dataset("digits", holdout=0.1)
-    assert facts["data"]["num_validation"] == data.num_validation == 143
-    assert "test_accuracy" not in facts
+    assert metadata["data"]["num_validation"] == data.num_validation == 143
+    assert "test_accuracy" not in metadata
     (row,) = rows_of(output)
     assert "validation_loss" in row and "test_loss" not in row
     # Each of the validation images counted once.
@@ -61,7 +61,7 @@ def test_dev_images_are_evaluated_on(tmp_path):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Folders whose training was asked for, in order."""
+    """The names of the folders that were trained in, in order."""
     folders = []
     train = recipe.train
 
@@ -74,7 +74,7 @@ def trained(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
+def test_interrupted_sweep_resumes(tmp_path, trained, monkeypatch, capsys):
     output = tmp_path / "out"
     settings = {"steps": 2, "batch_size": 32, "output": str(output)}
     settings["sweep"] = "0.01,0.0001"
@@ -88,7 +88,7 @@ def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
     monkeypatch.setattr(recipe, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(**settings)
-    first = facts_of(output / "sweep" / "lr-0.0001")
+    first = read_metadata(output / "sweep" / "lr-0.0001")
     refused(
         "lr-0.0001/config.json' is of another run: batch_size was 32 and is 16",
         **{**settings, "batch_size": 16},
@@ -97,7 +97,7 @@ def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
     run(**settings)
     # The first rate was not trained with again.
     assert trained == ["lr-0.0001", "lr-0.01", "out"]
-    assert facts_of(output / "sweep" / "lr-0.0001") == first
+    assert read_metadata(output / "sweep" / "lr-0.0001") == first
     found = json.loads((output / "sweep.json").read_text())
     accuracies = {
         x["learning_rate"]: x["validation_accuracy"] for x in found["rates"]
@@ -105,26 +105,26 @@ def test_a_sweep_is_gone_on_with(tmp_path, trained, monkeypatch, capsys):
     assert accuracies[0.0001] == first["validation_accuracy"]
     best = max(accuracies, key=accuracies.get)
     assert found["best"] == best
-    said = capsys.readouterr().out
-    assert f"{best:<13g}  {accuracies[best]:.4f}  best" in said
+    printed = capsys.readouterr().out
+    assert f"{best:<13g}  {accuracies[best]:.4f}  best" in printed
     assert (output / "sweep.png").read_bytes().startswith(b"\x89PNG")
     # The last training has all images, and is tested.
-    facts = facts_of(output)
-    assert facts["config"]["learning_rate"] == best
-    assert facts["data"]["num_train"] == first["data"]["num_train"] + 143
-    assert "test_accuracy" in facts
+    metadata = read_metadata(output)
+    assert metadata["config"]["learning_rate"] == best
+    assert metadata["data"]["num_train"] == first["data"]["num_train"] + 143
+    assert "test_accuracy" in metadata
     assert (output / "model.keras").exists()
     assert not (output / "sweep" / "lr-0.01" / "model.keras").exists()
     refused("is not empty", **settings)
 
 
-# Stands for training: what it gave for each rate.
+# The accuracy of the replaced training for each learning rate.
 FOUND = {0.001: 0.5, 0.003: 0.75, 0.01: 0.75, 0.03: None}
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Rates that were trained with, at once; too high ones diverge."""
+    """Replaces the training; returns its learning rates. High ones diverge."""
     rates = []
 
     def train(config, data, strategy, output, keep=True):
@@ -145,29 +145,29 @@ def quick(monkeypatch):
     return rates
 
 
-def test_the_papers_grid_where_one_diverges(tmp_path, quick, capsys):
+def test_sweep_continues_after_a_diverged_run(tmp_path, quick, capsys):
     output = tmp_path / "out"
     run(steps=1, batch_size=8, sweep="paper", output=str(output))
-    # Of equals the lowest.
+    # The lowest of equal ones is chosen.
     trials = [(rate, False) for rate in (0.001, 0.003, 0.01, 0.03)]
     assert quick == [*trials, (0.003, True)]
-    said = capsys.readouterr().out
-    assert "accuracy on 143 held-out images\n" in said
-    assert "0.003          0.7500  best\n0.01           0.7500\n" in said
-    assert "0.03           diverged\n" in said
+    printed = capsys.readouterr().out
+    assert "accuracy on 143 validation images\n" in printed
+    assert "0.003          0.7500  best\n0.01           0.7500\n" in printed
+    assert "0.03           diverged\n" in printed
     assert json.loads((output / "sweep.json").read_text())["best"] == 0.003
-    # That one diverged is known when the sweep goes on.
-    facts = facts_of(output / "sweep" / "lr-0.03")
-    assert facts["diverged"] == "The loss is nan at step 1"
+    # A resumed sweep does not repeat the diverged run.
+    metadata = read_metadata(output / "sweep" / "lr-0.03")
+    assert metadata["diverged"] == "The loss is nan at step 1"
     del quick[:]
     run(steps=1, batch_size=8, sweep="paper", output=str(output))
     assert (0.03, False) not in quick
 
 
-def test_the_last_training_has_the_images_that_a_preset_leaves_out(
+def test_final_training_includes_the_validation_images(
     tmp_path, quick, monkeypatch
 ):
-    """As in the paper, whose grid is measured on held-out images only."""
+    """The paper measures the learning rates on a validation split only."""
     counts = []
     complete = recipe.resolve_config
 
@@ -182,7 +182,7 @@ def test_the_last_training_has_the_images_that_a_preset_leaves_out(
     assert counts == [(1295, 143), (1295, 143), (1438, 0)]
 
 
-def test_all_rates_are_too_high(tmp_path, quick, monkeypatch):
+def test_sweep_raises_if_every_run_diverges(tmp_path, quick, monkeypatch):
     monkeypatch.setitem(FOUND, 0.01, None)
     with pytest.raises(training.Diverged, match="every learning rate"):
         run(steps=1, sweep="0.01,0.03", output=str(tmp_path / "out"))

@@ -16,7 +16,7 @@ SPECIALIZED = ("camelyon", "eurosat", "resisc45", "retinopathy")
 
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
-    """All sets with three random images a part; and the smallest weights."""
+    """All datasets with three random images per split, and small weights."""
     counts = {"train": 100, "validation": 8, "test": 8}
     sets = {task.tfds: counts for task in TASKS.values()}
     model = keras_vit.VisionTransformer(
@@ -47,7 +47,7 @@ def results_of(folder):
         pytest.param(tuple(TASKS), id="all", marks=pytest.mark.nightly),
     ],
 )
-def test_tasks_in_two_goes(names, prepared, tmp_path, capsys):
+def test_second_run_adds_tasks(names, prepared, tmp_path, capsys):
     programs.run("vtab", *prepared, "--tasks", *names[:2])
     first = results_of(tmp_path)
     assert sorted(first["tasks"]) == sorted(names[:2]) and not first["means"]
@@ -74,7 +74,7 @@ def test_tasks_in_two_goes(names, prepared, tmp_path, capsys):
     assert "is of other settings: seed was 0 and is 1" in line
 
 
-def test_data_that_cannot_be_had(prepared, tmp_path, capsys, monkeypatch):
+def test_unavailable_task_is_reported(prepared, tmp_path, capsys, monkeypatch):
     found = keras_vit.data.load_vtab
 
     def load_vtab(name, validate):
@@ -91,7 +91,7 @@ def test_data_that_cannot_be_had(prepared, tmp_path, capsys, monkeypatch):
     assert list(results_of(tmp_path)["tasks"]) == ["eurosat"]
 
 
-def test_mistakes(prepared, tmp_path, capsys):
+def test_wrong_flags_are_refused(prepared, tmp_path, capsys):
     line = programs.refused(capsys, "vtab", "--tasks", "dtd")
     assert "Give --weights" in line
     line = programs.refused(capsys, "vtab", *prepared, "--tasks", "dt")

@@ -42,7 +42,7 @@ def check(model, name, expected, tolerance=None):
 
 
 @pytest.mark.parametrize("name", [*make.MODELS, *make.PRETRAINING, *COMPILED])
-def test_keras_files(name, folder, expected):
+def test_keras_files_load(name, folder, expected):
     model = keras.saving.load_model(folder / f"{name}.keras")
     check(model, name, expected)
     if name in COMPILED:
@@ -52,7 +52,7 @@ def test_keras_files(name, folder, expected):
         assert all(np.any(keras.ops.convert_to_numpy(v)) for v in moments[:2])
 
 
-def test_int8(folder, expected):
+def test_int8_file_loads(folder, expected):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = keras.saving.load_model(folder / "int8.keras")
@@ -61,14 +61,14 @@ def test_int8(folder, expected):
 
 
 @pytest.mark.parametrize("name", [*make.MODELS, *make.PRETRAINING])
-def test_weights_files(name, folder, expected):
+def test_weights_files_load(name, folder, expected):
     model = {**make.MODELS, **make.PRETRAINING}[name]()
     model.load_weights(folder / f"{name}.weights.h5")
     check(model, name, expected)
 
 
 @pytest.mark.parametrize("name", make.NPZ)
-def test_npz_files(name, folder, expected):
+def test_npz_files_load(name, folder, expected):
     shape = make.MODELS[name]().input_shape[1:]
     model = keras_vit.converters.load(
         folder / f"{name}.npz", input_shape=shape, num_heads=2

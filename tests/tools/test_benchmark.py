@@ -1,4 +1,4 @@
-"""tools/benchmark.py: what it says of what its processes answer."""
+"""tools/benchmark.py: its table and files for the answers of its workers."""
 
 import importlib
 import json
@@ -24,7 +24,7 @@ def tool(monkeypatch):
 
 
 class Process:
-    """Stands for a worker: says that it is ready, then answers."""
+    """Replaces a worker: reports that it is ready, then answers."""
 
     def __init__(self, ready, seconds=(), peak=0):
         answers = [ready, *({"seconds": s, "peak": peak} for s in seconds)]
@@ -75,15 +75,15 @@ def run(tool, *arguments):
     tool.main(["models", "--backend", "torch", "--size", "tiny", *arguments])
 
 
-def test_the_table(tool, workers, tmp_path, capsys):
+def test_table_and_results_of_the_workers(tool, workers, tmp_path, capsys):
     folder = tmp_path / "out"
     options = ("--what", "step", "--batch", "4", "--rounds", "2")
     run(tool, *options, "--times", "5", "--output", str(folder))
-    said = capsys.readouterr().out
-    lines = {line[:24].strip(): line for line in said.splitlines()}
-    assert "tiny at 16 px, step, batch 4, float32, torch" in said
+    printed = capsys.readouterr().out
+    lines = {line[:24].strip(): line for line in printed.splitlines()}
+    assert "tiny at 16 px, step, batch 4, float32, torch" in printed
     assert "ImportError: no keras_hub" in lines["keras-hub"]
-    assert "--compile was not given" in said
+    assert "--compile was not given" in printed
     assert "ended with status 3" in lines["transformers"]
     # Every process that was begun is ended, also the skipped.
     left = {name for name, worker in workers.items() if not worker.killed}
@@ -122,7 +122,7 @@ def test_the_table(tool, workers, tmp_path, capsys):
     assert timm["MFU"] == f"{flops / 0.01 / 8e9:.2f}"
     assert (folder / "results.png").read_bytes().startswith(b"\x89PNG")
 
-    # What is there stays, and this is said before anything is measured.
+    # Existing files are kept; the error precedes the measurements.
     with pytest.raises(ValueError, match="--overwrite"):
         run(tool, "--output", str(folder))
 
@@ -144,7 +144,7 @@ def test_unknown_names_are_refused(tool, capsys, arguments, expected):
     assert expected in capsys.readouterr().err
 
 
-def test_every_kind_explains_itself(tool, capsys):
+def test_help_of_every_subcommand(tool, capsys):
     for kind in tool.KINDS:
         with pytest.raises(SystemExit) as end:
             tool.main([kind, "--help"])
@@ -158,8 +158,8 @@ def test_every_kind_explains_itself(tool, capsys):
 
 
 @pytest.mark.slow
-def test_a_run(tool, tmp_path, capsys):
-    """For real: a process of ours and one of the products."""
+def test_benchmark_of_real_processes(tool, tmp_path, capsys):
+    """Run a real process of this package and one of the matrix products."""
     options = ("--what", "step", "--rounds", "1")
     only = ("--only", "keras_vit", "matrix products")
     run(tool, *options, *only, "--output", str(tmp_path))
@@ -170,8 +170,9 @@ def test_a_run(tool, tmp_path, capsys):
         assert 20 < row["libraries_megabytes"] <= row["peak_megabytes"]
 
 
-def test_scaling(tool, monkeypatch, tmp_path):
-    """One point after the other, drawn by what was varied."""
+def test_scaling_varies_batch_and_image_size(tool, monkeypatch, tmp_path):
+    """The points are measured sequentially and plotted by the varied
+    option."""
     monkeypatch.setattr(
         tool.models, "_start", lambda *_: Process(answered(), [0.5], 220)
     )

@@ -1,4 +1,4 @@
-"""tools/report.py: a model in, a report out."""
+"""tools/report.py: the report of a model, and errors."""
 
 import base64
 import html.parser
@@ -28,7 +28,7 @@ MODEL = golden_data.folder("hf_vit")  # 32 x 32 pixels, patches of 8
 
 
 class Page(html.parser.HTMLParser):
-    """What a page says: its pictures, the cells of its table, its text."""
+    """The pictures, tags, links and text of a page."""
 
     def __init__(self, path):
         super().__init__()
@@ -69,9 +69,16 @@ def run(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["report.py", "inspect.py"])
-def test_as_a_program(name, photos, tmp_path):
-    """By its path, which puts the folder of tools first on Python's path."""
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("report.py", marks=pytest.mark.nightly),
+        "inspect.py",  # which runs report.py
+    ],
+)
+def test_program_writes_the_report(name, photos, tmp_path):
+    """Running it by its path puts the folder of the tools first on Python's
+    path."""
     done = subprocess.run(
         [sys.executable, TOOLS / name, MODEL, photos, "--out", "report"],
         capture_output=True,
@@ -86,8 +93,9 @@ def test_as_a_program(name, photos, tmp_path):
     assert files == {*report.FIGURES, "report.html"}
 
 
-def test_pythons_inspect_is_not_hidden():
-    """From other tools, and where Python looks for modules first."""
+def test_standard_library_inspect_is_not_shadowed():
+    """Neither other tools nor Python itself import tools/inspect.py
+    instead."""
     code = (
         f"import sys; sys.path.insert(0, {str(TOOLS)!r})\n"
         "import inspect, dataclasses\n"
@@ -98,12 +106,12 @@ def test_pythons_inspect_is_not_hidden():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
-def test_the_page(photos, tmp_path, capsys):
+def test_report_contents(photos, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(MODEL, photos, "--out", out) == 0
     page = Page(out / "report.html")
-    told = page.text
-    for fact in (
+    text = page.text
+    for phrase in (
         "huggingface",
         "67,447",  # parameters
         "8 × 8 pixels, a grid of 4 × 4",
@@ -113,8 +121,8 @@ def test_the_page(photos, tmp_path, capsys):
         "a.png",
         "b & <c>.jpg",
     ):
-        assert fact in told, fact
-    # What is beside the page is in it, and nothing is fetched.
+        assert phrase in text, phrase
+    # The page contains all images and fetches nothing.
     inside = list(page.pictures.values())
     for name in report.FIGURES:
         assert (out / name).read_bytes() in inside, name
@@ -124,12 +132,12 @@ def test_the_page(photos, tmp_path, capsys):
     for data in inside:
         Image.open(io.BytesIO(data)).verify()
     # Five of seven classes for each of two images, best first.
-    shares = [
+    percentages = [
         float(x)
-        for x in re.findall(r"([\d.]+)%", told.partition(" Attention ")[0])
+        for x in re.findall(r"([\d.]+)%", text.partition(" Attention ")[0])
     ]
-    assert len(shares) == 10
-    assert shares[:5] == sorted(shares[:5], reverse=True)
+    assert len(percentages) == 10
+    assert percentages[:5] == sorted(percentages[:5], reverse=True)
     expected = keras_vit.converters.load(MODEL)
     image = np.asarray(
         Image.open(photos / "a.png").resize((32, 32), Image.Resampling.BILINEAR)
@@ -139,10 +147,10 @@ def test_the_page(photos, tmp_path, capsys):
     )[0]
     best = np.exp(logits - logits.max())
     np.testing.assert_allclose(
-        shares[0], 100 * (best / best.sum()).max(), atol=0.06
+        percentages[0], 100 * (best / best.sum()).max(), atol=0.06
     )
     names = json.loads((MODEL / "config.json").read_text())["id2label"]
-    assert names[str(logits.argmax())] in told
+    assert names[str(logits.argmax())] in text
 
     # The same again: refused, and nothing changed, unless it is asked for.
     before = (out / "report.html").read_bytes()
@@ -158,14 +166,14 @@ def test_the_page(photos, tmp_path, capsys):
     }
 
 
-def test_images_in_their_own_aspect(photos, tmp_path, capsys):
+def test_keep_aspect_flag(photos, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(MODEL, photos / "a.png", "--keep-aspect", "--out", out) == 0
-    told = Page(out / "report.html").text
-    assert "their own aspect ratio, of about 32 × 32" in told
+    text = Page(out / "report.html").text
+    assert "their own aspect ratio, of about 32 × 32" in text
 
 
-def test_names_from_a_recipe_and_from_a_file(photos, tmp_path):
+def test_class_names_from_config_json_and_from_a_file(photos, tmp_path):
     model = keras_vit.VisionTransformer(
         input_shape=(8, 8, 1),
         patch_size=4,
@@ -179,32 +187,32 @@ def test_names_from_a_recipe_and_from_a_file(photos, tmp_path):
     config = {"data": {"class_names": ["cat", "dog", "owl"]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     run(tmp_path / "model.keras", photos, "--out", tmp_path / "one")
-    told = Page(tmp_path / "one" / "report.html").text
-    assert "owl" in told
-    assert "the head is zero" in told  # the head, as before training
+    text = Page(tmp_path / "one" / "report.html").text
+    assert "owl" in text
+    assert "the head is zero" in text  # the head, as before training
     (tmp_path / "names.txt").write_text("ant\nbee\nfly\n")
     names = ("--labels", tmp_path / "names.txt")
     run(tmp_path / "model.keras", photos, "--out", tmp_path / "two", *names)
-    told = Page(tmp_path / "two" / "report.html").text
-    assert "bee" in told
-    assert "owl" not in told
+    text = Page(tmp_path / "two" / "report.html").text
+    assert "bee" in text
+    assert "owl" not in text
 
 
-def test_a_model_without_attention(photos, tmp_path):
+def test_report_of_a_model_without_attention(photos, tmp_path):
     path = golden_data.weights_path("bit_paper")
     assert run(path, photos, "--out", tmp_path / "report") == 0
-    told = Page(tmp_path / "report" / "report.html").text
-    assert "units per stage" in told
+    text = Page(tmp_path / "report" / "report.html").text
+    assert "units per stage" in text
     assert not (tmp_path / "report" / "attention.png").exists()
 
 
 @pytest.mark.parametrize("given", ["grid_size=(4,6)", "input_shape=(32,48,3)"])
-def test_what_a_file_cannot_tell(given, photos, tmp_path):
+def test_set_flag_gives_missing_arguments(given, photos, tmp_path):
     path = golden_data.weights_path("vit_jax_gap")
     assert run(path, "--set", given, "--out", tmp_path / "report") == 0
-    told = Page(tmp_path / "report" / "report.html").text
-    assert "learned, for 4 × 6 patches" in told
-    assert "the mean of the patches" in told
+    text = Page(tmp_path / "report" / "report.html").text
+    assert "learned, for 4 × 6 patches" in text
+    assert "the mean of the patches" in text
 
 
 @pytest.mark.parametrize(
@@ -222,23 +230,25 @@ def test_what_a_file_cannot_tell(given, photos, tmp_path):
     ],
     ids=lambda x: x if isinstance(x, str) else None,
 )
-def test_mistakes(arguments, reason, photos, tmp_path, capsys):
-    """One line, status 1, and nothing written."""
+def test_wrong_arguments_are_reported(
+    arguments, reason, photos, tmp_path, capsys
+):
+    """Each error is one line with status 1, and nothing is written."""
     whole = (photos / "a.png").read_bytes()
     (photos / "cut.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "empty").mkdir()
-    places = {"photos": photos, "empty": tmp_path / "empty"}
-    given = [str(x).format(**places) for x in arguments]
+    folders = {"photos": photos, "empty": tmp_path / "empty"}
+    given = [str(x).format(**folders) for x in arguments]
     if "--out" not in given:
         given += ["--out", str(tmp_path / "report")]
     assert run(*given) == 1
-    said = capsys.readouterr().err
-    assert re.search(reason, said)
-    assert "Traceback" not in said
+    printed = capsys.readouterr().err
+    assert re.search(reason, printed)
+    assert "Traceback" not in printed
     assert not (tmp_path / "report").exists()
 
 
-def test_images_of_sixteen_bits_and_turned_ones(tmp_path):
+def test_16_bit_images_and_exif_orientation(tmp_path):
     from keras_vit.inspection.images import read_images
 
     ramp = np.linspace(0, 65535, 12).astype("uint16").reshape(3, 4)
@@ -254,7 +264,7 @@ def test_images_of_sixteen_bits_and_turned_ones(tmp_path):
         read_images([tmp_path / "ramp.png"], 4)
 
 
-def test_only_image_files_of_a_folder(tmp_path):
+def test_folder_lists_only_image_files(tmp_path):
     from keras_vit.inspection.images import image_paths
 
     for name in ("._a.jpg", ".DS_Store", "b/c.jpg", "d.jpg/e.txt", "f.JPG"):
@@ -281,14 +291,14 @@ document.body.dataset.probe = JSON.stringify({
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [400, 1200])
-def test_in_a_browser(width, photos, tmp_path):
+def test_report_renders_in_a_browser(width, photos, tmp_path):
     browser = next(
         filter(None, map(shutil.which, ("chromium", "google-chrome"))), None
     )
     assert browser, "There is no Chromium; install it with your system."
     run(MODEL, photos, "--out", tmp_path / "report")
     text = (tmp_path / "report" / "report.html").read_text()
-    # Scripts are refused by the page itself: this one asks what was drawn.
+    # Scripts are refused by the page itself: this one reports what is shown.
     policy = re.search(r"<meta http-equiv[^>]*>", text)[0]
     assert "default-src 'none'" in policy
     probed = tmp_path / "probed.html"
@@ -309,9 +319,9 @@ def test_in_a_browser(width, photos, tmp_path):
         text=True,
         timeout=300,
     )
-    said = re.search(r'data-probe="([^"]*)"', done.stdout)
-    assert said, done.stderr
-    found = json.loads(html.unescape(said[1]))
+    printed = re.search(r'data-probe="([^"]*)"', done.stdout)
+    assert printed, done.stderr
+    found = json.loads(html.unescape(printed[1]))
     assert found["pictures"] == len(report.FIGURES) + 2
     assert found["broken"] == found["fetched"] == 0
     assert found["wide"] <= 0

@@ -8,9 +8,9 @@ folder was made with commit 0127fb6 and TensorFlow 2.21. It holds:
 - `image`, uint8, and `png`, the same image of another size, encoded
 - `randaugment/OPERATION/MAGNITUDE/WAY`: what the operations of
   pp/archive/autoaugment.py make of `image`, in graph mode, with way 0 for an
-  argument above zero and 1 for one below, where a sign is drawn
+  argument above zero and 1 for one below, where a sign is sampled
 - `pp/NAME`: what the functions of pp/ops_image.py make of `png`; NAME
-  `inception_K` has the window that TensorFlow draws from the seed (0, K)
+  `inception_K` has the window that TensorFlow samples from the seed (0, K)
 
 tensorflow_addons, of which autoaugment.py takes three functions, does not run
 with this TensorFlow. They are one call of TensorFlow each, and are restated.
@@ -72,19 +72,19 @@ def randaugment(image):
     from big_vision.pp.archive import autoaugment
 
     hparams = autoaugment.HParams(cutout_const=40, translate_const=100)
-    drawn = {0: 0.9, 1: 0.1}  # above zero, and below
+    sampled = {0: 0.9, 1: 0.1}  # above zero, and below
     for magnitude in MAGNITUDES:
         for name in autoaugment.NAME_TO_FUNC:
-            if name == "Cutout":  # its place is random
+            if name == "Cutout":  # its position is random
                 continue
             if name in CONSTANT and magnitude != MAGNITUDES[0]:
                 continue
-            for way in drawn if name in SIGNED else (0,):
+            for way in sampled if name in SIGNED else (0,):
 
                 @tf.function(autograph=False)
                 def augment(x, name=name, way=way, magnitude=magnitude):
                     autoaugment.tf.random_uniform = lambda *shape, **_: (
-                        tf.constant(drawn[way])
+                        tf.constant(sampled[way])
                     )
                     function, _, arguments = autoaugment._parse_policy_info(
                         name, 0.0, float(magnitude), [128] * 3, hparams
@@ -112,12 +112,12 @@ def pp(png):
     resized = ops.get_resize_small(56)
     yield "transfer_eval", of(resized, ops.get_central_crop(48))
     yield "transfer_before_crop", of(resized)
-    drawn = tf.image.stateless_sample_distorted_bounding_box
+    sample_box = tf.image.stateless_sample_distorted_bounding_box
     for seed in SEEDS:
 
         def sample(shape, boxes, seed=seed, **keywords):
             boxes = tf.zeros((1, 0, 4))
-            return drawn(shape, boxes, seed=(0, seed), **keywords)
+            return sample_box(shape, boxes, seed=(0, seed), **keywords)
 
         tf.image.sample_distorted_bounding_box = sample
         yield f"inception_{seed}", of(ops.get_inception_crop(48))

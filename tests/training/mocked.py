@@ -7,7 +7,7 @@ from unittest import mock
 
 @contextlib.contextmanager
 def mocked(folder, sets, num_examples=3, class_names=None, builder_of=None):
-    """Within it, the named sets can be read.
+    """Within this context, the named datasets can be read.
 
     Args:
         folder: Path to write the metadata to.
@@ -22,11 +22,11 @@ def mocked(folder, sets, num_examples=3, class_names=None, builder_of=None):
 
     for name, splits in sets.items():
         builder = (builder_of or _builder)(name, folder)
-        place = folder / builder.info.full_name
-        place.mkdir(parents=True)
+        target = folder / builder.info.full_name
+        target.mkdir(parents=True)
         template = tfds.core.ShardedFileTemplate(
             dataset_name=builder.name,
-            data_dir=place,
+            data_dir=target,
             filetype_suffix="tfrecord",
         )
         builder.info.set_splits(
@@ -44,7 +44,7 @@ def mocked(folder, sets, num_examples=3, class_names=None, builder_of=None):
         )
         if names := (class_names or {}).get(name):
             builder.info.features["label"].names = names
-        builder.info.write_to_directory(place)
+        builder.info.write_to_directory(target)
     made = mocking.RandomFakeGenerator
     # Columns of one sequence, as of objects, must be of one length.
     same = functools.partialmethod(made.__init__, constant_dynamic_shape=True)

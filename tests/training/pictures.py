@@ -7,7 +7,8 @@ from PIL import Image
 
 
 def noise(height, width, channels=3, seed=0):
-    """Smooth noise: what JPEG keeps, unlike noise of single pixels."""
+    """Smooth noise, which JPEG preserves, unlike independent noise of
+    pixels."""
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (height // 8 + 2, width // 8 + 2, channels))
     planes = [
@@ -28,7 +29,7 @@ def encode(pixels, kind="PNG", **options):
 
 
 def bilinear(image, size):
-    """Resizes without antialiasing; pixels are where their middles are."""
+    """Resizes without antialiasing, with half-pixel centres."""
     for axis in (0, 1):
         old = image.shape[axis]
         at = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)

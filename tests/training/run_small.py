@@ -19,7 +19,7 @@ STEPS, INTERVAL, EVERY, BATCH = 24, 8, 5, 4
 
 
 class Stream(keras.utils.PyDataset):
-    """Batch k follows from k."""
+    """Batch k is determined by k."""
 
     def __init__(self, start, count=10**6):
         super().__init__()
@@ -40,13 +40,13 @@ class Config:
     """No flags."""
 
 
-def build():
+def build(average_from=None):
     rate = 0.05
     keras.utils.set_random_seed(0)
     layers = [
         keras.layers.Flatten(),
         keras.layers.Dense(8, activation="gelu"),
-        keras.layers.Dropout(0.1),  # whose random state must go on too
+        keras.layers.Dropout(0.1),  # its random state must be restored too
         keras.layers.Dense(3),
     ]
     model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
@@ -56,6 +56,7 @@ def build():
         0.2,
         convention="optax",
         use_ema=True,
+        average_from=average_from,
         momentum_dtype="bfloat16",
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -63,10 +64,12 @@ def build():
     return model, schedule
 
 
-def main(folder, callbacks=(), stream=Stream, keep_best=False):
+def main(
+    folder, callbacks=(), stream=Stream, keep_best=False, average_from=None
+):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    model, schedule = build()
+    model, schedule = build(average_from)
     checkpoints = training.ResumableCheckpoint(
         folder / "checkpoints", EVERY, {"seed": 0}, keep_best=keep_best
     )
@@ -97,8 +100,8 @@ def main(folder, callbacks=(), stream=Stream, keep_best=False):
     return model, checkpoints
 
 
-class Tell(keras.callbacks.Callback):
-    """Counts the steps where another process sees them, and waits at one.
+class CountSteps(keras.callbacks.Callback):
+    """Counts the steps in shared memory, and waits after one of them.
 
     Args:
         counter: `multiprocessing.RawValue` of an integer. It has no lock,
@@ -122,5 +125,8 @@ def in_process(folder, *arguments):
     """Runs in a process of its own, as a recipe does."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     command_line.run(
-        lambda config: main(folder, [Tell(*arguments)]), Config, "A run.", []
+        lambda config: main(folder, [CountSteps(*arguments)]),
+        Config,
+        "A run.",
+        [],
     )

@@ -10,7 +10,7 @@ import keras_vit
 from keras_vit import training
 from tests.training import pictures
 
-PARTS, BATCH, STEPS = 4, 16, 3
+COUNT, BATCH, STEPS = 4, 16, 3
 
 OPTIMIZERS = {
     "sgd": lambda rate, **kwargs: keras_vit.optimizers.SGD(
@@ -24,7 +24,7 @@ OPTIMIZERS = {
 }
 
 
-def fitted(name, parts, scaled=False):
+def fitted(name, count, scaled=False):
     keras.utils.set_random_seed(0)
     model = keras_vit.VisionTransformer(
         input_shape=(8, 8, 3),
@@ -33,13 +33,13 @@ def fitted(name, parts, scaled=False):
         num_layers=1,
         num_heads=2,
         classes=3,
-        # Parts of a batch would draw other masks: dropout is off.
+        # Micro-batches would have other dropout masks: dropout is off.
         dropout=0.0,
     )
     optimizer = OPTIMIZERS[name](
         keras_vit.schedules.warmup_cosine(0.05, STEPS, 0.4),
         global_clipnorm=1.0,
-        gradient_accumulation_steps=parts if parts > 1 else None,
+        gradient_accumulation_steps=count if count > 1 else None,
         # Powers of two: scaling and its undoing round nothing.
         loss_scale_factor=1024.0 if scaled else None,
     )
@@ -49,15 +49,16 @@ def fitted(name, parts, scaled=False):
     images = rng.normal(size=(STEPS * BATCH, 8, 8, 3)).astype("float32")
     labels = rng.integers(0, 3, STEPS * BATCH)
     model.fit(
-        images, labels, batch_size=BATCH // parts, shuffle=False, verbose=0
+        images, labels, batch_size=BATCH // count, shuffle=False, verbose=0
     )
     return np.concatenate([w.ravel() for w in model.get_weights()])
 
 
 @pytest.mark.parametrize("name, scaled", [("sgd", True), ("adamw", False)])
-def test_parts_are_the_whole_batch(name, scaled, record_error):
+@pytest.mark.usefixtures("eager")
+def test_accumulated_gradients_match_the_full_batch(name, scaled, record_error):
     whole = fitted(name, 1)
-    error = np.abs(fitted(name, PARTS, scaled) - whole).max()
+    error = np.abs(fitted(name, COUNT, scaled) - whole).max()
     record_error("gradient accumulation", name, error, 1e-6)
 
 
@@ -73,34 +74,45 @@ def micro_batches(make, count, **options):
 
 
 MIXING = [{}, {"mixup": 0.5}, {"cutmix": 1.0}, {"mixup": 1.0, "cutmix": 1.0}]
+# RandAugment, whose graph is traced in seconds, in one of the cases.
+AUGMENTED = {**MIXING[-1], "augment": "light2"}
 
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("options", MIXING)
 @pytest.mark.parametrize("start", [0, 5])
-def test_micro_batches_of_digits_are_the_batch(options, start):
-    """Distortion, lambda and partners are those of the whole batch."""
+def test_micro_batches_of_digits_equal_the_full_batch(options, start):
+    """Distortion, lambda and partners are those of the full batch."""
     train = keras_vit.data.load_dataset("digits").train
     whole = micro_batches(train, 1, image_size=8, start=start, **options)
     for count in (2, 4):
-        parts = micro_batches(
+        divided = micro_batches(
             train, count, image_size=8, start=start, **options
         )
-        for found, expected in zip(parts, whole, strict=True):
+        for found, expected in zip(divided, whole, strict=True):
             np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.backends("tensorflow")
-@pytest.mark.parametrize("options", MIXING)
-@pytest.mark.parametrize("shard", [(0, 1), (1, 2)])
-def test_micro_batches_of_files_are_the_batch(options, shard, tmp_path):
+@pytest.mark.parametrize(
+    "options, shard",
+    [
+        *((options, (0, 1)) for options in MIXING),
+        (AUGMENTED, (1, 2)),
+        *(
+            pytest.param(options, (1, 2), marks=pytest.mark.nightly)
+            for options in MIXING
+        ),
+    ],
+)
+def test_micro_batches_of_files_equal_the_full_batch(options, shard, tmp_path):
     for i in range(12):
         part = "train" if i < 10 else "test"
         path = tmp_path / part / "ab"[i % 2] / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(pictures.encode(pictures.noise(12, 16, seed=i)))
     train = keras_vit.data.load_dataset(str(tmp_path)).train
-    options = {"image_size": 8, "augment": "light2", **options}
+    options = {"image_size": 8, **options}
 
     def rows(count):
         batches = train(
@@ -116,7 +128,7 @@ def test_micro_batches_of_files_are_the_batch(options, shard, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_micro_batches_divide_the_batch():
+def test_micro_batches_must_divide_the_batch_size():
     train = keras_vit.data.load_dataset("digits").train
     with pytest.raises(
         ValueError, match="`micro_batches` must divide.*Received: 3"
@@ -126,8 +138,9 @@ def test_micro_batches_divide_the_batch():
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_a_job_asks_for_whole_batches(tmp_path, monkeypatch):
-    """What `model.fit` gets with `--accumulate 2` is the batch without it."""
+def test_accumulate_flag_does_not_change_the_batches(tmp_path, monkeypatch):
+    """With `--accumulate 2`, `model.fit` gets the batches of a run without
+    it."""
     from tests.recipes import programs
 
     recipe = programs.load("finetune_cifar")
@@ -135,21 +148,21 @@ def test_a_job_asks_for_whole_batches(tmp_path, monkeypatch):
     fit_calls = training.Run.fit_calls
 
     def spy(run, model, schedule, train_batches, test):
-        parts = run.config.accumulate
-        batches = itertools.islice(train_batches(0), 2 * parts)
+        count = run.config.accumulate
+        batches = itertools.islice(train_batches(0), 2 * count)
         columns = zip(*batches, strict=True)
-        seen[parts] = [np.concatenate([*map(np.asarray, c)]) for c in columns]
+        seen[count] = [np.concatenate([*map(np.asarray, c)]) for c in columns]
         return fit_calls(run, model, schedule, train_batches, test)
 
     monkeypatch.setattr(training.Run, "fit_calls", spy)
-    for parts in (1, 2):
+    for count in (1, 2):
         recipe.main(
             recipe.Config(
                 batch_size=64,
                 steps=1,
                 mixup=0.5,
-                accumulate=parts,
-                output=str(tmp_path / str(parts)),
+                accumulate=count,
+                output=str(tmp_path / str(count)),
             )
         )
     for found, expected in zip(seen[2], seen[1], strict=True):

@@ -1,4 +1,4 @@
-"""Runs that are killed, and go on bit for bit."""
+"""Runs that are killed resume bit for bit."""
 
 import errno
 import io
@@ -29,7 +29,7 @@ def _shown():
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """The end of a run that nothing happens to."""
+    """The folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("straight")
     run_small.main(folder)
     return folder
@@ -49,7 +49,7 @@ def assert_same_end(folder, straight):
 
 
 class Crash(keras.callbacks.Callback):
-    """Stands for the end of the world after some step."""
+    """Interrupts the run after some steps."""
 
     def __init__(self, after):
         super().__init__()
@@ -61,22 +61,45 @@ class Crash(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("after", [1, 5, 6, 8, 13, 23])
-def test_crashed_runs_go_on(after, straight, tmp_path):
+ON_TORCH = pytest.mark.backends("torch")
+
+
+@pytest.mark.parametrize(
+    "after",
+    [6, 13, *(pytest.param(i, marks=ON_TORCH) for i in (1, 5, 8, 23))],
+)
+def test_interrupted_run_resumes_bit_for_bit(after, straight, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_small.main(tmp_path, callbacks=[Crash(after)])
     run_small.main(tmp_path)
     assert_same_end(tmp_path, straight)
 
 
-# A process that has imported what it needs and started nothing yet: its
-# forks begin at once.
+def test_equal_averages_resume(tmp_path):
+    """The run is interrupted before its first averaged step, and after it."""
+    run_small.main(tmp_path / "straight", average_from=12)
+    for after in (7, 8):  # it resumes from steps 5 and 10
+        with pytest.raises(KeyboardInterrupt):
+            run_small.main(
+                tmp_path / "crashed", [Crash(after)], average_from=12
+            )
+    model, _ = run_small.main(tmp_path / "crashed", average_from=12)
+    assert_same_end(tmp_path / "crashed", tmp_path / "straight")
+    averages = model.optimizer._model_variables_moving_average
+    for found, average in zip(model.get_weights(), averages, strict=True):
+        np.testing.assert_array_equal(
+            found, keras.ops.convert_to_numpy(average)
+        )
+
+
+# A process that has imported the modules but started no threads, so that it
+# can be forked quickly.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.training.run_small"])
 
 
 def run_until(folder, steps, number):
-    """Runs in a process of its own, and sends it a signal after so many steps.
+    """Runs in a new process, and sends it a signal after a number of steps.
 
     Returns its exit status.
     """
@@ -96,8 +119,8 @@ def run_until(folder, steps, number):
 
 @pytest.mark.backends("torch")
 @pytest.mark.slow
-def test_killed_three_times(straight, tmp_path):
-    """`kill -9`; `python -m tests.faults` sends it at random moments."""
+def test_run_killed_three_times_resumes_bit_for_bit(straight, tmp_path):
+    """Send `kill -9`; `python -m tests.faults` sends it at random moments."""
     # It resumes from a multiple of 5: at steps 0, 5 and 5 here, and then 10.
     for steps in (6, 3, 7):
         assert run_until(tmp_path, steps, signal.SIGKILL) == -signal.SIGKILL
@@ -107,8 +130,8 @@ def test_killed_three_times(straight, tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.slow
-def test_sigterm_saves_and_ends_with_its_status(straight, tmp_path):
-    """Schedulers start a run again by its status, 128 and the signal."""
+def test_sigterm_saves_a_checkpoint_and_exits_with_143(straight, tmp_path):
+    """Schedulers restart a run by its exit status, 128 plus the signal."""
     assert run_until(tmp_path, 7, signal.SIGTERM) == 143
     steps = sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*"))
     assert steps[-1] > "step-00000006.npz"
@@ -118,7 +141,9 @@ def test_sigterm_saves_and_ends_with_its_status(straight, tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "page"])
-def test_damaged_newest_falls_back(damage, straight, tmp_path, capsys):
+def test_damaged_newest_checkpoint_falls_back_to_the_previous(
+    damage, straight, tmp_path, capsys
+):
     with pytest.raises(KeyboardInterrupt):
         run_small.main(tmp_path, callbacks=[Crash(17)])
     newest = tmp_path / "checkpoints" / "step-00000015.npz"
@@ -131,14 +156,14 @@ def test_damaged_newest_falls_back(damage, straight, tmp_path, capsys):
         body = b"" if damage == "empty" else b"<html>"
     newest.write_bytes(body)
     run_small.main(tmp_path)
-    said = capsys.readouterr()
-    assert "step-00000015.npz cannot be used" in said.err
-    assert "from 10\n" in said.out
+    captured = capsys.readouterr()
+    assert "step-00000015.npz cannot be used" in captured.err
+    assert "from 10\n" in captured.out
     assert_same_end(tmp_path, straight)
 
 
 def without(member, body):
-    """An archive that lost one of its members."""
+    """An archive without one of its members."""
     found = io.BytesIO()
     with (
         zipfile.ZipFile(io.BytesIO(body)) as old,
@@ -150,8 +175,8 @@ def without(member, body):
     return found.getvalue()
 
 
-def packed_strangely(body):
-    """An archive whose list names a compression that nobody knows."""
+def with_unknown_compression(body):
+    """An archive whose list names an unknown compression method."""
     at = body.rindex(b"PK\1\2") + 10
     return body[:at] + b"\x63" + body[at + 1 :]
 
@@ -159,14 +184,16 @@ def packed_strangely(body):
 DAMAGES = {
     "member": lambda body: without("model/1.npy", body),
     "note": lambda body: without("note.npy", body),
-    "method": packed_strangely,
+    "method": with_unknown_compression,
     "zeros": lambda body: bytes(len(body)),
 }
 
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_any_damage_falls_back(damage, straight, tmp_path, capsys):
+def test_any_damaged_archive_falls_back_to_the_previous(
+    damage, straight, tmp_path, capsys
+):
     folder = shutil.copytree(straight / "checkpoints", tmp_path / "copy")
     newest = folder / "step-00000020.npz"
     newest.write_bytes(DAMAGES[damage](newest.read_bytes()))
@@ -179,7 +206,7 @@ def test_any_damage_falls_back(damage, straight, tmp_path, capsys):
 
 
 @pytest.mark.backends("torch")
-def test_a_folder_that_is_removed_comes_back(tmp_path):
+def test_removed_output_folder_is_recreated(tmp_path):
     model, schedule = run_small.build()
     model.optimizer.build(model.trainable_variables)
     checkpoints = training.ResumableCheckpoint(
@@ -196,7 +223,7 @@ def test_a_folder_that_is_removed_comes_back(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_rows_that_a_full_disk_refused_come_later(
+def test_metrics_missed_on_a_full_disk_are_written_later(
     straight, tmp_path, capsys, monkeypatch
 ):
     rows = json.loads((straight / "rows.json").read_text())
@@ -218,7 +245,7 @@ def _no_space(path):
 
 
 @pytest.mark.backends("torch")
-def test_a_full_disk_is_said_and_survived(
+def test_full_disk_is_reported_and_training_continues(
     straight, tmp_path, capsys, monkeypatch
 ):
     write = checkpoint.write_state
@@ -238,7 +265,7 @@ def test_a_full_disk_is_said_and_survived(
 
 
 @pytest.mark.backends("torch")
-def test_the_newest_are_kept(straight):
+def test_newest_three_checkpoints_are_kept(straight):
     names = sorted(p.name for p in (straight / "checkpoints").iterdir())
     assert names == [f"step-{step:08d}.npz" for step in (10, 15, 20)]
 
@@ -256,8 +283,10 @@ class Evaluated(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("damage", [False, True])
-def test_the_best_weights_come_back(damage, tmp_path, capsys, monkeypatch):
-    """Those that were evaluated: the averages."""
+def test_restore_best_restores_the_best_evaluated_weights(
+    damage, tmp_path, capsys, monkeypatch
+):
+    """The restored weights are those that were evaluated: the averages."""
     # Accuracies of so short a run depend on the backend.
     scores = {8: 0.1, 16: 0.3, 24: 0.2}
     monkeypatch.setattr(
@@ -285,7 +314,7 @@ class Poisoned(run_small.Stream):
 
 
 @pytest.mark.backends("torch")
-def test_diverged(tmp_path):
+def test_nan_loss_raises_diverged_and_keeps_good_checkpoints(tmp_path):
     with pytest.raises(training.Diverged) as error:
         run_small.main(tmp_path, stream=Poisoned)
     text = str(error.value)
@@ -298,7 +327,7 @@ def test_diverged(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_weights_that_blew_up_are_not_saved(tmp_path):
+def test_non_finite_weights_are_not_saved(tmp_path):
     model, _ = run_small.build()
     model.optimizer.build(model.trainable_variables)
     checkpoints = training.ResumableCheckpoint(tmp_path, 5)
@@ -314,7 +343,7 @@ def test_weights_that_blew_up_are_not_saved(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_another_run(straight, tmp_path):
+def test_checkpoint_of_another_configuration_is_refused(straight, tmp_path):
     model, _ = run_small.build()
     other = training.ResumableCheckpoint(
         straight / "checkpoints", 5, {"seed": 1}
@@ -323,7 +352,7 @@ def test_another_run(straight, tmp_path):
         other.restore(model)
 
 
-def test_evaluations_are_of_the_averages(tmp_path):
+def test_evaluation_uses_the_averaged_weights(tmp_path):
     """Training continues with the raw weights, as without evaluations."""
     model, checkpoints = run_small.main(tmp_path)
     averages = model.optimizer._model_variables_moving_average
@@ -347,23 +376,23 @@ def test_evaluations_are_of_the_averages(tmp_path):
     )
 
 
-def test_averages_for_a_while():
+def test_averaged_context_restores_the_raw_weights():
     model, _ = run_small.build()
     x, y = run_small.Stream(0)[0]
     for _ in range(3):
         model.train_on_batch(x, y)
-    own = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
+    raw = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
     averages = [
         keras.ops.convert_to_numpy(v)
         for v in model.optimizer._model_variables_moving_average
     ]
     with keras_vit.optimizers.averaged(model):
-        lent = [
+        averaged = [
             keras.ops.convert_to_numpy(v) for v in model.trainable_variables
         ]
-    for a, b in zip(lent, averages, strict=True):
+    for a, b in zip(averaged, averages, strict=True):
         np.testing.assert_array_equal(a, b)
     after = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
-    for a, b in zip(after, own, strict=True):
+    for a, b in zip(after, raw, strict=True):
         np.testing.assert_array_equal(a, b)
-    assert any((a != b).any() for a, b in zip(lent, own, strict=True))
+    assert any((a != b).any() for a, b in zip(averaged, raw, strict=True))

@@ -1,6 +1,6 @@
 """Runs whose clock is wrong, jumps or goes back.
 
-`time` is what lies: what measures seconds (`perf_counter`) goes on.
+Only `time` is wrong: `perf_counter`, which measures durations, is not.
 """
 
 import contextlib
@@ -40,16 +40,16 @@ JUMPING = [NOW, at(2036), at(2016), at(1970), at(2110), NOW, NOW]
 
 @contextlib.contextmanager
 def clock(*moments):
-    """The clock shows these in turn, again and again; none is the true one."""
+    """Returns these moments cyclically; none is the true time."""
     with pytest.MonkeyPatch.context() as patch:
-        turns = itertools.cycle(moments)
-        patch.setattr(time, "time", lambda: next(turns))
-        patch.setattr(time, "time_ns", lambda: int(next(turns)) * 10**9)
+        values = itertools.cycle(moments)
+        patch.setattr(time, "time", lambda: next(values))
+        patch.setattr(time, "time_ns", lambda: int(next(values)) * 10**9)
         yield
 
 
 def in_process(folder, moments, until):
-    """What a process of its own does; after a checkpoint it kills itself."""
+    """Runs in a new process; kills itself after a checkpoint."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     write = checkpoint.write_state
 
@@ -65,9 +65,9 @@ def in_process(folder, moments, until):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_killed_runs_end_as_with_a_steady_clock(tmp_path):
-    """One is killed while its clock jumps, and goes on where the clock stands
-    still, far behind."""
+def test_killed_run_resumes_bit_for_bit_with_a_wrong_clock(tmp_path):
+    """The run is killed while its clock jumps, and resumes with a clock that
+    stands still, far behind."""
     steady, jumped = tmp_path / "steady", tmp_path / "jumped"
     run_small.main(steady)
     process = PROCESSES.Process(target=in_process, args=(jumped, JUMPING, 10))
@@ -86,9 +86,9 @@ def batches_of(data):
 
 
 @pytest.mark.backends("tensorflow")
-def test_datasets_wait_for_no_clock(tmp_path):
-    """tf.data's tuning does, and its runs hung when the true clock was put
-    back; with TensorFlow, Keras would tune what it makes of other batches."""
+def test_autotune_is_disabled_in_tf_datasets(tmp_path):
+    """Runs with autotuning hung when the clock was put back. Under TensorFlow,
+    Keras would enable it for datasets made of other batches."""
     pytest.importorskip("tensorflow")
     for name in ("a/1.png", "a/2.png", "b/3.png", "b/4.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -109,7 +109,7 @@ class Rows:
 
 
 @pytest.mark.backends("torch")
-def test_event_files_are_read_in_the_order_of_runs(tmp_path):
+def test_event_files_sort_in_the_order_of_runs(tmp_path):
     tf = pytest.importorskip("tensorflow")
     moments = [NOW, NOW, at(2016), at(1970), at(2110), NOW]
     for step, moment in enumerate(moments):
@@ -124,7 +124,7 @@ def test_event_files_are_read_in_the_order_of_runs(tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("year", [1970, 2036, 2110])
-def test_models_are_saved_in_any_year(year, tmp_path):
+def test_models_can_be_saved_in_any_year(year, tmp_path):
     options = {"input_shape": (8, 8, 1), **SMALL[1], "patch_size": 4}
     options |= {"num_layers": 1, "mlp_dim": 16}
     model = keras_vit.VisionTransformer(classes=3, **options)

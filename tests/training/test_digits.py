@@ -24,13 +24,13 @@ def take(batches, count):
     return tuple(np.concatenate(column) for column in columns)
 
 
-def test_facts(data):
+def test_sizes_and_class_names(data):
     assert data.num_train + data.num_test == 1797
     assert data.image_size == 8 and data.channels == 1
     assert data.class_names == tuple("0123456789")
 
 
-def test_every_test_image_is_there_once(data):
+def test_every_test_image_occurs_once(data):
     test = data.test(image_size=8, batch_size=100)
     images, labels, weights = take((test[i] for i in range(len(test))), None)
     assert len(images) == 400 and weights.mean() == pytest.approx(1)
@@ -49,16 +49,16 @@ def test_every_test_image_is_there_once(data):
     assert len(found) == len(images) and found <= everything
 
 
-def test_training_images_are_seen_equally_often(data):
+def test_training_images_are_used_equally_often(data):
     train = data.train(image_size=8, batch_size=2)
     _, labels = take(train, data.num_train // 2)
     test = data.test(image_size=8, batch_size=data.num_test)
     counts = np.bincount(labels)
-    share = data.num_train / data.num_test
-    assert np.allclose(counts, np.bincount(test[0][1]) * share, atol=3)
+    ratio = data.num_train / data.num_test
+    assert np.allclose(counts, np.bincount(test[0][1]) * ratio, atol=3)
 
 
-def test_batches_follow_from_the_seed(data):
+def test_batches_are_determined_by_the_seed(data):
     options = dict(image_size=8, batch_size=16)
     first, again, other = (
         take(data.train(seed=seed, **options), 3) for seed in (0, 0, 1)
@@ -68,7 +68,7 @@ def test_batches_follow_from_the_seed(data):
 
 
 @pytest.mark.parametrize("mixed", [{}, {"mixup": 0.5, "cutmix": 0.5}])
-def test_starts_at_any_batch(data, mixed):
+def test_start_skips_batches(data, mixed):
     options = dict(image_size=8, batch_size=500, **mixed)
     batches = list(itertools.islice(data.train(**options), 8))
     for start in (1, 5):  # in the first pass, and in the second
@@ -78,17 +78,17 @@ def test_starts_at_any_batch(data, mixed):
                 np.testing.assert_array_equal(x, y)
 
 
-def test_starts_without_what_came_before(data):
+def test_large_start_is_not_iterated_to(data):
     batches = data.train(image_size=8, batch_size=4, start=10**12)
     assert batches[0][0].shape == (4, 8, 8, 1)
 
 
-def test_hosts_share_the_batches_of_one(data):
+def test_shards_concatenate_to_the_whole_batch(data):
     options = dict(image_size=8, batch_size=6)
     whole = take(data.train(**options), 1)
-    hosts = [take(data.train(shard=(i, 3), **options), 1) for i in range(3)]
-    for x, *parts in zip(whole, *hosts, strict=True):
-        np.testing.assert_array_equal(x, np.concatenate(parts))
+    shards = [take(data.train(shard=(i, 3), **options), 1) for i in range(3)]
+    for x, *rows in zip(whole, *shards, strict=True):
+        np.testing.assert_array_equal(x, np.concatenate(rows))
     seen = []
     for i in range(2):
         test = data.test(image_size=8, batch_size=100, shard=(i, 2))
@@ -106,17 +106,17 @@ def test_mixup_mixes_labels(data):
     np.testing.assert_allclose(labels.sum(1), 1, atol=1e-6)
 
 
-def test_holding_out():
+def test_holdout_adds_a_validation_split():
     data = keras_vit.data.load_dataset("digits", holdout=0.1)
     assert data.num_validation == pytest.approx(144, abs=3)
     assert data.num_train + data.num_validation + data.num_test == 1797
-    parts = [
+    batches = [
         data.validation(image_size=8, batch_size=data.num_validation)[0],
         data.test(image_size=8, batch_size=data.num_test)[0],
     ]
-    found = {image.tobytes() for images, *_ in parts for image in images}
+    found = {image.tobytes() for images, *_ in batches for image in images}
     assert len(found) == data.num_validation + data.num_test
-    assert min(np.bincount(parts[0][1])) >= 13
+    assert min(np.bincount(batches[0][1])) >= 13
     with pytest.raises(ValueError, match="--holdout must be a fraction"):
         keras_vit.data.load_dataset("digits", holdout=1.0)
     whole = keras_vit.data.load_dataset("digits")
@@ -124,7 +124,7 @@ def test_holding_out():
         whole.validation(image_size=8, batch_size=8)
 
 
-def test_what_digits_do_not_have(data):
+def test_unsupported_augment_and_protocol_are_refused(data):
     options = dict(image_size=8, batch_size=8)
     with pytest.raises(ValueError, match="use --augment none. .*'medium1'"):
         data.train(augment="medium1", **options)
@@ -132,14 +132,14 @@ def test_what_digits_do_not_have(data):
         data.test(protocol="vit_jax", **options)
 
 
-def test_split_keeps_classes_and_loses_nothing():
+def test_stratified_split_keeps_class_proportions():
     labels = np.array([0] * 50 + [1] * 10 + [2] * 2)
     train, test = stratified_split(labels)
     assert np.bincount(labels[test]).tolist() == [10, 2, 1]
     assert np.array_equal(np.sort(np.concatenate([train, test])), range(62))
 
 
-def test_resize_is_bilinear():
+def test_resize_matches_keras_bilinear():
     images = np.random.default_rng(0).normal(size=(2, 8, 8, 1))
     images = images.astype("float32")
     for size in (8, 12, 16):
@@ -153,7 +153,7 @@ def test_resize_is_bilinear():
         )
 
 
-def test_distort_moves_little_and_keeps_the_range(monkeypatch):
+def test_random_affine_keeps_shape_and_value_range(monkeypatch):
     rng = np.random.default_rng(0)
     images = rng.uniform(-1, 1, (50, 8, 8, 1)).astype("float32")
     distorted = digits.random_affine(images, rng)
@@ -168,8 +168,8 @@ def test_distort_moves_little_and_keeps_the_range(monkeypatch):
 
 
 @pytest.mark.backends("jax", "torch")
-def test_needs_no_tensorflow():
-    """Not even one that is installed (Keras itself looks for it)."""
+def test_digits_do_not_need_tensorflow():
+    """An installed TensorFlow is not imported either."""
     code = """
 import sys
 sys.modules["tensorflow"] = None  # importing it now fails

@@ -44,7 +44,7 @@ def reference(image, erasing, is_erased, numbers, value):
         (RandomErasing(1.0, (0.5, 1.0), (0.1, 10.0)), (9, 12, 3)),
     ],
 )
-def test_against_the_reference(erasing, shape):
+def test_random_erasing_matches_timm(erasing, shape):
     image = np.random.default_rng(0).uniform(2, 3, shape).astype("float32")
     split = tf.random.experimental.stateless_split
     erase = tf.function(erasing)
@@ -66,13 +66,13 @@ def test_against_the_reference(erasing, shape):
         np.testing.assert_array_equal(found, expected)
         erased.append((found != image).any(-1).mean())
     # 200 tosses, four standard deviations.
-    share = np.mean(np.array(erased) > 0)
+    fraction = np.mean(np.array(erased) > 0)
     bound = 4 * np.sqrt(erasing.probability * (1 - erasing.probability) / 200)
     if erasing.area[1] < 0.5:
-        assert abs(share - erasing.probability) <= bound
+        assert abs(fraction - erasing.probability) <= bound
         assert max(erased) < erasing.area[1] + 0.05
     else:
-        assert 0 < share < 1
+        assert 0 < fraction < 1
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def take(batches, count):
     return [np.stack(x) for x in zip(*batches, strict=True)]
 
 
-def test_of_batches(data):
-    """It changes nothing else, and resumes at any batch and on any host."""
+def test_erased_batches_resume_and_shard(data):
+    """Erasing changes nothing else; batches can be resumed and sharded."""
     erasing = RandomErasing(0.5, mode="constant")
     plain, labels = take(data.train(**OPTIONS), 6)
     images, same_labels = take(data.train(erase=erasing, **OPTIONS), 6)
@@ -106,14 +106,14 @@ def test_of_batches(data):
     assert not np.array_equal((other[0] == 0).all(-1), erased)
 
 
-def test_a_number_is_deits(data):
+def test_number_equals_the_default_random_erasing(data):
     number = take(data.train(erase=0.25, **OPTIONS), 2)
     default = take(data.train(erase=RandomErasing(), **OPTIONS), 2)
     np.testing.assert_array_equal(number[0], default[0])
 
 
-def test_is_before_mixup(data):
-    """As in timm: a partner brings its rectangle along."""
+def test_erasing_is_applied_before_mixup(data):
+    """As in timm, the partner of an image includes its erased rectangle."""
     options = {**OPTIONS, "mixup": 1.0}
     erasing = RandomErasing(1.0, mode="constant")
     images, labels = take(data.train(erase=erasing, **options), 1)
@@ -133,7 +133,7 @@ def test_is_before_mixup(data):
         ("pixel", "`erase`.*'pixel'"),
     ],
 )
-def test_wrong_option(data, erase, words):
+def test_wrong_arguments_raise(data, erase, words):
     with pytest.raises(ValueError, match=words):
         data.train(erase=erase, **OPTIONS)
     with pytest.raises(ValueError, match="area"):
@@ -144,7 +144,7 @@ def test_wrong_option(data, erase, words):
         RandomErasing(mode="black")
 
 
-def test_digits_are_not_erased():
+def test_erasing_digits_is_refused():
     digits = keras_vit.data.load_dataset("digits")
     with pytest.raises(ValueError, match="erase"):
         digits.train(image_size=8, batch_size=4, erase=0.5)

@@ -1,4 +1,4 @@
-"""Folders as people have them: odd files, odd names, odd places."""
+"""Folders with unusual files, names and paths."""
 
 import filecmp
 import io
@@ -43,7 +43,7 @@ CUT = [cut("half.jpg", "JPEG"), cut("half.png", "PNG"), cut("half.gif", "GIF")]
 
 
 def damaged():
-    """A PNG whose ends are good."""
+    """A PNG with valid header and trailer and damaged content."""
     content = bytearray(encode(noise(64, 64)))
     content[len(content) // 2] ^= 255
     return bytes(content)
@@ -57,7 +57,7 @@ def damaged():
         ("b\udce9d.png", "simple"),
     ],
 )
-def test_a_broken_image_is_named_at_its_batch(photos, name, protocol):
+def test_error_in_a_batch_names_the_damaged_image(photos, name, protocol):
     put(photos / "cat" / name, damaged())
     data = keras_vit.data.load_dataset(str(photos))
     assert data.num_train + data.num_test == 13
@@ -77,7 +77,7 @@ def test_a_broken_image_is_named_at_its_batch(photos, name, protocol):
     assert "--skip-bad-images" in text and "after step 7. Go on." in text
 
 
-def test_names_of_any_bytes(photos):
+def test_file_names_may_hold_any_bytes(photos):
     names = ["caf\udce9.png", "two\nlines.jpg", "].png", " .JPG"]
     for i, name in enumerate(names):
         put(photos / "cat" / name, encode(noise(9, 9, seed=i)))
@@ -116,7 +116,9 @@ def test_bad_images_are_skipped_and_reported(photos):
         ("old.bmp", None, "cat/old.bmp' is a BMP of 8 bits"),
     ],
 )
-def test_bad_files_are_found_at_once(photos, name, content, words):
+def test_bad_images_are_reported_when_the_folder_is_opened(
+    photos, name, content, words
+):
     if content is None:
         content = encode(noise(9, 9, 1), "BMP")
     put(photos / "cat" / name, content)
@@ -126,7 +128,7 @@ def test_bad_files_are_found_at_once(photos, name, content, words):
     assert "\n" not in str(error.value)
 
 
-def test_what_is_left_out_is_said(photos):
+def test_ignored_files_are_reported(photos):
     (photos / "cat" / "gone.jpg").symlink_to(photos / "nowhere.jpg")
     put(photos / "dog" / "new.webp", encode(noise(9, 9), "WEBP"))
     for name in (".DS_Store", "._0.jpg", "Thumbs.db", "folder.jpg/notes.txt"):
@@ -138,7 +140,7 @@ def test_what_is_left_out_is_said(photos):
     assert data.num_train + data.num_test == 12
 
 
-def test_a_class_of_bad_images_alone(photos):
+def test_class_with_only_bad_images_is_refused(photos):
     for i in range(3):
         put(photos / "emu" / f"{i}.jpg", b"nothing")
     with pytest.warns(UserWarning, match="3 of 15 images"):
@@ -148,7 +150,7 @@ def test_a_class_of_bad_images_alone(photos):
 
 
 @pytest.mark.backends("tensorflow")
-def test_equal_pictures_are_named(photos):
+def test_duplicates_in_two_classes_are_reported(photos):
     copied = (photos / "cat" / "3.jpg").read_bytes()
     put(photos / "dog" / "3.jpg", copied)
     with pytest.warns(
@@ -159,8 +161,9 @@ def test_equal_pictures_are_named(photos):
 
 
 @pytest.mark.backends("tensorflow")
-def test_equal_names_are_no_duplicates(photos):
-    """Other pictures, also of the same size; an equal one in its own class."""
+def test_equal_file_names_are_not_duplicates(photos):
+    """Different images with equal names or sizes, and a copy in the same
+    class."""
     one, other = (encode(noise(9, 9, seed=i), "BMP") for i in range(2))
     assert len(one) == len(other)
     put(photos / "cat" / "cover.bmp", one)
@@ -173,7 +176,7 @@ def test_equal_names_are_no_duplicates(photos):
 
 
 @pytest.mark.backends("tensorflow")
-def test_little_is_read_to_tell_files_apart(photos, monkeypatch):
+def test_finding_duplicates_reads_few_bytes(photos, monkeypatch):
     """A thousand classes may each have a file 1.jpg of the same size."""
     read = []
     one = bytes(1_000_000)
@@ -197,7 +200,7 @@ def test_little_is_read_to_tell_files_apart(photos, monkeypatch):
 
 
 @pytest.mark.backends("tensorflow")
-def test_train_and_test_must_not_share(tmp_path):
+def test_duplicates_in_train_and_test_are_reported(tmp_path):
     for part in ("train", "test"):
         for name in "ab":
             picture = encode(noise(9, 9, seed=ord(name)))
@@ -211,7 +214,7 @@ def test_train_and_test_must_not_share(tmp_path):
     )
 
 
-def test_three_hundred_mixed_files(tmp_path):
+def test_folder_of_three_hundred_mixed_files(tmp_path):
     rng = np.random.default_rng(0)
     kinds = [
         ("jpg", lambda x: encode(x, "JPEG")),
@@ -221,13 +224,13 @@ def test_three_hundred_mixed_files(tmp_path):
         ("Png", lambda x: encode(Image.fromarray(x).convert("RGBA"))),
         ("JPEG", lambda x: encode(x[..., :1], "JPEG")),
     ]
-    places = ("blå bär", "a 'quoted' [class]", "日本/deep/er")
+    folders_of_classes = ("blå bär", "a 'quoted' [class]", "日本/deep/er")
     for i in range(300):
         height, width = rng.integers(1, 70, 2)
         ending, write = kinds[i % len(kinds)]
         name = f"ü %s # {i}.{i}.{ending}"
         pixels = noise(height, width, seed=i)
-        put(tmp_path / places[i % 3] / name, write(pixels))
+        put(tmp_path / folders_of_classes[i % 3] / name, write(pixels))
     data = keras_vit.data.load_dataset(str(tmp_path), holdout=0.1)
     assert data.num_train + data.num_validation + data.num_test == 300
     assert abs(data.num_test - 60) <= 12 and abs(data.num_validation - 24) <= 10
@@ -240,13 +243,13 @@ def test_three_hundred_mixed_files(tmp_path):
         assert len(list(data.validation(**options))) == 1
 
 
-def test_class_names_are_text(photos):
+def test_class_names_must_be_utf8(photos):
     put(photos / "caf\udce9" / "0.jpg", encode(noise(9, 9), "JPEG"))
     with pytest.raises(ValueError, match="is no text .UTF-8.: rename it"):
         keras_vit.data.load_dataset(str(photos))
 
 
-def test_large_pictures_are_drawn_small(tmp_path):
+def test_thumbnails_of_large_images_are_subsampled(tmp_path):
     pixels = noise(30, 1030)
     put(tmp_path / "x.png", encode(pixels))
     found = folders.load_thumbnail(tmp_path / "x.png")

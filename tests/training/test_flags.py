@@ -20,7 +20,7 @@ class Config:
         command_line.check_range(self, "rate", above=0, below=1)
 
 
-def test_fields_are_flags():
+def test_dataclass_fields_become_flags():
     argv = ["--steps", "7", "--rate", "1e-2", "--long-name", "b c", "--loud"]
     assert command_line.parse_args(Config, "", argv) == Config(
         7, 0.01, "b c", True
@@ -34,7 +34,7 @@ class Several:
     names: tuple[str, ...] = command_line.arg((), "which", "NAME")
 
 
-def test_several_values(capsys):
+def test_flags_with_several_values(capsys):
     assert command_line.parse_args(Several, "", []) == Several((1, 5), ())
     argv = ["--shots", "2", "--names", "a", "b c"]
     assert command_line.parse_args(Several, "", argv) == Several(
@@ -62,7 +62,7 @@ def test_several_values(capsys):
         (["--rate"], "expected one argument"),
     ],
 )
-def test_wrong_flags_are_one_line(argv, words, capsys):
+def test_wrong_flags_give_a_one_line_error(argv, words, capsys):
     with pytest.raises(SystemExit) as error:
         command_line.parse_args(Config, "", argv)
     assert error.value.code == 2
@@ -72,7 +72,7 @@ def test_wrong_flags_are_one_line(argv, words, capsys):
     assert words in err
 
 
-def test_infinity_is_in_no_range():
+def test_infinity_is_outside_every_range():
     with pytest.raises(ValueError, match="--steps must be 1 or more"):
         Config(steps=float("inf"))
 
@@ -89,7 +89,7 @@ def test_help_shows_text_and_defaults(capsys):
     assert "how many, 100% of them (default: 5)" in out
 
 
-def test_run_shows_mistakes_and_not_bugs(capsys):
+def test_run_prints_user_errors_and_raises_other_exceptions(capsys):
     def mistaken(config):
         with command_line.user_errors():
             raise FileNotFoundError("There is no file 'x'.")
@@ -106,7 +106,7 @@ def test_run_shows_mistakes_and_not_bugs(capsys):
         command_line.run(broken, Config, "", [])
 
 
-def test_require_says_what_to_install():
+def test_require_error_says_what_to_install():
     with pytest.raises(
         ImportError, match=r'a_module_that_is_not_there\. .* "\.\[recipes\]"'
     ):
@@ -117,7 +117,7 @@ def test_require_says_what_to_install():
 @pytest.mark.parametrize(
     "given, expected", [(0.1, 0.1), ("0.1", 0.1), ("paper", "paper"), (0, 0.0)]
 )
-def test_holdout_is_a_number_or_paper(given, expected):
+def test_holdout_accepts_a_number_or_paper(given, expected):
     made = command_line.TrainingFlags(holdout=given)
     read = command_line.parse_args(
         command_line.TrainingFlags, "", ["--holdout", str(given)]
@@ -128,8 +128,8 @@ def test_holdout_is_a_number_or_paper(given, expected):
 
 
 @pytest.mark.backends("torch")
-def test_batches_without_mixing():
-    """None stands for no mixing where a recipe does not replace it."""
+def test_labels_are_one_hot_only_with_mixing():
+    """None means no mixing where a recipe has no default of its own."""
     config = command_line.TrainingFlags()
     assert config.batches()["one_hot"] is False
     assert config.augmentation(3)["mixup"] == 0
@@ -145,7 +145,7 @@ def test_batches_without_mixing():
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_exit_statuses(error, status):
+def test_exit_status_of_each_error(error, status):
     def main(config):
         raise error
 

@@ -22,7 +22,7 @@ def write(path, value, size=(9, 7)):
 
 @pytest.fixture
 def photos(tmp_path):
-    """12 images a class, of sizes and formats that differ."""
+    """12 images per class, of different sizes and formats."""
     for label, name in enumerate(("cat", "dog")):
         for i in range(12):
             ending = ("png", "JPG", "bmp", "gif")[i % 4]
@@ -42,7 +42,7 @@ def arrays(batches):
     return tuple(x[weights[0] > 0] if weights else x for x in (images, labels))
 
 
-def test_classes_with_a_split(photos):
+def test_class_folders_are_split_into_train_and_test(photos):
     data = keras_vit.data.load_dataset(str(photos))
     assert data.class_names == ("cat", "dog")
     assert (data.num_train, data.num_test) == (20, 4)
@@ -74,7 +74,7 @@ def splits_of(folder, holdout=0.2):
 
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("layout", ["CLASS", "train/CLASS"])
-def test_adding_a_photo_moves_no_other(tmp_path, layout):
+def test_adding_an_image_keeps_the_split_of_the_others(tmp_path, layout):
     folder = tmp_path / "photos"
     prefix = folder / layout.removesuffix("CLASS")
     for i in range(80):
@@ -101,7 +101,7 @@ def test_adding_a_photo_moves_no_other(tmp_path, layout):
 
 
 @pytest.mark.backends("tensorflow")
-def test_classes_without_a_test_image_are_named(tmp_path):
+def test_classes_without_a_test_image_are_reported(tmp_path):
     for i in range(40):
         write(tmp_path / "many" / f"{i}.png", 0, (2, 2))
     for name in ("x", "y"):
@@ -110,7 +110,7 @@ def test_classes_without_a_test_image_are_named(tmp_path):
         keras_vit.data.load_dataset(str(tmp_path))
 
 
-def test_train_and_test_folders(tmp_path):
+def test_train_and_test_folders_are_used_as_splits(tmp_path):
     for part, count in (("train", 3), ("test", 2)):
         for label, name in enumerate("ab"):
             for i in range(count):
@@ -121,7 +121,7 @@ def test_train_and_test_folders(tmp_path):
     assert data.name == tmp_path.name
 
 
-def test_training_batches_follow_from_the_seed(photos):
+def test_training_batches_are_determined_by_the_seed(photos):
     data = keras_vit.data.load_dataset(str(photos))
     first, again, other = (
         arrays(data.train(image_size=16, batch_size=4, seed=seed).take(6))
@@ -133,7 +133,7 @@ def test_training_batches_follow_from_the_seed(photos):
 
 
 @pytest.mark.parametrize("flip", [True, False])
-def test_flip(tmp_path, flip):
+def test_flip_mirrors_some_training_images(tmp_path, flip):
     left = np.zeros((8, 8, 3), np.uint8)
     left[:, :4] = 255
     for label, name in enumerate("ab"):
@@ -193,7 +193,7 @@ def broken(tmp_path, case):
         "no image",
     ],
 )
-def test_mistakes_are_named(tmp_path, case):
+def test_wrong_folder_layouts_raise(tmp_path, case):
     words = broken(tmp_path, case)
     with pytest.raises(ValueError, match=words) as error:
         keras_vit.data.load_dataset(str(tmp_path))
@@ -201,8 +201,9 @@ def test_mistakes_are_named(tmp_path, case):
 
 
 @pytest.mark.parametrize("name", ["val", "Validation", "valid"])
-def test_other_names_of_the_test_folder(tmp_path, name):
-    """As timm and torchvision call it; "train" and "val" were two classes."""
+def test_alternative_names_of_the_test_folder(tmp_path, name):
+    """timm and torchvision use these names; "train" and "val" were read as
+    classes."""
     for i, path in enumerate(("Train/a", "Train/b", f"{name}/a", f"{name}/b")):
         write(tmp_path / path / f"{i}.png", 0)
     write(tmp_path / "Train" / "b" / "5.png", 0)
@@ -217,7 +218,7 @@ def test_other_names_of_the_test_folder(tmp_path, name):
         keras_vit.data.load_dataset(str(tmp_path))
 
 
-def test_classes_that_may_be_deeper(tmp_path):
+def test_classes_one_level_deeper_are_reported(tmp_path):
     for name in ("one/a/0", "one/b/1", "two/a/2", "two/b/3"):
         write(tmp_path / f"{name}.png", 0)
     with pytest.warns(UserWarning, match="are one, two, and .*: a, b. .*/one'"):
@@ -226,7 +227,7 @@ def test_classes_that_may_be_deeper(tmp_path):
     keras_vit.data.load_dataset(str(tmp_path))
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_file_instead_of_a_folder_is_refused(tmp_path):
     (tmp_path / "x.zip").touch()
     with pytest.raises(ValueError, match="is a file"):
         keras_vit.data.load_dataset(str(tmp_path / "x.zip"))

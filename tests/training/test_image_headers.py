@@ -1,4 +1,4 @@
-"""Files that are no good are told without decoding them."""
+"""Bad image files are detected without decoding them."""
 
 import re
 import struct
@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from keras_vit.data._image_headers import check_header_and_trailer
+from keras_vit.data._image_headers import median_side
 from tests.training.pictures import encode
 from tests.training.pictures import noise
 
@@ -60,7 +61,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_faults_are_told(name, tmp_path):
+def test_bad_headers_are_reported(name, tmp_path):
     content, words = FAULTS[name]
     (tmp_path / "x").write_bytes(content)
     fault, _ = check_header_and_trailer(tmp_path / "x")
@@ -83,8 +84,9 @@ GOOD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_cut_at_any_place(name, tmp_path):
-    """Whole ones are good; of no part is it said that it has an end."""
+def test_truncated_images_are_detected(name, tmp_path):
+    """Complete files are accepted; truncated ones are bad or lack the end
+    marker."""
     content, path = GOOD[name], tmp_path / "x"
     path.write_bytes(content)
     assert check_header_and_trailer(path) == (None, True)
@@ -97,8 +99,24 @@ def test_cut_at_any_place(name, tmp_path):
     assert fault is None and has_end == name.startswith("BMP")
 
 
-def test_what_cannot_be_opened(tmp_path):
+def test_unreadable_file_is_reported(tmp_path):
     assert (
         "cannot be read: No such file"
         in check_header_and_trailer(tmp_path / "x")[0]
     )
+
+
+def test_median_side_of_a_sample_of_images(tmp_path):
+    """Only headers are read, of a sample of the whole list."""
+    paths = []
+    sizes = [(28, 28)] * 5 + [(40, 44)] * 5 + [(10, 900)]
+    for i, (height, width) in enumerate(sizes):
+        content = (png_of, jpeg_of)[i % 2](height, width)
+        paths.append(tmp_path / str(i))
+        paths[-1].write_bytes(content[:-20])
+    assert median_side(paths) == 34  # between 28 and 40
+    assert median_side(paths[:5]) == 28
+    assert median_side(paths[:10], sample=2) == 34  # of 28, 28, 40, 44
+    (tmp_path / "text").write_bytes(b"a text")
+    assert median_side([tmp_path / "text"]) is None
+    assert median_side([]) is None

@@ -7,7 +7,7 @@ import keras_vit
 
 
 def _steps(optimizer, values, grads):
-    """Returns where some steps lead, one row a variable."""
+    """Returns the variables after some steps, one row per variable."""
     variables = []
     for name, value in values.items():
         layer, _, own = name.partition("/")
@@ -24,9 +24,9 @@ def _steps(optimizer, values, grads):
 @pytest.mark.parametrize(
     "make", [keras_vit.optimizers.SGD, keras_vit.optimizers.AdamW]
 )
-def test_layer_decay_by_hand(make):
-    """Each layer steps as it would alone, with a share of the rate; decay
-    follows, as in MAE's code."""
+def test_layer_decay_scales_the_learning_rate_of_each_layer(make):
+    """Each layer steps as it would alone with a fraction of the learning rate;
+    weight decay is scaled too, as in MAE's code."""
     scales = {
         "patch_embedding/kernel": 0.125,
         "block_0/kernel": 0.25,
@@ -55,7 +55,7 @@ def test_layer_decay_by_hand(make):
     np.testing.assert_allclose(found, np.concatenate(expected), rtol=1e-5)
 
 
-def test_layers_that_decay():
+def test_layer_decay_multipliers():
     paths = "class_token/tokens root_conv/kernel vit/block_3/mlp/kernel a/b"
     scales = keras_vit.optimizers.layer_decay_multipliers(paths.split(), 0.75)
     assert scales == [0.75**5, 0.75**5, 0.75, 1]

@@ -1,4 +1,4 @@
-"""Models as they are, and their outputs on whole sets."""
+"""Loading classifiers, and their outputs on whole datasets."""
 
 import json
 import warnings
@@ -19,15 +19,15 @@ def vit(**options):
     return keras_vit.VisionTransformer(**{**sizes, **arguments, **options})
 
 
-def write(folder, model, **facts):
+def write(folder, model, **metadata):
     folder.mkdir(exist_ok=True)
     model.save(folder / "model.keras")
-    if facts:
-        (folder / "config.json").write_text(json.dumps(facts))
+    if metadata:
+        (folder / "config.json").write_text(json.dumps(metadata))
     return str(folder)
 
 
-def test_config_json_tells_and_flags_win(tmp_path):
+def test_options_come_from_config_json_unless_given(tmp_path):
     config = {"mode": "torch", "protocol": "vit_jax", "image_size": 8}
     run = write(
         tmp_path / "run",
@@ -46,7 +46,7 @@ def test_config_json_tells_and_flags_win(tmp_path):
     assert found.model.input_shape == (None, 16, 16, 3)
 
 
-def test_another_config_json_tells_nothing(tmp_path):
+def test_config_json_of_another_tool_is_ignored(tmp_path):
     run = write(tmp_path / "run", vit(), architectures=["ViTModel"], config=3)
     found = keras_vit.evaluation.load_classifier(run)
     assert found.config_path is None and found.class_names is None
@@ -54,7 +54,7 @@ def test_another_config_json_tells_nothing(tmp_path):
     assert "no config.json" in found.describe()
 
 
-def test_a_model_of_any_size_gets_one(tmp_path):
+def test_image_size_of_a_model_of_any_size(tmp_path):
     model = vit(input_shape=(None, None, 3), grid_size=2)
     found = keras_vit.evaluation.load_classifier(write(tmp_path / "run", model))
     assert found.image_size == 224
@@ -63,7 +63,7 @@ def test_a_model_of_any_size_gets_one(tmp_path):
     )
 
 
-def test_mistakes(tmp_path):
+def test_wrong_files_and_models_raise(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no file"):
         keras_vit.evaluation.load_classifier(str(tmp_path / "none.npz"))
     keras_vit.converters.save(vit(), tmp_path / "a.npz")
@@ -77,8 +77,9 @@ def test_mistakes(tmp_path):
     keras_vit.converters.save(
         vit(input_shape=(8, 16, 3)), tmp_path / "wide.keras"
     )
-    with pytest.raises(ValueError, match="8 x 16 pixels, and square"):
-        keras_vit.evaluation.load_classifier(str(tmp_path / "wide.keras"))
+    wide = keras_vit.evaluation.load_classifier(str(tmp_path / "wide.keras"))
+    assert wide.image_size == (8, 16)
+    assert "images 8 x 16 x 3" in wide.describe()
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
@@ -94,7 +95,7 @@ def test_mistakes(tmp_path):
         {"include_top": False, "pooling": None},
     ],
 )
-def test_features_go_into_the_head(options, tmp_path):
+def test_features_are_the_inputs_of_the_head(options, tmp_path):
     model = vit(**options)
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
@@ -120,18 +121,23 @@ def test_features_go_into_the_head(options, tmp_path):
     )
 
 
-def test_a_loss_of_sigmoids_is_mentioned(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    keras_vit.converters.save(vit(), folder / "model.keras")
-    for loss, mentioned in (("sigmoid", True), ("softmax", False)):
-        config = {"config": {"loss": loss}, "data": {"class_names": ["a"] * 3}}
-        (folder / "config.json").write_text(json.dumps(config))
-        found = keras_vit.evaluation.load_classifier(str(folder))
-        assert ("with a sigmoid" in found.describe()) == mentioned
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_loss_of_a_run_is_loaded(multi_label, tmp_path):
+    model = vit()
+    keras_vit.converters.save(model, tmp_path / "model.keras")
+    data = {"class_names": ["a"] * 3, "multi_label": multi_label}
+    config = {"config": {"loss": "sigmoid"}, "data": data}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = keras_vit.evaluation.load_classifier(str(tmp_path))
+    assert (found.loss, found.multi_label) == ("sigmoid", multi_label)
+    logits = np.array([[-800.0, 0, 2]])
+    np.testing.assert_allclose(
+        keras_vit.evaluation.probabilities(found.model, logits, found.loss),
+        [[0, 0.5, 1 / (1 + np.exp(-2))]],
+    )
 
 
-def test_other_activations_are_no_probabilities():
+def test_probabilities_refuse_other_activations():
     model = vit(classifier_activation="sigmoid")
     with pytest.raises(ValueError, match="It ends in 'sigmoid'"):
         keras_vit.evaluation.probabilities(model, np.zeros((1, 3)))
@@ -149,37 +155,37 @@ def load_run_data(names):
 
 def test_classes_are_matched_by_name():
     with pytest.warns(UserWarning, match="0 is 'x', 1 is 'y', and so on"):
-        places, names = keras_vit.evaluation.match_class_names(
+        indices, names = keras_vit.evaluation.match_class_names(
             found_for(3), load_run_data("xyz")
         )
-    assert places.tolist() == [0, 1, 2] and names == ("x", "y", "z")
+    assert indices.tolist() == [0, 1, 2] and names == ("x", "y", "z")
     known = found_for(3, ("a", "b", "c"))
-    places, names = keras_vit.evaluation.match_class_names(
+    indices, names = keras_vit.evaluation.match_class_names(
         known, load_run_data("ca")
     )
-    assert places.tolist() == [2, 0] and names == ("a", "b", "c")
+    assert indices.tolist() == [2, 0] and names == ("a", "b", "c")
     with pytest.raises(ValueError, match="1 of the 3 classes .*: 'x'. Name"):
         keras_vit.evaluation.match_class_names(known, load_run_data("abx"))
 
 
 @pytest.mark.backends("torch")
-def test_the_order_of_unnamed_classes_is_known_of_imagenet_alone():
+def test_unnamed_classes_warn_except_for_imagenet_ids():
     ids = [f"n{i:08}" for i in range(3)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        places, _ = keras_vit.evaluation.match_class_names(
+        indices, _ = keras_vit.evaluation.match_class_names(
             found_for(3), load_run_data(ids)
         )
         known = found_for(3, ("x", "y", "z"))
         keras_vit.evaluation.match_class_names(known, load_run_data("xyz"))
-    assert places.tolist() == [0, 1, 2]
+    assert indices.tolist() == [0, 1, 2]
     with pytest.warns(UserWarning, match="0 is 'n00000002'"):
         keras_vit.evaluation.match_class_names(
             found_for(3), load_run_data(ids[::-1])
         )
 
 
-def test_numbers_of_classes_that_do_not_fit():
+def test_wrong_number_of_classes_raises():
     with pytest.raises(ValueError, match="has 4 classes, and 'set' has 3. One"):
         keras_vit.evaluation.match_class_names(
             found_for(4), load_run_data("abc")
@@ -194,18 +200,19 @@ def test_numbers_of_classes_that_do_not_fit():
         )
 
 
-def test_ids_of_imagenet_are_places(monkeypatch):
-    """A folder of some of the 1000 classes, as ImageNet-A's and -R's are."""
+def test_imagenet_ids_give_class_indices(monkeypatch):
+    """A folder of some of the 1000 classes, as for ImageNet-A and
+    ImageNet-R."""
     pairs = [(f"n{i:08}", f"name {i}") for i in range(1000)]
     monkeypatch.setattr(loading.imagenet, "imagenet_labels", lambda: pairs)
     data = load_run_data(["n00000007", "n00000003"])
-    places, names = keras_vit.evaluation.match_class_names(
+    indices, names = keras_vit.evaluation.match_class_names(
         found_for(1000), data
     )
-    assert places.tolist() == [7, 3] and len(names) == 1000
+    assert indices.tolist() == [7, 3] and len(names) == 1000
 
 
-def test_channels():
+def test_channels_of_data_and_model_must_match():
     data = load_run_data("ab")
     grey = loading.LoadedClassifier(vit(input_shape=(8, 8, 1)), 8, 1, "tf")
     assert keras_vit.evaluation.fitted(data, grey).channels == 1
@@ -220,7 +227,7 @@ def test_channels():
 
 
 @pytest.mark.backends("torch")
-def test_a_folder_of_photos_that_is_called_digits():
+def test_folder_named_digits_is_read_as_images():
     folder = keras_vit.data.ImageDataset("digits", ("a", "b"), 3, None, 0, 1)
     model = found_for(2)
     assert keras_vit.evaluation.fitted(folder, model).channels == 3
@@ -228,7 +235,7 @@ def test_a_folder_of_photos_that_is_called_digits():
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
-def test_outputs_of_every_image_once():
+def test_predict_dataset_returns_every_image_once():
     data = keras_vit.data.load_dataset("digits")
     model = vit(input_shape=(8, 8, 1), include_top=False, pooling="gap")
     options = {"image_size": 8, "batch_size": 100}
@@ -248,8 +255,9 @@ def test_outputs_of_every_image_once():
     assert len(labels) == 130
 
 
-def test_images_of_weight_0_are_left_out():
-    """Also among others: ImageNet's that have no ReaL label."""
+def test_images_of_weight_0_are_ignored():
+    """Such images may be anywhere, as ImageNet's images without a ReaL
+    label."""
     model = vit(include_top=False, pooling="gap")
     images = np.random.default_rng(0).uniform(-1, 1, (4, 8, 8, 3))
     batches = [
@@ -265,7 +273,7 @@ def test_images_of_weight_0_are_left_out():
         keras_vit.evaluation.predict_dataset(model, [], 0)
 
 
-def test_parts_in_order():
+def test_batches_of_each_split():
     data = keras_vit.data.load_dataset("digits", holdout=0.1)
     options = {"image_size": 8, "batch_size": 64}
     for part in ("train", "validation", "test"):
@@ -278,7 +286,7 @@ def test_parts_in_order():
         empty.batches("validation", **options)
 
 
-def test_the_path_of_a_bad_image():
+def test_error_names_the_path_of_a_bad_image():
     tf = pytest.importorskip("tensorflow")
     from keras_vit.data._pipeline import map_with_named_errors
     from keras_vit.evaluation import predict

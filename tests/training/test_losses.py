@@ -30,15 +30,16 @@ def test_sigmoid_is_summed_over_classes_and_averaged_over_images():
     )
 
 
-def test_padding_has_no_loss():
-    """Weights of a padded batch: 0, and 3/2 for two images in three rows."""
+def test_padding_does_not_change_the_loss():
+    """The weights of a padded batch are 0, and 3/2 for two images in three
+    rows."""
     loss = keras_vit.losses.get_loss("sigmoid", one_hot=True)
     found = float(loss(LABELS, LOGITS, np.array([1.5, 1.5, 0], "float32")))
     expected = by_definition(LABELS[:2], LOGITS[:2]).mean()
     assert found == pytest.approx(expected)
 
 
-def test_the_loss_is_saved_with_a_model(tmp_path):
+def test_loss_is_saved_with_the_model(tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile("sgd", keras_vit.losses.SigmoidCrossentropy())
     model.save(tmp_path / "model.keras")
@@ -46,7 +47,7 @@ def test_the_loss_is_saved_with_a_model(tmp_path):
     assert type(found.loss) is keras_vit.losses.SigmoidCrossentropy
 
 
-def test_softmax():
+def test_softmax_loss_with_class_numbers_and_one_hot_labels():
     logits = LOGITS[:1].astype("float64")
     expected = np.log(np.exp(logits).sum()) - logits[0, 2]
     for labels, one_hot in (([2], False), ([[0.0, 0, 1]], True)):

@@ -29,7 +29,7 @@ def rows_of(path):
 
 
 @pytest.mark.backends("torch")
-def test_one_row_an_evaluation(model, tmp_path):
+def test_each_evaluation_writes_one_row(model, tmp_path):
     model, loss = model
     schedule = keras_vit.schedules.warmup_cosine(0.5, steps=7, warmup=0.3)
     model.compile(keras.optimizers.SGD(schedule), loss, metrics=["accuracy"])
@@ -67,7 +67,7 @@ def test_one_row_an_evaluation(model, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_rows_are_on_disk_when_a_run_breaks(model, tmp_path):
+def test_rows_are_on_disk_when_a_run_is_interrupted(model, tmp_path):
     model, loss = model
     model.compile("sgd", loss, metrics=["accuracy"])
     path = tmp_path / "metrics.csv"
@@ -94,7 +94,7 @@ def test_rows_are_on_disk_when_a_run_breaks(model, tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_a_run_without_its_metric_ends_at_the_first_evaluation(model, tmp_path):
+def test_missing_metric_raises_at_the_first_evaluation(model, tmp_path):
     model, loss = model
     model.compile("sgd", loss)
     metrics = training.CSVMetrics(
@@ -113,32 +113,34 @@ def test_a_run_without_its_metric_ends_at_the_first_evaluation(model, tmp_path):
 
 
 @pytest.mark.parametrize("steps", [500, 10_000])
-def test_bits_schedule(steps):
-    """Against bit_hyperrule.py's own steps: rise, three falls to a tenth."""
-    rise, *falls = {500: (100, 200, 300, 400), 10_000: (500, 3000, 6000, 9000)}[
-        steps
-    ]
+def test_bit_hyperrule_schedule(steps):
+    """Compare with the steps of bit_hyperrule.py: a warm-up and three decays
+    by 10."""
+    warmup, *decays = {
+        500: (100, 200, 300, 400),
+        10_000: (500, 3000, 6000, 9000),
+    }[steps]
     rate = keras_vit.schedules.BiTHyperRule(0.003, steps)
 
     def at(step):
         return float(keras.ops.convert_to_numpy(rate(step)))
 
     assert at(0) == 0
-    assert at(rise // 2) == pytest.approx(0.0015)
-    assert at(rise) == pytest.approx(0.003)
-    for i, fall in enumerate(falls):
-        assert at(fall) == pytest.approx(0.003 / 10**i)
-        assert at(fall + 1) == pytest.approx(0.003 / 10 ** (i + 1))
+    assert at(warmup // 2) == pytest.approx(0.0015)
+    assert at(warmup) == pytest.approx(0.003)
+    for i, step in enumerate(decays):
+        assert at(step) == pytest.approx(0.003 / 10**i)
+        assert at(step + 1) == pytest.approx(0.003 / 10 ** (i + 1))
 
 
-def test_schedule_rises_to_the_peak_and_falls_to_zero():
+def test_warmup_cosine_schedule():
     rate = keras_vit.schedules.warmup_cosine(0.2, steps=100, warmup=0.1)
     rates = [float(rate(step)) for step in (0, 5, 10, 55, 100)]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.1, 0], abs=1e-6)
 
 
 @pytest.mark.parametrize("steps, warmup", [(1, 0.0), (1, 0.9), (2, 0.5)])
-def test_schedule_of_very_few_steps(steps, warmup):
+def test_warmup_cosine_schedule_of_few_steps(steps, warmup):
     rate = keras_vit.schedules.warmup_cosine(0.2, steps, warmup)
     rates = np.array([float(rate(step)) for step in range(steps + 1)])
     assert np.isfinite(rates).all() and (rates >= 0).all()
@@ -157,8 +159,9 @@ def test_schedule_of_very_few_steps(steps, warmup):
     ],
     ids=["cosine", "rule", "linear", "staircase"],
 )
-def test_asking_for_a_rate_again_compiles_nothing(rate, caplog):
-    """What is compiled stays: of a long run, gigabytes."""
+def test_second_call_of_a_schedule_does_not_compile(rate, caplog):
+    """Compiled functions are never freed: in a long run they take
+    gigabytes."""
     import jax
 
     jax.clear_caches()

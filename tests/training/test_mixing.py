@@ -20,7 +20,7 @@ def batch():
 
 
 def both(function, images, labels, *numbers):
-    """In NumPy, after it was compared with TensorFlow's."""
+    """Returns NumPy's result after comparing it with TensorFlow's."""
     tf = pytest.importorskip("tensorflow")
     numbers = [np.asarray(number, "float32") for number in numbers]
     result = function(np, images, labels, *numbers)
@@ -34,7 +34,7 @@ def both(function, images, labels, *numbers):
 
 
 @pytest.mark.parametrize("sampled", [0.3, 0.7])
-def test_mixup(sampled, batch):
+def test_mixup_matches_the_definition(sampled, batch):
     images, labels = batch
     mixed_images, mixed_labels = both(mixing.mixup, images, labels, sampled)
     for i in range(4):  # 0.7 of the image itself, whichever was sampled
@@ -47,7 +47,7 @@ def test_mixup(sampled, batch):
 
 
 @pytest.mark.parametrize(
-    "share, centre, rows, columns",
+    "lam, centre, rows, columns",
     [
         (0.7, (0.5, 0.5), range(2, 8), range(2, 6)),
         (0.7, (0.0, 1.0), range(0, 3), range(6, 8)),
@@ -55,10 +55,10 @@ def test_mixup(sampled, batch):
         (0.0, (0.5, 0.5), range(10), range(8)),
     ],
 )
-def test_cutmix(share, centre, rows, columns, batch):
+def test_cutmix_matches_the_definition(lam, centre, rows, columns, batch):
     images, labels = batch
     mixed_images, mixed_labels = both(
-        mixing.cutmix, images, labels, share, centre
+        mixing.cutmix, images, labels, lam, centre
     )
     mask = np.zeros((10, 8), bool)
     mask[np.ix_(rows, columns)] = True
@@ -71,32 +71,36 @@ def test_cutmix(share, centre, rows, columns, batch):
 
 
 @pytest.mark.parametrize("p", [0.2, 0.8])
-def test_shares_are_drawn_from_beta(p, monkeypatch):
+def test_lambda_is_sampled_from_beta(p, monkeypatch):
     """The mean square of Beta(p, p) is (1 + p) / (2 + 4 p)."""
     tf = pytest.importorskip("tensorflow")
-    drawn = []
+    sampled = []
     monkeypatch.setattr(
         mixing,
         "mix",
-        lambda xp, images, labels, options, draws: draws("mixup", p),
+        lambda xp, images, labels, options, sample: sample("mixup", p),
     )
     options = PipelineOptions(8, 4, mixup=p)
-    draw = tf.function(lambda k: _pipeline.apply_mixing(k, None, None, options))
-    drawn = np.array([draw(tf.constant(k, tf.int64)) for k in range(1500)])
-    assert drawn.min() >= 0 and drawn.max() <= 1
-    assert abs(drawn.mean() - 0.5) < 0.05
-    assert abs((drawn**2).mean() - (1 + p) / (2 + 4 * p)) < 0.05
+    sample_lambda = tf.function(
+        lambda k: _pipeline.apply_mixing(k, None, None, options)
+    )
+    sampled = np.array(
+        [sample_lambda(tf.constant(k, tf.int64)) for k in range(1500)]
+    )
+    assert sampled.min() >= 0 and sampled.max() <= 1
+    assert abs(sampled.mean() - 0.5) < 0.05
+    assert abs((sampled**2).mean() - (1 + p) / (2 + 4 * p)) < 0.05
 
 
-def test_with_both_each_batch_gets_one(batch):
+def test_mixup_or_cutmix_is_sampled_for_each_batch(batch):
     images, labels = batch
     options = PipelineOptions(8, 4, mixup=1.0, cutmix=1.0)
     for number, name in ((0.2, "mixup"), (0.8, "cutmix")):
         asked = []
 
-        def draws(what, p, asked=asked, number=number):
+        def sample(what, p, asked=asked, number=number):
             asked.append(what)
             return np.float32(number)
 
-        mixing.mix(np, images, labels, options, draws)
+        mixing.mix(np, images, labels, options, sample)
         assert name in asked and len({"mixup", "cutmix"} & set(asked)) == 1

@@ -18,7 +18,7 @@ def optax():
 
 
 def start(rng):
-    """Two kernels, a bias: their first values, by path's end."""
+    """Returns the initial values of two kernels and a bias, by path."""
     return {
         "dense_1/kernel": rng.normal(size=(8, 16)).astype("float32"),
         "dense_1/bias": rng.normal(size=(16,)).astype("float32"),
@@ -27,7 +27,8 @@ def start(rng):
 
 
 def gradients(rng, values, steps=STEPS):
-    """Of very different sizes, so that clipping and epsilons matter."""
+    """Gradients of very different sizes, so that clipping and epsilons
+    matter."""
     return [
         {
             name: (
@@ -58,8 +59,8 @@ def by_keras(optimizer, values, grads):
 
 
 def _apply(optimizer, variables):
-    """Returns a function of gradients that takes a step; compiled on JAX,
-    where single operations are slow."""
+    """Returns a function that applies gradients; compiled on JAX, where single
+    operations are slow."""
     if keras.config.backend() != "jax":
         return lambda grads: optimizer.apply(grads, variables)
     import jax
@@ -106,7 +107,7 @@ def schedule():
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_sgd_is_optaxs(optax, dtype, record_property):
+def test_sgd_matches_optax(optax, dtype, record_property):
     rng = np.random.default_rng(0)
     values = start(rng)
     grads = gradients(rng, values)
@@ -135,8 +136,9 @@ def test_sgd_is_optaxs(optax, dtype, record_property):
     assert np.abs(other - expected).max() > 1e-2
 
 
-def test_sgd_decays_as_optax_does(optax):
-    """As big_vision trains BiT: not through the momentum, kernels only."""
+def test_sgd_weight_decay_matches_optax(optax):
+    """big_vision trains BiT so: decay bypasses the momentum and affects only
+    kernels."""
     rng = np.random.default_rng(0)
     values = start(rng)
     grads = gradients(rng, values)
@@ -168,8 +170,9 @@ def test_sgd_decays_as_optax_does(optax):
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_adamw_is_optaxs(optax, dtype):
-    """big_vision's: decay times the schedule's shape, on kernels only."""
+def test_adamw_matches_optax(optax, dtype):
+    """big_vision multiplies the decay by the schedule and decays only
+    kernels."""
     rng = np.random.default_rng(0)
     values = start(rng)
     grads = gradients(rng, values)
@@ -219,24 +222,27 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_accumulated_parts_are_the_whole_batch(name):
-    """Also the schedule, clipping and the average count whole batches."""
+def test_accumulated_micro_batches_match_the_full_batch(name):
+    """The schedule, clipping and the average count full batches."""
     rng = np.random.default_rng(0)
     values = start(rng)
-    parts = gradients(rng, values, 4 * 20)
-    wholes = [
-        {k: sum(part[k] for part in parts[i : i + 4]) / 4 for k in values}
-        for i in range(0, len(parts), 4)
+    micro_batches = gradients(rng, values, 4 * 20)
+    full_batches = [
+        {
+            k: sum(gradient[k] for gradient in micro_batches[i : i + 4]) / 4
+            for k in values
+        }
+        for i in range(0, len(micro_batches), 4)
     ]
     common = {"global_clipnorm": 1.0, "use_ema": True, "ema_momentum": 0.9}
-    in_parts = MAKERS[name](gradient_accumulation_steps=4, **common)
-    found = by_keras(in_parts, values, parts)[3::4]
-    at_once = MAKERS[name](**common)
-    expected = by_keras(at_once, values, wholes)
+    accumulated = MAKERS[name](gradient_accumulation_steps=4, **common)
+    found = by_keras(accumulated, values, micro_batches)[3::4]
+    whole = MAKERS[name](**common)
+    expected = by_keras(whole, values, full_batches)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     for average, other in zip(
-        in_parts._model_variables_moving_average,
-        at_once._model_variables_moving_average,
+        accumulated._model_variables_moving_average,
+        whole._model_variables_moving_average,
         strict=True,
     ):
         np.testing.assert_allclose(
@@ -246,8 +252,59 @@ def test_accumulated_parts_are_the_whole_batch(name):
         )
 
 
+@pytest.mark.parametrize("convention", ["keras", "optax"])
+@pytest.mark.parametrize("accumulate", [None, 4])
+def test_equal_averages_are_the_mean_of_the_updates(accumulate, convention):
+    rng = np.random.default_rng(0)
+    values = start(rng)
+    parts = accumulate or 1
+    optimizer = keras_vit.optimizers.AdamW(
+        0.05,
+        convention=convention,
+        gradient_accumulation_steps=accumulate,
+        average_from=5,
+    )
+
+    def average():
+        return np.concatenate(
+            [
+                ops.convert_to_numpy(v).ravel()
+                for v in optimizer._model_variables_moving_average
+            ]
+        )
+
+    grads = gradients(rng, values, parts * 12)
+    updates = by_keras(optimizer, values, grads)[parts - 1 :: parts]
+    expected = np.mean(updates[5:], axis=0, dtype=np.float64)
+    np.testing.assert_allclose(average(), expected, rtol=2e-6, atol=1e-7)
+    assert np.abs(average() - updates[-1]).max() > 1e-3
+
+    # Until the average begins, it is the variables.
+    optimizer = type(optimizer).from_config(
+        optimizer.get_config() | {"average_from": 12}
+    )
+    updates = by_keras(optimizer, values, grads)[parts - 1 :: parts]
+    np.testing.assert_array_equal(average(), updates[-1])
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"average_from": -1},
+        {"average_from": 0.75},
+        {"average_from": True},
+        {"average_from": 3, "ema_momentum": 0.9},
+        {"average_from": 3, "ema_overwrite_frequency": 2},
+    ],
+)
+def test_wrong_equal_averages_are_refused(options):
+    with pytest.raises(ValueError, match=f"{options['average_from']}"):
+        keras_vit.optimizers.SGD(**options)
+
+
 @pytest.mark.parametrize("name", MAKERS)
-def test_saved_with_a_model_it_goes_on(name, tmp_path):
+def test_optimizer_saved_with_a_model_resumes(name, tmp_path):
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
     y = x @ np.ones((4, 2), "float32")
 
@@ -272,7 +329,7 @@ def test_saved_with_a_model_it_goes_on(name, tmp_path):
         )
 
 
-def test_errors():
+def test_wrong_values_raise():
     with pytest.raises(ValueError, match="weight_decay=None"):
         keras_vit.optimizers.AdamW(schedule(), None)
     with pytest.raises(ValueError, match="momentum=1.5"):
@@ -283,9 +340,9 @@ def test_errors():
 @pytest.mark.parametrize(
     "optimizer", [keras_vit.optimizers.SGD, keras_vit.optimizers.AdamW]
 )
-def test_gradients_do_not_outlive_a_step(optimizer):
-    """Keras's step on PyTorch holds them through the next forward pass: as
-    much as the model's weights."""
+def test_gradients_are_freed_after_a_step(optimizer):
+    """Under PyTorch, Keras keeps the gradients through the next forward pass,
+    which takes as much memory as the weights."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile(optimizer(0.1), "mse")
     before = model.get_weights()
@@ -330,10 +387,23 @@ KERAS_PAIRS = {
 }
 
 
-@pytest.mark.parametrize("scheduled", [False, True])
-@pytest.mark.parametrize("case", KERAS_PAIRS)
-def test_fifty_steps_are_those_of_keras(case, scheduled):
-    """A class with the name of a Keras optimizer computes the same."""
+SCHEDULED = ("sgd momentum", "adamw decay", "adamw accumulated")
+
+
+@pytest.mark.parametrize(
+    "case, scheduled",
+    [
+        *((case, False) for case in KERAS_PAIRS),
+        *((case, True) for case in SCHEDULED),
+        *(
+            pytest.param(case, True, marks=pytest.mark.nightly)
+            for case in KERAS_PAIRS
+            if case not in SCHEDULED
+        ),
+    ],
+)
+def test_fifty_steps_match_keras(case, scheduled):
+    """A class with the name of a Keras optimizer computes the same steps."""
     name, arguments = KERAS_PAIRS[case]
     rng = np.random.default_rng(0)
     values = start(rng)
@@ -361,7 +431,7 @@ def test_fifty_steps_are_those_of_keras(case, scheduled):
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_defaults_are_those_of_keras(name):
+def test_defaults_match_keras(name):
     found = getattr(keras_vit.optimizers, name)().get_config()
     expected = getattr(keras.optimizers, name)().get_config()
     expected.pop("name")
@@ -386,7 +456,7 @@ def test_excluded_variables_do_not_decay(name, by):
 
 
 @pytest.mark.parametrize("convention", ["keras", "optax"])
-def test_averages_are_in_the_model_after_fit(convention):
+def test_fit_ends_with_averaged_weights(convention):
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     optimizer = keras_vit.optimizers.SGD(
@@ -413,13 +483,16 @@ def test_averages_are_in_the_model_after_fit(convention):
         assert (found != last).any()
 
 
-def test_overwriting_with_averages_counts_whole_batches():
+def test_ema_overwrite_frequency_counts_full_batches():
     rng = np.random.default_rng(0)
     values = start(rng)
-    parts = gradients(rng, values, 4 * 20)
-    wholes = [
-        {k: sum(part[k] for part in parts[i : i + 4]) / 4 for k in values}
-        for i in range(0, len(parts), 4)
+    micro_batches = gradients(rng, values, 4 * 20)
+    full_batches = [
+        {
+            k: sum(gradient[k] for gradient in micro_batches[i : i + 4]) / 4
+            for k in values
+        }
+        for i in range(0, len(micro_batches), 4)
     ]
     common = {
         "convention": "optax",
@@ -427,17 +500,19 @@ def test_overwriting_with_averages_counts_whole_batches():
         "ema_momentum": 0.9,
         "ema_overwrite_frequency": 3,
     }
-    in_parts = keras_vit.optimizers.SGD(
+    accumulated = keras_vit.optimizers.SGD(
         0.1, gradient_accumulation_steps=4, **common
     )
-    found = by_keras(in_parts, values, parts)[3::4]
-    expected = by_keras(keras_vit.optimizers.SGD(0.1, **common), values, wholes)
+    found = by_keras(accumulated, values, micro_batches)[3::4]
+    expected = by_keras(
+        keras_vit.optimizers.SGD(0.1, **common), values, full_batches
+    )
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("convention", ["keras", "optax"])
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_half_precision_variables_learn(name, convention):
+def test_half_precision_variables_train(name, convention):
     """0.999 is 1 in bfloat16: bias corrections would divide by 0."""
     trajectories = []
     for dtype in ("float32", "bfloat16"):
@@ -485,8 +560,9 @@ def test_half_precision_variables_learn(name, convention):
         ),
     ],
 )
-def test_configs_are_whole(optimizer):
-    """Also inside Keras's `LossScaleOptimizer`."""
+def test_config_round_trip(optimizer):
+    """The configuration is complete inside Keras's `LossScaleOptimizer` as
+    well."""
     made = optimizer()
     config = made.get_config()
     again = keras.optimizers.deserialize(keras.optimizers.serialize(made))
@@ -498,8 +574,9 @@ def test_configs_are_whole(optimizer):
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_scaling_the_loss_changes_nothing(name):
-    """`LossScaleOptimizer` scales by powers of two, which round nothing."""
+def test_loss_scaling_does_not_change_the_steps(name):
+    """`LossScaleOptimizer` scales by powers of two, which causes no
+    rounding."""
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
     y = x @ np.ones((4, 2), "float32")
     ends = []
@@ -553,7 +630,7 @@ OLD_CONFIGS = {
 
 
 @pytest.mark.parametrize("name", OLD_CONFIGS)
-def test_optimizers_of_older_files_step_as_before(name):
+def test_configs_of_older_files_are_converted(name):
     old = keras.saving.deserialize_keras_object(
         {
             "module": None,
@@ -576,7 +653,7 @@ def test_optimizers_of_older_files_step_as_before(name):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_removed_and_wrong_arguments(name):
+def test_removed_and_unknown_arguments_raise(name):
     make = getattr(keras_vit.optimizers, name)
     with pytest.raises(ValueError, match="multiplied by the learning rate"):
         make(0.1, weight_decay=0.1, peak_rate=0.1)

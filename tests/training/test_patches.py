@@ -1,5 +1,6 @@
 import pytest
 
+from keras_vit.training import command_line
 from keras_vit.training import models
 
 pytestmark = pytest.mark.backends("torch")
@@ -9,17 +10,17 @@ pytestmark = pytest.mark.backends("torch")
     "size, patch",
     [(8, 2), (16, 2), (28, 4), (32, 4), (48, 6), (64, 8), (96, 12), (224, 16)],
 )
-def test_choice(size, patch):
+def test_chosen_patch_size(size, patch):
     assert models.choose_patch_size(size) == patch
 
 
 @pytest.mark.parametrize("size", [1, 3, 31, 62])
-def test_no_choice(size):
+def test_sizes_without_a_patch_size_raise(size):
     with pytest.raises(ValueError, match="Use --image-size .*--patch-size"):
         models.choose_patch_size(size)
 
 
-def test_what_is_suggested_works():
+def test_suggested_image_sizes_are_accepted():
     with pytest.raises(ValueError, match="--image-size 28 or 32") as error:
         models.choose_patch_size(31)
     assert "divides 31: 1, 31." in str(error.value)
@@ -27,9 +28,38 @@ def test_what_is_suggested_works():
         models.choose_patch_size(size)
 
 
-def test_patches_must_divide():
+def test_patch_size_must_divide_the_image_size():
     models.check_patch_size(32, 8)
     with pytest.raises(ValueError, match="--image-size 6 or 9, or a patch of"):
         models.check_patch_size(8, 3)
     with pytest.raises(ValueError, match="--image-size 16, or"):
         models.check_patch_size(8, 16)
+
+
+def test_patch_sizes_of_rectangular_images():
+    assert models.choose_patch_size((64, 48)) == 8
+    assert models.choose_patch_size((48, 96)) == 8
+    models.check_patch_size((64, 48), 16)
+    with pytest.raises(ValueError, match="64 x 50. .*64x48 or 64, .*1, 2[.]"):
+        models.check_patch_size((64, 50), 16)
+    with pytest.raises(ValueError, match="62 x 31 .*60x28 or 64x32"):
+        models.choose_patch_size((62, 31))
+    assert models.resolve_sizes((None, (64, 48), 8), None, 1) == ((64, 48), 8)
+
+
+@pytest.mark.parametrize(
+    "value, size",
+    [("64", 64), (64, 64), ("64x48", (64, 48)), ([64, 48], (64, 48))]
+    + [("8x8", 8), (None, None)],
+)
+def test_image_size_flag_is_parsed(value, size):
+    assert command_line.parse_image_size(value) == size
+    if size:
+        text = models.size_text(size)
+        assert command_line.parse_image_size(text) == size
+
+
+@pytest.mark.parametrize("value", ["", "0", "64x", "1x2x3", "64x-8", "a", 0])
+def test_wrong_image_sizes_raise(value):
+    with pytest.raises(ValueError, match=f"64x48. Received: {value}$"):
+        command_line.parse_image_size(value)

@@ -24,7 +24,7 @@ def _shown():
     "seconds, text",
     [(5, "0:05"), (125.4, "2:05"), (3600 * 30 + 61, "30:01:01")],
 )
-def test_clock(seconds, text):
+def test_format_duration(seconds, text):
     assert callbacks.format_duration(seconds) == text
 
 
@@ -61,7 +61,7 @@ def progress(metrics):
     return callbacks.Progress(metrics, 5)
 
 
-def test_lines_of_a_log(tmp_path, capsys):
+def test_log_has_one_line_per_evaluation(tmp_path, capsys):
     rows = metrics_and_fit(tmp_path, progress).rows
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == [
@@ -78,7 +78,7 @@ def test_lines_of_a_log(tmp_path, capsys):
     assert lines[-1].endswith("0:00 left")
 
 
-def test_a_terminal_has_one_line_that_changes(tmp_path, monkeypatch):
+def test_terminal_line_is_overwritten(tmp_path, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setattr(callbacks.Progress, "EVERY", 0)
@@ -91,7 +91,7 @@ def test_a_terminal_has_one_line_that_changes(tmp_path, monkeypatch):
     assert "train accuracy" in first and "test" not in first
 
 
-def test_event_files(tmp_path):
+def test_event_files_hold_the_metrics(tmp_path):
     tf = pytest.importorskip("tensorflow")
     folder = tmp_path / "tensorboard"
     rows = metrics_and_fit(
@@ -114,7 +114,7 @@ def test_event_files(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
-def test_events_that_a_full_disk_refused_come_later(tmp_path, capsys):
+def test_events_missed_on_a_full_disk_are_written_later(tmp_path, capsys):
     tf = pytest.importorskip("tensorflow")
     asked, writer = [], tf.io.TFRecordWriter
 
@@ -136,8 +136,9 @@ def test_events_that_a_full_disk_refused_come_later(tmp_path, capsys):
     assert steps == [0, 2, 4, 5]
 
 
-def test_steps_are_whole_where_a_batch_has_parts(tmp_path):
-    """SIGTERM within a step is obeyed at its end, and counted in steps."""
+def test_sigterm_is_handled_after_the_last_micro_batch(tmp_path):
+    """SIGTERM within a step takes effect at its end, and is counted in
+    steps."""
     model, _ = run_small.build()
     checkpoints = training.ResumableCheckpoint(tmp_path, 100, micro_batches=4)
 
@@ -160,13 +161,14 @@ def test_steps_are_whole_where_a_batch_has_parts(tmp_path):
     assert again.restore(model) == 8
 
 
-def test_hosts_stop_together(tmp_path):
-    """Another host got the signal; this one, not the first, writes nothing."""
+def test_processes_stop_at_the_same_step(tmp_path):
+    """Another process got the signal; this one, not the first, writes
+    nothing."""
     model, _ = run_small.build()
-    hosts = keras_vit.distribution.Strategy(
+    processes = keras_vit.distribution.Strategy(
         "two", "for a test", process=(1, 2), gather=lambda number: [number, 1]
     )
-    checkpoints = training.ResumableCheckpoint(tmp_path, 4, strategy=hosts)
+    checkpoints = training.ResumableCheckpoint(tmp_path, 4, strategy=processes)
     with pytest.raises(training.Preempted, match="Saved step 10 in"):
         fit(
             model,

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.backends("tensorflow")
 SEED = (3, 5)
 
 
-def is_a_part_of(small, large, atol=1e-2, integers=False):
+def positions_in(small, large, atol=1e-2, integers=False):
     size = small.shape[0]
     windows = np.lib.stride_tricks.sliding_window_view(large, small.shape)
     errors = np.abs(windows[:, :, 0] - small - integers / 2).max((2, 3, 4))
@@ -43,7 +43,8 @@ def window(image, seed):
 
 
 def assert_is_the_integer_part(found, expected, atol):
-    """Of a sum in float32: a number just below an integer may reach it."""
+    """The found values are rounded down; in float32, a number just below an
+    integer may reach it."""
     assert (found % 1 == 0).all()
     fraction = expected - found
     assert fraction.min() > -atol and fraction.max() < 1 + atol
@@ -51,8 +52,8 @@ def assert_is_the_integer_part(found, expected, atol):
 
 @pytest.mark.parametrize("name", ["vit_jax", "big_vision", "pretrain"])
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_inception_crop(name, kind):
-    """vit_jax keeps fractions, and big_vision casts to uint8."""
+def test_inception_crop_matches_the_definition(name, kind):
+    """vit_jax keeps fractions, whereas big_vision casts to uint8."""
     encoded = encode(noise(61, 83), kind)
     pixels = tf.io.decode_image(encoded).numpy()
     train = PROTOCOLS[name].for_training(None)(24, 3)
@@ -73,7 +74,7 @@ def test_inception_crop(name, kind):
         assert error.mean() < 0.5
 
 
-def test_inception_windows_are_of_the_published_kind():
+def test_inception_crop_windows_have_the_published_ranges():
     shape = (200, 300, 3)
     windows = np.array(
         [_decode.sample_crop_window(shape, (0, i)) for i in range(400)]
@@ -87,7 +88,7 @@ def test_inception_windows_are_of_the_published_kind():
     assert (windows >= 0).all() and (ends <= shape[:2]).all()
 
 
-def test_a_part_of_a_jpeg_is_the_part_of_the_whole():
+def test_cropped_jpeg_decoding_matches_the_whole_image():
     encoded = encode(noise(96, 128), "JPEG", subsampling=0)
     whole = _decode.decode(encoded, 3).numpy().astype(int)
     for seed in range(5):
@@ -103,13 +104,14 @@ def test_a_part_of_a_jpeg_is_the_part_of_the_whole():
 # microsoft/SimMIM, whose interpolation is torchvision's default.
 MASKED = {
     "mae": ((0.2, 1.0), Image.Resampling.BICUBIC),
+    "mae-finetune": ((0.08, 1.0), Image.Resampling.BICUBIC),
     "simmim": ((0.67, 1.0), Image.Resampling.BILINEAR),
 }
 
 
 @pytest.mark.parametrize("name", MASKED)
 @pytest.mark.parametrize("shape", [(61, 83), (20, 90), (300, 200)])
-def test_random_resized_crops_are_pillows(name, shape):
+def test_random_resized_crops_match_pillow(name, shape):
     scale, resampling = MASKED[name]
     pixels = noise(*shape)
     train = PROTOCOLS[name].for_training(None)(32, 3)
@@ -127,8 +129,9 @@ def test_random_resized_crops_are_pillows(name, shape):
 
 @pytest.mark.parametrize("name", MASKED)
 @pytest.mark.parametrize("shape", [(375, 500), (60, 400), (400, 60)])
-def test_random_resized_windows_are_torchvisions(name, shape):
-    """By its own function. In the narrow shapes no part fits at times."""
+def test_random_resized_crop_windows_match_torchvision(name, shape):
+    """Compare with torchvision's own function. In narrow images some crops do
+    not fit."""
     transforms = pytest.importorskip("torchvision.transforms")
     torch = pytest.importorskip("torch")
     from scipy import stats
@@ -148,13 +151,18 @@ def test_random_resized_windows_are_torchvisions(name, shape):
     seeds = tf.stack(
         [tf.zeros(count, tf.int64), tf.range(count, dtype="int64")]
     )
-    found = tf.map_fn(
-        lambda seed: _decode.sample_resized_crop_window(
-            (*shape, 3), seed, scale
-        ),
-        tf.transpose(seeds),
-        fn_output_signature=tf.int32,
-    ).numpy()
+
+    @tf.function
+    def windows(seeds):
+        return tf.map_fn(
+            lambda seed: _decode.sample_resized_crop_window(
+                (*shape, 3), seed, scale
+            ),
+            seeds,
+            fn_output_signature=tf.int32,
+        )
+
+    found = windows(tf.transpose(seeds)).numpy()
     assert (found[:, :2] >= 0).all()
     assert (found[:, :2] + found[:, 2:] <= shape).all()
     for column in range(4):
@@ -164,7 +172,7 @@ def test_random_resized_windows_are_torchvisions(name, shape):
 
 @pytest.mark.parametrize("name", MASKED)
 @pytest.mark.parametrize("shape", [(90, 150), (150, 91), (40, 51)])
-def test_masked_methods_evaluate_the_middle(name, shape):
+def test_masked_protocols_evaluate_the_center_crop(name, shape):
     """`Resize` and `CenterCrop` of torchvision, for 56 as for 224 pixels."""
     transforms = pytest.importorskip("torchvision.transforms")
     bicubic = transforms.InterpolationMode.BICUBIC
@@ -190,7 +198,7 @@ def test_evaluation_resizes_the_whole_image(name):
     "name, size, small", [("big_vision", 48, 56), ("pretrain", 56, 64)]
 )
 @pytest.mark.parametrize("shape", [(90, 150), (150, 90), (40, 51)])
-def test_big_vision_evaluates_the_middle(shape, name, size, small):
+def test_big_vision_evaluates_the_center_crop(shape, name, size, small):
     pixels = noise(*shape)
     found = PROTOCOLS[name].test(size, 3)(encode(pixels)).numpy()
     sides = [round(n * small / min(shape)) for n in shape]
@@ -205,22 +213,24 @@ def test_big_vision_trains_on_small_images():
     train = PROTOCOLS["big_vision"].for_training(32)(48, 3)
     larger = by_area(pixels.astype(float), 56, 56)
     crops = [train(encode(pixels), (0, i)).numpy() for i in range(20)]
-    places = [tuple(is_a_part_of(x, larger, integers=True)[0]) for x in crops]
-    assert len(set(places)) > 10
+    positions = [
+        tuple(positions_in(x, larger, integers=True)[0]) for x in crops
+    ]
+    assert len(set(positions)) > 10
 
 
 @pytest.mark.parametrize("image_size, larger", [(32, 40), (95, 40), (96, 34)])
-def test_bit_hyperrule_by_the_area_of_the_images(image_size, larger):
-    """160 and 128, or 512 and 480: here of 32."""
+def test_bit_hyperrule_size_depends_on_the_image_area(image_size, larger):
+    """The sizes are 160 and 128, or 512 and 480, scaled to 32."""
     pixels = noise(50, 60)
     train = PROTOCOLS["bit-hyperrule"].for_training(image_size)(32, 3)
     whole = bilinear(pixels.astype(float), larger)
     for i in range(5):
         found = train(encode(pixels), (0, i)).numpy()
-        assert len(is_a_part_of(found, whole)) == 1
+        assert len(positions_in(found, whole)) == 1
 
 
-def test_simple_is_the_whole_image_moved():
+def test_simple_protocol_shifts_the_whole_image():
     pixels = noise(16, 16)
     train = PROTOCOLS["simple"].for_training(None)(16, 3)
     padded = np.pad(
@@ -228,19 +238,19 @@ def test_simple_is_the_whole_image_moved():
     )
     for i in range(5):
         found = train(encode(pixels), (0, i)).numpy()
-        assert len(is_a_part_of(found, padded)) == 1
+        assert len(positions_in(found, padded)) == 1
     whole = PROTOCOLS["simple"].test(16, 3)(encode(pixels)).numpy()
     np.testing.assert_array_equal(whole, pixels)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_one_channel(name):
+def test_protocols_keep_one_channel(name):
     encoded = encode(noise(40, 40, 1))
     for make in (PROTOCOLS[name].for_training(40), PROTOCOLS[name].test):
         assert make(16, 1)(encoded, SEED).shape == (16, 16, 1)
 
 
-def test_only_small_images_have_rules_of_their_own():
+def test_big_vision_treats_small_images_separately():
     protocol = PROTOCOLS["big_vision"]
     assert protocol.for_training(None) is protocol.train
     assert protocol.for_training(224) is protocol.train
@@ -248,7 +258,7 @@ def test_only_small_images_have_rules_of_their_own():
 
 
 def formats():
-    """Names, pictures as files, and what should come out."""
+    """Yields names, encoded images and the expected pixels."""
     rgb, grey = noise(20, 30), noise(20, 30, 1)
     alpha = np.concatenate([rgb, noise(20, 30, 1, seed=1)], -1)
     deep = grey.astype(np.uint16)[..., 0] * 256 + 77
@@ -271,7 +281,7 @@ def formats():
 
 
 @pytest.mark.parametrize("kind, encoded, expected", list(formats()))
-def test_formats(kind, encoded, expected):
+def test_image_formats_are_decoded(kind, encoded, expected):
     found = _decode.decode(encoded, 3).numpy()
     assert found.shape == expected.shape and found.dtype == np.uint8
     error = np.abs(found.astype(int) - expected)
@@ -291,7 +301,7 @@ def test_formats(kind, encoded, expected):
 
 
 @pytest.mark.parametrize("endian", "<>")
-def test_jpegs_are_turned_as_exif_says(endian):
+def test_exif_orientation_is_applied(endian):
     pixels = noise(24, 40)
     for how in range(10):  # of which 0 and 9 are nothing
         exif = Image.Exif()
@@ -308,7 +318,7 @@ def test_jpegs_are_turned_as_exif_says(endian):
         assert part.shape[:2] == tuple(stored[::-1] if 4 < how < 9 else stored)
 
 
-def test_exif_data_of_nonsense():
+def test_invalid_exif_data_is_ignored():
     exif = Image.Exif()
     exif[0x112] = 6
     encoded = encode(noise(24, 40), "JPEG", exif=exif)

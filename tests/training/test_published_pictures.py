@@ -25,7 +25,7 @@ IMAGE, PNG = ARRAYS.pop("image"), ARRAYS.pop("png").tobytes()
 CASES = sorted(
     {name.rpartition("/")[0] for name in ARRAYS if name.startswith("rand")}
 )
-# The share of pixels that may differ, and by how much. The original rounds
+# The fraction of pixels that may differ, and by how much. The original rounds
 # coordinates and sums in float32: ties of shears fall to either side, and
 # means of nine pixels lose a fraction.
 TOLERANCES = {
@@ -36,16 +36,16 @@ TOLERANCES = {
 }
 
 
-def compare(found, expected, share=0, most=0):
+def compare(found, expected, fraction=0, most=0):
     assert found.shape == expected.shape
     error = np.abs(found.astype(float) - expected)
-    assert (error > 0).any(-1).mean() <= share
+    assert (error > 0).any(-1).mean() <= fraction
     assert error.max() <= most
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_operations_of_randaugment(case):
-    """At 32 pixels: cutout and translation are not scaled with the image."""
+def test_randaugment_operations_match_big_vision(case):
+    """At 32 pixels, cutout and translation are not scaled with the image."""
     pytest.importorskip("keras_cv")
     _, name, magnitude = case.split("/")
     operation = operations(int(magnitude), len(IMAGE))[name]
@@ -65,20 +65,20 @@ def test_operations_of_randaugment(case):
         ("big_vision", 48, "transfer_eval"),
     ],
 )
-def test_evaluation_makes_the_published_integers(name, size, expected):
+def test_evaluation_matches_big_vision(name, size, expected):
     found = PROTOCOLS[name].test(size, 3)(PNG).numpy()
     # The area of a pixel is summed in float32 in either code.
     compare(found, ARRAYS[f"pp/{expected}"])
 
 
 @pytest.mark.parametrize("name", ["big_vision", "pretrain"])
-def test_training_makes_the_published_integers(name):
+def test_training_crops_match_big_vision(name):
     train = PROTOCOLS[name].for_training(None)(48, 3)
     for seed in SEEDS:
         compare(train(PNG, (0, seed)).numpy(), ARRAYS[f"pp/inception_{seed}"])
 
 
-def test_small_images_are_parts_of_the_published_larger_ones():
+def test_small_image_crops_match_big_vision():
     train = PROTOCOLS["big_vision"].for_training(32)(48, 3)
     larger = ARRAYS["pp/transfer_before_crop"]
     windows = np.lib.stride_tricks.sliding_window_view(larger, (48, 48, 3))
@@ -88,7 +88,7 @@ def test_small_images_are_parts_of_the_published_larger_ones():
 
 
 @pytest.mark.parametrize("name", ["vit_jax", "bit-hyperrule"])
-def test_other_code_bases_do_not_cast(name):
+def test_other_protocols_do_not_cast_to_uint8(name):
     found = PROTOCOLS[name].test(24, 3)(PNG).numpy()
     pixels = tf.image.resize(_decode.decode(PNG, 3), (24, 24)).numpy()
     assert (pixels % 1).any()

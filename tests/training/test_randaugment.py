@@ -46,8 +46,8 @@ def solarize_add(x, level):
     return np.where(x < 128, added, x).astype(np.uint8)
 
 
-# What keras-cv computes is the same under every backend: that is looked at.
-OF_KERAS_CV = {
+# keras-cv computes the same under every backend.
+KERAS_CV = {
     "AutoContrast": pillow(lambda x, _: ImageOps.autocontrast(x)),
     "Posterize": pillow(
         lambda x, level: ImageOps.posterize(x, min(8, max(1, int(level * 4))))
@@ -57,7 +57,7 @@ OF_KERAS_CV = {
         lambda x, level: ImageOps.solarize(x, int(level * 256) % 256)
     ),
 }
-OF_POINTS = {
+PIXEL_VALUES = {
     "Equalize": pillow(lambda x, _: ImageOps.equalize(x)),
     "Invert": pillow(lambda x, _: ImageOps.invert(x)),
     "SolarizeAdd": solarize_add,
@@ -85,24 +85,24 @@ def compare(name, expected, image, magnitude):
 
 
 @pytest.mark.parametrize("magnitude", [0, 4, 10, 15, 20])
-@pytest.mark.parametrize("name", OF_KERAS_CV)
-def test_operations_of_keras_cv(name, magnitude, image):
-    found = compare(name, OF_KERAS_CV[name], image, magnitude)
+@pytest.mark.parametrize("name", KERAS_CV)
+def test_keras_cv_operations_match_pillow(name, magnitude, image):
+    found = compare(name, KERAS_CV[name], image, magnitude)
     if magnitude == 4:
         assert (found != image).any()
 
 
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("magnitude", [0, 4, 10, 15, 20])
-@pytest.mark.parametrize("name", OF_POINTS)
-def test_operations_on_values(name, magnitude, image):
-    found = compare(name, OF_POINTS[name], image, magnitude)
+@pytest.mark.parametrize("name", PIXEL_VALUES)
+def test_pixel_value_operations_match_pillow(name, magnitude, image):
+    found = compare(name, PIXEL_VALUES[name], image, magnitude)
     assert (found != image).any() or (name, magnitude) == ("SolarizeAdd", 0)
 
 
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("name", ["AutoContrast", "Equalize"])
-def test_one_colour_stays(name):
+def test_constant_image_is_unchanged(name):
     flat = np.full((SIZE, SIZE, 3), 77, np.uint8)
     found = operations(10, SIZE)[name](tf.constant(flat), (0, 0))
     np.testing.assert_array_equal(found, flat)
@@ -119,15 +119,18 @@ def moved(image, matrix):
 
 
 def rotation(level):
-    turn, middle = math.radians(30 * level), (SIZE - 1) / 2
+    angle, middle = math.radians(30 * level), (SIZE - 1) / 2
     rotate = np.array(
-        [[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]]
+        [
+            [math.cos(angle), -math.sin(angle)],
+            [math.sin(angle), math.cos(angle)],
+        ]
     )
     centre = np.array([middle, middle])
     return np.column_stack([rotate, centre - rotate @ centre])
 
 
-OF_PLACES = {
+GEOMETRIC = {
     "Rotate": rotation,
     "ShearX": lambda level: np.array([[1, 0.3 * level, 0], [0, 1, 0]]),
     "ShearY": lambda level: np.array([[1, 0, 0], [0.3 * level, 1, 0]]),
@@ -137,15 +140,15 @@ OF_PLACES = {
 
 
 @pytest.mark.backends("tensorflow")
-@pytest.mark.parametrize("level", [0.0, 0.7, 1.47])  # few places are halves
-@pytest.mark.parametrize("name", OF_PLACES)
-def test_operations_on_places(name, level, image):
+@pytest.mark.parametrize("level", [0.0, 0.7, 1.47])  # few coordinates end in .5
+@pytest.mark.parametrize("name", GEOMETRIC)
+def test_geometric_operations_match_numpy(name, level, image):
     operation = operations(level * 10, SIZE)[name]
-    ways = [moved(image, OF_PLACES[name](sign * level)) for sign in (1, -1)]
+    ways = [moved(image, GEOMETRIC[name](sign * level)) for sign in (1, -1)]
     seen = set()
     for seed in range(8):
         found = operation(tf.constant(image), (0, seed)).numpy()
-        # Where a place is half between two pixels, either is right.
+        # Coordinates between two pixels may be rounded either way.
         wrong = [(found != way).any(-1).mean() for way in ways]
         assert min(wrong) < 0.005
         seen.add(int(np.argmin(wrong)))
@@ -153,7 +156,7 @@ def test_operations_on_places(name, level, image):
 
 
 @pytest.mark.backends("tensorflow")
-def test_cutout(image):
+def test_cutout_erases_one_grey_rectangle(image):
     assert not (image == 128).all(-1).any()
     operation = operations(15, SIZE)["Cutout"]
     tops = []
@@ -172,7 +175,7 @@ def test_cutout(image):
 
 
 @pytest.mark.backends("tensorflow")
-def test_there_are_16_and_each_is_drawn(monkeypatch):
+def test_all_16_operations_are_sampled(monkeypatch):
     names = set(operations(10, 8))
     assert len(names) == 16
 
@@ -188,7 +191,7 @@ def test_there_are_16_and_each_is_drawn(monkeypatch):
     sums = [
         int(augment(zeros, tf.constant([0, i]))[0, 0, 0]) for i in range(800)
     ]
-    # Two draws of 0 to 15, independent of each other: a triangle.
+    # Two samples of 0 to 15, independent of each other: a triangle.
     counts = np.bincount(sums, minlength=31)
     expected = (16 - np.abs(np.arange(31) - 15)) * 800 / 256
     # Every sum but the rarest (0 and 30 are expected 3 times each) occurs.
@@ -197,7 +200,7 @@ def test_there_are_16_and_each_is_drawn(monkeypatch):
 
 
 @pytest.mark.backends("tensorflow")
-def test_levels_are_the_published_ones():
+def test_levels_match_the_published_ones():
     published = {k: v for k, v in AUGREG.items() if "-" not in k}
     assert published == {
         "none": (0, 0, 0),
@@ -211,8 +214,9 @@ def test_levels_are_the_published_ones():
 
 
 @pytest.mark.backends("tensorflow")
-def test_pixels_scale_with_the_image_on_request():
-    """A third of an image of 32 pixels, as it would be of 224."""
+def test_scaled_translation_is_proportional_to_the_image():
+    """An image of 32 pixels is translated by the fraction of one of 224
+    pixels."""
     ramp = np.tile(np.arange(32, dtype=np.uint8)[None, :, None], (32, 1, 3))
     moves = operations(10, 32, scaled=True)
     found = moves["TranslateX"](tf.constant(ramp), (0, 1)).numpy()
@@ -220,8 +224,8 @@ def test_pixels_scale_with_the_image_on_request():
 
 
 @pytest.mark.backends("tensorflow")
-def test_pixels_do_not_scale_as_published():
-    """Of 384 pixels in a row 200 are translated out of the image."""
+def test_published_translation_is_in_pixels():
+    """200 of the 384 pixels in a row are translated out of the image."""
     ramp = np.tile(np.arange(384)[None, :, None] % 100, (384, 1, 3))
     ramp = tf.constant(ramp.astype(np.uint8))
     found = operations(20, 384)["TranslateX"](ramp, (0, 1)).numpy()
@@ -231,7 +235,7 @@ def test_pixels_do_not_scale_as_published():
 
 
 @pytest.mark.backends("tensorflow")
-def test_levels_that_scale_have_names_of_their_own(monkeypatch):
+def test_scaled_levels_have_the_suffix_scaled(monkeypatch):
     seen = []
 
     def recorded(magnitude, size, scaled):

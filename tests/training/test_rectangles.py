@@ -1,4 +1,4 @@
-"""Images that are no squares: `image_size=(height, width)`."""
+"""Images that are not square: `image_size=(height, width)`."""
 
 import itertools
 
@@ -20,7 +20,7 @@ SEED = tf.constant([0, 5], tf.int64)
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("size", [(16, 40), (300, 24)])
-def test_protocols_for_evaluation(name, size):
+def test_evaluation_protocols_accept_rectangles(name, size):
     """The transposed image gives the transposed result."""
     image = noise(60, 50)
     cut = PROTOCOLS[name].test(size, 3)
@@ -36,7 +36,7 @@ def test_protocols_for_evaluation(name, size):
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_protocols_for_training(name):
+def test_training_protocols_accept_rectangles(name):
     image = tf.constant(encode(noise(60, 50)))
     for image_size in (None, 32):  # of the data set
         cut = PROTOCOLS[name].for_training(image_size)((16, 40), 3)
@@ -46,7 +46,7 @@ def test_protocols_for_training(name):
         assert 0 <= found.numpy().min() < found.numpy().max() <= 256
 
 
-def test_the_whole_image_is_resized():
+def test_vit_jax_resizes_the_whole_image():
     image = noise(60, 50)
     found = PROTOCOLS["vit_jax"].test((20, 33), 3)(tf.constant(encode(image)))
     expected = _bilinear(_bilinear(image.astype(float), 20, 0), 33, 1)
@@ -61,7 +61,7 @@ def _bilinear(image, size, axis):
 
 
 @pytest.mark.parametrize("height, width", [(60, 50), (40, 90)])
-def test_crops_keep_the_aspect(height, width):
+def test_crops_keep_the_aspect_ratio(height, width):
     """A horizontal and a vertical gradient keep equal slopes."""
     rows, columns = np.indices((height, width))
     image = np.stack([rows, columns, rows], -1).astype(np.uint8)
@@ -88,8 +88,8 @@ SWAPPED = {
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_randaugment(scaled):
-    """Each operation of the transposed image, transposed again."""
+def test_randaugment_of_the_transposed_image(scaled):
+    """Each operation on the transposed image gives the transposed result."""
     pytest.importorskip("keras_cv")
     image = noise(24, 37)
     wide = operations(4, (24, 37), scaled)
@@ -129,7 +129,7 @@ def take(batches, count):
     return [np.stack([np.asarray(x) for x in column]) for column in columns]
 
 
-def test_batches():
+def test_datasets_accept_rectangles():
     images = np.stack([noise(30, 20, seed=i) for i in range(10)])
     data = keras_vit.data.from_arrays(images, np.arange(10) % 2)
     assert data.image_size is None
@@ -144,13 +144,13 @@ def test_batches():
 
 
 @pytest.mark.parametrize("size", [0, (8,), (8, 8, 3), (8, 0), 8.0, "8"])
-def test_wrong_sizes(size):
+def test_wrong_image_sizes_raise(size):
     data = keras_vit.data.load_dataset("digits")
     with pytest.raises(ValueError, match=r"\(height, width\)"):
         data.train(image_size=size, batch_size=2)
 
 
-def test_digits():
+def test_digits_of_rectangles():
     data = keras_vit.data.load_dataset("digits")
     options = dict(image_size=(8, 40), batch_size=16)
     images, _ = take(data.train(**options), 4)
@@ -165,7 +165,7 @@ def test_digits():
 
 
 @pytest.mark.parametrize("size", [(8, 64), (64, 8)])
-def test_distorting_long_digits(size, monkeypatch):
+def test_random_affine_of_long_rectangles(size, monkeypatch):
     images = np.random.default_rng(0).uniform(-1, 1, (400, *size, 1))
     rng = np.random.default_rng(1)
     found = digits.random_affine(images, rng)

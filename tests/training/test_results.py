@@ -1,4 +1,4 @@
-"""What a run prints about the use of its model."""
+"""The code that a run prints for the use of its model."""
 
 import types
 
@@ -12,14 +12,14 @@ from keras_vit.training import results
 pytestmark = pytest.mark.backends("torch")
 
 
-def printed_code(facts, folder, capsys):
+def printed_code(metadata, folder, capsys):
     _logging.show()
-    results.print_results(facts, folder)
+    results.print_results(metadata, folder)
     lines = capsys.readouterr().out.splitlines()
     return [line.strip() for line in lines if line.startswith("  ")]
 
 
-def facts_of(name, channels, mode):
+def metadata_of(name, channels, mode):
     return {
         "config": {"mode": mode, "image_size": 8},
         "data": {
@@ -34,7 +34,7 @@ def facts_of(name, channels, mode):
 
 
 def scaled(images, code):
-    """What the printed lines make of images."""
+    """Returns the images after the preprocessing of the printed code."""
     ran = []
     names = {
         "keras_vit": keras_vit,
@@ -48,9 +48,9 @@ def scaled(images, code):
     return found
 
 
-def test_the_printed_code_scales_digits_as_in_training(tmp_path, capsys):
+def test_printed_code_scales_digits_as_in_training(tmp_path, capsys):
     datasets = pytest.importorskip("sklearn.datasets")
-    code = printed_code(facts_of("digits", 1, "tf"), tmp_path, capsys)
+    code = printed_code(metadata_of("digits", 1, "tf"), tmp_path, capsys)
     raw = datasets.load_digits().images[..., None]
     data = keras_vit.data.load_dataset("digits")
     expected = np.concatenate(
@@ -66,11 +66,11 @@ def test_the_printed_code_scales_digits_as_in_training(tmp_path, capsys):
 @pytest.mark.parametrize(
     "name, mode", [("photos", "tf"), ("photos", "torch"), ("digits", "tf")]
 )
-def test_the_printed_code_scales_photos_as_in_training(
+def test_printed_code_scales_photos_as_in_training(
     tmp_path, capsys, name, mode
 ):
-    """Also of a folder that is called digits."""
-    code = printed_code(facts_of(name, 3, mode), tmp_path, capsys)
+    """One of the folders is named digits."""
+    code = printed_code(metadata_of(name, 3, mode), tmp_path, capsys)
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
     expected = keras_vit.preprocess_input(images, mode=mode)
     assert np.array_equal(scaled(images, code), expected)

@@ -47,7 +47,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("settings", PUBLISHED, ids=lambda s: s[0])
-def test_published_rates(settings):
+def test_published_learning_rates(settings):
     decay, peak, steps, warmup = settings
     schedule = keras_vit.schedules.WarmupDecay(peak, steps, warmup, decay)
     expected = PUBLISHED[settings]
@@ -56,7 +56,7 @@ def test_published_rates(settings):
     assert found == pytest.approx(list(expected.values()), rel=1e-4, abs=1e-9)
 
 
-def test_a_schedule_is_saved_and_read():
+def test_schedule_serialization_round_trip():
     schedule = keras_vit.schedules.WarmupDecay(0.1, 50, 10, "linear", end=0.02)
     again = keras.optimizers.schedules.deserialize(
         keras.optimizers.schedules.serialize(schedule)
@@ -66,7 +66,7 @@ def test_a_schedule_is_saved_and_read():
 
 
 @pytest.mark.parametrize("decay", keras_vit.schedules.DECAYS)
-def test_without_a_rise(decay):
+def test_schedule_without_warmup(decay):
     found = np.array(
         rates(keras_vit.schedules.WarmupDecay(0.1, 3, 0, decay), range(4))
     )
@@ -74,7 +74,7 @@ def test_without_a_rise(decay):
     assert (np.diff(found) <= 0).all() and np.isfinite(found).all()
 
 
-def test_mistakes():
+def test_wrong_arguments_raise():
     with pytest.raises(ValueError, match="no decay 'stairs'.*staircase"):
         keras_vit.schedules.WarmupDecay(0.1, 10, 1, "stairs")
     with pytest.raises(ValueError, match="warmup_steps=10 of 10 steps"):

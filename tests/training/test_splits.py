@@ -14,30 +14,31 @@ def paths_of(label, count):
     return [pathlib.PurePath(f"class{label}/{i:05}.jpg") for i in range(count)]
 
 
-@pytest.mark.parametrize("share", [0.02, 0.2, 0.5])
-def test_fraction(share):
+@pytest.mark.parametrize("fraction", [0.02, 0.2, 0.5])
+def test_fraction_of_test_images(fraction):
     paths, labels = paths_of(0, 20_000), np.zeros(20_000, int)
-    train, test = split_by_path(paths, labels, share)
+    train, test = split_by_path(paths, labels, fraction)
     # Four standard deviations.
-    bound = 4 * (share * (1 - share) / 20_000) ** 0.5
-    assert abs(len(test) / 20_000 - share) < bound
+    bound = 4 * (fraction * (1 - fraction) / 20_000) ** 0.5
+    assert abs(len(test) / 20_000 - fraction) < bound
     assert sorted([*train, *test]) == list(range(20_000))
 
 
-@pytest.mark.parametrize("share", [0.01, 0.2, 0.9])
-def test_every_class_has_a_training_image(share):
-    """Also where all images of a class have hashes below the share."""
+@pytest.mark.parametrize("fraction", [0.01, 0.2, 0.9])
+def test_every_class_has_a_training_image(fraction):
+    """This holds where all images of a class have hashes below the
+    fraction."""
     paths = [path for label in range(500) for path in paths_of(label, 2)]
     labels = np.repeat(np.arange(500), 2)
-    train, test = split_by_path(paths, labels, share)
+    train, test = split_by_path(paths, labels, fraction)
     assert set(labels[train]) == set(range(500))
     assert len(test)
     # With 0.2: 500 (0.2 * 0.8 * 2 + 0.2 * 0.2) classes have a test image.
-    expected = 500 * (1 - (1 - share) ** 2)
+    expected = 500 * (1 - (1 - fraction) ** 2)
     assert abs(len(test) - expected) < 4 * expected**0.5 + 1
 
 
-def test_a_few_images_have_a_test_image():
+def test_few_images_have_a_test_image():
     for count in range(2, 12):
         labels = np.arange(2 * count) % 2
         paths = [pathlib.PurePath(f"{k}/{i}") for i, k in enumerate(labels)]
@@ -45,19 +46,19 @@ def test_a_few_images_have_a_test_image():
         assert len(test) and set(labels[train]) == {0, 1}
 
 
-def test_classes_of_one_image_train():
+def test_classes_of_one_image_are_for_training():
     paths = [pathlib.PurePath(f"{i}/a.png") for i in range(30)]
     train, test = split_by_path(paths, np.arange(30), 0.9)
     assert train.tolist() == list(range(30)) and not len(test)
 
 
-def test_no_share():
+def test_fraction_zero_gives_no_test_images():
     train, test = split_by_path(paths_of(0, 4), np.zeros(4, int), 0)
     assert train.tolist() == [0, 1, 2, 3] and not len(test)
 
 
 def test_validation_is_independent_of_the_test_split():
-    """The same hash for both would put all or none of the rest in it."""
+    """A common hash would put all or none of the other images in it."""
     paths, labels = paths_of(0, 5_000), np.zeros(5_000, int)
     train, _ = split_by_path(paths, labels)
     rest = [paths[i] for i in train]
@@ -65,7 +66,7 @@ def test_validation_is_independent_of_the_test_split():
     assert abs(len(validation) / len(rest) - 0.2) < 0.03
 
 
-def test_the_split_stays_the_same_in_later_versions():
+def test_split_is_stable_across_versions():
     """Weights are evaluated on images that they were not trained on."""
     _, test = split_by_path(paths_of(0, 30), np.zeros(30, int))
     # Computed once. A change would move images from training to test.

@@ -1,4 +1,4 @@
-"""Which strategy is chosen, and what is refused."""
+"""The choice of a strategy, and errors."""
 
 import json
 
@@ -16,7 +16,7 @@ WRONG = [name for name in NAMES if name not in strategy.NAMES[BACKEND]]
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_another_backends_strategy_is_refused(name):
+def test_strategy_of_another_backend_is_refused(name):
     with pytest.raises(ValueError, match=f"{name}.*{BACKEND}.*(use|needs)"):
         keras_vit.distribution.get_strategy(name)
 
@@ -29,7 +29,7 @@ def test_unknown_names_are_refused():
 
 
 @pytest.mark.backends("tensorflow")
-def test_tpu_needs_a_tpu(monkeypatch):
+def test_tpu_strategy_without_a_tpu_raises(monkeypatch):
     for variable in ("TPU_NAME", "COLAB_TPU_ADDR"):
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(ValueError, match="TPU_NAME"):
@@ -38,7 +38,7 @@ def test_tpu_needs_a_tpu(monkeypatch):
 
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("name", ["multiworker", "auto"])
-def test_several_workers_are_refused(name, monkeypatch):
+def test_multi_worker_tf_config_is_refused(name, monkeypatch):
     cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
     task = {"type": "worker", "index": 0}
     config = json.dumps({"cluster": cluster, "task": task})
@@ -51,7 +51,7 @@ def test_several_workers_are_refused(name, monkeypatch):
 
 
 @pytest.mark.backends("jax")
-def test_devices_must_divide():
+def test_model_devices_must_divide_the_devices():
     with pytest.raises(ValueError, match="model_devices=3 with 1 devices"):
         keras_vit.distribution.get_strategy(
             "model-parallel", devices=["cpu:0"], model_devices=3
@@ -68,7 +68,7 @@ def test_auto_describes_its_choice():
         assert chosen.distribute(batches) is batches
 
 
-def test_batches_must_divide():
+def test_devices_must_divide_the_batch_size():
     chosen = keras_vit.distribution.Strategy(
         "mirrored", "for a test", 8, 8, (1, 2)
     )
@@ -154,7 +154,7 @@ def test_one_shot_batches_are_refused():
 
 
 @pytest.mark.backends("tensorflow")
-def test_the_mean_loss_is_that_of_one_device():
+def test_distributed_mean_loss_matches_one_device():
     """If Keras does not know the length of a data set whose batches have one
     size, its mean includes an empty batch with a loss of 0."""
     import tensorflow as tf
@@ -173,7 +173,7 @@ def test_the_mean_loss_is_that_of_one_device():
 
 
 @pytest.mark.backends("tensorflow")
-def test_datasets_for_replicas():
+def test_distributed_datasets_keep_their_cardinality():
     import tensorflow as tf
 
     chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])

@@ -1,4 +1,4 @@
-"""What every set of encoded images has in common, on a folder of them."""
+"""Batches of encoded images, on a folder of images."""
 
 import dataclasses
 import itertools
@@ -41,8 +41,8 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_starts_at_any_batch(data, options):
-    """Also in the second and the third pass."""
+def test_start_skips_batches(data, options):
+    """The batches are equal in the second and third epoch, too."""
     options = {"image_size": 8, "batch_size": 4, **options}
     whole = take(data.train(**options), 12)
     rest = take(data.train(start=7, **options), 5)
@@ -53,7 +53,7 @@ def test_starts_at_any_batch(data, options):
         assert not np.array_equal(whole[0][:1], other[0])
 
 
-def test_the_order_starts_at_any_batch(data):
+def test_start_skips_file_names(data):
     def names(count, start=0):
         options = PipelineOptions(8, 4, start=start)
         return list(
@@ -66,7 +66,7 @@ def test_the_order_starts_at_any_batch(data):
         assert names(48 - 4 * start, start) == whole[4 * start :]
 
 
-def test_nothing_is_decoded_before_the_start(data, monkeypatch):
+def test_skipped_images_are_not_read(data, monkeypatch):
     files = []
 
     def read(path):
@@ -80,24 +80,24 @@ def test_nothing_is_decoded_before_the_start(data, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_hosts_share_the_batches_of_one(data, count):
+def test_shards_concatenate_to_the_whole_batch(data, count):
     options = dict(image_size=8, batch_size=4, protocol="vit_jax")
     whole = take(data.train(start=2, **options), 6)
-    parts = [
+    shards = [
         take(data.train(start=2, shard=(i, count), **options), 6)
         for i in range(count)
     ]
     for column, x in enumerate(whole):
-        together = np.concatenate([part[column] for part in parts], axis=1)
+        together = np.concatenate([shard[column] for shard in shards], axis=1)
         np.testing.assert_array_equal(x, together)
 
 
-def test_every_image_is_used_before_any_is_used_again(data):
+def test_every_image_is_used_once_per_epoch(data):
     images, _ = take(
         data.train(image_size=8, batch_size=19, protocol="simple", flip=False),
         4,
     )
-    # The order differs, and so does the crop, of which the mean tells little.
+    # The order differs, and so does the crop, which changes the mean little.
     means = images.mean((2, 3, 4))
     assert len({tuple(row) for row in means}) == 4
     files = [
@@ -111,7 +111,7 @@ def test_every_image_is_used_before_any_is_used_again(data):
 
 
 def test_evaluation_counts_every_image_once(data):
-    """7 images in batches of 4, against one batch of 7."""
+    """Compare 7 images in batches of 4 with one batch of 7."""
     batches = data.test(image_size=8, batch_size=4)
     assert len(batches) == 2
     images, labels, weights = take(batches, 9)
@@ -133,7 +133,7 @@ def test_evaluation_counts_every_image_once(data):
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_hosts_evaluate_in_step(data, count):
+def test_evaluation_shards_have_equally_many_batches(data, count):
     images, _, _ = take(data.test(image_size=8, batch_size=7), 1)
     seen = []
     for i in range(count):
@@ -144,7 +144,7 @@ def test_hosts_evaluate_in_step(data, count):
     np.testing.assert_array_equal(images[0], np.stack(seen))
 
 
-def test_modes(data):
+def test_mode_torch_normalizes_with_mean_and_std(data):
     options = dict(image_size=8, batch_size=7)
     tf_images, _, _ = take(data.test(**options), 1)
     images, _, _ = take(data.test(mode="torch", **options), 1)
@@ -154,7 +154,7 @@ def test_modes(data):
     assert np.abs(tf_images).max() <= 1 < np.abs(images).max()
 
 
-def test_labels(data):
+def test_labels_are_classes_or_one_hot_rows(data):
     options = dict(image_size=8, batch_size=4)
     _, labels = take(data.train(**options), 2)
     assert labels.dtype == np.int32
@@ -180,14 +180,14 @@ def test_labels(data):
         ({"shard": (0, 3)}, "multiple of the 3 processes"),
     ],
 )
-def test_mistakes(data, options, words):
+def test_wrong_options_raise(data, options, words):
     with pytest.raises(ValueError, match=words):
         data.train(image_size=8, batch_size=4, **options)
     with pytest.raises(ValueError, match="held out"):
         data.validation(image_size=8, batch_size=4)
 
 
-def test_randaugment_needs_colours(data):
+def test_randaugment_needs_three_channels(data):
     grey = dataclasses.replace(data, channels=1)
     with pytest.raises(ValueError, match="3 channels.* has 1: use --augment"):
         grey.train(image_size=8, batch_size=4, augment="light1")

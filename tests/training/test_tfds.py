@@ -24,7 +24,8 @@ LABEL = tfds.features.ClassLabel(names=["dark", "bright"])
 
 
 class _Local(tfds.core.GeneratorBasedBuilder):
-    """Written to disk here, so that nothing is downloaded."""
+    """A dataset that is written to disk here, so that nothing is
+    downloaded."""
 
     VERSION = tfds.core.Version("1.0.0")
     SPLITS = {"train": 20, "validation": 7}
@@ -75,11 +76,12 @@ def arrays(batches):
     return tuple(x[weights[0] > 0] if weights else x for x in (images, labels))
 
 
-def test_a_name_gives_batches():
+def test_dataset_name_gives_batches():
     data = keras_vit.data.load_dataset("kv_local_shades")
     assert (data.num_train, data.num_test) == (20, 7)
     assert data.class_names == ("dark", "bright")
     assert data.image_size == 12 and data.channels == 3
+    np.testing.assert_array_equal(data.class_counts(), [10, 10])
     options = dict(image_size=8, batch_size=4)
     images, labels = arrays(data.test(**options))
     assert images.shape == (7, 8, 8, 3)
@@ -92,17 +94,17 @@ def test_a_name_gives_batches():
     assert np.array_equal(shades % 2, labels)
 
 
-def test_no_test_set():
+def test_missing_test_split_raises():
     with pytest.raises(ValueError, match="splits are: .*extra"):
         keras_vit.data.load_dataset("kv_local_no_test")
 
 
-def test_no_labels():
+def test_dataset_without_labels_raises():
     with pytest.raises(ValueError, match="It has: 'image', 'text'"):
         keras_vit.data.load_dataset("kv_local_no_label")
 
 
-def test_unknown_name_says_what_is_close():
+def test_unknown_name_suggests_similar_names():
     with pytest.raises(
         ValueError, match="no folder or file 'cifar11'"
     ) as error:
@@ -112,7 +114,7 @@ def test_unknown_name_says_what_is_close():
     assert "\n" not in str(error.value)
 
 
-def test_imagenet21k_is_for_users_to_prepare():
+def test_imagenet21k_error_says_how_to_prepare_it():
     with pytest.raises(ValueError, match="not in TFDS: give a folder") as error:
         keras_vit.data.load_dataset("imagenet21k")
     assert "TFDS_DATA_DIR" in str(error.value)
@@ -120,14 +122,14 @@ def test_imagenet21k_is_for_users_to_prepare():
 
 
 @pytest.mark.parametrize("name", ["eurosat/none", "cifar10:9.9.9", "a/b/c"])
-def test_wrong_names_are_one_line(name):
+def test_wrong_names_give_a_one_line_error(name):
     with pytest.raises(ValueError, match=name) as error:
         keras_vit.data.load_dataset(name)
     assert "\n" not in str(error.value)
 
 
-def test_starts_at_any_batch_of_any_host(monkeypatch):
-    """Also where the split is read side by side, in lanes."""
+def test_start_and_shard_select_the_same_images(monkeypatch):
+    """Also for splits that are read by several readers concurrently."""
 
     def names(count, **options):
         options = PipelineOptions(4, 8, **options)
@@ -144,8 +146,8 @@ def test_starts_at_any_batch_of_any_host(monkeypatch):
         # Of 20 images. A lane is in its third pass, others may be too.
         assert len(counts) == 20 and set(counts.values()) <= {2, 3, 4}
         assert names(24, start=4) == whole[32:]
-        hosts = [names(6, start=4, shard=(i, 4)) for i in range(4)]
-        assert sorted(sum(hosts, [])) == whole[32:]
+        shards = [names(6, start=4, shard=(i, 4)) for i in range(4)]
+        assert sorted(sum(shards, [])) == whole[32:]
         assert names(56, seed=1) != whole
 
 
@@ -153,8 +155,8 @@ def shades_of(images):
     return np.round((images[:, 0, 0, 0] + 1) * 12.75).astype(int)
 
 
-def test_holding_out():
-    """The last ones, as in `train[:80%]`, and always the same."""
+def test_holdout_takes_the_last_training_images():
+    """They are the last images, as in `train[:80%]`, and always the same."""
     data = keras_vit.data.load_dataset("kv_local_shades", holdout=0.2)
     assert (data.num_train, data.num_validation, data.num_test) == (16, 4, 7)
     options = dict(image_size=4, batch_size=4)
@@ -162,11 +164,11 @@ def test_holding_out():
     train, _ = arrays(data.train(**options).take(8))
     assert len(validation) == 4 and len(set(shades_of(train))) == 16
     assert not set(shades_of(validation)) & set(shades_of(train))
-    parts = [arrays(data.test(shard=(i, 4), **options))[0] for i in range(4)]
-    assert sorted(shades_of(np.concatenate(parts))) == list(range(7))
+    shards = [arrays(data.test(shard=(i, 4), **options))[0] for i in range(4)]
+    assert sorted(shades_of(np.concatenate(shards))) == list(range(7))
 
 
-# What the published metadata says: splits, and the number of classes.
+# From the published metadata: splits, and the number of classes.
 PUBLISHED = {
     "cifar10": ({"train": 50_000, "test": 10_000}, 10),
     "cifar100": ({"train": 50_000, "test": 10_000}, 100),
@@ -215,7 +217,7 @@ willow_tree wolf woman worm
 
 
 class Imagenet21k(_Local, skip_registration=True):
-    """Somebody's own: TFDS knows no such name, and finds its files."""
+    """A user's own dataset: TFDS finds its files by their name."""
 
     FEATURES = {
         "image": tfds.features.Image(encoding_format="jpeg"),
@@ -241,7 +243,7 @@ def published(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_sets(name, published):
+def test_published_datasets_load_with_their_splits(name, published):
     splits, classes = PUBLISHED[name]
     data = keras_vit.data.load_dataset(name, holdout="paper")
     assert len(data.class_names) == classes and data.channels == 3
@@ -250,9 +252,9 @@ def test_published_sets(name, published):
     test = "validation" if name == "imagenet2012" else "test"
     assert data.num_test == splits.get(test, splits.get("validation"))
     total = splits.get("train", 0)
-    shares = {"cifar10": 0.02, "cifar100": 0.02, "imagenet2012": 0.01}
-    share = shares.get(name, 0.1)
-    assert data.num_validation == round(share * total)
+    fractions = {"cifar10": 0.02, "cifar100": 0.02, "imagenet2012": 0.01}
+    fraction = fractions.get(name, 0.1)
+    assert data.num_validation == round(fraction * total)
     assert data.num_train == total - data.num_validation
     options = dict(image_size=24, batch_size=3, protocol="big_vision")
     images, labels, weights = next(iter(data.test(**options)))
@@ -282,7 +284,7 @@ UNLABELLED = {
 
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("name", UNLABELLED)
-def test_never_evaluates_on_images_without_labels(name):
+def test_unlabelled_splits_are_not_evaluated(name):
     splits, expected = UNLABELLED[name]
     if expected is None:
         with pytest.raises(ValueError, match="have no labels.*--test-split"):
@@ -297,8 +299,9 @@ def test_never_evaluates_on_images_without_labels(name):
 
 
 @pytest.mark.backends("tensorflow")
-def test_builders_that_write_labels_of_minus_one():
-    """Read from the source code of TFDS, so that a new one is noticed."""
+def test_table_of_unlabelled_test_splits_matches_tfds():
+    """The source code of TFDS is searched, so that new datasets are
+    noticed."""
     root = pathlib.Path(tfds.__file__).parent
     files = [
         *root.glob("image_classification/**/*.py"),
@@ -327,7 +330,8 @@ def test_builders_that_write_labels_of_minus_one():
 
 
 class KvLocalUnlabelled(_Local):
-    """As ImageNet in TFDS, and unknown to the table of such sets."""
+    """A dataset like ImageNet in TFDS, which the table of such datasets
+    lacks."""
 
     SPLITS = {"train": 6, "test": 5, "validation": 4}
 
@@ -345,7 +349,7 @@ class KvLocalUnlabelled(_Local):
 
 
 @pytest.mark.backends("tensorflow")
-def test_labels_of_minus_one_are_errors():
+def test_labels_of_minus_one_raise():
     data = keras_vit.data.load_dataset("kv_local_unlabelled")
     assert data.num_test == 5
     options = dict(image_size=8, batch_size=2)
@@ -372,7 +376,7 @@ def test_labels_of_minus_one_are_errors():
 
 
 @pytest.mark.backends("tensorflow")
-def test_classes_out_of_range_are_errors():
+def test_labels_out_of_range_raise():
     def checked(labels):
         labels = tf.data.Dataset.from_tensors(tf.constant(labels, "int64"))
         labels = labels.map(
@@ -389,13 +393,13 @@ def test_classes_out_of_range_are_errors():
 
 
 @pytest.mark.backends("tensorflow")
-def test_the_split_is_for_sets_in_tfds(tmp_path):
+def test_test_split_is_refused_outside_tfds(tmp_path):
     for name in ("digits", str(tmp_path)):
         with pytest.raises(ValueError, match="--test-split is for data sets"):
             keras_vit.data.load_dataset(name, test_split="validation")
 
 
-def test_real_labels_are_sets():
+def test_real_labels_become_multi_label_rows():
     rows, weights = zip(
         *(
             tfds_sets._multi_label_row(5, tf.constant(s, tf.int32))
@@ -414,6 +418,6 @@ class KvLocalDeep(_Local):
     }
 
 
-def test_images_that_cannot_be_used():
+def test_unsupported_image_dtype_raises():
     with pytest.raises(ValueError, match="dtype uint16. Expected .*uint8"):
         keras_vit.data.load_dataset("kv_local_deep")

@@ -69,23 +69,23 @@ def test_nineteen_tasks_in_three_groups():
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_splits(name):
+def test_published_splits(name):
     task = TASKS[name]
     splits = {
         split: types.SimpleNamespace(num_examples=count)
         for split, count in SIZES[task.tfds].items()
     }
-    parts = vtab.split_ranges(task, splits)
+    ranges = vtab.split_ranges(task, splits)
     first_val, first_test, num_test = EXPECTED[name]
-    assert parts["train"] == ("train", range(800))
-    assert parts["val"][1] == range(first_val, first_val + 200)
-    assert parts["test"][1] == range(first_test, first_test + num_test)
-    # No image is in two parts.
+    assert ranges["train"] == ("train", range(800))
+    assert ranges["val"][1] == range(first_val, first_val + 200)
+    assert ranges["test"][1] == range(first_test, first_test + num_test)
+    # No image is in two splits.
     for one, other in (("train", "val"), ("val", "test"), ("train", "test")):
-        (a, left), (b, right) = parts[one], parts[other]
+        (a, left), (b, right) = ranges[one], ranges[other]
         assert a != b or not set(left) & set(right)
     if "validation" in splits and not name.startswith("clevr"):
-        assert parts["val"][0] == "validation"
+        assert ranges["val"][0] == "validation"
 
 
 def interval(distance, edges):
@@ -103,8 +103,8 @@ def expected_label(name, example):
     if name == "kitti-distance":
         found = example["objects"]
         distances = [
-            place[2]
-            for kind, place in zip(
+            location[2]
+            for kind, location in zip(
                 found["type"], found["location"], strict=True
             )
             if kind in (0, 1, 2)
@@ -120,8 +120,8 @@ def expected_label(name, example):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_labels_of_real_features(name, tmp_path):
-    """Of random records with TFDS's features, as VTAB defines them."""
+def test_labels_of_records_with_tfds_features(name, tmp_path):
+    """Random records with TFDS's features get the labels that VTAB defines."""
     task = TASKS[name]
     kinds = tfds.builder(task.tfds, data_dir=tmp_path).info.features
     if task.label is vtab.label:
@@ -175,7 +175,7 @@ def far(*distances):
         ("smallnorb-elevation", {"label_elevation": 8}, 8),
     ],
 )
-def test_labels(name, example, expected):
+def test_label_functions(name, example, expected):
     assert int(TASKS[name].label(tf, example)) == expected
 
 
@@ -189,14 +189,14 @@ def test_labels(name, example, expected):
         ([], [], 3),
     ],
 )
-def test_closest_vehicle(kinds, distances, expected):
+def test_kitti_label_is_the_closest_vehicle(kinds, distances, expected):
     location = np.zeros((len(kinds), 3), "float32")
     location[:, 2] = distances
     example = objects(type=np.array(kinds, "int64"), location=location)
     assert int(TASKS["kitti-distance"].label(tf, example)) == expected
 
 
-def test_labels_are_divided_evenly():
+def test_dsprites_labels_have_equal_bins():
     for name, feature, count in (
         ("dsprites-location", "label_x_position", 32),
         ("dsprites-orientation", "label_orientation", 40),
@@ -207,13 +207,13 @@ def test_labels_are_divided_evenly():
         assert set(found) == set(range(16))
 
 
-def test_dsprites_are_white_on_black():
+def test_dsprites_images_are_rescaled_to_255():
     pixels = np.random.default_rng(0).integers(0, 2, (8, 8, 1)).astype("uint8")
     encoded = vtab._rescale_png(255, tf.io.encode_png(pixels))
     assert np.array_equal(tf.io.decode_png(encoded), 255 * pixels)
 
 
-def test_validation_and_mistakes(tmp_path):
+def test_validation_split_and_errors(tmp_path):
     with mocked(tmp_path, {"dtd": SIZES["dtd"]}):
         data = keras_vit.data.load_vtab("dtd", validate=True)
         assert (data.num_train, data.num_test) == (800, 200)
@@ -225,7 +225,7 @@ def test_validation_and_mistakes(tmp_path):
         )
 
 
-def test_what_is_downloaded_by_hand_says_how(tmp_path, monkeypatch):
+def test_manual_download_error_says_how(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     with pytest.raises(ValueError) as error:
         keras_vit.data.load_vtab("resisc45")

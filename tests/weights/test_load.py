@@ -1,4 +1,4 @@
-"""Loading weights: exact where it can be, adapted where it says so, strict."""
+"""Loading weights: exact, adapted to other sizes on request, strict."""
 
 import keras
 import numpy as np
@@ -69,7 +69,7 @@ def edited(arrays, tmp_path, **changes):
     return path
 
 
-def test_everything_unsaid_follows_the_file(arrays):
+def test_unspecified_arguments_are_inferred_from_the_file(arrays):
     model = build(TOKEN)
     assert model.input_shape == (None, 32, 32, 3)
     assert model.output_shape == (None, 7)
@@ -79,7 +79,7 @@ def test_everything_unsaid_follows_the_file(arrays):
     )
 
 
-def test_other_classes_keep_the_body_and_start_a_zero_head(arrays):
+def test_other_classes_give_a_zero_head(arrays):
     model = build(TOKEN, classes=10)
     assert model.output_shape == (None, 10)
     assert_same_body(model, arrays)
@@ -87,7 +87,7 @@ def test_other_classes_keep_the_body_and_start_a_zero_head(arrays):
     assert not weights_of(model)["head/bias"].any()
 
 
-def test_without_top(arrays):
+def test_include_top_false_keeps_the_body(arrays):
     model = build(TOKEN, include_top=False)
     assert model.output_shape == (None, 17, 48)
     assert_same_body(model, arrays)
@@ -95,7 +95,7 @@ def test_without_top(arrays):
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize("size", [(48, 48), (40, 64), (16, 24)])
-def test_another_size_resamples_the_positions(arrays, size):
+def test_other_image_size_resamples_the_positions(arrays, size):
     model = build(TOKEN, input_shape=(*size, 3))
     embedding = "position_embedding/embedding"
     assert_same_body(model, arrays, but=[embedding])
@@ -114,7 +114,7 @@ def test_another_size_resamples_the_positions(arrays, size):
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
-def test_a_grey_image_gives_what_its_colour_version_gives():
+def test_grey_model_matches_the_colour_model():
     grey = build(TOKEN, input_shape=(32, 32, 1))
     colour = build(TOKEN)
     x = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 1))
@@ -126,7 +126,7 @@ def test_a_grey_image_gives_what_its_colour_version_gives():
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 6, 13])
-def test_other_channels_keep_the_size_of_the_response(channels):
+def test_channel_adaptation_keeps_the_response_scale(channels):
     rng = np.random.default_rng(0)
     kernel = rng.normal(size=(2, 2, 3, 4)).astype("float32")
     found = adapt_channels(kernel, channels)
@@ -136,7 +136,7 @@ def test_other_channels_keep_the_size_of_the_response(channels):
     assert build(TOKEN, input_shape=(32, 32, channels)).count_params()
 
 
-def test_pre_logits_is_kept_when_asked_for():
+def test_pre_logits_are_loaded_on_request():
     arrays = golden_data.arrays("vit_jax_token_prelogits")
     model = build(PRE_LOGITS, patch_size=16, representation_size=40)
     found = weights_of(model)
@@ -146,7 +146,7 @@ def test_pre_logits_is_kept_when_asked_for():
     np.testing.assert_array_equal(found["head/kernel"], arrays["head/kernel"])
 
 
-def test_head_goes_when_the_pre_logits_under_it_go(tmp_path):
+def test_head_is_dropped_with_its_pre_logits(tmp_path):
     """The paper's ImageNet-21k files have pre_logits as wide as the model:
     the head would fit by shape and read what it was not trained on."""
     arrays = golden_data.arrays("vit_jax_token")
@@ -173,7 +173,7 @@ def test_pooling_follows_the_class_token():
     assert model.get_layer("pooling").num_prefix_tokens == 1
 
 
-def test_a_grid_that_is_no_square_is_asked_for():
+def test_non_square_grid_must_be_given():
     with pytest.raises(ValueError, match="24 positions, .*rows . columns = 24"):
         build(GAP)
     model = build(GAP, grid_size=(4, 6), input_shape=(None, None, 3))
@@ -194,7 +194,7 @@ def square(tmp_path):
     return path
 
 
-def test_as_many_patches_in_another_shape_are_asked_for(square):
+def test_ambiguous_grid_shape_raises(square):
     with pytest.raises(ValueError, match=r"4 x 4.*2 x 8.*grid_size=\(4, 4\)"):
         build(square, input_shape=(16, 64, 3))
     model = build(square, input_shape=(16, 64, 3), grid_size=(4, 4))
@@ -204,8 +204,8 @@ def test_as_many_patches_in_another_shape_are_asked_for(square):
     assert build(square, input_shape=(16, 80, 3)).count_params()
 
 
-def test_another_pooling_starts_a_zero_head():
-    """The head was trained on what the class token says."""
+def test_other_pooling_gives_a_zero_head():
+    """The head was trained on the class token."""
     model = build(TOKEN, pooling="gap")
     assert not weights_of(model)["head/kernel"].any()
     assert weights_of(build(TOKEN, pooling="token"))["head/kernel"].any()
@@ -222,14 +222,14 @@ def test_another_pooling_starts_a_zero_head():
     ],
 )
 @pytest.mark.parametrize("classes", [None, 5])
-def test_half_a_head_is_an_error(arrays, tmp_path, changes, classes):
+def test_incomplete_head_raises(arrays, tmp_path, changes, classes):
     path = edited(arrays, tmp_path, **changes)
     classes = classes or 7
     with pytest.raises(ValueError, match="head/(kernel|bias)"):
         build(path, classes=classes)
 
 
-def test_half_a_pre_logits_is_an_error(tmp_path):
+def test_incomplete_pre_logits_raise(tmp_path):
     arrays = golden_data.arrays("vit_jax_token_prelogits")
     for change in ("pre_logits__kernel", "pre_logits__bias"):
         path = edited(arrays, tmp_path, **{change: None})
@@ -237,7 +237,7 @@ def test_half_a_pre_logits_is_an_error(tmp_path):
             build(path, patch_size=16)
 
 
-def test_layers_before_the_tensor_are_none_of_the_files(arrays):
+def test_layers_before_input_tensor_are_not_loaded(arrays):
     inputs = keras.Input((32, 32, 5))
     x = keras.layers.Conv2D(3, 1)(inputs)
     model = build(TOKEN, input_tensor=x)
@@ -247,7 +247,7 @@ def test_layers_before_the_tensor_are_none_of_the_files(arrays):
     )
 
 
-def test_a_name_scope_around_changes_nothing(arrays, tmp_path):
+def test_name_scope_does_not_affect_loading(arrays, tmp_path):
     with keras.name_scope("outer"):
         model = build(TOKEN)
     np.testing.assert_array_equal(
@@ -258,7 +258,7 @@ def test_a_name_scope_around_changes_nothing(arrays, tmp_path):
         assert set(copy.files) == set(arrays)
 
 
-def test_old_prefix(arrays, tmp_path):
+def test_old_key_prefix_is_removed(arrays, tmp_path):
     path = tmp_path / "prefixed.npz"
     np.savez(path, **{f"opt/target/{k}": v for k, v in arrays.items()})
     assert_same_body(build(path), arrays)
@@ -279,7 +279,7 @@ def test_save_writes_the_file_back_bit_for_bit(case, tmp_path):
             np.testing.assert_array_equal(copy[key], array)
 
 
-def test_save_refuses(tmp_path):
+def test_save_refuses_wrong_targets(tmp_path):
     model = build(TOKEN)
     path = tmp_path / "model.npz"
     keras_vit.converters.save(model, path)
@@ -299,7 +299,7 @@ def test_save_refuses(tmp_path):
 
 
 class TestStrict:
-    def test_one_error_lists_all(self, arrays, tmp_path):
+    def test_error_lists_every_mismatch(self, arrays, tmp_path):
         path = edited(
             arrays,
             tmp_path,
@@ -319,45 +319,45 @@ class TestStrict:
         assert "encoder_norm/bias: (47,) in the file, (48,) in the" in message
         assert "embedding/bias: (48, 1) in the file, (48,) in the" in message
 
-    def test_extra(self, arrays, tmp_path):
+    def test_unexpected_array_raises(self, arrays, tmp_path):
         path = edited(arrays, tmp_path, extra__kernel=np.zeros(3))
         with pytest.raises(ValueError, match="no place for:\n  extra/kernel"):
             build(path)
 
-    def test_another_variant(self):
+    def test_weights_of_another_variant_raise(self):
         with pytest.raises(ValueError, match=r"\(48,\) in the file, \(192,\)"):
             keras_vit.ViTTi16(weights=TOKEN)
 
-    def test_fewer_layers(self):
+    def test_wrong_number_of_layers_raises(self):
         with pytest.raises(ValueError, match="no place for:\n  Transf"):
             build(TOKEN, num_layers=2)
         with pytest.raises(ValueError, match="missing from the file"):
             build(TOKEN, num_layers=4)
 
-    def test_missing_pre_logits(self):
+    def test_missing_pre_logits_raise(self):
         with pytest.raises(ValueError, match="missing.*\n  pre_logits/bias"):
             build(TOKEN, representation_size=48)
 
-    def test_no_file(self, tmp_path):
+    def test_missing_file_raises(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="no file.*none.npz"):
             build(tmp_path / "none.npz")
 
     @pytest.mark.parametrize(
         "content", [b"", b"<html>not found</html>", b"PK\x03\x04 cut"]
     )
-    def test_not_an_archive(self, content, tmp_path):
+    def test_file_that_is_not_an_archive_raises(self, content, tmp_path):
         path = tmp_path / "bad.npz"
         path.write_bytes(content)
         with pytest.raises(ValueError, match="bad.npz.*is not an .npz file"):
             build(path)
 
-    def test_truncated(self, tmp_path):
+    def test_truncated_file_raises(self, tmp_path):
         path = tmp_path / "cut.npz"
         path.write_bytes(TOKEN.read_bytes()[:-1000])
         with pytest.raises(ValueError, match="cut off"):
             build(path)
 
-    def test_flipped_bytes(self, tmp_path):
+    def test_flipped_bytes_raise(self, tmp_path):
         content = bytearray(TOKEN.read_bytes())
         for position in range(20_000, 20_050):
             content[position] ^= 0xFF
@@ -366,7 +366,7 @@ class TestStrict:
         with pytest.raises(ValueError, match="flipped.npz.*cannot be used"):
             build(path)
 
-    def test_pickles_are_never_run(self, arrays, tmp_path):
+    def test_pickles_are_not_executed(self, arrays, tmp_path):
         ran = tmp_path / "ran"
 
         class Bomb:
@@ -388,22 +388,22 @@ class TestStrict:
             (np.zeros((1, 1, 48), "complex64"), "type complex64"),
         ],
     )
-    def test_values(self, arrays, tmp_path, bad, message):
+    def test_wrong_values_and_types_raise(self, arrays, tmp_path, bad, message):
         with pytest.raises(ValueError, match=f"cls: {message}"):
             build(edited(arrays, tmp_path, cls=bad))
 
     @pytest.mark.parametrize("weights", [5, {}, 1.5])
-    def test_no_path(self, weights):
+    def test_weights_that_are_not_a_path_raise(self, weights):
         with pytest.raises(ValueError, match="given by its path. Received"):
             build(weights)
 
-    def test_no_vision_transformer_at_all(self, tmp_path):
+    def test_weights_of_another_model_raise(self, tmp_path):
         path = tmp_path / "other.npz"
         np.savez(path, **{"head/bias": np.zeros(7, "float32")})
         with pytest.raises(ValueError, match="not the weights of a Vision"):
             build(path)
 
-    def test_no_head_and_no_classes(self, arrays, tmp_path):
+    def test_missing_head_without_classes_raises(self, arrays, tmp_path):
         path = edited(arrays, tmp_path, head__kernel=None, head__bias=None)
         with pytest.raises(ValueError, match="no classification head"):
             build(path)
@@ -427,7 +427,7 @@ def test_loading_under_mixed_precision(arrays):
 
 
 @pytest.mark.backends("torch")
-def test_positions_that_cannot_be_resampled_are_never_loaded():
+def test_positions_that_cannot_be_resampled_raise():
     """A class token and 3 x 5 patches have the shape of 4 x 4 patches."""
     model = keras_vit.VisionTransformer(
         **SIZES, classes=5, input_shape=(24, 40, 3)

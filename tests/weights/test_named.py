@@ -1,4 +1,4 @@
-"""Weights by name, from servers of our own: small files in exact layouts."""
+"""Weights by name, from local servers: small files in exact layouts."""
 
 import dataclasses
 import io
@@ -42,13 +42,13 @@ def tiny(monkeypatch):
     return variant_builder("Tiny")
 
 
-def offer(monkeypatch, tag, *files, classes=7, **facts):
+def offer(monkeypatch, tag, *files, classes=7, **options):
     """Adds a row to the table."""
     files = tuple(
         (keras_vit.downloads.Source(address), layout)
         for address, layout in files
     )
-    row = ReleasedWeights(files, 32, classes, "tf", GOOGLE, **facts)
+    row = ReleasedWeights(files, 32, classes, "tf", GOOGLE, **options)
     monkeypatch.setitem(RELEASED, ("Tiny", tag), row)
 
 
@@ -84,15 +84,15 @@ def saved(model, tmp_path, suffix, layout, drop=(), **changed):
 
 @pytest.fixture
 def paper(server, home, tiny, tmp_path, monkeypatch):
-    """Weights as the paper's: `pre_logits`, and a head of zeros."""
+    """The paper's weights: `pre_logits`, and a head of zeros."""
     model = original(21843, zero_init_head=True, representation_size=32)
     server.files["21k/ViT.npz"] = saved(model, tmp_path, ".npz", "vit_jax")
     files = [
         (server.url + "21k/ViT.npz", "vit_jax"),
         ("hf://google/vit/model.safetensors", "huggingface"),
     ]
-    facts = {"classes": 21843, "zero_init_head": True}
-    offer(monkeypatch, "imagenet21k", *files, **facts)
+    options = {"classes": 21843, "zero_init_head": True}
+    offer(monkeypatch, "imagenet21k", *files, **options)
     return model
 
 
@@ -100,7 +100,7 @@ def features(model):
     return keras.Model(model.input, model.get_layer("pre_logits").output)
 
 
-def test_by_name(paper, tiny, server, home, capsys):
+def test_weights_by_name_are_downloaded(paper, tiny, server, home, capsys):
     _logging.show()
     model = tiny(weights="imagenet21k", classes=3, representation_size=32)
     expected = features(paper).predict(IMAGE, verbose=0)
@@ -112,12 +112,12 @@ def test_by_name(paper, tiny, server, home, capsys):
     assert (home / "weights/imagenet21k/Tiny/ViT.npz").is_file()
 
 
-def test_blocks_of_another_class_do_not_fit(paper, tiny):
+def test_blocks_of_another_class_raise(paper, tiny):
     with pytest.raises(ValueError, match="whose blocks are RMSNormBlocks"):
         tiny(weights="imagenet21k", classes=3, block=RMSNormBlock)
 
 
-def test_head_of_zeros(paper, tiny):
+def test_head_of_zeros_warns(paper, tiny):
     for arguments in ({}, {"representation_size": 32}):
         with pytest.warns(UserWarning, match="head of zeros.*21,843") as caught:
             model = tiny(weights="imagenet21k", **arguments)
@@ -131,11 +131,11 @@ def test_head_of_zeros(paper, tiny):
         tiny(weights="imagenet21k", classes=5)
 
 
-def test_from_the_hub_it_is_the_same(
+def test_weights_from_the_hub_match(
     paper, tiny, server, hub, home, tmp_path, monkeypatch
 ):
-    """transformers' layout implies another GELU and epsilon; the weights'
-    training is what counts."""
+    """transformers' layout implies another GELU and epsilon; the constants of
+    the original training are used."""
     path = tmp_path / "original.npz"
     path.write_bytes(server.files["21k/ViT.npz"])
     server.behave["21k/ViT.npz"] = web.status(403)
@@ -153,9 +153,11 @@ def test_from_the_hub_it_is_the_same(
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "bit"])
-def test_resnets(kind, server, hub, tmp_path, monkeypatch):
-    """From Google's file and from timm's: the same function, also with images
-    of hardly any contrast, where epsilons show."""
+def test_resnets_of_google_and_timm_match(
+    kind, server, hub, tmp_path, monkeypatch
+):
+    """Google's file and timm's give the same function, also for images of low
+    contrast, which make epsilons matter."""
     if kind == "hybrid":
         tag, layout, timm = "imagenet21k", "vit_jax", "timm/r/m.safetensors"
         variant = Variant(32, 2, 4, 64, 1, (1, 1))
@@ -194,7 +196,7 @@ def test_resnets(kind, server, hub, tmp_path, monkeypatch):
         np.testing.assert_allclose(found, expected, atol=3e-5)
 
 
-def test_alias_and_size(server, home, tiny, tmp_path, monkeypatch):
+def test_alias_and_other_image_size(server, home, tiny, tmp_path, monkeypatch):
     model = original()
     server.files["1k/ViT.npz"] = saved(model, tmp_path, ".npz", "vit_jax")
     file = (server.url + "1k/ViT.npz", "vit_jax")
@@ -211,7 +213,7 @@ def test_alias_and_size(server, home, tiny, tmp_path, monkeypatch):
     )
 
 
-def test_unknown_names(tiny, monkeypatch):
+def test_unknown_names_raise(tiny, monkeypatch):
     with pytest.raises(ValueError, match="ViTH14 has no.*'imagenet21k', 'mae'"):
         keras_vit.ViTH14(weights="sam")
     with pytest.raises(ValueError, match=r"keras_vit.ViTB8\(weights='imag"):
@@ -256,7 +258,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_wrong_file(words, server, home, tiny, tmp_path, monkeypatch):
+def test_wrong_file_falls_back_to_the_next_source(
+    words, server, home, tiny, tmp_path, monkeypatch
+):
     server.files["bad/ViT.npz"] = WRONG[words](tmp_path)
     bad = (server.url + "bad/ViT.npz", "vit_jax")
     offer(monkeypatch, "only-bad", bad)
@@ -276,7 +280,7 @@ def test_wrong_file(words, server, home, tiny, tmp_path, monkeypatch):
     assert tiny(weights="bad-then-good").output_shape == (None, 7)
 
 
-def test_by_hand(home, tiny, tmp_path, monkeypatch):
+def test_manually_added_weights_are_used(home, tiny, tmp_path, monkeypatch):
     offer(monkeypatch, "by-hand", ("http://127.0.0.1:9/ViT.npz", "vit_jax"))
     with pytest.raises(OSError, match="put ViT.npz into the folder") as error:
         tiny(weights="by-hand")
@@ -286,7 +290,7 @@ def test_by_hand(home, tiny, tmp_path, monkeypatch):
     assert tiny(weights="by-hand").output_shape == (None, 7)
 
 
-def test_addresses(hub, tmp_path):
+def test_weights_by_url(hub, tmp_path):
     model = original()
     body = saved(model, tmp_path, ".npz", "vit_jax")
     hub.files["any/name.npz"] = body
@@ -294,11 +298,11 @@ def test_addresses(hub, tmp_path):
     publish(hub, "o/n", {"model.safetensors": timm})
     expected = model.predict(IMAGE, verbose=0)
     google = hub.url + "any/name.npz"
-    told = {"num_heads": 4, "activation": "gelu_tanh"}
+    given = {"num_heads": 4, "activation": "gelu_tanh"}
     for weights, arguments in (
         (google, {}),
-        ("hf://o/n", told),
-        ("hf://o/n/model.safetensors", told),
+        ("hf://o/n", given),
+        ("hf://o/n/model.safetensors", given),
     ):
         for make in (
             lambda w, **a: keras_vit.VisionTransformer(weights=w, **a),
@@ -308,7 +312,7 @@ def test_addresses(hub, tmp_path):
             np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
-def test_convert_takes_addresses(hub, tmp_path, capsys):
+def test_convert_accepts_urls(hub, tmp_path, capsys):
     body = saved(original(), tmp_path, ".safetensors", "timm")
     publish(hub, "o/n", {"model.safetensors": body})
     target = str(tmp_path / "out.npz")
@@ -320,7 +324,7 @@ def test_convert_takes_addresses(hub, tmp_path, capsys):
     assert "404" in capsys.readouterr().err
 
 
-def test_list(capsys, tiny, server, home, tmp_path, monkeypatch):
+def test_list_weights(capsys, tiny, server, home, tmp_path, monkeypatch):
     keras_vit.list_weights()
     lines = capsys.readouterr().out.splitlines()
     for variant, tag in RELEASED:
@@ -339,8 +343,8 @@ def test_list(capsys, tiny, server, home, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("variant,tag", RELEASED)
-def test_row(variant, tag):
-    """What can be known of a row without its files."""
+def test_row_of_the_weights_table(variant, tag):
+    """Check a row without downloading its files."""
     row = RELEASED[variant, tag]
     assert hasattr(keras_vit, variant)
     assert row.preprocess_mode in ("tf", "torch")
@@ -364,7 +368,7 @@ def test_row(variant, tag):
         assert source.name.endswith((".npz", ".safetensors", ".pth"))
 
 
-def test_a_file_is_in_one_row_only():
+def test_files_of_the_table_are_unique():
     addresses = [s.address for row in RELEASED.values() for s, _ in row.files]
     assert len(addresses) == len(set(addresses))
 

@@ -1,4 +1,4 @@
-"""Who is measured on each backend: where it is built, and of what library."""
+"""The contenders of each backend: their modules and libraries."""
 
 import dataclasses
 
@@ -13,13 +13,13 @@ _CLONE = "put a clone of google-research/vision_transformer on PYTHONPATH"
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """A function of a module here, or what its `runs` takes, and what that
-    builds upon.
+    """A contender: a function of a module of this package, or an argument of
+    the module's `runs`, and its libraries.
 
-    `libraries` are imported before anything is built, so that what they hold
-    in memory is known; `hint` says where they come from. Those with an
-    `option` are left out unless it was given. `of` is what they can do, and
-    `arguments` are further ones of the module's `runs`.
+    `libraries` are imported before the model is built, so that their memory
+    can be subtracted; `hint` describes how to install them. A contender with
+    an `option` is measured only if it is given. `of` lists the supported
+    measurements, and `arguments` are further arguments of `runs`.
     """
 
     module: str
@@ -40,7 +40,7 @@ _PRODUCTS = {
 }
 _KERAS = {
     OURS: Contender("keras_models", "keras_vit", ("keras_vit",)),
-    # The same of another tree.
+    # keras_vit of another clone.
     BEFORE: Contender(
         "keras_models", "keras_vit", ("keras_vit",), option="before"
     ),
@@ -48,7 +48,7 @@ _KERAS = {
     "keras_vit, exact GELU": Contender(
         "keras_models", "keras_vit_erf", ("keras_vit",)
     ),
-    # The recipes' optimizer for Keras's own.
+    # With the optimizer of the recipes instead of Keras's.
     "keras_vit, its SGD": Contender(
         "keras_models", "keras_vit_sgd", ("keras_vit",), of=("step",)
     ),
@@ -57,7 +57,7 @@ _KERAS = {
         "keras_models", "zeromodels", ("zeromodels.models.vit",)
     ),
 }
-# Without Keras's trainer around it.
+# Without Keras's trainer.
 _DIRECT = {
     f"{name}, direct call": dataclasses.replace(
         _KERAS[name], of=("inference",), arguments={"direct": True}

@@ -1,7 +1,8 @@
-"""What converting a checkpoint costs.
+"""Time and memory of converting a checkpoint.
 
-Random checkpoints of the sizes of B/16 and L/16: seconds beyond a Python that
-only imports NumPy, and the peak of memory as a multiple of the file's size.
+Random checkpoints of the sizes of B/16 and L/16: seconds in addition to those
+of a Python process that only imports NumPy, and the peak memory as a multiple
+of the file size.
 """
 
 import os
@@ -20,7 +21,7 @@ SIZES = {  # blocks, hidden size, width of the MLPs, heads
 
 
 def write_random(path, size):
-    """An .npz of vit_jax's layout, 224 x 224, 1000 classes."""
+    """Writes an .npz file in vit_jax's layout, 224 x 224, 1000 classes."""
     import numpy as np
 
     blocks, hidden, mlp, heads = SIZES[size]
@@ -61,7 +62,7 @@ def write_random(path, size):
 
 
 def measured(*command):
-    """`(seconds, peak of memory in bytes)` of a process of its own."""
+    """Returns the seconds and the peak memory in bytes of a new process."""
     start = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *map(str, command)],

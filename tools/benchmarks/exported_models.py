@@ -1,5 +1,4 @@
-"""keras_vit's model in the formats that `tools/export.py` writes, run by what
-runs them without Keras."""
+"""Exported models of keras_vit, run without Keras by their runtimes."""
 
 import pathlib
 import tempfile
@@ -18,13 +17,13 @@ torch_program = "torch", False
 
 
 def runs(written, size, batch, what, dtype):
-    """Returns a function of how many times to run what is `written` so."""
+    """Returns a function that runs the exported model a number of times."""
     if what != "inference" or dtype != "float32":
         raise ValueError(f"exported models have no {what} in {dtype} here")
     name, int8 = written
     form = formats.FORMATS[name]
     shape = (batch, size.image_size, size.image_size, 3)
-    # Held open: what runs it may read it piece by piece.
+    # The file must stay open: some runtimes read it lazily.
     folder = tempfile.TemporaryDirectory()
     path = pathlib.Path(folder.name) / f"model{form.suffix}"
     export.export(

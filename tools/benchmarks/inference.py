@@ -1,6 +1,6 @@
-"""Inference against timm, interleaved, under the PyTorch backend.
+"""Inference compared with timm, interleaved, under the PyTorch backend.
 
-Both models have random weights, and the exact GELU that timm's have.
+Both models have random weights and the exact GELU, as in timm.
 """
 
 import statistics

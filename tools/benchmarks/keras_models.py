@@ -59,10 +59,10 @@ def zeromodels(size):
 
 
 def runs(build, size, batch, what, dtype, jit_compile="auto", direct=False):
-    """Returns a function of how many times to run, which waits for the end.
+    """Returns a function that runs the model a number of times and waits.
 
-    `direct` calls the model itself: under JAX jitted, under PyTorch without
-    gradients.
+    With `direct`, the model is called without Keras's trainer: jitted under
+    JAX, without gradients under PyTorch.
     """
     if dtype != "float32":
         keras.config.set_dtype_policy(

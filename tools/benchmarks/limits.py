@@ -1,15 +1,15 @@
-"""A Vision Transformer's matrix products and nothing else, on each backend.
+"""The matrix products of a Vision Transformer alone, on each backend.
 
-No bias, norm, activation, softmax, position, class token or sum: what is left
-is how fast the backend multiplies matrices of these shapes. Queries, keys and
-values are one product or three, whichever was measured to be faster there.
+Without biases, norms, activations, softmax, positions, class token and sums,
+the time is that of the backend's products of matrices of these shapes. Queries,
+keys and values are one product or three, whichever was measured to be faster.
 """
 
 # B batch, T tokens, D hidden size, M mlp_dim, H heads, d head size
 
 
 def weights(size, convert):
-    """Returns random matrices, each made the backend's own by `convert`."""
+    """Returns random matrices as tensors of the backend, made by `convert`."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -35,10 +35,10 @@ def weights(size, convert):
 
 
 def forward(weights, images, size, reshape, transpose, fused):
-    """Returns (B, classes). What is the backend's own is given."""
+    """Returns the logits, (B, classes), with functions of the backend."""
     rows = images.shape[0] * size.patches
     by_head = (images.shape[0], size.patches, -1, *_heads(size))
-    # As many patches, of as many numbers; which pixels they are is all one.
+    # The number and the size of the patches matter, not their pixels.
     x = reshape(images, (rows, -1)) @ weights["patches"]  # (B T, D)
     for block in weights["blocks"]:
         if fused:

@@ -1,13 +1,13 @@
-"""Masked pre-training: the time of a step, and what it is worth on digits.
+"""Masked pre-training: the time of a step, and the accuracy on digits.
 
 `step`: seconds of one training step (forward, backward, update) on the same
-images, of masked image modelling, where the encoder sees all patches, and of
-MAE with 75% removed: with one decoder block, and with the published eight.
+images, of masked image modeling, whose encoder gets all patches, and of MAE,
+which removes 75%: with one decoder block, and with the published eight.
 
-`digits`: the recipe pre-trains on 1,438 digits without labels, one run a
-method. Then 10 labels a class (100 images, other ones for each seed) train
-each encoder, and one from scratch, by the same steps; accuracy is that of the
-359 test images.
+`digits`: the recipe pre-trains on 1,438 digits without labels, one run per
+method. Then each encoder, and one from scratch, is trained for the same number
+of steps with 10 labels per class (100 images, other ones for each seed). The
+accuracy is that of the 359 test images.
 """
 
 import pathlib
@@ -108,7 +108,7 @@ def _tune(paths):
         return keras_vit.schedules.warmup_cosine(peak, TUNING, 0.1)
 
     for peak in RATES:
-        # One model, whose step is compiled once.
+        # One model, so that the step is compiled once.
         model = build(None)
         optimizer = keras_vit.optimizers.AdamW(
             rate(peak), 0.05, convention="optax", decay_kernels_only=True

@@ -1,10 +1,10 @@
-"""What memory training takes.
+"""Memory of training.
 
-What each device holds of ViT-H/14 when 1 to 8 share it (from shapes and
-layouts: nothing is allocated), and the most that a process held for a training
-step of 4 blocks of S/16 on 16 images, with and without gradient checkpointing.
-XLA's CPU compiler undoes the latter: see it on PyTorch, on TensorFlow, or on a
-GPU.
+The bytes of ViT-H/14 on each device when it is split over 1 to 8 devices
+(computed from shapes and layouts, without allocation), and the peak memory of a
+process that runs a training step of 4 blocks of S/16 on 16 images, with and
+without gradient checkpointing. XLA's CPU compiler removes the checkpointing:
+use PyTorch, TensorFlow or a GPU to measure it.
 """
 
 import subprocess
@@ -12,7 +12,7 @@ import sys
 
 
 def output(code):
-    """The last number that a fresh process prints."""
+    """Returns the last number that a new process prints."""
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

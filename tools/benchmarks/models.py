@@ -1,22 +1,23 @@
-"""Inference and training steps of this package against its peers.
+"""Inference and training steps of this package and of other packages.
 
-Every contender runs in a process of its own, with the same sizes, precision
-and threads. All of one backend are alive together and take turns, round after
-round, so that what else the machine does befalls them all. The first runs,
-which compile and allocate, are apart. A training step is forward,
-cross-entropy, gradients and SGD with momentum; of the matrix products, their
-sum and its gradients. All Keras models run by `predict_on_batch` and
-`train_on_batch`; those named "direct call" are called without them.
+Every contender runs in its own process, with the same sizes, precision and
+number of threads. All processes of a backend are alive together and run
+sequentially in every round, so that other load on the machine affects all of
+them. The first runs, which compile and allocate, are reported separately. A
+training step consists of the forward pass, cross-entropy, gradients and SGD
+with momentum; for the matrix products, of their sum and its gradients. Keras
+models run by `predict_on_batch` and `train_on_batch`, except those named
+"direct call".
 
 `--before FOLDER` adds keras_vit of another clone of the repository, so that a
-change is measured against the state before it, in the same minutes. "ours is"
-compares the best times, "by round" is the median of the ratios of each round.
+change and the state before it are measured alternately. "ours is" compares the
+best times, "by round" is the median of the ratios of each round.
 
-Two are no models: "matrix products" are those of the model and nothing else,
-which is the limit; "matrix rate" is one large square product, of which MFU is
-the share. MB is the most that a process held in the turns that were timed, less
-what it held when its libraries were imported ("libs MB") and nothing was built;
-on a GPU, what the backend allocated there.
+Two contenders are not models: "matrix products" are those of the model alone,
+which is the limit; "matrix rate" is one large square product, and MFU is the
+fraction of its speed. MB is the peak memory of a process in the measured runs,
+minus its memory after the import of its libraries ("libs MB"); on a GPU, it is
+the memory that the backend allocated there.
 """
 
 import argparse
@@ -74,10 +75,10 @@ def measured(a, backend, size, what):
                 continue
             running[name] = (process, ready, [])
         for _ in range(a.rounds):
-            for name, (process, _, turns) in list(running.items()):
-                turns.append(_ask(process, a.times))
-                if "skipped" in turns[-1]:
-                    print(f"{name:24} {turns[-1]['skipped']}", flush=True)
+            for name, (process, _, answers) in list(running.items()):
+                answers.append(_ask(process, a.times))
+                if "skipped" in answers[-1]:
+                    print(f"{name:24} {answers[-1]['skipped']}", flush=True)
                     del running[name]
     finally:
         for process in processes:
@@ -89,7 +90,7 @@ def measured(a, backend, size, what):
 
 
 def _start(a, backend, name, size, what):
-    # That of "keras_vit, before, XLA" too.
+    # Also for "keras_vit, before, XLA".
     tree = a.before if name.startswith(BEFORE) else TOOLS.parent
     job = {
         "backend": backend,
@@ -110,7 +111,7 @@ def _start(a, backend, name, size, what):
         ),
     }
     return subprocess.Popen(
-        # -P: keras_vit of `tree`, not of the folder that this runs in.
+        # -P: import keras_vit of `tree`, not of the current folder.
         [sys.executable, "-P", "-m", "benchmarks.worker", json.dumps(job)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -125,7 +126,7 @@ def _ask(process, times):
         process.stdin.write(f"{times}\n")
         process.stdin.flush()
     except BrokenPipeError:
-        pass  # no answer will come, which says more
+        pass  # the missing answer is reported instead
     return _answer(process)
 
 
@@ -142,12 +143,12 @@ def _size(a, size):
     return size.of(a.image_size) if a.image_size else size
 
 
-def row(a, backend, size, what, name, ready, turns):
-    """Returns what is known of a contender, as it stands in results.json."""
-    seconds = [turn["seconds"] for turn in turns]
+def row(a, backend, size, what, name, ready, answers):
+    """Returns the results of a contender, as written to results.json."""
+    seconds = [answer["seconds"] for answer in answers]
     flops = _size(a, size).flops(a.batch) * (3 if what == "step" else 1)
     best = min(seconds)
-    peak = max(turn["peak"] for turn in turns)
+    peak = max(answer["peak"] for answer in answers)
     libraries = 0 if ready["device"] else ready["libraries"]
     return {
         "backend": backend,

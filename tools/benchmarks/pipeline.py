@@ -1,7 +1,7 @@
-"""Images a second through the 224 px pipeline, and through RandAugment.
+"""Images per second of the 224 px pipeline, and of RandAugment.
 
-Figures are per core: images by seconds of processor time of the whole process,
-with every kind in a process of its own.
+Figures are per core: images divided by the CPU seconds of the whole process,
+with every kind in its own process.
 """
 
 import io
@@ -49,7 +49,7 @@ def main(rounds):
 
 
 def _write(folder, count=64):
-    """JPEG files of ImageNet's usual size, 500 by 375."""
+    """Writes JPEG files of ImageNet's usual size, 500 by 375."""
     import numpy as np
 
     from keras_vit.training import require
@@ -80,7 +80,7 @@ def _measure(kind, images, folder):
             image_size=SIZE, batch_size=16, protocol="vit_jax", augment=kind
         )
     iterator = iter(batches)
-    for _ in range(4):  # tracing, and what is read ahead
+    for _ in range(4):  # tracing and prefetching
         next(iterator)
     wall, core = time.perf_counter(), time.process_time()
     for _ in range(images // 16):
@@ -91,7 +91,7 @@ def _measure(kind, images, folder):
 
 
 def _alone(kind):
-    """Batches of 16 augmented uint8 images that are there already."""
+    """Returns batches of 16 augmented uint8 images that are in memory."""
     import numpy as np
     import tensorflow as tf
 
@@ -108,7 +108,7 @@ def _alone(kind):
     if kind == "keras_cv":
         import keras_cv
 
-        # Its strongest setting is 1, and half of it is its default.
+        # The strongest setting is 1, the default is 0.5.
         layer = keras_cv.layers.RandAugment(
             (0, 255), augmentations_per_image=2, magnitude=0.5
         )

@@ -1,6 +1,6 @@
-"""How fast each backend multiplies two large square matrices: a model's share
-of that is its MFU. On a GPU they are larger, which has never run: no GPU was at
-hand."""
+"""The speed of the product of two large square matrices on each backend: the
+fraction of it that a model reaches is its MFU. The matrices are larger on a
+GPU, which has not been tested."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Rows of figures as a table, as a folder of results, and as pictures."""
+"""Results as a table, as a folder of files, and as plots."""
 
 import contextlib
 import datetime
@@ -21,8 +21,8 @@ _BLUE, _GREY, _RED = "#2a6fbb", "#9aa5b1", "#c0392b"
 
 
 def cells(rows):
-    """Returns the table of contenders that were measured together, as text:
-    names of the columns, then a list for each row."""
+    """Returns the table of contenders that were measured concurrently: a list
+    of column names, then a list of strings for each row."""
     found = {row["name"]: row for row in rows}
     ours, limit, rate = (found.get(name) for name in (OURS, LIMIT, RATE))
     titles = (
@@ -54,13 +54,13 @@ def cells(rows):
 
 
 def _by_round(row, ours):
-    """Returns the median of how much longer than ours each round took."""
+    """Returns the median over the rounds of the time relative to ours."""
     pairs = zip(row["seconds"], ours["seconds"], strict=True)
     return statistics.median(theirs / own for theirs, own in pairs)
 
 
 def table(rows):
-    """The table for a terminal."""
+    """Returns the table for a terminal."""
     return aligned(cells(rows))
 
 
@@ -89,15 +89,15 @@ def title(row):
 
 
 class Writer:
-    """Collects what was measured, and writes it if `--output` says where.
+    """Collects results, and writes them to the folder `--output`, if given.
 
-    A folder that holds something is refused before anything is measured.
+    A folder that is not empty is refused before the measurements.
     """
 
     def __init__(self, a, backend):
         self.folder, self.groups, self.argv = None, [], sys.argv[1:]
         if a.output:
-            # Whatever is measured is installed.
+            # The measured packages are installed.
             os.environ.setdefault("KERAS_BACKEND", backend)
             from keras_vit.training import run_folder
 
@@ -107,7 +107,7 @@ class Writer:
         if rows:
             self.groups.append(rows)
 
-    def write(self, draw, lines=cells, heading=lambda rows: title(rows[0])):
+    def write(self, plot, lines=cells, heading=lambda rows: title(rows[0])):
         if self.folder is None or not self.groups:
             return
         from keras_vit.training import run_folder
@@ -122,15 +122,15 @@ class Writer:
             },
             facts,
         )
-        parts = [
+        sections = [
             f"## {heading(rows)}\n\n{markdown(lines(rows))}\n"
             for rows in self.groups
         ]
         with run_folder.atomic_write(text) as path:
-            path.write_text("\n".join(parts))
-        if draw is not None:
+            path.write_text("\n".join(sections))
+        if plot is not None:
             with run_folder.atomic_write(picture) as path:
-                draw(self.groups).savefig(path, dpi=150)
+                plot(self.groups).savefig(path, dpi=150)
         print(f"wrote {self.folder}")
 
 
@@ -171,7 +171,7 @@ def _processor():
 
 
 def bars(groups):
-    """Draws images/s of every contender, the limit as a line."""
+    """Plots images/s of every contender, the limit as a line."""
     from matplotlib.figure import Figure
 
     heights = [len(rows) + 1.5 for rows in groups]
@@ -184,8 +184,8 @@ def bars(groups):
         if limit:
             ax.axvline(limit, color=_RED)
         colors = [_BLUE if name == OURS else _GREY for name in found]
-        drawn = ax.barh(list(found), list(found.values()), color=colors)
-        ax.bar_label(drawn, fmt="%.1f", fontsize=7, padding=2)
+        patches = ax.barh(list(found), list(found.values()), color=colors)
+        ax.bar_label(patches, fmt="%.1f", fontsize=7, padding=2)
         ax.invert_yaxis()
         ax.set_title(title(rows[0]), fontsize=8)
         ax.set_xlabel(f"images/s; the line: {LIMIT}", fontsize=8)

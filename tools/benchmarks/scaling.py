@@ -1,7 +1,7 @@
-"""Images a second and memory of keras_vit, by batch and by image size.
+"""Images per second and memory of keras_vit, by batch size and by image size.
 
-One backend; every point is a process of its own, measured as `models` does.
-Image sizes are measured with `--batch`, batches at `--image-size`.
+Every point is measured in its own process on one backend, as by `models`. Image
+sizes are measured with `--batch`, batch sizes with `--image-size`.
 """
 
 import argparse

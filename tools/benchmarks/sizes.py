@@ -1,4 +1,4 @@
-"""Sizes of Vision Transformers, by what all libraries' builders ask for."""
+"""Sizes of Vision Transformers, as arguments of the libraries."""
 
 import dataclasses
 

@@ -1,9 +1,9 @@
-"""What stands before the first image, in fresh processes.
+"""The time until the first prediction, in new processes.
 
 Seconds to import Keras and keras_vit; to build ViT-B/16 and ViT-H/14; to build
-B/16 and L/16 with weights from .npz files, which the package's own converter
-wrote of random ones; and of the first call of B/16, which compiles, and of the
-second. Importing is in none but the first. Best and median.
+B/16 and L/16 with random weights from .npz files; and of the first call of
+B/16, which compiles, and of the second. Only the first figure includes the
+import. Best and median.
 """
 
 import pathlib

@@ -1,7 +1,7 @@
 """Vision Transformers of PyTorch packages, and their matrix products alone.
 
-On a GPU in half precision inference has weights of that, and a step autocasts;
-no GPU was at hand, so that has never run.
+In half precision on a GPU, the weights have this precision in inference, and
+training steps use autocast. This has not been tested on a GPU.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ def products(size):
 
 
 def runs(build, size, batch, what, dtype, compiled=False):
-    """Returns a function of how many times to run, which waits for the end."""
+    """Returns a function that runs the model a number of times and waits."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     half = getattr(torch, dtype) if dtype != "float32" else None
     shape = (batch, 3, size.image_size, size.image_size)

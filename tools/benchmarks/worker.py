@@ -1,8 +1,8 @@
-"""A process with one contender. It runs it as often as a line of input says,
-and answers each line with seconds.
+"""A process that runs one contender. Each line of its input is a number of
+runs, which it answers with their seconds.
 
-On a GPU, time is that of PyTorch's events and memory that of the backend's
-allocator. No GPU was at hand: these paths are plain, and have never run.
+On a GPU, times are measured by PyTorch's events and memory by the backend's
+allocator. This has not been tested on a GPU.
 """
 
 import importlib
@@ -18,28 +18,28 @@ from benchmarks.sizes import Size
 
 def main(job):
     if job["threads"] and hasattr(os, "sched_setaffinity"):
-        # Before any library starts its own.
+        # Before any library starts threads.
         available = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, available[: job["threads"]])
     answer = sys.stdout
-    sys.stdout = sys.stderr  # what libraries print is no answer
+    sys.stdout = sys.stderr  # the output of libraries is not an answer
 
-    def tell(facts):
-        print(json.dumps(facts), file=answer, flush=True)
+    def send(message):
+        print(json.dumps(message), file=answer, flush=True)
 
     try:
         run, ready = _ready(job)
-    except Exception as error:  # whatever another library raises
-        tell({"skipped": _reason(error, job)})
+    except Exception as error:  # libraries raise various exceptions
+        send({"skipped": _reason(error, job)})
         raise
-    tell(ready)
+    send(ready)
     for line in sys.stdin:
         seconds = _timed(job["backend"], run, int(line))
-        tell({"seconds": seconds / int(line), "peak": _peak(job["backend"])})
+        send({"seconds": seconds / int(line), "peak": _peak(job["backend"])})
 
 
 def _ready(job):
-    """Imports, builds and warms up, each apart."""
+    """Imports, builds and warms up, each timed separately."""
     contender = CONTENDERS[job["backend"]][job["name"]]
     module = importlib.import_module(f"benchmarks.{contender.module}")
     for library in contender.libraries:
@@ -59,7 +59,7 @@ def _ready(job):
     _forget_peak(job["backend"])
     first = _timed(job["backend"], run, 1)
     at_first = _peak(job["backend"])
-    run(2)  # whatever is left to compile or to allocate
+    run(2)  # further compilation and allocation
     _forget_peak(job["backend"])
     return run, {
         "built": built,
@@ -72,7 +72,7 @@ def _ready(job):
 
 
 def _check(library, job):
-    """Raises an ImportError if this is keras_vit, but of another tree."""
+    """Raises an ImportError if keras_vit is imported from another clone."""
     if library.__name__ == "keras_vit":
         found = pathlib.Path(library.__file__).resolve().parents[1]
         if found != pathlib.Path(job["tree"]).resolve():
@@ -80,10 +80,10 @@ def _check(library, job):
 
 
 def _reason(error, job):
-    said = f"{type(error).__name__}: {error}".splitlines()[0]
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
     if isinstance(error, ImportError):
-        return f"{said} ({CONTENDERS[job['backend']][job['name']].hint})"
-    return said
+        return f"{text} ({CONTENDERS[job['backend']][job['name']].hint})"
+    return text
 
 
 def _timed(backend, run, times):
@@ -102,7 +102,7 @@ def _timed(backend, run, times):
 
 
 def _gpu(backend):
-    """The name of the accelerator that the backend uses, or None."""
+    """Returns the name of the accelerator of the backend, or None."""
     if backend == "torch":
         import torch
 
@@ -123,8 +123,10 @@ def _gpu(backend):
 
 
 def _forget_peak(backend):
-    """The record of the peak starts again, without compiling. (JAX's on an
-    accelerator cannot.)"""
+    """Resets the peak memory, to leave out compilation.
+
+    This is not possible for JAX on an accelerator.
+    """
     if _gpu(backend) and backend == "torch":
         import torch
 
@@ -142,7 +144,7 @@ def _forget_peak(backend):
 
 
 def _peak(backend):
-    """Most megabytes held since: on an accelerator if there is one."""
+    """Returns the peak memory in MB, on the accelerator if there is one."""
     if not _gpu(backend):
         return _megabytes("VmHWM")
     if backend == "torch":

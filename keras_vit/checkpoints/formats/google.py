@@ -156,6 +156,7 @@ VIT_JAX = Layout(
     position_prefixes={"": ("all",)},
     stem=VIT_JAX_CONSTANTS,
     poolings={"token": True, "gap": False},
+    preprocess_mode="tf",
     reference=_NOT_ON_PYPI,
 )
 
@@ -215,6 +216,7 @@ BIG_VISION = Layout(
     stem=VIT_JAX_CONSTANTS,
     poolings={"token": True, "gap": False, "first_patch": False, "map": False},
     fixed_positions=True,
+    preprocess_mode="tf",
     reference=_NOT_ON_PYPI,
 )
 
@@ -296,4 +298,5 @@ BIT = Layout(
         "v1": (False, VIT_JAX_CONSTANTS),
         "bit_paper": (True, BIT_PAPER_CONSTANTS),
     },
+    preprocess_mode="tf",
 )

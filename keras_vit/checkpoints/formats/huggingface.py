@@ -16,6 +16,7 @@ from keras_vit.checkpoints.files import atomic_write
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.formats.layout import PREPROCESSING
 from keras_vit.checkpoints.formats.layout import Layout
 from keras_vit.checkpoints.formats.meta import mae_decoder
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
@@ -260,7 +261,8 @@ def _pair(size):
     return None
 
 
-_FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
+JSON_FILES = ("config.json", "preprocessor_config.json")
+_FILES = ("model.safetensors", *JSON_FILES)
 # variant: (model type, class without a head, class with a head)
 _CLASSES = {
     "": ("vit", "ViTModel", "ViTForImageClassification"),
@@ -279,12 +281,6 @@ _CLASSES = {
         "Dinov2WithRegistersForImageClassification",
     ),
 }
-# Preprocessing: ImageNet's mean and standard deviation; Google's [-1, 1].
-_IMAGENET = {
-    "image_mean": [0.485, 0.456, 0.406],
-    "image_std": [0.229, 0.224, 0.225],
-}
-_GOOGLE = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
 def nearest_variant(arguments):
@@ -312,7 +308,7 @@ def nearest_variant(arguments):
     return "deit" if a["num_registers"] == 1 else ""
 
 
-def folder_configs(arguments, layout, dtype, source=None):
+def folder_configs(arguments, layout, dtype, source=None, preprocess_mode=None):
     """Returns the contents of a folder's two JSON files.
 
     Args:
@@ -322,6 +318,8 @@ def folder_configs(arguments, layout, dtype, source=None):
         source: The `Checkpoint` that the weights came from, or None. The
             labels in its config.json and its preprocessor_config.json are
             kept.
+        preprocess_mode: String. The `mode` of `preprocess_input`; None for
+            that of the source.
 
     Returns:
         Dict of file names to dicts.
@@ -333,7 +331,9 @@ def folder_configs(arguments, layout, dtype, source=None):
     config = {**_model_config(arguments, layout), "dtype": dtype}
     if arguments["classes"] is not None:
         config |= _labels(old, arguments["classes"])
-    preprocessor = _preprocessor_config(arguments, config, source, old)
+    preprocessor = _preprocessor_config(
+        arguments, config, source, old, preprocess_mode
+    )
     return {_FILES[1]: config, _FILES[2]: preprocessor}
 
 
@@ -509,34 +509,34 @@ def _labels(old, classes):
     }
 
 
-def _preprocessor_config(arguments, config, source, old):
+def _preprocessor_config(arguments, config, source, old, mode):
     """Returns the contents of preprocessor_config.json.
 
     The source's own are kept if its layout is "huggingface". Otherwise, they
-    are those of its code base and, without a source, those of
-    `preprocess_input`.
+    are those of `mode`, else of the source's code base, else "tf".
     """
     layout = source.layout if source else "keras"
     if layout == "huggingface":
         kept = read_config(source.path, _FILES[2])
         if kept:
             return kept
-    values = _GOOGLE
-    meta = arguments["layer_scale"] is not None or _is_deit(arguments)
-    if layout in ("torchvision", "dinov2", "mae") or (
-        meta and layout in ("timm", "huggingface")
-    ):
-        values = _IMAGENET
+    if mode is None:
+        mode = source.preprocess_mode if source else "tf"
+    if mode is None:
+        meta = arguments["layer_scale"] is not None or _is_deit(arguments)
+        mode = "torch" if meta and layout != "keras" else "tf"
+    mean, std = PREPROCESSING[mode]
     timm = old.get("pretrained_cfg")
     if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
-        values = {"image_mean": timm["mean"], "image_std": timm["std"]}
+        mean, std = timm["mean"], timm["std"]
     size = config["image_size"]
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
         "do_rescale": True,
         "do_normalize": True,
-        **values,
+        "image_mean": list(mean),
+        "image_std": list(std),
         "rescale_factor": 1 / 255,
         "size": {"height": size, "width": size},
     }

@@ -6,6 +6,12 @@ from dataclasses import field
 
 from keras_vit.checkpoints.infer import POSITION_PREFIXES
 
+# mode of `preprocess_input`: mean and standard deviation of values in [0, 1]
+PREPROCESSING = {
+    "tf": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "torch": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+
 
 def _no_arguments(variant, paths):
     return {}
@@ -49,6 +55,8 @@ class Layout:
         unsupported: Function from arguments and a variant to a list of
             reasons why its code cannot represent the model. They are about
             properties that the arrays do not show.
+        preprocess_mode: String. The `mode` of `preprocess_input` of all its
+            models; None if they differ.
         config_key: String. The key that identifies the code base's
             config.json; None if it has none.
         read_config: Function from a config.json's contents to arguments.
@@ -75,6 +83,7 @@ class Layout:
     needs_class_token: bool = False
     fixed_positions: bool = False
     unsupported: Callable = _no_reasons
+    preprocess_mode: str | None = None
     config_key: str | None = None
     read_config: Callable | None = None
     reference: Callable | str = "no library of its own"

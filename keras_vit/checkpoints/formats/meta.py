@@ -58,6 +58,7 @@ DINOV2 = Layout(
     implied=_dinov2_implied,
     needs_class_token=True,
     unsupported=_dinov2_unsupported,
+    preprocess_mode="torch",
     reference="the original code is not on PyPI",
 )
 
@@ -122,5 +123,6 @@ MAE = Layout(
     marker="decoder_embed.weight",  # without it, the layout is "timm"
     position_prefixes={"": ("all",)},
     needs_class_token=True,
+    preprocess_mode="torch",
     reference=timm.reference,
 )

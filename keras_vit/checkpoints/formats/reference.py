@@ -55,12 +55,8 @@ def reference_model(layout, checkpoint, arguments, output, image_shape):
         import torch
 
         name, run = layout.reference(checkpoint, arguments, output)
-    except ImportError as error:
-        raise ReferenceNotInstalled(_failed_import(error)) from error
-    except RuntimeError as error:
-        if _OPERATORS not in str(error):
-            raise
-        raise ReferenceNotInstalled(_failed_import(error)) from error
+    except (ImportError, RuntimeError) as error:
+        raise ReferenceNotInstalled(explain_import_error(error)) from error
 
     def on_images(images):
         batch = torch.tensor(images).permute(0, 3, 1, 2)
@@ -106,8 +102,14 @@ def load_state_dict(model, checkpoint, renamed=None):
 _OPERATORS = "torchvision::"
 
 
-def _failed_import(error):
-    """Returns a message about a failed import, with its remedy."""
+def explain_import_error(error):
+    """Returns a message about a failed import of a library, with its remedy.
+
+    Args:
+        error: An `ImportError`, or a `RuntimeError`: that of a torchvision
+            that was built for another version of PyTorch is explained, and any
+            other is raised again.
+    """
     while error.__cause__ is not None:  # transformers wraps the error
         error = error.__cause__
     if _OPERATORS in str(error):
@@ -117,6 +119,8 @@ def _failed_import(error):
             "install -U torch torchvision --index-url "
             "https://download.pytorch.org/whl/cpu"
         )
+    if not isinstance(error, ImportError):
+        raise error
     if isinstance(error, ModuleNotFoundError) and error.name:
         name = error.name.partition(".")[0]
         return f"{name} is not installed: pip install {name}"

@@ -150,6 +150,121 @@ def _read_config(config):
     return arguments
 
 
+def model_arguments(arguments):
+    """Returns the arguments of timm's `VisionTransformer` that JSON can hold.
+
+    These are all but the classes of norms, activations and MLPs.
+
+    Args:
+        arguments: Dict of arguments of `keras_vit.VisionTransformer`.
+
+    Raises:
+        ReferenceUnavailable: if timm has no such model.
+    """
+    a = arguments
+    if a["patch_bias"] == a["pre_norm"]:
+        raise ReferenceUnavailable(
+            "timm has a patch bias if it has no pre-norm"
+        )
+    if a["position_prefix"] == "class" and a["num_registers"]:
+        raise ReferenceUnavailable(
+            "timm gives registers a position, or no token at all"
+        )
+    widened = 2 if a["activation"] == "swiglu" else 1
+    return {
+        "img_size": image_size(a),
+        "patch_size": a["patch_size"],
+        "in_chans": a["channels"],
+        "num_classes": a["classes"] or 0,
+        "global_pool": {"gap": "avg"}.get(a["pooling"], a["pooling"]),
+        "embed_dim": a["hidden_size"],
+        "depth": a["num_layers"],
+        "num_heads": a["num_heads"],
+        "mlp_ratio": widened * a["mlp_dim"] / a["hidden_size"],
+        "qkv_bias": a["qkv_bias"],
+        "qk_norm": a["qk_norm"],
+        "init_values": a["layer_scale"],
+        "class_token": a["class_token"],
+        "no_embed_class": a["position_prefix"] == "none",
+        "reg_tokens": a["num_registers"],
+        "pre_norm": a["pre_norm"],
+        "final_norm": a["final_norm"] != "none",
+        "fc_norm": a["final_norm"] == "after_pooling",
+    }
+
+
+# Functions of timm that build any `VisionTransformer` from JSON arguments. They
+# differ in what JSON cannot hold: the epsilon of norms, and distillation.
+_ENTRY_POINTS = {
+    (1e-6, False): "vit_base_patch16_224",
+    (1e-5, False): "vit_base_patch16_clip_224",
+    (1e-6, True): "deit_base_distilled_patch16_224",
+}
+
+
+def hub_config(arguments, mean, std, file):
+    """Returns the entries of config.json with which timm builds a model.
+
+    Args:
+        arguments: Dict of arguments of `VisionTransformer`.
+        mean: Sequence of floats. Mean of the pixels in [0, 1].
+        std: Sequence of floats. Their standard deviation.
+        file: String. Name of the file of the weights, on the Hugging Face hub.
+
+    Returns:
+        Dict.
+
+    Raises:
+        ReferenceUnavailable: if no config.json of timm describes the model.
+    """
+    a = arguments
+    if "resnet_layers" in a:
+        raise ReferenceUnavailable("its config.json cannot describe a ResNet")
+    entry_point = (a["norm_epsilon"], bool(a["distillation"]))
+    if entry_point not in _ENTRY_POINTS:
+        raise ReferenceUnavailable(
+            "its config.json cannot describe norms with the epsilon "
+            f"{a['norm_epsilon']:g}"
+        )
+    if a["activation"] == "swiglu":
+        raise ReferenceUnavailable("its config.json cannot describe SwiGLU")
+    if a["position_embedding"] != "learned" or a["position_placement"] != (
+        "stem"
+    ):
+        raise ReferenceUnavailable(
+            "it has only learned position embeddings, before the first block"
+        )
+    options = model_arguments(a)
+    for name in ("num_classes", "in_chans"):  # from `pretrained_cfg`
+        del options[name]
+    if a["distillation"]:
+        del options["class_token"]
+    return {
+        "architecture": _ENTRY_POINTS[entry_point],
+        "num_classes": a["classes"] or 0,
+        "num_features": a["hidden_size"],
+        "global_pool": options["global_pool"],
+        "model_args": {**options, "act_layer": a["activation"]},
+        "pretrained_cfg": {
+            "custom_load": False,
+            "input_size": [a["channels"], *options["img_size"]],
+            "fixed_input_size": True,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "crop_mode": "squash",
+            "mean": list(mean),
+            "std": list(std),
+            "num_classes": a["classes"] or 0,
+            "pool_size": None,
+            "first_conv": "patch_embed.proj",
+            "classifier": ["head", "head_dist"]
+            if a["distillation"]
+            else "head",
+            "hf_hub_filename": file,
+        },
+    }
+
+
 def reference(checkpoint, arguments, output):
     """Builds a checkpoint's model in timm, as `Layout.reference`."""
     import timm
@@ -160,14 +275,6 @@ def reference(checkpoint, arguments, output):
     from torch import nn
 
     a = arguments
-    if a["patch_bias"] == a["pre_norm"]:
-        raise ReferenceUnavailable(
-            "timm has a patch bias if it has no pre-norm"
-        )
-    if a["position_prefix"] == "class" and a["num_registers"]:
-        raise ReferenceUnavailable(
-            "timm gives registers a position, or no token at all"
-        )
     swiglu = a["activation"] == "swiglu"
     options = {"mlp_layer": SwiGLUPacked} if swiglu else {}
     activation = nn.SiLU if swiglu else get_act_layer(a["activation"])
@@ -175,24 +282,7 @@ def reference(checkpoint, arguments, output):
         VisionTransformerDistilled if a["distillation"] else VisionTransformer
     )
     model = build(
-        img_size=image_size(a),
-        patch_size=a["patch_size"],
-        in_chans=a["channels"],
-        num_classes=a["classes"] or 0,
-        global_pool={"gap": "avg"}.get(a["pooling"], a["pooling"]),
-        embed_dim=a["hidden_size"],
-        depth=a["num_layers"],
-        num_heads=a["num_heads"],
-        mlp_ratio=(1 + swiglu) * a["mlp_dim"] / a["hidden_size"],
-        qkv_bias=a["qkv_bias"],
-        qk_norm=a["qk_norm"],
-        init_values=a["layer_scale"],
-        class_token=a["class_token"],
-        no_embed_class=a["position_prefix"] == "none",
-        reg_tokens=a["num_registers"],
-        pre_norm=a["pre_norm"],
-        final_norm=a["final_norm"] != "none",
-        fc_norm=a["final_norm"] == "after_pooling",
+        **model_arguments(a),
         norm_layer=functools.partial(nn.LayerNorm, eps=a["norm_epsilon"]),
         act_layer=activation,
         weight_init="skip",

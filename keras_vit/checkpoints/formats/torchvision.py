@@ -101,5 +101,6 @@ TORCHVISION = Layout(
     position_prefixes={"": ("all",)},
     poolings=dict.fromkeys(("token", "token_gap")),
     needs_class_token=True,
+    preprocess_mode="torch",
     reference=_reference,
 )

@@ -1,4 +1,4 @@
-"""A model that loads its weights samples none of them, and shares none."""
+"""Loading weights samples no values and shares no memory."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def sampled(monkeypatch):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_is_sampled_that_is_loaded(name, sampled):
+def test_loaded_weights_are_not_sampled(name, sampled):
     path = golden_data.load_path(CASES[name])
     given = golden_data.load_arguments(CASES[name])
     model = keras_vit.converters.load(path, **given)
@@ -54,7 +54,7 @@ def test_nothing_is_sampled_that_is_loaded(name, sampled):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_everything_else_is_sampled(name, sampled):
+def test_weights_without_a_file_are_sampled(name, sampled):
     model = getattr(keras_vit, name)(**SMALL[name], classes=3)
     kernels = [w for w in model.weights if "kernel" in w.path]
     assert len(sampled) >= len(kernels) - 1  # a head's is zeros
@@ -62,7 +62,7 @@ def test_everything_else_is_sampled(name, sampled):
     assert still == {"head/kernel"}
 
 
-def test_after_a_file_that_does_not_fit_weights_are_sampled(sampled):
+def test_weights_are_sampled_after_a_failed_load(sampled):
     path = golden_data.load_path("vit_jax_token")
     with pytest.raises(ValueError, match="does not fit"):
         keras_vit.VisionTransformer(weights=path, mlp_dim=7)
@@ -72,7 +72,7 @@ def test_after_a_file_that_does_not_fit_weights_are_sampled(sampled):
 
 
 def test_models_of_one_checkpoint_share_no_memory():
-    """Training writes into the variables."""
+    """Training modifies the variables in place."""
     path = golden_data.load_path("vit_jax_token")
     checkpoint = keras_vit.converters.open_checkpoint(path)
     first = keras_vit.converters.load(checkpoint)

@@ -1,5 +1,5 @@
-"""One backend alone, with what the package itself depends on: the rest is
-forbidden to be imported, if it is here."""
+"""One backend and the required dependencies suffice: importing any other
+installed package is made to fail."""
 
 import os
 import pathlib
@@ -47,8 +47,8 @@ def run(code, folder):
 
 
 @pytest.mark.slow
-def test_first_steps(tmp_path):
-    """Build, fit, save, load, convert."""
+def test_one_backend_alone_is_enough(tmp_path):
+    """Build, fit, save, load and convert a model."""
     code = """
 import keras, numpy as np
 import keras_vit
@@ -94,7 +94,7 @@ keras_vit.list_weights(print_fn=len)
         ("tools/convert.py a.npz b.pth", "pip install torch."),
     ],
 )
-def test_what_is_missing_is_said_in_a_line(command, words, tmp_path):
+def test_missing_dependency_gives_a_one_line_error(command, words, tmp_path):
     code = f"""
 import runpy
 sys.argv = {command.split()!r}

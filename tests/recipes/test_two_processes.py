@@ -11,9 +11,13 @@ import pytest
 
 import keras_vit
 from keras_vit import training
+from tests.recipes import programs
 from tests.server import unused_addresses
 
 ROOT = pathlib.Path(__file__).parents[2]
+
+
+SETTINGS = ("--steps", "3", "--batch-size", "16", "--average", "0.4")
 
 
 def start(output, *flags, **environment):
@@ -23,10 +27,9 @@ def start(output, *flags, **environment):
         "OMP_NUM_THREADS": "1",
         **environment,
     }
-    settings = ["--steps", "3", "--batch-size", "16", "--average", "0.4"]
     recipe = ["-m", "tests.recipes.programs", "finetune_cifar"]
     return subprocess.Popen(
-        [sys.executable, *recipe, *settings, "--output", str(output), *flags],
+        [sys.executable, *recipe, *SETTINGS, "--output", str(output), *flags],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
@@ -63,9 +66,12 @@ def finish(processes):
 
 @pytest.mark.slow
 @pytest.mark.backends("jax")
+@pytest.mark.usefixtures("small_model")
 def test_two_processes_run_the_recipe(tmp_path, record_error):
     folders = one, two = tmp_path / "one", tmp_path / "two"
-    _, first, second = finish([start(one), *start_two(two)])
+    processes = list(start_two(two))
+    programs.run("finetune_cifar", *SETTINGS, "--output", one)
+    first, second = finish(processes)
     # The first one writes the files and prints.
     assert "2 devices, process 1 of 2" in first and "test accuracy" in first
     assert "2 devices, process 2 of 2" in second and "accuracy" not in second

@@ -1,4 +1,4 @@
-"""Read a damaged checkpoint and judge what happened."""
+"""Read a damaged checkpoint and check the outcome."""
 
 import encodings
 import os
@@ -29,7 +29,7 @@ _events = []
 
 
 class Failure(Exception):
-    """A reader did what it must not do."""
+    """A reader violated the rules of `outcome`."""
 
 
 def watch():
@@ -48,7 +48,7 @@ def _record(event, arguments):
 
 
 def outcome(reader, files, expected, folder, further=False):
-    """Read damaged files and return what became of them.
+    """Read damaged files and return the outcome.
 
     Args:
         reader: A `Reader`.

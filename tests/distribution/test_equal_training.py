@@ -13,7 +13,27 @@ from tests.server import unused_addresses
 
 BACKEND = keras.config.backend()
 ROOT = pathlib.Path(__file__).parents[2]
-# Runs of `small_run`, by process.
+# Runs of `small_run` in one process: with each optimizer and strategy.
+FEW = {
+    "tensorflow": (
+        (
+            "none:0:0:sgd",
+            "none:0:0:adamw",
+            "mirrored:2:0:sgd",
+            "mirrored:2:0:adamw",
+        ),
+    ),
+    "jax": (
+        (
+            "none:0:0:sgd",
+            "none:0:0:adamw",
+            "data-parallel:4:0:sgd-accumulate",
+            "data-parallel:4:0:adamw",
+            "model-parallel:4:2:sgd",
+        ),
+    ),
+}
+# All runs, by process.
 RUNS = {
     # A process of TensorFlow reduces over one number of devices only.
     "tensorflow": (
@@ -45,13 +65,14 @@ RUNS = {
 
 def start(output, runs, logical=4, **environment):
     devices = f"--xla_force_host_platform_device_count={logical}"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {devices}"
     environment = {
         **os.environ,
         "KERAS_BACKEND": BACKEND,
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "LOGICAL_DEVICES": str(logical),
-        "XLA_FLAGS": devices,
+        "XLA_FLAGS": flags,
         **environment,
     }
     command = [sys.executable, "-m", "tests.distribution.small_run"]
@@ -94,10 +115,19 @@ def differences(a, b):
 
 
 @pytest.mark.backends("jax", "tensorflow")
-@pytest.mark.slow
-def test_any_number_of_devices_trains_the_same(tmp_path, record_error):
-    paths = [tmp_path / f"{i}.npz" for i in range(len(RUNS[BACKEND]))]
-    finish([start(*pair) for pair in zip(paths, RUNS[BACKEND], strict=True)])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param(FEW, id="few", marks=pytest.mark.slow),
+        pytest.param(RUNS, id="all", marks=pytest.mark.nightly),
+    ],
+)
+def test_any_number_of_devices_gives_equal_training(
+    runs, tmp_path, record_error
+):
+    runs = runs[BACKEND]
+    paths = [tmp_path / f"{i}.npz" for i in range(len(runs))]
+    finish([start(*pair) for pair in zip(paths, runs, strict=True)])
     found = read(paths)
     for run, results in found.items():
         name, devices, model_devices, kind = run.split(":")
@@ -120,11 +150,12 @@ def test_any_number_of_devices_trains_the_same(tmp_path, record_error):
             )
 
 
-# tests/recipes/test_hosts.py runs two processes every time.
+# tests/recipes/test_two_processes.py runs two processes every time.
 @pytest.mark.nightly
 @pytest.mark.backends("jax")
-def test_two_processes_train_the_same(tmp_path, record_error):
-    """Each has two of the four devices, and reads its shard of the batches."""
+def test_two_processes_match_one(tmp_path, record_error):
+    """Each process has two of the four devices and reads its shard of the
+    batches."""
     (address,) = unused_addresses(1)
     kinds = ("sgd", "adamw")
     paths = [tmp_path / f"{name}.npz" for name in ("one", "0", "1")]

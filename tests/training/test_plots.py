@@ -14,7 +14,7 @@ from keras_vit.training import results
 pytestmark = pytest.mark.backends("torch")
 
 
-def test_spread_out_takes_from_every_part():
+def test_sample_evenly_spreads_over_the_dataset():
     images = np.arange(103, dtype="float32").reshape(-1, 1, 1, 1)
     batches = [
         (images[i : i + 10], images[i : i + 10, 0, 0, 0].astype(int))
@@ -27,7 +27,7 @@ def test_spread_out_takes_from_every_part():
 
 
 @pytest.mark.parametrize("channels, count", [(1, 25), (3, 4), (3, 1)])
-def test_predictions(tmp_path, channels, count):
+def test_plot_predictions_writes_a_png(tmp_path, channels, count):
     inputs = keras.Input((4, 4, channels))
     outputs = keras.layers.GlobalMaxPooling2D()(inputs)
     model = keras.Model(inputs, keras.layers.Dense(2)(outputs))
@@ -60,7 +60,9 @@ def count_of(path, colour):
     "mode, colour",
     [("tf", (200, 120, 40)), ("torch", (200, 120, 40)), ("tf", (90,))],
 )
-def test_predictions_show_the_colours_of_the_images(tmp_path, mode, colour):
+def test_plotted_predictions_keep_the_colours_of_the_images(
+    tmp_path, mode, colour
+):
     images = np.full((2, 4, 4, len(colour)), colour, "uint8")
     path = tmp_path / "predictions.png"
     plots.plot_predictions(
@@ -77,7 +79,7 @@ def test_predictions_show_the_colours_of_the_images(tmp_path, mode, colour):
 
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("mode", ["tf", "torch"])
-def test_predictions_of_a_run_show_the_colours_of_the_files(tmp_path, mode):
+def test_predictions_of_a_run_keep_the_colours_of_the_files(tmp_path, mode):
     for name in ("train/a", "train/b", "test/a", "test/b"):
         (tmp_path / name).mkdir(parents=True)
         image = Image.new("RGB", (6, 6), (200, 120, 40))
@@ -89,8 +91,8 @@ def test_predictions_of_a_run_show_the_colours_of_the_files(tmp_path, mode):
     run = types.SimpleNamespace(
         config=config, data=data, metric="accuracy", output=tmp_path
     )
-    facts = {"model": {"name": "m"}, "test_accuracy": 0.5}
-    results.write_predictions(run, classifier(3), facts)
+    metadata = {"model": {"name": "m"}, "test_accuracy": 0.5}
+    results.write_predictions(run, classifier(3), metadata)
     path = tmp_path / "predictions.png"
     assert count_of(path, (200, 120, 40)) > 2 * 110**2
 
@@ -104,7 +106,7 @@ def test_preprocessing_is_undone(mode, channels):
     np.testing.assert_allclose(found * 255, images, atol=1e-4)
 
 
-def test_curves(tmp_path):
+def test_learning_curves_are_plotted(tmp_path):
     names = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
     rows = [{"step": 1, **dict.fromkeys(names, 0.5)}]
     plots.plot_learning_curves(rows, tmp_path / "curves.png", "title")

@@ -19,7 +19,7 @@ from keras_vit.training.training_run import explain_error
 pytestmark = pytest.mark.backends("torch")
 
 
-def test_check_output_refuses_what_would_be_lost(tmp_path):
+def test_check_output_refuses_a_folder_that_is_not_empty(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="is not empty.*--overwrite"):
         run_folder.check_output(tmp_path, overwrite=False)
@@ -30,7 +30,7 @@ def test_check_output_refuses_what_would_be_lost(tmp_path):
         run_folder.check_output(tmp_path / "file" / "below", overwrite=True)
 
 
-def test_an_interrupted_run_may_go_on(tmp_path):
+def test_check_output_accepts_an_interrupted_run(tmp_path):
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
     (checkpoints / "step-00000005.npz").touch()
@@ -42,7 +42,7 @@ def test_an_interrupted_run_may_go_on(tmp_path):
     (checkpoints / "step-00000005.npz").unlink()
     assert run_folder.check_output(tmp_path, overwrite=False) == tmp_path
     (tmp_path / "config.json").touch()
-    with pytest.raises(ValueError, match="is not empty"):
+    with pytest.raises(ValueError, match="a finished run"):
         run_folder.check_output(tmp_path, overwrite=False)
 
 
@@ -51,7 +51,7 @@ def test_check_output_writes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_open_output_removes_only_its_own_files(tmp_path):
+def test_prepare_output_removes_only_the_named_files(tmp_path):
     (tmp_path / "mine.csv").touch()
     (tmp_path / "yours.txt").touch()
     run_folder.prepare_output(tmp_path, ["mine.csv", "absent.png"])
@@ -59,8 +59,8 @@ def test_open_output_removes_only_its_own_files(tmp_path):
     assert left == ["yours.txt"]
 
 
-def test_replacing_is_all_or_nothing(tmp_path):
-    path = tmp_path / "facts.json"
+def test_failed_atomic_write_keeps_the_old_file(tmp_path):
+    path = tmp_path / "metadata.json"
     run_folder.save_json({"a": 1}, path)
     with pytest.raises(RuntimeError):
         with run_folder.atomic_write(path) as temporary:
@@ -71,12 +71,12 @@ def test_replacing_is_all_or_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_replacing_makes_its_folder(tmp_path):
-    run_folder.save_json({"a": 1}, tmp_path / "removed" / "facts.json")
-    assert json.loads((tmp_path / "removed" / "facts.json").read_text())
+def test_save_json_creates_its_folder(tmp_path):
+    run_folder.save_json({"a": 1}, tmp_path / "removed" / "metadata.json")
+    assert json.loads((tmp_path / "removed" / "metadata.json").read_text())
 
 
-def test_what_killed_runs_began_is_removed(tmp_path):
+def test_temporary_files_of_killed_runs_are_removed(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     for name in (".step-00000005-12.npz", ".best-12.npz", "step-00000005.npz"):
         (tmp_path / "checkpoints" / name).touch()
@@ -87,7 +87,7 @@ def test_what_killed_runs_began_is_removed(tmp_path):
     assert left == [".hidden", ".mine-1.txt", "step-00000005.npz"]
 
 
-def test_a_folder_is_of_one_run(tmp_path):
+def test_second_run_in_a_folder_is_refused(tmp_path):
     alone = keras_vit.distribution.get_strategy("none")
     with run_folder.exclusive_lock(tmp_path / "run", alone):
         with pytest.raises(ValueError, match="Another run is writing to"):
@@ -97,7 +97,7 @@ def test_a_folder_is_of_one_run(tmp_path):
         assert not list((tmp_path / "run").iterdir())
 
 
-def test_all_hosts_are_told_that_a_folder_is_taken(tmp_path):
+def test_locked_folder_raises_in_every_process(tmp_path):
     second = keras_vit.distribution.Strategy(
         "multiworker", "", process=(1, 2), gather=lambda number: [1, number]
     )
@@ -114,7 +114,7 @@ time.sleep(60)
 """
 
 
-def test_a_killed_run_holds_nothing(tmp_path):
+def test_killed_run_releases_the_lock(tmp_path):
     alone = keras_vit.distribution.get_strategy("none")
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE
@@ -129,7 +129,7 @@ def test_a_killed_run_holds_nothing(tmp_path):
             pass
 
 
-def test_a_full_disk_at_the_end(capsys):
+def test_full_disk_is_logged(capsys):
     _logging.show()
 
     full = OSError(errno.ENOSPC, "No space left on device")
@@ -139,13 +139,13 @@ def test_a_full_disk_at_the_end(capsys):
     assert "a picture could not be written" in capsys.readouterr().err
 
 
-def test_versions_are_all_known():
+def test_versions_are_complete():
     versions = run_folder.versions()
     assert versions["backend"] in versions
     assert all(versions.values())
 
 
-def test_the_commit_is_written_down(tmp_path, monkeypatch):
+def test_environment_info_holds_the_git_commit(tmp_path, monkeypatch):
     git = shutil.which("git")
     assert git, "This test needs git."
 
@@ -170,7 +170,7 @@ def test_the_commit_is_written_down(tmp_path, monkeypatch):
     assert run_folder.environment_info()["git"] == commit | {"changed": True}
 
 
-def test_a_lost_host_is_said_with_what_there_is():
+def test_lost_process_is_reported_with_the_last_checkpoint():
     two = types.SimpleNamespace(process=(0, 2), is_main=True)
     other = types.SimpleNamespace(process=(1, 2), is_main=False)
     checkpoints = types.SimpleNamespace(last="Step 5 is there.")
@@ -184,7 +184,9 @@ def test_a_lost_host_is_said_with_what_there_is():
     assert explain_error(shapes, two, checkpoints) is None
 
 
-def test_a_full_disk_when_results_are_written(tmp_path, monkeypatch):
+def test_full_disk_while_saving_results_raises_user_error(
+    tmp_path, monkeypatch
+):
     config = command_line.TrainingFlags(steps=1, evaluate_every=1, mode="tf")
     data = keras_vit.data.load_dataset("digits")
     alone = keras_vit.distribution.get_strategy("none")

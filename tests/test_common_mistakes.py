@@ -1,5 +1,4 @@
-"""The mistakes of a first hour, and what is said of them: the table in
-docs/finetune.md in tests."""
+"""Frequent mistakes and their messages: the table in docs/finetune.md."""
 
 import json
 import os
@@ -16,7 +15,7 @@ from PIL import Image
 import keras_vit
 from keras_vit import _requirements
 from keras_vit.data import load_dataset
-from keras_vit.training import TrainingFlags
+from keras_vit.training.command_line import TrainingFlags
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -30,36 +29,44 @@ def tiny(**arguments):
     return keras_vit.ViTTi16(**{**sizes, **arguments})
 
 
-# What there is, KERAS_BACKEND, keras.json's: what is said.
+# Installed backends, KERAS_BACKEND, the backend in keras.json, the message.
 BACKENDS = {
     "another": (("jax",), "torch", None, r"'torch' \(KERAS_BACKEND\).*=jax"),
     "misspelt": (("torch",), "pytorch", None, "'pytorch'.*KERAS_BACKEND=torch"),
-    "nothing said": (("jax", "torch"), "", None, "default.*Installed: jax, to"),
+    "unspecified": (
+        ("jax", "torch"),
+        "",
+        None,
+        "default.*Installed: jax, to",
+    ),
     "in the file": (("jax",), "", "torch", "'torch' .*keras.json.*=jax"),
     "none": ((), "", None, "no other either. Run: pip install jax"),
 }
 
 
-@pytest.mark.parametrize("there, said, filed, text", BACKENDS.values())
-def test_a_backend_that_is_not_there(
-    there, said, filed, text, monkeypatch, tmp_path
+@pytest.mark.parametrize(
+    "installed, variable, keras_json, text", BACKENDS.values()
+)
+def test_missing_backend_is_reported(
+    installed, variable, keras_json, text, monkeypatch, tmp_path
 ):
-    monkeypatch.setenv("KERAS_BACKEND", said)
+    monkeypatch.setenv("KERAS_BACKEND", variable)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    if filed:
-        config = json.dumps({"backend": filed})
+    if keras_json:
+        config = json.dumps({"backend": keras_json})
         (tmp_path / "keras.json").write_text(config)
-    monkeypatch.setattr(_requirements, "_is_installed", there.__contains__)
+    monkeypatch.setattr(_requirements, "_is_installed", installed.__contains__)
     monkeypatch.delitem(sys.modules, "keras")
     with pytest.raises(ImportError, match=text):
         _requirements.check()
     monkeypatch.setattr(_requirements, "_is_installed", lambda name: True)
-    if said != "pytorch":
+    if variable != "pytorch":
         _requirements.check()
 
 
-def test_the_first_import_looks_first():
-    """Before Keras, which would end in a page of calls of its own."""
+def test_import_reports_a_wrong_backend():
+    """The check precedes the import of Keras, which would end in a long
+    traceback."""
     done = subprocess.run(
         [sys.executable, "-c", "import keras_vit"],
         capture_output=True,
@@ -73,7 +80,7 @@ def test_the_first_import_looks_first():
     assert "site-packages/keras/" not in done.stderr
 
 
-def test_converting_to_keras_looks_too(tmp_path):
+def test_convert_reports_a_wrong_backend(tmp_path):
     target = tmp_path / "model.keras"
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "convert.py", FILE, target],
@@ -87,7 +94,7 @@ def test_converting_to_keras_looks_too(tmp_path):
     assert not target.exists()
 
 
-def test_an_old_keras(monkeypatch):
+def test_old_keras_raises(monkeypatch):
     found = {}
     monkeypatch.setattr("importlib.metadata.version", found.get)
     major, minor = _requirements.KERAS
@@ -104,7 +111,7 @@ def test_an_old_keras(monkeypatch):
         _requirements.check()
 
 
-def test_keras_is_that_of_pyproject():
+def test_required_keras_version_matches_pyproject():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = ".".join(map(str, _requirements.KERAS))
     assert f"keras>={wanted}" in project["dependencies"]
@@ -114,7 +121,7 @@ def weights(name):
     return lambda: keras_vit.ViTB16(weights=name)
 
 
-# What is done: the error, and what it says.
+# The call, its exception and the message.
 MODELS = {
     "no multiple of the patch": (
         lambda: tiny(input_shape=(30, 32, 3)),
@@ -168,7 +175,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("do, expected", MODELS.values(), ids=MODELS)
-def test_a_mistake_is_named(do, expected):
+def test_wrong_model_arguments_raise(do, expected):
     kind, text = expected
     with pytest.raises(kind) as error:
         do()
@@ -176,24 +183,25 @@ def test_a_mistake_is_named(do, expected):
 
 
 @pytest.mark.parametrize("shape", [(1, 32, 32, 4), (1, 48, 32, 3)])
-def test_images_of_another_shape_than_the_models(shape):
-    """RGBA, and another size: Keras's own words, with both shapes."""
+def test_images_of_wrong_shape_raise(shape):
+    """Keras's own message has both shapes, for RGBA images and for another
+    size."""
     with pytest.raises(ValueError, match=re.escape(str(shape))) as error:
         tiny()(np.zeros(shape))
     assert "(None, 32, 32, 3)" in str(error.value)
 
 
-def test_pixels_from_0_to_1_are_warned_of():
+def test_pixels_from_0_to_1_warn():
     with pytest.warns(UserWarning, match=r"images \* 255"):
         keras_vit.preprocess_input(np.full((2, 2, 3), 0.5))
 
 
-def test_another_number_of_classes_is_a_new_head():
+def test_other_number_of_classes_gives_a_new_head():
     model = keras_vit.converters.load(FILE, classes=2)
     assert not np.any(model.get_layer("head").get_weights()[0])
 
 
-def test_a_batch_larger_than_the_set():
+def test_batch_size_is_limited_by_the_dataset():
     assert TrainingFlags(batch_size=64).whole_batch(64, 10) == 10
 
 
@@ -220,7 +228,7 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("paths, text", FOLDERS.values(), ids=FOLDERS)
-def test_a_folder_that_is_no_set(paths, text, tmp_path):
+def test_wrong_image_folders_raise(paths, text, tmp_path):
     images(tmp_path, *paths)
     with pytest.raises(ValueError, match=text):
         load_dataset(str(tmp_path))

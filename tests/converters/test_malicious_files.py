@@ -59,7 +59,7 @@ def linked(name):
 
 @functools.cache
 def bomb(*names):
-    """What is 100 MB of zeros in a tenth of a percent of that."""
+    """An archive of 100 MB of zeros per name, compressed to 0.1% of that."""
     zeros = bytes(10**8)
     return archive(
         *((name, zeros) for name in names), method=zipfile.ZIP_DEFLATED
@@ -84,7 +84,7 @@ def whole(number):
 
 
 def pth(value, key=None, data=bytes(16)):
-    """A file of PyTorch's of one key and value, in pickle's own words."""
+    """A PyTorch file with one key and value, given as pickle opcodes."""
     pickle = b"\x80\x02}" + (key or text("cls")) + value + b"s."
     return archive(("a/data.pkl", pickle), ("a/data/0", data))
 
@@ -276,7 +276,7 @@ FILES = {  # name, ending: bytes and what the error says
 
 
 def refused(path, message, capsys, *more):
-    """By the reader, and by the command, which leaves its target alone."""
+    """The reader and the command refuse the file; the target is unchanged."""
     folder = path.parent
     with pytest.raises(ValueError, match=message) as error:
         open_checkpoint(path)
@@ -294,7 +294,7 @@ def refused(path, message, capsys, *more):
 
 
 @pytest.mark.parametrize("kind", FILES, ids=" ".join)
-def test_a_file_made_to_harm(kind, tmp_path, capsys, monkeypatch):
+def test_malicious_file_is_refused(kind, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data, message = FILES[kind]
     path = tmp_path / f"a{kind[1]}"
@@ -302,14 +302,14 @@ def test_a_file_made_to_harm(kind, tmp_path, capsys, monkeypatch):
     refused(path, message, capsys)
 
 
-def test_a_long_step_that_is_never_taken(tmp_path):
+def test_unused_large_stride_is_accepted(tmp_path):
     (tmp_path / "a.pth").write_bytes(pth(rebuilt(shape=1, stride=2**62)))
     assert read(tmp_path / "a.pth")["cls"].tolist() == [0.0]
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("ending", [".npz", ".pth", ".keras"])
-def test_a_member_that_is_there_twice(ending, tmp_path, capsys):
+def test_duplicate_archive_member_is_refused(ending, tmp_path, capsys):
     path = tmp_path / f"a{ending}"
     path.write_bytes(archive(("x", npy()), ("x", npy())))
     refused(path, "'x', and holds it twice", capsys)
@@ -318,7 +318,7 @@ def test_a_member_that_is_there_twice(ending, tmp_path, capsys):
 @pytest.mark.parametrize(
     "ending", [".npz", ".safetensors", ".pth", ".keras", ".weights.h5"]
 )
-def test_what_is_no_file(ending, tmp_path, capsys):
+def test_pipes_and_devices_are_refused(ending, tmp_path, capsys):
     path = tmp_path / f"a{ending}"
     os.mkfifo(path)  # which would be waited for
     refused(path, "is no file, but a pipe or a device", capsys)
@@ -338,7 +338,7 @@ CONFIGS = {
 }
 
 
-def test_a_config_of_wrong_values(tmp_path, capsys):
+def test_wrong_config_values_raise(tmp_path, capsys):
     model = tiny()
     save(model, tmp_path / "a")
     path = tmp_path / "a" / "config.json"
@@ -362,7 +362,7 @@ def test_a_config_of_wrong_values(tmp_path, capsys):
         ({"a": "x" * 300}, "names the shard"),
     ],
 )
-def test_shards_that_do_not_fit(index, message, tmp_path):
+def test_inconsistent_shards_raise(index, message, tmp_path):
     np.savez(tmp_path / "one.npz", a=ONES, b=ONES)
     np.savez(tmp_path / "two.npz", b=ONES)
     path = tmp_path / "a.index.json"
@@ -371,8 +371,9 @@ def test_shards_that_do_not_fit(index, message, tmp_path):
         open_checkpoint(path)
 
 
-def test_blocks_that_are_missing_are_not_made(tmp_path):
-    """A number in a name would else be that of layers to build."""
+def test_missing_blocks_raise(tmp_path):
+    """Otherwise the number in a name would set the number of layers to
+    build."""
     save(tiny(), tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as arrays:
         arrays = dict(arrays)
@@ -385,7 +386,7 @@ def test_blocks_that_are_missing_are_not_made(tmp_path):
         load(tmp_path / "b.npz")
 
 
-def test_notes_that_deny_the_arrays(tmp_path):
+def test_metadata_that_contradicts_the_arrays_raises(tmp_path):
     path = tmp_path / "a.weights.h5"
     save(tiny(), path)
     with h5py.File(path, "r+") as file:
@@ -396,7 +397,7 @@ def test_notes_that_deny_the_arrays(tmp_path):
         load(path)
 
 
-def test_files_of_newer_hdf5(tmp_path):
+def test_newer_hdf5_files_are_read(tmp_path):
     path, newer = tmp_path / "a.weights.h5", tmp_path / "b.weights.h5"
     save(tiny(), path)
     with h5py.File(path) as old, h5py.File(newer, "w", libver="latest") as new:
@@ -437,7 +438,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_a_keras_file_with_a_layer_of_another(kind, tmp_path):
+def test_keras_file_with_a_foreign_layer_is_refused(kind, tmp_path):
     change, message = LAYERS[kind]
     save(tiny(), tmp_path / "a.keras")
     with zipfile.ZipFile(tmp_path / "a.keras") as file:

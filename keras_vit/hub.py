@@ -1,0 +1,348 @@
+"""Folders that timm, transformers, Keras and keras_vit open, for the hub.
+
+A folder contains the same weights three times: `model.keras` for Keras and
+keras_vit, `timm.safetensors` for timm, and `transformers.safetensors` for
+transformers, which finds its name in `model.safetensors.index.json`. The
+libraries read one `config.json`, in which their keys do not overlap.
+"""
+
+import json
+import pathlib
+import shutil
+import tempfile
+
+import keras
+import numpy as np
+
+from keras_vit import converters
+from keras_vit.checkpoints.checkpoint import open_checkpoint
+from keras_vit.checkpoints.files import read_config
+from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.formats import check_representable
+from keras_vit.checkpoints.formats import get_weight_map
+from keras_vit.checkpoints.formats import huggingface
+from keras_vit.checkpoints.formats import timm
+from keras_vit.checkpoints.formats.layout import PREPROCESSING
+from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
+from keras_vit.checkpoints.formats.reference import explain_import_error
+from keras_vit.checkpoints.weight_map import to_checkpoint
+from keras_vit.checkpoints.writing import write_checkpoint
+
+KERAS, TIMM, TRANSFORMERS = "keras", "timm", "transformers"
+_WEIGHTS = {
+    KERAS: "model.keras",
+    TIMM: "timm.safetensors",
+    TRANSFORMERS: "transformers.safetensors",
+}
+_INDEX, _CARD = "model.safetensors.index.json", "README.md"
+# Of the largest output, as in `_verify`.
+TOLERANCE = 3e-5
+
+
+def save(
+    source, folder, layout=None, license=None, overwrite=False, **settings
+):
+    """Writes a folder for the Hugging Face hub that four libraries open.
+
+    - Keras: `keras.saving.load_model("folder/model.keras")`, after
+      `import keras_vit`;
+    - keras_vit: `keras_vit.converters.load("folder")`;
+    - timm: `timm.create_model("local-dir:folder", pretrained=True)`;
+    - transformers: `AutoModelForImageClassification.from_pretrained("folder")`.
+
+    A library that has no model of this architecture is left out. The folder
+    also has a model card, `README.md`, with the dataset and the accuracy in the
+    config.json of a recipe's run.
+
+    Args:
+        source: String or path of a checkpoint, as in `converters.load`, such as
+            the folder of a recipe's run.
+        folder: String or path of the folder to write.
+        layout: String. Layout of the checkpoint; None infers it.
+        license: String. Identifier of the weights' licence for the card, such
+            as "apache-2.0"; None if it is unknown.
+        overwrite: Boolean. Whether existing files of these names may be
+            replaced.
+        **settings: Arguments of the model's function that take precedence over
+            the checkpoint.
+
+    Returns:
+        Dict of the names of libraries ("keras", "timm", "transformers") to
+        None, or to the reason why the folder has no file for it.
+
+    Raises:
+        FileExistsError: if files would be replaced and `overwrite` is False.
+        ValueError: if the checkpoint cannot be read or its model built.
+
+    Example:
+
+    >>> keras_vit.hub.save("runs/digits", "hub/digits", license="mit")
+    """
+    folder = pathlib.Path(folder).expanduser()
+    names = [*_WEIGHTS.values(), _INDEX, _CARD, *huggingface.JSON_FILES]
+    existing = [name for name in names if (folder / name).exists()]
+    if existing and not overwrite:
+        raise FileExistsError(
+            f"{str(folder)!r} already has {', '.join(existing)}. Choose "
+            "another folder, or pass overwrite=True (--overwrite)."
+        )
+    checkpoint = open_checkpoint(source, layout, settings.get("num_heads"))
+    model = converters.load(checkpoint, layout, **settings)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        dir=folder.parent, prefix=f".{folder.name}-"
+    ) as temporary:
+        temporary = pathlib.Path(temporary)
+        missing = _write(model, checkpoint, temporary, license, folder.name)
+        folder.mkdir(exist_ok=True)
+        for name in names:  # nothing is replaced before all is written
+            if (temporary / name).exists():
+                shutil.move(temporary / name, folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
+    return missing
+
+
+def _write(model, checkpoint, folder, license, title):
+    weights, arguments, built = converters.describe(model)
+    mode = built.get("preprocessing") or checkpoint.preprocess_mode or "tf"
+    run = read_config(checkpoint.path)
+    class_names = _class_names(run, arguments["classes"])
+    converters.write_keras(model, folder / _WEIGHTS[KERAS])
+    config, missing = {}, {KERAS: None}
+    for library, write_part in (
+        (TIMM, _write_timm),
+        (TRANSFORMERS, _write_transformers),
+    ):
+        try:
+            config |= write_part(weights, arguments, mode, class_names, folder)
+            missing[library] = None
+        except (ValueError, ReferenceUnavailable) as error:
+            missing[library] = str(error)
+    text = json.dumps(config, indent=2)
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    card = _card(title, model, arguments, mode, run, license, missing)
+    (folder / _CARD).write_text(card, encoding="utf-8")
+    return missing
+
+
+def _class_names(run, classes):
+    data = run.get("data")
+    names = data.get("class_names") if isinstance(data, dict) else None
+    if isinstance(names, list) and len(names) == classes:
+        return [str(name) for name in names]
+    return None
+
+
+def _write_timm(weights, arguments, mode, class_names, folder):
+    """Writes the weights for timm and returns its entries of config.json."""
+    name = _WEIGHTS[TIMM]
+    config = timm.hub_config(arguments, *PREPROCESSING[mode], name)
+    if class_names:
+        config["label_names"] = class_names
+    check_representable(arguments, TIMM)
+    weight_map = get_weight_map(TIMM, weights)
+    heads = (arguments["num_heads"], None)
+    write(to_checkpoint(weights, weight_map, heads), folder / name)
+    return config
+
+
+def _write_transformers(weights, arguments, mode, class_names, folder):
+    """Writes the weights for transformers and returns its entries."""
+    with tempfile.TemporaryDirectory(dir=folder) as part:
+        part = pathlib.Path(part) / "model"
+        write_checkpoint(
+            weights, arguments, part, "huggingface", preprocess_mode=mode
+        )
+        config, preprocessor = (
+            json.loads((part / name).read_text())
+            for name in huggingface.JSON_FILES
+        )
+        shutil.move(part / "model.safetensors", folder / _WEIGHTS[TRANSFORMERS])
+    if class_names:
+        config["id2label"] = {str(i): n for i, n in enumerate(class_names)}
+        config["label2id"] = {n: i for i, n in enumerate(class_names)}
+    if arguments["channels"] == 3:
+        text = json.dumps(preprocessor, indent=2)
+        (folder / huggingface.JSON_FILES[1]).write_text(text)
+    _write_index(folder)
+    return config
+
+
+def _write_index(folder):
+    """Writes the index in which transformers finds the file's name."""
+    from safetensors import safe_open
+
+    name = _WEIGHTS[TRANSFORMERS]
+    with safe_open(folder / name, "numpy") as file:
+        keys = list(file.keys())
+    index = {
+        "metadata": {"total_size": (folder / name).stat().st_size},
+        "weight_map": dict.fromkeys(keys, name),
+    }
+    (folder / _INDEX).write_text(json.dumps(index, indent=2))
+
+
+def verify(folder):
+    """Runs the model of a folder in each library on the same random images.
+
+    Args:
+        folder: String or path of a folder that `save` wrote.
+
+    Returns:
+        `(table, same, complete)`: string, one line per library; boolean,
+        whether all outputs are the same within 3e-5 of the largest; boolean,
+        False if a library is not installed or does not work.
+    """
+    folder = pathlib.Path(folder).expanduser()
+    reference = converters.load(folder, preprocessing=False)
+    shape = reference.input_shape[1:]
+    shape = tuple(size or 224 for size in shape)
+    images = np.random.default_rng(0).uniform(-1, 1, (2, *shape))
+    images = images.astype("float32")
+    expected = keras.ops.convert_to_numpy(reference(images, training=False))
+    limit = TOLERANCE * max(1.0, float(np.abs(expected).max()))
+    lines, same, complete = [], True, True
+    for library, run in (
+        (KERAS, _run_keras),
+        (TIMM, _run_timm),
+        (TRANSFORMERS, _run_transformers),
+    ):
+        if not (folder / _WEIGHTS[library]).exists():
+            lines.append(f"{library:13}  not in the folder")
+            continue
+        try:
+            found = run(folder, images, tokens=expected.ndim == 3)
+        except (ImportError, RuntimeError) as error:
+            reason = explain_import_error(error)
+            lines.append(f"{library:13}  not run: {reason}")
+            complete = False
+            continue
+        error = float(np.abs(found - expected).max())
+        verdict = "same" if error <= limit else "DIFFERS"
+        same &= verdict == "same"
+        lines.append(f"{library:13}  {error:.1e}  {verdict}")
+    title = f"difference from keras_vit on {len(images)} random images"
+    return "\n".join([title, *lines]), same, complete
+
+
+def _run_keras(folder, images, tokens):
+    model = keras.saving.load_model(folder / _WEIGHTS[KERAS])
+    names = [layer.name for layer in model.layers]
+    if "preprocessing" in names:
+        inner = model.get_layer("preprocessing").output
+        model = keras.Model(inner, model.output)
+    return keras.ops.convert_to_numpy(model(images, training=False))
+
+
+def _run_timm(folder, images, tokens):
+    import timm as library
+
+    model = library.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    run = model.forward_features if tokens else model
+    return _run_torch(run, images)
+
+
+def _run_transformers(folder, images, tokens):
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(folder)
+    build = getattr(transformers, config.architectures[0])
+    model = build.from_pretrained(folder).eval()
+    name = "last_hidden_state" if tokens else "logits"
+    return _run_torch(model, images, name)
+
+
+def _run_torch(run, images, output=None):
+    import torch
+
+    with torch.no_grad():
+        found = run(torch.tensor(images).permute(0, 3, 1, 2))
+    return (found if output is None else getattr(found, output)).numpy()
+
+
+def _card(title, model, arguments, mode, run, license, missing):
+    """Returns the text of the model card."""
+    from huggingface_hub import EvalResult
+    from huggingface_hub import ModelCardData
+
+    config = run.get("config") if isinstance(run.get("config"), dict) else {}
+    dataset, accuracy = config.get("dataset"), run.get("test_accuracy")
+    results = None
+    if isinstance(accuracy, float) and dataset:
+        name = pathlib.PurePath(str(dataset)).name
+        results = [
+            EvalResult(
+                task_type="image-classification",
+                dataset_type=name,
+                dataset_name=name,
+                dataset_split="test",
+                metric_type="accuracy",
+                metric_value=round(accuracy, 4),
+            )
+        ]
+    classifies = arguments["classes"] is not None
+    task = "image-classification" if classifies else "image-feature-extraction"
+    data = ModelCardData(
+        library_name="keras",
+        license=license,
+        pipeline_tag=task,
+        tags=["keras-vit", "vision-transformer"]
+        + [name for name in (TIMM, TRANSFORMERS) if missing[name] is None],
+        model_name=title,
+        eval_results=results,
+    )
+    height, width, channels = (n or "any" for n in model.input_shape[1:])
+    mean, std = PREPROCESSING[mode]
+    lines = [
+        "---",
+        data.to_yaml().strip(),
+        "---",
+        "",
+        f"# {title}",
+        "",
+        f"A {model.name} of {model.count_params():,} parameters, saved by "
+        "keras_vit.",
+        "",
+        f"- Images: {height} x {width} pixels, {channels} channels",
+        f"- Preprocessing: values in [0, 1] minus {list(mean)}, divided by "
+        f"{list(std)}; `keras_vit.preprocess_input(images, mode={mode!r})`",
+        f"- Classes: {arguments['classes'] or 'none, the output is features'}",
+    ]
+    if dataset:
+        lines.append(f"- Trained on: {pathlib.PurePath(str(dataset)).name}")
+    if isinstance(accuracy, float):
+        lines.append(f"- Test accuracy: {accuracy:.4f}")
+    lines += [
+        "",
+        "## Use",
+        "",
+        "```python",
+        *_usage(title, classifies, missing),
+    ]
+    lines.append("```")
+    for library, reason in missing.items():
+        if reason:
+            lines += ["", f"There is no file for {library}: {reason}"]
+    return "\n".join(lines) + "\n"
+
+
+def _usage(folder, classifies, missing):
+    yield "import keras"
+    yield "import keras_vit"
+    yield ""
+    yield f'model = keras_vit.converters.load("{folder}")'
+    yield f'model = keras.saving.load_model("{folder}/model.keras")'
+    if missing[TIMM] is None:
+        yield ""
+        yield "import timm"
+        yield ""
+        yield (
+            f'model = timm.create_model("local-dir:{folder}", pretrained=True)'
+        )
+    if missing[TRANSFORMERS] is None:
+        yield ""
+        name = "AutoModelForImageClassification" if classifies else "AutoModel"
+        yield f"from transformers import {name}"
+        yield ""
+        yield f'model = {name}.from_pretrained("{folder}")'

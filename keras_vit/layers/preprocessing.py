@@ -1,0 +1,111 @@
+"""Resizing and scaling of images inside a model."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers._utils import axis_sizes
+from keras_vit.layers.resampling import resampling_matrix
+
+_MEAN = np.array([0.485, 0.456, 0.406])
+_STD = np.array([0.229, 0.224, 0.225])
+# `images / scale - shift` for each mode.
+SCALE_AND_SHIFT = {
+    "tf": (127.5, 1.0),
+    "torch": (
+        (255 * _STD).astype("float32"),
+        (_MEAN / _STD).astype("float32"),
+    ),
+}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ImagePreprocessing(keras.Layer):
+    """Resizes images and scales their values for pretrained models.
+
+    The whole image is resized, so that its aspect ratio changes unless it is
+    that of `image_size`. Resizing is bilinear with antialiasing, as in Pillow:
+    it equals Pillow's up to Pillow's rounding to integers. It consists of two
+    matrix products, which all export formats support. Values are scaled as by
+    `keras_vit.preprocess_input`.
+
+    The layer computes in float32, and returns the compute dtype of its policy.
+
+    Args:
+        image_size: `(height, width)` of the output, or an integer for both.
+            None keeps the size of the images.
+        mode: String. The `mode` of `keras_vit.preprocess_input`: "tf" for
+            [-1, 1] or, for images of three channels, "torch" for ImageNet's
+            mean and standard deviation.
+
+    Call arguments:
+        inputs: Images of shape `(batch, height, width, channels)`, integers or
+            floats in [0, 255]. They are not checked.
+
+    Output shape:
+        `(batch, *image_size, channels)`
+
+    Raises:
+        ValueError: if `mode` is unknown, or is "torch" for images that do not
+            have three channels.
+
+    Example:
+
+    >>> layer = keras_vit.layers.ImagePreprocessing((224, 224))
+    >>> layer(np.zeros((1, 300, 400, 3), "uint8")).shape
+    (1, 224, 224, 3)
+    """
+
+    def __init__(self, image_size=None, mode="tf", **kwargs):
+        # Without autocast, so that pixels are not rounded to half precision.
+        super().__init__(autocast=False, **kwargs)
+        _checks.one_of("mode", mode, tuple(SCALE_AND_SHIFT))
+        if image_size is not None:
+            image_size = _checks.positive_pair("image_size", image_size)
+        self.image_size = image_size
+        self.mode = mode
+
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+
+    def call(self, inputs):
+        images = ops.cast(inputs, "float32")
+        if self.image_size is not None:
+            for axis, (letter, new) in enumerate(
+                zip("hw", self.image_size, strict=True), start=1
+            ):
+                (old,) = axis_sizes(images, axis)
+                if isinstance(old, int) and old == new:
+                    continue
+                matrix = resampling_matrix(old, new, "bilinear_antialias")
+                matrix = ops.cast(matrix, "float32")  # (new, old)
+                output = "bhwc".replace(letter, "n")
+                images = ops.einsum(f"n{letter},bhwc->{output}", matrix, images)
+        scale, shift = SCALE_AND_SHIFT[self.mode]
+        images = images / ops.cast(scale, "float32")
+        return ops.cast(images - ops.cast(shift, "float32"), self.compute_dtype)
+
+    def compute_output_shape(self, input_shape):
+        _checks.check_rank(
+            self, input_shape, "(batch, height, width, channels)"
+        )
+        batch, *image_size, channels = input_shape
+        if self.mode == "torch" and channels not in (None, 3):
+            raise ValueError(
+                "`mode='torch'` is for images of three channels, channels "
+                f"last. Received: images of shape {tuple(input_shape)}"
+            )
+        return (batch, *(self.image_size or image_size), channels)
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(
+            self.compute_output_shape(inputs.shape), self.compute_dtype
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "image_size": self.image_size,
+            "mode": self.mode,
+        }

@@ -1,0 +1,171 @@
+"""Images of several classes: trained, evaluated and predicted."""
+
+import csv
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.training import command_line
+from tests.recipes import programs
+
+pytestmark = pytest.mark.usefixtures("small_model")
+recipe = programs.load("finetune_cifar")
+CLASSES = ("blue", "green", "red")
+FLAGS = {"image_size": 8, "patch_size": 4, "batch_size": 8, "protocol": "whole"}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A CSV file of images whose channels are bright or dark."""
+    pytest.importorskip("tensorflow")
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(40):
+        bright = rng.integers(0, 2, 3)
+        pixels = np.full((10, 12, 3), 40) + 180 * bright
+        keras.utils.array_to_img(pixels, scale=False).save(
+            folder / f"{number}.png"
+        )
+        names = [n for n, b in zip(CLASSES[::-1], bright, strict=True) if b]
+        rows.append((f"{number}.png", ";".join(names)))
+    with open(folder / "photos.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("image", "label"), *rows])
+    return folder / "photos.csv"
+
+
+@pytest.fixture(scope="module")
+def run(photos, small_model, tmp_path_factory):
+    output = tmp_path_factory.mktemp("runs") / "photos"
+    recipe.main(
+        recipe.Config(
+            dataset=str(photos),
+            loss="sigmoid",
+            steps=40,
+            evaluate_every=20,
+            learning_rate=0.01,
+            keep="best",
+            patience=9,
+            average_from=0.75,
+            output=str(output),
+            **FLAGS,
+        )
+    )
+    return output
+
+
+def test_training_is_evaluated_by_average_precision(run, tmp_path):
+    rows = programs.rows_of(run)
+    assert list(rows[0])[:5] == [
+        "step",
+        "train_loss",
+        "train_mean_average_precision",
+        "test_loss",
+        "test_mean_average_precision",
+    ]
+    facts = programs.read_metadata(run)
+    found = facts["test_mean_average_precision"]
+    assert found > 0.9
+    assert facts["kept"]["chosen_by"] == "test_mean_average_precision"
+    programs.run("evaluate", "--weights", run, "--output", tmp_path / "out")
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    # Of the run it is that of rounded logits.
+    assert results["mean_average_precision"] == pytest.approx(found, abs=0.02)
+    assert results["classes_without_images"] == 0
+    with open(tmp_path / "out" / "per_class.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["class"] for row in table] == list(CLASSES)
+    assert np.mean(
+        [float(row["average_precision"]) for row in table]
+    ) == pytest.approx(results["mean_average_precision"])
+    model = keras.models.load_model(run / "model.keras")
+    data = keras_vit.data.load_dataset(facts["config"]["dataset"])
+    options = {"image_size": 8, "protocol": "whole"}
+    logits, labels = keras_vit.evaluation.predict_dataset(
+        model, data.test(batch_size=8, **options), data.num_test
+    )
+    expected = pytest.importorskip("sklearn.metrics").average_precision_score(
+        labels, logits, average="macro"
+    )
+    assert results["mean_average_precision"] == pytest.approx(expected)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("top", [None, 1])
+def test_all_likely_classes_are_predicted(run, photos, top, tmp_path):
+    flags = () if top is None else ("--top", top)
+    programs.run(
+        "predict", "--weights", run, "--images", photos.parent,
+        "--output", tmp_path / "out", *flags,
+    )  # fmt: skip
+    facts = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    with open(tmp_path / "out" / "predictions.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    model = keras.models.load_model(run / "model.keras")
+    for number, row in enumerate(rows):
+        classes = facts["predictions"][number]["classes"]
+        image = keras.utils.img_to_array(
+            keras.utils.load_img(row["file"], target_size=(8, 8))
+        )
+        logits = model.predict(
+            keras_vit.preprocess_input(image[None]), verbose=0
+        )[0]
+        expected = 1 / (1 + np.exp(-logits.astype("float64")))
+        names = [CLASSES[i] for i in np.argsort(-expected)]
+        if top is None:
+            names = names[: (expected > 0.5).sum()]
+        else:
+            names = names[:top]
+        assert [one["name"] for one in classes] == names
+        for i, one in enumerate(classes):
+            assert one["probability"] == pytest.approx(
+                expected[CLASSES.index(one["name"])], abs=1e-4
+            )
+            assert row[f"class_{i + 1}"] == one["name"]
+    counts = {len(one["classes"]) for one in facts["predictions"]}
+    assert counts == {1} if top else len(counts) > 1
+
+
+@pytest.mark.backends("torch")
+def test_wrong_flags_are_refused(photos, tmp_path):
+    settings = {**FLAGS, "dataset": str(photos), "output": str(tmp_path / "a")}
+
+    def refused(match, **flags):
+        with pytest.raises(command_line.UserError, match=match):
+            recipe.main(recipe.Config(**settings, **flags))
+
+    refused("several classes each: train with --loss sigmoid")
+    refused("--class-weights", loss="sigmoid", class_weights="balanced")
+    assert not (tmp_path / "a").exists()
+    for match, flags in (
+        ("--loss takes softmax, sigmoid", {"loss": "hinge"}),
+        ("--label-smoothing", {"loss": "sigmoid", "label_smoothing": 0.1}),
+        ("--class-weights takes balanced", {"class_weights": "equal"}),
+        ("mixup", {"class_weights": "balanced", "mixup": 0.2}),
+        ("mixup", {"class_weights": "balanced", "cutmix": 1.0}),
+        ("--average-from must", {"average_from": 1.0}),
+        ("--average .*--average-from", {"average": 0.9, "average_from": 0.5}),
+    ):
+        with pytest.raises(ValueError, match=match):
+            recipe.Config(**flags)
+
+
+@pytest.mark.backends("torch")
+def test_sigmoid_loss_and_class_weights_with_one_class_per_image(tmp_path):
+    output = tmp_path / "digits"
+    recipe.main(
+        recipe.Config(
+            loss="sigmoid",
+            class_weights="balanced",
+            steps=2,
+            average_from=0.5,
+            batch_size=32,
+            output=str(output),
+        )
+    )
+    facts = programs.read_metadata(output)
+    assert 0 <= facts["test_accuracy"] <= 1
+    assert facts["config"]["class_weights"] == "balanced"

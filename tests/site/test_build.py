@@ -1,0 +1,123 @@
+"""The site, built with `mkdocs build --strict`, and its links."""
+
+import ast
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import urllib.parse
+
+import pytest
+
+from tests.site import links
+
+pytestmark = [pytest.mark.backends("torch"), pytest.mark.slow]
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE = ROOT / "keras_vit"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the built site."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q"]
+    done = subprocess.run(
+        [*command, "--site-dir", folder],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {
+        path.relative_to(site).as_posix(): links.Page(path.read_text())
+        for path in site.rglob("*.html")
+        if path.name != "404.html"  # its links begin at the site's address
+    }
+
+
+def test_links_of_the_site(site, pages):
+    """Files and anchors exist, and other addresses are well-formed."""
+    problems, count = [], 0
+    for name, page in pages.items():
+        for link in page.links:
+            count += 1
+            problem = problem_of(link, site, name, pages)
+            if problem:
+                problems.append(f"{name}: {link}: {problem}")
+    assert not problems
+    assert len(pages) > 40 and count > 2000
+
+
+def problem_of(link, site, name, pages):
+    if link.startswith(("data:", "mailto:")):
+        return None
+    if re.match(r"[a-z]+:|//", link):
+        return links.problem_of_url(link)
+    path, _, anchor = link.partition("#")
+    path, anchor = map(urllib.parse.unquote, (path.partition("?")[0], anchor))
+    there = (site / name).parent / path if path else site / name
+    there = there / "index.html" if there.is_dir() else there
+    if not there.exists():
+        return "there is no such file"
+    if anchor and there.suffix == ".html":
+        target = pages[there.resolve().relative_to(site.resolve()).as_posix()]
+        if anchor not in target.ids:
+            return "there is no such anchor"
+    return None
+
+
+def public_names():
+    """Yields the public names of the package, read from its sources."""
+    yield from names_in(PACKAGE / "__init__.py", "keras_vit")
+    source = (PACKAGE / "__init__.py").read_text()
+    for name in re.findall(
+        r"^from keras_vit import ([a-z]\w*) as", source, re.M
+    ):
+        path = PACKAGE / name / "__init__.py"
+        path = path if path.exists() else PACKAGE / f"{name}.py"
+        yield from names_in(path, f"keras_vit.{name}")
+
+
+def names_in(path, package):
+    """Yields what a module defines, or imports under the same name."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module != "keras_vit":
+            names = [x.asname for x in node.names if x.asname == x.name]
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names = [node.name]
+        else:
+            names = []
+        yield from (f"{package}.{x}" for x in names if not x.startswith("_"))
+
+
+def test_the_reference_has_every_public_name(pages):
+    ids = set().union(*(page.ids for page in pages.values()))
+    names = set(public_names())
+    assert {"keras_vit.ViTB16", "keras_vit.layers.Patches"} <= names
+    assert len(names) > 150
+    assert not sorted(names - ids)
+
+
+def test_arguments_that_are_made_at_import(site):
+    """Those of `ViTConfig`, which griffe does not find in the sources."""
+    text = (site / "api" / "models" / "index.html").read_text()
+    for name in ("num_registers", "position_placement", "pad_to_patch"):
+        assert text.count(name) > 2, name
+
+
+def test_nothing_is_loaded_from_other_hosts(site):
+    """Fonts and scripts are the site's own."""
+    for path in site.rglob("*.html"):
+        text = path.read_text()
+        for tag in re.findall(r"<(?:script|link)\b[^>]*>", text):
+            if 'rel="canonical"' not in tag:
+                assert not re.search(r'(?:src|href)="https?:', tag), tag

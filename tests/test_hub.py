@@ -1,0 +1,252 @@
+"""Folders for the Hugging Face hub, which four libraries open."""
+
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import convert
+from keras_vit import hub
+from keras_vit.checkpoints.checkpoint import open_checkpoint
+from tests.models.test_vit import randomise
+
+SIZES = {
+    "input_shape": (32, 32, 3),
+    "patch_size": 8,
+    "hidden_size": 48,
+    "num_layers": 2,
+    "num_heads": 3,
+    "classes": 5,
+}
+NAMES = [f"class {i}" for i in range(5)]
+
+
+def make_run(folder, **arguments):
+    """Writes a folder as a training recipe does, and returns its path."""
+    folder.mkdir()
+    model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
+    randomise(model)
+    model.save(folder / "model.keras")
+    config = {"dataset": "digits", "mode": "torch"}
+    facts = {
+        "config": config,
+        "data": {"class_names": NAMES},
+        "test_accuracy": 0.98765,
+    }
+    (folder / "config.json").write_text(json.dumps(facts))
+    return folder
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"preprocessing": "torch"},
+        {"distillation": True, "activation": "gelu"},
+        {"norm_epsilon": 1e-5, "activation": "quick_gelu"},
+        {"classes": None, "include_top": False},
+    ],
+    ids=["plain", "preprocessing", "distilled", "clip", "features"],
+)
+def test_four_libraries_give_equal_outputs(arguments, tmp_path):
+    run = make_run(tmp_path / "run", **arguments)
+    missing = hub.save(run, tmp_path / "folder", license="mit")
+    assert missing == dict.fromkeys(("keras", "timm", "transformers"))
+    table, same, complete = hub.verify(tmp_path / "folder")
+    assert same and complete, table
+    assert table.count("same") == 3
+
+
+@pytest.mark.backends("torch")
+def test_output_difference_is_reported(tmp_path):
+    hub.save(make_run(tmp_path / "run"), tmp_path / "folder")
+    weights = tmp_path / "folder" / "timm.safetensors"
+    from safetensors.numpy import load_file
+    from safetensors.numpy import save_file
+
+    arrays = load_file(weights)
+    arrays["head.bias"] += 1e-3
+    save_file(arrays, weights)
+    table, same, _ = hub.verify(tmp_path / "folder")
+    assert not same
+    assert "DIFFERS" in next(x for x in table.splitlines() if "timm" in x)
+
+
+@pytest.mark.backends("torch")
+def test_libraries_without_the_model_are_left_out(tmp_path):
+    run = make_run(tmp_path / "run", pooling="gap", class_token=False)
+    missing = hub.save(run, tmp_path / "folder")
+    assert missing["timm"] is None
+    assert "pooling 'gap'" in missing["transformers"]
+    assert not (tmp_path / "folder/transformers.safetensors").exists()
+    card = (tmp_path / "folder/README.md").read_text()
+    assert "There is no file for transformers" in card
+    _, same, _ = hub.verify(tmp_path / "folder")
+    assert same
+
+    run = make_run(tmp_path / "other", position_embedding="sincos2d")
+    missing = hub.save(run, tmp_path / "sincos")
+    assert "learned position embeddings" in missing["timm"]
+
+
+def test_model_card_and_config(tmp_path):
+    yaml = pytest.importorskip("yaml")
+    run = make_run(tmp_path / "run")
+    hub.save(run, tmp_path / "folder", license="apache-2.0")
+    text = (tmp_path / "folder/README.md").read_text()
+    _, header, body = text.split("---\n", 2)
+    card = yaml.safe_load(header)
+    assert card["library_name"] == "keras"
+    assert card["license"] == "apache-2.0"
+    result = card["model-index"][0]["results"][0]
+    assert result["metrics"][0]["value"] == 0.9877
+    assert result["dataset"]["name"] == "digits"
+    assert "mode='torch'" in body
+    config = json.loads((tmp_path / "folder/config.json").read_text())
+    assert config["id2label"] == {str(i): n for i, n in enumerate(NAMES)}
+    assert config["label_names"] == NAMES
+    assert open_checkpoint(tmp_path / "folder").preprocess_mode == "torch"
+    again = keras_vit.converters.load(tmp_path / "folder")
+    images = np.random.default_rng(0).normal(size=(1, 32, 32, 3))
+    images = images.astype("float32")
+    expected = keras.saving.load_model(run / "model.keras")
+    np.testing.assert_array_equal(
+        again.predict(images, verbose=0), expected.predict(images, verbose=0)
+    )
+
+
+@pytest.mark.backends("torch")
+def test_existing_files_are_not_replaced(tmp_path):
+    run = make_run(tmp_path / "run")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "README.md").write_text("mine")
+    with pytest.raises(FileExistsError, match="README.md.*--overwrite"):
+        hub.save(run, folder)
+    assert [path.name for path in folder.iterdir()] == ["README.md"]
+    (folder / "notes.txt").write_text("mine")
+    hub.save(run, folder, overwrite=True)
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert sorted(tmp_path.iterdir()) == [folder, run]
+    with pytest.raises(FileNotFoundError):
+        hub.save(tmp_path / "absent", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--license", "mit"], "--license needs --to hub"),
+        (["--push", "a/b"], "--push needs --to hub"),
+        (["--to", "hub", "--dtype", "float16"], "--dtype has no effect"),
+        (["--to", "hub", "--encoder"], "--encoder has no effect"),
+        (["--to", "hub", "--private"], "--private needs --push"),
+        (["--to", "hub", "--push", "name"], "named OWNER/NAME.*'name'"),
+    ],
+)
+def test_wrong_flags_are_refused_before_work(
+    arguments, message, tmp_path, capsys
+):
+    target = tmp_path / "folder"
+    assert convert.main(["absent.npz", str(target), *arguments]) == 1
+    assert re.search(message, capsys.readouterr().err)
+    assert not target.exists()
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """The part of the hub's API that an upload of small files uses."""
+
+    files, tokens, created = {}, set(), []
+
+    def do_POST(self):
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
+        self.tokens.add(self.headers.get("Authorization"))
+        if self.path == "/api/repos/create":
+            self.created.append(json.loads(body))
+            if json.loads(body)["name"] == "taken":
+                return self.answer({"error": "You may not do this"}, 403)
+            return self.answer({"url": f"{self.origin()}/owner/name"})
+        if "/preupload/" in self.path:
+            names = [file["path"] for file in json.loads(body)["files"]]
+            return self.answer(
+                {"files": [self.regular(name) for name in names]}
+            )
+        if "/commit/" in self.path:
+            for line in body.decode().splitlines():
+                item = json.loads(line)
+                if item["key"] == "file":
+                    self.files[item["value"]["path"]] = item["value"]["content"]
+            commit = f"{self.origin()}/owner/name/commit/{'a' * 40}"
+            return self.answer({"commitUrl": commit, "commitOid": "a" * 40})
+        return self.answer({"errors": [], "warnings": []})
+
+    def do_GET(self):
+        self.answer({"sha": "a" * 40, "id": "owner/name", "siblings": []})
+
+    def origin(self):
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+    def regular(self, name):
+        return {"path": name, "uploadMode": "regular", "shouldIgnore": False}
+
+    def answer(self, content, status=200):
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.backends("torch")
+def test_push_uploads_the_folder(tmp_path):
+    run = make_run(tmp_path / "run")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_TOKEN": "hf_secret",
+        "HF_HOME": str(tmp_path / "home"),
+    }
+
+    def push(repository, target):
+        return subprocess.run(
+            [sys.executable, "tools/convert.py", str(run), str(target)]
+            + ["--to", "hub", "--push", repository, "--private"],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+
+    try:
+        done = push("owner/name", tmp_path / "folder")
+        assert done.returncode == 0, done.stderr
+        assert f"{server.server_port}/owner/name" in done.stdout
+        names = {path.name for path in (tmp_path / "folder").iterdir()}
+        assert Server.files.keys() == names
+        assert Server.tokens == {"Bearer hf_secret"}
+        assert Server.created[0]["private"] is True
+
+        refused = push("owner/taken", tmp_path / "other")
+        assert refused.returncode == 1
+        assert refused.stderr.count("\n") == 1
+        assert "403" in refused.stderr
+        assert (tmp_path / "other/model.keras").exists()
+    finally:
+        server.shutdown()

@@ -1,0 +1,126 @@
+"""What a release consists of, as far as it can be checked without network.
+`python -m tests.wheel` builds it, and runs the quick start from the wheel."""
+
+import pathlib
+import re
+import shutil
+import tomllib
+
+import pytest
+import yaml
+
+import keras_vit
+from tests import nightly
+from tests import versions
+from tests.recipes import programs
+
+pytestmark = pytest.mark.backends("torch")
+
+ROOT = pathlib.Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOWS = {
+    path.stem: yaml.safe_load(path.read_text())
+    for path in (ROOT / ".github" / "workflows").glob("*.yml")
+}
+
+
+def steps(workflow):
+    """Yields the shell commands of a workflow."""
+    for job in WORKFLOWS[workflow]["jobs"].values():
+        for step in job["steps"]:
+            yield from step.get("run", "").splitlines()
+
+
+def test_the_changelog_has_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## \[(.*)\]", text, re.MULTILINE)
+    assert headings[:2] == ["Unreleased", keras_vit.__version__]
+    kinds = set(re.findall(r"^### (.*)", text, re.MULTILINE))
+    assert kinds <= {
+        "Added",
+        "Changed",
+        "Deprecated",
+        "Removed",
+        "Fixed",
+        "Security",
+        "Known limitations",
+    }
+
+
+def test_workflows_test_every_backend_and_every_row():
+    jobs = WORKFLOWS["tests"]["jobs"]
+    matrix = jobs["backend"]["strategy"]["matrix"]
+    assert sorted(matrix["backend"]) == ["jax", "tensorflow", "torch"]
+    jobs = WORKFLOWS["versions"]["jobs"]
+    rows = jobs["row"]["strategy"]["matrix"]["row"]
+    assert sorted(rows) == sorted(versions.ROWS)
+    parts = jobs["nightly"]["strategy"]["matrix"]["part"]
+    assert set(parts) == set(nightly.PARTS) - {"versions"}
+
+
+def test_workflows_name_what_exists():
+    extras = PROJECT["optional-dependencies"]
+    for name in WORKFLOWS:
+        for line in steps(name):
+            for extra in re.findall(r"\.\[([\w,]+)\]", line):
+                assert set(extra.split(",")) <= extras.keys()
+            for module in re.findall(r"python -m (tests[.\w]*)", line):
+                path = ROOT / module.replace(".", "/")
+                assert path.is_dir() or path.with_suffix(".py").exists()
+            for path in re.findall(r"\b(?:tools|keras_vit)/\w+\.py", line):
+                assert (ROOT / path).exists()
+
+
+def test_releases_are_published_without_a_password():
+    release = WORKFLOWS["release"]
+    assert release[True] == {"push": {"tags": ["v*"]}}  # `on` is true in YAML
+    assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+    assert (
+        "secrets."
+        not in (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    )
+    assert "python -m tests.wheel --output dist" in "\n".join(steps("release"))
+
+
+def test_the_extra_docs_is_pinned_for_the_suite():
+    extras = PROJECT["optional-dependencies"]
+    pinned = {x.partition("==")[0] for x in extras["test"]}
+    assert {x.partition(">=")[0] for x in extras["docs"]} <= pinned
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """tools/set_repository.py, for a copy of the files that it changes."""
+    spec_root = programs.RECIPES.parent
+    monkeypatch.syspath_prepend(str(spec_root / "tools"))
+    import set_repository
+
+    for name in set_repository.FILES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.setattr(set_repository, "ROOT", tmp_path)
+    return set_repository
+
+
+def test_the_repositorys_address_is_in_known_files_only(program):
+    """One command changes the address everywhere."""
+    address = program.current()
+    patterns = ("*.md", "*.toml", "*.yml", "*.cff", "docs/*.md", "recipes/*")
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for pattern in patterns
+        for path in ROOT.glob(pattern)
+        if path.is_file() and address in path.read_text()
+    }
+    assert found == set(program.FILES)
+
+
+def test_setting_the_repositorys_address(program, tmp_path, capsys):
+    new = "someone/keras.vit-2"
+    assert program.main(["--check", new]) == 1
+    assert program.main([new]) == 0
+    assert program.current() == new
+    for name in program.FILES:
+        assert new in (tmp_path / name).read_text()
+    assert program.main(["--check", new]) == 0
+    assert program.main(["no address"]) == 2

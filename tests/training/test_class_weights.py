@@ -1,0 +1,74 @@
+"""Weights of classes in the loss."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize("kind", ["arrays", "digits"])
+def test_class_weights_multiply_the_sample_weights(kind, one_hot):
+    """The loss of a step is the weighted mean of the images' losses."""
+    utils = pytest.importorskip("sklearn.utils.class_weight")
+    if kind == "digits":
+        data = keras_vit.data.load_dataset("digits")
+        index = data.source.splits["train"]
+        labels = data.source.labels[index]
+        # Of the rare classes, a tenth is left.
+        kept = (labels > 4) | (np.arange(len(labels)) % 10 == 0)
+        splits = {**data.source.splits, "train": index[kept]}
+        source = dataclasses.replace(data.source, splits=splits)
+        data = dataclasses.replace(data, source=source, num_train=kept.sum())
+        labels = labels[kept]
+    else:
+        pytest.importorskip("tensorflow")
+        labels = np.repeat([0, 1, 2], (20, 8, 2))
+        images = np.arange(30 * 8 * 8 * 3).reshape(30, 8, 8, 3) % 251 / 1.0
+        data = keras_vit.data.from_arrays(images, labels, test=(images, labels))
+    counts = data.class_counts()
+    np.testing.assert_array_equal(counts, np.bincount(labels))
+    weights = keras_vit.data.balanced_class_weights(counts)
+    expected = utils.compute_class_weight(
+        "balanced", classes=np.unique(labels), y=labels
+    )
+    np.testing.assert_allclose(weights, expected, rtol=1e-12)
+
+    options = {"image_size": 8, "batch_size": 16, "one_hot": one_hot}
+    batches = data.train(**options, class_weights=weights)
+    x, y, w = (np.asarray(column) for column in next(iter(batches)))
+    y = y.argmax(-1) if one_hot else y
+    np.testing.assert_allclose(w, weights[y], rtol=1e-6)
+    assert len(set(w)) > 1
+    classes = len(counts)
+    model = keras.Sequential(
+        [
+            keras.Input(x.shape[1:]),
+            keras.layers.Flatten(),
+            keras.layers.Dense(classes),
+        ]
+    )
+    logits = keras.ops.convert_to_numpy(model(x)).astype("float64")
+    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(y)), y]
+    model.compile("sgd", keras_vit.losses.get_loss("softmax", one_hot))
+    history = model.fit(batches, steps_per_epoch=1, verbose=0, shuffle=False)
+    assert history.history["loss"][0] == pytest.approx(
+        np.mean(w * losses), rel=1e-5
+    )
+    for wrong in ({"mixup": 0.2}, {"cutmix": 1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            data.train(**options, class_weights=weights, **wrong)
+    for wrong in (weights[1:], -weights, weights * np.nan):
+        with pytest.raises(ValueError, match=f"{classes} numbers"):
+            data.train(**options, class_weights=wrong)
+
+
+@pytest.mark.backends("torch")
+def test_balanced_weights_of_classes_without_images():
+    weights = keras_vit.data.balanced_class_weights([6, 0, 2])
+    np.testing.assert_allclose(weights, [8 / 12, 0, 2])
+    with pytest.raises(ValueError, match=r"\[0, 0\]"):
+        keras_vit.data.balanced_class_weights([0, 0])

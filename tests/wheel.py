@@ -1,0 +1,136 @@
+"""Builds the sdist and the wheel, and runs the quick start from the wheel.
+
+    python -m tests.wheel
+    python -m tests.wheel --output dist     # keeps the distributions
+
+1. `python -m build` makes the sdist, and the wheel from the sdist; `twine check
+   --strict` reads their metadata.
+2. Their files are those of the repository: every module of the package, and no
+   tests.
+3. The wheel is installed with the extra `jax` in a new environment, where the
+   quick start runs in an empty folder: build, train, save, load in a new
+   process, convert, predict.
+
+It needs the package index (about 200 MB are downloaded).
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+import textwrap
+import venv
+import zipfile
+
+ROOT = pathlib.Path(__file__).parents[1]
+BACKEND = "jax"
+TRAIN = """
+    import numpy as np
+    import keras
+    import keras_vit
+
+    model = keras_vit.ViTTi16(
+        input_shape=(32, 32, 3), num_layers=2, classes=3
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01), loss, metrics=["accuracy"])
+    photos = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3))
+    images = keras_vit.preprocess_input(photos.astype("uint8"))
+    model.fit(images, np.arange(8) % 3, epochs=1, verbose=0)
+    model.save("model.keras")
+    np.savez("io.npz", images=images, logits=model.predict(images, verbose=0))
+    keras_vit.converters.save(model, "model.safetensors", layout="timm")
+"""
+LOAD = """
+    import importlib.metadata
+    import numpy as np
+    import keras
+    import keras_vit
+
+    io = np.load("io.npz")
+    for model in (
+        keras.models.load_model("model.keras"),
+        keras_vit.converters.load("model.keras"),
+    ):
+        logits = model.predict(io["images"], verbose=0)
+        np.testing.assert_allclose(logits, io["logits"], atol=1e-5)
+    assert importlib.metadata.version("keras-vit-models") == (
+        keras_vit.__version__
+    )
+    print("installed in", keras_vit.__file__)
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.wheel",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, help="kept distributions"
+    )
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="keras_vit-wheel-") as temporary:
+        folder = pathlib.Path(temporary)
+        output = (arguments.output or folder / "dist").resolve()
+        python = new_environment(folder / "tools", "build", "twine")
+        run(python, "-m", "build", "--outdir", output, ROOT)
+        (sdist,) = output.glob("*.tar.gz")
+        (wheel,) = output.glob("*.whl")
+        run(python, "-m", "twine", "check", "--strict", sdist, wheel)
+        check_files(sdist, wheel)
+        python = new_environment(folder / "user", f"{wheel}[{BACKEND}]")
+        empty = folder / "empty"
+        empty.mkdir()
+        for program in (TRAIN, LOAD):
+            run(python, "-c", textwrap.dedent(program), cwd=empty)
+        options = ["model.keras", "copy.npz", "--to", "vit_jax"]
+        run(python, "-m", "keras_vit.convert", *options, cwd=empty)
+    print("The wheel works.")
+
+
+def new_environment(folder, *requirements):
+    """Returns the Python of a new environment with packages."""
+    venv.create(folder, with_pip=True)
+    name = "Scripts/python.exe" if os.name == "nt" else "bin/python"
+    run(folder / name, "-m", "pip", "install", "-q", *requirements)
+    return folder / name
+
+
+def run(*command, cwd=None):
+    environment = {**os.environ, "KERAS_BACKEND": BACKEND}
+    environment.pop("PYTHONPATH", None)  # nothing but what is installed
+    subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, check=True
+    )
+
+
+def check_files(sdist, wheel):
+    """Prints the sizes; raises if a module is missing or a test is included."""
+    expected = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "keras_vit").rglob("*.py")
+    }
+    with tarfile.open(sdist) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    report("sdist", sdist, names, expected)
+    with zipfile.ZipFile(wheel) as archive:
+        report("wheel", wheel, archive.namelist(), expected)
+
+
+def report(kind, path, names, expected):
+    tests = [name for name in names if name.startswith("tests")]
+    missing = expected - set(names)
+    if tests or missing:
+        raise SystemExit(f"{kind}: missing {missing}, not wanted {tests}")
+    count, size = len(names), path.stat().st_size
+    print(f"{kind}: {path.name}, {size:,} bytes, {count} files")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

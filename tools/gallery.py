@@ -1,0 +1,213 @@
+"""Makes the pictures of docs/gallery.md from scikit-learn's two photographs.
+
+  KERAS_BACKEND=jax python tools/gallery.py runs/photos/model.keras
+
+The argument is the model of docs/example.md, whose attention and position
+embeddings are shown. The pictures are written to docs/images, or to the folder
+that is given as the second argument. Needs the extra `recipes`.
+"""
+
+import os
+import pathlib
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import matplotlib.figure
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+import keras_vit
+from keras_vit import inspection
+
+NAMES = ("china.jpg", "flower.jpg")
+SIZE = 160  # of the pictures' images, in pixels
+DARK = "#22303c"
+
+
+def main(model_path, folder="docs/images"):
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    photos = np.stack(load_sample_images().images)  # (2, 427, 640, 3)
+    data = keras_vit.data.from_arrays(
+        photos, np.arange(2), test=(photos, np.arange(2)), class_names=NAMES
+    )
+    model = keras_vit.converters.load(model_path, input_shape=(192, 288, 3))
+    small = keras_vit.converters.load(model_path)
+    for name, figure in {
+        "photo_preprocessing": preprocessing(photos, data),
+        "photo_patches": patches(photos),
+        "photo_positions": positions(small),
+        "photo_protocols": protocols(data),
+        "photo_randaugment": augmentations(data),
+        "photo_attention": attention(photos, model),
+        "photo_heads": heads(photos, model),
+    }.items():
+        path = folder / f"{name}.jpg"
+        figure.savefig(path, pil_kwargs={"quality": 74, "optimize": True})
+        print(f"{path} ({path.stat().st_size // 1024} kB)")
+
+
+def tiles(rows, columns, size=1.45, width=None, **subplots):
+    """Returns a figure and its `(rows, columns)` axes, without ticks."""
+    figure = matplotlib.figure.Figure(
+        figsize=(width or columns * size, rows * size + 0.3),
+        dpi=100,
+        layout="constrained",
+    )
+    axes = figure.subplots(rows, columns, squeeze=False, **subplots)
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
+    return figure, axes
+
+
+def title(axis, text):
+    axis.set_title(text, fontsize=9, color=DARK)
+
+
+def to_unit(images):
+    """Returns images in [-1, 1] as images in [0, 1]."""
+    return np.clip((np.asarray(images) + 1) / 2, 0, 1)
+
+
+def preprocessing(photos, data):
+    """The photographs, and what each protocol evaluates a model on."""
+    names = ("vit_jax", "big_vision", "few-shot", "simmim")
+    figure, axes = tiles(2, 5, width=8, width_ratios=(1.5, *[1] * len(names)))
+    title(axes[0, 0], "photograph, 640 x 427")
+    for row, photo in zip(axes, photos, strict=True):
+        row[0].imshow(photo)
+    for column, name in enumerate(names, 1):
+        title(axes[0, column], f"{name}, {SIZE} x {SIZE}")
+        (batch,) = data.test(image_size=SIZE, batch_size=2, protocol=name)
+        for row, image in zip(axes, batch[0], strict=True):
+            row[column].imshow(to_unit(image))
+    return figure
+
+
+def patches(photos):
+    """A photograph, cut into the tokens of a Vision Transformer."""
+    patch = 32
+    photo = np.asarray(Image.fromarray(photos[1]).resize((288, 192)))
+    rows, columns = 192 // patch, 288 // patch
+    flat = keras_vit.layers.Patches(patch)(photo[None].astype("float32"))
+    tokens = np.asarray(flat).reshape(rows, columns, patch, patch, 3) / 255
+    figure, axes = tiles(1, 2, width=8, size=2.9)
+    title(axes[0, 0], f"image of {columns * patch} x {rows * patch} pixels")
+    axes[0, 0].imshow(photo)
+    title(axes[0, 1], f"{rows} x {columns} patches of {patch} x {patch} pixels")
+    gap = 5
+    sheet = np.ones((rows * (patch + gap), columns * (patch + gap), 3))
+    for i, j in np.ndindex(rows, columns):
+        top, left = i * (patch + gap), j * (patch + gap)
+        sheet[top : top + patch, left : left + patch] = tokens[i, j]
+    axes[0, 1].imshow(sheet)
+    return figure
+
+
+def positions(model):
+    """Similarity of positions: as trained, and resampled to a photograph."""
+    layer = model.get_layer("position_embedding")
+    grids = (layer.built_grid, (24, 36))
+    where = (
+        ("upper left", 0.2, 0.2),
+        ("centre", 0.5, 0.5),
+        ("right", 0.5, 0.9),
+    )
+    figure, axes = tiles(2, 3, width=7, height_ratios=(1, 1))
+    for row, grid in zip(axes, grids, strict=True):
+        similarity = inspection.position_similarity(model, grid)
+        for axis, (name, y, x) in zip(row, where, strict=True):
+            i, j = int(y * grid[0]), int(x * grid[1])
+            axis.imshow(similarity[i, j], cmap="viridis", vmin=-1, vmax=1)
+            axis.plot(j, i, "+", color="white", ms=7)
+            title(axis, f"{grid[0]} x {grid[1]} patches, {name}")
+    return figure
+
+
+def protocols(data):
+    """Six training images of each protocol."""
+    names = ("simple", "vit_jax", "bit-hyperrule", "mae", "simmim")
+    figure, axes = tiles(len(names), 6, size=1.2)
+    for row, name in zip(axes, names, strict=True):
+        show_batch(row, data, name, protocol=name)
+    return figure
+
+
+def augmentations(data):
+    """Six training images of levels of RandAugment, erasing and mixing."""
+    figure, axes = tiles(6, 6, size=1.2)
+    settings = {
+        "light1": {"augment": "light1"},
+        "medium1": {"augment": "medium1"},
+        "strong2": {"augment": "strong2"},
+        "erase": {"erase": 1.0},
+        "mixup": {"mixup": 0.8},
+        "cutmix": {"cutmix": 1.0},
+    }
+    for row, (name, options) in zip(axes, settings.items(), strict=True):
+        show_batch(row, data, name, protocol="simple", **options)
+    return figure
+
+
+def show_batch(row, data, name, **options):
+    images = []
+    for images_of_batch, _ in data.train(
+        image_size=SIZE, batch_size=2, seed=3, **options
+    ):
+        images.extend(to_unit(images_of_batch))
+        if len(images) >= len(row):
+            break
+    row[0].set_ylabel(name, fontsize=9, color=DARK)
+    for axis, image in zip(row, images, strict=False):
+        axis.imshow(image)
+
+
+def attention(photos, model):
+    """Attention over whole photographs: rollout, and a single head."""
+    layer, head = 2, 2
+    images = model_inputs(photos, model)
+    layout = inspection.token_layout(model, images.shape[1:3])
+    rollout = inspection.attention_heatmap(model, images)
+    maps = inspection.attention_maps(model, images, layers=layer)[0, :, head]
+    single = maps[..., layout.num_prefix :].mean(axis=1)  # over all queries
+    single = single.reshape(-1, *layout.grid)
+    figure, axes = tiles(2, 3, width=8, size=1.85)
+    title(axes[0, 0], "photograph")
+    title(axes[0, 1], "attention rollout")
+    title(axes[0, 2], f"layer {layer + 1}, head {head + 1}")
+    for row, photo, *heats in zip(axes, photos, rollout, single, strict=True):
+        row[0].imshow(photo)
+        for axis, heat in zip(row[1:], heats, strict=True):
+            # A few patches get much more attention than all others.
+            heat = np.clip(heat / np.quantile(heat, 0.99), 0, 1)
+            heat = Image.fromarray((255 * heat).astype("uint8"))
+            heat = heat.resize((photo.shape[1], photo.shape[0]), Image.BICUBIC)
+            axis.imshow(photo.mean(-1), cmap="gray", vmin=0, vmax=255)
+            axis.imshow(np.asarray(heat), cmap="inferno", alpha=0.65)
+    return figure
+
+
+def heads(photos, model):
+    """The class token's attention, or the patches' mean, of each head."""
+    images = model_inputs(photos, model)[1:]
+    maps = inspection.attention_maps(model, images)
+    layout = inspection.token_layout(model, images.shape[1:3])
+    return inspection.plot_attention_maps(maps, layout)
+
+
+def model_inputs(photos, model):
+    height, width = model.input_shape[1:3]
+    resized = [
+        np.asarray(Image.fromarray(photo).resize((width, height), Image.BOX))
+        for photo in photos
+    ]
+    return keras_vit.preprocess_input(np.stack(resized))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])

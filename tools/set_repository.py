@@ -1,0 +1,57 @@
+"""Writes the repository's address into every file that contains it.
+
+  python tools/set_repository.py OWNER/NAME
+  python tools/set_repository.py --check OWNER/NAME
+
+pyproject.toml states the address (`[project.urls]`). The files in `FILES`
+repeat it, in links that must work outside the repository. Until it is known,
+all of them have the placeholder OWNER/REPOSITORY. `--check` changes nothing,
+and fails if the address is another one.
+"""
+
+import pathlib
+import re
+import sys
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FILES = (
+    "pyproject.toml",
+    "README.md",
+    "docs/start.md",
+    "recipes/finetune_cifar_tpu.ipynb",
+)
+
+
+def current():
+    """Returns the address that pyproject.toml states, as `"OWNER/NAME"`."""
+    text = (ROOT / "pyproject.toml").read_text()
+    url = tomllib.loads(text)["project"]["urls"]["Repository"]
+    return url.removeprefix("https://github.com/")
+
+
+def main(arguments):
+    check = "--check" in arguments
+    names = [name for name in arguments if name != "--check"]
+    if len(names) != 1 or not re.fullmatch(r"[\w-]+/[\w.-]+", names[0]):
+        print(f"{__doc__}\nReceived: {names}", file=sys.stderr)
+        return 2
+    old, new = current(), names[0]
+    if check:
+        if old != new:
+            print(
+                f"The address in pyproject.toml is {old!r}, expected {new!r}. "
+                f"Run: python tools/set_repository.py {new}",
+                file=sys.stderr,
+            )
+        return int(old != new)
+    for name in FILES:
+        path = ROOT / name
+        text = path.read_text()
+        path.write_text(text.replace(old, new))
+        print(f"{name}: {text.count(old)} replaced")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""The pages of the API reference, one for each public package."""
+
+import inspect
+import re
+
+import keras_vit
+from keras_vit.models import BIT_VARIANTS
+from keras_vit.models import VARIANTS
+
+MODELS = ("VisionTransformer", "HybridVisionTransformer", "BiT")
+TITLES = {"hub": "Hugging Face hub", "pretraining": "Masked pre-training"}
+
+
+def pages():
+    """Returns `{path on the site: Markdown}`."""
+    found = {
+        "api/models.md": _models(),
+        "api/functions.md": _page(
+            "Functions",
+            "Functions of `keras_vit`.",
+            [f"keras_vit.{name}" for name in functions()],
+        ),
+    }
+    for name in packages():
+        module = getattr(keras_vit, name)
+        found[f"api/{name}.md"] = _page(
+            TITLES.get(name, name.capitalize()),
+            f"`keras_vit.{name}`: {inspect.getdoc(module) or ''}",
+            [f"keras_vit.{name}.{x}" for x in public_names(module)],
+        )
+    return found
+
+
+def packages():
+    """Returns the names of the public packages of `keras_vit`."""
+    source = inspect.getsource(keras_vit)
+    return re.findall(r"^from keras_vit import (\w+) as \1$", source, re.M)
+
+
+def functions():
+    """Returns the public functions of `keras_vit` that build no model."""
+    named = (*MODELS, *VARIANTS, *BIT_VARIANTS)
+    return [
+        name
+        for name in public_names(keras_vit)
+        if inspect.isfunction(getattr(keras_vit, name)) and name not in named
+    ]
+
+
+def public_names(module):
+    """Returns the public names of a package, without those of its modules.
+
+    Those of a package are what its `__init__.py` imports; those of a single
+    module are what it defines, and what it imports under the same name.
+    """
+    source = inspect.getsource(module)
+    is_package = hasattr(module, "__path__")
+    names = []
+    for name, value in vars(module).items():
+        if name.startswith("_") or inspect.ismodule(value):
+            continue
+        here = getattr(value, "__module__", None) == module.__name__
+        constant = name.isupper() and f"\n{name} = " in source
+        reexported = f" as {name}" in source
+        if (not is_package and (here or constant)) or reexported:
+            names.append(name)
+    # A constant such as PROTOCOLS comes after functions and classes.
+    return sorted(names, key=lambda name: (name.isupper(), name.lower()))
+
+
+def _models():
+    lines = [
+        "# Models",
+        "",
+        "A function builds each model. The named variants take every argument",
+        "of the function of their family.",
+        "",
+        *(f"::: keras_vit.{name}" for name in MODELS),
+        "",
+        "## Variants",
+        "",
+        "::: keras_vit.ViTB16",
+        "    options:",
+        "      heading_level: 3",
+        "",
+        "### Others",
+        "",
+        "The other variants have the same arguments:",
+        "",
+    ]
+    lines += ["| variant | sizes |", "|---|---|"]
+    for name, variant in VARIANTS.items():
+        if name != "ViTB16":
+            listed = ", ".join(f"{k} {v}" for k, v in variant.sizes().items())
+            lines.append(_row(name, listed))
+    for name, (layers, width) in BIT_VARIANTS.items():
+        sizes = f"resnet_layers {layers}, width_factor {width}"
+        lines.append(_row(name, sizes))
+    return "\n".join(lines) + "\n"
+
+
+def _row(name, sizes):
+    anchor = f'<a id="keras_vit.{name}"></a>'
+    return f"| {anchor}`keras_vit.{name}` | {sizes} |"
+
+
+def _page(title, text, names):
+    parts = [f"# {title}\n\n{text}\n", *(f"::: {name}\n" for name in names)]
+    return "\n".join(parts)

@@ -1,0 +1,127 @@
+"""Hooks of MkDocs: pages that are generated, and links of pages to the sources.
+
+mkdocs.yml names this file. The hooks add
+
+- the pages of the repository outside docs/ (README.md is the home page);
+- a page for each family of released weights, from the package's own table
+  (keras_vit/checkpoints/released.py) and released.toml;
+- the pages of the API reference, one for each public package.
+
+Links between pages are written as GitHub reads them, relative to the file. They
+become links of the site here, and those to other files of the repository become
+links to the repository.
+"""
+
+import pathlib
+import posixpath
+import re
+import sys
+import tomllib
+
+from mkdocs.structure.files import File
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT), str(HERE)]  # keras_vit, and the modules here
+
+import api  # noqa: E402
+import cards  # noqa: E402
+
+# Pages of the repository outside docs/: their place on the site.
+PAGES = {
+    "README.md": "index.md",
+    "recipes/README.md": "recipes.md",
+    "ARCHITECTURE.md": "project/architecture.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "SECURITY.md": "project/security.md",
+    "CODE_OF_CONDUCT.md": "project/code-of-conduct.md",
+    "keras_vit/checkpoints/README.md": "project/checkpoint-layouts.md",
+}
+
+
+def repository():
+    """Returns the repository's address, which pyproject.toml states."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return project["urls"]["Repository"]
+
+
+def on_config(config):
+    config.repo_url = repository()
+    config.repo_name = "/".join(config.repo_url.split("/")[-2:])
+    return config
+
+
+def on_files(files, config):
+    for source, target in PAGES.items():
+        files.append(
+            File.generated(config, target, abs_src_path=str(ROOT / source))
+        )
+    for target, text in {**cards.pages(), **api.pages()}.items():
+        files.append(File.generated(config, target, content=text))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    source = source_of(page.file.src_uri)
+    if source is None:
+        return markdown
+    if source == "README.md":  # a column with the home page alone
+        page.meta["hide"] = ["navigation"]
+    return rewrite_links(markdown, source, page.file.src_uri, repository())
+
+
+def on_page_content(html, page, config, files):
+    """Marks numbers such as 1e-05, which would be broken at the hyphen."""
+    return re.sub(
+        r"<td>(\d[\d.]*e-\d+)</td>", r'<td class="number">\1</td>', html
+    )
+
+
+def source_of(src_uri):
+    """Returns a page's file in the repository, or None if it is generated."""
+    for source, target in PAGES.items():
+        if target == src_uri:
+            return source
+    path = f"docs/{src_uri}"
+    return path if (ROOT / path).exists() else None
+
+
+def rewrite_links(markdown, source, target, repo_url):
+    """Rewrites links relative to a file of the repository for the site.
+
+    Args:
+        markdown: String. The page.
+        source: String. Path of its file in the repository.
+        target: String. Its path on the site.
+        repo_url: String. The repository's address.
+
+    Returns:
+        The page, in which links lead to pages of the site, or, to files that
+        are not on the site, to the repository.
+    """
+    start = posixpath.dirname(target)
+
+    def link(match):
+        opening, path, rest = match.groups()
+        if re.match(r"[a-z]+:|#|$", path):
+            return match[0]
+        place = posixpath.normpath(
+            posixpath.join(posixpath.dirname(source), path)
+        )
+        if place in PAGES:
+            place = PAGES[place]
+        elif place.startswith("docs/"):
+            place = place.removeprefix("docs/")
+        elif (ROOT / place).exists():
+            kind = "tree" if (ROOT / place).is_dir() else "blob"
+            return f"{opening}{repo_url}/{kind}/main/{place}{rest}"
+        else:
+            return match[0]  # MkDocs reports it
+        return f"{opening}{posixpath.relpath(place, start or '.')}{rest}"
+
+    # Fenced and inline code stays as it is.
+    pieces = re.split(r"(^```.*?^```$|`[^`\n]+`)", markdown, flags=re.M | re.S)
+    for i in range(0, len(pieces), 2):
+        pieces[i] = re.sub(r"(\]\()([^)#\s]*)((?:#[^)]*)?\))", link, pieces[i])
+    return "".join(pieces)
