@@ -43,6 +43,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit import training
+from keras_vit.data import height_and_width
 from keras_vit.evaluation import confusion_matrix
 from keras_vit.evaluation import mean_iou
 from keras_vit.evaluation import plot_segmentation
@@ -203,7 +204,7 @@ def train(config, data, strategy, output):
             config.weights,
             config.patch_size,
             config.seed,
-            input_shape=(config.image_size, config.image_size, data.channels),
+            input_shape=(*height_and_width(config.image_size), data.channels),
             classes=2,  # of a head that is not used
             remat=config.remat,
         )

@@ -120,7 +120,8 @@ def describe_run(run, model, done):
     if not run.strategy.is_main:
         return f"strategy  {run.strategy.describe()}"
     rows, columns, channels = getattr(model, "encoder", model).input_shape[1:]
-    rows, columns = rows or config.image_size, columns or config.image_size
+    if rows is None or columns is None:
+        rows, columns = height_and_width(config.image_size)
     patch = config.patch_size
     patches = f", patches {patch} x {patch}" if patch else ""
     step = done // config.accumulate
