@@ -21,16 +21,17 @@ class EoMTModel(Model):
     height, width)}`; see `mask_loss`.
     """
 
+    def __init__(self, inputs, outputs, name=None, **kwargs):
+        super().__init__(inputs, outputs, name=name, **kwargs)
+        self.seed_generator = keras.random.SeedGenerator(0)
+
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
-        if not hasattr(self, "_seed"):
-            self._seed = keras.random.SeedGenerator(0)
-        loss = mask_loss(
-            y_pred,
-            y,
-            uniform=lambda shape: keras.random.uniform(shape, seed=self._seed),
-        )
+        def uniform(shape):
+            return keras.random.uniform(shape, seed=self.seed_generator)
+
+        loss = mask_loss(y_pred, y, uniform=uniform)
         for extra in self.losses:
             loss = loss + ops.sum(ops.cast(extra, loss.dtype))
         return loss

@@ -102,9 +102,7 @@ def match(logits, classes, labels, masks, weights, num_points, uniform):
         and booleans `(B, N)`: the first pairs of an image are valid, as many
         as it has objects.
     """
-    batch, count = labels.shape
-    points = [uniform((1, num_points, 2)) for _ in range(batch)]
-    points = ops.concatenate(points)  # (B, P, 2)
+    points = uniform((ops.shape(labels)[0], num_points, 2))
     predicted, truth = (
         sample_points(
             ops.reshape(x, (-1, *x.shape[2:])),
@@ -112,8 +110,9 @@ def match(logits, classes, labels, masks, weights, num_points, uniform):
         )
         for x in (logits, masks)
     )
-    predicted = ops.reshape(predicted, (batch, -1, num_points))  # (B, Q, P)
-    truth = ops.reshape(truth, (batch, -1, num_points))  # (B, N, P)
+    num_queries, count = classes.shape[1], labels.shape[1]
+    predicted = ops.reshape(predicted, (-1, num_queries, num_points))
+    truth = ops.reshape(truth, (-1, count, num_points))
     probabilities = ops.softmax(classes)
     index = ops.clip(labels, 0, classes.shape[-1] - 1)
     index = ops.repeat(index[:, None], classes.shape[1], axis=1)
@@ -132,7 +131,7 @@ def match(logits, classes, labels, masks, weights, num_points, uniform):
         + class_weight * class_cost
         + dice_weight * dice_cost
     )
-    return _on_host(_assign, cost, labels, count)
+    return _on_host(_assign, cost, labels)
 
 
 def _assign(cost, labels):
@@ -153,7 +152,7 @@ def _assign(cost, labels):
     return query, target, valid
 
 
-def _on_host(function, cost, labels, count):
+def _on_host(function, cost, labels):
     """Calls a NumPy function on tensors, also in a compiled step."""
     backend = keras.config.backend()
     if backend == "jax":
@@ -188,10 +187,12 @@ def _on_host(function, cost, labels, count):
 
 def _take(x, index):
     """Returns `x[b, index[b]]` for each image: (B, N, ...)."""
-    flat = ops.reshape(x, (*x.shape[:2], -1))
-    index = ops.repeat(index[..., None], flat.shape[-1], axis=2)
+    size = x.shape[2] * x.shape[3]
+    flat = ops.reshape(x, (-1, x.shape[1], size))
+    count = index.shape[1]
+    index = ops.repeat(index[..., None], size, axis=2)
     found = ops.take_along_axis(flat, index, axis=1)
-    return ops.reshape(found, (*index.shape[:2], *x.shape[2:]))
+    return ops.reshape(found, (-1, count, *x.shape[2:]))
 
 
 def _class_loss(classes, labels, query, target, valid, no_object_weight):
@@ -218,7 +219,7 @@ def _mask_losses(
     )
     valid = ops.cast(ops.reshape(valid, (-1,)), "float32")
     fixed = ops.stop_gradient(logits)
-    count = logits.shape[0]
+    count = ops.shape(logits)[0]
     uncertain = int(importance * num_points)
     points = uniform((count, int(num_points * oversampling), 2))
     certainty = ops.abs(sample_points(fixed, points))

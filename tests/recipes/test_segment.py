@@ -108,6 +108,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(photos, tmp_path, monkeypatch):
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.slow
 @ON_TORCH
 def test_the_comparison(tmp_path, capsys, monkeypatch):
     recipe = programs.load("segment")
