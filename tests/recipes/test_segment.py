@@ -55,7 +55,7 @@ def flags(photos, output, *more):
 def test_it_learns_and_writes_its_results(photos, tmp_path, capsys):
     output = tmp_path / "run"
     programs.run("segment", *flags(photos, output))
-    found = programs.facts_of(output)
+    found = programs.read_metadata(output)
     rows = programs.rows_of(output)
     assert [row["step"] for row in rows] == ["6", "12"]
     score = found["test_mean_iou"]
