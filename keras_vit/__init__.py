@@ -14,6 +14,7 @@ from keras_vit import metrics as metrics
 from keras_vit import optimizers as optimizers
 from keras_vit import pretraining as pretraining
 from keras_vit import schedules as schedules
+from keras_vit import segmentation as segmentation
 from keras_vit import training as training
 from keras_vit._version import __version__ as __version__
 from keras_vit.checkpoints import list_weights as list_weights
@@ -45,6 +46,7 @@ from keras_vit.models import ViTS14 as ViTS14
 from keras_vit.models import ViTS16 as ViTS16
 from keras_vit.models import ViTS32 as ViTS32
 from keras_vit.models import ViTTi16 as ViTTi16
+from keras_vit.models import dense_features as dense_features
 from keras_vit.models import feature_extractor as feature_extractor
 from keras_vit.preprocessing import decode_predictions as decode_predictions
 from keras_vit.preprocessing import preprocess_input as preprocess_input

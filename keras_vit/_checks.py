@@ -88,20 +88,6 @@ def check_rank(layer, shape, axes):
         )
 
 
-def no_mask(layer, mask):
-    """Checks that Keras passes no mask of an earlier layer.
-
-    The layer would silently attend to the masked tokens.
-    """
-    if mask is not None:
-        raise ValueError(
-            f"{type(layer).__name__} {layer.name!r} does not support masks: it "
-            "would attend to the masked tokens. Leave out the mask, for "
-            "example with `Embedding(..., mask_zero=False)`. Received: a mask "
-            f"of shape {tuple(mask.shape)}"
-        )
-
-
 def _is_int(value):
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 

@@ -32,7 +32,7 @@ ORDER = (
     {"layers"},
     {"models"},
     {"converters", "preprocessing"},
-    {"pretraining", "inspection", "hub"},
+    {"pretraining", "inspection", "segmentation", "hub"},
     {"exporting", "distribution"},
     {"optimizers", "schedules", "losses", "metrics", "data"},
     {"training"},

@@ -28,13 +28,14 @@ MAX_REPORTED = 20  # problems in one error
 MIN_TRACKED_BYTES = 1e8  # smaller files need no progress bar
 
 
-def read(path, finite=True):
+def read(path, finite=True, empty=()):
     """Reads the arrays of a checkpoint.
 
     Args:
         path: Path of a .npz, .safetensors, .pth, .pt or .bin file, of the
             index of a sharded one (.index.json), or of a Hugging Face folder.
         finite: Boolean. Whether every value must be finite, as in a model.
+        empty: Collection of the keys of arrays that may have no values.
 
     Returns:
         Dict of keys to arrays.
@@ -51,7 +52,7 @@ def read(path, finite=True):
         arrays, problems = _read_shards(path)
     else:
         arrays, problems = _reader(path)(path)
-    check_arrays(path, arrays, problems, finite)
+    check_arrays(path, arrays, problems, finite, empty)
     return arrays
 
 
@@ -159,7 +160,7 @@ def read_json(path):
     return content if isinstance(content, dict) else {}
 
 
-def check_arrays(path, arrays, problems=(), finite=True):
+def check_arrays(path, arrays, problems=(), finite=True, empty=()):
     """Raises one `ValueError` that lists every array that cannot be used.
 
     Args:
@@ -167,6 +168,7 @@ def check_arrays(path, arrays, problems=(), finite=True):
         arrays: Dict of keys to arrays.
         problems: List of strings. Problems that the file's reader found.
         finite: Boolean. Whether every value must be finite.
+        empty: Collection of the keys of arrays that may have no values.
     """
     problems = list(problems)
     for key, array in arrays.items():
@@ -174,7 +176,7 @@ def check_arrays(path, arrays, problems=(), finite=True):
             problems.append(f"{key!r}: a key with unprintable characters")
         elif str(array.dtype) not in FLOAT_TYPES:
             problems.append(f"{key}: type {array.dtype}, expected floats")
-        elif not array.size:
+        elif not array.size and key not in empty:
             problems.append(f"{key}: no values, its shape is {array.shape}")
         elif finite and not np.isfinite(array).all():
             problems.append(f"{key}: not all values are finite")

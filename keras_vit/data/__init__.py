@@ -6,6 +6,7 @@ TensorFlow is imported when a pipeline is built, not with this package.
 from keras_vit.data._pipeline import parse_image_error as parse_image_error
 from keras_vit.data._pipeline import parse_label_error as parse_label_error
 from keras_vit.data.arrays import from_arrays as from_arrays
+from keras_vit.data.canvases import single_digits as single_digits
 from keras_vit.data.csv_files import from_csv as from_csv
 from keras_vit.data.dataset import ImageDataset as ImageDataset
 from keras_vit.data.dataset import PipelineOptions as PipelineOptions
@@ -18,10 +19,14 @@ from keras_vit.data.folders import load_files as load_files
 from keras_vit.data.folders import load_thumbnail as load_thumbnail
 from keras_vit.data.huggingface import from_huggingface as from_huggingface
 from keras_vit.data.loading import load_dataset as load_dataset
+from keras_vit.data.masks import load_segmentation as load_segmentation
 from keras_vit.data.protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.data.protocols import height_and_width as height_and_width
 from keras_vit.data.randaugment import AUGREG as AUGREG
 from keras_vit.data.randaugment import rand_augment as rand_augment
+from keras_vit.data.segmentation import (
+    SegmentationDataset as SegmentationDataset,
+)
 from keras_vit.data.vtab import VTAB_GROUPS as VTAB_GROUPS
 from keras_vit.data.vtab import VTAB_TASKS as VTAB_TASKS
 from keras_vit.data.vtab import load_vtab as load_vtab

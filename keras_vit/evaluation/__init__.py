@@ -16,6 +16,7 @@ from keras_vit.evaluation.metrics import load_real_labels as load_real_labels
 from keras_vit.evaluation.metrics import (
     mean_average_precision as mean_average_precision,
 )
+from keras_vit.evaluation.metrics import mean_iou as mean_iou
 from keras_vit.evaluation.metrics import per_class as per_class
 from keras_vit.evaluation.metrics import real_accuracy as real_accuracy
 from keras_vit.evaluation.metrics import reliability as reliability
@@ -23,6 +24,7 @@ from keras_vit.evaluation.metrics import sigmoid as sigmoid
 from keras_vit.evaluation.metrics import softmax as softmax
 from keras_vit.evaluation.plots import plot_confusion as plot_confusion
 from keras_vit.evaluation.plots import plot_reliability as plot_reliability
+from keras_vit.evaluation.plots import plot_segmentation as plot_segmentation
 from keras_vit.evaluation.plots import (
     plot_top_predictions as plot_top_predictions,
 )

@@ -326,13 +326,16 @@ def calibration_error(probabilities, labels, bins=15):
     )
 
 
-def confusion_matrix(predicted, labels, classes):
-    """Counts images by true and predicted class.
+def confusion_matrix(predicted, labels, classes, ignore=None):
+    """Counts images, or pixels, by true and predicted class.
 
     Args:
-        predicted: Array of shape `(images,)` of integers in [0, classes).
-        labels: Array of shape `(images,)` of integers in [0, classes).
+        predicted: Array of integers in [0, classes), of shape `(images,)`, or
+            of the shape of masks.
+        labels: Array of the same shape, of integers in [0, classes).
         classes: Integer. Number of classes.
+        ignore: Integer. Label of pixels that are not counted, such as 255;
+            None for none.
 
     Returns:
         Integers of shape `(classes, classes)`: rows are true classes, columns
@@ -341,10 +344,64 @@ def confusion_matrix(predicted, labels, classes):
     Raises:
         ValueError: if shapes do not match or a class is out of range.
     """
+    predicted, labels = np.asarray(predicted), np.asarray(labels)
+    if predicted.shape != labels.shape:
+        raise ValueError(
+            "`predicted` and `labels` must have one shape. Received: "
+            f"{predicted.shape} and {labels.shape}"
+        )
+    predicted, labels = predicted.ravel(), labels.ravel()
+    if ignore is not None:
+        counted = labels != ignore
+        predicted, labels = predicted[counted], labels[counted]
     labels = check_labels(labels, len(labels), classes)
     predicted = check_labels(predicted, len(labels), classes, "predicted")
     pairs = np.bincount(labels * classes + predicted, minlength=classes**2)
     return pairs.reshape(classes, classes)
+
+
+def mean_iou(confusion):
+    """Computes the intersection over union of each class, and their mean.
+
+    It is the number of pixels that are of a class and predicted as such,
+    divided by the number that are either. Count the pixels of all images in
+    one matrix first: the mean over images of their own values is another
+    number.
+
+    Args:
+        confusion: The output of `confusion_matrix`, or a sum of them.
+
+    Returns:
+        The mean over the classes that occur or are predicted, a float, and an
+        array of the value of each class, NaN for classes that do neither.
+
+    Raises:
+        ValueError: if the matrix is not square, or empty.
+
+    Example:
+
+    >>> confusion = 0
+    >>> for image, mask in zip(images, masks):
+    ...     predicted = model.predict(image[None])[0].argmax(-1)
+    ...     confusion = confusion + keras_vit.evaluation.confusion_matrix(
+    ...         predicted, mask, 21, ignore=255)
+    >>> mean, by_class = keras_vit.evaluation.mean_iou(confusion)
+    """
+    confusion = np.asarray(confusion)
+    if confusion.ndim != 2 or len(set(confusion.shape)) != 1:
+        raise ValueError(
+            "`confusion` must be of shape (classes, classes). Received: "
+            f"{confusion.shape}"
+        )
+    if not confusion.any():
+        raise ValueError(
+            "`confusion` has no pixel with a class: all are ignored, or there "
+            "are no images."
+        )
+    both = np.diag(confusion).astype("float64")
+    either = confusion.sum(0) + confusion.sum(1) - both
+    iou = np.divide(both, either, np.full_like(both, np.nan), where=either > 0)
+    return float(np.nanmean(iou)), iou
 
 
 def per_class(confusion, class_names):

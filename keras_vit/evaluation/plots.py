@@ -129,3 +129,78 @@ def _figure(size, title):
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     figure.suptitle(plot_label(title), fontsize=10)
     return figure
+
+
+def plot_segmentation(
+    images, masks, predicted, class_names, title="", ignore=255
+):
+    """Plots images, their masks and the predictions, one row for each.
+
+    Args:
+        images: Array of shape `(count, height, width, channels)` with values
+            in [0, 1].
+        masks: Integer array of shape `(count, height, width)`.
+        predicted: Integer array of shape `(count, height, width)`.
+        class_names: List of strings, one per class. Those that occur are shown
+            in a legend.
+        title: String.
+        ignore: Integer. Value of the pixels of masks that have no class, which
+            are white.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    colours = _class_colours(len(class_names))
+    count = len(images)
+    figure = _figure((5.4, 1.7 * count + 0.9), title)
+    for row, (image, mask, guess) in zip(
+        figure.subplots(count, 3, squeeze=False),
+        zip(images, masks, predicted, strict=True),
+        strict=True,
+    ):
+        ignored = mask == ignore
+        truth = colours[np.where(ignored, 0, mask)]
+        truth[ignored] = 1
+        grey = image.shape[-1] == 1
+        shown = np.repeat(image, 3, -1) if grey else image
+        for axes, picture in zip(
+            row, (shown, truth, colours[guess]), strict=True
+        ):
+            axes.imshow(picture, vmin=0, vmax=1)
+            axes.axis("off")
+        if image is images[0]:
+            for axes, name in zip(
+                row, ("image", "truth", "prediction"), strict=True
+            ):
+                axes.set_title(name, fontsize=9)
+    present = np.union1d(predicted, masks[masks != ignore])
+    patches = [
+        _patch(colours[i], plot_label(class_names[i], _MAX_NAME_LENGTH))
+        for i in present[:_MAX_NAMED_CLASSES]
+    ]
+    figure.legend(
+        handles=patches,
+        loc="outside lower center",
+        ncols=4,
+        fontsize=7,
+        frameon=False,
+    )
+    return figure
+
+
+def _class_colours(count):
+    """Returns an array `(count, 3)`: grey, and colours that differ."""
+    import matplotlib.colors
+
+    hues = np.arange(count) * 0.618 % 1
+    values = np.where(np.arange(count) % 2, 0.95, 0.7)
+    hsv = np.stack([hues, np.full(count, 0.75), values], -1)
+    colours = matplotlib.colors.hsv_to_rgb(hsv)
+    colours[0] = 0.25
+    return colours
+
+
+def _patch(colour, label):
+    import matplotlib.patches
+
+    return matplotlib.patches.Patch(color=colour, label=label)

@@ -9,6 +9,7 @@ from keras_vit.inspection.attention import (
     attention_rollout as attention_rollout,
 )
 from keras_vit.inspection.attention import token_norms as token_norms
+from keras_vit.inspection.features import feature_pca as feature_pca
 from keras_vit.inspection.plots import (
     plot_attention_distance as plot_attention_distance,
 )
@@ -21,6 +22,7 @@ from keras_vit.inspection.plots import (
 from keras_vit.inspection.plots import (
     plot_embedding_filters as plot_embedding_filters,
 )
+from keras_vit.inspection.plots import plot_feature_pca as plot_feature_pca
 from keras_vit.inspection.plots import (
     plot_position_similarity as plot_position_similarity,
 )

@@ -11,7 +11,8 @@
 
 The report is one self-contained page, report.html, with its figures as PNG
 files next to it: attention over images (Figure 6 of the paper), the attention
-maps of every head, the three panels of Figure 7, and the L2 norms of tokens.
+maps of every head, the principal components of patches' features, the three
+panels of Figure 7, and the L2 norms of tokens.
 The figures show at most eight images; attention distances are averaged over all
 images, of which the paper uses 128.
 

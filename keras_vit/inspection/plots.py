@@ -59,6 +59,46 @@ def plot_attention_heatmap(images, heatmaps, titles=None):
     return figure
 
 
+def plot_feature_pca(images, found, titles=None):
+    """Plots images and the principal components of their patches.
+
+    The three components are red, green and blue, scaled from the 2nd to the
+    98th percentile over all images; the background is dark.
+
+    Args:
+        images: As in `plot_attention_heatmap`.
+        found: The output of `feature_pca` for these images.
+        titles: List of strings, one per image; or None.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    shown = [enlarge(_to_rgb(image), 240) for image in images]
+    values = np.concatenate([x.reshape(-1, 3) for x in found.components])
+    low, high = np.nanpercentile(values, (2, 98), axis=0)
+    aspects = [image.shape[0] / image.shape[1] for image in shown]
+    heights = [2.6 * min(aspect, 1.5) + 0.1 for aspect in aspects]
+    figure = _figure(6.1, sum(heights) + 0.35)
+    rows = figure.subplots(len(shown), 2, squeeze=False, height_ratios=heights)
+    for axes, name in zip(rows[0], ("image", "features"), strict=True):
+        axes.set_title(name, fontsize=10, color=_DARK)
+    names = titles or [""] * len(shown)
+    for (left, right), image, components, name in zip(
+        rows, shown, found.components, names, strict=True
+    ):
+        colours = (components - low) / np.maximum(high - low, 1e-12)
+        left.imshow(image)
+        left.set_ylabel(plot_label(name, 24), fontsize=8, color=_DARK)
+        right.imshow(
+            np.nan_to_num(np.clip(colours, 0, 1), nan=0.08),
+            extent=(0, image.shape[1], image.shape[0], 0),
+            interpolation="nearest",
+        )
+        for axes in (left, right):
+            _hide_ticks(axes)
+    return figure
+
+
 def plot_attention_maps(maps, layout, image=0, query=None):
     """Plots the attention of one query in every layer and head.
 

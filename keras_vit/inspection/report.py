@@ -11,6 +11,7 @@ from keras_vit._version import __version__
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.infer import placement
 from keras_vit.inspection import attention
+from keras_vit.inspection import features
 from keras_vit.inspection import plots
 from keras_vit.inspection import tokens
 from keras_vit.inspection import weights
@@ -24,6 +25,7 @@ NUM_SHOWN = 8  # images in figures; distances are averaged over all images
 FIGURES = (
     "attention.png",
     "attention_maps.png",
+    "feature_pca.png",
     "embedding_filters.png",
     "position_similarity.png",
     "attention_distance.png",
@@ -84,6 +86,7 @@ class Report:
             self._predictions()
         if self.images and self.has_patches:
             self._attention()
+            self._features()
         self._figure_7()
         if self.images and self.has_patches:
             self._norms()
@@ -168,6 +171,26 @@ class Report:
                 plots.plot_attention_maps(maps, layout),
                 f"Attention maps of {maps.shape[0]} layers, one a row, and "
                 f"{maps.shape[2]} heads, one a column.",
+            ),
+        )
+
+    def _features(self):
+        found = features.feature_pca(self.model, self.few)
+        share = np.mean([x.mean() for x in found.foreground])
+        self._section(
+            "Features of patches",
+            "The first three principal components of the last block's "
+            "features, as red, green and blue: patches of one colour are "
+            "alike. The sign of the first component of all patches separates "
+            "them from the background, which is dark.",
+            self._draw(
+                "feature_pca.png",
+                plots.plot_feature_pca(
+                    self.small, found, self.names[:NUM_SHOWN]
+                ),
+                f"Components of {len(found.components)} images. "
+                f"{share:.0%} of the patches are foreground, and the "
+                f"components have {found.explained.sum():.0%} of its variance.",
             ),
         )
 

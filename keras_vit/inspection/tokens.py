@@ -1,19 +1,16 @@
 """Layers and tokens of a model: how to find, describe and compute them."""
 
 import dataclasses
-import re
 
 import keras
 import numpy as np
 
-from keras_vit.checkpoints.infer import stride
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import ClassToken
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers import TransformerBlock
-
-_FIRST_UNIT = re.compile(r"stage_\d+_unit_1")
+from keras_vit.models import patch_pixels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,16 +68,7 @@ def token_layout(model, image_size=None):
         for layer in sorted(tokens, key=lambda layer: layer.index)
         for _ in range(layer.num_tokens)
     ]
-    return TokenLayout(tuple(prefix), tuple(grid), _patch_pixels(model))
-
-
-def _patch_pixels(model):
-    """Returns `(rows, columns)` in pixels from one patch to the next."""
-    rows, columns = find_layer(model, PatchEmbedding).patch_size
-    names = [layer.name for layer in model.layers]
-    stages = [name for name in names if _FIRST_UNIT.fullmatch(name)]
-    pixels = stride(stages) if "root_conv" in names else 1
-    return rows * pixels, columns * pixels
+    return TokenLayout(tuple(prefix), tuple(grid), patch_pixels(model))
 
 
 def find_positions(model):
@@ -100,7 +88,7 @@ def image_size(model):
     positions = find_positions(model)
     if positions is None:
         return None
-    pairs = zip(positions.built_grid, _patch_pixels(model), strict=True)
+    pairs = zip(positions.built_grid, patch_pixels(model), strict=True)
     return tuple(count * pixels for count, pixels in pairs)
 
 

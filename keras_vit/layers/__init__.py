@@ -5,6 +5,9 @@ from keras_vit.layers.attention import AttentionPooling as AttentionPooling
 from keras_vit.layers.attention import MultiHeadAttention as MultiHeadAttention
 from keras_vit.layers.blocks import LayerScale as LayerScale
 from keras_vit.layers.blocks import TransformerBlock as TransformerBlock
+from keras_vit.layers.maps import FeatureMap as FeatureMap
+from keras_vit.layers.maps import SimpleFeaturePyramid as SimpleFeaturePyramid
+from keras_vit.layers.maps import UpsampleMap as UpsampleMap
 from keras_vit.layers.mlp import MlpBlock as MlpBlock
 from keras_vit.layers.patches import PatchEmbedding as PatchEmbedding
 from keras_vit.layers.patches import Patches as Patches

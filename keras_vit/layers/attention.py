@@ -47,14 +47,26 @@ class MultiHeadAttention(CompositeLayer):
             `(batch, 2 * N - 1, head_size)`, or None. The patches must be the
             last N tokens.
         training: Boolean. Whether to apply dropout.
+        mask: Tensor of shape `(batch, length, context_length)` or `(batch,
+            num_heads, length, context_length)`, whose sizes may also be 1, or
+            None. A boolean mask is True where a query attends to a key; a
+            mask of floats is added to the scaled scores. A query that may
+            attend to no key attends to all keys alike.
 
     Output shape:
         That of `inputs`.
 
     Raises:
         ValueError: if `num_heads` does not divide the hidden size, `relative`
-            has the wrong shape, or the inputs carry a mask of an earlier layer:
-            masks are not supported.
+            or `mask` has the wrong shape, or the inputs carry a mask of an
+            earlier layer, `(batch, length)`, which is not supported.
+
+    Example:
+
+    >>> tokens = np.zeros((2, 197, 384))
+    >>> causal = np.tril(np.ones((1, 197, 197), bool))
+    >>> keras_vit.layers.MultiHeadAttention(6)(tokens, mask=causal).shape
+    (2, 197, 384)
     """
 
     def __init__(
@@ -149,13 +161,11 @@ class MultiHeadAttention(CompositeLayer):
     def call(
         self, inputs, context=None, relative=None, training=False, mask=None
     ):
-        _checks.no_mask(self, mask)
+        check_mask(self, mask)
         context = inputs if context is None else context
         query, key = self.query_and_key(inputs, context)
         value = self.value(context)
-        bias = None
-        if relative is not None:
-            bias = relative_logits(query, relative)  # (B, H, T, T)
+        bias = self._bias(query, key, relative, mask)
         if training and self.dropout > 0:
             x = _probabilities(query, key, bias)  # (B, H, T, T)
             x = ops.cast(x, value.dtype)
@@ -165,7 +175,17 @@ class MultiHeadAttention(CompositeLayer):
             x = _kernels.dot_product_attention(query, key, value, bias)
         return self.attention_output(x)  # (B, T, H, d) to (B, T, D)
 
-    def probabilities(self, inputs, context=None, relative=None):
+    def _bias(self, query, key, relative, mask):
+        """Returns what is added to the scaled scores, of 4 axes, or None."""
+        bias = None
+        if relative is not None:
+            bias = relative_logits(query, relative)  # (B, H, T, T)
+        if mask is None:
+            return bias
+        mask = additive_mask(mask, query)  # (B, 1 or H, 1 or T, 1 or S)
+        return mask if bias is None else bias + mask
+
+    def probabilities(self, inputs, context=None, relative=None, mask=None):
         """Computes the attention probabilities.
 
         A call does not return them, since fused attention does not store them.
@@ -177,6 +197,7 @@ class MultiHeadAttention(CompositeLayer):
             inputs: As in a call.
             context: As in a call.
             relative: As in a call.
+            mask: As in a call.
 
         Returns:
             Tensor of shape `(batch, num_heads, length, context_length)`,
@@ -190,9 +211,11 @@ class MultiHeadAttention(CompositeLayer):
         query, key = self.query_and_key(inputs, context)
         dtype = keras.backend.result_type(query.dtype, "float32")
         query, key = ops.cast(query, dtype), ops.cast(key, dtype)
-        bias = None
         if relative is not None:
-            bias = relative_logits(query, ops.cast(relative, dtype))
+            relative = ops.cast(relative, dtype)
+        if mask is not None:
+            mask = ops.convert_to_tensor(mask)
+        bias = self._bias(query, key, relative, mask)
         return _probabilities(query, key, bias)
 
     def query_and_key(self, inputs, context):
@@ -222,7 +245,7 @@ class MultiHeadAttention(CompositeLayer):
 
     def compute_mask(self, inputs, previous_mask):
         # When a model is built, Keras calls this method instead of `call`.
-        _checks.no_mask(self, previous_mask)
+        check_mask(self, previous_mask)
 
     def get_config(self):
         return {
@@ -330,6 +353,39 @@ class AttentionPooling(CompositeLayer):
             "qkv_bias": self.qkv_bias,
             "num_prefix_tokens": self.num_prefix_tokens,
         }
+
+
+def check_mask(layer, mask):
+    """Checks that a mask is one of pairs of tokens, or None.
+
+    Keras passes a mask of an earlier layer, of one value per token, under the
+    same name. It is refused: such a mask would also have to reach the layers
+    after this one.
+    """
+    if mask is not None and len(mask.shape) not in (3, 4):
+        raise ValueError(
+            f"{type(layer).__name__} {layer.name!r} takes a `mask` of shape "
+            "(batch, length, context_length) or (batch, num_heads, length, "
+            "context_length), and does not support masks of an earlier layer. "
+            "For padding, give `mask=padding[:, None, :]`; leave out the mask "
+            "of an earlier layer with `Embedding(..., mask_zero=False)`. "
+            f"Received: a mask of shape {tuple(mask.shape)}"
+        )
+
+
+def additive_mask(mask, query):
+    """Returns a mask of 4 axes to add to scores `(B, H, T, S)`, with the
+    query's batch size and precision."""
+    if len(mask.shape) == 3:
+        mask = mask[:, None]
+    if keras.backend.standardize_dtype(mask.dtype) == "bool":
+        # Finite, so that a row that is masked as a whole is not NaN. float16
+        # has no larger numbers than 65504.
+        dtype = keras.backend.standardize_dtype(query.dtype)
+        lowest = -3e4 if dtype == "float16" else -1e9
+        mask = ops.where(mask, 0.0, lowest)
+    mask = ops.cast(mask, query.dtype)
+    return ops.broadcast_to(mask, (ops.shape(query)[0], *ops.shape(mask)[1:]))
 
 
 def _check_relative_shape(relative_shape, length, head_size):

@@ -1,13 +1,13 @@
 """The encoder block and `LayerScale`."""
 
-import functools
-
 import keras
 
 from keras_vit import _checks
 from keras_vit.layers import _kernels
 from keras_vit.layers._utils import CompositeLayer
 from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.attention import additive_mask
+from keras_vit.layers.attention import check_mask
 from keras_vit.layers.mlp import MlpBlock
 
 
@@ -94,6 +94,9 @@ class TransformerBlock(CompositeLayer):
             that pools only the class token needs no other output token of its
             last block.
         training: Boolean. Whether to apply dropout and stochastic depth.
+        mask: Mask of the attention, of shape `(batch, length, length)` or
+            `(batch, num_heads, length, length)`; see `MultiHeadAttention`.
+            None for none.
 
     Output shape:
         `(batch, length, hidden_size)`, or
@@ -101,8 +104,9 @@ class TransformerBlock(CompositeLayer):
 
     Raises:
         ValueError: if `num_queries` is not from 1 to the number of tokens, if
-            `num_heads` does not divide the hidden size, or if the inputs
-            carry a mask of an earlier layer: masks are not supported.
+            `num_heads` does not divide the hidden size, if `mask` has the
+            wrong shape, or if the inputs carry a mask of an earlier layer,
+            `(batch, length)`, which is not supported.
 
     To use another attention, norm or MLP, override `make_attention`,
     `make_norm` or `make_mlp` in a subclass; `VisionTransformer(block=...)`
@@ -209,7 +213,8 @@ class TransformerBlock(CompositeLayer):
             `(batch, length, hidden_size)`, and returns a tensor of the shape
             of the query tokens. Its `build` takes both shapes. If the block is
             called with `relative`, `call` must take the keyword `relative`
-            and `build` the keyword `relative_shape`.
+            and `build` the keyword `relative_shape`. If it is called with
+            `mask`, `call` must take the keyword `mask`.
         """
         return MultiHeadAttention(
             self.num_heads,
@@ -263,27 +268,47 @@ class TransformerBlock(CompositeLayer):
         training=False,
         mask=None,
     ):
-        _checks.no_mask(self, mask)
+        check_mask(self, mask)
         _check_num_queries(num_queries, inputs.shape[1])
+        if mask is not None and self.remat:
+            # TensorFlow has no gradient of a function of booleans.
+            mask = additive_mask(mask, inputs)
+        tensors = {"inputs": inputs, "relative": relative, "mask": mask}
+        tensors = {k: x for k, x in tensors.items() if x is not None}
         if self.remat and training:
-            tensors = (inputs,) if relative is None else (inputs, relative)
-            function = functools.partial(
-                self._call, training=True, num_queries=num_queries
-            )
-            return _rematerialized(self, function, *tensors)
-        return self._call(inputs, relative, training, num_queries)
 
-    def _call(self, inputs, relative=None, training=False, num_queries=None):
+            def function(*values):
+                named = dict(zip(tensors, values, strict=True))
+                return self._call(
+                    **named, training=True, num_queries=num_queries
+                )
+
+            return _rematerialized(self, function, *tensors.values())
+        return self._call(**tensors, training=training, num_queries=num_queries)
+
+    def _call(
+        self,
+        inputs,
+        relative=None,
+        mask=None,
+        training=False,
+        num_queries=None,
+    ):
         x = self.norm_1(inputs)
+        options = {"training": training}
+        if mask is not None:
+            options["mask"] = mask
         if relative is not None:
             # The embeddings belong to the last tokens, the patches, so the
             # attention must get all tokens as queries.
-            x = self.attention(x, x, relative=relative, training=training)
+            x = self.attention(x, x, relative=relative, **options)
             x = x if num_queries is None else x[:, :num_queries]
         elif num_queries is not None:
-            x = self.attention(x[:, :num_queries], x, training=training)
+            if mask is not None and mask.shape[-2] != 1:
+                options["mask"] = mask[..., :num_queries, :]
+            x = self.attention(x[:, :num_queries], x, **options)
         else:
-            x = self.attention(x, x, training=training)
+            x = self.attention(x, x, **options)
         if num_queries is not None:
             inputs = inputs[:, :num_queries]
         if self.dropout > 0:
@@ -322,7 +347,7 @@ class TransformerBlock(CompositeLayer):
 
     def compute_mask(self, inputs, previous_mask):
         # When a model is built, Keras calls this method instead of `call`.
-        _checks.no_mask(self, previous_mask)
+        check_mask(self, previous_mask)
 
     def get_config(self):
         return {

@@ -9,6 +9,7 @@ if a size is known only when the graph runs.
 import numpy as np
 from keras import ops
 
+from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers._utils import is_static
 
 # Each layout names its method in `checkpoints/formats`, in `arguments`.
@@ -56,6 +57,41 @@ def resample(grid, size, method, xp=ops):
     # H W new, h w old, d channels
     grid = xp.einsum("Hh,hwd->Hwd", rows, grid)
     return xp.einsum("Ww,Hwd->HWd", columns, grid)
+
+
+def resample_maps(maps, size):
+    """Resamples a batch of feature maps bilinearly, without antialiasing.
+
+    Pixels, not their centres, are aligned at the borders, as in PyTorch's
+    `interpolate(mode="bilinear", align_corners=False)`.
+
+    Args:
+        maps: Tensor of shape `(batch, rows, columns, channels)`.
+        size: New `(rows, columns)`, integers or scalar tensors.
+
+    Returns:
+        Tensor of shape `(batch, *size, channels)` with the dtype of `maps`.
+    """
+    rows, columns = (
+        ops.cast(_bilinear_matrix(old, new), maps.dtype)
+        for old, new in zip(axis_sizes(maps, 1, 2), size, strict=True)
+    )
+    # B batch, H W new, h w old, d channels
+    maps = ops.einsum("Hh,bhwd->bHwd", rows, maps)
+    return ops.einsum("Ww,bHwd->bHWd", columns, maps)
+
+
+def _bilinear_matrix(old, new):
+    """Returns an array (new, old), or a tensor if a size is one."""
+    if is_static((old, new)):
+        xp, scale, last = np, old / new, old - 1
+    else:
+        xp, scale = ops, ops.cast(old, "float32") / ops.cast(new, "float32")
+        last = ops.cast(old - 1, "float32")
+    centre = (xp.arange(new, dtype="float32") + 0.5) * scale - 0.5
+    centre = xp.clip(centre, 0, last)
+    taps = xp.arange(old, dtype="float32")
+    return xp.maximum(1 - xp.abs(centre[:, None] - taps), 0)
 
 
 def resample_embedding(

@@ -2,7 +2,10 @@ from keras_vit.models.config import BIT_VARIANTS as BIT_VARIANTS
 from keras_vit.models.config import VARIANTS as VARIANTS
 from keras_vit.models.config import ViTConfig as ViTConfig
 from keras_vit.models.features import all_tokens as all_tokens
+from keras_vit.models.features import dense_features as dense_features
 from keras_vit.models.features import feature_extractor as feature_extractor
+from keras_vit.models.features import patch_pixels as patch_pixels
+from keras_vit.models.features import with_any_size as with_any_size
 from keras_vit.models.loading import load_weights as load_weights
 from keras_vit.models.loading import weights_by_path as weights_by_path
 from keras_vit.models.model import Model as Model

@@ -1,9 +1,18 @@
-"""Outputs of the layers of a model."""
+"""Outputs of the layers of a model, as they are or as dense feature maps."""
+
+import re
 
 import keras
+import numpy as np
 
+from keras_vit.checkpoints.infer import stride
+from keras_vit.layers import ClassToken
+from keras_vit.layers import FeatureMap
+from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import TransformerBlock
 from keras_vit.models.model import Model
+
+_STAGE = re.compile(r"stage_\d+")
 
 
 def feature_extractor(model, names):
@@ -54,6 +63,182 @@ def feature_extractor(model, names):
     # With a list of one input, Keras would warn at every call with a tensor.
     inputs = inputs[0] if len(inputs) == 1 else inputs
     return Model(inputs, outputs, name=f"{model.name}_features")
+
+
+def dense_features(model, blocks=None, norm=True, stages=None):
+    """Builds a model that maps images of any size to dense feature maps.
+
+    The outputs of Transformer blocks are arranged in the grid of their patches,
+    without the prefix tokens, as detectors and segmenters need them. Position
+    embeddings are resampled to the grid of the images, also if `model` takes
+    images of one size. The new model shares its weights with `model` and has
+    no layer after the last one that it needs.
+
+    Args:
+        model: A functional `keras.Model`, such as `ViTB16()`, a hybrid or a
+            BiT.
+        blocks: Integer, or tuple of integers. Indices of the blocks, from 0;
+            negative ones count from the last. None for the last block, unless
+            `stages` are given.
+        norm: Boolean. Whether to apply the model's `encoder_norm` to the map
+            of each block and, in a BiT, `final_norm` and ReLU to the map of
+            the last stage. Maps of other stages are not normalised.
+        stages: Integer, or tuple of integers. Stages of the ResNet of a hybrid
+            or of a BiT, from 1. None for no stage or, in a BiT, the last one.
+
+    Returns:
+        A `keras.Model` that maps images `(batch, height, width, channels)` to
+        a dict of maps. "block_3" is of shape `(batch, height / patch_rows,
+        width / patch_columns, hidden_size)`, "stage_2" of shape `(batch,
+        height / 8, width / 8, channels)`. If a single integer is requested,
+        the output is the map itself.
+
+    Raises:
+        ValueError: if the model has no such blocks or stages, or no norm over
+            tokens.
+
+    Example:
+
+    >>> model = keras_vit.ViTB16(weights="imagenet21k", include_top=False)
+    >>> maps = keras_vit.dense_features(model, blocks=(2, 5, 8, 11))
+    >>> maps(np.zeros((1, 480, 640, 3)))["block_11"].shape
+    (1, 30, 40, 768)
+
+    In timm, these are the maps of `forward_intermediates(images, indices,
+    norm=True)`, which have their channels second.
+    """
+    if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
+        raise ValueError(
+            "`model` must have one input, images of shape (batch, height, "
+            "width, channels). Received: inputs of shapes "
+            f"{[tuple(x.shape) for x in model.inputs]}"
+        )
+    found_blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
+    found_stages = [x for x in model.layers if _STAGE.fullmatch(x.name)]
+    if blocks is None and stages is None:
+        blocks, stages = (
+            (-1, None) if found_blocks else (None, len(found_stages))
+        )
+    indices = _indices("blocks", blocks, found_blocks, 0, model)
+    numbers = _indices("stages", stages, found_stages, 1, model)
+    outputs = {
+        found_stages[i].name: _stage_map(model, found_stages, i, norm)
+        for i in numbers
+    }
+    for i in indices:
+        outputs[found_blocks[i].name] = _block_map(model, found_blocks[i], norm)
+    if len(outputs) == 1 and not isinstance(
+        blocks if stages is None else stages, (tuple, list)
+    ):
+        (outputs,) = outputs.values()
+    maps = Model(model.inputs[0], outputs, name=f"{model.name}_maps")
+    return with_any_size(maps)
+
+
+def _indices(name, requested, layers, first, model):
+    """Returns the sorted indices in `layers` of requested blocks or stages.
+
+    Args:
+        name: String. Name of the argument.
+        requested: Integer, sequence of integers, or None.
+        layers: List of the model's blocks or stages.
+        first: Integer. Number of the first one.
+        model: The model, for the error message.
+    """
+    if requested is None:
+        return []
+    is_one = isinstance(requested, (int, np.integer))
+    numbers = [requested] if is_one else list(requested)
+    count = len(layers)
+    if not count:
+        raise ValueError(
+            f"The model {model.name!r} has no {name}. Received: "
+            f"{name}={requested!r}. Its layers are "
+            f"{', '.join(layer.name for layer in model.layers)}"
+        )
+    index_of = {i + first: i for i in range(count)}
+    index_of.update({i - count: i for i in range(count)})
+    if not numbers or any(
+        isinstance(number, bool) or number not in index_of for number in numbers
+    ):
+        raise ValueError(
+            f"`{name}` must be integers from {first} to {count - 1 + first}, "
+            f"or from -{count} to -1: the model {model.name!r} has {count} "
+            f"{name}. Received: {name}={requested!r}"
+        )
+    return sorted({index_of[number] for number in numbers})
+
+
+def _block_map(model, block, norm):
+    tokens = all_tokens(block)
+    if norm:
+        names = [layer.name for layer in model.layers]
+        if "encoder_norm" not in names:
+            raise ValueError(
+                f"The model {model.name!r} has no layer 'encoder_norm' (its "
+                "norm comes after the pooling), so its maps cannot be "
+                "normalised: give `norm=False`. Received: norm=True"
+            )
+        tokens = model.get_layer("encoder_norm")(tokens)
+    embedding = next(x for x in model.layers if isinstance(x, PatchEmbedding))
+    num_prefix_tokens = sum(
+        layer.num_tokens
+        for layer in model.layers
+        if isinstance(layer, ClassToken)
+    )
+    layer = FeatureMap(num_prefix_tokens, name=f"{block.name}_map")
+    return layer(tokens, embedding.output)
+
+
+def _stage_map(model, stages, index, norm):
+    names = [layer.name for layer in model.layers]
+    if norm and index == len(stages) - 1 and "final_relu" in names:
+        return model.get_layer("final_relu").output
+    return stages[index].output
+
+
+def with_any_size(model):
+    """Returns a model of the same layers and graph for images of any size.
+
+    Args:
+        model: A functional model of images, of layers that take any size.
+
+    Returns:
+        A model of the same class, which shares its weights; `model` itself if
+        it takes images of any size.
+    """
+    if None in model.inputs[0].shape[1:3]:
+        return model
+    (images,) = model.inputs
+
+    def reuse(layer):
+        if isinstance(layer, keras.layers.Reshape):
+            # It has no weights, and remembers the shape it was built with.
+            return type(layer).from_config(layer.get_config())
+        return layer
+
+    inputs = keras.Input(
+        (None, None, images.shape[-1]), dtype=images.dtype, name="images"
+    )
+    structure = [inputs] if isinstance(model.input, list) else inputs
+    return keras.models.clone_model(
+        model, input_tensors=structure, clone_function=reuse
+    )
+
+
+def patch_pixels(model):
+    """Returns `(rows, columns)` in pixels from one patch to the next.
+
+    Args:
+        model: A functional model with a layer `PatchEmbedding`. In a hybrid,
+            the stride of its ResNet counts.
+    """
+    embedding = next(x for x in model.layers if isinstance(x, PatchEmbedding))
+    rows, columns = embedding.patch_size
+    names = [layer.name for layer in model.layers]
+    stages = [name for name in names if _STAGE.fullmatch(name)]
+    pixels = stride(stages) if "root_conv" in names else 1
+    return rows * pixels, columns * pixels
 
 
 def all_tokens(block):

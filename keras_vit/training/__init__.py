@@ -21,10 +21,14 @@ from keras_vit.training.presets import FINE_TUNING as FINE_TUNING
 from keras_vit.training.presets import PRE_TRAINING as PRE_TRAINING
 from keras_vit.training.results import FILES as FILES
 from keras_vit.training.results import print_results as print_results
+from keras_vit.training.results import write_model as write_model
+from keras_vit.training.run_folder import COMPARISON as COMPARISON
+from keras_vit.training.run_folder import save_json as save_json
 from keras_vit.training.setup import begin as begin
 from keras_vit.training.setup import jit_compile as jit_compile
 from keras_vit.training.sweep import (
     parse_learning_rates as parse_learning_rates,
 )
+from keras_vit.training.sweep import read_finished as read_finished
 from keras_vit.training.sweep import sweep as sweep
 from keras_vit.training.training_run import Run as Run

@@ -16,7 +16,7 @@ from keras_vit.training.run_folder import log_os_errors
 
 # What a model is selected by: the first of these that is measured. The sign is
 # that of a higher score for a better model.
-SCORES = {"accuracy": 1, "mean_average_precision": 1, "loss": -1}
+SCORES = {"accuracy": 1, "mean_average_precision": 1, "mean_iou": 1, "loss": -1}
 
 
 def selection_score(row):
@@ -26,9 +26,9 @@ def selection_score(row):
         row: Dict. A row of `metrics.csv`.
 
     Returns:
-        Float. The accuracy on the evaluation split, or without it the mean
-        average precision, or without both the negative loss. 0 if there is
-        none of them.
+        Float. The first of `SCORES` on the evaluation split that there is:
+        accuracy, mean average precision, mean IoU, or the negative loss. 0 if
+        there is none of them.
     """
     for name, sign in SCORES.items():
         for split in ("test", "validation"):

@@ -49,7 +49,7 @@ def unit_range(images, mode):
 
 
 def plot_learning_curves(rows, path, title=""):
-    """Plots learning curves: loss and accuracy or average precision by step.
+    """Plots learning curves by step: the loss, and the score of the model.
 
     Args:
         rows: List of dicts. The `rows` of a `CSVMetrics`.

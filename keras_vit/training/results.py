@@ -33,7 +33,13 @@ FILES = (
     "config.json",
 )
 # Some runs write these instead of others of `FILES`.
-MORE_FILES = ("encoder.keras", "model.weights.h5")
+MORE_FILES = (
+    "encoder.keras",
+    "model.weights.h5",
+    "segmentation.png",
+    "iou.csv",
+    "comparison.png",
+)
 
 
 def save_model(model, output):
@@ -46,11 +52,7 @@ def save_model(model, output):
         model: Trained Keras model.
         output: Path of the output folder.
     """
-    with atomic_write(output / "model.keras") as temporary:
-        # A file without optimizer can be loaded after `import keras_vit`
-        # alone.
-        alone = Model(model.input, model.output, name=model.name)
-        write_keras(alone, temporary)
+    write_model(model, output / "model.keras")
     if any("lora" in variable.path for variable in model.variables):
         # Keras merges the low-rank updates into the kernels when it saves.
         model = keras.saving.load_model(output / "model.keras")
@@ -58,6 +60,20 @@ def save_model(model, output):
     layout = lossless_layout(model)
     weights = output / ("model.npz" if layout else "model.weights.h5")
     converters.save(model, weights, layout, overwrite=True)
+
+
+def write_model(model, path):
+    """Writes a model to a `.keras` file, without its optimizer.
+
+    Such a file can be loaded after `import keras_vit` alone.
+
+    Args:
+        model: Functional Keras model.
+        path: Path of the file.
+    """
+    with atomic_write(path) as temporary:
+        alone = Model(model.input, model.output, name=model.name)
+        write_keras(alone, temporary)
 
 
 def run_summary(run, model, row):
@@ -104,6 +120,8 @@ def describe_run(run, model, done):
     if not run.strategy.is_main:
         return f"strategy  {run.strategy.describe()}"
     rows, columns, channels = getattr(model, "encoder", model).input_shape[1:]
+    if rows is None or columns is None:
+        rows, columns = height_and_width(config.image_size)
     patch = config.patch_size
     patches = f", patches {patch} x {patch}" if patch else ""
     step = done // config.accumulate

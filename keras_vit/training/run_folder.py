@@ -20,10 +20,11 @@ from keras_vit._version import __version__
 
 CHECKPOINTS = "checkpoints"
 SWEEP = "sweep"
+COMPARISON = "comparison"
 # This file is written last: a folder with it is that of a finished run.
 DONE = "config.json"
 _TEMPORARY = re.compile(
-    r"\.(best|config|curves|metrics|model|predictions|step-\d{8})-\d+\.\w+"
+    r"\.(best|config|curves|iou|metrics|model|predictions|segmentation|step-\d{8})-\d+\.\w+"
 )
 # Environment variables that affect a run, which are recorded with its results.
 _ENVIRONMENT = (
@@ -59,7 +60,9 @@ def check_output(folder, overwrite, flag="--output"):
     folder = pathlib.Path(folder).expanduser()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{flag} {str(folder)!r} is a file, not a folder.")
-    begun = any((folder / name).is_dir() for name in (CHECKPOINTS, SWEEP))
+    begun = any(
+        (folder / name).is_dir() for name in (CHECKPOINTS, SWEEP, COMPARISON)
+    )
     unfinished = begun and not (folder / DONE).exists()
     used = folder.is_dir() and any(folder.iterdir()) and not unfinished
     if used and not overwrite:

@@ -37,7 +37,7 @@ def jit_compile(strategy=None):
     return True if one_device and on_cpu else "auto"
 
 
-def begin(config, holdout=None):
+def begin(config, holdout=None, load=None):
     """Returns the strategy, the dataset and the output folder of a config.
 
     It also sets the dtype policy. No files are written.
@@ -46,6 +46,8 @@ def begin(config, holdout=None):
         config: `TrainingFlags`.
         holdout: Float, string or None. The validation split, as for
             `load_run_data`, if `config.holdout` is None.
+        load: Function of a config and of `holdout` that returns the dataset;
+            None for `load_run_data`.
 
     Returns:
         Tuple of a `keras_vit.distribution.Strategy`, a
@@ -69,7 +71,7 @@ def begin(config, holdout=None):
         require("tensorflow")
     if config.holdout is not None:
         holdout = config.holdout
-    data = load_run_data(config, holdout)
+    data = (load or load_run_data)(config, holdout)
     if data.multi_label and getattr(config, "loss", None) != "sigmoid":
         raise ValueError(
             f"Images of {data.name!r} have several classes each: train with "

@@ -88,7 +88,8 @@ def sweep(train, resolve_config, config, data, strategy, output):
                 (output / name).unlink(missing_ok=True)
         strategy.gather(0)  # waits until they are removed
         results = {
-            rate: _read_finished(one, output) for rate, one in configs.items()
+            rate: read_finished(one, _folder(output, rate))
+            for rate, one in configs.items()
         }
         strategy.gather(0)
     for rate, one in configs.items():
@@ -110,9 +111,17 @@ def _folder(output, rate):
     return output / SWEEP / f"lr-{rate:g}"
 
 
-def _read_finished(config, output):
-    """Returns the `config.json` of a training that is finished, or None."""
-    path = _folder(output, config.learning_rate) / DONE
+def read_finished(config, folder):
+    """Returns the `config.json` of a training that is finished, or None.
+
+    Args:
+        config: `TrainingFlags` of the training, with every setting filled in.
+        folder: `pathlib.Path` of its output folder.
+
+    Raises:
+        ValueError: if it was finished with other settings.
+    """
+    path = folder / DONE
     if not path.exists():
         return None
     summary = json.loads(path.read_text())

@@ -172,7 +172,78 @@ def test_attention_dropout_does_not_round_the_softmax(dtype):
     assert error(training=True) < 1.25 * error(training=False)
 
 
-def test_masks_are_refused():
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+def test_masked_tokens_are_not_attended_to(precision):
+    """Boolean and additive masks equal attention without the tokens."""
+    keras.config.set_dtype_policy(precision)
+    layer = layers.MultiHeadAttention(2)
+    x = tokens(2, 6, 8).astype("float32")
+    layer.build(x.shape)
+    weights_of(layer)
+    kept = np.array([True, True, False, True, False, True])
+    expected = numpy(layer(x, x[:, kept]))
+    additive = np.where(kept, 0, -3e4).astype("float32")
+    atol = 1e-5 if precision == "float32" else 2e-2
+    for mask in (
+        kept[None, None],
+        np.broadcast_to(kept, (2, 6, 6)),
+        np.broadcast_to(kept, (1, 2, 1, 6)),
+        additive[None, None],
+        np.broadcast_to(additive, (2, 2, 6, 6)),
+    ):
+        found = numpy(layer(x, mask=mask))
+        np.testing.assert_allclose(found, expected, atol=atol)
+        maps = numpy(layer.probabilities(x, mask=mask))
+        assert not maps[..., ~kept].any()
+        np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-5)
+    assert np.abs(numpy(layer(x)) - expected).max() > 0.05
+
+
+def test_a_mask_for_each_head_and_query():
+    """Against the formula, also where a query may attend to no token."""
+    layer = layers.MultiHeadAttention(2, dropout=0.5)
+    x = tokens(2, 5, 8).astype("float32")
+    layer.build(x.shape)
+    weights_of(layer)
+    mask = np.random.default_rng(2).random((2, 2, 5, 5)) < 0.6
+    mask[0, 0, 3] = False
+    weights = numpy(layer.probabilities(x))
+    weights = np.where(mask, weights, 0)
+    weights[0, 0, 3] = 1
+    weights /= weights.sum(-1, keepdims=True)
+    value = numpy(layer.value(x))
+    heads = np.einsum("bhts,bshd->bthd", weights, value)
+    expected = numpy(layer.attention_output(heads.astype("float32")))
+    np.testing.assert_allclose(numpy(layer(x, mask=mask)), expected, atol=1e-5)
+    assert np.isfinite(numpy(layer(x, mask=mask, training=True))).all()
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_a_block_takes_a_mask(remat, tmp_path):
+    """In a model that is saved and trained, and for some queries only."""
+    block = layers.TransformerBlock(2, 16, remat=remat, name="block")
+    inputs = [keras.Input((6, 8)), keras.Input((6, 6), dtype="bool")]
+    model = keras.Model(inputs, block(inputs[0], mask=inputs[1]))
+    weights_of(block)
+    x = tokens(2, 6, 8).astype("float32")
+    mask = np.random.default_rng(2).random((2, 6, 6)) < 0.6
+    expected = block.norm_1(x)
+    expected = x + numpy(block.attention(expected, expected, mask=mask))
+    expected = expected + numpy(block.mlp(block.norm_2(expected)))
+    found = model.predict([x, mask], verbose=0)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    first = numpy(block(x, mask=mask, num_queries=2))
+    np.testing.assert_allclose(first, found[:, :2], atol=1e-5)
+
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.predict([x, mask], verbose=0), found)
+    model.compile("sgd", "mse")
+    model.fit([x, mask], 0 * x, verbose=0)
+    assert np.abs(model.predict([x, mask], verbose=0) - found).max() > 1e-4
+
+
+def test_masks_of_earlier_layers_are_refused():
     """Symbolic and eager masks are refused. Keras's layers ignore them with a
     warning."""
     block = layers.TransformerBlock(2, 8)

@@ -126,6 +126,8 @@ CASES = {
         ),
         TOKENS,
     ),
+    "UpsampleMap": (lambda: layers.UpsampleMap((4, 5)), GRID, IMAGES),
+    "FeatureMap": (lambda: layers.FeatureMap(1), TOKENS, GRID),
     "MaskToken": (layers.MaskToken, TOKENS, MASKED),
     "Pooling both": (
         lambda: layers.Pooling("token_gap", num_prefix_tokens=1),
@@ -208,10 +210,24 @@ def test_every_layer_has_a_case():
     # Keras's own layer, whose config changes when it is built. See
     # test_kernels.py.
     public.remove("LayerNormalization")
+    # It has several outputs. See test_maps.py.
+    public.remove("SimpleFeaturePyramid")
     assert public == {name.split()[0] for name in CASES}
 
 
 ERRORS = {
+    "FeatureMap of another grid": (
+        lambda: layers.FeatureMap()(TOKENS, GRID),
+        r"6 tokens: 0 prefix tokens.*3 x 2.*shape \(2, 7, 12\)",
+    ),
+    "UpsampleMap of other images": (
+        lambda: layers.UpsampleMap(4)(GRID, IMAGES[:, :8]),
+        r"3 x 2 positions and images of 8 x 8 pixels",
+    ),
+    "MultiHeadAttention of a mask of tokens": (
+        lambda: layers.MultiHeadAttention(3)(TOKENS, mask=MASKED),
+        r"padding\[:, None, :\].*Received: a mask of shape \(2, 7\)",
+    ),
     "Patches(0)": (lambda: layers.Patches(0), "patch_size=0"),
     "Patches(1.5)": (lambda: layers.Patches(1.5), "patch_size=1.5"),
     "Patches of rank 3": (

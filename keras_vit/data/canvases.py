@@ -1,0 +1,167 @@
+"""Handwritten digits on photographs, with a class for each pixel.
+
+All of it is made of data that scikit-learn brings along, in NumPy: 1,797 digits
+of 8 x 8 pixels and two photographs. Digits and parts of the photographs that
+are in test images are in no training image.
+"""
+
+import numpy as np
+
+from keras_vit._program import require
+from keras_vit.data.digits import resize
+from keras_vit.data.segmentation import SegmentationDataset
+from keras_vit.data.segmentation import resize_image
+from keras_vit.data.splits import stratified_split
+
+IGNORE = 255
+CLASS_NAMES = ("background", *"0123456789")
+SIZE = 32  # pixels of a canvas, along a side
+NUM_TRAIN, NUM_TEST = 2000, 200
+MOST_DIGITS = 3
+DIGIT_SIZES = (13, 16)  # pixels
+BRIGHTEST_BACKGROUND, DARKEST_INK = 0.5, 0.8
+# A pixel is of a digit where the ink of its neighbourhood, from 0 to 1, is more
+# than the second number, and ignored where it is between the two.
+LEAST_INK, CERTAIN_INK = 0.2, 0.4
+# The left part of each photograph is for training.
+TRAIN_PART = 0.7
+
+
+def digit_canvases(size=SIZE, num_train=NUM_TRAIN, num_test=NUM_TEST):
+    """Returns grey images of one to three digits on photographs, and masks.
+
+    Class 0 is the background, and class `d + 1` the digit `d`, with a margin
+    around its strokes. Pixels at the border of a digit are ignored.
+
+    Args:
+        size: Integer. Height and width of the images, 16 or more.
+        num_train: Integer. Number of training images.
+        num_test: Integer. Number of test images.
+
+    Returns:
+        A `SegmentationDataset`.
+    """
+    sources = {part: _Canvases(part) for part in ("train", "test")}
+
+    def read(part, index):
+        rng = np.random.default_rng((part == "test", 0, int(index)))
+        image, mask, _ = sources[part].make(rng, size, MOST_DIGITS)
+        return image, mask
+
+    return SegmentationDataset(
+        name="digits",
+        class_names=CLASS_NAMES,
+        channels=1,
+        image_size=size,
+        num_train=num_train,
+        num_test=num_test,
+        ignore=IGNORE,
+        read=read,
+        can_flip=False,
+    )
+
+
+def single_digits(size=16, num_train=4000, num_test=400):
+    """Returns grey images of one digit on a photograph, and its value.
+
+    A classifier that is trained on them has features of digits, but has never
+    seen a mask.
+
+    Args:
+        size: Integer. Height and width of the images, 16 or more.
+        num_train: Integer. Number of training images.
+        num_test: Integer. Number of test images.
+
+    Returns:
+        Pairs of uint8 images and integer labels, to train and to test with.
+    """
+    pairs = []
+    for part, count in (("train", num_train), ("test", num_test)):
+        source = _Canvases(part)
+        rngs = (
+            np.random.default_rng((part == "test", 1, i)) for i in range(count)
+        )
+        made = [source.make(rng, size, 1) for rng in rngs]
+        images = np.stack([image for image, _, _ in made])
+        pairs.append((images, np.array([labels[0] for *_, labels in made])))
+    return tuple(pairs)
+
+
+class _Canvases:
+    """Makes canvases from the digits and photographs of one split."""
+
+    def __init__(self, part):
+        datasets = require("sklearn.datasets")
+        images, labels = datasets.load_digits(return_X_y=True)
+        train, test = stratified_split(labels)
+        chosen = train if part == "train" else test
+        images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
+        self.digits, self.labels = images[chosen], labels[chosen]
+        self.photos = []
+        for photo in datasets.load_sample_images().images:
+            border = round(TRAIN_PART * photo.shape[1])
+            half = slice(border) if part == "train" else slice(border, None)
+            self.photos.append(photo[:, half].mean(-1, keepdims=True) / 255)
+
+    def make(self, rng, size, most):
+        """Returns an image, its mask and the values of its digits."""
+        canvas = self._background(rng, size)
+        mask = np.zeros((size, size), "int32")
+        boxes, values = [], []
+        for _ in range(rng.integers(1, most + 1)):
+            side = int(rng.integers(DIGIT_SIZES[0], DIGIT_SIZES[1] + 1))
+            place = _free_place(rng, boxes, side, size)
+            if place is None:
+                continue
+            boxes.append((*place, side))
+            which = rng.integers(len(self.digits))
+            values.append(int(self.labels[which]))
+            digit = self.digits[which][None]
+            window = tuple(slice(p, p + side) for p in place)
+            colour = rng.uniform(DARKEST_INK, 1)
+            ink = resize(digit, side)[0]
+            canvas[window] += ink * (colour - canvas[window])
+            ink = resize(_maximum_of_neighbours(digit), side)[0, ..., 0]
+            part = mask[window]
+            part[ink > LEAST_INK] = IGNORE
+            part[ink > CERTAIN_INK] = values[-1] + 1
+        return (canvas * 255).round().astype("uint8"), mask, values
+
+    def _background(self, rng, size):
+        photo = self.photos[rng.integers(len(self.photos))]
+        height, width = photo.shape[:2]
+        side = int(rng.integers(size, min(3 * size, height, width) + 1))
+        top, left = (
+            rng.integers(height - side + 1),
+            rng.integers(width - side + 1),
+        )
+        crop = photo[top : top + side, left : left + side]
+        crop = (crop[:, :: rng.choice((-1, 1))] * 255).astype("uint8")
+        crop = resize_image(crop, (size, size)).astype("float32")
+        return crop * (BRIGHTEST_BACKGROUND / 255)
+
+
+def _maximum_of_neighbours(images):
+    """Returns the maximum of each 3 x 3 neighbourhood."""
+    padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    height, width = images.shape[1:3]
+    return np.max(
+        [
+            padded[:, y : y + height, x : x + width]
+            for y in range(3)
+            for x in range(3)
+        ],
+        axis=0,
+    )
+
+
+def _free_place(rng, boxes, side, size):
+    """Returns `(top, left)` of a square that overlaps no other, or None."""
+    for _ in range(20):
+        top, left = rng.integers(0, size - side + 1, 2)
+        if all(
+            top + side <= y or y + s <= top or left + side <= x or x + s <= left
+            for y, x, s in boxes
+        ):
+            return int(top), int(left)
+    return None

@@ -1,0 +1,268 @@
+"""Find a data set with masks by its name: digits, a folder, or TFDS.
+
+Images and masks are read with Pillow, because TensorFlow's PNG reader replaces
+the indices of a palette by its colours.
+"""
+
+import concurrent.futures
+import io
+import os
+import pathlib
+
+import numpy as np
+
+from keras_vit._program import require
+from keras_vit.data.canvases import digit_canvases
+from keras_vit.data.segmentation import SegmentationDataset
+from keras_vit.data.splits import split_by_path
+
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+_THREADS = min(8, os.cpu_count() or 1)
+_MOST_PROBLEMS = 8
+
+# Data sets of TFDS with masks: feature of the mask, names of the classes (None
+# for numbers), number of classes, and the value of the first class. Lower
+# values are ignored.
+TFDS_MASKS = {
+    "oxford_iiit_pet": (
+        "segmentation_mask",
+        ("pet", "background", "border"),
+        3,
+        1,
+    ),
+    "scene_parse150": ("annotation", None, 150, 1),
+}
+
+
+def load_segmentation(name, ignore=255):
+    """Finds a data set of images with masks by its name.
+
+    Args:
+        name: "digits", handwritten digits on photographs of scikit-learn; a
+            name in TFDS, "oxford_iiit_pet" or "scene_parse150"; or a folder
+            with `train/images/*`, `train/masks/*`, `test/images/*` and
+            `test/masks/*`, or with `images/*` and `masks/*`, of which a hash of
+            the name takes 20% as the test set. An image and its mask, a PNG,
+            have the same name but for the suffix. The values of a grey mask,
+            and the indices of one with a palette, are classes from 0. The file
+            `classes.txt`, if there is one, has the name of a class on each
+            line.
+        ignore: Integer. Value of the pixels of masks that have no class.
+
+    Returns:
+        A `SegmentationDataset`.
+
+    Raises:
+        ValueError: if there is no such data set, or images without masks,
+            masks without images, masks of another size than their image,
+            without a class for each pixel, or with classes that
+            `classes.txt` does not name. One error lists the files. All masks
+            are read for this.
+        ImportError: if a package is missing.
+
+    Example:
+
+    >>> data = keras_vit.data.load_segmentation("photos")
+    >>> batches = data.train(image_size=256, batch_size=8)
+    """
+    path = pathlib.Path(name).expanduser()
+    if name == "digits":
+        return digit_canvases()
+    if path.is_dir():
+        return _from_folder(path, ignore)
+    if name.split(":")[0] in TFDS_MASKS:
+        return _from_tfds(name, ignore)
+    raise ValueError(
+        f"There is no folder {name!r}. Data sets with masks are 'digits', a "
+        "folder with images/ and masks/, or in TFDS: "
+        f"{', '.join(TFDS_MASKS)}. Received: {name!r}"
+    )
+
+
+def read_image(file):
+    """Returns a file of an image as a uint8 array of three channels."""
+    with require("PIL.Image").open(file) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def read_mask(file):
+    """Returns a file of a mask as an integer array of classes.
+
+    Raises:
+        ValueError: if its pixels are colours.
+    """
+    with require("PIL.Image").open(file) as image:
+        if image.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
+            raise ValueError(
+                f"its pixels are colours (mode {image.mode!r}). A mask is a "
+                "grey image, or one with a palette, whose values are the "
+                "numbers of classes"
+            )
+        return np.asarray(image).astype("int32")
+
+
+def _from_folder(folder, ignore):
+    problems = []
+    parts = {
+        part: _find_pairs(folder / part, problems)
+        for part in ("train", "test")
+        if (folder / part).is_dir()
+    }
+    if not parts:
+        pairs = _find_pairs(folder, problems)
+        names = [pathlib.PurePosixPath(image.stem) for image, _ in pairs]
+        if len(pairs) > 1:
+            split = split_by_path(names, np.zeros(len(names), int))
+            parts = {
+                part: [pairs[i] for i in indices]
+                for part, indices in zip(("train", "test"), split, strict=True)
+            }
+    if not problems and not (parts.get("train") and parts.get("test")):
+        raise ValueError(
+            f"{str(folder)!r} must hold images and masks to train on and to "
+            "test on: FOLDER/train/images/*, FOLDER/train/masks/*, "
+            "FOLDER/test/images/* and FOLDER/test/masks/*, or two or more of "
+            "FOLDER/images/* and FOLDER/masks/*. Received: "
+            + ", ".join(f"{len(x)} for {part}" for part, x in parts.items())
+        )
+    names = _class_names(folder)
+    pairs = [pair for part in parts.values() for pair in part]
+    highest = _check_pairs(pairs, ignore, names and len(names), problems)
+    if problems:
+        raise ValueError(
+            f"{len(problems)} of the files of {str(folder)!r} cannot be used:\n"
+            + "\n".join(f"  {line}" for line in problems[:_MOST_PROBLEMS])
+            + (
+                f"\n  and {len(problems) - _MOST_PROBLEMS} more"
+                if len(problems) > _MOST_PROBLEMS
+                else ""
+            )
+        )
+    names = names or tuple(str(i) for i in range(highest + 1))
+    if len(names) < 2:
+        raise ValueError(
+            f"The masks of {str(folder)!r} must have two classes or more. "
+            f"Received: {', '.join(names) or 'pixels to ignore'} only"
+        )
+
+    def read(part, index):
+        image, mask = parts[part][index]
+        return read_image(image), read_mask(mask)
+
+    return SegmentationDataset(
+        name=folder.name or "folder",
+        class_names=names,
+        channels=3,
+        image_size=None,
+        num_train=len(parts["train"]),
+        num_test=len(parts["test"]),
+        ignore=ignore,
+        read=read,
+    )
+
+
+def _find_pairs(folder, problems):
+    """Returns pairs of paths of images and masks, and adds missing ones to
+    `problems`."""
+    found = {}
+    for kind, suffixes in (("images", _SUFFIXES), ("masks", (".png",))):
+        place = folder / kind
+        files = sorted(place.iterdir()) if place.is_dir() else []
+        found[kind] = {
+            path.stem: path for path in files if path.suffix.lower() in suffixes
+        }
+    for kind, other in (("images", "masks"), ("masks", "images")):
+        for stem in sorted(found[kind].keys() - found[other].keys()):
+            suffix = ".png" if other == "masks" else ".*"
+            problems.append(
+                f"{found[kind][stem]} has no {folder / other / stem}{suffix}"
+            )
+    common = sorted(found["images"].keys() & found["masks"].keys())
+    return [(found["images"][x], found["masks"][x]) for x in common]
+
+
+def _class_names(folder):
+    path = folder / "classes.txt"
+    if not path.is_file():
+        return None
+    return tuple(x.strip() for x in path.read_text().splitlines() if x.strip())
+
+
+def _check_pairs(pairs, ignore, classes, problems):
+    """Adds files that cannot be used to `problems`; returns the highest class.
+
+    Every mask is read, and the header of every image.
+    """
+    pillow = require("PIL.Image")
+
+    def check(pair):
+        path = pair[0]
+        try:
+            with pillow.open(path) as image:
+                size = image.size[::-1]
+            path = pair[1]
+            mask = read_mask(path)
+        except (OSError, ValueError) as error:
+            return f"{path}: {error}", -1
+        if mask.shape != size:
+            return (
+                f"{path} is of {mask.shape[0]} x {mask.shape[1]} pixels, and "
+                f"its image {pair[0].name} of {size[0]} x {size[1]}",
+                -1,
+            )
+        values = np.setdiff1d(mask, [ignore])
+        highest = int(values.max(initial=-1))
+        if classes is not None and highest >= classes:
+            return (
+                f"{path} has the class {highest}, and classes.txt names "
+                f"{classes}: 0 to {classes - 1}. Pixels without a class have "
+                f"the value {ignore}",
+                -1,
+            )
+        if values.min(initial=0) < 0:
+            return f"{path} has the class {values.min()}", -1
+        return None, highest
+
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+        found = list(threads.map(check, pairs))
+    problems += [problem for problem, _ in found if problem]
+    return max((highest for _, highest in found), default=-1)
+
+
+def _from_tfds(name, ignore):
+    """The encoded files of a data set of TFDS, which are kept in memory."""
+    tfds = require("tensorflow_datasets")
+    feature, names, classes, first = TFDS_MASKS[name.split(":")[0]]
+    builder = tfds.builder(name)
+    builder.download_and_prepare()
+    splits = builder.info.splits
+    test = next(x for x in ("test", "validation") if x in splits)
+    skip = tfds.decode.SkipDecoding()
+    decoders = {"image": skip, feature: skip}
+    files = {}
+    for part, split in (("train", "train"), ("test", test)):
+        examples = builder.as_dataset(split=split, decoders=decoders)
+        files[part] = [
+            (bytes(x["image"]), bytes(x[feature]))
+            for x in tfds.as_numpy(examples)
+        ]
+
+    def read(part, index):
+        image, mask = (io.BytesIO(x) for x in files[part][index])
+        with require("PIL.Image").open(mask) as opened:
+            # The classes are the values of the first channel.
+            found = np.asarray(opened).astype("int32")
+        found = found[..., 0] if found.ndim == 3 else found
+        labels = np.where(found < first, ignore, found - first)
+        return read_image(image), labels.astype("int32")
+
+    return SegmentationDataset(
+        name=name.split(":")[0],
+        class_names=names or tuple(str(i) for i in range(classes)),
+        channels=3,
+        image_size=None,
+        num_train=len(files["train"]),
+        num_test=len(files["test"]),
+        ignore=ignore,
+        read=read,
+    )

@@ -1,0 +1,262 @@
+"""A data set of images with a class for each pixel: its batches, in NumPy."""
+
+import concurrent.futures
+import dataclasses
+import os
+import threading
+
+import keras
+import numpy as np
+
+from keras_vit._program import require
+from keras_vit.data.dataset import PipelineOptions
+from keras_vit.data.digits import batch_indices
+from keras_vit.preprocessing import preprocess_input
+
+_THREADS = min(8, os.cpu_count() or 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentationDataset:
+    """A data set of images and masks: its metadata and its batches.
+
+    `load_segmentation` makes one.
+
+    Attributes:
+        name: String.
+        class_names: Tuple of strings.
+        channels: Integer, 1 or 3.
+        image_size: Integer, the height and width of all images; None if they
+            differ.
+        num_train, num_test: Integers. Numbers of images.
+        ignore: Integer. Value of the pixels of masks that have no class.
+        read: Function of "train" or "test" and an index that returns a uint8
+            image `(height, width, channels)` and an integer mask
+            `(height, width)`.
+        can_flip: Boolean. Whether a mirrored image is one of the same classes.
+    """
+
+    name: str
+    class_names: tuple
+    channels: int
+    image_size: int | None
+    num_train: int
+    num_test: int
+    ignore: int
+    read: object
+    can_flip: bool = True
+    num_validation: int = 0
+    num_unverified: int = 0
+    multi_label: bool = False
+    evaluation_split = "test"
+
+    @property
+    def num_evaluation(self):
+        return self.num_test
+
+    def train(
+        self,
+        *,
+        image_size,
+        batch_size,
+        mode="tf",
+        seed=0,
+        start=0,
+        shard=(0, 1),
+        micro_batches=1,
+        flip=True,
+        scale=2.0,
+    ):
+        """Returns endless batches of randomly scaled and cropped images.
+
+        The short side of an image is scaled to `image_size` times a random
+        factor between `1 / scale` and `scale`; a square is cropped, padded with
+        grey and pixels to ignore where the image is smaller, and flipped in
+        half of all cases. All of it depends only on the seed and the position
+        of an image in the run.
+
+        Args:
+            image_size: Integer. Height and width of the crops.
+            batch_size: Integer. Images of a batch, of all processes together.
+            mode: String. The `mode` of `preprocess_input`.
+            seed: Integer. Random seed.
+            start: Integer. The batch to begin with.
+            shard: `(index, count)` of this process; see `ImageDataset.train`.
+            micro_batches: Integer. Number of parts of a batch.
+            flip: Boolean. Whether to flip images horizontally.
+            scale: Float, 1 or more; 1 for no random scale.
+
+        Returns:
+            A `keras.utils.PyDataset` of images and int32 masks.
+        """
+        options = PipelineOptions(
+            image_size,
+            batch_size,
+            mode=mode,
+            seed=seed,
+            start=start,
+            shard=shard,
+            micro_batches=micro_batches,
+            flip=flip,
+        )
+        return _TrainBatches(self, options, scale)
+
+    def evaluation(self, *, image_size, batch_size, mode="tf", shard=(0, 1)):
+        """Returns batches of the test images, each image once and in order.
+
+        Images and masks are resized to squares, masks to the nearest pixel.
+        The last batch is padded with images whose pixels are all ignored.
+
+        Args:
+            image_size, batch_size, mode, shard: As in `train`.
+
+        Returns:
+            A `keras.utils.PyDataset` of images and int32 masks.
+        """
+        options = PipelineOptions(
+            image_size, batch_size, mode=mode, shard=shard
+        )
+        return _EvaluationBatches(self, options)
+
+    def metadata(self):
+        """Returns a dict of the fields that can be written as JSON."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "read"
+        }
+
+
+class _TrainBatches(keras.utils.PyDataset):
+    num_batches = None  # endless
+
+    def __init__(self, data, options, scale):
+        super().__init__()
+        if not scale >= 1:
+            raise ValueError(f"`scale` must be 1 or more. Received: {scale!r}")
+        self.data, self.options, self.scale = data, options, scale
+        self._last, self._lock = (None, None), threading.Lock()
+
+    def __getitem__(self, index):
+        number, micro_batch = divmod(index, self.options.micro_batches)
+        with self._lock:
+            if self._last[0] != number:
+                batch = self._batch(self.options.start + number)
+                self._last = (number, batch)
+            batch = self._last[1]
+        size = self.options.micro_batch_size
+        rows = slice(micro_batch * size, (micro_batch + 1) * size)
+        return tuple(x[rows] for x in batch)
+
+    def _batch(self, number):
+        options = self.options
+        first = number * options.batch_size
+        chosen = batch_indices(self.data.num_train, first, options)
+
+        def one(row):
+            rng = np.random.default_rng((options.seed, 1, first + row))
+            pair = self.data.read("train", chosen[row])
+            return random_crop(
+                *pair,
+                options.image_size,
+                rng,
+                self.scale,
+                options.flip,
+                self.data.ignore,
+            )
+
+        return _stack(one, options.local_rows, options.mode)
+
+
+class _EvaluationBatches(keras.utils.PyDataset):
+    def __init__(self, data, options):
+        super().__init__()
+        self.data, self.options = data, options
+        index, count = options.shard
+        most = -(-data.num_test // count)
+        self.first = index * most
+        self.stop = min(self.first + most, data.num_test)
+        self.count = -(-most // len(options.local_rows))
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        size, channels = self.options.image_size, self.data.channels
+        rows = len(self.options.local_rows)
+        first = self.first + index * rows
+
+        def one(i):
+            if i >= self.stop:
+                image = np.zeros((*size, channels), "uint8")
+                return image, np.full(size, self.data.ignore)
+            image, mask = self.data.read("test", i)
+            return resize_image(image, size), resize_mask(mask, size)
+
+        return _stack(one, range(first, first + rows), self.options.mode)
+
+
+def _stack(one, indices, mode):
+    """Returns preprocessed images and masks of the function `one`."""
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+        images, masks = zip(*threads.map(one, indices), strict=True)
+    images = preprocess_input(np.stack(images).astype("float32"), mode=mode)
+    return np.asarray(images), np.stack(masks).astype("int32")
+
+
+def random_crop(image, mask, size, rng, scale, flip, ignore):
+    """Scales, crops and flips an image and its mask randomly.
+
+    Args:
+        image: uint8 array of shape `(height, width, channels)`.
+        mask: Integer array of shape `(height, width)`.
+        size: `(height, width)` of the crop.
+        rng: `numpy.random.Generator`.
+        scale: Float. The short side of the image becomes that of the crop
+            times a factor between `1 / scale` and `scale`.
+        flip: Boolean. Whether to flip half of the images horizontally.
+        ignore: Integer. Value of the mask where the image is padded.
+
+    Returns:
+        Image and mask of the size of the crop.
+    """
+    factor = np.exp(rng.uniform(-1, 1) * np.log(scale))
+    factor *= min(size) / min(mask.shape)
+    scaled = tuple(max(1, round(n * factor)) for n in mask.shape)
+    image, mask = resize_image(image, scaled), resize_mask(mask, scaled)
+    missing = [max(0, n - old) for n, old in zip(size, scaled, strict=True)]
+    if any(missing):
+        pad = [(n // 2, n - n // 2) for n in missing]
+        image = np.pad(image, (*pad, (0, 0)), constant_values=127)
+        mask = np.pad(mask, pad, constant_values=ignore)
+    top, left = (
+        rng.integers(old - n + 1)
+        for n, old in zip(size, mask.shape, strict=True)
+    )
+    window = slice(top, top + size[0]), slice(left, left + size[1])
+    image, mask = image[window], mask[window]
+    if flip and rng.random() < 0.5:
+        image, mask = image[:, ::-1], mask[:, ::-1]
+    return image, mask
+
+
+def resize_image(image, size):
+    """Resizes a uint8 image bilinearly, with antialiasing."""
+    size = tuple(size)
+    if image.shape[:2] == size:
+        return image
+    pillow = require("PIL.Image")
+    grey = image.shape[-1] == 1
+    resized = pillow.fromarray(image[..., 0] if grey else image).resize(
+        size[::-1], pillow.Resampling.BILINEAR
+    )
+    return np.asarray(resized).reshape(*size, image.shape[-1])
+
+
+def resize_mask(mask, size):
+    """Resizes a mask to the nearest pixels."""
+    rows, columns = (
+        ((np.arange(new) + 0.5) * old / new).astype(int)
+        for old, new in zip(mask.shape, size, strict=True)
+    )
+    return mask[rows[:, None], columns]

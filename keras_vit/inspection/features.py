@@ -1,0 +1,140 @@
+"""Principal components of feature maps, which show what patches have in
+common."""
+
+import dataclasses
+
+import keras
+import numpy as np
+
+from keras_vit.inspection import tokens
+from keras_vit.models import dense_features
+
+
+@dataclasses.dataclass(frozen=True)
+class FeaturePCA:
+    """The result of `feature_pca`.
+
+    Attributes:
+        components: List of float arrays of shape `(rows, columns, 3)`, one per
+            image: the first three principal components of each patch of the
+            foreground, NaN in the background.
+        foreground: List of boolean arrays of shape `(rows, columns)`.
+        explained: Array of shape `(3,)`. Fraction of the variance of each
+            component.
+    """
+
+    components: list
+    foreground: list
+    explained: np.ndarray
+
+
+def feature_pca(model, images, block=-1, foreground=True):
+    """Computes the principal components of the features of patches.
+
+    Patches of the same kind of part get similar components, over all images.
+    With `foreground`, the first component of all patches splits them into
+    foreground and background by its sign; the components of the foreground
+    are then computed without the background. The background is the side that
+    has more of the patches at the borders of the images.
+
+    From "DINOv2: Learning Robust Visual Features without Supervision", Section
+    7.6 and Figure 1 (https://arxiv.org/abs/2304.07193).
+
+    Args:
+        model: A Vision Transformer or a hybrid.
+        images: A batch of images as the model takes them, `(batch, height,
+            width, channels)`, or a list of batches of several sizes. Sizes
+            must be multiples of the patch size, and may differ from the
+            model's.
+        block: Integer. The block whose output is used, with the model's
+            `encoder_norm` if it has one; see `dense_features`.
+        foreground: Boolean. Whether to separate the foreground.
+
+    Returns:
+        A `FeaturePCA`, with an item for each image.
+
+    Raises:
+        ValueError: if the model has no blocks, or there are fewer than four
+            patches.
+
+    Example:
+
+    >>> found = keras_vit.inspection.feature_pca(model, images)
+    >>> figure = keras_vit.inspection.plot_feature_pca(images, found)
+    """
+    tokens.find_blocks(model, block)
+    names = [layer.name for layer in model.layers]
+    maps_of = dense_features(model, block, norm="encoder_norm" in names)
+    maps = []
+    for batch in images if isinstance(images, (list, tuple)) else [images]:
+        found = maps_of(keras.ops.convert_to_tensor(batch), training=False)
+        found = keras.ops.cast(found, "float32")
+        maps += list(keras.ops.convert_to_numpy(found))
+    shapes = [x.shape[:2] for x in maps]
+    features = np.concatenate([x.reshape(-1, x.shape[-1]) for x in maps])
+    kept = np.ones(len(features), bool)
+    if foreground:
+        kept = _foreground(principal_components(features, 1)[0][:, 0], shapes)
+    scores, explained = principal_components(features[kept], 3)
+    components = np.full((len(features), 3), np.nan, "float32")
+    components[kept] = scores
+    ends = np.cumsum([rows * columns for rows, columns in shapes])[:-1]
+    return FeaturePCA(
+        [
+            x.reshape(*shape, 3)
+            for x, shape in zip(np.split(components, ends), shapes, strict=True)
+        ],
+        [
+            x.reshape(shape)
+            for x, shape in zip(np.split(kept, ends), shapes, strict=True)
+        ],
+        explained,
+    )
+
+
+def principal_components(features, count):
+    """Computes the first principal components in float64.
+
+    The entry of largest magnitude of each direction is positive.
+
+    Args:
+        features: Array of shape `(samples, channels)`.
+        count: Integer. Number of components.
+
+    Returns:
+        Array of shape `(samples, count)`; and the fraction of the variance of
+        each component.
+
+    Raises:
+        ValueError: if there are not more than `count` samples, or fewer than
+            `count` channels.
+    """
+    if len(features) <= count or features.shape[1] < count:
+        raise ValueError(
+            f"{count} principal components need more than {count} patches and "
+            f"as many channels. Received: {len(features)} patches of "
+            f"{features.shape[1]} channels. Give larger images, or "
+            "`foreground=False`."
+        )
+    centred = features.astype("float64")
+    centred = centred - centred.mean(axis=0)
+    variances, directions = np.linalg.eigh(centred.T @ centred)
+    directions = directions[:, ::-1][:, :count]
+    largest = np.abs(directions).argmax(axis=0)
+    directions = directions * np.sign(directions[largest, np.arange(count)])
+    total = max(variances.sum(), np.finfo("float64").tiny)
+    return centred @ directions, variances[::-1][:count] / total
+
+
+def _foreground(scores, shapes):
+    """Returns which patches are on the side of the first component that has
+    fewer of the patches at the borders."""
+    border = []
+    for shape in shapes:
+        inside = np.zeros(shape, bool)
+        inside[1:-1, 1:-1] = True
+        border.append(~inside.ravel())
+    positive = scores > 0
+    if positive[np.concatenate(border)].mean() > 0.5:
+        positive = ~positive
+    return positive

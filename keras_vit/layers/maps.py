@@ -1,0 +1,284 @@
+"""Layers of feature maps: from tokens, to a pyramid, to pixels."""
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers import _kernels
+from keras_vit.layers._utils import CompositeLayer
+from keras_vit.layers._utils import axis_sizes
+from keras_vit.layers.resampling import resample_maps
+
+# Output: number of positions along an axis for each of the input's.
+_SCALES = {"P2": 4, "P3": 2, "P4": 1, "P5": 0.5}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class FeatureMap(keras.Layer):
+    """Arranges the tokens of patches as the map of rows and columns that they
+    come from.
+
+    Args:
+        num_prefix_tokens: Integer. Number of tokens before the patches, which
+            are left out.
+
+    Call arguments:
+        inputs: Tokens of shape `(batch, num_prefix_tokens + rows * columns,
+            hidden_size)`.
+        grid: Tensor of shape `(batch, rows, columns, ...)` that the patches
+            come from, such as the output of `PatchEmbedding`. Only its shape
+            is used.
+
+    Output shape:
+        `(batch, rows, columns, hidden_size)`
+
+    Raises:
+        ValueError: if the number of tokens is not that of the grid.
+
+    Example:
+
+    >>> grid = keras_vit.layers.PatchEmbedding(768, 16)(images)
+    >>> tokens = keras.ops.reshape(grid, (batch, -1, 768))
+    >>> keras_vit.layers.FeatureMap()(tokens, grid).shape
+    (1, 14, 14, 768)
+    """
+
+    def __init__(self, num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        self.num_prefix_tokens = _checks.non_negative_int(
+            "num_prefix_tokens", num_prefix_tokens
+        )
+
+    def build(self, inputs_shape, grid_shape):
+        self.compute_output_shape(inputs_shape, grid_shape)
+
+    def call(self, inputs, grid):
+        self.compute_output_shape(inputs.shape, grid.shape)
+        patches = inputs[:, self.num_prefix_tokens :]
+        shape = (ops.shape(inputs)[0], *axis_sizes(grid, 1, 2))
+        return ops.reshape(patches, (*shape, inputs.shape[-1]))
+
+    def compute_output_shape(self, inputs_shape, grid_shape):
+        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        batch, length, hidden_size = inputs_shape
+        rows, columns = grid_shape[1:3]
+        if None not in (rows, columns, length):
+            expected = self.num_prefix_tokens + rows * columns
+            if length != expected:
+                raise ValueError(
+                    f"FeatureMap expected {expected} tokens: "
+                    f"{self.num_prefix_tokens} prefix tokens and a grid of "
+                    f"{rows} x {columns} patches. Received: shape "
+                    f"{tuple(inputs_shape)}"
+                )
+        return (batch, rows, columns, hidden_size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class SimpleFeaturePyramid(CompositeLayer):
+    """Makes a feature pyramid of the last map of a Vision Transformer.
+
+    A plain Vision Transformer has maps of one stride. Detectors need several:
+    here, deconvolutions of stride 2 and a max pooling compute maps of 4, 2, 1
+    and 1/2 times the rows and columns, which are of strides 4, 8, 16 and 32 if
+    patches are of 16 pixels. A 1 x 1 and a 3 x 3 convolution follow, each with
+    a layer norm over the channels.
+
+    From "Exploring Plain Vision Transformer Backbones for Object Detection",
+    Section 3 (https://arxiv.org/abs/2203.16527), with the details of its code
+    in detectron2 (`SimpleFeaturePyramid`, `norm="LN"`).
+
+    Args:
+        filters: Integer. Number of channels of each map.
+        norm_epsilon: Float above 0. Epsilon of the layer norms.
+
+    Call arguments:
+        inputs: Feature map of shape `(batch, rows, columns, channels)`, such as
+            the output of `dense_features(model, blocks=-1)`. The number of
+            channels must be a multiple of 4, and there must be two rows and
+            two columns or more.
+
+    Output shape:
+        Dict of the keys "P2", "P3", "P4" and "P5", with maps of
+        `(batch, 4 * rows, 4 * columns, filters)` to `(batch, rows // 2,
+        columns // 2, filters)`.
+
+    Raises:
+        ValueError: if the shape of `inputs` is wrong.
+
+    Example:
+
+    >>> maps = keras_vit.dense_features(keras_vit.ViTB16(), blocks=-1)
+    >>> pyramid = keras_vit.layers.SimpleFeaturePyramid(256)
+    >>> pyramid(maps(np.zeros((1, 224, 224, 3))))["P3"].shape
+    (1, 28, 28, 256)
+    """
+
+    def __init__(self, filters=256, norm_epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.filters = _checks.positive_int("filters", filters)
+        self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
+
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+        channels = input_shape[-1]
+        self.p2_up_1 = self._deconvolution(channels // 2, "p2_up_1")
+        self.p2_norm = self._norm("p2_norm")
+        self.p2_up_2 = self._deconvolution(channels // 4, "p2_up_2")
+        self.p3_up = self._deconvolution(channels // 2, "p3_up")
+        shape = (*input_shape[:3], channels)
+        half = (*input_shape[:3], channels // 2)
+        self.p2_up_1.build(shape)
+        self.p2_norm.build(half)
+        self.p2_up_2.build(half)
+        self.p3_up.build(shape)
+        widths = {"P2": channels // 4, "P3": channels // 2}
+        self.heads = {}
+        for level in _SCALES:
+            shape = (*input_shape[:3], widths.get(level, channels))
+            head = []
+            for number, size in ((1, 1), (2, 3)):
+                name = f"{level.lower()}_conv_{number}"
+                convolution = keras.layers.Conv2D(
+                    self.filters,
+                    size,
+                    padding="same",
+                    use_bias=False,
+                    data_format="channels_last",
+                    dtype=self.dtype_policy,
+                    name=name,
+                )
+                norm = self._norm(f"{level.lower()}_norm_{number}")
+                convolution.build(shape)
+                shape = (*shape[:3], self.filters)
+                norm.build(shape)
+                head += [convolution, norm]
+            self.heads[level] = head
+        self.restore_trainable()
+
+    def _deconvolution(self, filters, name):
+        return keras.layers.Conv2DTranspose(
+            filters,
+            2,
+            2,
+            data_format="channels_last",
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _norm(self, name):
+        return _kernels.LayerNormalization(
+            epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
+        )
+
+    def call(self, inputs):
+        twice = self.p2_norm(self.p2_up_1(inputs))
+        maps = {
+            "P2": self.p2_up_2(ops.gelu(twice, approximate=False)),
+            "P3": self.p3_up(inputs),
+            "P4": inputs,
+            "P5": ops.max_pool(inputs, 2, 2, data_format="channels_last"),
+        }
+        for level, head in self.heads.items():
+            for layer in head:
+                maps[level] = layer(maps[level])
+        return maps
+
+    def compute_output_shape(self, input_shape):
+        _checks.check_rank(
+            self, input_shape, "(batch, rows, columns, channels)"
+        )
+        batch, *grid, channels = input_shape
+        if channels is None or channels % 4:
+            raise ValueError(
+                "SimpleFeaturePyramid needs a number of channels that is a "
+                f"multiple of 4. Received: shape {tuple(input_shape)}"
+            )
+        if any(n is not None and n < 2 for n in grid):
+            raise ValueError(
+                "SimpleFeaturePyramid halves the rows and columns, so it "
+                "needs two of each or more: give larger images. Received: "
+                f"shape {tuple(input_shape)}"
+            )
+        return {
+            level: (
+                batch,
+                *(None if n is None else int(n * scale) for n in grid),
+                self.filters,
+            )
+            for level, scale in _SCALES.items()
+        }
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "norm_epsilon": self.norm_epsilon,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class UpsampleMap(keras.Layer):
+    """Resamples a feature map bilinearly to the pixels of its images.
+
+    The map is enlarged by the stride, as by PyTorch's `interpolate` with
+    `align_corners=False`, and cropped to the size of the images, which is
+    smaller if these were padded to whole patches.
+
+    Args:
+        stride: Integer or `(rows, columns)`. Number of pixels from one position
+            of the map to the next.
+
+    Call arguments:
+        inputs: Feature map of shape `(batch, rows, columns, channels)`.
+        images: Tensor of shape `(batch, height, width, ...)`. Only its shape is
+            used.
+
+    Output shape:
+        `(batch, height, width, channels)`
+
+    Example:
+
+    >>> logits = np.zeros((1, 14, 14, 21))
+    >>> images = np.zeros((1, 224, 224, 3))
+    >>> keras_vit.layers.UpsampleMap(16)(logits, images).shape
+    (1, 224, 224, 21)
+    """
+
+    def __init__(self, stride, **kwargs):
+        super().__init__(**kwargs)
+        self.stride = _checks.positive_pair("stride", stride)
+
+    def build(self, inputs_shape, images_shape):
+        self.compute_output_shape(inputs_shape, images_shape)
+
+    def call(self, inputs, images):
+        height, width = axis_sizes(images, 1, 2)
+        grid = axis_sizes(inputs, 1, 2)
+        size = tuple(n * s for n, s in zip(grid, self.stride, strict=True))
+        x = resample_maps(inputs, size)
+        return x[:, :height, :width]
+
+    def compute_output_shape(self, inputs_shape, images_shape):
+        _checks.check_rank(
+            self, inputs_shape, "(batch, rows, columns, channels)"
+        )
+        grid, size = inputs_shape[1:3], images_shape[1:3]
+        for count, pixels, stride in zip(grid, size, self.stride, strict=True):
+            if None not in (count, pixels) and -(-pixels // stride) != count:
+                raise ValueError(
+                    f"UpsampleMap of stride {self.stride} needs the images "
+                    "that the map was computed of. Received: a map of "
+                    f"{grid[0]} x {grid[1]} positions and images of "
+                    f"{size[0]} x {size[1]} pixels"
+                )
+        return (inputs_shape[0], *size, inputs_shape[-1])
+
+    def get_config(self):
+        return {**super().get_config(), "stride": self.stride}

@@ -1,0 +1,382 @@
+"""EoMT: a mask transformer inside the last blocks of a Vision Transformer."""
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers import ClassToken
+from keras_vit.layers import LayerNormalization
+from keras_vit.layers import TransformerBlock
+from keras_vit.layers.resampling import resample_maps
+from keras_vit.models import Model
+from keras_vit.models import with_any_size
+from keras_vit.segmentation.matching import mask_loss
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class EoMTModel(Model):
+    """The functional model that `EoMT` returns, which trains with `mask_loss`.
+
+    `fit` takes targets `{"classes": (batch, objects), "masks": (batch, objects,
+    height, width)}`; see `mask_loss`.
+    """
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        if not hasattr(self, "_seed"):
+            self._seed = keras.random.SeedGenerator(0)
+        loss = mask_loss(
+            y_pred,
+            y,
+            uniform=lambda shape: keras.random.uniform(shape, seed=self._seed),
+        )
+        for extra in self.losses:
+            loss = loss + ops.sum(ops.cast(extra, loss.dtype))
+        return loss
+
+
+def EoMT(
+    encoder,
+    classes,
+    queries=100,
+    blocks=4,
+    masked=True,
+    num_upscales=2,
+    name="eomt",
+):
+    """Builds an Encoder-only Mask Transformer on a Vision Transformer.
+
+    Learned queries join the tokens of the last blocks. Each of them becomes a
+    mask, by its product with the enlarged feature map, and the class of this
+    mask. While training, a query attends only to the patches in the mask that
+    it predicted before a block; this is annealed away, so that a trained model
+    needs nothing but the blocks of the encoder.
+
+    From "Your ViT is Secretly an Image Segmentation Model"
+    (https://arxiv.org/abs/2503.19108), as in transformers'
+    `EomtForUniversalSegmentation`; see `segmentation.load` for its files.
+
+    The model shares its weights with `encoder`. It takes images of any size
+    that is a multiple of the patch size.
+
+    Args:
+        encoder: A Vision Transformer with position embeddings in the stem,
+            such as `ViTB14()`.
+        classes: Integer. Number of classes.
+        queries: Integer. Number of queries, the most objects of an image.
+        blocks: Integer. Number of blocks at the end that the queries join.
+        masked: Boolean. Whether the blocks have masked attention. The model
+            then outputs the predictions before each of these blocks too, and
+            the layers `query_mask_0` ... have a weight `probability`, 1 at
+            first, with which a query's attention is masked. `AnnealMasks`
+            lowers it to 0, with which the model equals one of `masked=False`.
+        num_upscales: Integer. Number of times that the feature map is enlarged
+            to twice its rows and columns, for the masks.
+        name: String. Name of the model.
+
+    Returns:
+        A `keras.Model` that maps images to a dict: "masks", logits of shape
+        `(batch, rows, columns, queries)`, 4 times as many rows and columns as
+        patches; "classes", logits of shape `(batch, queries, classes + 1)`, the
+        last one for no object. With `masked`, also "masks_0" and "classes_0",
+        the predictions before the first block of the queries, and so on.
+
+    Raises:
+        ValueError: if an argument is wrong, or the encoder has other position
+            embeddings or no norm of tokens.
+
+    Example:
+
+    >>> encoder = keras_vit.ViTB14(weights="dinov2", include_top=False)
+    >>> model = keras_vit.segmentation.EoMT(encoder, classes=150)
+    """
+    classes = _checks.positive_int("classes", classes)
+    queries = _checks.positive_int("queries", queries)
+    blocks = _checks.positive_int("blocks", blocks)
+    num_upscales = _checks.positive_int("num_upscales", num_upscales)
+    layers = [x for x in encoder.layers if isinstance(x, TransformerBlock)]
+    names = [layer.name for layer in encoder.layers]
+    if blocks > len(layers):
+        raise ValueError(
+            f"`blocks` must be at most the number of blocks of the encoder, "
+            f"{len(layers)}. Received: blocks={blocks}"
+        )
+    if "encoder_norm" not in names:
+        raise ValueError(
+            f"The encoder {encoder.name!r} has no layer 'encoder_norm', which "
+            "EoMT needs: build it with `final_norm='before_pooling'`."
+        )
+    layers = layers[-blocks:]
+    if any(isinstance(block.input, list) for block in layers) or any(
+        x.startswith("position_embedding_") for x in names
+    ):
+        raise ValueError(
+            "EoMT needs an encoder with position embeddings in the stem. "
+            f"Received: {', '.join(x for x in names if 'position' in x)}"
+        )
+    prefix = sum(
+        x.num_tokens for x in encoder.layers if isinstance(x, ClassToken)
+    )
+    norm = encoder.get_layer("encoder_norm")
+    grid = encoder.get_layer("patch_embedding").output
+    head = EoMTHead(
+        classes, queries, prefix + queries, num_upscales, name="eomt_head"
+    )
+    x = ClassToken(
+        queries,
+        initializer=keras.initializers.RandomNormal(stddev=1.0),
+        name="queries",
+    )(layers[0].input)
+    outputs = {}
+    for i, block in enumerate(layers):
+        mask = {}
+        if masked:
+            masks, logits = head(norm(x), grid)
+            outputs[f"masks_{i}"], outputs[f"classes_{i}"] = masks, logits
+            layer = QueryMask(prefix, name=f"query_mask_{i}")
+            mask["mask"] = layer(masks, grid)
+        x = block(x, **mask)
+    masks, logits = head(norm(x), grid)
+    outputs = {"masks": masks, "classes": logits, **outputs}
+    model = EoMTModel(encoder.inputs[0], outputs, name=name)
+    return with_any_size(model)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class EoMTHead(keras.Layer):
+    """Predicts a mask and a class for each query.
+
+    The feature map is enlarged several times by a deconvolution of stride 2,
+    GELU, a depthwise 3 x 3 convolution and a layer norm. A mask is the product
+    of the map and an MLP of the query.
+
+    Args:
+        classes: Integer. Number of classes.
+        num_queries: Integer. Number of queries, the first tokens.
+        num_prefix_tokens: Integer. Number of tokens before the patches,
+            queries included.
+        num_upscales: Integer. How often the map is enlarged.
+
+    Call arguments:
+        inputs: Normalised tokens of shape `(batch, num_prefix_tokens + rows *
+            columns, hidden_size)`.
+        grid: Tensor of shape `(batch, rows, columns, ...)`.
+
+    Output shape:
+        `(batch, rows * 2**num_upscales, columns * 2**num_upscales, queries)`
+        and `(batch, queries, classes + 1)`.
+    """
+
+    def __init__(
+        self,
+        classes,
+        num_queries,
+        num_prefix_tokens,
+        num_upscales=2,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.classes = classes
+        self.num_queries = num_queries
+        self.num_prefix_tokens = num_prefix_tokens
+        self.num_upscales = num_upscales
+
+    def build(self, inputs_shape, grid_shape):
+        width = inputs_shape[-1]
+        options = {"dtype": self.dtype_policy}
+        self.class_head = keras.layers.Dense(
+            self.classes + 1, name="class", **options
+        )
+        self.class_head.build((*inputs_shape[:2], width))
+        self.mask_layers = []
+        for number in (1, 2, 3):
+            layer = keras.layers.Dense(width, name=f"mask_{number}", **options)
+            layer.build((*inputs_shape[:2], width))
+            self.mask_layers.append(layer)
+        self.upscales = []
+        for number in range(self.num_upscales):
+            layer = Upscale(name=f"up_{number}", **options)
+            layer.build((*grid_shape[:3], width))
+            self.upscales.append(layer)
+
+    def call(self, inputs, grid):
+        queries = inputs[:, : self.num_queries]
+        x = inputs[:, self.num_prefix_tokens :]
+        shape = ops.shape(grid)
+        x = ops.reshape(x, (*shape[:3], inputs.shape[-1]))
+        for layer in self.upscales:
+            x = layer(x)
+        masks = queries
+        for number, layer in enumerate(self.mask_layers):
+            masks = layer(masks)
+            if number < 2:
+                masks = ops.gelu(masks, approximate=False)
+        masks = ops.einsum("bqc,bhwc->bhwq", masks, x)
+        return masks, self.class_head(queries)
+
+    def compute_output_shape(self, inputs_shape, grid_shape):
+        factor = 2**self.num_upscales
+        grid = (None if n is None else n * factor for n in grid_shape[1:3])
+        return (
+            (inputs_shape[0], *grid, self.num_queries),
+            (inputs_shape[0], self.num_queries, self.classes + 1),
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "classes": self.classes,
+            "num_queries": self.num_queries,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "num_upscales": self.num_upscales,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Upscale(keras.Layer):
+    """Enlarges a map to twice its rows and columns, as `EoMTHead` does.
+
+    Call arguments:
+        inputs: Map of shape `(batch, rows, columns, channels)`.
+
+    Output shape:
+        `(batch, 2 * rows, 2 * columns, channels)`
+    """
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        options = {"data_format": "channels_last", "dtype": self.dtype_policy}
+        self.deconvolution = keras.layers.Conv2DTranspose(
+            width, 2, 2, name="deconvolution", **options
+        )
+        self.convolution = keras.layers.DepthwiseConv2D(
+            3, padding="same", use_bias=False, name="convolution", **options
+        )
+        self.norm = LayerNormalization(
+            epsilon=1e-6, dtype=self.dtype_policy, name="norm"
+        )
+        for layer in (self.deconvolution, self.convolution, self.norm):
+            layer.build(input_shape)
+
+    def call(self, inputs):
+        x = ops.gelu(self.deconvolution(inputs), approximate=False)
+        return self.norm(self.convolution(x))
+
+    def compute_output_shape(self, input_shape):
+        batch, *grid, width = input_shape
+        return (batch, *(None if n is None else 2 * n for n in grid), width)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class QueryMask(keras.Layer):
+    """Makes an attention mask by which queries see only their own masks.
+
+    Args:
+        num_prefix_tokens: Integer. Number of tokens between the queries and
+            the patches.
+
+    Call arguments:
+        inputs: Logits of the masks, `(batch, height, width, queries)`.
+        grid: Tensor of shape `(batch, rows, columns, ...)` of the patches.
+
+    Output shape:
+        `(batch, length, length)`, booleans: queries attend to all queries and
+        prefix tokens, and to the patches at which their mask, resampled to the
+        grid, is above 0. Each query is masked with the probability that the
+        weight `probability` holds; other tokens attend to all tokens.
+    """
+
+    def __init__(self, num_prefix_tokens, **kwargs):
+        kwargs["autocast"] = False
+        super().__init__(**kwargs)
+        self.num_prefix_tokens = num_prefix_tokens
+        self.seed_generator = keras.random.SeedGenerator(0)
+
+    def build(self, inputs_shape, grid_shape):
+        self.probability = self.add_weight(
+            shape=(),
+            initializer="ones",
+            trainable=False,
+            autocast=False,
+            name="probability",
+        )
+
+    def call(self, inputs, grid):
+        batch, rows, columns = ops.shape(grid)[:3]
+        queries = inputs.shape[-1]
+        seen = resample_maps(ops.cast(inputs, "float32"), (rows, columns)) > 0
+        seen = ops.reshape(seen, (batch, -1, queries))
+        seen = ops.transpose(seen, (0, 2, 1))  # (B, Q, N)
+        random = keras.random.uniform(
+            (batch, queries, 1), seed=self.seed_generator
+        )
+        is_free = random > ops.cast(self.probability, "float32")
+        seen = ops.logical_or(seen, is_free)
+        others = queries + self.num_prefix_tokens
+        ones = ops.ones((batch, queries, others), "bool")
+        seen = ops.concatenate([ones, seen], axis=2)  # (B, Q, T)
+        rest = ops.ones_like(seen[:, :1])
+        rest = ops.repeat(rest, ops.shape(seen)[2] - queries, axis=1)
+        return ops.concatenate([seen, rest], axis=1)
+
+    def compute_output_spec(self, inputs, grid):
+        batch, rows, columns = grid.shape[:3]
+        length = None
+        if None not in (rows, columns):
+            length = inputs.shape[-1] + self.num_prefix_tokens + rows * columns
+        return keras.KerasTensor((batch, length, length), dtype="bool")
+
+    def get_config(self):
+        config = {
+            **super().get_config(),
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }
+        config.pop("autocast", None)
+        return config
+
+
+class AnnealMasks(keras.callbacks.Callback):
+    """Lowers the probability of masked attention from 1 to 0, block by block.
+
+    It falls as `(1 - t) ** power`, where t goes from 0 to 1 between the two
+    steps of a block, earlier in earlier blocks.
+
+    Args:
+        steps: List of `(first, last)` steps, one for each masked block.
+        power: Float. 0.9 in EoMT's code.
+    """
+
+    def __init__(self, steps, power=0.9):
+        super().__init__()
+        self.steps, self.power = list(steps), power
+
+    def on_train_begin(self, logs=None):
+        layers = [x for x in self.model.layers if isinstance(x, QueryMask)]
+        if len(layers) != len(self.steps):
+            raise ValueError(
+                f"`steps` must have a pair for each of the {len(layers)} "
+                f"masked blocks. Received: {self.steps}"
+            )
+        self._layers = layers
+
+    def on_train_batch_begin(self, batch, logs=None):
+        step = int(self.model.optimizer.iterations)
+        for layer, (first, last) in zip(self._layers, self.steps, strict=True):
+            left = min(1.0, max(0.0, (last - step) / max(1, last - first)))
+            layer.probability.assign(left**self.power)
+
+
+def semantic_scores(outputs):
+    """Combines the masks of an EoMT to scores of the classes of each pixel.
+
+    Args:
+        outputs: Dict of the model's outputs.
+
+    Returns:
+        Tensor of shape `(batch, rows, columns, classes)`: the sum over the
+        queries of the probability of the class and that of the mask.
+    """
+    classes = ops.softmax(outputs["classes"])[..., :-1]
+    masks = ops.sigmoid(outputs["masks"])
+    return ops.einsum("bqc,bhwq->bhwc", classes, masks)

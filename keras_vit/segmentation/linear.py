@@ -1,0 +1,91 @@
+"""A linear classifier of patches, as a model of pixels."""
+
+import keras
+
+from keras_vit import _checks
+from keras_vit.layers import UpsampleMap
+from keras_vit.models import Model
+from keras_vit.models import dense_features
+from keras_vit.models import patch_pixels
+
+
+def LinearSegmenter(
+    encoder,
+    classes,
+    blocks=-1,
+    dropout=0.1,
+    classifier_activation=None,
+    name="linear_segmenter",
+):
+    """Builds a model that classifies each pixel by a linear head.
+
+    The maps of one or several blocks of a Vision Transformer, normalised by
+    its `encoder_norm` (if it has one) and concatenated, pass through batch
+    norm, dropout and a 1 x 1 convolution. The logits of patches are resampled
+    bilinearly to the pixels. With a frozen encoder, this measures how much of a
+    segmentation its features contain; it is the linear evaluation of "DINOv2:
+    Learning Robust Visual Features without Supervision", Section 7.4
+    (https://arxiv.org/abs/2304.07193), whose head has no dropout.
+
+    The model shares its weights with `encoder`. Set `encoder.trainable = False`
+    before `compile` to train the head alone. Images may have any size that is a
+    multiple of the patch size, or any size at all if the encoder was built
+    with `pad_to_patch=True`.
+
+    Args:
+        encoder: A Vision Transformer or a hybrid, such as `ViTB16()`.
+        classes: Integer. Number of classes.
+        blocks: Integer or tuple of integers. Blocks whose maps are used; see
+            `dense_features`. DINOv2 uses the last, and the last four.
+        dropout: Float in [0, 1). Dropout rate of the features.
+        classifier_activation: Activation of the head; None for logits.
+        name: String. Name of the model.
+
+    Returns:
+        A `keras.Model` that maps images `(batch, height, width, channels)` to
+        logits `(batch, height, width, classes)` in float32.
+
+    Raises:
+        ValueError: if an argument is wrong, or the encoder has no blocks.
+
+    Example:
+
+    >>> encoder = keras_vit.ViTB16(weights="imagenet21k", include_top=False)
+    >>> model = keras_vit.segmentation.LinearSegmenter(encoder, 21)
+    >>> model(np.zeros((1, 480, 640, 3))).shape
+    (1, 480, 640, 21)
+    """
+    classes = _checks.positive_int("classes", classes)
+    dropout = _checks.rate("dropout", dropout)
+    is_one = not isinstance(blocks, (tuple, list))
+    maps = dense_features(
+        encoder,
+        (blocks,) if is_one else blocks,
+        norm=any(layer.name == "encoder_norm" for layer in encoder.layers),
+    )
+    (images,) = maps.inputs
+    outputs = list(maps.output.values())
+    x = outputs[0]
+    if len(outputs) > 1:
+        x = keras.layers.Concatenate(name="concatenated_maps")(outputs)
+    # The constants of PyTorch's batch norm.
+    x = keras.layers.BatchNormalization(
+        momentum=0.9, epsilon=1e-5, name="head_norm"
+    )(x)
+    x = keras.layers.Dropout(dropout, name="head_dropout")(x)
+    x = keras.layers.Conv2D(
+        classes,
+        1,
+        kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
+        data_format="channels_last",
+        dtype="float32",
+        name="head",
+    )(x)
+    x = UpsampleMap(patch_pixels(encoder), dtype="float32", name="pixels")(
+        x, images
+    )
+    if classifier_activation is not None:
+        x = keras.layers.Activation(
+            classifier_activation, dtype="float32", name="probabilities"
+        )(x)
+    return Model(images, x, name=name)

@@ -1,0 +1,268 @@
+"""The loss of mask transformers, with its matching of queries and objects."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._program import require
+
+
+def mask_loss(
+    outputs,
+    targets,
+    class_weight=2.0,
+    mask_weight=5.0,
+    dice_weight=5.0,
+    no_object_weight=0.1,
+    num_points=12544,
+    oversampling=3.0,
+    importance=0.75,
+    uniform=None,
+):
+    """Computes the loss of an EoMT's predictions.
+
+    Each object is matched with one query, by the assignment of least cost. The
+    loss is that of the classes of all queries, "no object" for those that are
+    not matched, and binary cross-entropy and dice loss of the matched masks, at
+    random points of which most are where a mask is least certain. The losses
+    of the predictions before each masked block are added.
+
+    From "Masked-attention Mask Transformer for Universal Image Segmentation",
+    Section 3.3 (https://arxiv.org/abs/2112.01527), as in transformers'
+    `EomtLoss`.
+
+    Args:
+        outputs: Dict of the outputs of an `EoMT`.
+        targets: Dict of "classes", integers of shape `(batch, objects)`, -1
+            where an image has fewer objects; and "masks" of 0 and 1, of shape
+            `(batch, objects, height, width)`.
+        class_weight, mask_weight, dice_weight: Floats. Weights of the three
+            losses, which are also those of the costs.
+        no_object_weight: Float. Weight of queries without an object.
+        num_points: Integer. Number of points of a mask.
+        oversampling: Float. The number of points to choose the uncertain ones
+            from, divided by `num_points`.
+        importance: Float. Fraction of the points that are uncertain ones.
+        uniform: Function of a shape that returns random numbers in [0, 1).
+
+    Returns:
+        Scalar tensor.
+    """
+    uniform = uniform or keras.random.uniform
+    labels = ops.cast(targets["classes"], "int32")
+    masks = ops.cast(targets["masks"], "float32")
+    suffixes = [
+        name.removeprefix("masks") for name in outputs if "masks_" in name
+    ]
+    total = 0.0
+    for suffix in (*suffixes, ""):
+        logits = ops.cast(outputs[f"masks{suffix}"], "float32")
+        logits = ops.transpose(logits, (0, 3, 1, 2))  # (B, Q, h, w)
+        classes = ops.cast(outputs[f"classes{suffix}"], "float32")
+        query, target, valid = match(
+            logits,
+            classes,
+            labels,
+            masks,
+            (class_weight, mask_weight, dice_weight),
+            num_points,
+            uniform,
+        )
+        total = total + class_weight * _class_loss(
+            classes, labels, query, target, valid, no_object_weight
+        )
+        bce, dice = _mask_losses(
+            _take(logits, query),
+            _take(masks, target),
+            valid,
+            num_points,
+            oversampling,
+            importance,
+            uniform,
+        )
+        total = total + mask_weight * bce + dice_weight * dice
+    return total
+
+
+def match(logits, classes, labels, masks, weights, num_points, uniform):
+    """Assigns each object a query, so that the sum of the costs is the least.
+
+    Args:
+        logits: Tensor `(B, Q, h, w)` of predicted masks.
+        classes: Tensor `(B, Q, classes + 1)` of predicted classes.
+        labels: Tensor `(B, N)` of the objects' classes, -1 for no object.
+        masks: Tensor `(B, N, H, W)` of the objects' masks.
+        weights: Weights of the costs of class, cross-entropy and dice.
+        num_points: Integer. Number of random points at which masks are
+            compared, which are the same for all masks of an image.
+        uniform: As in `mask_loss`.
+
+    Returns:
+        Indices of queries and of objects, both `(B, N)`, by increasing query,
+        and booleans `(B, N)`: the first pairs of an image are valid, as many
+        as it has objects.
+    """
+    batch, count = labels.shape
+    points = [uniform((1, num_points, 2)) for _ in range(batch)]
+    points = ops.concatenate(points)  # (B, P, 2)
+    predicted, truth = (
+        sample_points(
+            ops.reshape(x, (-1, *x.shape[2:])),
+            ops.repeat(points, x.shape[1], axis=0),
+        )
+        for x in (logits, masks)
+    )
+    predicted = ops.reshape(predicted, (batch, -1, num_points))  # (B, Q, P)
+    truth = ops.reshape(truth, (batch, -1, num_points))  # (B, N, P)
+    probabilities = ops.softmax(classes)
+    index = ops.clip(labels, 0, classes.shape[-1] - 1)
+    index = ops.repeat(index[:, None], classes.shape[1], axis=1)
+    class_cost = -ops.take_along_axis(probabilities, index, axis=2)
+    positive = ops.softplus(-predicted) / num_points
+    negative = ops.softplus(predicted) / num_points
+    mask_cost = ops.einsum("bqp,bnp->bqn", positive, truth)
+    mask_cost = mask_cost + ops.einsum("bqp,bnp->bqn", negative, 1 - truth)
+    inside = ops.sigmoid(predicted)
+    both = 2 * ops.einsum("bqp,bnp->bqn", inside, truth)
+    either = ops.sum(inside, -1)[:, :, None] + ops.sum(truth, -1)[:, None]
+    dice_cost = 1 - (both + 1) / (either + 1)
+    class_weight, mask_weight, dice_weight = weights
+    cost = (
+        mask_weight * mask_cost
+        + class_weight * class_cost
+        + dice_weight * dice_cost
+    )
+    return _on_host(_assign, cost, labels, count)
+
+
+def _assign(cost, labels):
+    """Returns the assignment of least cost, with NumPy and SciPy."""
+    optimize = require("scipy.optimize")
+    cost, labels = np.asarray(cost), np.asarray(labels)
+    most = np.finfo(cost.dtype).max
+    cost = np.nan_to_num(cost, nan=most, posinf=most, neginf=most)
+    query = np.zeros(labels.shape, "int32")
+    target = np.zeros(labels.shape, "int32")
+    valid = np.zeros(labels.shape, bool)
+    for i, one in enumerate(cost):
+        objects = np.flatnonzero(labels[i] >= 0)
+        rows, columns = optimize.linear_sum_assignment(one[:, objects])
+        pairs = slice(len(rows))
+        query[i, pairs], target[i, pairs] = rows, objects[columns]
+        valid[i, pairs] = True
+    return query, target, valid
+
+
+def _on_host(function, cost, labels, count):
+    """Calls a NumPy function on tensors, also in a compiled step."""
+    backend = keras.config.backend()
+    if backend == "jax":
+        import jax
+
+        shape = labels.shape
+        cost = jax.lax.stop_gradient(cost)
+        return jax.pure_callback(
+            function,
+            tuple(
+                jax.ShapeDtypeStruct(shape, dtype)
+                for dtype in ("int32", "int32", "bool")
+            ),
+            cost,
+            labels,
+        )
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        found = tf.numpy_function(
+            function,
+            [tf.stop_gradient(cost), labels],
+            (tf.int32, tf.int32, tf.bool),
+        )
+        return tuple(tf.ensure_shape(x, labels.shape) for x in found)
+    found = function(
+        ops.convert_to_numpy(ops.stop_gradient(cost)),
+        ops.convert_to_numpy(labels),
+    )
+    return tuple(ops.convert_to_tensor(x) for x in found)
+
+
+def _take(x, index):
+    """Returns `x[b, index[b]]` for each image: (B, N, ...)."""
+    flat = ops.reshape(x, (*x.shape[:2], -1))
+    index = ops.repeat(index[..., None], flat.shape[-1], axis=2)
+    found = ops.take_along_axis(flat, index, axis=1)
+    return ops.reshape(found, (*index.shape[:2], *x.shape[2:]))
+
+
+def _class_loss(classes, labels, query, target, valid, no_object_weight):
+    """Returns the weighted mean of the cross-entropy of all queries."""
+    num_queries, none = classes.shape[1], classes.shape[2] - 1
+    found = ops.take_along_axis(labels, target, axis=1)
+    found = ops.where(valid, found + 1, 0)
+    matched = ops.one_hot(query, num_queries, dtype="int32")  # (B, N, Q)
+    found = ops.sum(matched * found[..., None], axis=1)  # (B, Q)
+    found = ops.where(found > 0, found - 1, none)
+    weights = ops.where(found == none, no_object_weight, 1.0)
+    losses = ops.take_along_axis(
+        -ops.log_softmax(classes), found[..., None], axis=2
+    )[..., 0]
+    return ops.sum(weights * losses) / ops.sum(weights)
+
+
+def _mask_losses(
+    logits, masks, valid, num_points, oversampling, importance, uniform
+):
+    """Returns cross-entropy and dice loss of pairs of masks (B, N, h, w)."""
+    logits, masks = (
+        ops.reshape(x, (-1, *x.shape[2:])) for x in (logits, masks)
+    )
+    valid = ops.cast(ops.reshape(valid, (-1,)), "float32")
+    fixed = ops.stop_gradient(logits)
+    count = logits.shape[0]
+    uncertain = int(importance * num_points)
+    points = uniform((count, int(num_points * oversampling), 2))
+    certainty = ops.abs(sample_points(fixed, points))
+    _, chosen = ops.top_k(-certainty, uncertain, sorted=True)
+    chosen = ops.repeat(chosen[..., None], 2, axis=2)
+    points = ops.take_along_axis(points, ops.cast(chosen, "int32"), axis=1)
+    if num_points > uncertain:
+        more = uniform((count, num_points - uncertain, 2))
+        points = ops.concatenate([points, more], axis=1)
+    truth = ops.stop_gradient(sample_points(masks, points))  # (B N, P)
+    x = sample_points(logits, points)
+    entropy = truth * ops.softplus(-x) + (1 - truth) * ops.softplus(x)
+    inside = ops.sigmoid(x)
+    both = 2 * ops.sum(inside * truth, -1)
+    either = ops.sum(inside, -1) + ops.sum(truth, -1)
+    dice = 1 - (both + 1) / (either + 1)
+    num_masks = ops.maximum(ops.sum(valid), 1)
+    return (
+        ops.sum(valid * ops.mean(entropy, -1)) / num_masks,
+        ops.sum(valid * dice) / num_masks,
+    )
+
+
+def sample_points(maps, points):
+    """Interpolates maps bilinearly at points.
+
+    Args:
+        maps: Tensor of shape `(R, h, w)`, zero outside.
+        points: Tensor of shape `(R, P, 2)` of `(x, y)`, from 0 at the left and
+            the top border to 1 at the right and the bottom border.
+
+    Returns:
+        Tensor of shape `(R, P)`.
+    """
+    height, width = maps.shape[1:]
+    flat = ops.reshape(maps, (-1, height * width))
+    x, y = points[..., 0] * width - 0.5, points[..., 1] * height - 0.5
+    left, top = ops.floor(x), ops.floor(y)
+    result = 0.0
+    for column, row in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        i, j = left + column, top + row
+        weight = (1 - ops.abs(x - i)) * (1 - ops.abs(y - j))
+        inside = (i >= 0) & (i < width) & (j >= 0) & (j < height)
+        index = ops.clip(j, 0, height - 1) * width + ops.clip(i, 0, width - 1)
+        values = ops.take_along_axis(flat, ops.cast(index, "int32"), axis=1)
+        result = result + ops.where(inside, weight * values, 0.0)
+    return result

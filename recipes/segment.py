@@ -1,0 +1,466 @@
+"""Trains a linear segmenter on a Vision Transformer: a class for each pixel.
+
+  python recipes/segment.py
+      compares three ways to segment handwritten digits on photographs, in
+      minutes on 2 CPU cores, without a download: a linear head on the frozen
+      encoder of a classifier of digits, the same with the encoder fine-tuned,
+      and both trained from scratch
+  python recipes/segment.py --dataset photos --weights ViT-B_16.npz \\
+      --image-size 512 --train head
+      trains the head on images of yours, photos/images/NAME.jpg with the masks
+      photos/masks/NAME.png, or photos/{train,test}/{images,masks}/*
+  python recipes/segment.py --dataset scene_parse150 --model ViTB16 \\
+      --weights imagenet21k --image-size 512 --steps 40000
+      fine-tunes downloaded weights on ADE20K, which TFDS downloads
+
+A mask is a grey PNG or one with a palette. Its values, or indices, are classes
+from 0; pixels of the value --ignore-value have no class, and are neither
+trained nor counted. FOLDER/classes.txt may name the classes, one on each line.
+All masks are read before anything is trained.
+
+An interrupted run resumes bit for bit with the same command.
+
+The output folder contains model.keras, metrics.csv, curves.png, config.json,
+iou.csv with the intersection over union of each class, and segmentation.png
+with test images, their masks and the predictions. Test images are resized to
+--image-size; to segment larger ones, use keras_vit.segmentation.sliding_window.
+The environment variable KERAS_BACKEND selects jax, tensorflow or torch.
+"""
+
+import csv
+import dataclasses
+import os
+import shutil
+
+# TensorFlow's start-up messages would hide the output of this program.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# By default, PyTorch's threads spin while they wait. On a CPU that other
+# programs use too, a step then takes ten times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit import training
+from keras_vit.data import height_and_width
+from keras_vit.evaluation import confusion_matrix
+from keras_vit.evaluation import mean_iou
+from keras_vit.evaluation import plot_segmentation
+from keras_vit.optimizers import AdamW
+from keras_vit.schedules import warmup_cosine
+from keras_vit.segmentation import LinearSegmenter
+from keras_vit.training import command_line as cli
+from keras_vit.training import plots
+
+NUM_PICTURES = 6
+# Of the comparison: name: (whether it starts from the encoder, --train)
+WAYS = {
+    "frozen": (True, "head"),
+    "fine-tuned": (True, "all"),
+    "scratch": (False, "all"),
+}
+# The classifier of digits: images of 16 pixels of one digit each.
+ENCODER = {
+    "image_size": 16,
+    "patch_size": 4,
+    "batch_size": 64,
+    "steps": 1000,
+    "evaluate_every": 200,
+    "learning_rate": 0.002,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(cli.TrainingFlags):
+    dataset: str = cli.arg(
+        "digits",
+        "'digits', handwritten digits on photographs; a folder with images/ "
+        "and masks/, or train/ and test/ with both; or, in TFDS, "
+        "oxford_iiit_pet or scene_parse150",
+        "NAME|FOLDER",
+    )
+    model: str | None = cli.arg(
+        None,
+        "a Vision Transformer or a hybrid: one of "
+        f"{', '.join(training.MODEL_NAMES)}; default: the architecture of "
+        "--weights, or without them compact-vit, of 4 layers of width 64",
+        "NAME",
+    )
+    weights: str | None = cli.arg(
+        None,
+        "weights of the encoder: the path or URL of a checkpoint, the folder "
+        "of a run, or, with --model, the name of released weights; default: "
+        "from scratch",
+        "FILE|NAME",
+    )
+    blocks: tuple[int, ...] = cli.arg(
+        (-1,),
+        "blocks whose feature maps the head reads, from 0; negative ones "
+        "count from the last",
+    )
+    train: str = cli.arg(
+        "all", "trainable weights: all, or head, the encoder frozen", "all|head"
+    )
+    batch_size: int | None = cli.arg(None, "images per step; default: 32")
+    ignore_value: int = cli.arg(
+        255, "value of the pixels of masks that have no class"
+    )
+    scale: float | None = cli.arg(
+        None,
+        "images are scaled by a random factor between 1/X and X before they "
+        "are cropped; default: 2, and 1.25 for digits",
+        "X",
+    )
+    dropout: float = cli.arg(0.1, "dropout rate of the head's features", "P")
+    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X")
+    warmup: float = cli.arg(
+        0.1,
+        "fraction of the steps in which the learning rate is warmed up",
+        "X",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        cli.check_choices(self, train=("all", "head"))
+        cli.check_range(self, "weight_decay", minimum=0)
+        cli.check_range(self, "dropout", "warmup", minimum=0, below=1)
+        cli.check_range(self, "scale", minimum=1)
+        if self.train == "head" and self.weights is None:
+            raise ValueError("--train head needs an encoder: give --weights.")
+        for name in (
+            *("protocol", "augment", "mixup", "cutmix", "erase"),
+            *("holdout", "test_split", "skip_bad_images"),
+        ):
+            default = type(self).__dataclass_fields__[name].default
+            if getattr(self, name) != default:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is for classifiers: leave it "
+                    f"out. Received: {getattr(self, name)}"
+                )
+
+    @property
+    def is_comparison(self):
+        return (
+            self.dataset == "digits"
+            and self.model is None
+            and self.weights is None
+        )
+
+
+def main(config):
+    cli.show_log()
+    with cli.user_errors():
+        strategy, data, output = training.begin(config, load=load)
+    if config.is_comparison:
+        compare(config, data, strategy, output)
+        return
+    with cli.user_errors():
+        config = resolve_config(config, data)
+    results = train(config, data, strategy, output)
+    if strategy.is_main:
+        training.print_results(results, output)
+
+
+def load(config, holdout):
+    return keras_vit.data.load_segmentation(config.dataset, config.ignore_value)
+
+
+def train(config, data, strategy, output):
+    """Trains with the settings of `resolve_config`, and saves the results.
+
+    Returns:
+        Dict. The content of `config.json`.
+    """
+    summary = "the head" if config.train == "head" else "encoder and head"
+    with training.Run(
+        config, data, strategy, output, summary, metric="mean_iou"
+    ) as run:
+        # 1. Data: batches of (images, masks). A resumed run begins with batch
+        # `start`.
+        batches = {"image_size": config.image_size, "mode": config.mode}
+
+        def train_batches(start):
+            return data.train(
+                **batches,
+                batch_size=config.batch_size,
+                micro_batches=config.accumulate,
+                seed=config.seed,
+                start=start,
+                shard=strategy.process,
+                flip=data.can_flip and not config.no_flip,
+                scale=config.scale,
+            )
+
+        test = data.evaluation(
+            **batches,
+            batch_size=run.micro_batch_size,
+            shard=strategy.process,
+        )
+
+        # 2. Model: an encoder, and a linear classifier of its patches.
+        encoder = training.build_model(
+            config.model,
+            config.weights,
+            config.patch_size,
+            config.seed,
+            input_shape=(*height_and_width(config.image_size), data.channels),
+            classes=2,  # of a head that is not used
+            remat=config.remat,
+        )
+        encoder.trainable = config.train == "all"
+        model = LinearSegmenter(
+            encoder, len(data.class_names), config.blocks, config.dropout
+        )
+
+        # 3. Optimizer, loss and metrics.
+        schedule = learning_rate_schedule(config)
+        model.compile(
+            optimizer=build_optimizer(config, schedule),
+            loss=keras.losses.SparseCategoricalCrossentropy(
+                from_logits=True, ignore_class=data.ignore
+            ),
+            metrics=[
+                keras.metrics.MeanIoU(
+                    len(data.class_names),
+                    ignore_class=data.ignore,
+                    sparse_y_pred=False,
+                    name="mean_iou",
+                )
+            ],
+            jit_compile=training.jit_compile(strategy),
+        )
+
+        # 4. Training, from the last checkpoint if there is one.
+        test_batches = run.distribute(test)
+        for some, steps, epochs in run.fit_calls(
+            model, schedule, train_batches, test_batches
+        ):
+            model.fit(
+                some,
+                steps_per_epoch=steps,
+                epochs=epochs,
+                validation_data=test_batches,
+                callbacks=run.callbacks,
+                shuffle=False,  # the batches are shuffled already
+                verbose=0,  # a callback prints a line for each evaluation
+            )
+
+        # 5. Results: the model, IoU of each class, pictures and settings.
+        def write(model, output):
+            training.write_model(model, output / "model.keras")
+            write_segmentation(model, test, data, config, output)
+
+        return run.save(model, write)
+
+
+def write_segmentation(model, test, data, config, output):
+    """Writes the IoU of each class and a picture of some predictions."""
+    classes, shown, done = len(data.class_names), [], 0
+    wanted = set(np.linspace(0, data.num_test - 1, NUM_PICTURES).astype(int))
+    confusion = np.zeros((classes, classes), int)
+    for index in range(len(test)):
+        images, masks = test[index]
+        predicted = np.argmax(model.predict_on_batch(images), axis=-1)
+        confusion += confusion_matrix(predicted, masks, classes, data.ignore)
+        for row in zip(images, masks, predicted, strict=True):
+            if done in wanted:
+                shown.append(row)
+            done += 1
+    mean, by_class = mean_iou(confusion)
+    with open(output / "iou.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["class", "iou", "pixels"])
+        for row in zip(
+            data.class_names, by_class, confusion.sum(1), strict=True
+        ):
+            writer.writerow(row)
+    images, masks, predicted = (np.stack(x) for x in zip(*shown, strict=True))
+    plot_segmentation(
+        plots.unit_range(images, config.mode),
+        masks,
+        predicted,
+        data.class_names,
+        f"{data.name}: mean IoU {mean:.3f} on {data.num_test} test images",
+        data.ignore,
+    ).savefig(output / "segmentation.png")
+
+
+def compare(config, data, strategy, output):
+    """Trains a classifier of digits, and segmenters in the ways of `WAYS`.
+
+    Each training has a folder of its own. One that is finished is not repeated
+    if the comparison is started again.
+    """
+    folder = output / training.COMPARISON
+    with cli.user_errors():
+        if config.overwrite and strategy.is_main:
+            shutil.rmtree(folder, ignore_errors=True)
+        strategy.gather(0)  # waits until it is removed
+        config = dataclasses.replace(config, overwrite=False)
+        encoder = dataclasses.replace(
+            config, **ENCODER, mode="tf", output=str(folder / "encoder")
+        )
+        done = training.read_finished(encoder, folder / "encoder")
+    if done is None:
+        done = train_encoder(encoder, strategy, folder / "encoder")
+    found = {}
+    for name, (from_encoder, what) in WAYS.items():
+        with cli.user_errors():
+            one = dataclasses.replace(
+                config,
+                patch_size=None if from_encoder else ENCODER["patch_size"],
+                weights=str(folder / "encoder") if from_encoder else None,
+                train=what,
+                output=str(folder / name),
+            )
+            one = resolve_config(one, data)
+            results = training.read_finished(one, folder / name)
+        if results is None:
+            if strategy.is_main:
+                cli.logger.info(f"\n{name}")
+            results = train(one, data, strategy, folder / name)
+        found[name] = results
+    if not strategy.is_main:
+        return
+    cli.logger.info(
+        f"\ndigits    a classifier of single digits has an accuracy of "
+        f"{done['test_accuracy']:.4f}. Segmenters of {data.num_test} test "
+        "images:\nencoder     mean IoU  seconds"
+    )
+    for name, results in found.items():
+        cli.logger.info(
+            f"{name:<10}  {results['test_mean_iou']:<8.4f}  "
+            f"{results['seconds']:.0f}"
+        )
+    keys = ("test_mean_iou", "seconds")
+    training.save_json(
+        {
+            "encoder": {"test_accuracy": done["test_accuracy"]},
+            **{n: {k: r[k] for k in keys} for n, r in found.items()},
+        },
+        output / "config.json",
+    )
+    for name in found:
+        cli.logger.info(f"  {folder / name / 'segmentation.png'}")
+
+
+def train_encoder(config, strategy, output):
+    """Trains a classifier of single digits, which never sees a mask.
+
+    Returns:
+        Dict. The content of `config.json`.
+    """
+    (images, labels), test = keras_vit.data.single_digits()
+    data = keras_vit.data.from_arrays(
+        images, labels, test, name="single-digits"
+    )
+    if strategy.is_main:
+        cli.logger.info("encoder")
+    with training.Run(config, data, strategy, output, "a classifier") as run:
+        model = training.build_model(
+            None,
+            None,
+            config.patch_size,
+            config.seed,
+            input_shape=images.shape[1:],
+            classes=10,
+        )
+        schedule = learning_rate_schedule(config)
+        model.compile(
+            build_optimizer(config, schedule),
+            keras_vit.losses.get_loss("softmax", False),
+            weighted_metrics=["accuracy"],
+            jit_compile=training.jit_compile(strategy),
+        )
+        size = {"image_size": config.image_size, "mode": config.mode}
+        test = run.distribute(
+            data.test(
+                **size,
+                batch_size=run.micro_batch_size,
+                shard=strategy.process,
+            )
+        )
+        for batches, steps, epochs in run.fit_calls(
+            model,
+            schedule,
+            lambda start: data.train(
+                **size,
+                batch_size=config.batch_size,
+                micro_batches=config.accumulate,
+                seed=config.seed,
+                start=start,
+                shard=strategy.process,
+                flip=False,
+            ),
+            test,
+        ):
+            model.fit(
+                batches,
+                steps_per_epoch=steps,
+                epochs=epochs,
+                validation_data=test,
+                callbacks=run.callbacks,
+                shuffle=False,
+                verbose=0,
+            )
+        return run.save(model)
+
+
+def learning_rate_schedule(config):
+    return warmup_cosine(config.learning_rate, config.steps, config.warmup)
+
+
+def build_optimizer(config, schedule):
+    return AdamW(
+        schedule,
+        config.weight_decay,
+        global_clipnorm=1.0,
+        **config.optimizer_options(),
+    )
+
+
+def resolve_config(config, data):
+    """Returns the config with values for all settings that are None."""
+    spec = training.resolve_model_spec(
+        config.model, config.weights, config.patch_size
+    )
+    if not spec["stride"]:
+        raise ValueError(
+            "Segmenters read the maps of Transformer blocks: give a Vision "
+            "Transformer or a hybrid. Received: "
+            f"{config.model or config.weights}"
+        )
+    image_size, patch_size = training.resolve_sizes(
+        (config.image_size, data.image_size, spec["image_size"], 224),
+        spec["patch_size"],
+        spec["stride"],
+    )
+    batch_size = config.whole_batch(
+        config.batch_size or max(32, config.accumulate), data.num_train
+    )
+    digits = config.dataset == "digits"
+    steps = config.steps or (300 if digits else 2000)
+    if config.epochs:
+        steps = config.epochs * -(-data.num_train // batch_size)
+    rate = 0.01 if config.train == "head" else 0.002
+    if config.weights and config.train == "all":
+        rate = 0.001 if digits else 0.0001
+    config = dataclasses.replace(
+        config,
+        image_size=image_size,
+        patch_size=patch_size,
+        batch_size=batch_size,
+        steps=steps,
+        epochs=None,  # converted to steps
+        evaluate_every=config.evaluate_every or max(1, steps // 5),
+    )
+    return config.with_defaults(
+        learning_rate=rate,
+        scale=1.25 if digits else 2.0,
+        mode=spec["mode"],
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main, Config, __doc__)

@@ -1,0 +1,327 @@
+"""Feature maps against timm's and transformers', and what Keras does with a
+model of them."""
+
+import dataclasses
+import functools
+import math
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.exporting import formats
+from keras_vit.exporting.export import export
+from tests import originals
+from tests.models.test_vit import images
+from tests.models.test_vit import randomise
+from tests.models.test_vit import tiny
+
+ON_TORCH = pytest.mark.backends("torch")
+# The files' own size is 32 x 32.
+SIZES = {"square": (48, 48), "wide": (32, 80), "tall": (72, 24)}
+TOLERANCE = 3e-5
+TIMM = ("token", "registers-positioned", "registers-scale-qknorm")
+DINOV2 = ("dinov2", "dinov2-registers")
+
+
+def batch(size):
+    draw = np.random.default_rng(0).normal
+    return draw(size=(2, *size, 3)).astype("float32")
+
+
+def theirs(function, x):
+    """A list of their maps (B, C, H, W), as ours."""
+    import torch
+
+    x = torch.from_numpy(x).permute(0, 3, 1, 2).contiguous()
+    with torch.no_grad(), torch.device("cpu"):
+        found = function(x)
+    return [y.permute(0, 2, 3, 1).numpy() for y in found]
+
+
+def assert_maps(maps, x, expected, record_error, name):
+    found = maps(x, training=False)
+    assert len(found) == len(expected)
+    for (layer, y), other in zip(found.items(), expected, strict=True):
+        y = keras.ops.convert_to_numpy(y)
+        assert y.shape == other.shape and np.ptp(other) > 0.1
+        case = f"{name} {layer} {x.shape[1:3]}"
+        error = np.abs(y - other).max()
+        record_error("dense features", case, error, TOLERANCE)
+
+
+HYBRID = {
+    "resnet_layers": (1, 1),
+    "width_factor": 0.5,
+    "patch_size": 1,
+    "hidden_size": 24,
+    "num_layers": 2,
+    "num_heads": 3,
+}
+CASES = {
+    "token": {},
+    "sincos": {
+        "position_embedding": "sincos2d",
+        "class_token": False,
+        "pooling": "gap",
+    },
+    "2-D in every layer": {
+        "position_embedding": "learned_2d",
+        "position_placement": "every_layer",
+        "num_registers": 2,
+    },
+    "relative": {"position_embedding": "relative"},
+    "padded": {"pad_to_patch": True, "input_shape": (7, 12, 3)},
+    "distilled": {"distillation": True},
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case if case == "token" else pytest.param(case, marks=ON_TORCH)
+        for case in CASES
+    ],
+)
+def test_any_size_is_that_of_a_model_for_any_size(case):
+    """A model of one size gives the maps of one that was made for all."""
+    options = CASES[case]
+    fixed = tiny(**options)
+    randomise(fixed)
+    any_size = tiny(
+        **{**options, "input_shape": (None, None, 3), "grid_size": (2, 3)}
+    )
+    any_size.set_weights(fixed.get_weights())
+    layer = keras_vit.feature_extractor(any_size, "block_0")
+    maps = keras_vit.dense_features(fixed, blocks=0, norm=False)
+    prefix = {"sincos": 0, "2-D in every layer": 3, "distilled": 2}
+    for height, width in ((8, 12), (16, 4)):
+        x = images(2, height, width, 3)
+        tokens = keras.ops.convert_to_numpy(layer(x, training=False))
+        tokens = tokens[:, prefix.get(case, 1) :]
+        expected = tokens.reshape(2, height // 4, width // 4, 24)
+        found = keras.ops.convert_to_numpy(maps(x, training=False))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_blocks_after_the_last_one_are_not_built():
+    model = tiny(num_layers=3)
+    maps = keras_vit.dense_features(model, blocks=(1,))
+    assert list(maps.output) == ["block_1"]
+    names = [layer.name for layer in maps.layers]
+    assert "block_1" in names and "encoder_norm" in names
+    assert not {"block_2", "pooling", "head"} & set(names)
+    assert maps.get_layer("block_0") is model.get_layer("block_0")
+    # Negative ones from the last, the last by itself, one map by itself.
+    assert list(keras_vit.dense_features(model, blocks=(-1, 0)).output) == [
+        "block_0",
+        "block_2",
+    ]
+    assert keras_vit.dense_features(model).output.shape[1:] == (None, None, 24)
+
+
+@ON_TORCH
+def test_a_hybrid_has_stages_and_blocks():
+    model = keras_vit.HybridVisionTransformer(
+        input_shape=(32, 32, 3), classes=2, **HYBRID
+    )
+    maps = keras_vit.dense_features(model, blocks=(0, 1), stages=(1, 2))
+    found = maps(images(1, 32, 64, 3))
+    assert {name: tuple(x.shape[1:]) for name, x in found.items()} == {
+        "stage_1": (8, 16, 128),
+        "stage_2": (4, 8, 256),
+        "block_0": (4, 8, 24),
+        "block_1": (4, 8, 24),
+    }
+
+
+def test_saved_loaded_and_trained(tmp_path):
+    model = tiny()
+    randomise(model)
+    model.save(tmp_path / "model.keras")
+    # The graph of a loaded model has its last block for one query only.
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    maps = keras_vit.dense_features(loaded, blocks=(0, 1))
+    maps.save(tmp_path / "maps.keras")
+    again = keras.models.load_model(tmp_path / "maps.keras")
+    x = images(2, 12, 8, 3)
+    expected = keras_vit.dense_features(model, blocks=(0, 1)).predict(
+        x, verbose=0
+    )
+    assert list(expected) == ["block_0", "block_1"]
+    for other in (maps, again):
+        found = other.predict(x, verbose=0)
+        for name, array in expected.items():
+            assert array.shape == (2, 3, 2, 24)
+            np.testing.assert_allclose(found[name], array, atol=1e-5)
+
+    # Losses by name, and LoRA.
+    maps.get_layer("block_0").attention.query.enable_lora(2)
+    maps.compile("sgd", {"block_0": "mse", "block_1": "mse"})
+    before = maps.predict(x, verbose=0)
+    assert any("lora" in w.path for w in maps.trainable_weights)
+    maps.fit(x, {name: 0 * y for name, y in before.items()}, verbose=0)
+    after = maps.predict(x, verbose=0)
+    assert np.abs(after["block_1"] - before["block_1"]).max() > 1e-5
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("int8", marks=pytest.mark.slow),
+        "mixed_bfloat16",
+        pytest.param("mixed_float16", marks=ON_TORCH),
+    ],
+)
+def test_other_precisions(kind):
+    model = tiny(hidden_size=48, num_layers=1)
+    maps = keras_vit.dense_features(model)
+    x = images(1, 12, 8, 3)
+    full = maps.predict(x, verbose=0)
+    if kind == "int8":
+        maps.quantize("int8")
+        assert model.get_layer("block_0").mlp.dense_1.quantization_mode == kind
+    else:
+        keras.config.set_dtype_policy(kind)
+        half = tiny(hidden_size=48, num_layers=1)
+        half.set_weights(model.get_weights())
+        maps = keras_vit.dense_features(half)
+    found = np.asarray(maps.predict(x, verbose=0), "float32")
+    assert 0 < np.abs(found - full).max() / np.abs(full).max() < 0.1
+
+
+BACKEND = keras.config.backend()
+WRITTEN = [name for name, x in formats.FORMATS.items() if BACKEND in x.writers]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRITTEN)
+def test_exported(name, tmp_path, monkeypatch):
+    """At two sizes where the backend can, otherwise at one."""
+    if name == "onnx":
+        pytest.importorskip("onnxruntime")
+        converters = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}
+        pytest.importorskip(converters.get(BACKEND, "onnxscript"))
+    model = tiny(num_layers=1)
+    randomise(model)
+    maps = keras_vit.dense_features(model, blocks=0)
+    any_size = BACKEND in formats.FORMATS[name].any_size
+    shape = (None, None, None, 3) if any_size else (None, 8, 12, 3)
+    path = tmp_path / f"maps{formats.FORMATS[name].suffix}"
+    lines = []
+    export(maps, path, name, shape, (8, 12), log=lines.append)
+    assert any(line.startswith("checked") for line in lines)
+    run = formats.FORMATS[name].reader(path)
+    for size in ((8, 12), (16, 8)) if any_size else ((8, 12),):
+        x = images(2, *size, 3)
+        expected = maps.predict(x, verbose=0)
+        assert expected.shape[1:3] == tuple(math.ceil(n / 4) for n in size)
+        np.testing.assert_allclose(run(x), expected, atol=1e-4)
+
+
+WRONG = {
+    "block": ({"blocks": (0, 2)}, r"from 0 to 1.*blocks=\(0, 2\)"),
+    "boolean": ({"blocks": True}, "blocks=True"),
+    "none": ({"blocks": ()}, r"blocks=\(\)"),
+    "stage": ({"stages": 1}, "has no stages. Received: stages=1"),
+}
+
+
+@ON_TORCH
+@pytest.mark.parametrize("case", WRONG)
+def test_errors(case):
+    arguments, message = WRONG[case]
+    with pytest.raises(ValueError, match=message):
+        keras_vit.dense_features(tiny(), **arguments)
+
+
+@ON_TORCH
+def test_norm_after_the_pooling_is_none_of_tokens():
+    model = tiny(pooling="gap", final_norm="after_pooling")
+    with pytest.raises(ValueError, match="norm=False.*Received: norm=True"):
+        keras_vit.dense_features(model)
+    assert keras_vit.dense_features(model, norm=False).output.shape[-1] == 24
+    with pytest.raises(ValueError, match="has no blocks"):
+        keras_vit.dense_features(
+            keras_vit.BiT(resnet_layers=(1,), width_factor=0.5, classes=1),
+            blocks=0,
+        )
+
+
+@pytest.mark.parametrize("norm", [True, False], ids=["norm", "no norm"])
+@pytest.mark.parametrize("name", TIMM)
+def test_maps_are_timms(name, norm, tmp_path, record_error):
+    case = originals.TIMM[name]
+    options = {**case.options, "dynamic_img_size": True}
+    original = originals.build(dataclasses.replace(case, options=options))
+    originals.shake(original)
+    path = originals.save(case, original, tmp_path)
+    model = keras_vit.converters.load(path, num_heads=2, **case.told)
+    assert model.input_shape == (None, 32, 32, 3)
+    maps = keras_vit.dense_features(model, blocks=(0, 1), norm=norm)
+    original = functools.partial(
+        original.forward_intermediates,
+        indices=[0, 1],
+        norm=norm,
+        intermediates_only=True,
+    )
+    for size in SIZES.values():
+        x = batch(size)
+        assert_maps(maps, x, theirs(original, x), record_error, name)
+
+
+@pytest.mark.parametrize("norm", [True, False], ids=["norm", "no norm"])
+@pytest.mark.parametrize("name", DINOV2)
+def test_maps_are_transformers(name, norm, tmp_path, record_error):
+    transformers = pytest.importorskip("transformers")
+    kind = {
+        "dinov2": "Dinov2Backbone",
+        "dinov2-registers": "Dinov2WithRegistersBackbone",
+    }[name]
+    case = originals.HUGGINGFACE[name]
+    stages = {"out_features": ["stage1", "stage2"], "apply_layernorm": norm}
+    options = {**case.options, **stages}
+    assert hasattr(transformers, kind)
+    original = originals.build(
+        dataclasses.replace(case, kind=kind, options=options)
+    )
+    originals.shake(original)
+    original.save_pretrained(tmp_path)
+    model = keras_vit.converters.load(tmp_path)
+    maps = keras_vit.dense_features(model, blocks=(0, 1), norm=norm)
+    for size in SIZES.values():
+        x = batch(size)
+        expected = theirs(lambda x: original(x).feature_maps, x)
+        assert_maps(maps, x, expected, record_error, name)
+
+
+@ON_TORCH
+def test_stages_of_bit_are_timms(tmp_path, record_error):
+    timm = pytest.importorskip("timm")
+    import torch
+    from timm.layers import StdConv2d
+
+    with torch.device("cpu"):
+        original = timm.models.resnetv2.ResNetV2(
+            layers=(1, 1),
+            channels=(128, 256),
+            stem_chs=32,
+            num_classes=5,
+            stem_type="fixed",
+            conv_layer=functools.partial(StdConv2d, eps=1e-8),
+        ).eval()
+    originals.shake(original)
+    torch.save(original.state_dict(), tmp_path / "model.pth")
+    model = keras_vit.converters.load(tmp_path / "model.pth")
+    maps = keras_vit.dense_features(model, stages=(1, 2))
+    original = functools.partial(
+        original.forward_intermediates,
+        indices=[1, 2],
+        norm=True,
+        intermediates_only=True,
+    )
+    for size in ((64, 64), (32, 96)):
+        x = batch(size)
+        expected = theirs(original, x)
+        assert_maps(maps, x, expected, record_error, "bit")

@@ -1,0 +1,251 @@
+"""EoMT against transformers' own: outputs, matching, loss and files."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.segmentation import EoMT
+from keras_vit.segmentation import mask_loss
+from keras_vit.segmentation import matching
+from tests import originals
+from tests.harness import numpy
+from tests.models.test_vit import tiny
+
+TOLERANCE = 3e-5
+ON_TORCH = pytest.mark.backends("torch")
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "patch_size": 8,
+    "mlp_ratio": 2,
+    "num_blocks": 2,
+    "num_queries": 7,
+    "num_register_tokens": 2,
+    "num_labels": 5,
+    "train_num_points": 60,
+    "num_upscale_blocks": 2,
+}
+CASES = {
+    "masked": ({}, 1.0),
+    "annealed": ({"num_register_tokens": 0, "num_upscale_blocks": 1}, 0.0),
+    "gated": ({"use_swiglu_ffn": True, "mlp_ratio": 4}, 1.0),
+}
+
+
+def original_of(case, folder=None):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    options, probability = CASES[case]
+    torch.manual_seed(0)
+    with torch.device("cpu"):
+        config = transformers.EomtConfig(**{**SMALL, **options})
+        model = transformers.EomtForUniversalSegmentation(config)
+    model = model.cpu().eval()
+    originals.shake(model)
+    model.attn_mask_probs.fill_(probability)
+    if folder is not None:
+        model.save_pretrained(folder)
+    return model
+
+
+def images():
+    draw = np.random.default_rng(0).normal
+    return draw(size=(2, 32, 32, 3)).astype("float32")
+
+
+def objects():
+    """Two objects in the first image and three in the second."""
+    rng = np.random.default_rng(1)
+    masks = (rng.random((2, 3, 32, 32)) < 0.3).astype("float32")
+    masks[0, 2] = 0
+    return {"classes": np.array([[3, 1, -1], [0, 4, 4]]), "masks": masks}
+
+
+def theirs(model, targets=None):
+    import torch
+
+    x = torch.from_numpy(images()).permute(0, 3, 1, 2).contiguous()
+    labels = {}
+    if targets is not None:
+        valid = targets["classes"] >= 0
+        labels = {
+            "mask_labels": [
+                torch.from_numpy(m[v])
+                for m, v in zip(targets["masks"], valid, strict=True)
+            ],
+            "class_labels": [
+                torch.from_numpy(c[v])
+                for c, v in zip(targets["classes"], valid, strict=True)
+            ],
+        }
+    with torch.no_grad(), torch.device("cpu"):
+        return model(x, **labels)
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["masked", "annealed", pytest.param("gated", marks=ON_TORCH)],
+)
+def test_outputs_and_files_are_transformers(case, tmp_path, record_error):
+    original = original_of(case, tmp_path / "theirs")
+    expected = theirs(original)
+    model = keras_vit.segmentation.load(tmp_path / "theirs")
+    assert ("masks_0" in model.output) == (case != "annealed")
+    found = model(images(), training=False)
+    masks = expected.masks_queries_logits.permute(0, 2, 3, 1).numpy()
+    pairs = {
+        "masks": masks,
+        "classes": expected.class_queries_logits.numpy(),
+    }
+    for name, array in pairs.items():
+        assert np.ptp(array) > 0.1
+        error = np.abs(numpy(found[name]) - array).max()
+        record_error("eomt", f"{case} {name}", error, TOLERANCE)
+
+    # Its file back bit for bit; transformers reads it.
+    keras_vit.segmentation.save(model, tmp_path / "ours")
+    ours, back = (
+        originals.read(tmp_path / folder / "model.safetensors")
+        for folder in ("ours", "theirs")
+    )
+    assert ours.keys() == back.keys()
+    for key, array in back.items():
+        assert ours[key].numpy().tobytes() == array.numpy().tobytes(), key
+        assert ours[key].shape == array.shape
+    again, report = type(original).from_pretrained(
+        tmp_path / "ours", output_loading_info=True
+    )
+    assert not any(report.values()), report
+    again = theirs(again.cpu().eval())
+    np.testing.assert_array_equal(
+        again.masks_queries_logits, expected.masks_queries_logits
+    )
+
+
+def test_loss_and_matching_are_transformers(
+    tmp_path, monkeypatch, record_error
+):
+    """At their random points, in the order in which they take them."""
+    torch = pytest.importorskip("torch")
+    original = original_of("masked", tmp_path)
+    taken, matched = [], []
+    rand, matcher = torch.rand, type(original.criterion.matcher).forward
+
+    def record(*shape, **options):
+        taken.append(rand(*shape, device="cpu"))
+        return taken[-1]
+
+    def watch(self, *arguments):
+        matched.append(matcher(self, *arguments))
+        return matched[-1]
+
+    monkeypatch.setattr(torch, "rand", record)
+    monkeypatch.setattr(type(original.criterion.matcher), "forward", watch)
+    targets = objects()
+    expected = float(theirs(original, targets).loss)
+    monkeypatch.undo()
+
+    points = iter([x.numpy() for x in taken if x.ndim == 3 and x.shape[2] == 2])
+
+    def uniform(shape):
+        found = next(points)
+        if found.shape[0] == 5:  # of the five objects; ours have a sixth
+            found = np.insert(found, 2, 0.5, axis=0)
+        assert found.shape == shape
+        return keras.ops.convert_to_tensor(found)
+
+    ours, assign = [], matching._assign
+
+    def keep(cost, labels):
+        ours.append(assign(cost, labels))
+        return ours[-1]
+
+    monkeypatch.setattr(matching, "_assign", keep)
+    model = keras_vit.segmentation.load(tmp_path)
+    outputs = model(images(), training=False)
+    loss = float(
+        mask_loss(
+            outputs,
+            targets,
+            num_points=SMALL["train_num_points"],
+            uniform=uniform,
+        )
+    )
+    assert next(points, None) is None
+    assert len(matched) == len(ours) == 3
+    for pairs, (query, target, valid) in zip(matched, ours, strict=True):
+        for i, (a, b) in enumerate(pairs):
+            np.testing.assert_array_equal(query[i][valid[i]], a)
+            np.testing.assert_array_equal(target[i][valid[i]], b)
+    error = abs(loss - expected) / expected
+    record_error("eomt", "loss", error, TOLERANCE)
+
+
+def test_it_learns_and_is_saved(tmp_path):
+    encoder = tiny(num_layers=2, pooling=None, include_top=False, classes=None)
+    model = EoMT(encoder, classes=2, queries=4, blocks=1, num_upscales=1)
+    x = np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype("float32")
+    masks = np.zeros((2, 2, 8, 12), "float32")
+    masks[:, 0, :, :6] = masks[:, 1, :, 6:] = 1
+    y = {"classes": np.array([[0, 1], [1, -1]]), "masks": masks}
+    model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+    steps = [(0, 8)]
+    history = model.fit(
+        x,
+        y,
+        epochs=8,
+        verbose=0,
+        callbacks=[keras_vit.segmentation.AnnealMasks(steps)],
+    ).history["loss"]
+    assert history[-1] < 0.8 * history[0]
+    assert 0 < float(model.get_layer("query_mask_0").probability) < 0.3
+    model.get_layer("query_mask_0").probability.assign(0)
+    found = model.predict(x, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    # Without masks, it is the model that was built without them.
+    plain = EoMT(encoder, 2, 4, 1, masked=False, num_upscales=1)
+    values = {w.path: w for w in model.weights}
+    for weight in plain.weights:
+        weight.assign(values[weight.path])
+    for other in (again, plain):
+        for name, array in other.predict(x, verbose=0).items():
+            np.testing.assert_allclose(array, found[name], atol=1e-5)
+    scores = keras_vit.segmentation.semantic_scores(found)
+    assert tuple(scores.shape) == (2, 4, 6, 2)
+
+
+@ON_TORCH
+def test_points_are_grid_sample():
+    import torch
+
+    rng = np.random.default_rng(0)
+    maps = rng.normal(size=(3, 5, 4)).astype("float32")
+    points = rng.uniform(size=(3, 50, 2)).astype("float32")
+    with torch.device("cpu"):
+        expected = torch.nn.functional.grid_sample(
+            torch.from_numpy(maps)[:, None],
+            2 * torch.from_numpy(points)[:, None] - 1,
+            align_corners=False,
+        )[:, 0, 0]
+    found = matching.sample_points(
+        *map(keras.ops.convert_to_tensor, (maps, points))
+    )
+    np.testing.assert_allclose(numpy(found), expected.numpy(), atol=1e-5)
+
+
+@ON_TORCH
+def test_errors(tmp_path):
+    with pytest.raises(ValueError, match="blocks=3"):
+        EoMT(tiny(num_layers=2), 2, blocks=3)
+    with pytest.raises(ValueError, match="encoder_norm"):
+        EoMT(tiny(pooling="gap", final_norm="after_pooling"), 2, blocks=1)
+    with pytest.raises(ValueError, match="in the stem"):
+        EoMT(tiny(position_embedding="relative"), 2, blocks=1)
+    model = EoMT(tiny(num_layers=1, input_shape=(8, 8, 3)), 2, blocks=1)
+    with pytest.raises(ValueError, match="no layer scale"):
+        keras_vit.segmentation.save(model, tmp_path)
+    assert not list(tmp_path.iterdir())

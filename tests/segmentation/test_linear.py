@@ -1,0 +1,211 @@
+"""The linear head, sliding windows and mean IoU against NumPy."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import evaluation
+from keras_vit.segmentation import LinearSegmenter
+from keras_vit.segmentation import sliding_window
+from tests.harness import numpy
+from tests.models.test_vit import images
+from tests.models.test_vit import randomise
+from tests.models.test_vit import tiny
+
+ON_TORCH = pytest.mark.backends("torch")
+
+
+def segmenter(**options):
+    model = LinearSegmenter(tiny(), 3, **options)
+    randomise(model)
+    for weight in model.weights:
+        if weight.path.endswith("moving_variance"):
+            weight.assign(keras.ops.abs(weight) + 0.1)
+    return model
+
+
+def interpolate(x, size):
+    """By PyTorch's definition, in float64."""
+    for axis, new in ((1, size[0]), (2, size[1])):
+        old = x.shape[axis]
+        place = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
+        low = np.minimum(place.astype(int), max(old - 2, 0))
+        high = np.minimum(low + 1, old - 1)
+        share = np.expand_dims(place - low, tuple(range(1, 4 - axis)))
+        low, high = (np.take(x, i, axis) for i in (low, high))
+        x = low * (1 - share) + high * share
+    return x
+
+
+@pytest.mark.parametrize("blocks", [-1, (0, 1)])
+def test_logits_are_the_oracles(blocks):
+    model = segmenter(blocks=blocks)
+    weights = {w.path: numpy(w).astype("float64") for w in model.weights}
+    source = model.get_layer("head_norm").input
+    features = keras.Model(model.inputs[0], source)
+    for size in ((8, 12), (16, 8)):
+        x = images(2, *size, 3)
+        y = features.predict(x, verbose=0).astype("float64")
+        assert y.shape[-1] == (24 if blocks == -1 else 48)
+        y = y - weights["head_norm/moving_mean"]
+        y = y / np.sqrt(weights["head_norm/moving_variance"] + 1e-5)
+        y = y * weights["head_norm/gamma"] + weights["head_norm/beta"]
+        y = y @ weights["head/kernel"][0, 0] + weights["head/bias"]
+        expected = interpolate(y, size)
+        found = model.predict(x, verbose=0)
+        assert found.shape == (2, *size, 3)
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_frozen_saved_and_trained(tmp_path):
+    encoder = tiny(num_layers=1)
+    encoder.trainable = False
+    model = LinearSegmenter(encoder, 3)
+    assert [w.path for w in model.trainable_weights] == [
+        *("head_norm/gamma", "head_norm/beta", "head/kernel", "head/bias")
+    ]
+    x, mask = images(), np.zeros((2, 8, 12), int)
+    mask[:, :, 6:] = 2
+    mask[0, :2] = 255
+    model.compile(
+        keras.optimizers.Adam(0.1),
+        keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, ignore_class=255
+        ),
+    )
+    before = [numpy(w) for w in encoder.weights]
+    first = model.evaluate(x, mask, verbose=0)
+    model.fit(x, mask, epochs=5, verbose=0)
+    assert model.evaluate(x, mask, verbose=0) < first
+    for weight, old in zip(encoder.weights, before, strict=True):
+        np.testing.assert_array_equal(numpy(weight), old)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(
+        again.predict(x, verbose=0), model.predict(x, verbose=0)
+    )
+
+
+@ON_TORCH
+def test_precision_activation_and_padding():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    encoder = tiny(num_layers=1, pad_to_patch=True)
+    model = LinearSegmenter(encoder, 3, classifier_activation="softmax")
+    found = model(images(1, 7, 10, 3))
+    assert tuple(found.shape) == (1, 7, 10, 3)
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    np.testing.assert_allclose(numpy(found).sum(-1), 1, atol=1e-5)
+
+
+@ON_TORCH
+def test_a_hybrid_is_enlarged_by_all_of_its_stride():
+    encoder = keras_vit.HybridVisionTransformer(
+        input_shape=(32, 32, 3),
+        classes=2,
+        resnet_layers=(1,),
+        width_factor=0.5,
+        patch_size=2,
+        hidden_size=24,
+        num_layers=1,
+        num_heads=3,
+    )
+    model = LinearSegmenter(encoder, 4)
+    assert model.get_layer("pixels").stride == (8, 8)
+    assert model(images(1, 16, 24, 3)).shape == (1, 16, 24, 4)
+
+
+class Pixels:
+    """A model that classifies each pixel by itself, and counts."""
+
+    name = "pixels"
+
+    def __init__(self):
+        self.shapes = []
+
+    def predict_on_batch(self, x):
+        self.shapes.append(x.shape)
+        return np.stack([x.sum(-1), x[..., 0], 1 - x[..., 1]], -1)
+
+
+@ON_TORCH
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize(
+    "window, stride",
+    [(8, 8), (8, 5), ((8, 6), (3, 6)), (40, 40), ((30, 7), (1, 1))],
+)
+def test_windows_of_a_model_of_pixels_equal_the_whole(
+    window, stride, batch_size
+):
+    image = images(23, 30, 3)
+    expected = Pixels().predict_on_batch(image)
+    model = Pixels()
+    found = sliding_window(model, image, window, stride, batch_size)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    classes = sliding_window(
+        model, image, window, stride, batch_size, argmax=True
+    )
+    np.testing.assert_array_equal(classes, expected.argmax(-1))
+    assert max(shape[0] for shape in model.shapes) <= batch_size
+    assert len({shape[1:] for shape in model.shapes}) == 1
+
+
+def test_windows_of_a_segmenter():
+    """One window is the whole image; windows side by side are themselves; and
+    where two overlap, their mean."""
+    model = segmenter()
+    image = images(8, 20, 3)
+    whole = model.predict(image[None], verbose=0)[0]
+    found = sliding_window(model, image, (64, 64), 32)
+    np.testing.assert_allclose(found, whole, atol=1e-5)
+    parts = [
+        model.predict(image[None, :, left : left + 12], verbose=0)[0]
+        for left in (0, 8)
+    ]
+    found = sliding_window(model, image, (8, 12), 8)
+    np.testing.assert_allclose(found[:, :8], parts[0][:, :8], atol=1e-5)
+    np.testing.assert_allclose(found[:, 12:], parts[1][:, 4:], atol=1e-5)
+    both = (parts[0][:, 8:] + parts[1][:, :4]) / 2
+    np.testing.assert_allclose(found[:, 8:12], both, atol=1e-5)
+
+
+@ON_TORCH
+def test_wrong_windows():
+    image = images(8, 8, 3)
+    for arguments, message in (
+        ((image[None], 8, 8), r"Received: \(1, 8, 8, 3\)"),
+        ((image, 4, 5), r"stride=\(5, 5\), window=\(4, 4\)"),
+        ((image, 0, 1), "window=0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sliding_window(Pixels(), *arguments)
+    with pytest.raises(ValueError, match=r"each pixel.*shape \(1, 5\)"):
+        sliding_window(tiny(num_layers=1), images(8, 12, 3), 32, 32)
+
+
+@ON_TORCH
+def test_mean_iou():
+    rng = np.random.default_rng(0)
+    masks, predicted = rng.integers(0, 4, (2, 3, 5, 6))
+    masks[masks == 2] = 1  # a class that is predicted only
+    masks[0, :2] = 255
+    confusion = sum(
+        evaluation.confusion_matrix(p, m, 5, ignore=255)
+        for p, m in zip(predicted, masks, strict=True)
+    )
+    mean, by_class = evaluation.mean_iou(confusion)
+    counted = masks != 255
+    expected = []
+    for c in range(4):
+        a, b = (masks == c) & counted, (predicted == c) & counted
+        expected.append((a & b).sum() / (a | b).sum())
+    np.testing.assert_allclose(by_class[:4], expected)
+    assert expected[2] == 0 and np.isnan(by_class[4])
+    assert mean == pytest.approx(np.mean(expected))
+    with pytest.raises(ValueError, match="from 0 to 3. Received: .*255"):
+        evaluation.confusion_matrix(predicted[0], masks[0], 4)
+    with pytest.raises(ValueError, match=r"\(5, 6\) and \(3, 5, 6\)"):
+        evaluation.confusion_matrix(predicted[0], masks, 4)
+    for wrong in (np.zeros((3, 3)), np.ones((2, 3))):
+        with pytest.raises(ValueError, match="confusion"):
+            evaluation.mean_iou(wrong)

@@ -1,0 +1,241 @@
+"""Data sets with masks: folders, TFDS, digits on photographs; their batches."""
+
+import io
+import types
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit.data import load_segmentation
+from keras_vit.data import masks as mask_files
+from keras_vit.data import segmentation
+from keras_vit.data.canvases import IGNORE
+from keras_vit.data.canvases import digit_canvases
+from keras_vit.data.canvases import single_digits
+
+pytestmark = pytest.mark.backends("torch")
+
+
+def write(folder, name, size=(12, 16), mask=None, mode="L", suffix=".jpg"):
+    """An image of which each row is of one colour, and a mask."""
+    rng = np.random.default_rng(sum(map(ord, name)))
+    image = rng.integers(0, 256, (*size, 3)).astype("uint8")
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image).save(folder / "images" / f"{name}{suffix}")
+    if mask is None:
+        mask = np.arange(size[0] * size[1]).reshape(size) % 3
+    pixels = Image.fromarray(mask.astype("uint8"), "L")
+    if mode == "P":
+        pixels = pixels.convert("P")
+        pixels.putdata(list(mask.ravel()))
+        pixels.putpalette([200, 0, 0, 0, 200, 0, 0, 0, 200] + [7] * 759)
+    elif mode == "RGB":
+        pixels = pixels.convert("RGB")
+    pixels.save(folder / "masks" / f"{name}.png")
+    return mask
+
+
+@pytest.mark.parametrize("mode", ["L", "P"])
+def test_a_folder_of_grey_or_palette_masks(mode, tmp_path):
+    for part in ("train", "test"):
+        for name in "ab":
+            mask = write(tmp_path / part, name, mode=mode, suffix=".png")
+    mask[0, :5] = 255
+    write(tmp_path / "test", "a", mask=mask, mode=mode, suffix=".png")
+    data = load_segmentation(str(tmp_path))
+    assert (data.num_train, data.num_test, data.channels) == (2, 2, 3)
+    assert data.class_names == ("0", "1", "2") and data.ignore == 255
+    image, found = data.read("test", 0)
+    np.testing.assert_array_equal(found, mask)
+    assert image.shape == (12, 16, 3) and image.dtype == np.uint8
+    (tmp_path / "classes.txt").write_text("sky\nsea\nland\nship\n")
+    data = load_segmentation(str(tmp_path))
+    assert data.class_names == ("sky", "sea", "land", "ship")
+
+
+def test_a_folder_without_splits(tmp_path):
+    for i in range(12):
+        write(tmp_path, f"p{i}")
+    data = load_segmentation(str(tmp_path))
+    assert data.num_train + data.num_test == 12 and data.num_test > 0
+    write(tmp_path, "p12")  # moves no other image
+    more = load_segmentation(str(tmp_path))
+    assert more.num_test - data.num_test in (0, 1)
+
+
+def test_all_wrong_files_are_named(tmp_path):
+    for name in "abcdefgh":
+        write(tmp_path, name)
+    (tmp_path / "masks" / "a.png").unlink()
+    (tmp_path / "images" / "b.jpg").unlink()
+    Image.fromarray(np.zeros((8, 16), "uint8")).save(tmp_path / "masks/c.png")
+    write(tmp_path, "d", mode="RGB")
+    write(tmp_path, "e", mask=np.full((12, 16), 7))
+    (tmp_path / "masks" / "f.png").write_bytes(b"no image")
+    (tmp_path / "classes.txt").write_text("sky\nsea\nland\n")
+    with pytest.raises(ValueError) as raised:
+        load_segmentation(str(tmp_path))
+    text = str(raised.value)
+    assert text.startswith("6 of the files")
+    for line in (
+        "images/a.jpg has no",
+        "masks/b.png has no",
+        "masks/c.png is of 8 x 16 pixels, and its image c.jpg of 12 x 16",
+        "masks/d.png: its pixels are colours (mode 'RGB')",
+        "masks/e.png has the class 7, and classes.txt names 3: 0 to 2",
+        "masks/f.png: cannot identify",
+    ):
+        assert line in text, text
+    # 7 may be the value of pixels without a class.
+    for name in "abcdf":
+        for path in (*tmp_path.glob(f"*/{name}.*"),):
+            path.unlink()
+    assert load_segmentation(str(tmp_path), ignore=7).num_test
+
+
+@pytest.mark.parametrize(
+    "files, message",
+    [((), "must hold images and masks"), (("a",), "must hold"), (None, "'nn'")],
+)
+def test_no_data(files, message, tmp_path):
+    name = "nn"
+    if files is not None:
+        name = str(tmp_path)
+        for file in files:
+            write(tmp_path, file)
+    with pytest.raises(ValueError, match=message):
+        load_segmentation(name)
+    if files == ("a",):
+        write(tmp_path, "b", mask=np.zeros((12, 16)))
+        write(tmp_path, "a", mask=np.zeros((12, 16)))
+        with pytest.raises(ValueError, match="two classes or more"):
+            load_segmentation(name)
+
+
+def encoded(array):
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, "png")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", ["oxford_iiit_pet", "scene_parse150"])
+def test_tfds(name, monkeypatch):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    feature = mask_files.TFDS_MASKS[name][0]
+    mask = np.array([[1, 2, 3], [3, 1, 0]], "uint8")
+    stored = mask
+    if name == "scene_parse150":
+        stored = np.repeat(mask[..., None], 3, -1)
+    example = {
+        "image": encoded(np.zeros((2, 3, 3), "uint8")),
+        feature: encoded(stored),
+    }
+    test = "test" if name == "oxford_iiit_pet" else "validation"
+    builder = types.SimpleNamespace(
+        info=types.SimpleNamespace(splits={"train": 0, test: 0}),
+        download_and_prepare=lambda: None,
+        as_dataset=lambda split, decoders: (
+            [example] * (2 if split == "train" else 1)
+        ),
+    )
+    monkeypatch.setattr(tfds, "builder", lambda name: builder)
+    monkeypatch.setattr(tfds, "as_numpy", lambda examples: examples)
+    data = load_segmentation(name)
+    assert (data.num_train, data.num_test) == (2, 1)
+    image, found = data.read("test", 0)
+    np.testing.assert_array_equal(found, [[0, 1, 2], [2, 0, 255]])
+    assert image.shape == (2, 3, 3)
+    count = {"oxford_iiit_pet": 3, "scene_parse150": 150}[name]
+    assert len(data.class_names) == count
+
+
+def test_batches_depend_on_seed_and_step_alone(tmp_path):
+    for name in "abcdefgh":
+        write(tmp_path, name, size=(20, 30))
+    data = load_segmentation(str(tmp_path))
+    options = {"image_size": 16, "batch_size": 4, "seed": 3}
+    batches = data.train(**options)
+    later = data.train(**options, start=2)
+    for one, other in ((batches[2], later[0]), (batches[3], later[1])):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+    # Two processes, and micro-batches, have the rows of the whole batch.
+    parts = [
+        data.train(**options, shard=(i, 2), micro_batches=2) for i in (0, 1)
+    ]
+    rows = [part[i] for part in parts for i in (0, 1)]
+    for k in (0, 1):
+        whole = np.concatenate([row[k] for row in rows])
+        np.testing.assert_array_equal(whole, batches[0][k])
+    other = data.train(**{**options, "seed": 4})
+    assert np.abs(other[0][0] - batches[0][0]).max() > 0.1
+
+
+def test_image_and_mask_are_cropped_alike():
+    """The mask of an image is made of its pixels."""
+    y, x = np.mgrid[:24, :40]
+    image = np.stack([6 * y, 6 * x, 0 * x], -1).astype("uint8")
+    mask = (y // 8 * 5 + x // 8).astype("int32")
+    rng = np.random.default_rng(0)
+    for flip in (False, True):
+        for _ in range(20):
+            pixels, classes = segmentation.random_crop(
+                image, mask, (16, 16), rng, 2.0, flip, 99
+            )
+            assert pixels.shape == (16, 16, 3) and classes.shape == (16, 16)
+            kept = classes != 99
+            rows, columns = pixels[..., 0] / 6, pixels[..., 1] / 6
+            for place, truth in ((rows, classes // 5), (columns, classes % 5)):
+                assert (np.abs(place - (8 * truth + 3.5))[kept] < 5.1).all()
+            assert (pixels[~kept] == 127).all()
+    whole, same = segmentation.random_crop(
+        image, mask, (24, 40), rng, 1.0, False, 99
+    )
+    np.testing.assert_array_equal(whole, image)
+    np.testing.assert_array_equal(same, mask)
+
+
+def test_evaluation_has_each_image_once(tmp_path):
+    for part, names in (("train", "ab"), ("test", "abc")):
+        for name in names:
+            write(tmp_path / part, name, size=(12, 12))
+    data = load_segmentation(str(tmp_path))
+    batches = data.evaluation(image_size=12, batch_size=2)
+    assert len(batches) == 2
+    images, masks = (np.concatenate(x) for x in zip(*batches, strict=True))
+    assert len(images) == 4 and (masks[3] == 255).all()
+    for i in range(3):
+        image, mask = data.read("test", i)
+        np.testing.assert_allclose(images[i], image / 127.5 - 1, atol=1e-6)
+        np.testing.assert_array_equal(masks[i], mask)
+    sharded = [
+        data.evaluation(image_size=12, batch_size=2, shard=(i, 2))
+        for i in (0, 1)
+    ]
+    assert [len(x) for x in sharded] == [2, 2]
+    parts = np.concatenate([b[1] for x in sharded for b in x])
+    assert sum((m != 255).any() for m in parts) == 3
+
+
+def test_digits_on_photographs():
+    data = digit_canvases()
+    assert len(data.class_names) == 11 and data.channels == 1
+    found = set()
+    for index in range(12):
+        image, mask = data.read("train", index)
+        again = data.read("train", index)
+        np.testing.assert_array_equal(image, again[0])
+        assert image.shape == (32, 32, 1) and mask.shape == (32, 32)
+        values = set(np.unique(mask)) - {0, IGNORE}
+        assert 1 <= len(values) <= 3
+        ink = image[..., 0]
+        assert ink[np.isin(mask, list(values))].mean() > ink[mask == 0].mean()
+        found |= values
+    assert len(found) > 5
+    train, test = (data.read(part, 0)[0] for part in ("train", "test"))
+    assert np.abs(train.astype(int) - test).max() > 20
+    (images, labels), (others, _) = single_digits(16, 20, 10)
+    assert images.shape == (20, 16, 16, 1) and others.shape == (10, 16, 16, 1)
+    assert labels.min() >= 0 and labels.max() <= 9
