@@ -206,7 +206,7 @@ def test_batch_size_is_limited_by_the_dataset():
     with pytest.raises(
         ValueError, match="a batch has 512 images: give a lower"
     ):
-        TrainingFlags(accumulate=1000).whole_batch(512, 50_000)
+        TrainingFlags(batch_size=1000, accumulate=1000).whole_batch(512, 50_000)
 
 
 def images(folder, *paths):
