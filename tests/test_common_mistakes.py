@@ -203,6 +203,10 @@ def test_other_number_of_classes_gives_a_new_head():
 
 def test_batch_size_is_limited_by_the_dataset():
     assert TrainingFlags(batch_size=64).whole_batch(64, 10) == 10
+    with pytest.raises(
+        ValueError, match="a batch has 512 images: give a lower"
+    ):
+        TrainingFlags(batch_size=1000, accumulate=1000).whole_batch(512, 50_000)
 
 
 def images(folder, *paths):

@@ -3,7 +3,8 @@
 A row has an environment of its own, with one backend, what the package itself
 depends on, pytest, pytest-xdist and hypothesis. "lowest" is the lower bound in
 pyproject.toml, "newest" what the suite is pinned to there: bounds are what was
-run. It ends in a table, and with status 1 if a row failed.
+run. "nightly" has Keras's nightly build in place of the release. It ends in a
+table, and with status 1 if a row failed.
 
     python -m tests.versions
     python -m tests.versions --rows jax-lowest torch-lowest
@@ -90,7 +91,8 @@ def main():
     arguments = parser.parse_args()
     if arguments.list:
         for name in arguments.rows:
-            print(f"{name}: {' '.join(requirements(ROWS[name]))}")
+            then = ", then keras-nightly" if ROWS[name].nightly else ""
+            print(f"{name}: {' '.join(requirements(ROWS[name]))}{then}")
         return 0
     with tempfile.TemporaryDirectory(prefix="keras_vit-rows-") as temporary:
         folder = arguments.folder or pathlib.Path(temporary)

@@ -562,11 +562,18 @@ class TrainingFlags:
             count: Integer. Number of training images.
 
         Raises:
-            ValueError: if there are fewer images than micro-batches.
+            ValueError: if there are fewer images than micro-batches, or
+                `wanted` is less than their number.
         """
         if count < self.accumulate:
             raise ValueError(
                 f"--accumulate {self.accumulate} is more than the {count} "
                 "training images."
+            )
+        if wanted < self.accumulate:
+            raise ValueError(
+                f"--accumulate {self.accumulate} divides each batch, and a "
+                f"batch has {wanted} images: give a lower --accumulate, or a "
+                "higher --batch-size."
             )
         return min(wanted, count) // self.accumulate * self.accumulate
