@@ -257,7 +257,7 @@ def test_maps_are_timms(name, norm, tmp_path, record_error):
     original = originals.build(dataclasses.replace(case, options=options))
     originals.shake(original)
     path = originals.save(case, original, tmp_path)
-    model = keras_vit.converters.load(path, num_heads=2, **case.told)
+    model = keras_vit.converters.load(path, num_heads=2, **case.load_arguments)
     assert model.input_shape == (None, 32, 32, 3)
     maps = keras_vit.dense_features(model, blocks=(0, 1), norm=norm)
     original = functools.partial(
