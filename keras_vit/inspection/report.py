@@ -175,7 +175,10 @@ class Report:
         )
 
     def _features(self):
-        found = features.feature_pca(self.model, self.few)
+        try:
+            found = features.feature_pca(self.model, self.few)
+        except ValueError:  # fewer than four patches in the foreground
+            return
         share = np.mean([x.mean() for x in found.foreground])
         self._section(
             "Features of patches",
