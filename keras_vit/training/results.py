@@ -38,7 +38,6 @@ MORE_FILES = (
     "model.weights.h5",
     "segmentation.png",
     "iou.csv",
-    "comparison.png",
 )
 
 
