@@ -203,6 +203,7 @@ def convert(
     check_hyperparameters(checkpoint, settings)
     grid = settings.get("grid_size")
     arguments = {**checkpoint.arguments(grid), **settings}
+    _check_patch_size(checkpoint, settings)
     _warn_if_not_finite(checkpoint)
     notes = []
     if checkpoint.build_arguments.get("preprocessing"):
@@ -277,6 +278,19 @@ def _to_keras(source, target, layout, settings, overwrite, encoder):
     except TypeError as error:  # the name of a setting is wrong
         raise ValueError(f"--set: {error}") from error
     save(model, target, overwrite=overwrite)
+
+
+def _check_patch_size(checkpoint, settings):
+    """Raises a `ValueError` if another patch size is given for a file that is
+    converted without a model, in which the kernel would not be resized."""
+    given = settings.get("patch_size")
+    given = (given, given) if isinstance(given, int) else given
+    if given is not None and tuple(given) != tuple(checkpoint.patch_size or ()):
+        raise ValueError(
+            f"{checkpoint.path!r} has patches of {checkpoint.patch_size}. To "
+            "resize them, write a .keras file with --set patch_size, and "
+            f"convert that. Received: patch_size={settings['patch_size']!r}"
+        )
 
 
 def _warn_if_not_finite(checkpoint):

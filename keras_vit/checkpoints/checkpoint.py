@@ -90,6 +90,12 @@ class Checkpoint:
         return stored
 
     @property
+    def patch_resampling(self):
+        """The method by which a patch embedding of the code base is resized."""
+        layout = formats.LAYOUTS.get(self.layout)
+        return layout.patch_resampling if layout else "bicubic_antialias"
+
+    @property
     def stride(self):
         """Downsampling factor of the ResNet; 1 if there is none."""
         if self.family == "vit":

@@ -152,6 +152,39 @@ def resample_axis(table, size, method, xp):
     return table.astype(dtype) if xp is np else table
 
 
+def resample_patch_kernel(kernel, size, method="bicubic_antialias"):
+    """Resizes the kernel of a patch embedding to another patch size.
+
+    If R resizes an image of the old patch size to the new one, the new kernel
+    is the pseudo-inverse of R applied to the old one: of all kernels, the one
+    whose products with resized patches are closest to the old products. R is
+    one matrix for the rows and one for the columns, and the pseudo-inverse of
+    their Kronecker product is that of their pseudo-inverses.
+
+    From "FlexiViT: One Model for All Patch Sizes", Section 3.4
+    (https://arxiv.org/abs/2212.08013), as in timm's `resample_patch_embed`.
+
+    Args:
+        kernel: NumPy array of shape `(rows, columns, channels, filters)`.
+        size: New `(rows, columns)`.
+        method: String. A key of `RESAMPLINGS`, for R.
+
+    Returns:
+        NumPy array of shape `(*size, channels, filters)` with the dtype of
+        `kernel`; `kernel` itself if the sizes are equal.
+    """
+    if tuple(kernel.shape[:2]) == tuple(size):
+        return kernel
+    rows, columns = (
+        np.linalg.pinv(resampling_matrix(old, new, method))
+        for old, new in zip(kernel.shape[:2], size, strict=True)
+    )
+    # h w old, H W new, c channels, f filters
+    resized = np.einsum("hH,hwcf->Hwcf", rows, kernel.astype("float64"))
+    resized = np.einsum("wW,Hwcf->HWcf", columns, resized)
+    return resized.astype(kernel.dtype)
+
+
 def resample_offsets(offsets, source_grid, target_grid, method, xp):
     """Resamples the embeddings of 1-D offsets between patches to another grid.
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from keras_vit._warnings import warn
 from keras_vit.checkpoints import Checkpoint
 from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints import resolve_weights
@@ -9,9 +10,11 @@ from keras_vit.checkpoints.checkpoint import check_hyperparameters
 from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.checkpoints.weight_map import raise_problems
 from keras_vit.layers import TransformerBlock
+from keras_vit.layers.resampling import resample_patch_kernel
 
 _HEADS = ("head", "distillation_head")
-_INPUT_KERNELS = ("root_conv/kernel", "patch_embedding/kernel")
+_PATCH_KERNEL = "patch_embedding/kernel"
+_INPUT_KERNELS = ("root_conv/kernel", _PATCH_KERNEL)
 _FUNCTIONS = {
     "vit": "VisionTransformer",
     "hybrid": "HybridVisionTransformer",
@@ -73,8 +76,9 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
     if checkpoint.layout == "keras" and block is not TransformerBlock:
         stored = _rename_numbered(stored, shapes)
     weights, reinitialized, unresampled = adapt(
-        stored, shapes, positions, grid, reuse_head
+        stored, shapes, positions, grid, reuse_head, checkpoint.patch_resampling
     )
+    _warn_of_patch_size(checkpoint, shapes)
 
     key = checkpoint.key
     problems = {
@@ -123,7 +127,14 @@ def weights_by_path(model):
     }
 
 
-def adapt(weights, shapes, positions=(), grid=None, reuse_head=True):
+def adapt(
+    weights,
+    shapes,
+    positions=(),
+    grid=None,
+    reuse_head=True,
+    patch_resampling="bicubic_antialias",
+):
     """Adapts weights to a model that differs in size.
 
     * A head is dropped if the model has none or another number of classes, if
@@ -133,6 +144,7 @@ def adapt(weights, shapes, positions=(), grid=None, reuse_head=True):
       are dropped if the model has none.
     * The first kernel, of the patch embedding or of a ResNet, is adapted to the
       model's number of channels.
+    * The kernel of the patch embedding is resized to the model's patch size.
     * Position embeddings are resampled to the model's grid.
 
     All other weights are returned unchanged, even if they do not fit.
@@ -144,6 +156,7 @@ def adapt(weights, shapes, positions=(), grid=None, reuse_head=True):
         grid: `(rows, columns)` of the weights' position embeddings, or None
             if unknown.
         reuse_head: Boolean. Whether to keep a head that fits.
+        patch_resampling: String. The `method` of `resample_patch_kernel`.
 
     Returns:
         `(weights, reinitialized, unresampled)`: the adapted weights; the set of
@@ -167,6 +180,10 @@ def adapt(weights, shapes, positions=(), grid=None, reuse_head=True):
     path = next((p for p in _INPUT_KERNELS if p in weights), None)
     if path in shapes and weights[path].ndim == 4:
         weights[path] = adapt_channels(weights[path], shapes[path][2])
+    if _patch_sizes(weights, shapes):
+        weights[_PATCH_KERNEL] = resample_patch_kernel(
+            weights[_PATCH_KERNEL], shapes[_PATCH_KERNEL][:2], patch_resampling
+        )
     if grid is not None:
         for name, layer in dict(positions).items():
             try:
@@ -175,6 +192,27 @@ def adapt(weights, shapes, positions=(), grid=None, reuse_head=True):
                 paths = [f"{name}/{key}" for key in layer.embedding_variables()]
                 unresampled |= dict.fromkeys(paths, str(error))
     return weights, reinitialized, unresampled
+
+
+def _patch_sizes(weights, shapes):
+    """Returns the patch size of weights and that of a model; None if they are
+    equal, or one of them has no patch embedding."""
+    kernel, shape = weights.get(_PATCH_KERNEL), shapes.get(_PATCH_KERNEL)
+    if kernel is None or shape is None or kernel.ndim != 4:
+        return None
+    sizes = (tuple(kernel.shape[:2]), tuple(shape[:2]))
+    return None if sizes[0] == sizes[1] else sizes
+
+
+def _warn_of_patch_size(checkpoint, shapes):
+    sizes = _patch_sizes(checkpoint.weights, shapes)
+    if sizes:
+        old, new = (f"{rows} x {columns}" for rows, columns in sizes)
+        warn(
+            f"The patch embedding of {checkpoint.path!r} is resized from {old} "
+            f"to {new} pixels by the pseudo-inverse of "
+            f"{checkpoint.patch_resampling!r} (FlexiViT)."
+        )
 
 
 def adapt_channels(kernel, channels):

@@ -89,14 +89,16 @@ def VisionTransformer(
         {architecture}
 
     Loading `weights` is exact and strict: if arrays are missing, unknown or of
-    the wrong shape, one error lists all of them. Four differences are adapted.
+    the wrong shape, one error lists all of them. Five differences are adapted.
     With another number of `classes`, the head is initialised to zero. With
     another `input_shape`, the position embeddings are resampled. With another
-    number of channels, the patch kernel is summed over its channels (for one
-    channel), or its channels are repeated and rescaled. Without
-    `representation_size`, a stored `pre_logits` layer is dropped, together
-    with the head that was trained on it. A `.weights.h5` file of Keras's
-    `save_weights` does not store `activation`, `norm_epsilon` and
+    `patch_size`, the patch kernel is resized by the pseudo-inverse of bicubic
+    resizing ("FlexiViT", https://arxiv.org/abs/2212.08013), and a warning says
+    so. With another number of channels, the patch kernel is summed over its
+    channels (for one channel), or its channels are repeated and rescaled.
+    Without `representation_size`, a stored `pre_logits` layer is dropped,
+    together with the head that was trained on it. A `.weights.h5` file of
+    Keras's `save_weights` does not store `activation`, `norm_epsilon` and
     `resampling`, which must be passed.
 
     Returns:
@@ -438,7 +440,8 @@ def _build(
     if input_shape is None:
         size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
         if checkpoint_grid:
-            pairs = zip(checkpoint_grid, config.patch_size, strict=True)
+            # The file's image size, also if `patch_size` is another.
+            pairs = zip(checkpoint_grid, checkpoint.patch_size, strict=True)
             size = tuple(count * patch * stride for count, patch in pairs)
         input_shape = (*size, inferred.get("channels", 3))
     grid = _image_grid(
@@ -493,13 +496,14 @@ def _infer(checkpoint, explicit, input_shape):
     grid, image_grid = explicit.get("grid_size"), None
     if grid is not None:
         grid = _checks.positive_pair("grid_size", grid)
+    patch = explicit.get("patch_size")
+    if patch is not None:
+        patch = _checks.positive_pair("patch_size", patch)
+    stored = tuple(checkpoint.patch_size or (1, 1))
     if input_shape:
-        patch = explicit.get("patch_size") or checkpoint.patch_size or 1
+        pads = patch not in (None, stored) or explicit.get("pad_to_patch")
         image_grid = _image_grid(
-            input_shape[:2],
-            checkpoint.stride,
-            _checks.positive_pair("patch_size", patch),
-            explicit.get("pad_to_patch"),
+            input_shape[:2], checkpoint.stride, stored, pads
         )
     prefix, class_token = (
         explicit.get(name) for name in ("position_prefix", "class_token")

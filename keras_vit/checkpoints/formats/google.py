@@ -216,6 +216,7 @@ BIG_VISION = Layout(
     stem=VIT_JAX_CONSTANTS,
     poolings={"token": True, "gap": False, "first_patch": False, "map": False},
     fixed_positions=True,
+    patch_resampling="bilinear",  # models/proj/flexi/vit.py
     preprocess_mode="tf",
     reference=_NOT_ON_PYPI,
 )
