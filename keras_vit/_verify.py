@@ -31,6 +31,7 @@ EXPLICIT_ARGUMENTS = (
     "activation",
     "norm_epsilon",
     "resampling",
+    "rope_base",
     *RESNET_CONSTANTS["bit"],
 )
 

@@ -34,6 +34,7 @@ verified", with status 0.
 """
 
 import argparse
+import dataclasses
 import pathlib
 import sys
 
@@ -49,6 +50,8 @@ from keras_vit.checkpoints.formats import check_layout
 from keras_vit.checkpoints.formats import first_patch_is_possible
 from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.formats import implied_arguments
+from keras_vit.checkpoints.formats import resolve_variant
+from keras_vit.checkpoints.infer import drop_pretraining
 from keras_vit.checkpoints.infer import infer_pretraining
 from keras_vit.checkpoints.keras_files import is_keras
 from keras_vit.checkpoints.report import report
@@ -227,12 +230,18 @@ def convert(
     )
     if not target.suffix:
         return notes  # config.json stores all of this
+    to = resolve_variant(to, arguments)
     name = to.partition(":")[0]
     usual = implied_arguments(name, get_weight_map(to, paths), paths)
     return notes + [
         f"note: {name} uses {argument}={usual[argument]!r} by default; these "
         f"weights are for {arguments[argument]!r}."
-        for argument in ("activation", "norm_epsilon", *RESNET_CONSTANTS["bit"])
+        for argument in (
+            "activation",
+            "norm_epsilon",
+            "rope_base",
+            *RESNET_CONSTANTS["bit"],
+        )
         if argument in usual and usual[argument] != arguments[argument]
     ]
 
@@ -273,6 +282,8 @@ def _to_keras(source, target, layout, settings, overwrite, encoder):
         settings = {
             k: v for k, v in settings.items() if k != "decoder_num_heads"
         }
+        weights = drop_pretraining(checkpoint.weights)
+        checkpoint = dataclasses.replace(checkpoint, weights=weights)
     try:
         model = load(checkpoint, layout, **settings)
     except TypeError as error:  # the name of a setting is wrong

@@ -225,6 +225,9 @@ def open_checkpoint(
         weights = from_checkpoint(
             arrays, weight_map, (heads, decoder_heads), file_keys
         )
+        weights, config = formats.LAYOUTS[name].after_reading(
+            weights, config, weight_map.variant
+        )
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(

@@ -70,6 +70,8 @@ def infer_architecture(
         "mask_token": "mask_token/tokens" in shapes,
         "patch_bias": "patch_embedding/bias" in shapes,
         "qkv_bias": "block_0/attention/query/bias" in shapes,
+        "key_bias": "block_0/attention/key/bias" in shapes
+        or "block_0/attention/query/bias" not in shapes,
         "qk_norm": "block_0/attention/query_norm/gamma" in shapes,
         "layer_scale": 1e-5 if "block_0/scale_1/gamma" in shapes else None,
         "pre_norm": "pre_norm/gamma" in shapes,
@@ -90,6 +92,8 @@ def infer_architecture(
     mode, layer = _position_layer(shapes)
     inferred["position_embedding"] = mode
     inferred["position_placement"] = placement(layer) if layer else "stem"
+    if mode == "rope":
+        return {**inferred, "num_positions": None, "grid_size": None}
     if mode == "relative":
         count = (shapes[f"{layer}/offsets"][0] + 1) // 2
         grid = _grid(count, grid, image_grid)
@@ -156,6 +160,7 @@ _POSITION_MODES = {  # an array: the `position_embedding` that has it
     "embedding": "learned",
     "columns": "learned_2d",
     "offsets": "relative",
+    "periods": "rope",
 }
 
 
@@ -446,6 +451,8 @@ def drop_pretraining(weights):
 # Transformers", Table 2; SoViT, https://arxiv.org/abs/2305.13035
 _PUBLISHED_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
 _NARROWEST_PUBLISHED = 192
+# A quarter of a head's channels, in layouts that store it.
+_PERIODS = "position_embedding_shared/periods"
 _DECODER_HEADS = {512: 16}  # all of MAE's decoders
 
 
@@ -479,7 +486,10 @@ def infer_num_heads(arrays, weight_map, num_heads=None):
     norm = arrays.get(weight_map.key("block_0/attention/query_norm/gamma"))
     if norm is not None and norm.ndim:
         return hidden_size // norm.shape[0]
-    if published := _published_num_heads(hidden_size):
+    periods = arrays.get(weight_map.key(_PERIODS))
+    if periods is not None and periods.size:
+        return hidden_size // (4 * periods.size)
+    if published := _published_num_heads(hidden_size, weight_map):
         if hidden_size < _NARROWEST_PUBLISHED:
             warn(
                 "The number of heads is not stored, and taken to be "
@@ -533,7 +543,8 @@ def warn_if_heads_ambiguous(arguments, weight_map, target):
     if (
         _stores_num_heads(weight_map)
         or arguments.get("qk_norm")
-        or heads == _published_num_heads(hidden_size)
+        or heads == _published_num_heads(hidden_size, weight_map)
+        or not weight_map.unmapped_paths([_PERIODS])
     ):
         return
     warn(
@@ -548,8 +559,10 @@ def _stores_num_heads(weight_map):
     return weight_map.parameter_types["heads"]["kernel"][1] == "... -> ..."
 
 
-def _published_num_heads(hidden_size):
+def _published_num_heads(hidden_size, weight_map):
     """Returns the number of heads of published models of a width, or None."""
+    if hidden_size in weight_map.published_heads:
+        return weight_map.published_heads[hidden_size]
     if hidden_size in _PUBLISHED_HEADS:
         return _PUBLISHED_HEADS[hidden_size]
     return None if hidden_size % 64 else hidden_size // 64

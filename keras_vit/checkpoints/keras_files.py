@@ -30,6 +30,7 @@ from keras_vit.checkpoints.infer import placement
 
 SUFFIXES = (".keras", ".weights.h5")
 METADATA_ATTRIBUTE = "keras_vit"
+_ANY_RESAMPLING = "bilinear_align_corners"
 _BLOCK_CLASS = "keras_vit>TransformerBlock"
 PRETRAINING_OPTIONS = ("mask_ratio", "norm_pixels")
 # Arguments that a .weights.h5 file written by Keras does not store. Without
@@ -67,6 +68,7 @@ _SINGLE_ARRAY_LAYERS = {
     "distillation_token": "tokens",
     "register_tokens": "tokens",
     "mask_token": "tokens",
+    "position_embedding_shared": "periods",  # rotary ones
     "pooling": "probe",
     "scale_1": "gamma",
     "scale_2": "gamma",
@@ -225,9 +227,16 @@ def arguments_from_layer_configs(configs, shapes, grid=None, block=None):
     positions = configs[layer]
     arguments["activation"] = configs["block_0"]["activation"]
     arguments["norm_epsilon"] = configs["block_0"]["norm_epsilon"]
-    arguments["position_embedding"] = kind = positions.get("kind", "relative")
+    # Layers of relative and rotary positions have no `kind`.
+    inferred_kind = arguments["position_embedding"]
+    kind = positions.get("kind", inferred_kind)
+    arguments["position_embedding"] = kind
     arguments["position_placement"] = placement(layer)
-    arguments["resampling"] = positions["resampling"]
+    # Those of rotary positions have no `resampling`, and any would do.
+    arguments["resampling"] = positions.get("resampling", _ANY_RESAMPLING)
+    if kind == "rope":
+        for name in ("base", "shift", "jitter", "rescale"):
+            arguments[f"rope_{name}"] = positions[name]
     if kind == "relative":
         arguments["grid_size"] = grid
     if kind in ("learned", "learned_2d"):

@@ -8,6 +8,7 @@ two sides, so the same map is used for reading and writing.
 import functools
 import re
 from dataclasses import dataclass
+from dataclasses import field
 
 import numpy as np
 from einops import EinopsError
@@ -98,6 +99,8 @@ class WeightMap:
         prefix: String. Prefix of all keys.
         required: Tuple of keys that a checkpoint must have for this map to be
             detected.
+        published_heads: Dict of hidden sizes to the number of heads of
+            published models, where it differs from that of `infer.py`.
     """
 
     variant: str
@@ -105,6 +108,7 @@ class WeightMap:
     layers: tuple
     prefix: str = ""
     required: tuple = ()
+    published_heads: dict = field(default_factory=dict)
 
     def entries(self):
         """Yields `(path templates, key templates, pattern)` of each array."""

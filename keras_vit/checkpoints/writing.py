@@ -8,9 +8,11 @@ import numpy as np
 from keras_vit._warnings import warn
 from keras_vit.checkpoints.files import SUFFIXES
 from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.checkpoints.formats import check_representable
 from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.formats import huggingface
+from keras_vit.checkpoints.formats import resolve_variant
 from keras_vit.checkpoints.infer import warn_if_heads_ambiguous
 from keras_vit.checkpoints.weight_map import to_checkpoint
 
@@ -57,7 +59,10 @@ def write_checkpoint(
     check_writable(target, layout)
     if layout == "huggingface" and "resnet_layers" not in arguments:
         layout = f"huggingface:{huggingface.nearest_variant(arguments)}"
+    layout = resolve_variant(layout, arguments)
     check_representable(arguments, layout)
+    name, _, variant = layout.partition(":")
+    weights = LAYOUTS[name].before_writing(weights, arguments, variant)
     folder = target.suffix == ""
     if folder:
         stored = str(next(iter(weights.values())).dtype)

@@ -36,6 +36,7 @@ RULES = {
     r"(root_conv|conv_\d|conv_proj)/kernel": (None,) * 4,
     r"position_embedding(_\d+|_shared)?/(embedding|prefix)": (None,) * 3,
     r"position_embedding(_\d+|_shared)?/(columns|rows|offsets)": (None,) * 2,
+    r"position_embedding(_\d+|_shared)?/periods": (None,),
     r"pooling/probe": (None, None, None),
     # All norms, including those of queries and keys, and `LayerScale`.
     r"(\w*norm(_\w+)?|scale_\d)/(gamma|beta)": (None,),

@@ -19,6 +19,7 @@ from keras_vit.inspection.images import make_batches
 from keras_vit.inspection.images import thumbnail
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import PatchEmbedding
+from keras_vit.layers import RotaryPositionEmbs
 from keras_vit.preprocessing import decode_predictions
 
 NUM_SHOWN = 8  # images in figures; distances are averaged over all images
@@ -378,7 +379,8 @@ def _describe_encoder(model, arguments, size):
     counts.append(f"{rows * columns} patches")
     patch = " × ".join(map(str, layout.patch_size))
     layer = tokens.find_positions(model)
-    positions = getattr(layer, "kind", "relative")
+    rotary = isinstance(layer, RotaryPositionEmbs)
+    positions = getattr(layer, "kind", "rope" if rotary else "relative")
     if (where := placement(layer.name)) != "stem":
         positions += f" in {where.replace('_', ' ')}"
     if layer.embedding_variables():

@@ -9,6 +9,7 @@ from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import ClassToken
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import RelativePositionEmbs
+from keras_vit.layers import RotaryPositionEmbs
 from keras_vit.layers import TransformerBlock
 from keras_vit.models import patch_pixels
 
@@ -73,7 +74,8 @@ def token_layout(model, image_size=None):
 
 def find_positions(model):
     """Returns the first layer of position embeddings, or None."""
-    return find_layer(model, (AddPositionEmbs, RelativePositionEmbs))
+    classes = (AddPositionEmbs, RelativePositionEmbs, RotaryPositionEmbs)
+    return find_layer(model, classes)
 
 
 def image_size(model):
@@ -86,7 +88,7 @@ def image_size(model):
     if None not in size:
         return size
     positions = find_positions(model)
-    if positions is None:
+    if positions is None or isinstance(positions, RotaryPositionEmbs):
         return None
     pairs = zip(positions.built_grid, patch_pixels(model), strict=True)
     return tuple(count * pixels for count, pixels in pairs)

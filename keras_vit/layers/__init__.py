@@ -15,6 +15,7 @@ from keras_vit.layers.positions import AddPositionEmbs as AddPositionEmbs
 from keras_vit.layers.positions import (
     RelativePositionEmbs as RelativePositionEmbs,
 )
+from keras_vit.layers.positions import RotaryPositionEmbs as RotaryPositionEmbs
 from keras_vit.layers.preprocessing import (
     ImagePreprocessing as ImagePreprocessing,
 )

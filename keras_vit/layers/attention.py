@@ -11,6 +11,7 @@ from keras_vit.layers import initializers
 from keras_vit.layers._utils import CompositeLayer
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.positions import relative_logits
+from keras_vit.layers.positions import rotate
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -32,6 +33,8 @@ class MultiHeadAttention(CompositeLayer):
         num_heads: Integer. Number of heads, which must divide the hidden size.
         qkv_bias: Boolean. Whether the query, key and value projections have a
             bias.
+        key_bias: Boolean. Whether the key projection has a bias, if
+            `qkv_bias`.
         qk_norm: Boolean. Whether to normalise queries and keys over each
             head's channels.
         dropout: Float in [0, 1). Dropout rate of the attention probabilities.
@@ -45,7 +48,9 @@ class MultiHeadAttention(CompositeLayer):
             (self-attention).
         relative: Output of `RelativePositionEmbs` for N patches, of shape
             `(batch, 2 * N - 1, head_size)`, or None. The patches must be the
-            last N tokens.
+            last N tokens. Or the output of `RotaryPositionEmbs` for all tokens
+            of `context`, of shape `(batch, context_length, 2, head_size / 2)`;
+            `inputs` are then these tokens, or the first ones.
         training: Boolean. Whether to apply dropout.
         mask: Tensor of shape `(batch, length, context_length)` or `(batch,
             num_heads, length, context_length)`, whose sizes may also be 1, or
@@ -77,11 +82,13 @@ class MultiHeadAttention(CompositeLayer):
         dropout=0.0,
         norm_epsilon=1e-6,
         kernel_regularizer=None,
+        key_bias=True,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
         self.qkv_bias = qkv_bias
+        self.key_bias = key_bias
         self.qk_norm = qk_norm
         self.dropout = _checks.rate("dropout", dropout)
         self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
@@ -115,10 +122,11 @@ class MultiHeadAttention(CompositeLayer):
             ("key", context_shape),
             ("value", context_shape),
         ):
+            has_bias = self.qkv_bias and (name != "key" or self.key_bias)
             layer = self._projection(
                 "BTD,DHd->BTHd",
                 heads,
-                "Hd" if self.qkv_bias else None,
+                "Hd" if has_bias else None,
                 hidden_size,
                 name,
             )
@@ -164,6 +172,9 @@ class MultiHeadAttention(CompositeLayer):
         check_mask(self, mask)
         context = inputs if context is None else context
         query, key = self.query_and_key(inputs, context)
+        if _is_rotary(relative):
+            query, key = rotate(query, relative), rotate(key, relative)
+            relative = None
         value = self.value(context)
         bias = self._bias(query, key, relative, mask)
         if training and self.dropout > 0:
@@ -212,7 +223,10 @@ class MultiHeadAttention(CompositeLayer):
         dtype = keras.backend.result_type(query.dtype, "float32")
         query, key = ops.cast(query, dtype), ops.cast(key, dtype)
         if relative is not None:
-            relative = ops.cast(relative, dtype)
+            relative = ops.cast(ops.convert_to_tensor(relative), dtype)
+        if _is_rotary(relative):
+            query, key = rotate(query, relative), rotate(key, relative)
+            relative = None
         if mask is not None:
             mask = ops.convert_to_tensor(mask)
         bias = self._bias(query, key, relative, mask)
@@ -252,6 +266,7 @@ class MultiHeadAttention(CompositeLayer):
             **super().get_config(),
             "num_heads": self.num_heads,
             "qkv_bias": self.qkv_bias,
+            "key_bias": self.key_bias,
             "qk_norm": self.qk_norm,
             "dropout": self.dropout,
             "norm_epsilon": self.norm_epsilon,
@@ -388,8 +403,22 @@ def additive_mask(mask, query):
     return ops.broadcast_to(mask, (ops.shape(query)[0], *ops.shape(mask)[1:]))
 
 
+def _is_rotary(relative):
+    return relative is not None and len(relative.shape) == 4
+
+
 def _check_relative_shape(relative_shape, length, head_size):
     """Checks the shape of relative position embeddings for `length` tokens."""
+    if len(relative_shape) == 4:
+        _, count, *channels = relative_shape
+        is_of_length = None in (count, length) or count >= length
+        if not is_of_length or tuple(channels) != (2, head_size // 2):
+            raise ValueError(
+                "`relative` of rotary positions must be of shape (batch, "
+                f"{length}, 2, {head_size // 2}). Received: shape "
+                f"{tuple(relative_shape)}"
+            )
+        return
     _, count, channels = relative_shape
     fits = None in (count, length) or (count % 2 and count < 2 * length)
     if channels != head_size or not fits:

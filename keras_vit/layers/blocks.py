@@ -70,6 +70,8 @@ class TransformerBlock(CompositeLayer):
             published weights, 1e-12 in some of Hugging Face's.
         qkv_bias: Boolean. Whether the query, key and value projections have a
             bias.
+        key_bias: Boolean. Whether the key projection has a bias, if
+            `qkv_bias`.
         qk_norm: Boolean. Whether to normalise queries and keys.
         layer_scale: Float above 0. Initial value of the factors of
             `LayerScale`; None for no `LayerScale`.
@@ -88,7 +90,8 @@ class TransformerBlock(CompositeLayer):
 
     Call arguments:
         inputs: Tokens of shape `(batch, length, hidden_size)`.
-        relative: Output of `RelativePositionEmbs`, or None.
+        relative: Output of `RelativePositionEmbs` or `RotaryPositionEmbs`, or
+            None.
         num_queries: Integer. Number of output tokens to compute: the first
             ones, which attend to all tokens of `inputs`. None for all. A model
             that pools only the class token needs no other output token of its
@@ -147,6 +150,7 @@ class TransformerBlock(CompositeLayer):
         drop_path=0.0,
         remat=False,
         kernel_regularizer=None,
+        key_bias=True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -155,6 +159,7 @@ class TransformerBlock(CompositeLayer):
         self.activation = activation
         self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
         self.qkv_bias = qkv_bias
+        self.key_bias = key_bias
         self.qk_norm = qk_norm
         self.layer_scale = layer_scale
         self.dropout = _checks.rate("dropout", dropout)
@@ -223,6 +228,7 @@ class TransformerBlock(CompositeLayer):
             dropout=self.attention_dropout,
             norm_epsilon=self.norm_epsilon,
             kernel_regularizer=self.kernel_regularizer,
+            key_bias=self.key_bias,
             dtype=self.dtype_policy,
             name=name,
         )
@@ -299,9 +305,11 @@ class TransformerBlock(CompositeLayer):
         if mask is not None:
             options["mask"] = mask
         if relative is not None:
+            options["relative"] = relative
+        if relative is not None and len(relative.shape) == 3:
             # The embeddings belong to the last tokens, the patches, so the
             # attention must get all tokens as queries.
-            x = self.attention(x, x, relative=relative, **options)
+            x = self.attention(x, x, **options)
             x = x if num_queries is None else x[:, :num_queries]
         elif num_queries is not None:
             if mask is not None and mask.shape[-2] != 1:
@@ -357,6 +365,7 @@ class TransformerBlock(CompositeLayer):
             "activation": self.activation,
             "norm_epsilon": self.norm_epsilon,
             "qkv_bias": self.qkv_bias,
+            "key_bias": self.key_bias,
             "qk_norm": self.qk_norm,
             "layer_scale": self.layer_scale,
             "dropout": self.dropout,

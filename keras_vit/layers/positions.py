@@ -1,4 +1,4 @@
-"""Layers of absolute and relative position embeddings."""
+"""Layers of absolute, relative and rotary position embeddings."""
 
 import math
 
@@ -501,6 +501,219 @@ def relative_logits(query, relative):
     if isinstance(prefix, int) and not prefix:
         return logits
     return ops.pad(logits, ((0, 0), (0, 0), (prefix, 0), (prefix, 0)))
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class RotaryPositionEmbs(keras.Layer):
+    """Returns sines and cosines that rotate queries and keys by their position.
+
+    A patch has the coordinates of its centre, from -1 to 1 for the rows and for
+    the columns of any grid, whatever its size and aspect ratio. A quarter of a
+    head's channels are the periods: two channels, one in each half of the
+    head, are rotated by the angle 2 pi * row / period, and two others by 2 pi *
+    column / period, so that the dot product of a query and a key depends on
+    their offset. Tokens before the patches are not rotated.
+    `MultiHeadAttention` and `TransformerBlock` take the output as `relative`.
+
+    From "RoFormer: Enhanced Transformer with Rotary Position Embedding"
+    (https://arxiv.org/abs/2104.09864), for images as in "DINOv3", Section 3.2
+    (https://arxiv.org/abs/2508.10104). In training, the coordinates may be
+    changed at random, with one change for all images of a batch.
+
+    Args:
+        head_size: Integer, a multiple of 4. Number of channels per head,
+            `hidden_size / num_heads`.
+        base: Float above 0. The periods are `base ** (4 * i / head_size)` for i
+            = 0, 1, ..., up to `head_size / 4`. They are not trained, but saved
+            with the weights.
+        num_prefix_tokens: Integer. Number of tokens before the patches.
+        shift: Float. In training, a uniform number in [-shift, shift] is added
+            to the coordinates of the rows, and another to those of the
+            columns; 0 for none.
+        jitter: Float, 1 or more. In training, the coordinates of the rows are
+            multiplied by a log-uniform number in [1 / jitter, jitter], and
+            those of the columns by another; 1 for none.
+        rescale: Float, 1 or more. In training, all coordinates are multiplied
+            by one log-uniform number in [1 / rescale, rescale]; 1 for none.
+        seed: Integer. Seed of the random numbers; None for a random one.
+
+    Call arguments:
+        grid: Tensor of shape `(batch, rows, columns, ...)` that the patches
+            come from, such as the output of `PatchEmbedding`. Only its shape
+            is used.
+        training: Boolean. Whether to change the coordinates.
+
+    Output shape:
+        `(batch, num_prefix_tokens + rows * columns, 2, head_size / 2)`, sines
+        and cosines, the same for all images.
+
+    Raises:
+        ValueError: if `head_size` is no multiple of 4.
+
+    Example:
+
+    >>> grid = keras_vit.layers.PatchEmbedding(768, 16)(images)
+    >>> tokens = keras.ops.reshape(grid, (batch, -1, 768))
+    >>> rotary = keras_vit.layers.RotaryPositionEmbs(64)(grid)
+    >>> x = keras_vit.layers.TransformerBlock(12, 3072)(tokens, rotary)
+    """
+
+    def __init__(
+        self,
+        head_size,
+        base=100.0,
+        num_prefix_tokens=0,
+        shift=0.0,
+        jitter=1.0,
+        rescale=1.0,
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.head_size = _checks.positive_int("head_size", head_size)
+        if self.head_size % 4:
+            raise ValueError(
+                "Rotary positions need a head size that is a multiple of 4. "
+                f"Received: head_size={head_size}"
+            )
+        self.base = _checks.positive_float("base", base)
+        self.num_prefix_tokens = _checks.non_negative_int(
+            "num_prefix_tokens", num_prefix_tokens
+        )
+        self.shift, self.jitter, self.rescale = shift, jitter, rescale
+        check_rotary_changes(shift=shift, jitter=jitter, rescale=rescale)
+        self.seed = seed
+        self._changes = shift > 0 or jitter > 1 or rescale > 1
+        if self._changes:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def build(self, grid_shape):
+        if len(grid_shape) < 3:
+            raise ValueError(
+                "RotaryPositionEmbs takes the grid that patches come from, "
+                "(batch, rows, columns, ...). Received: shape "
+                f"{tuple(grid_shape)}"
+            )
+        # No autocast: angles are computed in the variable's precision.
+        self.periods = self.add_weight(
+            shape=(self.head_size // 4,),
+            initializer=self._initial_periods,
+            trainable=False,
+            autocast=False,
+            dtype="float32",
+            name="periods",
+        )
+
+    def _initial_periods(self, shape, dtype=None):
+        return ops.convert_to_tensor(
+            rotary_periods(self.base, self.head_size), dtype
+        )
+
+    def call(self, grid, training=False):
+        size = axis_sizes(grid, 1, 2)
+        coordinates = [_centres(count) for count in size]
+        if training and self._changes:
+            coordinates = self._change(*coordinates)
+        periods = ops.convert_to_tensor(self.periods)
+        # (rows, 1, head_size / 4) and (1, columns, head_size / 4)
+        y, x = (
+            2 * math.pi * ops.expand_dims(centres, (axis, 2)) / periods
+            for centres, axis in zip(coordinates, (1, 0), strict=True)
+        )
+        shape = (*size, self.head_size // 4)
+        tables = []
+        for function, of_prefix in ((ops.sin, 0.0), (ops.cos, 1.0)):
+            table = ops.concatenate(
+                [ops.broadcast_to(function(axis), shape) for axis in (y, x)],
+                axis=-1,
+            )
+            half = self.head_size // 2
+            table = ops.reshape(table, (-1, half))
+            prefix = ops.full((self.num_prefix_tokens, half), of_prefix)
+            prefix = ops.cast(prefix, table.dtype)
+            tables.append(ops.concatenate([prefix, table], axis=0))
+        table = ops.cast(ops.stack(tables, axis=1), self.compute_dtype)[None]
+        shape = (ops.shape(grid)[0], *ops.shape(table)[1:])
+        return ops.broadcast_to(table, shape)
+
+    def _change(self, y, x):
+        random = keras.random.uniform((5,), -1, 1, seed=self.seed_generator)
+        scale = ops.exp(random[4] * math.log(self.rescale))
+        return [
+            (centres + random[i] * self.shift)
+            * ops.exp(random[2 + i] * math.log(self.jitter))
+            * scale
+            for i, centres in enumerate((y, x))
+        ]
+
+    def compute_output_shape(self, grid_shape):
+        rows, columns = grid_shape[1:3]
+        length = None
+        if None not in (rows, columns):
+            length = self.num_prefix_tokens + rows * columns
+        return (grid_shape[0], length, 2, self.head_size // 2)
+
+    def embedding_variables(self):
+        """Returns a dict of the variables to resample for a grid: none."""
+        return {}
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "head_size": self.head_size,
+            "base": self.base,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "shift": self.shift,
+            "jitter": self.jitter,
+            "rescale": self.rescale,
+            "seed": self.seed,
+        }
+
+
+def rotary_periods(base, head_size):
+    """Returns the periods of `RotaryPositionEmbs`, an array of
+    `head_size / 4` float32 numbers."""
+    exponents = np.arange(head_size // 4, dtype="float64") * 4 / head_size
+    return (float(base) ** exponents).astype("float32")
+
+
+def check_rotary_changes(**changes):
+    """Raises a `ValueError` for a wrong `shift`, `jitter` or `rescale`, whose
+    names may have a prefix."""
+    for name, value in changes.items():
+        lowest = 0 if name.endswith("shift") else 1
+        is_number = isinstance(value, (int, float)) and value is not True
+        if not (is_number and lowest <= value < math.inf):
+            raise ValueError(
+                f"`{name}` must be a number from {lowest}, which means none. "
+                f"Received: {name}={value!r}"
+            )
+
+
+def _centres(count):
+    """Returns the coordinates of `count` patches, from -1 to 1."""
+    centres = ops.arange(count, dtype="float32") + 0.5
+    return 2 * centres / ops.cast(count, "float32") - 1
+
+
+def rotate(x, rotary):
+    """Rotates queries or keys by their positions.
+
+    Args:
+        x: Tensor of shape `(batch, length, num_heads, head_size)`: all tokens,
+            or the first ones.
+        rotary: Output of `RotaryPositionEmbs`.
+
+    Returns:
+        Tensor of the shape of `x`.
+    """
+    (length,) = axis_sizes(x, 1)
+    rotary = rotary[:, :length, :, None]  # (B, T, 2, 1, d / 2)
+    sin, cos = rotary[:, :, 0], rotary[:, :, 1]
+    first, second = ops.split(x, 2, axis=-1)
+    return ops.concatenate(
+        [first * cos - second * sin, second * cos + first * sin], axis=-1
+    )
 
 
 def _save(layer, store):

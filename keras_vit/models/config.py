@@ -11,6 +11,7 @@ import keras
 
 from keras_vit import _checks
 from keras_vit.layers import TransformerBlock
+from keras_vit.layers.positions import check_rotary_changes
 
 DEFAULT_IMAGE_SIZE = 224
 POOLINGS = ("token", "gap", "token_gap", "first_patch", "map", None)
@@ -20,6 +21,7 @@ POSITION_EMBEDDINGS = (
     "learned_1d",
     "learned_2d",
     "relative",
+    "rope",
     "sincos2d",
     "none",
 )
@@ -100,8 +102,9 @@ class ViTConfig:
         "learned",
         'String. "learned" (also called "learned_1d"), "learned_2d", '
         '"relative", "sincos2d" or "none": those of the paper\'s Appendix D.4 '
-        "and big_vision's fixed embeddings. See `AddPositionEmbs` and "
-        "`RelativePositionEmbs`.",
+        "and big_vision's fixed embeddings; \"rope\": DINOv3's rotary "
+        "positions. See `AddPositionEmbs`, `RelativePositionEmbs` and "
+        "`RotaryPositionEmbs`.",
     )
     position_placement: str = option(
         None,
@@ -109,8 +112,8 @@ class ViTConfig:
         'blocks), "every_layer" (before every block, separate embeddings) or '
         '"every_layer_shared" (before every block, the same embeddings). None '
         'means "stem", or "every_layer" for relative positions, which are '
-        "part of every block's attention. Ignored if `position_embedding` is "
-        '"none".',
+        'part of every block\'s attention, and "every_layer_shared" for rotary '
+        'ones. Ignored if `position_embedding` is "none".',
     )
     position_prefix: str = option(
         "all",
@@ -129,6 +132,27 @@ class ViTConfig:
         "String. Method to resample position embeddings to another grid; see "
         "`AddPositionEmbs`.",
     )
+    rope_base: float = option(
+        100.0,
+        "Float above 0. The periods of rotary positions are powers of it, up "
+        "to nearly `rope_base` itself; see `RotaryPositionEmbs`.",
+    )
+    rope_shift: float = option(
+        0.0,
+        "Float. In training, rotary positions are shifted by random numbers "
+        "in [-rope_shift, rope_shift]; 0 for none.",
+    )
+    rope_jitter: float = option(
+        1.0,
+        "Float, 1 or more. In training, rotary positions of rows and of columns "
+        "are multiplied by random numbers in [1 / rope_jitter, rope_jitter]; 1 "
+        "for none.",
+    )
+    rope_rescale: float = option(
+        1.0,
+        "Float, 1 or more. In training, all rotary positions are multiplied by "
+        "one random number in [1 / rope_rescale, rope_rescale]; 1 for none.",
+    )
     patch_bias: bool = option(
         True, "Boolean. Whether the patch embedding has a bias."
     )
@@ -138,6 +162,11 @@ class ViTConfig:
     qkv_bias: bool = option(
         True,
         "Boolean. Whether the query, key and value projections have a bias.",
+    )
+    key_bias: bool = option(
+        True,
+        "Boolean. Whether the key projection has a bias, if `qkv_bias`. "
+        "DINOv3's has none.",
     )
     qk_norm: bool = option(
         False, "Boolean. Whether to normalise queries and keys."
@@ -241,7 +270,8 @@ class ViTConfig:
             _set(self, position_embedding="learned")
         relative = self.position_embedding == "relative"
         if self.position_placement is None:
-            default = "every_layer" if relative else "stem"
+            defaults = {"relative": "every_layer", "rope": "every_layer_shared"}
+            default = defaults.get(self.position_embedding, "stem")
             _set(self, position_placement=default)
         _checks.one_of(
             "position_placement", self.position_placement, POSITION_PLACEMENTS
@@ -254,6 +284,36 @@ class ViTConfig:
             )
         if self.position_embedding == "none":
             _set(self, position_placement="stem")
+        self._check_rotary()
+
+    def _check_rotary(self):
+        _convert(self, "rope_base", _checks.positive_float)
+        names = ("rope_shift", "rope_jitter", "rope_rescale")
+        check_rotary_changes(**{name: getattr(self, name) for name in names})
+        if self.position_embedding != "rope":
+            defaults = {f.name: f.default for f in dataclasses.fields(self)}
+            for name in ("rope_base", *names):
+                if getattr(self, name) != defaults[name]:
+                    raise ValueError(
+                        f"`{name}` has an effect only with "
+                        "`position_embedding='rope'`. Received: "
+                        f"{name}={getattr(self, name)!r}, "
+                        f"position_embedding={self.position_embedding!r}"
+                    )
+            return
+        if self.position_placement != "every_layer_shared":
+            raise ValueError(
+                "Rotary positions are part of every block's attention and the "
+                "same in all: `position_placement` must be None or "
+                "'every_layer_shared'. Received: "
+                f"position_placement={self.position_placement!r}"
+            )
+        if self.hidden_size % (4 * self.num_heads):
+            raise ValueError(
+                "Rotary positions need a number of channels per head that is a "
+                f"multiple of 4. Received: hidden_size={self.hidden_size}, "
+                f"num_heads={self.num_heads}"
+            )
 
     def _check_pooling(self):
         if self.class_token is None:
@@ -332,6 +392,9 @@ def resolve(config_class, explicit, inferred):
     return config_class(**values)
 
 
+_ROTARY = ("rope_base", "rope_shift", "rope_jitter", "rope_rescale")
+
+
 def resolve_vit(explicit, inferred, include_top):
     """Builds the `ViTConfig` of a model, without `grid_size`.
 
@@ -353,7 +416,8 @@ def resolve_vit(explicit, inferred, include_top):
     embedding = explicit.get("position_embedding")
     embedding = "learned" if embedding == "learned_1d" else embedding
     if embedding not in (None, inferred.get("position_embedding")):
-        inferred.pop("position_placement", None)
+        for name in ("position_placement", *_ROTARY):
+            inferred.pop(name, None)
     if not include_top:
         inferred.pop("pooling", None)
         if explicit.get("pooling") is None and inferred:

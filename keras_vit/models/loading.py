@@ -78,7 +78,6 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
     weights, reinitialized, unresampled = adapt(
         stored, shapes, positions, grid, reuse_head, checkpoint.patch_resampling
     )
-    _warn_of_patch_size(checkpoint, shapes)
 
     key = checkpoint.key
     problems = {
@@ -110,6 +109,7 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
             "`keras_vit.converters.load` builds what a file holds.",
             most=8,
         )
+    _warn_of_patch_size(checkpoint, shapes)
     for path, array in weights.items():
         variables[path].assign(array)
 

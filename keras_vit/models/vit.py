@@ -16,8 +16,10 @@ from keras_vit.layers import MaskToken
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import Pooling
 from keras_vit.layers import RelativePositionEmbs
+from keras_vit.layers import RotaryPositionEmbs
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers import initializers
+from keras_vit.layers.positions import rotary_periods
 from keras_vit.models.config import DEFAULT_IMAGE_SIZE
 from keras_vit.models.config import POOLINGS
 from keras_vit.models.config import ViTConfig
@@ -301,6 +303,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
             activation=c.activation,
             norm_epsilon=c.norm_epsilon,
             qkv_bias=c.qkv_bias,
+            key_bias=c.key_bias,
             qk_norm=c.qk_norm,
             layer_scale=c.layer_scale,
             dropout=c.dropout,
@@ -317,11 +320,12 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
                 num_positioned,
                 num_prefix - num_positioned,
             )
-            if c.position_embedding != "relative":
+            if c.position_embedding not in ("relative", "rope"):
                 x = positions(x, grid)
             elif relative is None or shared is None:
-                # Once, if all blocks share it.
-                relative = positions(grid)  # (B, 2 N - 1, D / heads)
+                # Once, if all blocks share it. (B, 2 N - 1, D / heads), or
+                # (B, P + N, 2, D / heads / 2) of rotary positions
+                relative = positions(grid)
         block_inputs = (x,) if relative is None else (x, relative)
         x = block(*block_inputs)
     encoder_norm = None
@@ -401,6 +405,16 @@ def _positions(config, name, num_prefix_tokens, num_skipped_tokens=0):
             resampling=config.resampling,
             name=name,
         )
+    if config.position_embedding == "rope":
+        return RotaryPositionEmbs(
+            config.hidden_size // config.num_heads,
+            base=config.rope_base,
+            num_prefix_tokens=num_prefix_tokens + num_skipped_tokens,
+            shift=config.rope_shift,
+            jitter=config.rope_jitter,
+            rescale=config.rope_rescale,
+            name=name,
+        )
     return AddPositionEmbs(
         config.position_embedding,
         grid_size=config.grid_size,
@@ -455,6 +469,8 @@ def _build(
             size, stride, config.patch_size, pad_to_patch=True
         )
     config = dataclasses.replace(config, grid_size=grid)
+    if checkpoint is not None and config.rope_base != inferred.get("rope_base"):
+        checkpoint = _replace_periods(checkpoint, config)
 
     classes = resolve_classes(include_top, classes, inferred, checkpoint)
     preprocessing = resolve_preprocessing(
@@ -483,6 +499,17 @@ def _build(
         reuse_head,
         preprocessing,
     )
+
+
+def _replace_periods(checkpoint, config):
+    """Returns a checkpoint with the periods of another `rope_base`."""
+    path = "position_embedding_shared/periods"
+    if path not in checkpoint.weights:
+        return checkpoint
+    head_size = config.hidden_size // config.num_heads
+    periods = rotary_periods(config.rope_base, head_size)
+    weights = {**checkpoint.weights, path: periods}
+    return dataclasses.replace(checkpoint, weights=weights)
 
 
 def _infer(checkpoint, explicit, input_shape):

@@ -3,6 +3,7 @@
 from keras_vit._warnings import warn
 from keras_vit.checkpoints import infer
 from keras_vit.checkpoints.formats import google
+from keras_vit.checkpoints.formats.dinov3 import DINOV3
 from keras_vit.checkpoints.formats.google import BIG_VISION
 from keras_vit.checkpoints.formats.google import BIT
 from keras_vit.checkpoints.formats.google import VIT_JAX
@@ -23,6 +24,7 @@ LAYOUTS = {
         HUGGINGFACE,
         TORCHVISION,
         DINOV2,
+        DINOV3,
         MAE,
         BIT,
     )
@@ -76,6 +78,28 @@ def get_weight_map(layout, weights=()):
         f"The variants of the layout {name!r} are "
         f"{', '.join(variants) or 'none'}. Received: layout={layout!r}"
     )
+
+
+def resolve_variant(layout, arguments):
+    """Returns a layout with the variant of a model with rotary positions.
+
+    Args:
+        layout: String. `"name"` or `"name:variant"`.
+        arguments: Dict of arguments of `VisionTransformer`.
+
+    Returns:
+        `"name:variant"` if the model has rotary positions and the code base
+        has such models; otherwise `layout`.
+    """
+    name, _, variant = layout.partition(":")
+    rotary_variant = LAYOUTS[name].rotary_variant
+    if variant or not rotary_variant or not _is_rotary(arguments):
+        return layout
+    return f"{name}:{rotary_variant(arguments)}"
+
+
+def _is_rotary(arguments):
+    return arguments.get("position_embedding") == "rope"
 
 
 def detect_layout(arrays, layout=None):
@@ -251,6 +275,18 @@ def _block_reasons(arguments):
 def _position_reasons(arguments, layout, variant):
     mode = arguments["position_embedding"]
     placement = arguments.get("position_placement", "stem")
+    rotary = layout.rotary_variant and layout.rotary_variant(arguments)
+    if arguments["qkv_bias"] and not arguments.get("key_bias", True):
+        if not _is_rotary(arguments):
+            yield "queries and values with a bias and keys without"
+    if _is_rotary(arguments) and rotary is not None:
+        if variant != rotary:
+            yield f"rotary positions in the variant {variant!r}"
+        return
+    if rotary is not None and variant == rotary:
+        # A variant with the same name but for models without them is "".
+        if variant:
+            yield f"{mode} positions in the variant {variant!r}"
     if mode not in ("learned", "sincos2d", "none"):
         yield f"it has no place for {mode} positions"
     elif placement != "stem":

@@ -16,6 +16,7 @@ from keras_vit.checkpoints.files import atomic_write
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.formats import huggingface_dinov3 as dinov3
 from keras_vit.checkpoints.formats.layout import PREPROCESSING
 from keras_vit.checkpoints.formats.layout import Layout
 from keras_vit.checkpoints.formats.meta import mae_decoder
@@ -95,46 +96,56 @@ _VIT_LAYERS = _layers("vit.", _VIT, (_VIT_MASK,))
 _MAE_DECODER = mae_decoder(
     _VIT_LAYERS, "vit.encoder.layer.", "decoder.decoder_layers.", "decoder."
 )
-_MAPS = tuple(
-    WeightMap(variant, TORCH, layers, required=required)
-    for variant, layers, required in (
-        ("", _VIT_LAYERS, ()),
-        ("mae", (*_VIT_LAYERS, *_MAE_DECODER), ()),
-        (
-            "mim",
-            (*_VIT_LAYERS, ("decoder/pixels/*", "decoder.0.*", "pointwise")),
-            (),
-        ),
-        # `DeiTModel` with a pooler. `ViTModel` has the same keys except for the
-        # distillation token.
-        (
-            "deit-bare",
-            _layers("", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)),
-            ("embeddings.distillation_token", "pooler.dense.weight"),
-        ),
-        ("vit", _layers("", _VIT, (_DISTILLATION, _VIT_MASK)), ()),
-        ("deit", _layers("deit.", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)), ()),
-        (
-            "deit-teacher",
-            _layers(
-                "deit.", _VIT, (_DISTILLATION, _VIT_MASK), "cls_classifier"
-            ),
-            (),
-        ),
-        *(
+_MAPS = (
+    tuple(
+        WeightMap(variant, TORCH, layers, required=required)
+        for variant, layers, required in (
+            ("", _VIT_LAYERS, ()),
+            ("mae", (*_VIT_LAYERS, *_MAE_DECODER), ()),
             (
-                f"{variant}{suffix}",
-                _layers(prefix, blocks, (_REGISTERS, _DINOV2_MASK)),
+                "mim",
+                (
+                    *_VIT_LAYERS,
+                    ("decoder/pixels/*", "decoder.0.*", "pointwise"),
+                ),
                 (),
-            )
-            for variant, prefix in (
-                ("dinov2", "dinov2."),
-                ("dinov2-reg", "dinov2_with_registers."),
-                ("dinov2-bare", ""),
-            )
-            for suffix, blocks in (("", _DINOV2), ("-swiglu", _SWIGLU))
-        ),
+            ),
+            # `DeiTModel` with a pooler. `ViTModel` has the same keys except for the
+            # distillation token.
+            (
+                "deit-bare",
+                _layers("", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)),
+                ("embeddings.distillation_token", "pooler.dense.weight"),
+            ),
+            ("vit", _layers("", _VIT, (_DISTILLATION, _VIT_MASK)), ()),
+            (
+                "deit",
+                _layers("deit.", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)),
+                (),
+            ),
+            (
+                "deit-teacher",
+                _layers(
+                    "deit.", _VIT, (_DISTILLATION, _VIT_MASK), "cls_classifier"
+                ),
+                (),
+            ),
+            *(
+                (
+                    f"{variant}{suffix}",
+                    _layers(prefix, blocks, (_REGISTERS, _DINOV2_MASK)),
+                    (),
+                )
+                for variant, prefix in (
+                    ("dinov2", "dinov2."),
+                    ("dinov2-reg", "dinov2_with_registers."),
+                    ("dinov2-bare", ""),
+                )
+                for suffix, blocks in (("", _DINOV2), ("-swiglu", _SWIGLU))
+            ),
+        )
     )
+    + dinov3.MAPS
 )
 
 # transformers 5 has new names for modules in memory, and in files for MAE's
@@ -151,6 +162,8 @@ _NAMES_V5 = {
 
 
 def _rename(key):
+    if key.startswith("model.layer."):  # DINOv3
+        return key.removeprefix("model.")
     if match := _BLOCK_V5.fullmatch(key):
         prefix, number, name = match.groups()
         name = name.replace("mlp.fc1.", "intermediate.dense.")
@@ -175,6 +188,8 @@ def _normalize(arrays):
 
 
 def _implied(variant, paths):
+    if variant in dinov3.VARIANTS:
+        return dinov3.ARGUMENTS
     if not variant.startswith("dinov2"):
         return {}
     implied = {"norm_epsilon": 1e-6}
@@ -229,6 +244,8 @@ def _read_config(config):
                 f"{name!r} in its config.json must be {expected}. Received: "
                 f"{config[name]!r:.100}"
             )
+    if config.get("model_type") == dinov3.MODEL_TYPE:
+        return dinov3.read_config(config)
     arguments = {}
     if "hidden_act" in config:
         name = config["hidden_act"]
@@ -293,6 +310,8 @@ def nearest_variant(arguments):
         arguments: Dict of arguments of `VisionTransformer`.
     """
     a = arguments
+    if a["position_embedding"] == "rope":
+        return dinov3.variant(a)
     if a.get("pretraining") in ("mae", "mim"):
         return a["pretraining"]
     swiglu = "-swiglu" if a["activation"] == "swiglu" else ""
@@ -371,6 +390,8 @@ def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
 
 def _model_config(arguments, layout):
     a = arguments
+    if layout.partition(":")[2] in dinov3.VARIANTS:
+        return dinov3.model_config(a)
     variant = layout.partition(":")[2].removesuffix("-swiglu")
     problems = _unrepresentable(a, variant)
     if problems:
@@ -597,6 +618,9 @@ HUGGINGFACE = Layout(
         "deit-bare": ("all",),
     },
     implied=_implied,
+    rotary_variant=dinov3.variant,
+    after_reading=dinov3.after_reading,
+    before_writing=dinov3.before_writing,
     poolings=dict.fromkeys(("token", "token_gap")),
     needs_class_token=True,
     unsupported=_unsupported,

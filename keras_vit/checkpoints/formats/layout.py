@@ -17,6 +17,14 @@ def _no_arguments(variant, paths):
     return {}
 
 
+def _as_read(weights, stored, variant):
+    return weights, stored
+
+
+def _as_written(weights, arguments, variant):
+    return weights
+
+
 def _no_reasons(arguments, variant):
     return []
 
@@ -44,6 +52,13 @@ class Layout:
             other variants.
         implied: Function from a variant and keras_vit paths to a dict of
             further arguments that they imply.
+        rotary_variant: Function from arguments to the variant for a model with
+            rotary positions; None if the code base has no such models.
+        after_reading: Function from weights by keras_vit path, the arguments
+            in config.json and a variant to both of them, which adds what the
+            code base computes and removes what has no effect.
+        before_writing: Function from weights by keras_vit path, arguments and a
+            variant to the weights to write, the inverse of `after_reading`.
         stem: Dict of the constants of a hybrid's ResNet.
         resnets: Dict of variants to `(preactivation, constants)`, for
             ResNets without a Vision Transformer (BiT).
@@ -75,6 +90,9 @@ class Layout:
         default_factory=lambda: {"": POSITION_PREFIXES}
     )
     implied: Callable = _no_arguments
+    rotary_variant: Callable | None = None
+    after_reading: Callable = _as_read
+    before_writing: Callable = _as_written
     stem: dict = field(default_factory=dict)
     resnets: dict = field(default_factory=dict)
     poolings: dict = field(

@@ -47,6 +47,10 @@ def reference_model(layout, checkpoint, arguments, output, image_shape):
         raise ReferenceUnavailable(
             "ResNets and hybrids are not built there from a file"
         )
+    if arguments["position_embedding"] == "rope":  # of images of any size
+        pairs = zip(image_shape, arguments["patch_size"], strict=True)
+        grid = tuple(size // patch for size, patch in pairs)
+        arguments = {**arguments, "grid_size": grid}
     if not arguments.get("grid_size") or image_size(arguments) != image_shape:
         raise ReferenceUnavailable(
             "the images are not of the size of its positions"

@@ -5,6 +5,7 @@ https://github.com/huggingface/pytorch-image-models
 
 import functools
 
+from keras_vit.checkpoints.formats import eva
 from keras_vit.checkpoints.formats.layout import Layout
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.reference import image_size
@@ -107,7 +108,12 @@ _BACKBONE = "patch_embed.backbone."
 _MAPS = (
     WeightMap("", TORCH, encoder()),
     # DeiT III, as released by Meta.
-    WeightMap("deit3", TORCH, encoder(scales=("gamma_1", "gamma_2"))),
+    WeightMap(
+        "deit3",
+        TORCH,
+        encoder(scales=("gamma_1", "gamma_2")),
+        required=("pos_embed",),
+    ),
     # Hybrids whose ResNet is only the root have names without `stem.`.
     WeightMap("root", TORCH, (*_resnet(_BACKBONE, root="")[:2], *encoder())),
     WeightMap("hybrid", TORCH, (*_resnet(_BACKBONE), *encoder())),
@@ -120,6 +126,7 @@ _MAPS = (
             ("head/*", "head.fc.*", "pointwise"),
         ),
     ),
+    *eva.MAPS,
 )
 
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
@@ -275,6 +282,8 @@ def reference(checkpoint, arguments, output):
     from torch import nn
 
     a = arguments
+    if a["position_embedding"] == "rope":
+        return eva.reference(checkpoint, a, output)
     swiglu = a["activation"] == "swiglu"
     options = {"mlp_layer": SwiGLUPacked} if swiglu else {}
     activation = nn.SiLU if swiglu else get_act_layer(a["activation"])
@@ -294,6 +303,10 @@ def reference(checkpoint, arguments, output):
     return f"timm {timm.__version__}", run
 
 
+def _implied(variant, paths):
+    return eva.ARGUMENTS if variant in eva.VARIANTS else {}
+
+
 TIMM = Layout(
     "timm",
     _MAPS,
@@ -303,6 +316,11 @@ TIMM = Layout(
         "resampling": "bicubic_antialias",
     },
     position_prefixes={"": ("all", "class", "none"), "deit3": ("none",)},
+    implied=_implied,
+    rotary_variant=eva.variant,
+    after_reading=eva.after_reading,
+    before_writing=eva.before_writing,
+    unsupported=eva.unsupported,
     stem=_HYBRID_CONSTANTS,
     resnets={"bit": (True, _BIT_CONSTANTS)},
     config_key="architecture",

@@ -1,0 +1,67 @@
+"""What the layouts of models with rotary positions share."""
+
+import numpy as np
+
+from keras_vit._warnings import warn
+
+# Path of the periods, which only some code bases store.
+PERIODS = "position_embedding_shared/periods"
+BASE = 100.0  # of all published models
+# Where heads are not 64 channels wide, or other than in `infer.py`.
+PUBLISHED_HEADS = {1280: 20, 4096: 32}
+# A parameter type: a gate and a projection, which are one layer of keras_vit.
+GATED = {
+    "kernel": ("weight", "n o i -> i (n o)"),
+    "bias": ("bias", "n o -> (n o)"),
+}
+
+
+def periods_of(base, head_size):
+    """Returns the float32 periods of `layers.RotaryPositionEmbs`."""
+    exponents = np.arange(head_size // 4, dtype="float64") * 4 / head_size
+    return (float(base) ** exponents).astype("float32")
+
+
+def add_periods(weights, stored):
+    """Returns weights with the periods that a code base computes.
+
+    Args:
+        weights: Dict of keras_vit paths to arrays.
+        stored: Dict of arguments in config.json, such as `rope_base`.
+    """
+    kernel = weights.get("block_0/attention/query/kernel")
+    if kernel is None or kernel.ndim != 3:  # reported later
+        return weights
+    base = stored.get("rope_base", BASE)
+    return {**weights, PERIODS: periods_of(base, kernel.shape[2])}
+
+
+def drop_periods(weights, arguments, name):
+    """Returns weights without periods, for code that computes them.
+
+    Warns if the code's would be others.
+
+    Args:
+        weights: Dict of keras_vit paths to arrays.
+        arguments: Dict of arguments of `VisionTransformer`.
+        name: String. Name of the code base.
+    """
+    weights = dict(weights)
+    periods = weights.pop(PERIODS, None)
+    if periods is not None:
+        base = arguments.get("rope_base", BASE)
+        computed = periods_of(base, 4 * periods.size)
+        error = np.abs(periods / computed - 1).max()
+        if error > 1e-6:
+            warn(
+                f"{name} computes the periods of rotary positions from "
+                f"rope_base={base:g}; those of the model differ from them by "
+                f"up to {error:.1%}, so that its outputs will differ."
+            )
+    return weights
+
+
+def add_mask_token(weights):
+    """Returns weights with a mask token, of zeros if they have none."""
+    token = np.zeros_like(weights["class_token/tokens"][:, :1])
+    return {"mask_token/tokens": token, **weights}
