@@ -206,7 +206,7 @@ def convert(
     check_hyperparameters(checkpoint, settings)
     grid = settings.get("grid_size")
     arguments = {**checkpoint.arguments(grid), **settings}
-    _check_patch_size(checkpoint, settings)
+    _check_settings(checkpoint, settings)
     _warn_if_not_finite(checkpoint)
     notes = []
     if checkpoint.build_arguments.get("preprocessing"):
@@ -291,9 +291,16 @@ def _to_keras(source, target, layout, settings, overwrite, encoder):
     save(model, target, overwrite=overwrite)
 
 
-def _check_patch_size(checkpoint, settings):
-    """Raises a `ValueError` if another patch size is given for a file that is
-    converted without a model, in which the kernel would not be resized."""
+def _check_settings(checkpoint, settings):
+    """Raises a `ValueError` if a setting changes arrays of a file that is
+    converted without a model."""
+    base = settings.get("rope_base")
+    if base not in (None, checkpoint.arguments().get("rope_base")):
+        raise ValueError(
+            f"{checkpoint.path!r} has rotary positions of another `rope_base`. "
+            "To change it, write a .keras file with --set rope_base, and "
+            f"convert that. Received: rope_base={base!r}"
+        )
     given = settings.get("patch_size")
     given = (given, given) if isinstance(given, int) else given
     if given is not None and tuple(given) != tuple(checkpoint.patch_size or ()):

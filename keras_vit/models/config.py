@@ -144,9 +144,9 @@ class ViTConfig:
     )
     rope_jitter: float = option(
         1.0,
-        "Float, 1 or more. In training, rotary positions of rows and of columns "
-        "are multiplied by random numbers in [1 / rope_jitter, rope_jitter]; 1 "
-        "for none.",
+        "Float, 1 or more. In training, rotary positions of rows and of "
+        "columns are multiplied by random numbers in [1 / rope_jitter, "
+        "rope_jitter]; 1 for none.",
     )
     rope_rescale: float = option(
         1.0,

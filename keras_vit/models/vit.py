@@ -469,7 +469,8 @@ def _build(
             size, stride, config.patch_size, pad_to_patch=True
         )
     config = dataclasses.replace(config, grid_size=grid)
-    if checkpoint is not None and config.rope_base != inferred.get("rope_base"):
+    base = architecture.get("rope_base")
+    if checkpoint is not None and base not in (None, inferred.get("rope_base")):
         checkpoint = _replace_periods(checkpoint, config)
 
     classes = resolve_classes(include_top, classes, inferred, checkpoint)

@@ -294,7 +294,13 @@ def float32_output_policy(policy):
 def _check_encoder(encoder):
     names = [layer.name for layer in getattr(encoder, "layers", ())]
     required = ("patch_embedding", "tokens", "position_embedding", "block_0")
-    if "root_conv" in names or any(name not in names for name in required):
+    if any(name.startswith("position_embedding_") for name in names):
+        error = (
+            "Its positions must be added before the blocks: build it with "
+            "`position_embedding='learned'` or 'sincos2d' and "
+            "`position_placement='stem'`"
+        )
+    elif "root_conv" in names or any(name not in names for name in required):
         error = "It must be made by `keras_vit.VisionTransformer`"
     elif len(encoder.output_shape) != 3 or "pooling" in names:
         error = (

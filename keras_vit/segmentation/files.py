@@ -242,7 +242,8 @@ def _config(model, no_object_weight):
         "no class token": "class_token" not in names,
         "no layer scale": block.layer_scale is None,
         "norms of queries and keys": block.qk_norm,
-        "no biases of queries and keys": not block.qkv_bias,
+        "no biases of queries and keys": not block.qkv_bias
+        or not block.key_bias,
         f"a grid of {rows} x {columns}": rows != columns,
         "patches that are not square": len(set(patches.patch_size)) > 1,
         "a norm before the blocks": "pre_norm" in names,

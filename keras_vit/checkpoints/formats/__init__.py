@@ -92,10 +92,11 @@ def resolve_variant(layout, arguments):
         has such models; otherwise `layout`.
     """
     name, _, variant = layout.partition(":")
-    rotary_variant = LAYOUTS[name].rotary_variant
-    if variant or not rotary_variant or not _is_rotary(arguments):
+    variants = LAYOUTS[name].rotary_variants
+    if variant or not variants or not _is_rotary(arguments):
         return layout
-    return f"{name}:{rotary_variant(arguments)}"
+    variant = variants[arguments["activation"] == "swiglu"]
+    return f"{name}:{variant}" if variant else name
 
 
 def _is_rotary(arguments):
@@ -275,18 +276,15 @@ def _block_reasons(arguments):
 def _position_reasons(arguments, layout, variant):
     mode = arguments["position_embedding"]
     placement = arguments.get("position_placement", "stem")
-    rotary = layout.rotary_variant and layout.rotary_variant(arguments)
-    if arguments["qkv_bias"] and not arguments.get("key_bias", True):
+    if variant in layout.rotary_variants:
+        gated = arguments["activation"] == "swiglu"
         if not _is_rotary(arguments):
-            yield "queries and values with a bias and keys without"
-    if _is_rotary(arguments) and rotary is not None:
-        if variant != rotary:
-            yield f"rotary positions in the variant {variant!r}"
+            yield f"a model without rotary positions ({mode!r})"
+        elif variant != layout.rotary_variants[gated]:
+            yield f"activation {arguments['activation']!r} in {variant!r}"
         return
-    if rotary is not None and variant == rotary:
-        # A variant with the same name but for models without them is "".
-        if variant:
-            yield f"{mode} positions in the variant {variant!r}"
+    if arguments["qkv_bias"] and not arguments.get("key_bias", True):
+        yield "queries and values with a bias and keys without one"
     if mode not in ("learned", "sincos2d", "none"):
         yield f"it has no place for {mode} positions"
     elif placement != "stem":

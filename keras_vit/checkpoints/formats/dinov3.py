@@ -28,6 +28,7 @@ _BIAS_MASK = "bias_mask"
 
 def _map(variant, first, second):
     path, block = "block_{i}", "blocks.{i}"
+    attention, mask = f"{path}/attention", f"{block}.attn.qkv.bias_mask"
     names = (first,) if isinstance(first, str) else first
     keys = tuple(f"{block}.mlp.{name}.*" for name in names)
     layers = (
@@ -38,8 +39,8 @@ def _map(variant, first, second):
         (PERIODS, "rope_embed.periods", "array"),
         (f"{path}/norm_1/*", f"{block}.norm1.*", "norm"),
         (_QKV, f"{block}.attn.qkv.*", "fused"),
-        (f"{path}/attention/{_BIAS_MASK}", f"{block}.attn.qkv.bias_mask", "array"),
-        (f"{path}/attention/attention_output/*", f"{block}.attn.proj.*", "merge"),
+        (f"{attention}/{_BIAS_MASK}", mask, "array"),
+        (f"{attention}/attention_output/*", f"{block}.attn.proj.*", "merge"),
         (f"{path}/scale_1/gamma", f"{block}.ls1.gamma", "array"),
         (f"{path}/norm_2/*", f"{block}.norm2.*", "norm"),
         (f"{path}/mlp/dense_1/*", keys, "gated" if len(keys) > 1 else "linear"),
@@ -48,7 +49,7 @@ def _map(variant, first, second):
         ("encoder_norm/*", "norm.*", "norm"),
         # Used in pre-training only, as a decoder is.
         ("decoder/local_norm/*", "local_cls_norm.*", "norm"),
-    )  # fmt: skip
+    )
     types = {**TORCH, "gated": GATED}
     return WeightMap(variant, types, layers, published_heads=PUBLISHED_HEADS)
 
@@ -107,14 +108,10 @@ def _before_writing(weights, arguments, variant):
     return weights
 
 
-def _variant(arguments):
-    return "gated" if arguments["activation"] == "swiglu" else ""
-
-
 def _unsupported(arguments, variant):
     if arguments["activation"] not in ("gelu", "swiglu"):
         return [f"activation {arguments['activation']!r}"]
-    return [] if variant == _variant(arguments) else ["this kind of MLP"]
+    return []
 
 
 def _reference(checkpoint, arguments, output):
@@ -147,7 +144,7 @@ DINOV3 = Layout(
     arguments={"activation": "gelu", "norm_epsilon": 1e-5, "rope_rescale": 2.0},
     marker="rope_embed.periods",
     needs_class_token=True,
-    rotary_variant=_variant,
+    rotary_variants=("", "gated"),
     after_reading=_after_reading,
     before_writing=_before_writing,
     unsupported=_unsupported,

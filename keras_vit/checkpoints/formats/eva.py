@@ -55,11 +55,6 @@ MAPS = (_map(VARIANTS[0], ("fc1",)), _map(VARIANTS[1], ("fc1_g", "fc1_x")))
 ARGUMENTS = {"norm_epsilon": 1e-5, "rope_base": rotary.BASE}
 
 
-def variant(arguments):
-    """Returns the variant for a model, as `Layout.rotary_variant`."""
-    return VARIANTS[arguments["activation"] == "swiglu"]
-
-
 def after_reading(weights, stored, variant):
     """Adds the periods, which timm computes."""
     if variant in VARIANTS:
@@ -108,7 +103,7 @@ def run_of(model, output):
 
 
 def build(arguments):
-    """Builds timm's model without weights, for arguments of `VisionTransformer`."""
+    """Builds timm's model for arguments of `VisionTransformer`."""
     from timm.models.eva import Eva
     from torch.nn import LayerNorm
 

@@ -96,56 +96,46 @@ _VIT_LAYERS = _layers("vit.", _VIT, (_VIT_MASK,))
 _MAE_DECODER = mae_decoder(
     _VIT_LAYERS, "vit.encoder.layer.", "decoder.decoder_layers.", "decoder."
 )
-_MAPS = (
-    tuple(
-        WeightMap(variant, TORCH, layers, required=required)
-        for variant, layers, required in (
-            ("", _VIT_LAYERS, ()),
-            ("mae", (*_VIT_LAYERS, *_MAE_DECODER), ()),
+_MAPS = tuple(
+    WeightMap(variant, TORCH, layers, required=required)
+    for variant, layers, required in (
+        ("", _VIT_LAYERS, ()),
+        ("mae", (*_VIT_LAYERS, *_MAE_DECODER), ()),
+        (
+            "mim",
+            (*_VIT_LAYERS, ("decoder/pixels/*", "decoder.0.*", "pointwise")),
+            (),
+        ),
+        # `DeiTModel` with a pooler. `ViTModel` has the same keys except for the
+        # distillation token.
+        (
+            "deit-bare",
+            _layers("", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)),
+            ("embeddings.distillation_token", "pooler.dense.weight"),
+        ),
+        ("vit", _layers("", _VIT, (_DISTILLATION, _VIT_MASK)), ()),
+        ("deit", _layers("deit.", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)), ()),
+        (
+            "deit-teacher",
+            _layers(
+                "deit.", _VIT, (_DISTILLATION, _VIT_MASK), "cls_classifier"
+            ),
+            (),
+        ),
+        *(
             (
-                "mim",
-                (
-                    *_VIT_LAYERS,
-                    ("decoder/pixels/*", "decoder.0.*", "pointwise"),
-                ),
+                f"{variant}{suffix}",
+                _layers(prefix, blocks, (_REGISTERS, _DINOV2_MASK)),
                 (),
-            ),
-            # `DeiTModel` with a pooler. `ViTModel` has the same keys except for the
-            # distillation token.
-            (
-                "deit-bare",
-                _layers("", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)),
-                ("embeddings.distillation_token", "pooler.dense.weight"),
-            ),
-            ("vit", _layers("", _VIT, (_DISTILLATION, _VIT_MASK)), ()),
-            (
-                "deit",
-                _layers("deit.", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)),
-                (),
-            ),
-            (
-                "deit-teacher",
-                _layers(
-                    "deit.", _VIT, (_DISTILLATION, _VIT_MASK), "cls_classifier"
-                ),
-                (),
-            ),
-            *(
-                (
-                    f"{variant}{suffix}",
-                    _layers(prefix, blocks, (_REGISTERS, _DINOV2_MASK)),
-                    (),
-                )
-                for variant, prefix in (
-                    ("dinov2", "dinov2."),
-                    ("dinov2-reg", "dinov2_with_registers."),
-                    ("dinov2-bare", ""),
-                )
-                for suffix, blocks in (("", _DINOV2), ("-swiglu", _SWIGLU))
-            ),
-        )
+            )
+            for variant, prefix in (
+                ("dinov2", "dinov2."),
+                ("dinov2-reg", "dinov2_with_registers."),
+                ("dinov2-bare", ""),
+            )
+            for suffix, blocks in (("", _DINOV2), ("-swiglu", _SWIGLU))
+        ),
     )
-    + dinov3.MAPS
 )
 
 # transformers 5 has new names for modules in memory, and in files for MAE's
@@ -311,7 +301,7 @@ def nearest_variant(arguments):
     """
     a = arguments
     if a["position_embedding"] == "rope":
-        return dinov3.variant(a)
+        return dinov3.VARIANTS[a["activation"] == "swiglu"]
     if a.get("pretraining") in ("mae", "mim"):
         return a["pretraining"]
     swiglu = "-swiglu" if a["activation"] == "swiglu" else ""
@@ -604,7 +594,7 @@ def _reference(checkpoint, arguments, output):
 
 HUGGINGFACE = Layout(
     "huggingface",
-    _MAPS,
+    (*_MAPS, *dinov3.MAPS),
     arguments={
         "activation": "gelu",
         "norm_epsilon": 1e-12,
@@ -618,7 +608,7 @@ HUGGINGFACE = Layout(
         "deit-bare": ("all",),
     },
     implied=_implied,
-    rotary_variant=dinov3.variant,
+    rotary_variants=dinov3.VARIANTS,
     after_reading=dinov3.after_reading,
     before_writing=dinov3.before_writing,
     poolings=dict.fromkeys(("token", "token_gap")),

@@ -64,13 +64,8 @@ MAPS = (
 )
 
 
-def variant(arguments):
-    """Returns the variant for a model, as `Layout.rotary_variant`."""
-    return VARIANTS[arguments["activation"] == "swiglu"]
-
-
 def after_reading(weights, stored, variant):
-    """Adds the periods, which transformers computes; removes empty registers."""
+    """Adds the periods, which are computed there; removes empty registers."""
     if variant in VARIANTS:
         weights = rotary.add_periods(weights, stored)
         if weights.get(_REGISTERS, np.zeros(1)).size == 0:

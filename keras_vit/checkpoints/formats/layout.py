@@ -52,8 +52,9 @@ class Layout:
             other variants.
         implied: Function from a variant and keras_vit paths to a dict of
             further arguments that they imply.
-        rotary_variant: Function from arguments to the variant for a model with
-            rotary positions; None if the code base has no such models.
+        rotary_variants: Tuple of the two variants of models with rotary
+            positions: with an MLP of two layers, and with a gated MLP
+            ("swiglu"). Empty if the code base has no such models.
         after_reading: Function from weights by keras_vit path, the arguments
             in config.json and a variant to both of them, which adds what the
             code base computes and removes what has no effect.
@@ -90,7 +91,7 @@ class Layout:
         default_factory=lambda: {"": POSITION_PREFIXES}
     )
     implied: Callable = _no_arguments
-    rotary_variant: Callable | None = None
+    rotary_variants: tuple = ()
     after_reading: Callable = _as_read
     before_writing: Callable = _as_written
     stem: dict = field(default_factory=dict)

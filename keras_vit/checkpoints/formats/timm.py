@@ -317,7 +317,7 @@ TIMM = Layout(
     },
     position_prefixes={"": ("all", "class", "none"), "deit3": ("none",)},
     implied=_implied,
-    rotary_variant=eva.variant,
+    rotary_variants=eva.VARIANTS,
     after_reading=eva.after_reading,
     before_writing=eva.before_writing,
     unsupported=eva.unsupported,
