@@ -28,7 +28,11 @@ MAX_REPORTED = 20  # problems in one error
 MIN_TRACKED_BYTES = 1e8  # smaller files need no progress bar
 
 
-def read(path, finite=True, empty=()):
+# Arrays that may have no values: transformers' DINOv3 without registers.
+MAY_BE_EMPTY = ("embeddings.register_tokens",)
+
+
+def read(path, finite=True, empty=MAY_BE_EMPTY):
     """Reads the arrays of a checkpoint.
 
     Args:

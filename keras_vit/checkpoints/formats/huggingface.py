@@ -152,7 +152,7 @@ _NAMES_V5 = {
 
 
 def _rename(key):
-    if key.startswith("model.layer."):  # DINOv3
+    if key.startswith(("layer.", "model.layer.")):  # DINOv3
         return key.removeprefix("model.")
     if match := _BLOCK_V5.fullmatch(key):
         prefix, number, name = match.groups()

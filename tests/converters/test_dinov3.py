@@ -1,0 +1,345 @@
+"""DINOv3: transformers, timm and Meta's names, whose rotary positions take
+images of any size."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import convert as _cli
+from keras_vit._verify import verify
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.formats import rotary
+from keras_vit.converters import load
+from keras_vit.layers.positions import rotary_periods
+from tests import golden_data
+from tests import originals
+
+TOLERANCE = 3e-5
+# The files' own size is 32 x 32, patches are 8 x 8.
+SIZES = ((32, 32), (48, 48), (40, 16))
+HEADS = {"num_heads": 2}
+
+
+def _transformers(**options):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.DINOv3ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        image_size=32,
+        patch_size=8,
+        **options,
+    )
+    torch.manual_seed(0)
+    with torch.device("cpu"):
+        model = transformers.DINOv3ViTModel(config).eval()
+    originals.shake(model)
+    return model
+
+
+def _timm(**options):
+    torch = pytest.importorskip("torch")
+    eva = pytest.importorskip("timm.models.eva")
+    torch.manual_seed(0)
+    with torch.device("cpu"):
+        model = eva.Eva(
+            **{
+                "img_size": 32,
+                "patch_size": 8,
+                "embed_dim": 32,
+                "depth": 2,
+                "num_heads": 2,
+                "mlp_ratio": 1.5,
+                "num_classes": 0,
+                "init_values": 0.1,
+                "num_reg_tokens": 4,
+                "rope_type": "dinov3",
+                "rope_temperature": 100,
+                "rope_rotate_half": True,
+                "use_rot_pos_emb": True,
+                "use_abs_pos_emb": False,
+                "use_fc_norm": False,
+                "dynamic_img_size": True,
+                "norm_layer": _norm(),
+                **options,
+            }
+        ).eval()
+    originals.shake(model)
+    return model
+
+
+def _norm():
+    import functools
+
+    import torch
+
+    return functools.partial(torch.nn.LayerNorm, eps=1e-5)
+
+
+GATED = {"use_gated_mlp": True, "hidden_act": "silu"}
+SPLIT = {"swiglu_mlp": True, "swiglu_align_to": 8}
+CASES = {
+    "transformers": lambda: _transformers(num_register_tokens=4),
+    "transformers-gated": lambda: _transformers(num_register_tokens=4, **GATED),
+    "transformers-options": lambda: _transformers(
+        rope_theta=20.0, key_bias=True, hidden_act="gelu_pytorch_tanh"
+    ),
+    "transformers-no-bias": lambda: _transformers(
+        num_register_tokens=1, query_bias=False, value_bias=False
+    ),
+    "timm": lambda: _timm(),
+    "timm-gated": lambda: _timm(qkv_bias=False, **SPLIT),
+    "timm-head": lambda: _timm(num_classes=5, global_pool="token"),
+    "timm-head-norm": lambda: _timm(
+        num_classes=5, use_fc_norm=True, num_reg_tokens=0
+    ),
+}
+# Of each code base one on every backend.
+ON_ALL_BACKENDS = ("transformers-gated", "timm")
+
+
+def save(original, folder):
+    """What the original library writes, and arguments that it lacks."""
+    import torch
+
+    if hasattr(original, "save_pretrained"):
+        original.save_pretrained(folder)
+        return folder, {}
+    torch.save(original.state_dict(), folder / "model.pth")
+    pooling = original.global_pool
+    has_head = original.num_classes > 0
+    given = (
+        {"pooling": {"avg": "gap"}.get(pooling, pooling)} if has_head else {}
+    )
+    return folder / "model.pth", {**HEADS, **given}
+
+
+def outputs(original, images):
+    import torch
+
+    x = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+    with torch.no_grad(), torch.device("cpu"):
+        if hasattr(original, "save_pretrained"):
+            return original(x).last_hidden_state.numpy()
+        if original.num_classes == 0:
+            return original.forward_features(x).numpy()
+        return original(x).numpy()
+
+
+def images(height, width):
+    sample = np.random.default_rng(0).normal
+    return sample(size=(2, height, width, 3)).astype("float32")
+
+
+def run(model, x):
+    return keras.ops.convert_to_numpy(model(x, training=False))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ON_ALL_BACKENDS
+        else pytest.param(name, marks=pytest.mark.backends("torch"))
+        for name in CASES
+    ],
+)
+def test_outputs_and_bits(name, tmp_path, record_error):
+    original = CASES[name]()
+    path, given = save(original, tmp_path)
+    model = load(path, input_shape=(None, None, 3), **given)
+    for size in SIZES:
+        x = images(*size)
+        expected, found = outputs(original, x), run(model, x)
+        assert found.shape == expected.shape
+        assert np.ptp(expected) > 1
+        error = np.abs(found - expected).max()
+        record_error("dinov3", f"{name} {size}", error, TOLERANCE)
+    # With a static size, too.
+    found = run(load(path, input_shape=(*size, 3), **given), x)
+    record_error("dinov3", name, np.abs(found - expected).max(), TOLERANCE)
+    # Back, by way of a .keras file: the same bits.
+    middle, target = tmp_path / "model.keras", tmp_path / "back.safetensors"
+    keras_vit.converters.save(model, middle)
+    layout = "huggingface" if path == tmp_path else "timm"
+    _cli.convert(middle, target, to=layout)
+    golden_data.assert_same(read(target), read(path))
+
+
+def to_meta(original):
+    """A model of timm under Meta's names."""
+    state = {k: v.numpy() for k, v in original.state_dict().items()}
+    renamed = {"mask_token": np.full((1, 32), 0.5, "float32")}
+    renamed["rope_embed.periods"] = rotary_periods(100, 16)
+    for key, array in state.items():
+        prefix = key.rpartition(".")[0]
+        if key.endswith("q_bias"):
+            value = state[key.replace("q_bias", "v_bias")]
+            zeros, ones = np.zeros_like(array), np.ones_like(array)
+            bias = np.concatenate([array, zeros, value])
+            renamed[f"{prefix}.qkv.bias"] = bias
+            mask = np.concatenate([ones, zeros, ones])
+            renamed[f"{prefix}.qkv.bias_mask"] = mask
+        elif not key.endswith("v_bias"):
+            for old, new in (
+                ("reg_token", "storage_tokens"),
+                ("gamma_", "ls"),
+                ("fc1_g", "w1"),
+                ("fc1_x", "w2"),
+            ):
+                key = key.replace(old, new)
+            if "swiglu" in type(original.blocks[0].mlp).__name__.lower():
+                key = key.replace("fc2", "w3")
+            key += ".gamma" if ".ls" in key else ""
+            renamed[key] = array
+    return renamed
+
+
+@pytest.mark.parametrize("options", [{}, SPLIT], ids=["plain", "gated"])
+@pytest.mark.backends("torch")
+def test_metas_names(options, tmp_path, record_error):
+    original = _timm(**options)
+    path = tmp_path / "meta.safetensors"
+    arrays = to_meta(original)
+    arrays["local_cls_norm.weight"] = np.full(32, 2, "float32")
+    arrays["local_cls_norm.bias"] = np.full(32, 3, "float32")
+    write(arrays, path)
+    # Heads are inferred from the periods.
+    model = load(path, input_shape=(None, None, 3))
+    assert model.get_layer("block_0").num_heads == 2
+    for size in SIZES:
+        x = images(*size)
+        error = np.abs(run(model, x) - outputs(original, x)).max()
+        record_error("dinov3", f"Meta {size}", error, TOLERANCE)
+    _cli.convert(path, tmp_path / "again.safetensors")
+    golden_data.assert_same(read(tmp_path / "again.safetensors"), arrays)
+    # Through a model, without what only pre-training uses.
+    middle, target = tmp_path / "model.keras", tmp_path / "back.safetensors"
+    _cli.convert(path, middle)
+    _cli.convert(middle, target, to="dinov3")
+    kept = {k: a for k, a in arrays.items() if "local_cls_norm" not in k}
+    golden_data.assert_same(read(target), kept)
+
+
+@pytest.mark.backends("torch")
+def test_periods_rounded_by_meta_are_kept(tmp_path):
+    import ml_dtypes
+
+    arrays = to_meta(_timm())
+    periods = arrays["rope_embed.periods"]
+    rounded = periods.astype(ml_dtypes.bfloat16).astype("float32")
+    assert not np.array_equal(rounded, periods)
+    arrays["rope_embed.periods"] = rounded
+    path = tmp_path / "meta.safetensors"
+    write(arrays, path)
+    model = load(path)
+    layer = model.get_layer("position_embedding_shared")
+    assert layer.base == 100
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(layer.periods), rounded
+    )
+    with pytest.warns(UserWarning, match="timm computes the periods"):
+        keras_vit.converters.save(model, tmp_path / "x.pth", layout="timm")
+    other = load(path, rope_base=50.0).get_layer("position_embedding_shared")
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(other.periods), rotary_periods(50, 16)
+    )
+
+
+@pytest.mark.backends("torch")
+def test_metas_wrong_files(tmp_path):
+    arrays = to_meta(_timm())
+    path = tmp_path / "meta.safetensors"
+    key = "blocks.0.attn.qkv.bias_mask"
+    write({**arrays, key: np.full_like(arrays[key], 0.5)}, path)
+    with pytest.raises(ValueError, match="bias_mask"):
+        load(path)
+    key = "blocks.1.attn.qkv.bias"
+    write({**arrays, key: np.ones_like(arrays[key])}, path, overwrite=True)
+    with pytest.warns(UserWarning, match="no effect"):
+        load(path)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", ["transformers", "transformers-gated"])
+def test_all_three_originals_run(name, tmp_path):
+    path, _ = save(CASES[name](), tmp_path / "source")
+    for layout, note in (("timm", True), ("dinov3", False)):
+        target = tmp_path / f"{layout}.safetensors"
+        if note:
+            with pytest.warns(UserWarning, match="mask token"):
+                _cli.convert(path, target, to=layout)
+        else:
+            _cli.convert(path, target, to=layout)
+        text, same, complete = verify(path, target, to=layout, settings=HEADS)
+        assert same and complete, text
+        assert "not run" not in text, text
+        assert text.count(" in timm 1") == 1, text
+        assert text.count(" in transformers 5") == 1, text
+        # And back to transformers, whose mask token is zero again.
+        back = tmp_path / f"from_{layout}"
+        _cli.convert(target, back, to="huggingface", settings=HEADS)
+        arrays, again = read(path), read(back)
+        for found in (arrays, again):
+            del found["embeddings.mask_token"]
+        golden_data.assert_same(again, arrays)
+        text, same, _ = verify(target, back, settings=HEADS)
+        assert same and "not run" not in text, text
+
+
+@pytest.mark.backends("torch")
+def test_what_the_layouts_refuse(tmp_path):
+    sizes = {
+        "input_shape": (16, 16, 3),
+        "patch_size": 8,
+        "hidden_size": 32,
+        "num_layers": 1,
+        "num_heads": 2,
+        "include_top": False,
+    }
+    rope = keras_vit.VisionTransformer(
+        **sizes, position_embedding="rope", activation="gelu", layer_scale=1.0
+    )
+    for layout in ("vit_jax", "big_vision", "torchvision", "dinov2", "mae"):
+        with pytest.raises(ValueError, match="rope positions"):
+            keras_vit.converters.save(rope, tmp_path / "x.npz", layout=layout)
+    with pytest.raises(ValueError, match="bias of the keys"):
+        keras_vit.converters.save(rope, tmp_path / "x.npz", layout="timm")
+    for model in (
+        keras_vit.VisionTransformer(**sizes, position_embedding="none"),
+        keras_vit.VisionTransformer(**sizes),
+    ):
+        for layout in ("dinov3", "timm:dinov3", "huggingface:dinov3"):
+            with pytest.raises(ValueError, match="without rotary positions"):
+                keras_vit.converters.save(
+                    model, tmp_path / "x.npz", layout=layout
+                )
+    keyless = keras_vit.VisionTransformer(**sizes, key_bias=False)
+    with pytest.raises(ValueError, match="keys without"):
+        keras_vit.converters.save(keyless, tmp_path / "x.npz", layout="timm")
+
+
+@pytest.mark.backends("torch")
+def test_published_heads():
+    """Those of H+ and 7B are not what their widths have in other models."""
+    from keras_vit.checkpoints.formats import get_weight_map
+    from keras_vit.checkpoints.infer import infer_num_heads
+
+    for layout in ("timm:dinov3", "huggingface:dinov3", "dinov3"):
+        weight_map = get_weight_map(layout)
+        key = weight_map.key("patch_embedding/kernel")
+        for width, heads in ((384, 6), (1024, 16), (1280, 20), (4096, 32)):
+            arrays = {key: np.zeros((width, 3, 1, 1))}
+            assert infer_num_heads(arrays, weight_map) == heads
+
+
+@pytest.mark.backends("torch")
+def test_both_formulas_of_the_periods_are_equal():
+    for base, size in ((100, 64), (20, 16), (1e4, 128), (50, 4)):
+        np.testing.assert_array_equal(
+            rotary.periods_of(base, size), rotary_periods(base, size)
+        )
