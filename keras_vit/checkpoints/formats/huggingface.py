@@ -168,7 +168,10 @@ def _normalize(arrays):
     arrays = rename_keys(arrays, _rename)
     # The gate and input projections of DINOv2's SwiGLU, which transformers 5
     # stores separately.
-    for gate in [key for key in arrays if ".mlp.gate_proj." in key]:
+    gates = [key for key in arrays if ".mlp.gate_proj." in key]
+    for gate in gates:
+        if gate.startswith("layer."):  # DINOv3, which has no older names
+            continue
         parts = (gate, gate.replace("gate_proj", "up_proj"))
         joined = gate.replace("gate_proj", "weights_in")
         shapes = {np.shape(arrays.get(key)) for key in parts}
