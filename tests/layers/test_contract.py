@@ -13,6 +13,8 @@ TOKENS = _rng.normal(size=(2, 7, 12)).astype("float32")
 GRID = _rng.normal(size=(2, 3, 2, 12)).astype("float32")
 # Of 6 patches, for 3 heads.
 RELATIVE = _rng.normal(size=(2, 11, 4)).astype("float32")
+# For 7 tokens.
+ROTARY = _rng.normal(size=(2, 7, 2, 2)).astype("float32")
 MASKED = np.array([[1, 0, 1, 0, 0, 1, 0], [0, 1, 1, 1, 0, 0, 0]], "float32")
 
 # softmax does not change when every score of a row moves by the same amount,
@@ -80,6 +82,12 @@ CASES = {
         lambda: layers.RelativePositionEmbs(4, grid_size=(4, 3)),
         GRID,
     ),
+    "RotaryPositionEmbs": (
+        lambda: layers.RotaryPositionEmbs(
+            8, base=20, num_prefix_tokens=1, shift=0.1, jitter=1.5, rescale=2.0
+        ),
+        GRID,
+    ),
     "AddPositionEmbs none": (
         lambda: layers.AddPositionEmbs("none"),
         TOKENS,
@@ -104,6 +112,17 @@ CASES = {
         TOKENS,
         TOKENS,
         RELATIVE,
+    ),
+    "MultiHeadAttention rotary": (
+        lambda: layers.MultiHeadAttention(3, key_bias=False),
+        TOKENS,
+        TOKENS,
+        ROTARY,
+    ),
+    "TransformerBlock rotary": (
+        lambda: layers.TransformerBlock(3, 24, key_bias=False),
+        TOKENS,
+        ROTARY,
     ),
     "TransformerBlock relative": (
         lambda: layers.TransformerBlock(3, 24),
@@ -273,6 +292,22 @@ ERRORS = {
     "RelativePositionEmbs of tokens": (
         lambda: layers.RelativePositionEmbs(4)(TOKENS[0]),
         r"rows, columns.*Received: shape \(7, 12\)",
+    ),
+    "RotaryPositionEmbs of odd heads": (
+        lambda: layers.RotaryPositionEmbs(6),
+        "multiple of 4. Received: head_size=6",
+    ),
+    "RotaryPositionEmbs jitter": (
+        lambda: layers.RotaryPositionEmbs(8, jitter=0.5),
+        "from 1, which means none. Received: jitter=0.5",
+    ),
+    "RotaryPositionEmbs of tokens": (
+        lambda: layers.RotaryPositionEmbs(8)(TOKENS[0]),
+        r"rows, columns.*Received: shape \(7, 12\)",
+    ),
+    "MultiHeadAttention of too few angles": (
+        lambda: layers.TransformerBlock(3, 24)(TOKENS, ROTARY[:, 1:]),
+        r"\(batch, 7, 2, 2\). Received: shape \(2, 6, 2, 2\)",
     ),
     "MultiHeadAttention of too many offsets": (
         lambda: layers.TransformerBlock(3, 24)(TOKENS[:, :5], RELATIVE),

@@ -47,6 +47,7 @@ def steps(model):
 RANDOM = {"dropout": 0.2, "attention_dropout": 0.2, "drop_path": 0.2}
 
 
+ROTARY = {**RANDOM, "position_embedding": "rope", "rope_jitter": 1.5}
 RELATIVE = {**RANDOM, "position_embedding": "relative"}
 
 
@@ -56,6 +57,7 @@ RELATIVE = {**RANDOM, "position_embedding": "relative"}
         pytest.param({}, id="no_dropout", marks=pytest.mark.backends("torch")),
         pytest.param(RANDOM, id="dropout"),
         pytest.param(RELATIVE, id="relative"),
+        pytest.param(ROTARY, id="rotary", marks=pytest.mark.backends("jax")),
     ],
 )
 def test_gradients_with_and_without_remat_match(

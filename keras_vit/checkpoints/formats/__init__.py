@@ -277,12 +277,12 @@ def _position_reasons(arguments, layout, variant):
     mode = arguments["position_embedding"]
     placement = arguments.get("position_placement", "stem")
     if variant in layout.rotary_variants:
-        gated = arguments["activation"] == "swiglu"
-        if not _is_rotary(arguments):
-            yield f"a model without rotary positions ({mode!r})"
-        elif variant != layout.rotary_variants[gated]:
-            yield f"activation {arguments['activation']!r} in {variant!r}"
-        return
+        if _is_rotary(arguments):
+            gated = arguments["activation"] == "swiglu"
+            if variant != layout.rotary_variants[gated]:
+                yield f"activation {arguments['activation']!r} in {variant!r}"
+            return
+        yield "a model without rotary positions"
     if arguments["qkv_bias"] and not arguments.get("key_bias", True):
         yield "queries and values with a bias and keys without one"
     if mode not in ("learned", "sincos2d", "none"):

@@ -1,0 +1,238 @@
+"""Rotary positions: what they compute, and what Keras does with them."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import inspection
+from keras_vit.converters import load
+from keras_vit.converters import save
+from keras_vit.exporting import formats
+from keras_vit.exporting.export import export
+from keras_vit.layers.positions import rotate
+from tests.converters import test_dinov3 as dinov3
+from tests.harness import numpy
+from tests.models.test_vit import images
+from tests.models.test_vit import randomise
+from tests.models.test_vit import tiny
+
+BACKEND = keras.config.backend()
+ON_TORCH = pytest.mark.backends("torch")
+ROPE = {
+    "position_embedding": "rope",
+    "hidden_size": 24,
+    "num_heads": 3,
+    "key_bias": False,
+    "num_registers": 2,
+}
+
+
+def model_of(**options):
+    model = tiny(**{**ROPE, **options})
+    periods = "position_embedding_shared"
+    start = numpy(model.get_layer(periods).periods)
+    randomise(model)
+    model.get_layer(periods).periods.assign(start)
+    return model
+
+
+def grid(rows, columns):
+    return np.zeros((1, rows, columns, 1), "float32")
+
+
+def test_angles_of_a_rectangle():
+    """The formula of the paper, in float64."""
+    layer = keras_vit.layers.RotaryPositionEmbs(
+        8, base=20, num_prefix_tokens=2, jitter=2.0
+    )
+    found = numpy(layer(grid(3, 5)))
+    assert found.shape == (1, 17, 2, 4)
+    np.testing.assert_array_equal(found[0, :2, 0], 0)
+    np.testing.assert_array_equal(found[0, :2, 1], 1)
+    for row in range(3):
+        for column in range(5):
+            y, x = (2 * row + 1) / 3 - 1, (2 * column + 1) / 5 - 1
+            angles = [2 * np.pi * z / 20**i for z in (y, x) for i in (0, 0.5)]
+            table = found[0, 2 + row * 5 + column]
+            np.testing.assert_allclose(table[0], np.sin(angles), atol=1e-6)
+            np.testing.assert_allclose(table[1], np.cos(angles), atol=1e-6)
+
+
+@ON_TORCH
+def test_products_depend_on_offsets_alone():
+    layer = keras_vit.layers.RotaryPositionEmbs(8)
+    rng = np.random.default_rng(0)
+    query, key = np.repeat(rng.normal(size=(2, 1, 1, 1, 8)), 16, axis=2)
+    table = layer(grid(4, 4))
+    query, key = (
+        numpy(rotate(x.astype("float32"), table))[0, :, 0] for x in (query, key)
+    )
+    products = (query @ key.T).reshape(4, 4, 4, 4)
+    assert np.ptp(products) > 1
+    # Both patches one row down and one column to the right.
+    np.testing.assert_allclose(
+        products[:3, :3, :3, :3], products[1:, 1:, 1:, 1:], atol=1e-5
+    )
+
+
+@ON_TORCH
+@pytest.mark.parametrize(
+    "options", [{"shift": 0.3}, {"jitter": 2.0}, {"rescale": 2.0}]
+)
+def test_changes_in_training(options):
+    """With long periods, angles are small and proportional to coordinates."""
+    (name,) = options
+    layer = keras_vit.layers.RotaryPositionEmbs(8, base=1e8, seed=0, **options)
+
+    def coordinates(**training):
+        table = numpy(layer(grid(2, 4), **training)).reshape(2, 4, 2, 4)
+        y, x = (table[:, :, 0, i] / 2 / np.pi * 1e4 for i in (1, 3))
+        np.testing.assert_allclose(y, y[:, :1] * np.ones(4), rtol=1e-4)
+        return y[:, 0], x[0]
+
+    y, x = coordinates()
+    np.testing.assert_allclose(y, [-0.5, 0.5], rtol=1e-3)
+    np.testing.assert_array_equal(coordinates()[0], y)
+    seen = []
+    for _ in range(20):
+        new = coordinates(training=True)
+        if name == "shift":
+            change = [b - a for a, b in zip((y, x), new, strict=True)]
+            assert max(np.abs(c).max() for c in change) < 0.3 + 1e-3
+        else:
+            change = [b / a for a, b in zip((y, x), new, strict=True)]
+            assert all(0.499 < c.min() and c.max() < 2.001 for c in change)
+        for one in change:
+            np.testing.assert_allclose(one, one[0], atol=1e-3)
+        seen.append([one[0] for one in change])
+    seen = np.array(seen)
+    assert len(np.unique(seen[:, 0].round(4))) > 15
+    same = np.abs(seen[:, 0] - seen[:, 1]) < 1e-3
+    assert same.all() if name == "rescale" else not same.all()
+
+
+@ON_TORCH
+def test_given_options_without_rotary_positions_are_refused():
+    for name, value in (("rope_base", 50.0), ("rope_jitter", 2.0)):
+        with pytest.raises(ValueError, match=f"only with.*{name}={value}"):
+            tiny(**{name: value})
+    with pytest.raises(ValueError, match="multiple of 4.*num_heads=4"):
+        tiny(**{**ROPE, "num_heads": 4})
+    with pytest.raises(ValueError, match="rope_rescale=0.5"):
+        tiny(**ROPE, rope_rescale=0.5)
+
+
+@ON_TORCH
+def test_attention_maps_equal_transformers(record_error):
+    import tempfile
+
+    import torch
+
+    original = dinov3.CASES["transformers"]()
+    with tempfile.TemporaryDirectory() as folder:
+        path, _ = dinov3.save(original, folder)
+        model = load(path, input_shape=(None, None, 3))
+    original.set_attn_implementation("eager")
+    x = dinov3.images(40, 16)
+    with torch.no_grad():
+        expected = original(
+            torch.from_numpy(x).permute(0, 3, 1, 2), output_attentions=True
+        ).attentions
+    found = inspection.attention_maps(model, x)
+    expected = np.stack([maps.numpy() for maps in expected])
+    assert found.shape == expected.shape == (2, 2, 2, 15, 15)
+    error = np.abs(found - expected).max()
+    record_error("dinov3", "attention maps", error, dinov3.TOLERANCE)
+
+
+@ON_TORCH
+def test_dense_features_equal_timms(tmp_path, record_error):
+    import torch
+
+    original = dinov3.CASES["timm"]()
+    path, given = dinov3.save(original, tmp_path)
+    maps = keras_vit.dense_features(load(path, **given), blocks=(0, 1))
+    x = dinov3.images(24, 40)
+    with torch.no_grad():
+        expected = original.forward_intermediates(
+            torch.from_numpy(x).permute(0, 3, 1, 2).contiguous(),
+            norm=True,
+            intermediates_only=True,
+        )
+    for found, theirs in zip(maps(x).values(), expected, strict=True):
+        error = np.abs(numpy(found) - theirs.permute(0, 2, 3, 1).numpy()).max()
+        record_error("dinov3", "dense features", error, dinov3.TOLERANCE)
+
+
+@ON_TORCH
+def test_lora_and_int8(tmp_path):
+    model = model_of()
+    expected = numpy(model(images()))
+    for index in range(2):
+        attention = model.get_layer(f"block_{index}").attention
+        attention.query.enable_lora(2)
+        attention.value.enable_lora(2)
+    np.testing.assert_allclose(numpy(model(images())), expected, atol=1e-6)
+    model.compile("sgd", "mse")
+    model.fit(images(), np.zeros((2, 5)), verbose=0)
+    changed = numpy(model(images()))
+    assert np.abs(changed - expected).max() > 1e-4
+    model.save(tmp_path / "lora.keras")
+    again = keras.models.load_model(tmp_path / "lora.keras")
+    np.testing.assert_allclose(numpy(again(images())), changed, atol=1e-5)
+    model = model_of()
+    model.quantize("int8")
+    found = numpy(model(images()))
+    assert 0 < np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+    maps = inspection.attention_maps(model, images())
+    np.testing.assert_allclose(maps.sum(axis=-1), 1, atol=1e-5)
+
+
+@ON_TORCH
+def test_saved_with_all_options(tmp_path):
+    model = model_of(rope_base=30.0, rope_shift=0.1, rope_rescale=2.0)
+    for name in ("model.keras", "model.weights.h5"):
+        save(model, tmp_path / name)
+        again = load(tmp_path / name, name="rebuilt")
+        layer = again.get_layer("position_embedding_shared")
+        assert (layer.base, layer.shift, layer.rescale) == (30.0, 0.1, 2.0)
+        assert not again.get_layer("block_0").key_bias
+        np.testing.assert_array_equal(
+            numpy(again(images())), numpy(model(images()))
+        )
+
+
+@ON_TORCH
+def test_pretraining_and_eomt_refuse_them():
+    encoder = tiny(**ROPE, include_top=False)
+    with pytest.raises(ValueError, match="position_placement='stem'"):
+        keras_vit.pretraining.MaskedImageModeling(encoder)
+    with pytest.raises(ValueError, match="in the stem"):
+        keras_vit.segmentation.EoMT(encoder, 3, blocks=1)
+
+
+EXPORTS = {"jax": "saved_model", "tensorflow": "litert", "torch": "onnx"}
+
+
+@pytest.mark.slow
+def test_exported(tmp_path):
+    name = EXPORTS[BACKEND]
+    if name == "onnx":
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+    model = model_of(num_layers=1)
+    any_size = BACKEND in formats.FORMATS[name].any_size
+    if any_size:
+        model = tiny(
+            **ROPE, num_layers=1, input_shape=(None, None, 3), grid_size=(2, 3)
+        )
+        randomise(model)
+    shape = (None, None, None, 3) if any_size else (None, 8, 12, 3)
+    path = tmp_path / f"model{formats.FORMATS[name].suffix}"
+    export(model, path, name, shape, (8, 12), log=lambda line: None)
+    run = formats.FORMATS[name].reader(path)
+    for size in ((8, 12), (16, 8)) if any_size else ((8, 12),):
+        x = images(2, *size, 3)
+        expected = model.predict(x, verbose=0)
+        np.testing.assert_allclose(run(x), expected, atol=1e-4)
