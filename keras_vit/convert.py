@@ -19,10 +19,10 @@ the .index.json of a sharded one, a Hugging Face folder, or the URL of one:
 https://..., hf://owner/name, hf://owner/name/FILE. TARGET's suffix chooses the
 file type; without one it is a folder. A layout is the way in which a code base
 names its arrays: vit_jax, big_vision, timm, huggingface, torchvision, dinov2,
-mae or bit; a variant of a layout follows a colon, such as vit_jax:current.
---to huggingface chooses the model class of transformers that fits: ViT, DeiT or
-DINOv2. Converting between files does not import Keras; writing .keras or
-.weights.h5, and --verify, do.
+dinov3, mae or bit; a variant of a layout follows a colon, such as
+vit_jax:current. --to huggingface chooses the model class of transformers that
+fits: ViT, DeiT, DINOv2 or DINOv3. Converting between files does not import
+Keras; writing .keras or .weights.h5, and --verify, do.
 
 Where an error asks for an argument, `layout` is given by --from, and any other
 by --set, such as --set num_heads=6.

@@ -600,7 +600,6 @@ class RotaryPositionEmbs(keras.Layer):
             initializer=self._initial_periods,
             trainable=False,
             autocast=False,
-            dtype="float32",
             name="periods",
         )
 
@@ -611,10 +610,12 @@ class RotaryPositionEmbs(keras.Layer):
 
     def call(self, grid, training=False):
         size = axis_sizes(grid, 1, 2)
-        coordinates = [_centres(count) for count in size]
+        periods = ops.convert_to_tensor(self.periods)
+        dtype = keras.backend.result_type(periods.dtype, "float32")
+        periods = ops.cast(periods, dtype)
+        coordinates = [_centres(count, dtype) for count in size]
         if training and self._changes:
             coordinates = self._change(*coordinates)
-        periods = ops.convert_to_tensor(self.periods)
         # (rows, 1, head_size / 4) and (1, columns, head_size / 4)
         y, x = (
             2 * math.pi * ops.expand_dims(centres, (axis, 2)) / periods
@@ -637,7 +638,9 @@ class RotaryPositionEmbs(keras.Layer):
         return ops.broadcast_to(table, shape)
 
     def _change(self, y, x):
-        random = keras.random.uniform((5,), -1, 1, seed=self.seed_generator)
+        random = keras.random.uniform(
+            (5,), -1, 1, dtype=y.dtype, seed=self.seed_generator
+        )
         scale = ops.exp(random[4] * math.log(self.rescale))
         return [
             (centres + random[i] * self.shift)
@@ -690,10 +693,10 @@ def check_rotary_changes(**changes):
             )
 
 
-def _centres(count):
+def _centres(count, dtype):
     """Returns the coordinates of `count` patches, from -1 to 1."""
-    centres = ops.arange(count, dtype="float32") + 0.5
-    return 2 * centres / ops.cast(count, "float32") - 1
+    centres = ops.arange(count, dtype=dtype) + 0.5
+    return 2 * centres / ops.cast(count, dtype) - 1
 
 
 def rotate(x, rotary):

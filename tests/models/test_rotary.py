@@ -182,9 +182,10 @@ def test_lora_and_int8(tmp_path):
     again = keras.models.load_model(tmp_path / "lora.keras")
     np.testing.assert_allclose(numpy(again(images())), changed, atol=1e-5)
     model = model_of()
+    expected = numpy(model(images()))
     model.quantize("int8")
     found = numpy(model(images()))
-    assert 0 < np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+    assert 0 < np.abs(found - expected).max() < 0.2 * np.abs(expected).max()
     maps = inspection.attention_maps(model, images())
     np.testing.assert_allclose(maps.sum(axis=-1), 1, atol=1e-5)
 
