@@ -167,21 +167,18 @@ def test_dense_features_equal_timms(tmp_path, record_error):
 
 @ON_TORCH
 def test_lora_and_int8(tmp_path):
-    model = model_of()
+    model = model_of(num_layers=1)
     expected = numpy(model(images()))
-    for index in range(2):
-        attention = model.get_layer(f"block_{index}").attention
-        attention.query.enable_lora(2)
-        attention.value.enable_lora(2)
+    query = model.get_layer("block_0").attention.query
+    query.enable_lora(2)
     np.testing.assert_allclose(numpy(model(images())), expected, atol=1e-6)
-    model.compile("sgd", "mse")
-    model.fit(images(), np.zeros((2, 5)), verbose=0)
+    query.lora_kernel_b.assign(np.ones(query.lora_kernel_b.shape))
     changed = numpy(model(images()))
     assert np.abs(changed - expected).max() > 1e-4
     model.save(tmp_path / "lora.keras")
     again = keras.models.load_model(tmp_path / "lora.keras")
     np.testing.assert_allclose(numpy(again(images())), changed, atol=1e-5)
-    model = model_of()
+    model = model_of(num_layers=1)
     expected = numpy(model(images()))
     model.quantize("int8")
     found = numpy(model(images()))
