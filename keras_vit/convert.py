@@ -295,7 +295,7 @@ def _check_settings(checkpoint, settings):
     """Raises a `ValueError` if a setting changes arrays of a file that is
     converted without a model."""
     base = settings.get("rope_base")
-    if base not in (None, checkpoint.arguments().get("rope_base")):
+    if base is not None and base != checkpoint.stored.get("rope_base", 100):
         raise ValueError(
             f"{checkpoint.path!r} has rotary positions of another `rope_base`. "
             "To change it, write a .keras file with --set rope_base, and "

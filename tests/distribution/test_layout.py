@@ -43,6 +43,7 @@ MODELS = {
         position_embedding="relative",
         position_placement="every_layer_shared",
     ),
+    "rotary": dict(position_embedding="rope", key_bias=False, rope_jitter=2.0),
     "late norm": dict(pooling="gap", final_norm="after_pooling"),
     "no biases": dict(qkv_bias=False, patch_bias=False),
     "features": dict(include_top=False, position_embedding="sincos2d"),
@@ -89,7 +90,8 @@ def test_every_variable_matches_one_pattern(name):
     if name == "all options":
         never = {rule for rule in distribution.RULES if rule not in used}
         # Of a ResNet, and of other kinds of positions.
-        never -= {r for r in never if "conv" in r or "columns" in r}
+        others = ("conv", "columns", "periods")
+        never -= {r for r in never if any(x in r for x in others)}
         assert not never, "rules that no variable has"
 
 

@@ -395,7 +395,7 @@ ERRORS = {
     "pooling": ({"pooling": "avg"}, "'token', 'gap', .*'map', None.*'avg'"),
     "final_norm": ({"final_norm": "last"}, "'after_pooling'"),
     "position_prefix": ({"position_prefix": "cls"}, "'all', 'class', 'none'"),
-    "position_embedding": ({"position_embedding": "rope"}, "'sincos2d'"),
+    "position_embedding": ({"position_embedding": "rotary"}, "'sincos2d'"),
     "resampling": ({"resampling": "nearest"}, "'bicubic'"),
     "activation": ({"activation": "gelu_new"}, "gelu_tanh"),
     "image": ({"input_shape": (10, 12, 3)}, "8 or 12 would work.*pad_to_patch"),
