@@ -270,6 +270,9 @@ def _pooling(weights):
         return "map"
     if "head_norm/gamma" in weights:
         return "gap"
+    clip = {"pre_norm/gamma", "class_token/tokens"}
+    if clip <= weights.keys():
+        return "token"
     if "pre_logits/kernel" in weights:
         return "token" if "class_token/tokens" in weights else "gap"
     return None

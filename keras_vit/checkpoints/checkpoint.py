@@ -6,6 +6,7 @@ from dataclasses import field
 import numpy as np
 
 from keras_vit import downloads
+from keras_vit._warnings import warn
 from keras_vit.checkpoints import formats
 from keras_vit.checkpoints import infer
 from keras_vit.checkpoints.files import existing_path
@@ -202,6 +203,7 @@ def open_checkpoint(
     config = {}
     try:
         name, weight_map = formats.detect_layout(arrays, layout)
+        left_out = formats.LAYOUTS[name].left_out(arrays)
         normalized = formats.LAYOUTS[name].normalize(arrays)
         file_keys = formats.file_keys(arrays, normalized)
         arrays = normalized
@@ -224,6 +226,12 @@ def open_checkpoint(
         raise ValueError(
             f"{str(path)!r} cannot be read as{wanted}. {error}"
         ) from error
+    if left_out:
+        warn(
+            f"{str(path)!r} holds {len(left_out)} arrays that are no part of "
+            f"the image model, which are left out: {', '.join(left_out[:3])}"
+            + (" ..." if len(left_out) > 3 else "")
+        )
     return Checkpoint(
         str(path), name, weight_map, weights, config, file_keys=file_keys
     )

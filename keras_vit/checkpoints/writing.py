@@ -8,6 +8,7 @@ import numpy as np
 from keras_vit._warnings import warn
 from keras_vit.checkpoints.files import SUFFIXES
 from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.checkpoints.formats import check_representable
 from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.formats import huggingface
@@ -79,6 +80,7 @@ def write_checkpoint(
         warn_if_heads_ambiguous(arguments, dialect, target)
     heads = (arguments["num_heads"], arguments.get("decoder_num_heads"))
     arrays = to_checkpoint(weights, dialect, heads)
+    arrays = LAYOUTS[layout.partition(":")[0]].to_file(arrays)
     dtype = dtype and np.dtype(DTYPES[dtype])
     if folder:
         huggingface.write_folder(target, arrays, configs, overwrite, dtype)

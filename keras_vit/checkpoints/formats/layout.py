@@ -17,6 +17,10 @@ def _no_arguments(variant, paths):
     return {}
 
 
+def _no_keys(arrays):
+    return []
+
+
 def _no_reasons(arguments, variant):
     return []
 
@@ -36,6 +40,12 @@ class Layout:
             names and with the axes of `maps`, for files of older versions. It
             never raises, leaves unknown arrays unchanged, and keeps the order
             of the arrays unless it merges some.
+        left_out: Function from a file's arrays to the keys of those that
+            `normalize` leaves out, since they are no part of the model, such
+            as a text tower. Reading a file with any warns.
+        to_file: Function from the arrays that `maps` write to those of a
+            file, without what `normalize` adds and with what it leaves out.
+            It raises a `ValueError` if a file cannot hold them.
         marker: String. A key that a file must have for this layout to be
             detected; None if there is none. Not required if the layout is
             explicit.
@@ -68,6 +78,8 @@ class Layout:
     maps: tuple
     arguments: dict = field(default_factory=dict)
     normalize: Callable = dict
+    left_out: Callable = _no_keys
+    to_file: Callable = dict
     marker: str | None = None
     position_prefixes: dict = field(
         default_factory=lambda: {"": POSITION_PREFIXES}
