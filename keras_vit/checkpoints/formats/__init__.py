@@ -7,6 +7,7 @@ from keras_vit.checkpoints.formats.google import BIG_VISION
 from keras_vit.checkpoints.formats.google import BIT
 from keras_vit.checkpoints.formats.google import VIT_JAX
 from keras_vit.checkpoints.formats.huggingface import HUGGINGFACE
+from keras_vit.checkpoints.formats.keras_hub import KERAS_HUB
 from keras_vit.checkpoints.formats.layout import Layout as Layout
 from keras_vit.checkpoints.formats.meta import DINOV2
 from keras_vit.checkpoints.formats.meta import MAE
@@ -25,6 +26,7 @@ LAYOUTS = {
         DINOV2,
         MAE,
         BIT,
+        KERAS_HUB,
     )
 }
 

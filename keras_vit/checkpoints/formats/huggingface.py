@@ -632,6 +632,7 @@ HUGGINGFACE = Layout(
     implied=_implied,
     to_file=siglip_clip.to_file,
     left_out=siglip_clip.left_out,
+    nearest_variant=nearest_variant,
     unsupported=_unsupported,
     config_key="model_type",
     read_config=_read_config,

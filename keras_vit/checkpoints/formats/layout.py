@@ -65,8 +65,13 @@ class Layout:
         unsupported: Function from arguments and a variant to a list of
             reasons why its code cannot represent the model. They are about
             properties that the arrays do not show.
+        nearest_variant: Function from arguments to the variant that is
+            written if none is chosen; None for the first that has a key for
+            every weight.
         preprocess_mode: String. The `mode` of `preprocess_input` of all its
             models; None if they differ.
+        config_files: Tuple of the names of JSON files with the model's
+            config; the first that exists is read.
         config_key: String. The key that identifies the code base's
             config.json; None if it has none.
         read_config: Function from a config.json's contents to arguments.
@@ -95,7 +100,9 @@ class Layout:
     needs_class_token: bool = False
     fixed_positions: bool = False
     unsupported: Callable = _no_reasons
+    nearest_variant: Callable | None = None
     preprocess_mode: str | None = None
+    config_files: tuple = ("config.json",)
     config_key: str | None = None
     read_config: Callable | None = None
     reference: Callable | str = "no library of its own"
