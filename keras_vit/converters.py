@@ -36,16 +36,16 @@ def load(path, layout=None, num_heads=None, **overrides):
 
     Args:
         path: String or path: an .npz, .safetensors, .pth, .pt or .bin file,
-            the .index.json of a sharded one, a Hugging Face folder, a preset
-            of keras-hub (also a folder), or a .keras or .weights.h5 file of a model of this package. A .keras
-            file without overrides is loaded by Keras, as it was saved. Also a
-            URL (https://, hf://), or a `Checkpoint` from `open_checkpoint`.
+            the .index.json of a sharded one, a Hugging Face folder, the folder
+            of a keras-hub preset, or a .keras or .weights.h5 file of a model of
+            this package. A .keras file without overrides is loaded by Keras, as
+            it was saved. Also a URL (https://, hf://), or a `Checkpoint` from
+            `open_checkpoint`.
         layout: String. Layout of the checkpoint, which is the way in which a
             code base names its arrays: `"vit_jax"`, `"big_vision"`, `"timm"`,
             `"huggingface"`, `"torchvision"`, `"dinov2"`, `"mae"`, `"bit"` or
-            `"keras_hub"`.
-            `None` infers it from the keys, if only one layout fits. For a
-            .weights.h5 file that was not written by `converters.save`, the
+            `"keras_hub"`. `None` infers it from the keys, if only one layout
+            fits. For a .weights.h5 file that was not written by `converters.save`, the
             layout of the code base from which the weights originally are,
             which the file does not store.
         num_heads: Integer. Number of attention heads. Required if the file does

@@ -73,7 +73,8 @@ def write_checkpoint(
         FOLDERS[name].check_folder(target, overwrite)
     elif arguments.get("position_embedding") == "learned":
         _warn_if_grid_is_ambiguous(arguments["grid_size"], target)
-    if arguments.get("pooling") == "first_patch" and arguments["classes"]:
+    first_patch = arguments.get("pooling") == "first_patch"
+    if first_patch and arguments["classes"] and not folder:
         warn(
             f"{str(target)!r} does not store that its head takes the first "
             "patch; readers will take the mean of the patches. Give "

@@ -2,9 +2,10 @@
 
 https://github.com/keras-team/keras-hub. A preset is a folder of the backbone's
 config.json and model.weights.h5 and a classifier's task.json and
-task.weights.h5. A DINOv2 contains its position embeddings twice: as they were
-trained, and resampled to its images. The model computes with the latter, which
-are read if both have one size.
+task.weights.h5. A DINOv2 contains its position embeddings twice: for the size
+of images of pre-training, and for that of its own. The latter are those that
+the model computes with and trains, and are read; keras-hub resamples the former
+when it loads a file.
 """
 
 import json
@@ -160,16 +161,14 @@ def _normalize(arrays):
     names = {dense: f"task/{name}" for dense, name in names.items()}
     numbered = sorted(filter(_NUMBERED.fullmatch, arrays))
     if len(numbered) >= 3:
-        first, *others, resampled, positions = numbered
+        first, *others, positions, dropped = numbered
         names[first] = f"{_DINOV2}/cls_token"
         for key in others:
             kind = (
                 "mask_token" if np.ndim(arrays[key]) == 2 else "register_tokens"
             )
             names[key] = f"{_DINOV2}/{kind}"
-        same = np.shape(arrays[resampled]) == np.shape(arrays[positions])
-        kept, dropped = (resampled, positions)[:: 1 if same else -1]
-        names[kept] = f"{_DINOV2}/position_embeddings"
+        names[positions] = f"{_DINOV2}/position_embeddings"
         arrays = {key: a for key, a in arrays.items() if key != dropped}
 
     def rename(key):
@@ -243,9 +242,8 @@ def _arguments(name, options, task):
                 f"its {bias} is False; this package's attention and MLP have "
                 "a bias in their last layers"
             )
-    dinov2 = name.startswith("DINOV2")
-    image = options["position_embedding_shape" if dinov2 else "image_shape"]
-    patch = np.broadcast_to(options["patch_size"], 2)
+    image, patch = options["image_shape"], options["patch_size"]
+    patch = np.broadcast_to(patch, 2)
     arguments = {
         "num_heads": options["num_heads"],
         "norm_epsilon": options.get("layer_norm_epsilon", 1e-6),
@@ -514,12 +512,9 @@ def _reference(checkpoint, arguments, output):
     import keras_hub
     import torch
 
-    path, options = str(checkpoint.path), {}
-    if checkpoint.weight_map.variant.startswith("dinov2"):
-        shape = (*image_size(arguments), arguments["channels"])
-        options["image_shape"] = shape
+    path = str(checkpoint.path)
     if output == "tokens":
-        model = keras_hub.models.Backbone.from_preset(path, **options)
+        model = keras_hub.models.Backbone.from_preset(path)
     else:
         model = keras_hub.models.ImageClassifier.from_preset(path)
         model.output_dense.activation = keras.activations.linear
@@ -549,6 +544,7 @@ KERAS_HUB = Layout(
         "dinov2": ("class",),
         "dinov2-swiglu": ("class",),
     },
+    poolings=dict.fromkeys(("token", "gap", "first_patch")),
     nearest_variant=nearest_variant,
     unsupported=_unsupported,
     config_key="registered_name",
