@@ -120,11 +120,16 @@ def verify(source, target, layout=None, to=None, settings=None, dtype=None):
             )
             row = f"{name} in {checkpoint.layout}", None, None, "not run"
         rows.append(row)
-    tried = {old.layout, new.layout}
-    others = [x for x in LAYOUTS.values() if x.name not in tried]
-    for other in filter(lambda x: callable(x.reference), others):
+    tried = [
+        LAYOUTS[c.layout].reference for c in (old, new) if c.layout in LAYOUTS
+    ]
+    for other in LAYOUTS.values():
+        if not callable(other.reference) or other.reference in tried:
+            continue
         row = _run_elsewhere(old, arguments, other.name, output, images, before)
-        rows += [row] if row else []
+        if row:
+            rows.append(row)
+            tried.append(other.reference)  # layouts may share a library
     size = " x ".join(map(str, shape))
     lines = [
         f"{BATCH} random images of {size} (seed {SEED}), {output}, "
@@ -221,7 +226,9 @@ def _run_elsewhere(checkpoint, arguments, layout, output, images, found):
             row = _run_original(written, arguments, output, images, found)
         except (ValueError, ReferenceUnavailable):
             return None
-    return row
+    library = row[0].partition(" in ")[2]
+    name = f"{pathlib.Path(checkpoint.path).name}, as {layout}, in {library}"
+    return (name, *row[1:])
 
 
 def _table(rows):

@@ -11,6 +11,7 @@ when it loads a file.
 import json
 import pathlib
 import re
+import warnings
 
 import numpy as np
 
@@ -316,14 +317,20 @@ def _unsupported(arguments, variant):
 
 
 def _intermediate_dim(arguments):
-    """Returns the width that makes an MLP, of which a SwiGLU has 2/3."""
-    width = arguments["mlp_dim"]
+    """Returns the width from which an MLP is made, None if there is none.
+
+    A SwiGLU has 2/3 of it, rounded up to a multiple of 8. Several widths give
+    the same; a multiple of the hidden size, as in released models, is first.
+    """
+    width, hidden_size = arguments["mlp_dim"], arguments["hidden_size"]
     if arguments["activation"] != "swiglu":
         return width
-    for candidate in range(width, 2 * width):
-        if (int(candidate * 2 / 3) + 7) // 8 * 8 == width:
-            return candidate
-    return None
+    candidates = [
+        candidate
+        for candidate in range(width, 2 * width)
+        if (int(candidate * 2 / 3) + 7) // 8 * 8 == width
+    ]
+    return min(candidates, key=lambda c: (c % hidden_size, c), default=None)
 
 
 def _serialized(name, module, config):
@@ -516,7 +523,9 @@ def _reference(checkpoint, arguments, output):
     if output == "tokens":
         model = keras_hub.models.Backbone.from_preset(path)
     else:
-        model = keras_hub.models.ImageClassifier.from_preset(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the optimizer's state
+            model = keras_hub.models.ImageClassifier.from_preset(path)
         model.output_dense.activation = keras.activations.linear
 
     def run(batch):
