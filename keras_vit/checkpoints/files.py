@@ -27,6 +27,7 @@ MAX_JSON_BYTES = 2**26  # parsed JSON takes several times as much memory
 PRESET_FILES = ("model.weights.h5", "task.weights.h5")
 # NumPy's other float types (longdouble) cannot be stored by all file types.
 FLOAT_TYPES = ("float64", "float32", "float16", "bfloat16")
+_POSITION_IDS = ".position_ids"
 MAX_REPORTED = 20  # problems in one error
 MIN_TRACKED_BYTES = 1e8  # smaller files need no progress bar
 
@@ -58,6 +59,8 @@ def read(path, finite=True, empty=()):
         arrays, problems = _read_preset(path.parent)
     else:
         arrays, problems = _reader(path)(path)
+    # Old files of transformers contain the numbers of the tokens, as integers.
+    arrays = {k: a for k, a in arrays.items() if not k.endswith(_POSITION_IDS)}
     check_arrays(path, arrays, problems, finite, empty)
     return arrays
 
@@ -429,7 +432,7 @@ def _read_safetensors(path):
             dtype = file.get_slice(key).get_dtype()
             if dtype in ("F64", "F32", "F16", "BF16"):
                 arrays[key] = file.get_tensor(key)
-            else:
+            elif not key.endswith(_POSITION_IDS):
                 problems.append(f"{key!s}: type {dtype}, expected floats")
     return arrays, problems
 

@@ -548,6 +548,7 @@ def _preprocessor_config(arguments, source, old, mode):
     if mode is None:
         meta = arguments["layer_scale"] is not None or _is_deit(arguments)
         mode = "torch" if meta and layout != "keras" else "tf"
+        mode = "clip" if arguments["pre_norm"] else mode
     mean, std = PREPROCESSING[mode]
     timm = old.get("pretrained_cfg")
     if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
