@@ -167,8 +167,8 @@ def _parser():
         "--mode",
         choices=("tf", "torch", "clip"),
         help="preprocessing: tf for [-1, 1], torch for ImageNet's mean and "
-        "standard deviation, clip for CLIP's (default: inferred from the config next to MODEL "
-        "or its format, else tf)",
+        "standard deviation, clip for CLIP's (default: inferred from the "
+        "config next to MODEL or its format, else tf)",
     )
     parser.add_argument(
         "--from",

@@ -103,8 +103,8 @@ class ImagePreprocessing(keras.Layer):
         batch, *image_size, channels = input_shape
         if self.mode != "tf" and channels not in (None, 3):
             raise ValueError(
-                f"`mode={self.mode!r}` is for images of three channels, channels "
-                f"last. Received: images of shape {tuple(input_shape)}"
+                f"`mode={self.mode!r}` is for images of three channels, "
+                f"channels last. Received: images of shape {tuple(input_shape)}"
             )
         return (batch, *(self.image_size or image_size), channels)
 

@@ -402,9 +402,7 @@ def resolve_preprocessing(preprocessing, input_tensor, checkpoint):
     """
     if preprocessing is None or preprocessing is False:
         return None
-    if preprocessing is not True and preprocessing not in (
-        SCALE_AND_SHIFT
-    ):
+    if preprocessing is not True and preprocessing not in (SCALE_AND_SHIFT):
         raise ValueError(
             "`preprocessing` must be True, False or one of "
             f"{', '.join(map(repr, SCALE_AND_SHIFT))}. Received: "
@@ -425,7 +423,7 @@ def resolve_preprocessing(preprocessing, input_tensor, checkpoint):
             f"{checkpoint.path!r} does not store how images are scaled. Give "
             'the mode of `preprocess_input`: `preprocessing="tf"` for [-1, 1] '
             'or `preprocessing="torch"` for ImageNet\'s mean and standard '
-            'deviation, or "clip" for CLIP\'s. Received: preprocessing=True"
+            'deviation, or "clip" for CLIP\'s. Received: preprocessing=True'
         )
     return mode
 
