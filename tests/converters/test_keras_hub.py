@@ -16,7 +16,7 @@ from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
 from tests import golden_data
 
-CASES = ("keras_hub_vit", "keras_hub_deit", "keras_hub_dinov2")
+CASES = golden_data.KERAS_HUB
 # DINOv2's embeddings for the images of pre-training, which keras-hub resamples.
 RESAMPLED = "dinov2_embedding/4"
 

@@ -227,7 +227,7 @@ def test_trained_bias_of_a_projection_is_not_dropped(tmp_path):
             {"pre_norm": True, "patch_bias": False, "pooling": "gap"},
             "CLIP has a class token",
         ),
-        ({"pooling": "map"}, "SigLIP's head reads 'gap' and not 'map'"),
+        ({"pooling": "map"}, "pooling 'map', as SigLIP's head reads 'gap'"),
         ({"pooling": "gap", "patch_bias": False}, "patch embedding has a bias"),
         (
             {"pooling": "gap", "final_norm": "after_pooling"},

@@ -58,6 +58,10 @@ CASES = [
 # keras-hub takes 10 seconds to import: `test_keras_hub.py` runs it.
 OTHERS = {
     "hf_vit": ["timm", "torchvision"],
+    "hf_vit_model_pooler": ["torchvision"],
+    "timm_base": ["transformers", "torchvision"],
+    "torchvision_vit_old_names": ["timm", "transformers"],
+    "vit_jax_token": ["transformers", "torchvision"],
 }
 
 

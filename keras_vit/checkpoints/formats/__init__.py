@@ -233,6 +233,8 @@ def check_representable(arguments, layout):
                 f"{version} without a Vision Transformer. The layout 'bit' can."
             )
         return
+    if not variant and layout.nearest_variant:
+        variant = layout.nearest_variant(arguments)
     reasons = [
         *_block_reasons(arguments),
         *_position_reasons(arguments, layout, variant),

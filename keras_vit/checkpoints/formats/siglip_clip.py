@@ -184,7 +184,7 @@ def unsupported(arguments):
     pooling = "token" if clip else "gap"
     if a["classes"] and a["pooling"] != pooling:
         reasons.append(
-            f"{name}'s head reads {pooling!r} and not {a['pooling']!r}"
+            f"pooling {a['pooling']!r}, as {name}'s head reads {pooling!r}"
         )
     if a["activation"] == "swiglu":
         reasons.append("activation 'swiglu'")
