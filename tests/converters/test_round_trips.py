@@ -99,12 +99,12 @@ def _main_output(case, golden, found):
 _PLAIN = "vit_jax big_vision timm huggingface torchvision mae"
 _EXACT = f"{_PLAIN} keras_hub"  # which has the exact GELU only
 HELD = {
-    "big_vision_bf16": "vit_jax big_vision timm",
+    "big_vision_bf16": "vit_jax big_vision timm huggingface",
     "big_vision_gap": "big_vision",  # sincos2d is nowhere else
-    "big_vision_gap_scan": "vit_jax big_vision timm",
+    "big_vision_gap_scan": "vit_jax big_vision timm huggingface",
     "big_vision_map": "big_vision timm",
     "big_vision_old_map_layout": "big_vision timm",
-    "big_vision_siglip_img": "big_vision timm",
+    "big_vision_siglip_img": "big_vision timm huggingface",
     "big_vision_tok": "big_vision timm",
     "big_vision_very_old_layout": _PLAIN,
     "facebook_dinov2": "huggingface dinov2",
@@ -128,7 +128,7 @@ HELD = {
     "timm_reg_ls_qknorm": "timm",
     "torchvision_vit": _EXACT,
     "torchvision_vit_old_names": _EXACT,
-    "vit_jax_gap": "vit_jax big_vision timm",
+    "vit_jax_gap": "vit_jax big_vision timm huggingface",
     "vit_jax_load_resized": _PLAIN,
     "vit_jax_token": _PLAIN,
     "vit_jax_token_linen": _PLAIN,
@@ -137,7 +137,12 @@ HELD = {
 
 
 # Where the first variant is another model's.
+_SIGLIP = "huggingface:siglip-classifier"
 VARIANTS = {
+    ("big_vision_bf16", "huggingface"): _SIGLIP,
+    ("big_vision_gap_scan", "huggingface"): _SIGLIP,
+    ("big_vision_siglip_img", "huggingface"): "huggingface:tower",
+    ("vit_jax_gap", "huggingface"): _SIGLIP,
     ("facebook_dinov2", "huggingface"): "huggingface:dinov2-bare",
     ("facebook_dinov2_reg", "huggingface"): "huggingface:dinov2-bare",
     ("hf_deit_teacher", "huggingface"): "huggingface:deit-teacher",

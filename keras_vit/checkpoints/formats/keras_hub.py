@@ -301,7 +301,12 @@ def _unsupported(arguments, variant):
         f"pooling {a['pooling']!r}": not a["classes"]
         or a["pooling"] in pooling,
     }
-    if variant != "vit":
+    if variant == "vit":
+        dense = a["representation_size"]
+        checks["a layer `pre_logits` without a head"] = (
+            not dense or a["classes"]
+        )
+    else:
         checks["no class token"] = token
         checks["no bias of the patches"] = a["patch_bias"]
         checks["a layer `pre_logits`"] = not a["representation_size"]
