@@ -22,8 +22,8 @@ folder. A layout is the way in which a code base names its arrays: vit_jax,
 big_vision, timm, huggingface, torchvision, dinov2, dinov3, mae, bit or
 keras_hub; a variant of a layout follows a colon, such as vit_jax:current. --to
 huggingface and --to keras_hub choose the model class that fits: ViT, DeiT,
-DINOv2, DINOv3, or the image tower of SigLIP or CLIP. Converting between files does not import Keras;
-writing .keras or .weights.h5, and --verify, do.
+DINOv2, DINOv3, or the image tower of SigLIP or CLIP. Converting between files
+does not import Keras; writing .keras or .weights.h5, and --verify, do.
 
 Where an error asks for an argument, `layout` is given by --from, and any other
 by --set, such as --set num_heads=6.
