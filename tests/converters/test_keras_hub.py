@@ -161,6 +161,12 @@ def test_preprocessing_is_read_and_written(vit, tmp_path):
         ("task.json", {"activation": {"a": 1}}, "the activation of its head"),
         ("task.json", {"backbone": {"use_mha_bias": False}}, "use_mha_bias"),
         ("task.json", {"backbone": {"image_shape": 3}}, "TypeError"),
+        ("task.json", {"backbone": {"patch_size": 0}}, "ZeroDivisionError"),
+        (
+            "task.json",
+            {"backbone": {"layer_norm_epsilon": "1"}},
+            "layer_norm_epsilon must be between",
+        ),
     ],
 )
 def test_unsupported_config_is_refused(vit, file, changes, words):
