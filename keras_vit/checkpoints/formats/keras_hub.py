@@ -224,7 +224,7 @@ def _read_config(config):
         task = config["config"] if "backbone" in config["config"] else None
         backbone = config if task is None else task["backbone"]
         return _arguments(backbone["class_name"], backbone["config"], task)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise ValueError(
             "its config is not that of a keras-hub ViT, DeiT or DINOv2 "
             f"({type(error).__name__}: {error})"
@@ -244,13 +244,18 @@ def _arguments(name, options, task):
                 "a bias in their last layers"
             )
     image, patch = options["image_shape"], options["patch_size"]
-    patch = np.broadcast_to(patch, 2)
+    if image[0] <= 4 < image[2]:  # saved with channels first
+        image = image[1:]
+    pairs = zip(image, np.broadcast_to(patch, 2), strict=False)
+    epsilon = options.get("layer_norm_epsilon", 1e-6)
+    if type(epsilon) is not float or not 0 < epsilon < 1:
+        raise ValueError(
+            "its layer_norm_epsilon must be between 0 and 1. Received: "
+            f"{epsilon!r:.100}"
+        )
     arguments = {
-        "num_heads": options["num_heads"],
-        "norm_epsilon": options.get("layer_norm_epsilon", 1e-6),
-        "grid_size": tuple(
-            int(s) // int(p) for s, p in zip(image, patch, strict=False)
-        ),
+        "norm_epsilon": epsilon,
+        "grid_size": tuple(int(size) // int(p) for size, p in pairs),
     }
     if options.get("antialias_in_interpolation"):
         arguments["resampling"] = "bicubic_antialias"
