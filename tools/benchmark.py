@@ -16,6 +16,7 @@ and the median.
 """
 
 import argparse
+import os
 import sys
 
 from benchmarks import converting
@@ -241,6 +242,8 @@ def main(argv=None):
     if not argv or argv[0].startswith("--") and argv[0] != "--help":
         argv = ["import", *argv]  # former versions had this kind only
     arguments = parser().parse_args(argv)
+    # Hide TensorFlow's start-up messages.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     KINDS[arguments.kind][0](arguments)
 
 
