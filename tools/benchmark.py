@@ -19,6 +19,7 @@ import argparse
 import os
 import sys
 
+from benchmarks import chart
 from benchmarks import converting
 from benchmarks import importing
 from benchmarks import inference
@@ -89,6 +90,12 @@ KINDS = {
         lambda a: masked.digits(),
         masked,
         "digits with 10 labels per class, with and without pre-training",
+        "",
+    ),
+    "chart": (
+        lambda a: chart.main(),
+        chart,
+        "draws the chart of docs/speed.md from its first table",
         "",
     ),
     "memory": (
