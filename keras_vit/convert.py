@@ -244,7 +244,8 @@ def convert(
     usual = implied_arguments(name, get_weight_map(to, paths), paths)
     return notes + [
         f"note: {name} uses {argument}={usual[argument]!r} by default; these "
-        f"weights are for {arguments[argument]!r}."
+        f"weights are for {arguments[argument]!r}. Read the file with --set "
+        f"{argument}={arguments[argument]}."
         for argument in (
             "activation",
             "norm_epsilon",

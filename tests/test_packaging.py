@@ -3,6 +3,7 @@
 
 import pathlib
 import re
+import runpy
 import shutil
 import tomllib
 
@@ -124,3 +125,41 @@ def test_setting_the_repositorys_address(program, tmp_path, capsys):
         assert new in (tmp_path / name).read_text()
     assert program.main(["--check", new]) == 0
     assert program.main(["no address"]) == 2
+
+
+def test_links_of_the_readme_on_pypi():
+    """The metadata has the README with absolute links to existing files."""
+    setup = runpy.run_path(str(ROOT / "setup.py"))
+    text, address = setup["readme"](), PROJECT["urls"]["Repository"]
+    tag = f"v{keras_vit.__version__}"
+    raw = address.replace("github.com", "raw.githubusercontent.com")
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    relative = [x for x in targets if not x.startswith("https://")]
+    assert not relative
+    pages = [x for x in targets if x.startswith(f"{address}/blob/{tag}/")]
+    images = [x for x in targets if x.startswith(f"{raw}/{tag}/")]
+    assert f"{address}/blob/{tag}/docs/start.md" in pages
+    assert f"{raw}/{tag}/docs/images/photo_attention.jpg" in images
+    for target in pages + images:
+        assert (ROOT / target.partition(f"/{tag}/")[2]).exists()
+    # Only links differ.
+    source = re.sub(r"\]\([^)]+\)", "", (ROOT / "README.md").read_text())
+    assert re.sub(r"\]\([^)]+\)", "", text) == source
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("[a](b.md#c)", "[a](https://github.com/O/N/blob/v1/b.md#c)"),
+        ("![a](b.png)", "![a](https://raw.githubusercontent.com/O/N/v1/b.png)"),
+        ("[a](#b) [c](https://d.e/f)", "[a](#b) [c](https://d.e/f)"),
+        (
+            "[![a](https://b/c.svg)](d)",
+            "[![a](https://b/c.svg)](https://github.com/O/N/blob/v1/d)",
+        ),
+    ],
+)
+def test_absolute_links(text, expected):
+    setup = runpy.run_path(str(ROOT / "setup.py"))
+    address = "https://github.com/O/N"
+    assert setup["absolute_links"](text, address, "v1") == expected

@@ -16,8 +16,10 @@ and the median.
 """
 
 import argparse
+import os
 import sys
 
+from benchmarks import chart
 from benchmarks import converting
 from benchmarks import importing
 from benchmarks import inference
@@ -88,6 +90,12 @@ KINDS = {
         lambda a: masked.digits(),
         masked,
         "digits with 10 labels per class, with and without pre-training",
+        "",
+    ),
+    "chart": (
+        lambda a: chart.main(),
+        chart,
+        "draws the chart of docs/speed.md from its first table",
         "",
     ),
     "memory": (
@@ -241,6 +249,8 @@ def main(argv=None):
     if not argv or argv[0].startswith("--") and argv[0] != "--help":
         argv = ["import", *argv]  # former versions had this kind only
     arguments = parser().parse_args(argv)
+    # Hide TensorFlow's start-up messages.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     KINDS[arguments.kind][0](arguments)
 
 

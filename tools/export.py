@@ -1,4 +1,4 @@
-"""Exports a model to SavedModel, ONNX, LiteRT or PyTorch; see `--help`."""
+"""Exports a model to another format, such as ONNX; see `--help`."""
 
 import os
 import sys

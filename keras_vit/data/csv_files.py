@@ -60,7 +60,9 @@ def from_csv(
     data = keras_vit.data.from_csv("photos.csv")
     model.compile("adam", keras_vit.losses.SigmoidCrossentropy())
     model.fit(
-        data.train(image_size=224, batch_size=64), steps_per_epoch=100
+        data.train(image_size=224, batch_size=64),
+        steps_per_epoch=100,
+        shuffle=False,  # the batches are shuffled already
     )
     ```
 

@@ -1,4 +1,4 @@
-"""Export a model to SavedModel, ONNX, LiteRT or PyTorch, and check it.
+"""Export a model to SavedModel, ONNX, OpenVINO, LiteRT or PyTorch.
 
   export.py runs/digits digits.onnx
       the model of a recipe's run for ONNX Runtime
@@ -16,11 +16,13 @@ The backend determines what can be written. A .keras file loads under each:
   format       TARGET    tensorflow          jax            torch
   saved_model  (folder)  any batch and size  any, any       -
   onnx         .onnx     any batch and size  any batch (a)  any batch (b)
+  openvino     .xml      any batch and size  any batch (a)  any batch (b)
   litert       .tflite   any batch and size  -              -
   torch        .pt2      -                   -              any batch
 
 Where "size" is missing, the image size is fixed. ONNX needs tf2onnx under
 TensorFlow, (a) jax2onnx, (b) onnxscript; in a clone: pip install ".[export]".
+OpenVINO's format is made from ONNX, and has a second file (.bin).
 
 The exported model takes the same images as the Keras model, (batch, height,
 width, channels), preprocessed as in training: for example in [-1, 1]. It is
@@ -32,7 +34,7 @@ Finally a batch, of 1 if the batch size is dynamic, is timed with both.
 
 --int8-weights uses Keras's quantize("int8") for SavedModel and .pt2, LiteRT's
 dynamic-range quantisation for .tflite, and onnxruntime's dynamic quantisation
-for ONNX. Matrix products are computed in int8, too.
+for ONNX and OpenVINO. Matrix products are computed in int8, too.
 
 Exit status: 0 done, 1 error, 2 wrong usage.
 """
@@ -58,7 +60,9 @@ def _run(a):
     target = a.target.expanduser()
     name = formats.format_of(a.format, target)
     formats.writer_of(name)
-    export.check_target(target, not formats.FORMATS[name].suffix, a.overwrite)
+    spec = formats.FORMATS[name]
+    for path in spec.files(target):
+        export.check_target(path, not spec.suffix, a.overwrite)
     logger.info(f"reading  {a.model}")
     settings = dict(map(_program.parse_setting, a.set))
     model, shape = loading.load(a.model, a.layout, settings, a.image_size)
@@ -109,7 +113,7 @@ def _parser():
     parser.add_argument("target", metavar="TARGET", type=pathlib.Path)
     parser.add_argument(
         "--format",
-        choices=("saved_model", "onnx", "litert", "torch"),
+        choices=("saved_model", "onnx", "openvino", "litert", "torch"),
         help="default: by the suffix of TARGET",
     )
     parser.add_argument(

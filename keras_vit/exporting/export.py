@@ -49,13 +49,14 @@ def export(model, target, name, shape, size, int8=False, check=True, log=print):
     source = model
     if int8 and not spec.quantises:
         source = _quantised(model)
-    with _replacing(target) as temporary:
+    with _replacing(target, spec.second) as temporary:
         _write(write, source, temporary, name, shape, int8)
         if check:
             _check(spec.reader(temporary), spec, model, pairs, int8, log)
+    size = _size_of(target, spec) / 1e6
     log(
-        f"wrote    {target} ({_size_of(target) / 1e6:.2f} MB; the weights in "
-        f"float32 are {4 * model.count_params() / 1e6:.2f})"
+        f"wrote    {target} ({size:.2f} MB; the weights in float32 are "
+        f"{4 * model.count_params() / 1e6:.2f})"
     )
 
 
@@ -160,8 +161,11 @@ def check_target(target, is_folder, overwrite):
 
 
 @contextlib.contextmanager
-def _replacing(target):
-    """Yields a temporary path, which replaces `target` if the body succeeds."""
+def _replacing(target, second=None):
+    """Yields a temporary path, which replaces `target` if the body succeeds.
+
+    If the format has a `second` file, this is replaced first.
+    """
     # With the same suffix, by which some writers choose the format.
     new, old = (
         target.with_name(f".{target.stem}-{os.getpid()}{part}{target.suffix}")
@@ -169,6 +173,8 @@ def _replacing(target):
     )
     try:
         yield new
+        if second:
+            os.replace(new.with_suffix(second), target.with_suffix(second))
         if target.is_dir():  # a folder cannot replace another one
             os.replace(target, old)
         try:
@@ -180,11 +186,15 @@ def _replacing(target):
     finally:
         for path in (new, old):
             _remove(path)
+        if second:
+            _remove(new.with_suffix(second))
 
 
-def _size_of(path):
-    """Returns the size of a file, or of all files in a folder, in bytes."""
-    files = path.rglob("*") if path.is_dir() else [path]
+def _size_of(target, spec):
+    """Returns the size of the files of a target, in bytes."""
+    files = spec.files(target)
+    if target.is_dir():
+        files = target.rglob("*")
     return sum(file.stat().st_size for file in files if file.is_file())
 
 

@@ -35,6 +35,8 @@ class Format:
         quantises: Boolean. Whether the writer quantises weights; otherwise
             Keras quantises the model before.
         max_bytes: Integer or None. Size limit of a file.
+        second: String or None. Suffix of a second file, which the format
+            writes next to the first one.
     """
 
     suffix: str
@@ -44,6 +46,12 @@ class Format:
     any_size: tuple = ()
     quantises: bool = False
     max_bytes: int | None = None
+    second: str | None = None
+
+    def files(self, target):
+        """Returns the paths of the files or the folder of a target."""
+        second = [target.with_suffix(self.second)] if self.second else []
+        return [target, *second]
 
 
 def format_of(name, target):
@@ -180,6 +188,22 @@ def write_onnx_with_torch(model, path, shape, int8=False):
         _quantise_onnx(path)
 
 
+def write_openvino(model, path, shape, int8=False):
+    """Writes OpenVINO's format with its reader of ONNX.
+
+    `keras.Model.export(format="openvino")` traces a fixed batch size under
+    PyTorch, and reports its use to OpenVINO's authors.
+    """
+    openvino = require("openvino", "export")
+    onnx = path.with_suffix(".onnx")
+    try:
+        writer_of("onnx")(model, onnx, shape, int8)
+        # `save_model` would round the weights to float16.
+        openvino.serialize(openvino.Core().read_model(onnx), path)
+    finally:
+        onnx.unlink(missing_ok=True)
+
+
 def write_litert(model, path, shape, int8=False):
     """Writes LiteRT with TensorFlow's converter."""
     import tensorflow as tf
@@ -313,6 +337,18 @@ def read_onnx(path):
     return run
 
 
+def read_openvino(path):
+    openvino = require("openvino", "export")
+    # Otherwise, CPUs that have bfloat16 compute in it.
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(str(path), "CPU", options)
+
+    def run(images):
+        return compiled(images)[0]
+
+    return run
+
+
 def read_litert(path):
     try:
         from ai_edge_litert.interpreter import Interpreter
@@ -388,6 +424,16 @@ FORMATS = {
         any_size=("tensorflow",),
         quantises=True,
         max_bytes=_MAX_FLATBUFFER_BYTES,
+    ),
+    "openvino": Format(
+        ".xml",
+        dict.fromkeys(("tensorflow", "jax", "torch"), write_openvino),
+        read_openvino,
+        "OpenVINO",
+        any_size=("tensorflow",),
+        quantises=True,
+        max_bytes=_MAX_FLATBUFFER_BYTES,
+        second=".bin",
     ),
     "litert": Format(
         ".tflite",

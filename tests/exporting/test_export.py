@@ -26,6 +26,11 @@ NEEDS = {
         "jax": ["jax2onnx", "onnxruntime"],
         "torch": ["onnxscript", "onnxruntime"],
     },
+    "openvino": {
+        "tensorflow": ["tf2onnx", "openvino"],
+        "jax": ["jax2onnx", "openvino"],
+        "torch": ["onnxscript", "openvino"],
+    },
     "litert": {"tensorflow": ["tensorflow"]},
     "torch": {"torch": ["torch"]},
 }
@@ -92,7 +97,8 @@ def test_exported_model_matches_keras(name, export, tmp_path):
     assert status == 0, printed
     assert "3 x 8 x 12 x 3" in printed and "latency  batch of 1" in printed
     assert ("1 x 8 x 24 x 3" in printed) == any_size
-    assert left() == sorted([str(target), "model.keras"])
+    files = map(str, formats.FORMATS[name].files(target))
+    assert left() == sorted([*files, "model.keras"])
     run = formats.FORMATS[name].reader(target)
     for shape in ((1, 8, 12), (2, 16, 8) if any_size else (5, 8, 12)):
         x = images(*shape, 3)

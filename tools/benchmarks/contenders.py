@@ -72,6 +72,14 @@ _XLA = {
     for name in (OURS, BEFORE, "keras-hub")
 }
 
+# `jit_compile=True` is `torch.compile` under PyTorch.
+_COMPILED = {
+    f"{name}, torch.compile": dataclasses.replace(
+        _KERAS[name], option="compile", arguments={"jit_compile": True}
+    )
+    for name in (OURS, "keras-hub")
+}
+
 
 def _exported(**functions):
     return {
@@ -87,7 +95,12 @@ def _exported(**functions):
     }
 
 
-_ONNX = {"onnx": "ONNX", "onnx_int8": "ONNX int8"}
+_ONNX = {
+    "onnx": "ONNX",
+    "onnx_int8": "ONNX int8",
+    "openvino": "OpenVINO",
+    "openvino_int8": "OpenVINO int8",
+}
 _TIMM = ("timm.models.vision_transformer",)
 _TRANSFORMERS = ("transformers.models.vit.modeling_vit",)
 
@@ -115,6 +128,7 @@ CONTENDERS = {
     "torch": {
         **_KERAS,
         **_DIRECT,
+        **_COMPILED,
         "timm": Contender("torch_models", "timm", _TIMM),
         "timm, torch.compile": Contender(
             "torch_models",

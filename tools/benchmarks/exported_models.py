@@ -12,6 +12,7 @@ from keras_vit.exporting import formats
 # A format, and whether its weights are int8.
 saved_model = "saved_model", False
 onnx, onnx_int8 = ("onnx", False), ("onnx", True)
+openvino, openvino_int8 = ("openvino", False), ("openvino", True)
 litert, litert_int8 = ("litert", False), ("litert", True)
 torch_program = "torch", False
 

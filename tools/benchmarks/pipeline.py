@@ -11,9 +11,6 @@ import sys
 import tempfile
 import time
 
-import keras_vit
-from keras_vit.data import rand_augment
-
 SIZE = 224
 LEVEL = "medium1"
 # Name, kind, and how many images to time: Keras core's takes long.
@@ -71,6 +68,8 @@ def _write(folder, count=64):
 def _measure(kind, images, folder):
     import keras
 
+    import keras_vit
+
     keras.utils.set_random_seed(0)
     if kind in ("ours", "keras_cv", "keras"):
         batches = _alone(kind)
@@ -94,6 +93,8 @@ def _alone(kind):
     """Returns batches of 16 augmented uint8 images that are in memory."""
     import numpy as np
     import tensorflow as tf
+
+    from keras_vit.data import rand_augment
 
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (64, SIZE, SIZE, 3)).astype(np.uint8)
