@@ -50,6 +50,7 @@ from keras_vit.evaluation import plot_segmentation
 from keras_vit.optimizers import AdamW
 from keras_vit.schedules import warmup_cosine
 from keras_vit.segmentation import LinearSegmenter
+from keras_vit.segmentation import MeanIoU
 from keras_vit.training import command_line as cli
 from keras_vit.training import plots
 
@@ -220,14 +221,7 @@ def train(config, data, strategy, output):
             loss=keras.losses.SparseCategoricalCrossentropy(
                 from_logits=True, ignore_class=data.ignore
             ),
-            metrics=[
-                keras.metrics.MeanIoU(
-                    len(data.class_names),
-                    ignore_class=data.ignore,
-                    sparse_y_pred=False,
-                    name="mean_iou",
-                )
-            ],
+            metrics=[MeanIoU(len(data.class_names), data.ignore)],
             jit_compile=training.jit_compile(strategy),
         )
 

@@ -3,7 +3,6 @@ model of them."""
 
 import dataclasses
 import functools
-import math
 
 import keras
 import numpy as np
@@ -203,9 +202,9 @@ def test_exported(name, tmp_path, monkeypatch):
         pytest.importorskip("onnxruntime")
         converters = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}
         pytest.importorskip(converters.get(BACKEND, "onnxscript"))
-    model = tiny(num_layers=1)
+    model = tiny(num_layers=2)
     randomise(model)
-    maps = keras_vit.dense_features(model, blocks=0)
+    maps = keras_vit.dense_features(model, blocks=(0, 1))
     any_size = BACKEND in formats.FORMATS[name].any_size
     shape = (None, None, None, 3) if any_size else (None, 8, 12, 3)
     path = tmp_path / f"maps{formats.FORMATS[name].suffix}"
@@ -215,9 +214,11 @@ def test_exported(name, tmp_path, monkeypatch):
     run = formats.FORMATS[name].reader(path)
     for size in ((8, 12), (16, 8)) if any_size else ((8, 12),):
         x = images(2, *size, 3)
-        expected = maps.predict(x, verbose=0)
-        assert expected.shape[1:3] == tuple(math.ceil(n / 4) for n in size)
-        np.testing.assert_allclose(run(x), expected, atol=1e-4)
+        expected, found = maps.predict(x, verbose=0), run(x)
+        assert set(found) == {"block_0", "block_1"}
+        for layer, array in expected.items():
+            assert array.shape[1:3] == (size[0] // 4, size[1] // 4)
+            np.testing.assert_allclose(found[layer], array, atol=1e-4)
 
 
 WRONG = {
