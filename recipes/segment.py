@@ -16,7 +16,7 @@
 A mask is a grey PNG or one with a palette. Its values, or indices, are classes
 from 0; pixels of the value --ignore-value have no class, and are neither
 trained nor counted. FOLDER/classes.txt may name the classes, one on each line.
-All masks are read before anything is trained.
+All images and masks are read before anything is trained.
 
 An interrupted run resumes bit for bit with the same command.
 
@@ -61,13 +61,13 @@ WAYS = {
     "fine-tuned": (True, "all"),
     "scratch": (False, "all"),
 }
-# The classifier of digits: images of 16 pixels of one digit each.
+# The classifier of digits: images of one digit each.
 ENCODER = {
-    "image_size": 16,
+    "image_size": 24,
     "patch_size": 4,
     "batch_size": 64,
-    "steps": 1000,
-    "evaluate_every": 200,
+    "steps": 1200,
+    "evaluate_every": 300,
     "learning_rate": 0.002,
 }
 
@@ -434,7 +434,7 @@ def resolve_config(config, data):
         config.batch_size or max(32, config.accumulate), data.num_train
     )
     digits = config.dataset == "digits"
-    steps = config.steps or (300 if digits else 2000)
+    steps = config.steps or (600 if digits else 2000)
     if config.epochs:
         steps = config.epochs * -(-data.num_train // batch_size)
     rate = 0.01 if config.train == "head" else 0.002
