@@ -434,12 +434,12 @@ def resolve_config(config, data):
         config.batch_size or max(32, config.accumulate), data.num_train
     )
     digits = config.dataset == "digits"
-    steps = config.steps or (600 if digits else 2000)
+    steps = config.steps or (900 if digits else 2000)
     if config.epochs:
         steps = config.epochs * -(-data.num_train // batch_size)
     rate = 0.01 if config.train == "head" else 0.002
-    if config.weights and config.train == "all":
-        rate = 0.001 if digits else 0.0001
+    if config.weights and config.train == "all" and not digits:
+        rate = 0.0001
     config = dataclasses.replace(
         config,
         image_size=image_size,
