@@ -386,6 +386,7 @@ def train_encoder(config, strategy, output):
                 start=start,
                 shard=strategy.process,
                 flip=False,
+                protocol="whole",  # no augmentation
             ),
             test,
         ):

@@ -64,7 +64,7 @@ def digit_canvases(size=SIZE, num_train=NUM_TRAIN, num_test=NUM_TEST):
     )
 
 
-def single_digits(size=SIZE, num_train=4000, num_test=400):
+def single_digits(size=SIZE, num_train=8000, num_test=400):
     """Returns grey images of one digit on a photograph, and its value.
 
     A classifier that is trained on them has features of digits, but has never

@@ -66,14 +66,12 @@ class MeanIoU(keras.metrics.Metric):
         )
 
     def result(self):
-        both = ops.diagonal(self.confusion)
-        either = ops.sum(self.confusion, 0) + ops.sum(self.confusion, 1) - both
+        confusion = ops.convert_to_tensor(self.confusion)
+        both = ops.diagonal(confusion)
+        either = ops.sum(confusion, 0) + ops.sum(confusion, 1) - both
         found = ops.cast(either > 0, self.dtype)
         ious = both / ops.maximum(either, 1)
         return ops.sum(ious) / ops.maximum(ops.sum(found), 1)
-
-    def reset_state(self):
-        self.confusion.assign(ops.zeros_like(self.confusion))
 
     def get_config(self):
         return {
