@@ -168,6 +168,26 @@ def test_saved_loaded_and_trained(tmp_path):
     assert np.abs(after["block_1"] - before["block_1"]).max() > 1e-5
 
 
+@ON_TORCH
+def test_a_classifier_of_keras_hub_stands_on_a_map():
+    models = pytest.importorskip("keras_hub").models
+    encoder = tiny(num_layers=1)
+    maps = keras_vit.dense_features(encoder)
+    model = models.ImageClassifier(maps, num_classes=5, activation="softmax")
+    x = images(2, 12, 8, 3)
+    pooled = values(maps, x).mean((1, 2))
+    kernel, bias = (
+        keras.ops.convert_to_numpy(w) for w in model.output_dense.weights
+    )
+    scores = np.exp(pooled @ kernel + bias)
+    expected = scores / scores.sum(-1, keepdims=True)
+    np.testing.assert_allclose(values(model, x), expected, atol=1e-5)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    before = values(maps, x)
+    model.fit(x, np.array([0, 3]), verbose=0)
+    assert np.abs(values(maps, x) - before).max() > 1e-6
+
+
 @pytest.mark.parametrize(
     "kind",
     [
