@@ -16,7 +16,7 @@
 A mask is a grey PNG or one with a palette. Its values, or indices, are classes
 from 0; pixels of the value --ignore-value have no class, and are neither
 trained nor counted. FOLDER/classes.txt may name the classes, one on each line.
-All masks are read before anything is trained.
+All images and masks are read before anything is trained.
 
 An interrupted run resumes bit for bit with the same command.
 
@@ -50,6 +50,7 @@ from keras_vit.evaluation import plot_segmentation
 from keras_vit.optimizers import AdamW
 from keras_vit.schedules import warmup_cosine
 from keras_vit.segmentation import LinearSegmenter
+from keras_vit.segmentation import MeanIoU
 from keras_vit.training import command_line as cli
 from keras_vit.training import plots
 
@@ -60,13 +61,13 @@ WAYS = {
     "fine-tuned": (True, "all"),
     "scratch": (False, "all"),
 }
-# The classifier of digits: images of 16 pixels of one digit each.
+# The classifier of digits: images of one digit each.
 ENCODER = {
-    "image_size": 16,
+    "image_size": 24,
     "patch_size": 4,
     "batch_size": 64,
-    "steps": 1000,
-    "evaluate_every": 200,
+    "steps": 1200,
+    "evaluate_every": 300,
     "learning_rate": 0.002,
 }
 
@@ -220,14 +221,7 @@ def train(config, data, strategy, output):
             loss=keras.losses.SparseCategoricalCrossentropy(
                 from_logits=True, ignore_class=data.ignore
             ),
-            metrics=[
-                keras.metrics.MeanIoU(
-                    len(data.class_names),
-                    ignore_class=data.ignore,
-                    sparse_y_pred=False,
-                    name="mean_iou",
-                )
-            ],
+            metrics=[MeanIoU(len(data.class_names), data.ignore)],
             jit_compile=training.jit_compile(strategy),
         )
 
@@ -392,6 +386,7 @@ def train_encoder(config, strategy, output):
                 start=start,
                 shard=strategy.process,
                 flip=False,
+                protocol="whole",  # no augmentation
             ),
             test,
         ):
@@ -440,12 +435,12 @@ def resolve_config(config, data):
         config.batch_size or max(32, config.accumulate), data.num_train
     )
     digits = config.dataset == "digits"
-    steps = config.steps or (300 if digits else 2000)
+    steps = config.steps or (900 if digits else 2000)
     if config.epochs:
         steps = config.epochs * -(-data.num_train // batch_size)
     rate = 0.01 if config.train == "head" else 0.002
-    if config.weights and config.train == "all":
-        rate = 0.001 if digits else 0.0001
+    if config.weights and config.train == "all" and not digits:
+        rate = 0.0001
     config = dataclasses.replace(
         config,
         image_size=image_size,

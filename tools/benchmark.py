@@ -101,7 +101,7 @@ KINDS = {
     "memory": (
         lambda a: memory.print_memory(),
         memory,
-        "memory of each of several devices; gradient checkpointing",
+        "memory of several devices, gradient checkpointing, sliding windows",
         "",
     ),
 }

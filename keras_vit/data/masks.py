@@ -19,7 +19,9 @@ from keras_vit.data.splits import split_by_path
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 _THREADS = min(8, os.cpu_count() or 1)
 _MOST_PROBLEMS = 8
+_MOST_CLASSES = 256  # without classes.txt
 
+_CLASSES_FILE = "classes.txt"
 # Data sets of TFDS with masks: feature of the mask, names of the classes (None
 # for numbers), number of classes, and the value of the first class. Lower
 # values are ignored.
@@ -54,10 +56,10 @@ def load_segmentation(name, ignore=255):
 
     Raises:
         ValueError: if there is no such data set, or images without masks,
-            masks without images, masks of another size than their image,
-            without a class for each pixel, or with classes that
-            `classes.txt` does not name. One error lists the files. All masks
-            are read for this.
+            masks without images, files that cannot be read, masks of another
+            size than their image, of colours, or with classes that
+            `classes.txt` does not name. One error lists the files. All images
+            and masks are read for this.
         ImportError: if a package is missing.
 
     Example:
@@ -82,6 +84,10 @@ def load_segmentation(name, ignore=255):
 def read_image(file):
     """Returns a file of an image as a uint8 array of three channels."""
     with require("PIL.Image").open(file) as image:
+        if image.mode.startswith("I"):
+            # Pillow would clip grey values of 16 bits instead of scaling them.
+            grey = np.clip(np.asarray(image).astype("int64") >> 8, 0, 255)
+            return np.repeat(grey[..., None], 3, axis=-1).astype("uint8")
         return np.asarray(image.convert("RGB"))
 
 
@@ -123,7 +129,10 @@ def _from_folder(folder, ignore):
             "test on: FOLDER/train/images/*, FOLDER/train/masks/*, "
             "FOLDER/test/images/* and FOLDER/test/masks/*, or two or more of "
             "FOLDER/images/* and FOLDER/masks/*. Received: "
-            + ", ".join(f"{len(x)} for {part}" for part, x in parts.items())
+            + (
+                ", ".join(f"{len(x)} for {part}" for part, x in parts.items())
+                or f"{len(pairs)} of both"
+            )
         )
     names = _class_names(folder)
     pairs = [pair for part in parts.values() for pair in part]
@@ -142,7 +151,14 @@ def _from_folder(folder, ignore):
     if len(names) < 2:
         raise ValueError(
             f"The masks of {str(folder)!r} must have two classes or more. "
-            f"Received: {', '.join(names) or 'pixels to ignore'} only"
+            f"Received: {', '.join(names) or 'pixels to ignore'} only. Pixels "
+            f"of the value {ignore} have no class"
+        )
+    if len(names) > _MOST_CLASSES and not (folder / _CLASSES_FILE).is_file():
+        raise ValueError(
+            f"The masks of {str(folder)!r} have classes up to {highest}. If "
+            "these are numbers of classes and no colours, name all of them in "
+            f"{str(folder / _CLASSES_FILE)!r}, one on each line"
         )
 
     def read(part, index):
@@ -167,10 +183,14 @@ def _find_pairs(folder, problems):
     found = {}
     for kind, suffixes in (("images", _SUFFIXES), ("masks", (".png",))):
         place = folder / kind
-        files = sorted(place.iterdir()) if place.is_dir() else []
-        found[kind] = {
-            path.stem: path for path in files if path.suffix.lower() in suffixes
-        }
+        found[kind] = {}
+        for path in sorted(place.iterdir()) if place.is_dir() else []:
+            hidden = path.name.startswith(".")
+            if hidden or path.suffix.lower() not in suffixes:
+                continue
+            other = found[kind].setdefault(path.stem, path)
+            if other is not path:
+                problems.append(f"{path} has the same mask as {other.name}")
     for kind, other in (("images", "masks"), ("masks", "images")):
         for stem in sorted(found[kind].keys() - found[other].keys()):
             suffix = ".png" if other == "masks" else ".*"
@@ -182,16 +202,26 @@ def _find_pairs(folder, problems):
 
 
 def _class_names(folder):
-    path = folder / "classes.txt"
+    path = folder / _CLASSES_FILE
     if not path.is_file():
         return None
-    return tuple(x.strip() for x in path.read_text().splitlines() if x.strip())
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be a text in UTF-8: {error}") from error
+    names = tuple(x.strip() for x in lines if x.strip())
+    if len(names) < 2:
+        raise ValueError(
+            f"{path} must name two classes or more, one on each line. "
+            f"Received: {', '.join(names) or 'no names'}"
+        )
+    return names
 
 
 def _check_pairs(pairs, ignore, classes, problems):
     """Adds files that cannot be used to `problems`; returns the highest class.
 
-    Every mask is read, and the header of every image.
+    Every image and every mask is read.
     """
     pillow = require("PIL.Image")
 
@@ -200,6 +230,9 @@ def _check_pairs(pairs, ignore, classes, problems):
         try:
             with pillow.open(path) as image:
                 size = image.size[::-1]
+                # Decodes a JPEG at an eighth of its size, which is faster.
+                image.draft(image.mode, (1, 1))
+                image.load()
             path = pair[1]
             mask = read_mask(path)
         except (OSError, ValueError) as error:

@@ -155,7 +155,7 @@ class _TrainBatches(keras.utils.PyDataset):
 
         def one(row):
             rng = np.random.default_rng((options.seed, 1, first + row))
-            pair = self.data.read("train", chosen[row])
+            pair = self.data.read("train", int(chosen[row]))
             return random_crop(
                 *pair,
                 options.image_size,

@@ -153,10 +153,13 @@ def plot_segmentation(
     colours = _class_colours(len(class_names))
     count = len(images)
     figure = _figure((5.4, 1.7 * count + 0.9), title)
+    grid = figure.subplots(count, 3, squeeze=False)
+    for axes, name in zip(
+        grid[0], ("image", "truth", "prediction"), strict=True
+    ):
+        axes.set_title(name, fontsize=9)
     for row, (image, mask, guess) in zip(
-        figure.subplots(count, 3, squeeze=False),
-        zip(images, masks, predicted, strict=True),
-        strict=True,
+        grid, zip(images, masks, predicted, strict=True), strict=True
     ):
         ignored = mask == ignore
         truth = colours[np.where(ignored, 0, mask)]
@@ -168,11 +171,6 @@ def plot_segmentation(
         ):
             axes.imshow(picture, vmin=0, vmax=1)
             axes.axis("off")
-        if image is images[0]:
-            for axes, name in zip(
-                row, ("image", "truth", "prediction"), strict=True
-            ):
-                axes.set_title(name, fontsize=9)
     present = np.union1d(predicted, masks[masks != ignore])
     patches = [
         _patch(colours[i], plot_label(class_names[i], _MAX_NAME_LENGTH))

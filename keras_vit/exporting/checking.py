@@ -42,9 +42,18 @@ def expected_outputs(model, shapes):
     """Returns a pair of random images and Keras outputs for each shape."""
     dtype = model.inputs[0].dtype
     return [
-        (images, np.asarray(model.predict_on_batch(images), "float32"))
+        (images, model.predict_on_batch(images))
         for images in (random_images(shape, dtype) for shape in shapes)
     ]
+
+
+def _by_name(outputs):
+    """Returns a dict of float32 arrays, with the name "" if there is one."""
+    if not isinstance(outputs, dict):
+        outputs = {"": outputs}
+    elif len(outputs) == 1:
+        outputs = {"": next(iter(outputs.values()))}
+    return {name: np.asarray(x, "float32") for name, x in outputs.items()}
 
 
 def compare(run, pairs, precision):
@@ -63,27 +72,35 @@ def compare(run, pairs, precision):
     """
     differences = []
     for images, outputs in pairs:
-        found = np.asarray(run(images), "float32")
+        found, outputs = _by_name(run(images)), _by_name(outputs)
         shape = " x ".join(map(str, images.shape))
-        if found.shape != outputs.shape:
+        shapes = [
+            {name: x.shape for name, x in some.items()}
+            for some in (found, outputs)
+        ]
+        if shapes[0] != shapes[1]:
+            theirs, ours = (some.get("", some) for some in shapes)
             raise ValueError(
                 f"On images of {shape} the exported model gives outputs of "
-                f"shape {found.shape}, and Keras {outputs.shape}. Nothing was "
-                "written."
+                f"shape {theirs}, and Keras {ours}. Nothing was written."
             )
-        difference = np.abs(found - outputs).max()
-        limit = LIMITS.get(precision, HALF_LIMIT) * max(
-            1.0, np.abs(outputs).max()
-        )
-        if precision == "int8":
-            limit = LIMITS[precision] * np.abs(outputs).max()
-        if not difference <= limit:  # also for NaN
-            raise ValueError(
-                f"On images of {shape} the exported model differs from Keras "
-                f"by {difference:.2g}, and {limit:.2g} is allowed. Nothing "
-                "was written; --no-check writes it without this comparison."
+        largest = 0.0
+        for name, expected in outputs.items():
+            difference = np.abs(found[name] - expected).max()
+            limit = LIMITS.get(precision, HALF_LIMIT) * max(
+                1.0, np.abs(expected).max()
             )
-        differences.append(f"{difference:.1e} at {shape}")
+            if precision == "int8":
+                limit = LIMITS[precision] * np.abs(expected).max()
+            if not difference <= limit:  # also for NaN
+                raise ValueError(
+                    f"On images of {shape} the exported model differs from "
+                    f"Keras by {difference:.2g}{name and f' in {name!r}'}, and "
+                    f"{limit:.2g} is allowed. Nothing was written; --no-check "
+                    "writes it without this comparison."
+                )
+            largest = max(largest, difference)
+        differences.append(f"{largest:.1e} at {shape}")
     return ", ".join(differences)
 
 
@@ -102,9 +119,14 @@ def agreement(run, model, shape):
     same = total = 0
     while total < NUM_AGREEMENT_IMAGES:
         images = random_images((count, *rest), model.inputs[0].dtype, total)
-        pair = (np.asarray(model.predict_on_batch(images)), run(images))
-        best = [np.asarray(x).argmax(-1).reshape(count, -1) for x in pair]
-        same += int((best[0] == best[1]).all(-1).sum())
+        ours, theirs = map(
+            _by_name, (model.predict_on_batch(images), run(images))
+        )
+        agree = np.ones(count, bool)
+        for name, x in ours.items():
+            best = x.argmax(-1) == theirs[name].argmax(-1)
+            agree &= best.reshape(count, -1).all(-1)
+        same += int(agree.sum())
         total += count
     return same, total
 

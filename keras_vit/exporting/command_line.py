@@ -24,6 +24,9 @@ Where "size" is missing, the image size is fixed. ONNX needs tf2onnx under
 TensorFlow, (a) jax2onnx, (b) onnxscript; in a clone: pip install ".[export]".
 OpenVINO's format is made from ONNX, and has a second file (.bin).
 
+A model whose outputs are a dict, such as one of keras_vit.dense_features, keeps
+their names.
+
 The exported model takes the same images as the Keras model, (batch, height,
 width, channels), preprocessed as in training: for example in [-1, 1]. It is
 written to a temporary file, read back and run on random images, with batches of
@@ -108,7 +111,7 @@ def _parser():
         help="a checkpoint, a .keras file, the folder of a recipe's run or "
         "of a Hugging Face model, or the URL of one: everything that "
         "tools/convert.py reads, and any .keras file of one input and one "
-        "output",
+        "output, or outputs with names",
     )
     parser.add_argument("target", metavar="TARGET", type=pathlib.Path)
     parser.add_argument(

@@ -23,7 +23,8 @@ def export(model, target, name, shape, size, int8=False, check=True, log=print):
     If anything fails, `target` is not changed.
 
     Args:
-        model: `keras.Model` with one input and one output.
+        model: `keras.Model` with one input, and one output or a dict of them,
+            whose names the exported model has, too.
         target: `pathlib.Path`, which is replaced if it exists.
         name: String. Name of the format, a key of `FORMATS`.
         shape: `(batch, height, width, channels)`, None where dynamic.
@@ -73,10 +74,11 @@ def with_softmax(model):
             f"--softmax: the model's last layer, {last.name!r}, has the "
             f"activation {activation.__name__} already."
         )
-    if len(output.shape) != 2:
+    if len(output.shape) != 2 or len(model.outputs) > 1:
+        shapes = ", ".join(str(x.shape) for x in model.outputs)
         raise ValueError(
             "--softmax needs a model that outputs logits of shape (batch, "
-            f"classes). Received: output shape {output.shape}"
+            f"classes). Received: output shape {shapes}"
         )
     layer = keras.layers.Softmax(name="probabilities")
     return Model(model.inputs, layer(output), name=model.name)

@@ -3,7 +3,8 @@
 A writer is a function of `(model, path, shape, int8)`: `shape` is the shape of
 the images, None where dynamic, and `int8` requests the quantisation of the
 format's own converter, if it has one. A reader loads an exported model and
-returns a function that maps an array of images to an array of outputs.
+returns a function that maps an array of images to an array, or to a dict of
+arrays by name if the model has several outputs.
 """
 
 import contextlib
@@ -163,6 +164,7 @@ def write_onnx(model, path, shape, int8=False):
             path, format="onnx", verbose=False, input_signature=signature
         )
     _embed_external_data(path)
+    _name_outputs(path, model)
     if int8:
         _quantise_onnx(path)
 
@@ -184,6 +186,7 @@ def write_onnx_with_torch(model, path, shape, int8=False):
         )
         program.save(path)
     _embed_external_data(path)
+    _name_outputs(path, model)
     if int8:
         _quantise_onnx(path)
 
@@ -250,6 +253,27 @@ def _embed_external_data(path):
         external.unlink()
 
 
+def _name_outputs(path, model):
+    """Gives the outputs of an ONNX file the names of a model's outputs."""
+    if not isinstance(model.output, dict):
+        return
+    onnx = require("onnx", "export")
+    file = onnx.load(path)
+    # PyTorch and JAX write the values of a dict in the order of its keys.
+    names = sorted(model.output)
+    old = [output.name for output in file.graph.output]
+    if set(old) == set(names):  # written by tf2onnx
+        return
+    new = dict(zip(old, names, strict=True))
+    for node in file.graph.node:
+        for values in (node.input, node.output):
+            values[:] = [new.get(value, value) for value in values]
+    for output in file.graph.output:
+        output.name = new[output.name]
+    onnx.checker.check_model(file)
+    onnx.save_model(file, path)
+
+
 def _quantise_onnx(path):
     """Quantises dense weights to int8, and activations at run time."""
     quantization = require("onnxruntime.quantization", "export")
@@ -288,7 +312,10 @@ def _module(model):
             self.models = [model]
 
         def forward(self, images):
-            return self.models[0](images, training=False)
+            outputs = self.models[0](images, training=False)
+            if isinstance(outputs, dict):
+                outputs = {name: outputs[name] for name in sorted(outputs)}
+            return outputs
 
     return Module().eval()
 
@@ -317,7 +344,8 @@ def read_saved_model(path):
     served = tf.saved_model.load(str(path))
 
     def run(images):
-        return np.asarray(served.serve(tf.constant(images)))
+        outputs = served.serve(tf.constant(images))
+        return keras.tree.map_structure(np.asarray, outputs)
 
     return run
 
@@ -331,8 +359,15 @@ def read_onnx(path):
     )
     name = session.get_inputs()[0].name
 
+    names = [output.name for output in session.get_outputs()]
+
     def run(images):
-        return session.run(None, {name: images})[0]
+        arrays = session.run(None, {name: images})
+        return (
+            arrays[0]
+            if len(arrays) == 1
+            else dict(zip(names, arrays, strict=True))
+        )
 
     return run
 
@@ -358,7 +393,12 @@ def read_litert(path):
     interpreter = Interpreter(str(path), num_threads=_num_cores())
     interpreter.allocate_tensors()
     source = interpreter.get_input_details()[0]["index"]
-    result = interpreter.get_output_details()[0]["index"]
+    results = {
+        name: output["index"]
+        for name, output in interpreter.get_signature_runner()
+        .get_output_details()
+        .items()
+    }
     shape = tuple(interpreter.get_input_details()[0]["shape"])
 
     def run(images):
@@ -369,7 +409,11 @@ def read_litert(path):
             shape = images.shape
         interpreter.set_tensor(source, images)
         interpreter.invoke()
-        return interpreter.get_tensor(result)
+        arrays = {
+            name: interpreter.get_tensor(index)
+            for name, index in results.items()
+        }
+        return arrays if len(arrays) > 1 else next(iter(arrays.values()))
 
     return run
 
@@ -381,9 +425,8 @@ def read_torch_program(path):
 
     def run(images):
         with torch.no_grad():
-            return keras.ops.convert_to_numpy(
-                module(keras.ops.convert_to_tensor(images))
-            )
+            outputs = module(keras.ops.convert_to_tensor(images))
+            return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
 
     return run
 

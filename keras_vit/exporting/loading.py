@@ -27,7 +27,7 @@ def load(path, layout=None, settings=None, size=None):
 
     Raises:
         ValueError: if the model cannot be loaded, does not support the size,
-            or has several inputs or outputs.
+            or has several inputs, or several outputs without names.
     """
     settings = settings or {}
     checkpoint = None
@@ -60,21 +60,23 @@ def image_size(model):
 
 
 def check_exportable(model):
-    """Checks that a model has one input, a batch of images, and one output.
+    """Checks that a model has one input, a batch of images, and one output or
+    a dict of them.
 
     Raises:
         ValueError: if it has not.
     """
     try:
-        count = (len(model.inputs), len(model.outputs))
-        rank = len(model.inputs[0].shape)
+        shapes = [tuple(x.shape) for x in model.inputs]
+        named = len(model.outputs) == 1 or isinstance(model.output, dict)
     except (AttributeError, TypeError, ValueError, IndexError):
-        count, rank = None, None
-    if count != (1, 1) or rank != 4:
+        shapes, named = [], False
+    if len(shapes) != 1 or len(shapes[0]) != 4 or not named:
         raise ValueError(
             "Only models of one input, (batch, height, width, channels), and "
-            f"one output can be exported, and {model.name!r} is not one. Of a "
-            "model of keras_vit.pretraining, export its `encoder`."
+            "one output, or a dict of outputs, can be exported, and "
+            f"{model.name!r} is not one. Of a model of keras_vit.pretraining, "
+            "export its `encoder`."
         )
 
 

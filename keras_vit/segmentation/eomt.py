@@ -10,6 +10,7 @@ from keras_vit.layers import TransformerBlock
 from keras_vit.layers.resampling import resample_maps
 from keras_vit.models import Model
 from keras_vit.models import with_any_size
+from keras_vit.segmentation.matching import check_loss_options
 from keras_vit.segmentation.matching import mask_loss
 
 
@@ -18,7 +19,8 @@ class EoMTModel(Model):
     """The functional model that `EoMT` returns, which trains with `mask_loss`.
 
     `fit` takes targets `{"classes": (batch, objects), "masks": (batch, objects,
-    height, width)}`; see `mask_loss`.
+    height, width)}`; see `mask_loss`, whose arguments the layer `eomt_head`
+    has as `loss_options`.
     """
 
     def __init__(self, inputs, outputs, name=None, **kwargs):
@@ -31,7 +33,8 @@ class EoMTModel(Model):
         def uniform(shape):
             return keras.random.uniform(shape, seed=self.seed_generator)
 
-        loss = mask_loss(y_pred, y, uniform=uniform)
+        options = self.get_layer("eomt_head").loss_options
+        loss = mask_loss(y_pred, y, uniform=uniform, **options)
         for extra in self.losses:
             loss = loss + ops.sum(ops.cast(extra, loss.dtype))
         return loss
@@ -44,6 +47,7 @@ def EoMT(
     blocks=4,
     masked=True,
     num_upscales=2,
+    loss_options=None,
     name="eomt",
 ):
     """Builds an Encoder-only Mask Transformer on a Vision Transformer.
@@ -74,6 +78,9 @@ def EoMT(
             lowers it to 0, with which the model equals one of `masked=False`.
         num_upscales: Integer. Number of times that the feature map is enlarged
             to twice its rows and columns, for the masks.
+        loss_options: Dict of arguments of `mask_loss` with which `fit` trains,
+            such as `{"dice_weight": 2.0, "num_points": 4096}`. None for its
+            defaults.
         name: String. Name of the model.
 
     Returns:
@@ -122,7 +129,12 @@ def EoMT(
     norm = encoder.get_layer("encoder_norm")
     grid = encoder.get_layer("patch_embedding").output
     head = EoMTHead(
-        classes, queries, prefix + queries, num_upscales, name="eomt_head"
+        classes,
+        queries,
+        prefix + queries,
+        num_upscales,
+        loss_options,
+        name="eomt_head",
     )
     x = ClassToken(
         queries,
@@ -158,6 +170,8 @@ class EoMTHead(keras.Layer):
         num_prefix_tokens: Integer. Number of tokens before the patches,
             queries included.
         num_upscales: Integer. How often the map is enlarged.
+        loss_options: Dict of arguments of `mask_loss`, with which the model
+            trains, or None.
 
     Call arguments:
         inputs: Normalised tokens of shape `(batch, num_prefix_tokens + rows *
@@ -175,9 +189,11 @@ class EoMTHead(keras.Layer):
         num_queries,
         num_prefix_tokens,
         num_upscales=2,
+        loss_options=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.loss_options = check_loss_options(loss_options)
         self.classes = classes
         self.num_queries = num_queries
         self.num_prefix_tokens = num_prefix_tokens
@@ -231,6 +247,7 @@ class EoMTHead(keras.Layer):
             "num_queries": self.num_queries,
             "num_prefix_tokens": self.num_prefix_tokens,
             "num_upscales": self.num_upscales,
+            "loss_options": dict(self.loss_options),
         }
 
 

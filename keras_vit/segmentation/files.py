@@ -26,6 +26,16 @@ from keras_vit.segmentation.eomt import QueryMask
 
 _FILES = ("model.safetensors", "config.json")
 _REGISTERS = "embeddings.register_tokens"
+# Arguments of `mask_loss`: their names and defaults in config.json.
+_LOSS_OPTIONS = {
+    "class_weight": ("class_weight", 2.0),
+    "mask_weight": ("mask_weight", 5.0),
+    "dice_weight": ("dice_weight", 5.0),
+    "no_object_weight": ("no_object_weight", 0.1),
+    "num_points": ("train_num_points", 12544),
+    "oversampling": ("oversample_ratio", 3.0),
+    "importance": ("importance_sample_ratio", 0.75),
+}
 
 
 def load(path, masked=None):
@@ -39,7 +49,8 @@ def load(path, masked=None):
             attention are not all 0.
 
     Returns:
-        A `keras.Model`, as `EoMT` returns it, for images of any size.
+        A `keras.Model`, as `EoMT` returns it, for images of any size. It trains
+        with the weights of the loss that `config.json` has.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -87,15 +98,15 @@ def load(path, masked=None):
     return model
 
 
-def save(model, folder, overwrite=False, no_object_weight=0.1):
+def save(model, folder, overwrite=False):
     """Writes an EoMT as a folder that transformers reads.
+
+    The weights of the loss (`loss_options` of `EoMT`) are written, too.
 
     Args:
         model: `keras.Model` of `EoMT` or `load`.
         folder: Path of the folder to write.
         overwrite: Boolean. Whether files in it may be replaced.
-        no_object_weight: Float. Weight of "no object" in the loss, which
-            transformers stores.
 
     Raises:
         FileExistsError: if there are files and `overwrite` is False.
@@ -108,7 +119,7 @@ def save(model, folder, overwrite=False, no_object_weight=0.1):
                 f"{str(folder / name)!r} exists. Choose another folder, or "
                 "give `overwrite=True`."
             )
-    config = _config(model, no_object_weight)
+    config = _config(model)
     weights = {
         path: keras.ops.convert_to_numpy(variable)
         for path, variable in _variables(model).items()
@@ -125,7 +136,7 @@ def save(model, folder, overwrite=False, no_object_weight=0.1):
     )
     classes = len(config["id2label"])
     class_weights = np.ones(classes + 1, "float32")
-    class_weights[-1] = no_object_weight
+    class_weights[-1] = config["no_object_weight"]
     arrays[CLASS_WEIGHTS] = class_weights
     folder.mkdir(parents=True, exist_ok=True)
     write(arrays, folder / _FILES[0], overwrite)
@@ -183,6 +194,10 @@ def _build(config, weights, masked):
             num_upscales=sum(
                 path.endswith("/deconvolution/kernel") for path in weights
             ),
+            loss_options={
+                name: config.get(theirs, default)
+                for name, (theirs, default) in _LOSS_OPTIONS.items()
+            },
         )
 
 
@@ -222,7 +237,7 @@ def _assign(model, weights, path):
         variables[name].assign(array)
 
 
-def _config(model, no_object_weight):
+def _config(model):
     """Returns the content of config.json, or raises a `ValueError`."""
     blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
     head = model.get_layer("eomt_head")
@@ -274,7 +289,10 @@ def _config(model, no_object_weight):
         "num_blocks": _blocks_after(model, queries),
         "num_queries": queries.num_tokens,
         "num_register_tokens": registers,
-        "no_object_weight": no_object_weight,
+        **{
+            theirs: head.loss_options.get(name, default)
+            for name, (theirs, default) in _LOSS_OPTIONS.items()
+        },
         "id2label": {str(i): f"LABEL_{i}" for i in range(head.classes)},
         "label2id": {f"LABEL_{i}": i for i in range(head.classes)},
         "dtype": "float32",

@@ -1,9 +1,12 @@
 """The loss of mask transformers, with its matching of queries and objects."""
 
+import inspect
+
 import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import _checks
 from keras_vit._program import require
 
 
@@ -82,6 +85,36 @@ def mask_loss(
         )
         total = total + mask_weight * bce + dice_weight * dice
     return total
+
+
+def check_loss_options(options):
+    """Returns a dict of arguments of `mask_loss` after a check, {} for None."""
+    options = dict(options or {})
+    known = [
+        name
+        for name, parameter in inspect.signature(mask_loss).parameters.items()
+        if isinstance(parameter.default, (int, float))
+    ]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise ValueError(
+            f"`loss_options` must be of {', '.join(known)}. Received: "
+            f"{', '.join(map(repr, unknown))}"
+        )
+    for name, value in options.items():
+        if name == "num_points":
+            _checks.positive_int(name, value)
+        elif isinstance(value, bool) or not 0 <= value < float("inf"):
+            raise ValueError(
+                f"`{name}` must be a number, 0 or more. Received: "
+                f"{name}={value!r}"
+            )
+    if not options.get("importance", 0) <= 1 <= options.get("oversampling", 1):
+        raise ValueError(
+            "`importance` must be at most 1, and `oversampling` at least 1. "
+            f"Received: {options}"
+        )
+    return options
 
 
 def match(logits, classes, labels, masks, weights, num_points, uniform):

@@ -78,19 +78,21 @@ def sliding_window(model, image, window, stride, batch_size=4, argmax=False):
                 logits = np.zeros((window[0], width, classes), "float32")
                 counts = np.zeros((window[0], width, 1), "float32")
                 shape = (height, width) if argmax else (height, width, classes)
-                result = np.empty(shape, "int32" if argmax else "float32")
+                result = np.empty(shape, "int64" if argmax else "float32")
             for left, output in zip(some, outputs, strict=True):
                 logits[:, left : left + window[1]] += output
                 counts[:, left : left + window[1]] += 1
         # The next windows do not reach these rows.
         count = next_top - top if next_top < height else window[0]
-        finished = logits[:count] / counts[:count]
-        result[done : done + count] = (
-            finished.argmax(-1) if argmax else finished
-        )
+        finished = result[done : done + count]
+        if argmax:
+            np.argmax(logits[:count], axis=-1, out=finished)
+        else:
+            np.divide(logits[:count], counts[:count], out=finished)
         done += count
         for buffer in (logits, counts):
-            buffer[: window[0] - count] = buffer[count:].copy()
+            for row in range(window[0] - count):  # without a second buffer
+                buffer[row] = buffer[row + count]
             buffer[window[0] - count :] = 0
     return result
 

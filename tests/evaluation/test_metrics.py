@@ -140,6 +140,16 @@ def test_plots_show_the_metrics(tmp_path):
         figure = evaluation.plot_confusion(confusion, names)
         assert bool(figure.axes[0].texts) == (classes == 7)
         figure.savefig(tmp_path / "a.png")
+    pixels, masks = np.zeros((2, 4, 4, 1)), np.zeros((2, 4, 4), int)
+    masks[:, :2], masks[:, 2] = 1, 255
+    figure = evaluation.plot_segmentation(
+        pixels, masks, masks % 2, ["sky", "sea"], "title"
+    )
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["image", "truth", "prediction", "", "", ""]
+    assert len(figure.legends[0].get_texts()) == 2
+    shown = figure.axes[1].images[0].get_array()
+    assert (shown[2] == 1).all() and not (shown[0] == shown[3]).all()
     images = [np.zeros((4, 6)), np.ones((8, 8, 3))]
     tops = [[("cat", 0.75), ("dog", 0.25)]] * 2
     figure = evaluation.plot_top_predictions(images, tops, ["1.png", "2.png"])

@@ -3,7 +3,6 @@ model of them."""
 
 import dataclasses
 import functools
-import math
 
 import keras
 import numpy as np
@@ -20,6 +19,8 @@ from tests.models.test_vit import tiny
 ON_TORCH = pytest.mark.backends("torch")
 # The files' own size is 32 x 32.
 SIZES = {"square": (48, 48), "wide": (32, 80), "tall": (72, 24)}
+# With the norm, and without it, which does not depend on the size.
+NORMS = {True: tuple(SIZES), False: ("tall",)}
 TOLERANCE = 3e-5
 TIMM = ("token", "registers-positioned", "registers-scale-qknorm")
 DINOV2 = ("dinov2", "dinov2-registers")
@@ -40,11 +41,16 @@ def theirs(function, x):
     return [y.permute(0, 2, 3, 1).numpy() for y in found]
 
 
-def assert_maps(maps, x, expected, record_error, name):
+def values(maps, x):
+    """Maps by name. Compiles no program for a size, which `predict` does."""
     found = maps(x, training=False)
+    return keras.tree.map_structure(keras.ops.convert_to_numpy, found)
+
+
+def assert_maps(maps, x, expected, record_error, name):
+    found = values(maps, x)
     assert len(found) == len(expected)
     for (layer, y), other in zip(found.items(), expected, strict=True):
-        y = keras.ops.convert_to_numpy(y)
         assert y.shape == other.shape and np.ptp(other) > 0.1
         case = f"{name} {layer} {x.shape[1:3]}"
         error = np.abs(y - other).max()
@@ -98,11 +104,9 @@ def test_any_size_is_that_of_a_model_for_any_size(case):
     prefix = {"sincos": 0, "2-D in every layer": 3, "distilled": 2}
     for height, width in ((8, 12), (16, 4)):
         x = images(2, height, width, 3)
-        tokens = keras.ops.convert_to_numpy(layer(x, training=False))
-        tokens = tokens[:, prefix.get(case, 1) :]
+        tokens = values(layer, x)[:, prefix.get(case, 1) :]
         expected = tokens.reshape(2, height // 4, width // 4, 24)
-        found = keras.ops.convert_to_numpy(maps(x, training=False))
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(values(maps, x), expected, atol=1e-5)
 
 
 def test_blocks_after_the_last_one_are_not_built():
@@ -146,12 +150,10 @@ def test_saved_loaded_and_trained(tmp_path):
     maps.save(tmp_path / "maps.keras")
     again = keras.models.load_model(tmp_path / "maps.keras")
     x = images(2, 12, 8, 3)
-    expected = keras_vit.dense_features(model, blocks=(0, 1)).predict(
-        x, verbose=0
-    )
+    expected = values(keras_vit.dense_features(model, blocks=(0, 1)), x)
     assert list(expected) == ["block_0", "block_1"]
     for other in (maps, again):
-        found = other.predict(x, verbose=0)
+        found = values(other, x)
         for name, array in expected.items():
             assert array.shape == (2, 3, 2, 24)
             np.testing.assert_allclose(found[name], array, atol=1e-5)
@@ -159,11 +161,31 @@ def test_saved_loaded_and_trained(tmp_path):
     # Losses by name, and LoRA.
     maps.get_layer("block_0").attention.query.enable_lora(2)
     maps.compile("sgd", {"block_0": "mse", "block_1": "mse"})
-    before = maps.predict(x, verbose=0)
+    before = values(maps, x)
     assert any("lora" in w.path for w in maps.trainable_weights)
     maps.fit(x, {name: 0 * y for name, y in before.items()}, verbose=0)
-    after = maps.predict(x, verbose=0)
+    after = values(maps, x)
     assert np.abs(after["block_1"] - before["block_1"]).max() > 1e-5
+
+
+@ON_TORCH
+def test_a_classifier_of_keras_hub_stands_on_a_map():
+    models = pytest.importorskip("keras_hub").models
+    encoder = tiny(num_layers=1)
+    maps = keras_vit.dense_features(encoder)
+    model = models.ImageClassifier(maps, num_classes=5, activation="softmax")
+    x = images(2, 12, 8, 3)
+    pooled = values(maps, x).mean((1, 2))
+    kernel, bias = (
+        keras.ops.convert_to_numpy(w) for w in model.output_dense.weights
+    )
+    scores = np.exp(pooled @ kernel + bias)
+    expected = scores / scores.sum(-1, keepdims=True)
+    np.testing.assert_allclose(values(model, x), expected, atol=1e-5)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    before = values(maps, x)
+    model.fit(x, np.array([0, 3]), verbose=0)
+    assert np.abs(values(maps, x) - before).max() > 1e-6
 
 
 @pytest.mark.parametrize(
@@ -178,7 +200,7 @@ def test_other_precisions(kind):
     model = tiny(hidden_size=48, num_layers=1)
     maps = keras_vit.dense_features(model)
     x = images(1, 12, 8, 3)
-    full = maps.predict(x, verbose=0)
+    full = values(maps, x)
     if kind == "int8":
         maps.quantize("int8")
         assert model.get_layer("block_0").mlp.dense_1.quantization_mode == kind
@@ -187,7 +209,7 @@ def test_other_precisions(kind):
         half = tiny(hidden_size=48, num_layers=1)
         half.set_weights(model.get_weights())
         maps = keras_vit.dense_features(half)
-    found = np.asarray(maps.predict(x, verbose=0), "float32")
+    found = np.asarray(values(maps, x), "float32")
     assert 0 < np.abs(found - full).max() / np.abs(full).max() < 0.1
 
 
@@ -203,9 +225,9 @@ def test_exported(name, tmp_path, monkeypatch):
         pytest.importorskip("onnxruntime")
         converters = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}
         pytest.importorskip(converters.get(BACKEND, "onnxscript"))
-    model = tiny(num_layers=1)
+    model = tiny(num_layers=2)
     randomise(model)
-    maps = keras_vit.dense_features(model, blocks=0)
+    maps = keras_vit.dense_features(model, blocks=(0, 1))
     any_size = BACKEND in formats.FORMATS[name].any_size
     shape = (None, None, None, 3) if any_size else (None, 8, 12, 3)
     path = tmp_path / f"maps{formats.FORMATS[name].suffix}"
@@ -215,9 +237,11 @@ def test_exported(name, tmp_path, monkeypatch):
     run = formats.FORMATS[name].reader(path)
     for size in ((8, 12), (16, 8)) if any_size else ((8, 12),):
         x = images(2, *size, 3)
-        expected = maps.predict(x, verbose=0)
-        assert expected.shape[1:3] == tuple(math.ceil(n / 4) for n in size)
-        np.testing.assert_allclose(run(x), expected, atol=1e-4)
+        expected, found = values(maps, x), run(x)
+        assert set(found) == {"block_0", "block_1"}
+        for layer, array in expected.items():
+            assert array.shape[1:3] == (size[0] // 4, size[1] // 4)
+            np.testing.assert_allclose(found[layer], array, atol=1e-4)
 
 
 WRONG = {
@@ -249,9 +273,8 @@ def test_norm_after_the_pooling_is_none_of_tokens():
         )
 
 
-@pytest.mark.parametrize("norm", [True, False], ids=["norm", "no norm"])
 @pytest.mark.parametrize("name", TIMM)
-def test_maps_are_timms(name, norm, tmp_path, record_error):
+def test_maps_are_timms(name, tmp_path, record_error):
     case = originals.TIMM[name]
     options = {**case.options, "dynamic_img_size": True}
     original = originals.build(dataclasses.replace(case, options=options))
@@ -259,28 +282,29 @@ def test_maps_are_timms(name, norm, tmp_path, record_error):
     path = originals.save(case, original, tmp_path)
     model = keras_vit.converters.load(path, num_heads=2, **case.load_arguments)
     assert model.input_shape == (None, 32, 32, 3)
-    maps = keras_vit.dense_features(model, blocks=(0, 1), norm=norm)
-    original = functools.partial(
-        original.forward_intermediates,
-        indices=[0, 1],
-        norm=norm,
-        intermediates_only=True,
-    )
-    for size in SIZES.values():
-        x = batch(size)
-        assert_maps(maps, x, theirs(original, x), record_error, name)
+    for norm, sizes in NORMS.items():
+        maps = keras_vit.dense_features(model, blocks=(0, 1), norm=norm)
+        intermediates = functools.partial(
+            original.forward_intermediates,
+            indices=[0, 1],
+            norm=norm,
+            intermediates_only=True,
+        )
+        for size in sizes:
+            x = batch(SIZES[size])
+            expected = theirs(intermediates, x)
+            assert_maps(maps, x, expected, record_error, name)
 
 
-@pytest.mark.parametrize("norm", [True, False], ids=["norm", "no norm"])
 @pytest.mark.parametrize("name", DINOV2)
-def test_maps_are_transformers(name, norm, tmp_path, record_error):
+def test_maps_are_transformers(name, tmp_path, record_error):
     transformers = pytest.importorskip("transformers")
     kind = {
         "dinov2": "Dinov2Backbone",
         "dinov2-registers": "Dinov2WithRegistersBackbone",
     }[name]
     case = originals.HUGGINGFACE[name]
-    stages = {"out_features": ["stage1", "stage2"], "apply_layernorm": norm}
+    stages = {"out_features": ["stage1", "stage2"]}
     options = {**case.options, **stages}
     assert hasattr(transformers, kind)
     original = originals.build(
@@ -289,11 +313,13 @@ def test_maps_are_transformers(name, norm, tmp_path, record_error):
     originals.shake(original)
     original.save_pretrained(tmp_path)
     model = keras_vit.converters.load(tmp_path)
-    maps = keras_vit.dense_features(model, blocks=(0, 1), norm=norm)
-    for size in SIZES.values():
-        x = batch(size)
-        expected = theirs(lambda x: original(x).feature_maps, x)
-        assert_maps(maps, x, expected, record_error, name)
+    for norm, sizes in NORMS.items():
+        maps = keras_vit.dense_features(model, blocks=(0, 1), norm=norm)
+        original.config.apply_layernorm = norm
+        for size in sizes:
+            x = batch(SIZES[size])
+            expected = theirs(lambda x: original(x).feature_maps, x)
+            assert_maps(maps, x, expected, record_error, name)
 
 
 @ON_TORCH

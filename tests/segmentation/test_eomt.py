@@ -27,6 +27,12 @@ SMALL = {
     "num_labels": 5,
     "train_num_points": 60,
     "num_upscale_blocks": 2,
+    "class_weight": 1.5,
+    "mask_weight": 4.0,
+    "dice_weight": 3.0,
+    "no_object_weight": 0.2,
+    "oversample_ratio": 2.0,
+    "importance_sample_ratio": 0.6,
 }
 CASES = {
     "masked": ({}, 1.0),
@@ -119,6 +125,8 @@ def test_outputs_and_files_are_transformers(case, tmp_path, record_error):
         tmp_path / "ours", output_loading_info=True
     )
     assert not any(report.values()), report
+    for key in ("class_weight", "dice_weight", "train_num_points"):
+        assert getattr(again.config, key) == SMALL[key]
     again = theirs(again.cpu().eval())
     np.testing.assert_array_equal(
         again.masks_queries_logits, expected.masks_queries_logits
@@ -172,8 +180,8 @@ def test_loss_and_matching_are_transformers(
         mask_loss(
             outputs,
             targets,
-            num_points=SMALL["train_num_points"],
             uniform=uniform,
+            **model.get_layer("eomt_head").loss_options,
         )
     )
     assert next(points, None) is None
@@ -188,7 +196,15 @@ def test_loss_and_matching_are_transformers(
 
 def test_it_learns_and_is_saved(tmp_path):
     encoder = tiny(num_layers=2, pooling=None, include_top=False, classes=None)
-    model = EoMT(encoder, classes=2, queries=4, blocks=1, num_upscales=1)
+    options = {"num_points": 200, "dice_weight": 2.0}
+    model = EoMT(
+        encoder,
+        classes=2,
+        queries=4,
+        blocks=1,
+        num_upscales=1,
+        loss_options=options,
+    )
     x = np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype("float32")
     masks = np.zeros((2, 2, 8, 12), "float32")
     masks[:, 0, :, :6] = masks[:, 1, :, 6:] = 1
@@ -208,6 +224,7 @@ def test_it_learns_and_is_saved(tmp_path):
     found = model.predict(x, verbose=0)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.get_layer("eomt_head").loss_options == options
     # Without masks, it is the model that was built without them.
     plain = EoMT(encoder, 2, 4, 1, masked=False, num_upscales=1)
     values = {w.path: w for w in model.weights}
@@ -247,6 +264,14 @@ def test_errors(tmp_path):
         EoMT(tiny(pooling="gap", final_norm="after_pooling"), 2, blocks=1)
     with pytest.raises(ValueError, match="in the stem"):
         EoMT(tiny(position_embedding="relative"), 2, blocks=1)
+    for options, message in (
+        ({"dice": 2.0}, "dice_weight.*Received: 'dice'"),
+        ({"mask_weight": -1}, "mask_weight=-1"),
+        ({"num_points": 0.5}, "num_points=0.5"),
+        ({"importance": 2.0}, "importance': 2.0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            EoMT(tiny(num_layers=1), 2, blocks=1, loss_options=options)
     model = EoMT(tiny(num_layers=1, input_shape=(8, 8, 3)), 2, blocks=1)
     with pytest.raises(ValueError, match="no layer scale"):
         keras_vit.segmentation.save(model, tmp_path)

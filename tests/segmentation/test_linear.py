@@ -183,6 +183,28 @@ def test_wrong_windows():
         sliding_window(tiny(num_layers=1), images(8, 12, 3), 32, 32)
 
 
+def test_the_metric_equals_that_of_one_confusion_matrix():
+    rng = np.random.default_rng(0)
+    masks = rng.integers(0, 3, (2, 4, 5, 6))
+    masks[:, 0, :2] = 255
+    logits = rng.normal(size=(2, 4, 5, 6, 4)).astype("float32")
+    logits += 2 * (np.arange(4) == masks[..., None])
+    logits[..., 3] = -9  # a class without pixels
+    metric = keras_vit.segmentation.MeanIoU(4, ignore=255)
+    for y, x in zip(masks, logits, strict=True):
+        metric.update_state(y, keras.ops.convert_to_tensor(x))
+    confusion = evaluation.confusion_matrix(logits.argmax(-1), masks, 4, 255)
+    expected, _ = evaluation.mean_iou(confusion)
+    assert 0.4 < expected < 0.9
+    assert float(metric.result()) == pytest.approx(expected, abs=1e-6)
+    again = type(metric).from_config(metric.get_config())
+    assert (again.classes, again.ignore) == (4, 255)
+    metric.reset_state()
+    assert float(metric.result()) == 0
+    with pytest.raises(ValueError, match="sample_weight"):
+        metric.update_state(masks[0], logits[0], sample_weight=1)
+
+
 @ON_TORCH
 def test_mean_iou():
     rng = np.random.default_rng(0)

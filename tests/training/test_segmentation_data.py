@@ -74,11 +74,15 @@ def test_all_wrong_files_are_named(tmp_path):
     write(tmp_path, "d", mode="RGB")
     write(tmp_path, "e", mask=np.full((12, 16), 7))
     (tmp_path / "masks" / "f.png").write_bytes(b"no image")
+    half = (tmp_path / "images" / "g.jpg").read_bytes()[:-60]
+    (tmp_path / "images" / "g.jpg").write_bytes(half)
+    Image.new("RGB", (16, 12)).save(tmp_path / "images" / "h.png")
+    (tmp_path / "images" / "._a.png").write_bytes(b"hidden")
     (tmp_path / "classes.txt").write_text("sky\nsea\nland\n")
     with pytest.raises(ValueError) as raised:
         load_segmentation(str(tmp_path))
     text = str(raised.value)
-    assert text.startswith("6 of the files")
+    assert text.startswith("8 of the files")
     for line in (
         "images/a.jpg has no",
         "masks/b.png has no",
@@ -86,10 +90,13 @@ def test_all_wrong_files_are_named(tmp_path):
         "masks/d.png: its pixels are colours (mode 'RGB')",
         "masks/e.png has the class 7, and classes.txt names 3: 0 to 2",
         "masks/f.png: cannot identify",
+        "images/g.jpg: image file is truncated",
+        "images/h.png has the same mask as h.jpg",
     ):
         assert line in text, text
+    (tmp_path / "images" / "h.png").unlink()
     # 7 may be the value of pixels without a class.
-    for name in "abcdf":
+    for name in "abcdfg":
         for path in (*tmp_path.glob(f"*/{name}.*"),):
             path.unlink()
     assert load_segmentation(str(tmp_path), ignore=7).num_test
@@ -112,6 +119,39 @@ def test_no_data(files, message, tmp_path):
         write(tmp_path, "a", mask=np.zeros((12, 16)))
         with pytest.raises(ValueError, match="two classes or more"):
             load_segmentation(name)
+
+
+@pytest.mark.parametrize(
+    "names, message",
+    [
+        (b"\n", "two classes or more, .* Received: no names"),
+        (b"sky\n\xe4\n", "UTF-8"),
+    ],
+)
+def test_wrong_class_names(names, message, tmp_path):
+    write(tmp_path, "a")
+    write(tmp_path, "b")
+    (tmp_path / "classes.txt").write_bytes(names)
+    with pytest.raises(ValueError, match=message):
+        load_segmentation(str(tmp_path))
+
+
+def test_images_and_masks_of_16_bits(tmp_path):
+    for name in "ab":
+        write(tmp_path / "train", name, suffix=".png")
+        write(tmp_path / "test", name, suffix=".png")
+    grey = np.arange(192).reshape(12, 16).astype("uint16") * 300
+    Image.fromarray(grey).save(tmp_path / "test" / "images" / "a.png")
+    mask = tmp_path / "test" / "masks" / "a.png"
+    Image.fromarray((grey > 9000).astype("uint16")).save(mask)
+    image, found = load_segmentation(str(tmp_path)).read("test", 0)
+    np.testing.assert_array_equal(
+        image, np.repeat(grey[..., None] // 256, 3, 2)
+    )
+    np.testing.assert_array_equal(found, grey > 9000)
+    Image.fromarray(grey).save(mask)
+    with pytest.raises(ValueError, match="classes up to 57300"):
+        load_segmentation(str(tmp_path))
 
 
 def encoded(array):
@@ -227,9 +267,9 @@ def test_digits_on_photographs():
         image, mask = data.read("train", index)
         again = data.read("train", index)
         np.testing.assert_array_equal(image, again[0])
-        assert image.shape == (32, 32, 1) and mask.shape == (32, 32)
+        assert image.shape == (24, 24, 1) and mask.shape == (24, 24)
         values = set(np.unique(mask)) - {0, IGNORE}
-        assert 1 <= len(values) <= 3
+        assert 1 <= len(values) <= 2
         ink = image[..., 0]
         assert ink[np.isin(mask, list(values))].mean() > ink[mask == 0].mean()
         found |= values
