@@ -9,6 +9,8 @@
         images per second and memory, by batch size and by image size
     KERAS_BACKEND=jax python tools/benchmark.py startup
         the times of importing, building, loading and compiling
+    python tools/benchmark.py cost --table paper
+        the computation of models, without running them, and the paper's
 
 `benchmark.py KIND --help` describes what a kind measures, and its options. Runs
 of different contenders alternate. Each figure is the best run, or the best run
@@ -19,6 +21,7 @@ import argparse
 import sys
 
 from benchmarks import converting
+from benchmarks import cost
 from benchmarks import importing
 from benchmarks import inference
 from benchmarks import masked
@@ -95,6 +98,12 @@ KINDS = {
         memory,
         "memory of each of several devices; gradient checkpointing",
         "",
+    ),
+    "cost": (
+        lambda a: cost.main(a.table, a.model),
+        cost,
+        "computation and memory, computed; the paper's Table 6",
+        "table model",
     ),
 }
 
@@ -187,6 +196,9 @@ def options():
         ),
         "overwrite": dict(
             action="store_true", help="replace the files of an earlier run"
+        ),
+        "table": dict(
+            choices=tuple(cost.TABLES), default="paper", help="what to print"
         ),
         "model": dict(default="ViTB16", help="model function of keras_vit"),
         "timm": dict(

@@ -85,6 +85,8 @@ def _walk(model, shape, prefix, rows, seen):
             return outputs
         structure = keras.tree.flatten(outputs)
         output = tuple(structure[0].shape[1:])
+        if isinstance(layer, keras_vit_layers.TransformerBlock):
+            options = dict(zip(("inputs", "relative"), arguments)) | options
         found = _rows(layer, name, shapes, output, options)
         if found is None:
             unknown.append(f"{name} ({type(layer).__name__})")
@@ -263,8 +265,9 @@ def _block(layer, name, shapes, output, options):
         return None
     tokens, width = shapes[0]
     patches = 0
-    if len(shapes) > 1 and len(shapes[1]) == 2 and shapes[1] != shapes[0]:
-        patches = (shapes[1][0] + 1) // 2
+    relative = options.get("relative")
+    if relative is not None:
+        patches = (relative.shape[1] + 1) // 2
     rows = layers.block(
         name,
         tokens,
@@ -490,8 +493,25 @@ def _eomt_head(layer, name, shapes, output, options):
     return found
 
 
-def _no_products(layer, name, shapes, output, options):
-    return [_elementwise(layer, name, output)]
+def _upsample(layer, name, shapes, output, options):
+    return [_resampled(layer, name, shapes[0], output, output[:2])]
+
+
+def _query_mask(layer, name, shapes, output, options):
+    """A `QueryMask`, which resamples masks to the grid of the patches."""
+    return [_resampled(layer, name, shapes[0], output, shapes[1][:2])]
+
+
+def _resampled(layer, name, shape, output, size):
+    """Returns the cost of resampling a map by one matrix for each axis."""
+    (rows, columns), (before, width, channels) = size, shape
+    products = rows * before * width + columns * width * rows
+    row = _elementwise(layer, name, output)
+    return dataclasses.replace(
+        row,
+        macs=products * channels,
+        activations=rows * (width + columns) * channels,
+    )
 
 
 _RULES = {
@@ -509,8 +529,9 @@ _RULES = {
     keras_vit_layers.SimpleFeaturePyramid: _pyramid,
     keras_vit_layers.StdConv2D: _std_conv,
     keras_vit_layers.TransformerBlock: _block,
+    keras_vit_layers.UpsampleMap: _upsample,
     eomt.EoMTHead: _eomt_head,
-    eomt.QueryMask: _no_products,
+    eomt.QueryMask: _query_mask,
     keras.layers.BatchNormalization: _batch_norm,
     keras.layers.Conv2D: _conv,
     keras.layers.Conv2DTranspose: _conv,
