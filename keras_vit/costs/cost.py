@@ -4,8 +4,6 @@ import dataclasses
 import itertools
 import math
 
-import keras
-
 from keras_vit import _checks
 from keras_vit.costs.graph import trace
 from keras_vit.costs.plan import plan
@@ -297,7 +295,8 @@ class Cost:
         update = gradients * (2 if self.clip or self.accumulate > 1 else 1)
         if self.clip and self.accumulate > 1:
             update += gradients
-        update += 4 * 4 * largest
+        # Temporary tensors of the update of one variable
+        update += (4 if OPTIMIZERS[self.optimizer] == 2 else 2) * 4 * largest
         return {
             "forward": base + forward,
             "backward": base + backward,

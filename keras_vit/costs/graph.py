@@ -5,8 +5,8 @@ import math
 
 import keras
 
-from keras_vit import layers as keras_vit_layers
 from keras_vit import _checks
+from keras_vit import layers as keras_vit_layers
 from keras_vit.costs import layers
 from keras_vit.costs import plan
 from keras_vit.segmentation import eomt
@@ -481,9 +481,7 @@ def _eomt_head(layer, name, shapes, output, options):
         ):
             path = f"{inner}/{sublayer.name}"
             found += _conv(sublayer, path, [before], shape, {})
-        found.append(
-            layers.layer_norm(f"{inner}/norm", rows * columns, width)
-        )
+        found.append(layers.layer_norm(f"{inner}/norm", rows * columns, width))
     product = layers.dense(
         f"{name}/masks", rows * columns, width, queries, False
     )

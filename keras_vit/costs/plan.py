@@ -126,7 +126,9 @@ def _vit(c, size, channels, classes, all_tokens, architecture):
             rows.append(_positions(c, "position_embedding", seen, learned))
     if c.dropout:
         shape = (tokens, width)
-        rows.append(layers.other("dropout", "Dropout", shape, 0, tokens * width))
+        rows.append(
+            layers.other("dropout", "Dropout", shape, 0, tokens * width)
+        )
     if c.pre_norm:
         rows.append(layers.layer_norm("pre_norm", tokens, width))
 
@@ -189,9 +191,7 @@ def _vit(c, size, channels, classes, all_tokens, architecture):
     if c.final_norm == "after_pooling":
         rows.append(layers.layer_norm("head_norm", 1, width))
     if c.representation_size:
-        rows.append(
-            layers.dense("pre_logits", 1, width, c.representation_size)
-        )
+        rows.append(layers.dense("pre_logits", 1, width, c.representation_size))
         width = c.representation_size
     if classes is not None:
         rows.append(layers.dense("head", 1, width, classes))
