@@ -7,6 +7,7 @@ import math
 from keras_vit import _checks
 from keras_vit.costs.graph import trace
 from keras_vit.costs.plan import plan
+from keras_vit.costs.plots import plot_cost
 
 # Variables of an optimizer for each weight.
 OPTIMIZERS = {"sgd": 1, "adam": 2, "adamw": 2, None: 0}
@@ -89,7 +90,7 @@ def cost(
 
     >>> found = keras_vit.cost("ViTB16", image_size=384, batch=8)
     >>> found.parameters, found.macs
-    (86859496, 49344239616)
+    (86859496, 51576500736)
     >>> print(found)
     >>> keras_vit.cost("ViTL16").training(images=303e6, epochs=14)
     """
@@ -196,26 +197,14 @@ class Cost:
     def inference_bytes(self):
         """Peak memory of a forward pass of the batch, in bytes."""
         weight, value = PRECISIONS[self.precision]
-        held = 0, 0  # values of an image in outputs; the most at any time
-        most = 0
-        held = 0
+        last = {row.group: row for row in self.layers}
+        # Values of outputs that exist until the end; the most at any time
+        held = most = 0
         for row in self.layers:
             most = max(most, held + row.forward_workspace)
-            if not row.group.startswith("stage_") or row.retained:
-                held += self._retained_in_inference(row)
+            if row is last[row.group] and row.forward_workspace:
+                held += math.prod(row.output_shape)
         return self.parameters * weight + self.batch * value * most
-
-    def _retained_in_inference(self, row):
-        """Returns the values of a layer's output, which a functional model
-        keeps until its end, if the row ends a layer and copies."""
-        ends = row is self._last_rows[row.group]
-        if not ends or row.forward_workspace == 0:
-            return 0
-        return math.prod(row.output_shape)
-
-    @property
-    def _last_rows(self):
-        return {row.group: row for row in self.layers}
 
     @property
     def step_bytes(self):
@@ -278,7 +267,7 @@ class Cost:
         for rows, size in zip(groups, full, strict=True):
             if rows[0].remat:
                 forward = max(forward, sum(kept) + size)
-        backward = before = 0
+        backward = 0
         below, above = sum(kept), 0
         for rows, size, kept_size, extra in zip(
             reversed(groups),
@@ -290,7 +279,6 @@ class Cost:
             below -= kept_size
             backward = max(backward, below + size + extra + above)
             above += weight * sum(r.parameters - r.non_trainable for r in rows)
-        del before
         largest = max(row.parameters for row in self.layers)
         update = gradients * (2 if self.clip or self.accumulate > 1 else 1)
         if self.clip and self.accumulate > 1:
@@ -313,16 +301,17 @@ class Cost:
         Args:
             images: Number of images of an epoch.
             epochs: Number of epochs.
-            rate: Float. Operations per second of a core. With the rates of
-                docs/cost.md, the paper's core-days follow.
+            rate: Float. Operations per second of a core: 19.7e12 for the
+                paper's H/14 on a TPUv3 core.
 
         Returns:
             Dict of floats: "exaflops", and with `rate` "core_days".
 
         Example:
 
-        >>> keras_vit.cost("ViTH14").training(303e6, 14)["exaflops"]
-        4096.6...
+        >>> found = keras_vit.cost("ViTH14", all_tokens=True)
+        >>> round(found.training(303e6, 14)["exaflops"])
+        4258
         """
         for name, number in (("images", images), ("epochs", epochs)):
             if not number > 0:
@@ -360,6 +349,17 @@ class Cost:
                 dataclasses.replace(rows[-1], name=name, kind=kind, **values)
             )
         return found
+
+    def plot(self, path):
+        """Plots the multiply-adds of each layer, and memory by batch size.
+
+        Args:
+            path: Path of the image file to write.
+
+        Returns:
+            The path.
+        """
+        return plot_cost(self, path)
 
     def __str__(self):
         lines = [("layer", "output", "parameters", "MMACs", "M values stored")]

@@ -86,7 +86,8 @@ def _walk(model, shape, prefix, rows, seen):
         structure = keras.tree.flatten(outputs)
         output = tuple(structure[0].shape[1:])
         if isinstance(layer, keras_vit_layers.TransformerBlock):
-            options = dict(zip(("inputs", "relative"), arguments)) | options
+            names = ("inputs", "relative")
+            options = dict(zip(names, arguments, strict=False)) | options
         found = _rows(layer, name, shapes, output, options)
         if found is None:
             unknown.append(f"{name} ({type(layer).__name__})")
@@ -111,8 +112,8 @@ def _walk(model, shape, prefix, rows, seen):
         raise ValueError(
             "The cost of these layers is not known: "
             f"{', '.join(unknown)}. `keras_vit.cost` knows the layers of "
-            "keras_vit, Keras's dense layers, convolutions, norms and poolings, "
-            "and layers without weights that make no products."
+            "keras_vit, Keras's dense layers, 2-D convolutions and norms, and "
+            "layers without weights that make no products."
         )
 
 

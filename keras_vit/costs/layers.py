@@ -1,7 +1,7 @@
 """What each layer costs, from its sizes alone.
 
-The functions return `LayerCost`s. Numbers are those of one image. Tensors that a
-training step stores for its gradients are those that PyTorch stores for the
+The functions return `LayerCost`s. Numbers are those of one image. Tensors that
+a training step stores for its gradients are those that PyTorch stores for the
 operations of `keras_vit.layers`, with fused attention.
 """
 
@@ -331,7 +331,9 @@ def convolution(
     padded = 0
     pads = any(pad for _, _, pad in axes)
     if standardised and pads and (padding, strides) != ("same", (1, 1)):
-        padded = math.prod(n + pad for n, (_, _, pad) in zip(size, axes))
+        padded = math.prod(
+            n + pad for n, (_, _, pad) in zip(size, axes, strict=True)
+        )
         padded *= channels
     elif kernel == (1, 1) and strides != (1, 1):
         padded = rows * columns * channels  # every second position, copied

@@ -125,7 +125,8 @@ def models():
         print(
             f"| `{name}` | {cost.parameters:,} | {cost.macs / 1e9:.2f} | "
             f"{whole.macs / 1e9:.2f} | {whole.activations / 1e6:.2f} | "
-            f"{cost.inference_bytes / 1e6:,.0f} | {step.step_bytes / 1e6:,.0f} |"
+            f"{cost.inference_bytes / 1e6:,.0f} | "
+            f"{step.step_bytes / 1e6:,.0f} |"
         )
 
 
@@ -133,8 +134,8 @@ def patches(model):
     import keras_vit
 
     print(
-        f"`{model}`\n\n| patch | image | tokens | parameters | GMACs | of which "
-        "attention between tokens | MB, step of 8 |\n"
+        f"`{model}`\n\n| patch | image | tokens | parameters | GMACs | of "
+        "which attention between tokens | MB, step of 8 |\n"
         "|---|---|---|---|---|---|---|"
     )
     for size in (224, 384):
