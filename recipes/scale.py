@@ -174,8 +174,8 @@ class Point:
         model: String. A key of `MODELS`.
         steps: Integer. Training steps.
         fraction: Float. Fraction of the training images.
-        changes: Tuple of pairs. Arguments that replace those of `MODELS`; "grid"
-            is the number of patches per side.
+        changes: Tuple of pairs. Arguments that replace those of `MODELS`;
+            "grid" is the number of patches per side.
         rate: Float. Peak learning rate, or None for the default.
         optimizer: String, "adam" (AdamW) or "sgd".
         size: Float. Image size, as a multiple of --image-size.
@@ -435,7 +435,7 @@ def train(config, data, strategy, folder, output, point):
             )
 
         test = run.distribute(
-            data.test(batch_size=run.micro_batch_size, **config.batches())
+            data.evaluation(batch_size=run.micro_batch_size, **config.batches())
         )
 
         # 2. Model.
