@@ -285,19 +285,20 @@ def main(config):
         data = load(config, 1.0)
         config = resolve_config(config, data)
         output = open_folder(config, data)
+    results, rows = {}, {}
     studies = studies_of(config)
-    points = dict.fromkeys(
-        point for study in studies for point in points_of(study, config.steps)
-    )
-    for number, point in enumerate(points, start=1):
-        print(f"\n{number} of {len(points)}: {point.folder}")
-        points[point] = measured(config, chosen, output, point)
-    results = {}
+    total = len({p for s in studies for p in points_of(s, config.steps)})
     for study in studies:
-        rows = [points[p] for p in points_of(study, config.steps)]
-        results[study] = REPORTS[study](config, data, output, rows)
-    text = write_report(output, results, data)
-    print(f"\n{text}\n{time.perf_counter() - started:.0f} seconds")
+        points = points_of(study, config.steps)
+        for point in points:
+            if point not in rows:
+                print(f"\n{len(rows) + 1} of {total}: {point.folder}")
+                rows[point] = measured(config, chosen, output, point)
+        results[study] = REPORTS[study](
+            config, data, output, [rows[point] for point in points]
+        )
+        text = write_report(output, results, data)
+    print(f"\n{text}\n\n{time.perf_counter() - started:.0f} seconds")
     print(f"  {output / 'report.md'}")
 
 
