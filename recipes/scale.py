@@ -366,6 +366,7 @@ def measured(config, strategy, output, point):
     data = load(config, point.fraction)
     config = dataclasses.replace(
         config,
+        study=",".join(FIRST),  # a model's run is the same in all studies
         image_size=int(config.image_size * point.size),
         steps=point.steps,
         batch_size=config.whole_batch(config.batch_size, data.num_train),
