@@ -51,7 +51,8 @@ def cost(
     `model.fit` with an optimizer of `keras_vit.optimizers`, without what the
     libraries themselves need. JAX and TensorFlow also store the scores of
     attention for the gradients if an image has few tokens, and otherwise
-    fuse operations and need less. See docs/cost.md for measurements.
+    fuse operations and need less. With `remat`, PyTorch needs more than
+    computed, until Python collects garbage. See docs/cost.md for measurements.
 
     Args:
         model: String, the name of a model such as "ViTB16",
