@@ -7,6 +7,7 @@ from keras_vit.checkpoints.formats.google import BIG_VISION
 from keras_vit.checkpoints.formats.google import BIT
 from keras_vit.checkpoints.formats.google import VIT_JAX
 from keras_vit.checkpoints.formats.huggingface import HUGGINGFACE
+from keras_vit.checkpoints.formats.keras_hub import KERAS_HUB
 from keras_vit.checkpoints.formats.layout import Layout as Layout
 from keras_vit.checkpoints.formats.meta import DINOV2
 from keras_vit.checkpoints.formats.meta import MAE
@@ -25,6 +26,7 @@ LAYOUTS = {
         DINOV2,
         MAE,
         BIT,
+        KERAS_HUB,
     )
 }
 
@@ -231,6 +233,8 @@ def check_representable(arguments, layout):
                 f"{version} without a Vision Transformer. The layout 'bit' can."
             )
         return
+    if not variant and layout.nearest_variant:
+        variant = layout.nearest_variant(arguments)
     reasons = [
         *_block_reasons(arguments),
         *_position_reasons(arguments, layout, variant),
