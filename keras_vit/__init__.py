@@ -3,6 +3,7 @@ Keras 3, with converters of their weights."""
 
 from keras_vit import _requirements as _requirements  # checks Keras: keep first
 from keras_vit import converters as converters
+from keras_vit import costs as costs
 from keras_vit import data as data
 from keras_vit import distribution as distribution
 from keras_vit import evaluation as evaluation
@@ -18,6 +19,7 @@ from keras_vit import segmentation as segmentation
 from keras_vit import training as training
 from keras_vit._version import __version__ as __version__
 from keras_vit.checkpoints import list_weights as list_weights
+from keras_vit.costs import cost as cost
 from keras_vit.models import BiT as BiT
 from keras_vit.models import BiT_R50x1 as BiT_R50x1
 from keras_vit.models import BiT_R50x3 as BiT_R50x3

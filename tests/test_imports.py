@@ -33,6 +33,7 @@ ORDER = (
     {"models"},
     {"converters", "preprocessing"},
     {"pretraining", "inspection", "segmentation", "hub"},
+    {"costs"},
     {"exporting", "distribution"},
     {"optimizers", "schedules", "losses", "metrics", "data"},
     {"training"},

@@ -9,6 +9,8 @@
         images per second and memory, by batch size and by image size
     KERAS_BACKEND=jax python tools/benchmark.py startup
         the times of importing, building, loading and compiling
+    python tools/benchmark.py cost --table paper
+        the computation of models, without running them, and the paper's
 
 `benchmark.py KIND --help` describes what a kind measures, and its options. Runs
 of different contenders alternate. Each figure is the best run, or the best run
@@ -21,6 +23,7 @@ import sys
 
 from benchmarks import chart
 from benchmarks import converting
+from benchmarks import cost
 from benchmarks import importing
 from benchmarks import inference
 from benchmarks import masked
@@ -103,6 +106,12 @@ KINDS = {
         memory,
         "memory of several devices, gradient checkpointing, sliding windows",
         "",
+    ),
+    "cost": (
+        lambda a: cost.main(a.table, a.model),
+        cost,
+        "computation and memory, computed; the paper's Table 6",
+        "table model",
     ),
 }
 
@@ -195,6 +204,9 @@ def options():
         ),
         "overwrite": dict(
             action="store_true", help="replace the files of an earlier run"
+        ),
+        "table": dict(
+            choices=tuple(cost.TABLES), default="paper", help="what to print"
         ),
         "model": dict(default="ViTB16", help="model function of keras_vit"),
         "timm": dict(

@@ -1,0 +1,5 @@
+"""What models cost: parameters, multiply-adds, memory, computation."""
+
+from keras_vit.costs.cost import Cost as Cost
+from keras_vit.costs.cost import cost as cost
+from keras_vit.costs.layers import LayerCost as LayerCost

@@ -1,0 +1,32 @@
+"""Predicted and measured peak memory of training steps, each in a new process.
+
+Not with `remat`: how many recomputed blocks exist together depends on when
+Python collects garbage.
+"""
+
+import importlib
+import pathlib
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.backends("torch"), pytest.mark.nightly]
+
+TOOLS = pathlib.Path(__file__).parents[2] / "tools"
+
+
+@pytest.fixture(scope="module")
+def memory():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TOOLS)
+        return importlib.import_module("benchmarks.step_memory")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", range(8))
+def test_predicted_memory_is_within_15_percent(memory, number):
+    setting = memory.SETTINGS[number]
+    if setting[-1].get("remat"):
+        pytest.skip("depends on the garbage collection")
+    predicted, _ = memory.predict(setting)
+    assert predicted == pytest.approx(memory.measure(setting), rel=0.15)
