@@ -53,6 +53,10 @@ def numbered(name):
     if "dinov2" in name.partition("huggingface")[0] or name.endswith("tower"):
         # has no head
         del weights["head/kernel"], weights["head/bias"]
+    if "dinov3" in name:  # no positions; no head but in timm
+        del weights["position_embedding/embedding"]
+        dropped = "key/bias" if name.startswith("timm") else "head/"
+        weights = {k: a for k, a in weights.items() if dropped not in k}
     return weights
 
 
@@ -90,13 +94,17 @@ MODELS = {
         resnet_layers=(1, 11), width_factor=0.5, preactivation=False
     ),
 }
-_EVERY = dict.fromkeys(LAYOUTS.keys() - {"bit", "dinov2"})
-_HUGGINGFACE = tuple(m.variant for m in LAYOUTS["huggingface"].maps)
+_EVERY = dict.fromkeys(LAYOUTS.keys() - {"bit", "dinov2", "dinov3"})
+_HUGGINGFACE, _TIMM = (
+    tuple(m.variant for m in layout.maps if "dinov3" not in m.variant)
+    for layout in (LAYOUTS["huggingface"], LAYOUTS["timm"])
+)
 # What cannot be written in all variants of all layouts.
 HOLD = {
     "vit": {
         **_EVERY,
         "huggingface": tuple(v for v in _HUGGINGFACE if v != "tower"),
+        "timm": tuple(v for v in _TIMM if v != "bit"),
         "keras_hub": ("vit", "deit"),
     },
     "root": {"vit_jax": None, "timm": ("root", "hybrid")},
