@@ -115,7 +115,7 @@ def test_the_comparison(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(recipe, "ENCODER", {**recipe.ENCODER, "steps": 4})
     single = recipe.keras_vit.data.single_digits
     monkeypatch.setattr(
-        recipe.keras_vit.data, "single_digits", lambda: single(16, 60, 20)
+        recipe.keras_vit.data, "single_digits", lambda: single(24, 60, 20)
     )
     output = tmp_path / "digits"
     config = recipe.Config(
