@@ -553,13 +553,17 @@ def few_shot(config, data, model):
 # Reports: each returns a title, a table as a list of lists, and the picture.
 
 
+def teraflops(row):
+    return 1e3 * row["petaflops"]
+
+
 def report_compute(config, data, output, rows):
-    rows = sorted(rows, key=lambda row: row["petaflops"])
-    table = [["model", "steps", "petaFLOPs", "accuracy", "few-shot"]] + [
+    rows = sorted(rows, key=teraflops)
+    table = [["model", "steps", "teraFLOPs", "accuracy", "few-shot"]] + [
         [
             row["model"],
             row["steps"],
-            f"{row['petaflops']:.3f}",
+            f"{teraflops(row):.3g}",
             f"{row['accuracy']:.4f}",
             f"{row['few_shot']:.4f}",
         ]
@@ -572,7 +576,7 @@ def report_compute(config, data, output, rows):
         (
             title,
             {
-                family: [(r["petaflops"], r[key]) for r in found]
+                family: [(teraflops(r), r[key]) for r in found]
                 for family, found in lines.items()
             },
         )
@@ -581,7 +585,7 @@ def report_compute(config, data, output, rows):
             (f"{config.shots}-shot accuracy", "few_shot"),
         )
     ]
-    path = plot(output / "compute.png", panels, "petaFLOPs of training", True)
+    path = plot(output / "compute.png", panels, "teraFLOPs of training", True)
     return "Computation (Figure 5)", table, path
 
 
@@ -621,23 +625,23 @@ def report_shape(config, data, output, rows):
     labels = [
         (kind, value) for kind, values in SHAPES.items() for value in values
     ]
-    table = [["changed", "value", "petaFLOPs", "accuracy", "few-shot"]]
-    lines = {kind: [(base["petaflops"], base["few_shot"])] for kind in SHAPES}
+    table = [["changed", "value", "teraFLOPs", "accuracy", "few-shot"]]
+    lines = {kind: [(teraflops(base), base["few_shot"])] for kind in SHAPES}
     named = [(("none", "-"), base), *zip(labels, rows, strict=True)]
     for (kind, value), row in named:
         table.append(
             [
                 kind,
                 value,
-                f"{row['petaflops']:.3f}",
+                f"{teraflops(row):.3g}",
                 f"{row['accuracy']:.4f}",
                 f"{row['few_shot']:.4f}",
             ]
         )
         if kind in lines:
-            lines[kind].append((row["petaflops"], row["few_shot"]))
+            lines[kind].append((teraflops(row), row["few_shot"]))
     panels = [(f"{config.shots}-shot accuracy of ViT-64x4, changed", lines)]
-    path = plot(output / "shape.png", panels, "petaFLOPs of training", True)
+    path = plot(output / "shape.png", panels, "teraFLOPs of training", True)
     return "Shape (Figure 8)", table, path
 
 
