@@ -33,6 +33,19 @@ results.json, and a folder for each model in `models`.
 The computation of a training is `keras_vit.cost(...).training(...)`: 6 x
 multiply-adds x images. Few-shot accuracy is that of ridge regression on the
 features of 5 images per class, sampled from all training images.
+
+Measured on digits (2026-11-23, JAX, one seed, a machine that was busy with other
+programs; the 35 models of the default studies were not finished, and --study
+pooling and optimizer were not run): a model takes 10 to 20 seconds of CPU time.
+  compute     test accuracy after 100 and 400 steps: ViT-32x2 0.682, 0.933;
+              ViT-64x2 0.889, 0.969; ViT-64x4 0.844, 0.961; ViT-96x6 0.861,
+              0.964. As in the paper, accuracy grows with computation; unlike in
+              the paper, more steps of a small model are better than a larger
+              model, since 1,438 digits saturate.
+  robustness  a fourth of the patches removed: ViT-64x4 falls from 0.961 to
+              0.735; half of them: 0.410; 2 x 2 parts shuffled: 0.331. The
+              paper's models, trained on ImageNet, lose far less: a digit has
+              few strokes, and no background that could be removed.
 """
 
 import dataclasses
@@ -585,7 +598,8 @@ def report_compute(config, data, output, rows):
             (f"{config.shots}-shot accuracy", "few_shot"),
         )
     ]
-    path = plot(output / "compute.png", panels, "teraFLOPs of training", True)
+    label = "teraFLOPs of training"
+    path = plot(output / "compute.png", panels, label, True, frontier=True)
     return "Computation (Figure 5)", table, path
 
 
@@ -785,7 +799,7 @@ REPORTS = {
 }
 
 
-def plot(path, panels, label, logarithmic=False):
+def plot(path, panels, label, logarithmic=False, frontier=False):
     """Plots lines in panels next to each other.
 
     Args:
@@ -794,6 +808,8 @@ def plot(path, panels, label, logarithmic=False):
             a list of points.
         label: String. Label of the horizontal axis.
         logarithmic: Boolean. Whether this axis is logarithmic.
+        frontier: Boolean. Whether a line is the best value so far, instead of a
+            connection of all points.
 
     Returns:
         The path.
@@ -805,7 +821,17 @@ def plot(path, panels, label, logarithmic=False):
         figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
     ):
         for name, line in lines.items():
-            axes.plot(*zip(*sorted(line), strict=True), "o-", label=name)
+            x, y = map(np.array, zip(*sorted(line), strict=True))
+            style = "o" if frontier else "o-"
+            (drawn,) = axes.plot(x, y, style, label=name)
+            if frontier:
+                axes.step(
+                    x,
+                    np.maximum.accumulate(y),
+                    where="post",
+                    color=drawn.get_color(),
+                    linewidth=1,
+                )
         if logarithmic:
             axes.set_xscale("log")
         axes.set_title(title)
