@@ -34,8 +34,8 @@ The computation of a training is `keras_vit.cost(...).training(...)`: 6 x
 multiply-adds x images. Few-shot accuracy is that of ridge regression on the
 features of 5 images per class, sampled from all training images.
 
-Measured on digits (2026-11-23, JAX, one seed, a machine that was busy with other
-programs; the 35 models of the default studies were not finished, and --study
+Measured on digits (2026-11-23, JAX, one seed, on a machine that was busy with
+other programs; the 35 models of the default studies were not finished, and --study
 pooling and optimizer were not run): a model takes 10 to 20 seconds of CPU time.
   compute     test accuracy after 100 and 400 steps: ViT-32x2 0.682, 0.933;
               ViT-64x2 0.889, 0.969; ViT-64x4 0.844, 0.961; ViT-96x6 0.861,
