@@ -35,8 +35,9 @@ multiply-adds x images. Few-shot accuracy is that of ridge regression on the
 features of 5 images per class, sampled from all training images.
 
 Measured on digits (2026-11-23, JAX, one seed, on a machine that was busy with
-other programs; the 35 models of the default studies were not finished, and --study
-pooling and optimizer were not run): a model takes 10 to 20 seconds of CPU time.
+other programs; the 35 models of the default studies were not finished, and
+--study pooling, optimizer and resolution were not run): a model takes 10 to 20
+seconds of CPU time.
   compute     test accuracy after 100 and 400 steps: ViT-32x2 0.682, 0.933;
               ViT-64x2 0.889, 0.969; ViT-64x4 0.844, 0.961; ViT-96x6 0.861,
               0.964. As in the paper, accuracy grows with computation; unlike in
@@ -833,7 +834,11 @@ def plot(path, panels, label, logarithmic=False, frontier=False):
                     linewidth=1,
                 )
         if logarithmic:
+            ticker = cli.require("matplotlib.ticker")
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(ticker.NullFormatter())
         axes.set_title(title)
         axes.set_xlabel(label)
         axes.grid(alpha=0.3)
