@@ -33,6 +33,20 @@ results.json, and a folder for each model in `models`.
 The computation of a training is `keras_vit.cost(...).training(...)`: 6 x
 multiply-adds x images. Few-shot accuracy is that of ridge regression on the
 features of 5 images per class, sampled from all training images.
+
+Measured on digits (2026-11-23, JAX, one seed, on a machine that was busy with
+other programs; the 35 models of the default studies were not finished, and
+--study pooling, optimizer and resolution were not run): a model takes 10 to 20
+seconds of CPU time.
+  compute     test accuracy after 100 and 400 steps: ViT-32x2 0.682, 0.933;
+              ViT-64x2 0.889, 0.969; ViT-64x4 0.844, 0.961; ViT-96x6 0.861,
+              0.964. As in the paper, accuracy grows with computation; unlike in
+              the paper, more steps of a small model are better than a larger
+              model, since 1,438 digits saturate.
+  robustness  a fourth of the patches removed: ViT-64x4 falls from 0.961 to
+              0.735; half of them: 0.410; 2 x 2 parts shuffled: 0.331. The
+              paper's models, trained on ImageNet, lose far less: a digit has
+              few strokes, and no background that could be removed.
 """
 
 import dataclasses
@@ -553,13 +567,17 @@ def few_shot(config, data, model):
 # Reports: each returns a title, a table as a list of lists, and the picture.
 
 
+def teraflops(row):
+    return 1e3 * row["petaflops"]
+
+
 def report_compute(config, data, output, rows):
-    rows = sorted(rows, key=lambda row: row["petaflops"])
-    table = [["model", "steps", "petaFLOPs", "accuracy", "few-shot"]] + [
+    rows = sorted(rows, key=teraflops)
+    table = [["model", "steps", "teraFLOPs", "accuracy", "few-shot"]] + [
         [
             row["model"],
             row["steps"],
-            f"{row['petaflops']:.3f}",
+            f"{teraflops(row):.3g}",
             f"{row['accuracy']:.4f}",
             f"{row['few_shot']:.4f}",
         ]
@@ -572,7 +590,7 @@ def report_compute(config, data, output, rows):
         (
             title,
             {
-                family: [(r["petaflops"], r[key]) for r in found]
+                family: [(teraflops(r), r[key]) for r in found]
                 for family, found in lines.items()
             },
         )
@@ -581,7 +599,8 @@ def report_compute(config, data, output, rows):
             (f"{config.shots}-shot accuracy", "few_shot"),
         )
     ]
-    path = plot(output / "compute.png", panels, "petaFLOPs of training", True)
+    label = "teraFLOPs of training"
+    path = plot(output / "compute.png", panels, label, True, frontier=True)
     return "Computation (Figure 5)", table, path
 
 
@@ -621,23 +640,23 @@ def report_shape(config, data, output, rows):
     labels = [
         (kind, value) for kind, values in SHAPES.items() for value in values
     ]
-    table = [["changed", "value", "petaFLOPs", "accuracy", "few-shot"]]
-    lines = {kind: [(base["petaflops"], base["few_shot"])] for kind in SHAPES}
+    table = [["changed", "value", "teraFLOPs", "accuracy", "few-shot"]]
+    lines = {kind: [(teraflops(base), base["few_shot"])] for kind in SHAPES}
     named = [(("none", "-"), base), *zip(labels, rows, strict=True)]
     for (kind, value), row in named:
         table.append(
             [
                 kind,
                 value,
-                f"{row['petaflops']:.3f}",
+                f"{teraflops(row):.3g}",
                 f"{row['accuracy']:.4f}",
                 f"{row['few_shot']:.4f}",
             ]
         )
         if kind in lines:
-            lines[kind].append((row["petaflops"], row["few_shot"]))
+            lines[kind].append((teraflops(row), row["few_shot"]))
     panels = [(f"{config.shots}-shot accuracy of ViT-64x4, changed", lines)]
-    path = plot(output / "shape.png", panels, "petaFLOPs of training", True)
+    path = plot(output / "shape.png", panels, "teraFLOPs of training", True)
     return "Shape (Figure 8)", table, path
 
 
@@ -781,7 +800,7 @@ REPORTS = {
 }
 
 
-def plot(path, panels, label, logarithmic=False):
+def plot(path, panels, label, logarithmic=False, frontier=False):
     """Plots lines in panels next to each other.
 
     Args:
@@ -790,6 +809,8 @@ def plot(path, panels, label, logarithmic=False):
             a list of points.
         label: String. Label of the horizontal axis.
         logarithmic: Boolean. Whether this axis is logarithmic.
+        frontier: Boolean. Whether a line is the best value so far, instead of a
+            connection of all points.
 
     Returns:
         The path.
@@ -801,9 +822,23 @@ def plot(path, panels, label, logarithmic=False):
         figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
     ):
         for name, line in lines.items():
-            axes.plot(*zip(*sorted(line), strict=True), "o-", label=name)
+            x, y = map(np.array, zip(*sorted(line), strict=True))
+            style = "o" if frontier else "o-"
+            (drawn,) = axes.plot(x, y, style, label=name)
+            if frontier:
+                axes.step(
+                    x,
+                    np.maximum.accumulate(y),
+                    where="post",
+                    color=drawn.get_color(),
+                    linewidth=1,
+                )
         if logarithmic:
+            ticker = cli.require("matplotlib.ticker")
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(ticker.NullFormatter())
         axes.set_title(title)
         axes.set_xlabel(label)
         axes.grid(alpha=0.3)
