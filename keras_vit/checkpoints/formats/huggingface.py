@@ -352,7 +352,11 @@ def folder_configs(arguments, layout, dtype, source=None, preprocess_mode=None):
     projected = layout.endswith(siglip_clip.PROJECTED)
     if arguments["classes"] is not None and not projected:
         config |= _labels(old, arguments["classes"])
-    preprocessor = _preprocessor_config(arguments, source, old, preprocess_mode)
+    size = config.get("vision_config", config)["image_size"]
+    height = size if isinstance(size, int) else size[0]
+    preprocessor = _preprocessor_config(
+        arguments, source, old, preprocess_mode, height
+    )
     return {_FILES[1]: config, _FILES[2]: preprocessor}
 
 
@@ -546,7 +550,7 @@ def _labels(old, classes):
     }
 
 
-def _preprocessor_config(arguments, source, old, mode):
+def _preprocessor_config(arguments, source, old, mode, size):
     """Returns the contents of preprocessor_config.json.
 
     The source's own are kept if its layout is "huggingface". Otherwise, they
@@ -567,7 +571,6 @@ def _preprocessor_config(arguments, source, old, mode):
     timm = old.get("pretrained_cfg")
     if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
         mean, std = timm["mean"], timm["std"]
-    size = arguments["grid_size"][0] * arguments["patch_size"][0]
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
