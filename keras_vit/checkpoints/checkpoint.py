@@ -210,7 +210,11 @@ def open_checkpoint(
         if formats.LAYOUTS[name].config_key:
             config = formats.read_config_arguments(read_config(path), name)
         heads = infer.infer_num_heads(
-            arrays, weight_map, num_heads or config.get("num_heads")
+            arrays,
+            weight_map,
+            num_heads
+            or config.get("num_heads")
+            or formats.LAYOUTS[name].num_heads,
         )
         decoder_heads = config.pop("decoder_num_heads", None)
         decoder_heads = infer.infer_decoder_num_heads(

@@ -162,6 +162,12 @@ class DINO(MomentumModel):
         """The teacher, which is better than the student (Section 5.2)."""
         return self.teacher
 
+    def variables_by_path(self):
+        paths = {**super().variables_by_path(), "center": self.center}
+        if self.ibot_weight:
+            paths["patch_center"] = self.patch_center
+        return paths
+
     def call(self, inputs, training=None):
         crops, local = self.split_crops(inputs)
         frozen = None

@@ -10,12 +10,13 @@ from keras_vit.pretraining.base import float32_output_policy
 
 @keras.saving.register_keras_serializable("keras_vit")
 class WeightNormalizedDense(keras.Layer):
-    """Linear layer without bias whose output weights are unit vectors.
+    """Linear layer without bias whose weights have fixed norms.
 
     It computes the cosine of its inputs, if these are unit vectors too, with
     each of the learned directions. It is the last layer of DINO's head:
-    PyTorch's `weight_norm` of a linear layer with a fixed norm of 1
+    PyTorch's `weight_norm` of a linear layer, of which the norms are 1
     (`norm_last_layer=True` in facebookresearch/dino, vision_transformer.py).
+    Other norms may be loaded, and are not trained.
 
     Args:
         units: Integer. Number of outputs.
@@ -40,6 +41,12 @@ class WeightNormalizedDense(keras.Layer):
             initializer=initializers.Uniform(limit),
             name="kernel",
         )
+        self.norm = self.add_weight(
+            shape=(self.units,),
+            initializer="ones",
+            trainable=False,
+            name="norm",
+        )
 
     def call(self, inputs, frozen=None):
         kernel = ops.convert_to_tensor(self.kernel)
@@ -48,7 +55,8 @@ class WeightNormalizedDense(keras.Layer):
             trained = 1 - ops.cast(frozen, kernel.dtype)
             # The difference is exactly 0, and its gradient is that of `kernel`.
             kernel = constant + trained * (kernel - constant)
-        return ops.matmul(inputs, ops.normalize(kernel, axis=0))
+        kernel = ops.normalize(kernel, axis=0)
+        return ops.matmul(inputs, kernel * ops.cast(self.norm, kernel.dtype))
 
     def compute_output_shape(self, input_shape, frozen_shape=None):
         return (*input_shape[:-1], self.units)

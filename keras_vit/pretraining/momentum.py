@@ -21,7 +21,8 @@ class MomentumModel(PretrainingModel):
     checkpoints contain it.
 
     A subclass creates the heads of both, `projection` and
-    `teacher_projection`, by `add_heads` and implements `call`, which calls `update_teacher` when it trains, and `compute_loss`, which calls
+    `teacher_projection`, by `add_heads` and implements `call`, which calls
+    `update_teacher` when it trains, and `compute_loss`, which calls
     `finish_step`.
 
     Args:
@@ -111,12 +112,19 @@ class MomentumModel(PretrainingModel):
     def variables_by_path(self):
         """Returns `{path: variable}`, with the paths of `converters`.
 
-        The student's paths have no prefix, the teacher's begin with
-        `teacher/`, and those of any other layer with its name.
+        The paths of `pretrained_encoder` have no prefix, those of the other
+        encoder begin with `student/` or `teacher/`, and those of any other
+        layer with its name.
         """
-        paths = dict(weights_by_path(self.encoder))
-        for path, variable in weights_by_path(self.teacher).items():
-            paths[f"teacher/{path}"] = variable
+        trained = self.pretrained_encoder
+        paths = dict(weights_by_path(trained))
+        for name, encoder in (
+            ("student", self.encoder),
+            ("teacher", self.teacher),
+        ):
+            if encoder is not trained:
+                for path, variable in weights_by_path(encoder).items():
+                    paths[f"{name}/{path}"] = variable
         for layer in self.layers:
             if not isinstance(layer, (keras.Model, keras.metrics.Metric)):
                 for variable in layer.weights:

@@ -1,4 +1,4 @@
-"""Makes `lightly.npz`: losses, gradients, heads and updates of DINO and MoCo v3.
+"""Makes `lightly.npz`: losses, heads and updates of DINO and MoCo v3.
 
     python tests/golden/make_lightly.py
 

@@ -55,6 +55,8 @@ class Layout:
         unsupported: Function from arguments and a variant to a list of
             reasons why its code cannot represent the model. They are about
             properties that the arrays do not show.
+        num_heads: Integer. Number of attention heads of all its models, which
+            its files do not store; None if they differ.
         preprocess_mode: String. The `mode` of `preprocess_input` of all its
             models; None if they differ.
         config_key: String. The key that identifies the code base's
@@ -83,6 +85,7 @@ class Layout:
     needs_class_token: bool = False
     fixed_positions: bool = False
     unsupported: Callable = _no_reasons
+    num_heads: int | None = None
     preprocess_mode: str | None = None
     config_key: str | None = None
     read_config: Callable | None = None
