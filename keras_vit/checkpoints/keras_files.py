@@ -434,14 +434,21 @@ def _model_datasets(root, encoder):
     for prefix, place in (
         (DECODER, "decoder/layers"),
         ("", "layers"),
-        ("", f"{encoder}/layers"),
+        ("", "encoder/layers"),
     ):
         group = root.get(place)
+        if place == "encoder/layers" and encoder != "encoder":
+            continue
         if isinstance(group, h5py.Group):
             for layer in group.values():
                 if not isinstance(layer, h5py.Group):
                     raise ValueError(f"an array of no layer: {layer.name}")
-                yield from _layer_datasets(layer, prefix + _name_of(layer))
+                name = _name_of(layer)
+                if name != "teacher" or "layers" not in layer:
+                    yield from _layer_datasets(layer, prefix + name)
+                elif encoder == "teacher":
+                    for inner in layer["layers"].values():
+                        yield from _layer_datasets(inner, _name_of(inner))
         elif place == "layers" and "encoder" not in root:
             raise ValueError("it has no layers")
 

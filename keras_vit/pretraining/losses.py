@@ -180,6 +180,7 @@ def updated_center(center, teacher, momentum=0.9, mean=ops.mean):
         Tensor of shape `(dimensions,)`.
     """
     batch = mean(ops.reshape(teacher, (-1, teacher.shape[-1])), axis=0)
+    center = ops.convert_to_tensor(center)
     return center * momentum + batch * (1 - momentum)
 
 
