@@ -42,7 +42,8 @@ def load(path, layout=None, num_heads=None, **overrides):
             URL (https://, hf://), or a `Checkpoint` from `open_checkpoint`.
         layout: String. Layout of the checkpoint, which is the way in which a
             code base names its arrays: `"vit_jax"`, `"big_vision"`, `"timm"`,
-            `"huggingface"`, `"torchvision"`, `"dinov2"`, `"mae"` or `"bit"`.
+            `"huggingface"`, `"torchvision"`, `"dinov2"`, `"mae"`, `"dino"`,
+            `"mocov3"` or `"bit"`.
             `None` infers it from the keys, if only one layout fits. For a
             .weights.h5 file that was not written by `converters.save`, the
             layout of the code base from which the weights originally are,

@@ -163,7 +163,8 @@ class MomentumModel(PretrainingModel):
 
 def _assign(targets, sources):
     for target, source in zip(targets, sources, strict=True):
-        target.assign(source)
+        # A copy, because JAX donates the buffers of a model's variables.
+        target.assign(ops.convert_to_numpy(source))
 
 
 def _parameters(layer):
