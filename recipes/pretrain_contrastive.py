@@ -253,7 +253,7 @@ def train(config, data, strategy, output):
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        run.callbacks.append(momentum.ReportCollapse())
+        run.callbacks.append(momentum.ReportCollapse(config.warmup_steps))
         if alone:
             run.callbacks.append(attention_pictures(config, data, output))
         if has_knn:

@@ -26,6 +26,7 @@ from benchmarks import memory
 from benchmarks import models
 from benchmarks import pipeline
 from benchmarks import scaling
+from benchmarks import self_supervised
 from benchmarks import startup
 from benchmarks.contenders import CONTENDERS
 from benchmarks.contenders import NAMES
@@ -90,6 +91,18 @@ KINDS = {
         "digits with 10 labels per class, with and without pre-training",
         "",
     ),
+    "self-supervised": (
+        lambda a: self_supervised.digits(a.steps, a.seeds, a.methods),
+        self_supervised,
+        "digits after each method of pre-training, by k-NN and 10 labels",
+        "steps seeds methods",
+    ),
+    "dino-step": (
+        lambda a: self_supervised.step(a.rounds, a.batch[0]),
+        self_supervised,
+        "a training step of DINO, compared with lightly's",
+        "rounds batch=8",
+    ),
     "memory": (
         lambda a: memory.print_memory(),
         memory,
@@ -117,6 +130,16 @@ def options():
     }
     return {
         "rounds": dict(type=positive, default=7, help="number of rounds"),
+        "steps": dict(
+            type=positive, default=1000, help="steps of pre-training"
+        ),
+        "seeds": dict(type=positive, default=3, help="number of seeds"),
+        "methods": dict(
+            nargs="+",
+            choices=self_supervised.METHODS,
+            default=self_supervised.METHODS,
+            help="methods of pre-training",
+        ),
         "size": dict(
             nargs="+", choices=SIZES, default=["S16"], help="model size"
         ),

@@ -1,7 +1,6 @@
 """Random crops of an image for self-supervised training: multi-crop."""
 
 import dataclasses
-import itertools
 
 from keras_vit.data._decode import decode
 from keras_vit.data._decode import import_tensorflow
@@ -136,17 +135,18 @@ class MultiCrop:
         ]
         crops = {"global": tf.stack(views)}
         if self.num_local:
-            crops["local"] = tf.stack(
-                [
-                    crop(
-                        2 + i,
-                        self.local_size,
-                        self.local_scale,
-                        self.blur_probabilities[2],
-                        0.0,
-                    )
-                    for i in range(self.num_local)
-                ]
+            # A loop in the graph, which is traced once for all local crops.
+            shape = (*height_and_width(self.local_size), channels)
+            crops["local"] = tf.map_fn(
+                lambda number: crop(
+                    number,
+                    self.local_size,
+                    self.local_scale,
+                    self.blur_probabilities[2],
+                    0.0,
+                ),
+                tf.range(2, 2 + self.num_local, dtype=tf.int64),
+                fn_output_signature=tf.TensorSpec(shape, tf.float32),
             )
         return crops
 
@@ -175,20 +175,14 @@ class MultiCrop:
                 lambda x: blended(x, _grey(x), factor(2, saturation)),
                 lambda x: tf.image.adjust_hue(x / 255, turn) * 255,
             ]
-        orders = list(itertools.permutations(range(len(operations))))
-
-        def in_order(order):
-            y = x
-            for i in order:
-                y = operations[i](y)
-            return y
-
-        which = tf.random.stateless_uniform(
-            (), seeds[4], 0, len(orders), tf.int32
+        order = tf.argsort(
+            tf.random.stateless_uniform((len(operations),), seeds[4])
         )
-        return tf.switch_case(
-            which, [lambda order=order: in_order(order) for order in orders]
-        )
+        shape = x.shape
+        for which in tf.unstack(order):
+            branches = [lambda f=f, x=x: f(x) for f in operations]
+            x = tf.ensure_shape(tf.switch_case(which, branches), shape)
+        return x
 
     def _blur(self, x, seed):
         tf = import_tensorflow()

@@ -26,9 +26,9 @@ from keras_vit.training.plots import unit_range
 from keras_vit.training.run_folder import atomic_write
 from keras_vit.training.run_folder import log_os_errors
 
-# Mean of the metric `teacher_diversity` over an interval, below which a model
-# has collapsed.
-COLLAPSED = 0.02
+# Mean of the metric `teacher_diversity` over an interval, below which the
+# outputs hardly depend on the image.
+COLLAPSED = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -375,26 +375,37 @@ class ReportCollapse(keras.callbacks.Callback):
 
     After each interval between two evaluations it reads the metric
     `teacher_diversity`, which is 0 if the outputs for all images are the same.
-    It warns once.
+    DINO begins with outputs that are almost the same, and these are not
+    reported: a model has collapsed if the diversity is low in several
+    successive intervals after the warm-up. It warns once.
 
     Args:
-        minimum: Float. Diversity below which the model has collapsed.
+        after: Integer. Steps before the first interval that counts.
+        minimum: Float. The diversity is low below this.
+        intervals: Integer. Number of successive intervals.
 
     Attributes:
         step: Integer. The step at which collapse was found, or None.
     """
 
-    def __init__(self, minimum=COLLAPSED):
+    def __init__(self, after=0, minimum=COLLAPSED, intervals=2):
         super().__init__()
-        self._minimum = minimum
+        self._after, self._minimum = after, minimum
+        self._intervals, self._low = intervals, 0
         self.step = None
 
     def on_epoch_end(self, epoch, logs=None):
         diversity = float(logs["teacher_diversity"])
-        if self.step is not None or diversity >= self._minimum:
-            return
+        # Under JAX, the optimizer's variables are stale during training.
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
         optimizer = inner_optimizer(self.model)
-        self.step = int(keras.ops.convert_to_numpy(optimizer.iterations))
+        step = int(keras.ops.convert_to_numpy(optimizer.iterations))
+        is_low = diversity < self._minimum and step > self._after
+        self._low = self._low + 1 if is_low else 0
+        if self.step is not None or self._low < self._intervals:
+            return
+        self.step = step
         logger.warning(
             "collapse: the teacher has the same output for all images at step "
             "%d (diversity %.4f of 1, less than %g). Against it help centring, "
