@@ -103,7 +103,7 @@ def test_leaves_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "workers", [0, pytest.param(2, marks=pytest.mark.slow)]
+    "workers", [0, pytest.param(2, marks=pytest.mark.nightly)]
 )
 def test_temporary_files_are_removed(workers, tmp_path, pytestconfig):
     """Files of other processes are removed as well, folders of `tmp_path` are

@@ -336,15 +336,10 @@ def test_torch_trace(make, gradients):
 def test_torch_compile_without_graph_breaks():
     """Stock `keras.layers.MultiHeadAttention` cannot, nor can convolutions of
     Keras: `torch.compile(BiT)` needs `fullgraph=False`."""
-    model = random(lambda: vit(num_layers=1))
+    model = random(lambda: vit(num_layers=1, pooling="map"))
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert_close(gradient_of(compiled), gradient_of(model))
-    model = random(lambda: vit(num_layers=1, pooling="map"))
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    with torch.no_grad():
-        images = torch.tensor(IMAGES)
-        torch.testing.assert_close(compiled(images), model(images))
 
 
 # JAX

@@ -392,6 +392,7 @@ def test_finished_run_is_trained_further(digits, tmp_path):
         recipe.Config(pooling="gap")
 
 
+@pytest.mark.backends("torch")
 def test_images_that_are_not_square(tmp_path):
     """Trained, fine-tuned at another size, evaluated and looked at."""
     data = {"batch_size": 32, "steps": 2}

@@ -57,6 +57,7 @@ def run(photos, small_model, tmp_path_factory):
     return output
 
 
+@pytest.mark.backends("torch")
 def test_training_is_evaluated_by_average_precision(run, tmp_path):
     rows = programs.rows_of(run)
     assert list(rows[0])[:5] == [

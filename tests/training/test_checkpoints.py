@@ -117,8 +117,9 @@ def run_until(folder, steps, number):
     return process.exitcode
 
 
+# tests/training/test_clock.py kills a run once, in every run of the tests.
 @pytest.mark.backends("torch")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_run_killed_three_times_resumes_bit_for_bit(straight, tmp_path):
     """Send `kill -9`; `python -m tests.faults` sends it at random moments."""
     # It resumes from a multiple of 5: at steps 0, 5 and 5 here, and then 10.
