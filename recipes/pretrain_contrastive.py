@@ -43,6 +43,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+from keras_vit import evaluation
 from keras_vit import training
 from keras_vit.data import PROTOCOLS
 from keras_vit.optimizers import AdamW
@@ -258,7 +259,7 @@ def train(config, data, strategy, output):
             run.callbacks.append(attention_pictures(config, data, output))
         if has_knn:
             options = {**config.batches(), "batch_size": config.batch_size}
-            run.callbacks.append(momentum.NearestNeighbours(data, options))
+            run.callbacks.append(evaluation.NearestNeighbours(data, options))
         for batches, steps, epochs in run.fit_calls(
             model, schedule, train_batches, test
         ):
