@@ -144,7 +144,9 @@ def test_ibot_matches_lightly(golden):
         return ops.mean(losses.ibot_losses(x, teacher, mask, center, 0.05))
 
     value, gradient = value_and_gradient(loss, student)
-    np.testing.assert_allclose(value, case["loss"], **TOLERANCE)
+    # The spacing of float32 is more than 1e-6 at this loss.
+    assert case["loss"] > 8
+    np.testing.assert_allclose(value, case["loss"], rtol=1e-6, atol=0)
     np.testing.assert_allclose(gradient[mask], case["gradient"], **TOLERANCE)
     assert not gradient[~mask].any()
 
