@@ -2,6 +2,8 @@
 
 import math
 import pathlib
+import tempfile
+import warnings
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from keras_vit.checkpoints.formats.reference import ReferenceNotInstalled
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.reference import reference_model
 from keras_vit.checkpoints.keras_files import is_keras
+from keras_vit.checkpoints.writing import FOLDERS
+from keras_vit.checkpoints.writing import write_checkpoint
 
 BATCH, SEED = 2, 0
 # Tolerances, relative to the largest output. In float32, programs that sum in
@@ -39,7 +43,8 @@ def verify(source, target, layout=None, to=None, settings=None, dtype=None):
     """Runs a converted file and its source on the same images.
 
     Each is run by this package and, if it is installed, by the original library
-    of its layout.
+    of its layout. The source's weights also run in every other original
+    library that is installed and has such a model.
 
     Args:
         source: Path of the file that was converted.
@@ -70,13 +75,17 @@ def verify(source, target, layout=None, to=None, settings=None, dtype=None):
     source, target = pathlib.Path(source), pathlib.Path(target)
     old = open_checkpoint(source, layout, settings.get("num_heads"))
     arguments = {**old.arguments(settings.get("grid_size")), **settings}
-    source_model = load(source, layout, **settings)
+    # Other code bases return logits.
+    logits = {}
+    if old.build_arguments.get("classifier_activation"):
+        logits["classifier_activation"] = None
+    source_model = load(source, layout, **settings, **logits)
     shape = _image_shape(source_model, arguments)
     images = np.random.default_rng(SEED).uniform(-1, 1, (BATCH, *shape))
     images = images.astype("float32")
     rows = []
     if is_keras(target):
-        target_model = load(target)
+        target_model = load(target, **logits)
         new = open_checkpoint(target)
     else:
         explicit = {
@@ -86,7 +95,7 @@ def verify(source, target, layout=None, to=None, settings=None, dtype=None):
         }
         if arguments["classes"] is not None and "pooling" in arguments:
             explicit["pooling"] = arguments["pooling"]
-        explicit |= {"input_shape": shape, **settings}
+        explicit |= {"input_shape": shape, **settings, **logits}
         target_model = load(target, to, **explicit)
         new = open_checkpoint(target, to, arguments["num_heads"])
     before = _outputs(source_model, images)
@@ -111,6 +120,16 @@ def verify(source, target, layout=None, to=None, settings=None, dtype=None):
             )
             row = f"{name} in {checkpoint.layout}", None, None, "not run"
         rows.append(row)
+    tried = [
+        LAYOUTS[c.layout].reference for c in (old, new) if c.layout in LAYOUTS
+    ]
+    for other in LAYOUTS.values():
+        if not callable(other.reference) or other.reference in tried:
+            continue
+        row = _run_elsewhere(old, arguments, other.name, output, images, before)
+        if row:
+            rows.append(row)
+            tried.append(other.reference)  # layouts may share a library
     size = " x ".join(map(str, shape))
     lines = [
         f"{BATCH} random images of {size} (seed {SEED}), {output}, "
@@ -187,6 +206,29 @@ def _run_original(checkpoint, arguments, output, images, found):
         name = f"{name} in {checkpoint.layout}: {reason}"
         return name, None, None, "DIFFERS"
     return _row(f"{name} in {library}", run(images), found, TOLERANCE)
+
+
+def _run_elsewhere(checkpoint, arguments, layout, output, images, found):
+    """Runs a checkpoint's model in another original library.
+
+    Returns:
+        A row; None if the library is not installed or has no such model.
+    """
+    if (output == "logits") == (arguments["classes"] is None):
+        return None  # a new head
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about a file that nobody reads
+        suffix = "" if layout in FOLDERS else ".safetensors"
+        target = pathlib.Path(folder) / f"{layout}{suffix}"
+        try:
+            write_checkpoint(checkpoint.weights, arguments, target, layout)
+            written = open_checkpoint(target, layout, arguments["num_heads"])
+            row = _run_original(written, arguments, output, images, found)
+        except (ValueError, ReferenceUnavailable):
+            return None
+    library = row[0].partition(" in ")[2]
+    name = f"{pathlib.Path(checkpoint.path).name}, as {layout}, in {library}"
+    return (name, *row[1:])
 
 
 def _table(rows):

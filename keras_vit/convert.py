@@ -15,14 +15,15 @@
       convert, then run both files, here and in timm, on the same images
 
 SOURCE is an .npz, .safetensors, .pth, .pt, .bin, .keras or .weights.h5 file,
-the .index.json of a sharded one, a Hugging Face folder, or the URL of one:
-https://..., hf://owner/name, hf://owner/name/FILE. TARGET's suffix chooses the
-file type; without one it is a folder. A layout is the way in which a code base
-names its arrays: vit_jax, big_vision, timm, huggingface, torchvision, dinov2,
-mae or bit; a variant of a layout follows a colon, such as vit_jax:current.
---to huggingface chooses the model class of transformers that fits: ViT, DeiT or
-DINOv2. Converting between files does not import Keras; writing .keras or
-.weights.h5, and --verify, do.
+the .index.json of a sharded one, a folder of Hugging Face's or a preset of
+keras-hub, or the URL of one: https://..., hf://owner/name,
+hf://owner/name/FILE. TARGET's suffix chooses the file type; without one it is a
+folder. A layout is the way in which a code base names its arrays: vit_jax,
+big_vision, timm, huggingface, torchvision, dinov2, mae, bit or keras_hub; a
+variant of a layout follows a colon, such as vit_jax:current. --to huggingface
+and --to keras_hub choose the model class that fits: ViT, DeiT, DINOv2, or the
+image tower of SigLIP or CLIP. Converting between files does not import Keras;
+writing .keras or .weights.h5, and --verify, do.
 
 Where an error asks for an argument, `layout` is given by --from, and any other
 by --set, such as --set num_heads=6.
@@ -203,6 +204,9 @@ def convert(
     check_hyperparameters(checkpoint, settings)
     grid = settings.get("grid_size")
     arguments = {**checkpoint.arguments(grid), **settings}
+    activation = checkpoint.build_arguments.get("classifier_activation")
+    if activation:
+        arguments["classifier_activation"] = activation
     _warn_if_not_finite(checkpoint)
     notes = []
     if checkpoint.build_arguments.get("preprocessing"):
@@ -210,6 +214,11 @@ def convert(
             "note: the preprocessing inside the model is left out. Images must "
             "be resized and scaled by keras_vit.preprocess_input(images, "
             f"mode={checkpoint.preprocess_mode!r})."
+        )
+    if activation and to.partition(":")[0] != "keras_hub":
+        notes.append(
+            f"note: the head's {activation} is left out: the outputs are "
+            "logits."
         )
     if "pooling" not in {**checkpoint.stored, **settings} and (
         first_patch_is_possible(checkpoint.layout, arguments)

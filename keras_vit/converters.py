@@ -36,18 +36,18 @@ def load(path, layout=None, num_heads=None, **overrides):
 
     Args:
         path: String or path: an .npz, .safetensors, .pth, .pt or .bin file,
-            the .index.json of a sharded one, a Hugging Face folder, or a
-            .keras or .weights.h5 file of a model of this package. A .keras
-            file without overrides is loaded by Keras, as it was saved. Also a
-            URL (https://, hf://), or a `Checkpoint` from `open_checkpoint`.
+            the .index.json of a sharded one, a Hugging Face folder, the folder
+            of a keras-hub preset, or a .keras or .weights.h5 file of a model of
+            this package. A .keras file without overrides is loaded by Keras, as
+            it was saved. Also a URL (https://, hf://), or a `Checkpoint` from
+            `open_checkpoint`.
         layout: String. Layout of the checkpoint, which is the way in which a
             code base names its arrays: `"vit_jax"`, `"big_vision"`, `"timm"`,
             `"huggingface"`, `"torchvision"`, `"dinov2"`, `"mae"`, `"dino"`,
-            `"mocov3"` or `"bit"`.
-            `None` infers it from the keys, if only one layout fits. For a
-            .weights.h5 file that was not written by `converters.save`, the
-            layout of the code base from which the weights originally are,
-            which the file does not store.
+            `"mocov3"`, `"bit"` or `"keras_hub"`. `None` infers it from the
+            keys, if only one layout fits. For a .weights.h5 file that was not
+            written by `converters.save`, the layout of the code base from
+            which the weights originally are, which the file does not store.
         num_heads: Integer. Number of attention heads. Required if the file does
             not store it and a head does not have 64 channels.
         **overrides: Arguments of `VisionTransformer`,
@@ -98,7 +98,8 @@ def save(model, path, layout=None, overwrite=False):
             folder. A .keras file contains the whole model, a .weights.h5 file
             its weights and the metadata that `load` needs to build it again.
         layout: String. Name of the layout to write; `None` for `"vit_jax"`, or
-            `"huggingface"` in a folder. A variant of a layout follows a colon:
+            `"huggingface"` in a folder, which may also be a preset of
+            `"keras_hub"`. A variant of a layout follows a colon:
             `"vit_jax:current"`, `"big_vision:scan"`. Keras's own files have no
             layout.
         overwrite: Boolean. Whether an existing file may be replaced.
@@ -122,6 +123,9 @@ def save(model, path, layout=None, overwrite=False):
     check_writable(path, layout)
     weights, arguments, built = describe(model)
     mode = built.get("preprocessing")
+    activation = built.get("classifier_activation")
+    if activation:
+        arguments["classifier_activation"] = activation
     if mode:
         warn(
             f"{str(path)!r} does not contain the preprocessing inside the "
@@ -271,6 +275,9 @@ def _pooling(weights):
         return "map"
     if "head_norm/gamma" in weights:
         return "gap"
+    clip = {"pre_norm/gamma", "class_token/tokens"}
+    if clip <= weights.keys():
+        return "token"
     if "pre_logits/kernel" in weights:
         return "token" if "class_token/tokens" in weights else "gap"
     return None

@@ -202,6 +202,9 @@ def verify(folder):
     images = images.astype("float32")
     expected = keras.ops.convert_to_numpy(reference(images, training=False))
     limit = TOLERANCE * max(1.0, float(np.abs(expected).max()))
+    output = "pooled" if expected.ndim == 2 else "tokens"
+    if any(layer.name == "head" for layer in reference.layers):
+        output = "logits"
     lines, same, complete = [], True, True
     for library, run in (
         (KERAS, _run_keras),
@@ -212,7 +215,7 @@ def verify(folder):
             lines.append(f"{library:13}  not in the folder")
             continue
         try:
-            found = run(folder, images, tokens=expected.ndim == 3)
+            found = run(folder, images, output)
         except (ImportError, RuntimeError) as error:
             reason = explain_import_error(error)
             lines.append(f"{library:13}  not run: {reason}")
@@ -226,7 +229,7 @@ def verify(folder):
     return "\n".join([title, *lines]), same, complete
 
 
-def _run_keras(folder, images, tokens):
+def _run_keras(folder, images, output):
     model = keras.saving.load_model(folder / _WEIGHTS[KERAS])
     names = [layer.name for layer in model.layers]
     if "preprocessing" in names:
@@ -235,30 +238,30 @@ def _run_keras(folder, images, tokens):
     return keras.ops.convert_to_numpy(model(images, training=False))
 
 
-def _run_timm(folder, images, tokens):
+def _run_timm(folder, images, output):
     import timm as library
 
     model = library.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    run = model.forward_features if tokens else model
+    run = model.forward_features if output == "tokens" else model
     return _run_torch(run, images)
 
 
-def _run_transformers(folder, images, tokens):
+def _run_transformers(folder, images, output):
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(folder)
     build = getattr(transformers, config.architectures[0])
     model = build.from_pretrained(folder).eval()
-    name = "last_hidden_state" if tokens else "logits"
-    return _run_torch(model, images, name)
+    return _run_torch(
+        lambda batch: huggingface.output_of(model(batch), output), images
+    )
 
 
-def _run_torch(run, images, output=None):
+def _run_torch(run, images):
     import torch
 
     with torch.no_grad():
-        found = run(torch.tensor(images).permute(0, 3, 1, 2))
-    return (found if output is None else getattr(found, output)).numpy()
+        return run(torch.tensor(images).permute(0, 3, 1, 2)).numpy()
 
 
 def _card(title, model, arguments, mode, run, license, missing):
@@ -318,7 +321,7 @@ def _card(title, model, arguments, mode, run, license, missing):
         "## Use",
         "",
         "```python",
-        *_usage(title, classifies, missing),
+        *_usage(title, classifies, arguments.get("pre_norm"), missing),
     ]
     lines.append("```")
     for library, reason in missing.items():
@@ -327,7 +330,7 @@ def _card(title, model, arguments, mode, run, license, missing):
     return "\n".join(lines) + "\n"
 
 
-def _usage(folder, classifies, missing):
+def _usage(folder, classifies, projects, missing):
     yield "import keras"
     yield "import keras_vit"
     yield ""
@@ -343,6 +346,8 @@ def _usage(folder, classifies, missing):
     if missing[TRANSFORMERS] is None:
         yield ""
         name = "AutoModelForImageClassification" if classifies else "AutoModel"
+        if classifies and projects:
+            name = "CLIPVisionModelWithProjection"
         yield f"from transformers import {name}"
         yield ""
         yield f'model = {name}.from_pretrained("{folder}")'

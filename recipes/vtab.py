@@ -119,7 +119,7 @@ class Config:
         cli.check_range(self, "learning_rate", above=0)
         cli.check_range(self, "warmup", minimum=0, below=1)
         cli.check_range(self, "seed", minimum=0, below=2**32)
-        cli.check_choices(self, mode=("tf", "torch"))
+        cli.check_choices(self, mode=("tf", "torch", "clip"))
         if self.weights is None:
             raise ValueError("Give --weights: what to fine-tune.")
         for name in self.tasks:

@@ -16,6 +16,7 @@ from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.converters import open_checkpoint
 from tests import containers
 from tests.golden_tables import DERIVED
+from tests.golden_tables import KERAS_HUB as KERAS_HUB
 from tests.golden_tables import PRETRAINING as PRETRAINING
 
 FOLDER = pathlib.Path(__file__).parent / "golden"

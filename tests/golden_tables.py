@@ -12,6 +12,9 @@ PRETRAINING = {
     ),
 }
 
+# Presets of keras-hub: `tests/converters/test_keras_hub.py`.
+KERAS_HUB = ("keras_hub_vit", "keras_hub_deit", "keras_hub_dinov2")
+
 # Cases that differ from another in names or container alone: the tests make
 # them of its arrays where the original's file is not there.
 # case: (the other, suffix, names to write otherwise)

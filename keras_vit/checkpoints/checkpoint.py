@@ -6,12 +6,14 @@ from dataclasses import field
 import numpy as np
 
 from keras_vit import downloads
+from keras_vit._warnings import warn
 from keras_vit.checkpoints import formats
 from keras_vit.checkpoints import infer
 from keras_vit.checkpoints.files import existing_path
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.files import resolve_run_folder
+from keras_vit.checkpoints.formats.keras_hub import mean_and_std
 from keras_vit.checkpoints.formats.layout import PREPROCESSING
 from keras_vit.checkpoints.keras_files import HYPERPARAMETERS_NOT_IN_SHAPES
 from keras_vit.checkpoints.keras_files import is_keras
@@ -202,13 +204,17 @@ def open_checkpoint(
     config = {}
     try:
         name, weight_map = formats.detect_layout(arrays, layout)
+        left_out = formats.LAYOUTS[name].left_out(arrays)
         normalized = formats.LAYOUTS[name].normalize(arrays)
         file_keys = formats.file_keys(arrays, normalized)
         arrays = normalized
         if not decoder:
             arrays = _drop_decoder(arrays, weight_map)
         if formats.LAYOUTS[name].config_key:
-            config = formats.read_config_arguments(read_config(path), name)
+            names = formats.LAYOUTS[name].config_files
+            found = (read_config(path, file) for file in names)
+            found = next(filter(None, found), {})
+            config = formats.read_config_arguments(found, name)
         heads = infer.infer_num_heads(
             arrays,
             weight_map,
@@ -228,31 +234,46 @@ def open_checkpoint(
         raise ValueError(
             f"{str(path)!r} cannot be read as{wanted}. {error}"
         ) from error
+    if left_out:
+        warn(
+            f"{str(path)!r} holds {len(left_out)} arrays that are no part of "
+            f"the image model, which are left out: {', '.join(left_out[:3])}"
+            + (" ..." if len(left_out) > 3 else "")
+        )
+    built = {}
+    if config.get("classifier_activation"):
+        built["classifier_activation"] = config["classifier_activation"]
+    config.pop("classifier_activation", None)
     return Checkpoint(
-        str(path), name, weight_map, weights, config, file_keys=file_keys
+        str(path), name, weight_map, weights, config, built, file_keys
     )
 
 
 def _stored_mode(path):
     """Returns the `mode` of `preprocess_input` in JSON files next to weights.
 
-    These are the config.json of a run of this package or of timm, and the
-    preprocessor_config.json of transformers.
+    These are the config.json of a run of this package or of timm, the
+    preprocessor_config.json of transformers, and keras-hub's
+    image_converter.json.
     """
     try:
         config = read_config(path)
         preprocessor = read_config(path, "preprocessor_config.json")
+        converter = read_config(path, "image_converter.json")
     except (ValueError, OSError):
         return None
     run, timm = (config.get(key) for key in ("config", "pretrained_cfg"))
     if isinstance(run, dict) and run.get("mode") in PREPROCESSING:
         return run["mode"]
     stored = [(preprocessor.get("image_mean"), preprocessor.get("image_std"))]
+    converter = converter.get("config")
+    if isinstance(converter, dict):
+        stored.append(mean_and_std(converter))
     if isinstance(timm, dict):
         stored.append((timm.get("mean"), timm.get("std")))
-    for mean_and_std in stored:
+    for found in stored:
         for mode, expected in PREPROCESSING.items():
-            if _equal(mean_and_std, expected):
+            if _equal(found, expected):
                 return mode
     return None
 

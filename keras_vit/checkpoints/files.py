@@ -19,11 +19,15 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.checkpoints import _archives
+from keras_vit.checkpoints import hdf5
 from keras_vit.checkpoints import torch_files
 
 MAX_JSON_BYTES = 2**26  # parsed JSON takes several times as much memory
+# The weights of a preset of keras-hub: of its backbone, and of its head.
+PRESET_FILES = ("model.weights.h5", "task.weights.h5")
 # NumPy's other float types (longdouble) cannot be stored by all file types.
 FLOAT_TYPES = ("float64", "float32", "float16", "bfloat16")
+_POSITION_IDS = ".position_ids"
 MAX_REPORTED = 20  # problems in one error
 MIN_TRACKED_BYTES = 1e8  # smaller files need no progress bar
 
@@ -33,7 +37,8 @@ def read(path, finite=True, empty=()):
 
     Args:
         path: Path of a .npz, .safetensors, .pth, .pt or .bin file, of the
-            index of a sharded one (.index.json), or of a Hugging Face folder.
+            index of a sharded one (.index.json), or of a folder of Hugging
+            Face's or of keras-hub's.
         finite: Boolean. Whether every value must be finite, as in a model.
         empty: Collection of the keys of arrays that may have no values.
 
@@ -50,8 +55,12 @@ def read(path, finite=True, empty=()):
         path = _weights_in_folder(path)
     if path.name.endswith(".index.json"):
         arrays, problems = _read_shards(path)
+    elif path.name == PRESET_FILES[0]:
+        arrays, problems = _read_preset(path.parent)
     else:
         arrays, problems = _reader(path)(path)
+    # Old files of transformers contain the numbers of the tokens, as integers.
+    arrays = {k: a for k, a in arrays.items() if not k.endswith(_POSITION_IDS)}
     check_arrays(path, arrays, problems, finite, empty)
     return arrays
 
@@ -102,7 +111,7 @@ def existing_path(path):
         raise FileNotFoundError(
             f"There is no file {str(path)!r}. Give the path of a checkpoint: "
             f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of "
-            f"Hugging Face's.{by_name}"
+            f"Hugging Face's or keras-hub's.{by_name}"
         )
     if not (path.is_file() or path.is_dir()):
         raise ValueError(f"{str(path)!r} is no file, but a pipe or a device.")
@@ -279,6 +288,7 @@ def _weights_in_folder(folder):
         for suffix in ("", ".index.json")
         for name in ("model.safetensors", "pytorch_model.bin")
     ]
+    names.append(PRESET_FILES[0])
     for name in names:
         if (folder / name).is_file():
             return folder / name
@@ -286,6 +296,18 @@ def _weights_in_folder(folder):
         f"The folder {str(folder)!r} has no weights: expected one of "
         f"{', '.join(names)}."
     )
+
+
+def _read_preset(folder):
+    """Reads both files of a preset of keras-hub; keys of the second begin with
+    "task/"."""
+    arrays, problems = hdf5.read_layers(folder / PRESET_FILES[0])
+    task = folder / PRESET_FILES[1]
+    if task.is_file():
+        found, wrong = hdf5.read_layers(task)
+        arrays |= {f"task/{key}": array for key, array in found.items()}
+        problems += wrong
+    return arrays, problems
 
 
 def _read_shards(path):
@@ -412,7 +434,7 @@ def _read_safetensors(path):
             dtype = file.get_slice(key).get_dtype()
             if dtype in ("F64", "F32", "F16", "BF16"):
                 arrays[key] = file.get_tensor(key)
-            else:
+            elif not key.endswith(_POSITION_IDS):
                 problems.append(f"{key!s}: type {dtype}, expected floats")
     return arrays, problems
 

@@ -16,12 +16,14 @@ import io
 import json
 import pathlib
 
-import ml_dtypes
 import numpy as np
 
 from keras_vit.checkpoints import _archives
 from keras_vit.checkpoints import infer
 from keras_vit.checkpoints.files import check_arrays
+from keras_vit.checkpoints.hdf5 import check_tree
+from keras_vit.checkpoints.hdf5 import layer_datasets
+from keras_vit.checkpoints.hdf5 import read_dataset
 from keras_vit.checkpoints.infer import DECODER
 from keras_vit.checkpoints.infer import infer_architecture
 from keras_vit.checkpoints.infer import is_position_layer
@@ -363,7 +365,7 @@ def _read_tree(file, encoder="encoder"):
     # Without a lock, since another process may have the file open.
     with h5py.File(file, "r", locking=False) as root:
         try:
-            _check_tree(root, size)
+            check_tree(root, size)
             metadata = json.loads(root.attrs.get(METADATA_ATTRIBUTE, "{}"))
             datasets = list(_model_datasets(root, encoder))
         except (KeyError, TypeError, NotImplementedError) as error:
@@ -372,14 +374,9 @@ def _read_tree(file, encoder="encoder"):
         if not isinstance(metadata, dict):
             raise ValueError(f"its attribute {METADATA_ATTRIBUTE!r} is no dict")
         for path, dataset, is_bfloat16 in datasets:
-            if dataset.dtype.kind not in "fiubcV":  # text, references
-                problems.append(
-                    f"{path}: type {dataset.dtype}, expected floats"
-                )
+            array = read_dataset(path, dataset, is_bfloat16, problems)
+            if array is None:
                 continue
-            array = _read_dataset(dataset)
-            if is_bfloat16:
-                array = array.view(ml_dtypes.bfloat16)
             if path.endswith("/grid_size"):
                 grid = tuple(int(n) for n in array.ravel())
                 if array.shape != (2,) or min(grid) < 1:
@@ -389,41 +386,6 @@ def _read_tree(file, encoder="encoder"):
             else:
                 arrays[path] = array
     return arrays, problems, grid, metadata
-
-
-def _check_tree(group, size):
-    """Raises a `ValueError` for a tree with links or that is too large.
-
-    The whole file is checked: Keras would follow links and read external
-    storage. An object with two paths is refused since it could contain itself.
-
-    Args:
-        group: `h5py.Group`. The root of the tree.
-        size: Integer. Size of the file in bytes.
-    """
-    import h5py
-
-    seen, groups, claimed = {group}, [group], 0
-    while groups:
-        group = groups.pop()
-        for name in group:
-            path = f"{group.name}/{name}".replace("//", "/")
-            link = group.get(name, getlink=True)
-            if not isinstance(link, h5py.HardLink):
-                raise ValueError(f"it holds a link, {path}")
-            item = group[name]
-            if item in seen:
-                raise ValueError(f"{path} is in it twice")
-            seen.add(item)
-            if isinstance(item, h5py.Group):
-                groups.append(item)
-            elif not isinstance(item, h5py.Dataset):
-                raise ValueError(f"{path} is not an array")
-            elif item.external or item.is_virtual:
-                raise ValueError(f"{path} is stored in another file")
-            else:
-                claimed += item.nbytes
-    _archives.check_size(claimed, size)
 
 
 def _model_datasets(root, encoder):
@@ -445,10 +407,10 @@ def _model_datasets(root, encoder):
                     raise ValueError(f"an array of no layer: {layer.name}")
                 name = _name_of(layer)
                 if name != "teacher" or "layers" not in layer:
-                    yield from _layer_datasets(layer, prefix + name)
+                    yield from layer_datasets(layer, prefix + name)
                 elif encoder == "teacher":
                     for inner in layer["layers"].values():
-                        yield from _layer_datasets(inner, _name_of(inner))
+                        yield from layer_datasets(inner, _name_of(inner))
         elif place == "layers" and "encoder" not in root:
             raise ValueError("it has no layers")
 
@@ -459,25 +421,6 @@ def _name_of(layer):
     if "vars" in layer:
         name = layer["vars"].attrs.get("name") or name
     return str(name)
-
-
-def _layer_datasets(group, path):
-    import h5py
-
-    for key, item in group.items():
-        if key.startswith("seed_generator"):
-            continue  # the state of a dropout layer, not a weight
-        if isinstance(item, h5py.Dataset):
-            # HDF5 has no bfloat16: Keras stores raw bytes and the type's name.
-            is_bfloat16 = item.attrs.get("dtype") == "bfloat16"
-            yield f"{path}/{key}", item, is_bfloat16
-        else:
-            inner = path if key == "vars" else f"{path}/{key}"
-            yield from _layer_datasets(item, inner)
-
-
-def _read_dataset(dataset):
-    return np.asarray(dataset[()])
 
 
 def _path_of(key, arrays):

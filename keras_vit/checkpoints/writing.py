@@ -8,12 +8,16 @@ import numpy as np
 from keras_vit._warnings import warn
 from keras_vit.checkpoints.files import SUFFIXES
 from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.checkpoints.formats import check_representable
 from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.formats import huggingface
+from keras_vit.checkpoints.formats import keras_hub
 from keras_vit.checkpoints.infer import warn_if_heads_ambiguous
 from keras_vit.checkpoints.weight_map import to_checkpoint
 
+# Code bases whose models are folders of weights and JSON files.
+FOLDERS = {"huggingface": huggingface, "keras_hub": keras_hub}
 DTYPES = {
     "float32": np.float32,
     "float16": np.float16,
@@ -31,7 +35,7 @@ def write_checkpoint(
     source=None,
     preprocess_mode=None,
 ):
-    """Writes weights in a layout to a file or a Hugging Face folder.
+    """Writes weights in a layout to a file or a folder.
 
     Args:
         weights: Dict of keras_vit paths to arrays. It is not changed.
@@ -39,8 +43,8 @@ def write_checkpoint(
             describe the architecture.
         target: `pathlib.Path`; without a suffix it is a folder.
         layout: String. Name of the layout, `"name"` or `"name:variant"`. For
-            `"huggingface"`, the variant is that of the model class of
-            transformers that fits.
+            `"huggingface"` and `"keras_hub"`, the variant is that of the
+            model class that fits.
         dtype: String. Key of `DTYPES`, or None to keep the types of the
             arrays.
         overwrite: Boolean. Whether existing files may be replaced.
@@ -55,19 +59,22 @@ def write_checkpoint(
             Nothing is written then.
     """
     check_writable(target, layout)
-    if layout == "huggingface" and "resnet_layers" not in arguments:
-        layout = f"huggingface:{huggingface.nearest_variant(arguments)}"
+    name = layout.partition(":")[0]
+    nearest_variant = LAYOUTS[name].nearest_variant
+    if layout == name and nearest_variant and "resnet_layers" not in arguments:
+        layout = f"{name}:{nearest_variant(arguments)}"
     check_representable(arguments, layout)
     folder = target.suffix == ""
     if folder:
         stored = str(next(iter(weights.values())).dtype)
-        configs = huggingface.folder_configs(
+        configs = FOLDERS[name].folder_configs(
             arguments, layout, dtype or stored, source, preprocess_mode
         )
-        huggingface.check_folder(target, overwrite)
+        FOLDERS[name].check_folder(target, overwrite)
     elif arguments.get("position_embedding") == "learned":
         _warn_if_grid_is_ambiguous(arguments["grid_size"], target)
-    if arguments.get("pooling") == "first_patch" and arguments["classes"]:
+    first_patch = arguments.get("pooling") == "first_patch"
+    if first_patch and arguments["classes"] and not folder:
         warn(
             f"{str(target)!r} does not store that its head takes the first "
             "patch; readers will take the mean of the patches. Give "
@@ -79,9 +86,10 @@ def write_checkpoint(
         warn_if_heads_ambiguous(arguments, dialect, target)
     heads = (arguments["num_heads"], arguments.get("decoder_num_heads"))
     arrays = to_checkpoint(weights, dialect, heads)
+    arrays = LAYOUTS[name].to_file(arrays)
     dtype = dtype and np.dtype(DTYPES[dtype])
     if folder:
-        huggingface.write_folder(target, arrays, configs, overwrite, dtype)
+        FOLDERS[name].write_folder(target, arrays, configs, overwrite, dtype)
     else:
         write(arrays, target, overwrite, dtype)
 
@@ -91,7 +99,7 @@ def check_writable(target, layout):
 
     Args:
         target: `pathlib.Path`; without a suffix it is a folder.
-        layout: String. Name of the layout; only `"huggingface"` can be a
+        layout: String. Name of the layout; only those in `FOLDERS` can be a
             folder.
     """
     if target.suffix not in ("", *SUFFIXES):
@@ -100,11 +108,12 @@ def check_writable(target, layout):
             f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or be a folder's. "
             f"Received: {str(target)!r}"
         )
-    if target.suffix == "" and layout.partition(":")[0] != "huggingface":
+    if target.suffix == "" and layout.partition(":")[0] not in FOLDERS:
         raise ValueError(
             f"{str(target)!r} has no suffix, so that it is a folder, which "
-            'only layout="huggingface" (--to huggingface) can be written to. '
-            f"Received: layout={layout!r}"
+            'only layout="huggingface" and layout="keras_hub" (--to '
+            "huggingface or --to keras_hub) can be written to. Received: "
+            f"layout={layout!r}"
         )
 
 

@@ -13,7 +13,7 @@ from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.protocols import height_and_width
 from keras_vit.data.randaugment import AUGREG
 
-MODES = ("tf", "torch")
+MODES = ("tf", "torch", "clip")
 
 
 @dataclasses.dataclass(frozen=True)

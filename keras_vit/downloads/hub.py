@@ -12,6 +12,8 @@ _WEIGHTS = tuple(
     (f"{stem}.{suffix}", f"{stem}-*.{suffix}", f"{stem}.{suffix}.index.json")
     for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin"))
 )
+# Of a preset of keras-hub.
+_PRESET = ("model.weights.h5", "task.*", "image_converter.json")
 
 
 def parse(address):
@@ -70,7 +72,7 @@ def download_repository(address, cache):
     repository, revision, _ = parse(address)
     hub = _hub()
     with _translate_errors(address):
-        for names in _WEIGHTS:
+        for names in (*_WEIGHTS, _PRESET):
             folder = hub.snapshot_download(
                 repository,
                 revision=revision,
@@ -79,11 +81,12 @@ def download_repository(address, cache):
             )
             if any(
                 os.path.exists(os.path.join(folder, name))
-                for name in (names[0], names[2])
+                for name in (names[0], f"{names[0]}.index.json")
             ):
                 return folder
         raise OSError(
-            f"{repository} has neither {_WEIGHTS[0][0]} nor {_WEIGHTS[1][0]}. "
+            f"{repository} has no {_WEIGHTS[0][0]}, {_WEIGHTS[1][0]} or "
+            f"{_PRESET[0]}. "
             f"Name a file of it: hf://{repository}/FILE"
         )
 

@@ -165,10 +165,10 @@ def _parser():
     )
     parser.add_argument(
         "--mode",
-        choices=("tf", "torch"),
+        choices=("tf", "torch", "clip"),
         help="preprocessing: tf for [-1, 1], torch for ImageNet's mean and "
-        "standard deviation (default: inferred from the config next to MODEL "
-        "or its format, else tf)",
+        "standard deviation, clip for CLIP's (default: inferred from the "
+        "config next to MODEL or its format, else tf)",
     )
     parser.add_argument(
         "--from",

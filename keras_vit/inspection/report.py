@@ -359,6 +359,7 @@ def describe_model(model, checkpoint, settings, size, mode):
 _MODES = {
     "tf": "scaled to [-1, 1]",
     "torch": "ImageNet's mean and standard deviation",
+    "clip": "CLIP's mean and standard deviation",
 }
 _POOLING = {
     "token": "the class token",

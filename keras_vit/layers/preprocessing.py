@@ -8,15 +8,25 @@ from keras_vit import _checks
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers.resampling import resampling_matrix
 
-_MEAN = np.array([0.485, 0.456, 0.406])
-_STD = np.array([0.229, 0.224, 0.225])
+# Mean and standard deviation of ImageNet, and of CLIP's training images:
+# https://github.com/openai/CLIP, clip.py
+_STATISTICS = {
+    "torch": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    "clip": (
+        [0.48145466, 0.4578275, 0.40821073],
+        [0.26862954, 0.26130258, 0.27577711],
+    ),
+}
 # `images / scale - shift` for each mode.
 SCALE_AND_SHIFT = {
     "tf": (127.5, 1.0),
-    "torch": (
-        (255 * _STD).astype("float32"),
-        (_MEAN / _STD).astype("float32"),
-    ),
+    **{
+        mode: (
+            (255 * np.array(std)).astype("float32"),
+            (np.array(mean) / np.array(std)).astype("float32"),
+        )
+        for mode, (mean, std) in _STATISTICS.items()
+    },
 }
 
 
@@ -37,7 +47,7 @@ class ImagePreprocessing(keras.Layer):
             None keeps the size of the images.
         mode: String. The `mode` of `keras_vit.preprocess_input`: "tf" for
             [-1, 1] or, for images of three channels, "torch" for ImageNet's
-            mean and standard deviation.
+            mean and standard deviation, or "clip" for CLIP's.
 
     Call arguments:
         inputs: Images of shape `(batch, height, width, channels)`, integers or
@@ -47,7 +57,7 @@ class ImagePreprocessing(keras.Layer):
         `(batch, *image_size, channels)`
 
     Raises:
-        ValueError: if `mode` is unknown, or is "torch" for images that do not
+        ValueError: if `mode` is unknown, or is not "tf" for images that do not
             have three channels.
 
     Example:
@@ -91,10 +101,10 @@ class ImagePreprocessing(keras.Layer):
             self, input_shape, "(batch, height, width, channels)"
         )
         batch, *image_size, channels = input_shape
-        if self.mode == "torch" and channels not in (None, 3):
+        if self.mode != "tf" and channels not in (None, 3):
             raise ValueError(
-                "`mode='torch'` is for images of three channels, channels "
-                f"last. Received: images of shape {tuple(input_shape)}"
+                f"`mode={self.mode!r}` is for images of three channels, "
+                f"channels last. Received: images of shape {tuple(input_shape)}"
             )
         return (batch, *(self.image_size or image_size), channels)
 

@@ -11,6 +11,7 @@ import keras
 
 from keras_vit import _checks
 from keras_vit.layers import TransformerBlock
+from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 
 DEFAULT_IMAGE_SIZE = 224
 POOLINGS = ("token", "gap", "token_gap", "first_patch", "map", None)
@@ -401,9 +402,10 @@ def resolve_preprocessing(preprocessing, input_tensor, checkpoint):
     """
     if preprocessing is None or preprocessing is False:
         return None
-    if preprocessing is not True and preprocessing not in ("tf", "torch"):
+    if preprocessing is not True and preprocessing not in (SCALE_AND_SHIFT):
         raise ValueError(
-            "`preprocessing` must be True, False, 'tf' or 'torch'. Received: "
+            "`preprocessing` must be True, False or one of "
+            f"{', '.join(map(repr, SCALE_AND_SHIFT))}. Received: "
             f"preprocessing={preprocessing!r}"
         )
     if input_tensor is not None:
@@ -421,7 +423,7 @@ def resolve_preprocessing(preprocessing, input_tensor, checkpoint):
             f"{checkpoint.path!r} does not store how images are scaled. Give "
             'the mode of `preprocess_input`: `preprocessing="tf"` for [-1, 1] '
             'or `preprocessing="torch"` for ImageNet\'s mean and standard '
-            "deviation. Received: preprocessing=True"
+            'deviation, or "clip" for CLIP\'s. Received: preprocessing=True'
         )
     return mode
 

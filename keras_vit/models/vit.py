@@ -84,7 +84,8 @@ def VisionTransformer(
             `ImagePreprocessing`: the model then takes images of any size with
             values in [0, 255], resizes them to the height and width of
             `input_shape` and scales them. True for the mode that `weights`
-            require, or "tf" without weights; or a mode, "tf" or "torch".
+            require, or "tf" without weights; or a mode: "tf", "torch" or
+            "clip".
         name: String. Name of the model.
         {architecture}
 

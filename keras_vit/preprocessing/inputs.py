@@ -23,6 +23,7 @@ def preprocess_input(images, mode="tf"):
     - `mode="torch"` scales to [0, 1], subtracts ImageNet's mean (0.485,
       0.456, 0.406) and divides by its standard deviation (0.229, 0.224,
       0.225). The weights by Meta (DeiT, DINOv2 and MAE) require it.
+    - `mode="clip"` does the same with CLIP's mean and standard deviation.
 
     `keras_vit.list_weights()` lists the mode of each released checkpoint.
     With the wrong mode, or with images in [0, 1], a pretrained model raises
@@ -36,13 +37,13 @@ def preprocess_input(images, mode="tf"):
             shape, channels last: integers or floats in [0, 255]. It is not
             modified.
         mode: "tf" for [-1, 1] or, for images of three channels, "torch" for
-            ImageNet's mean and standard deviation.
+            ImageNet's mean and standard deviation, or "clip" for CLIP's.
 
     Returns:
         The images in float32, of the same shape: a NumPy array for a NumPy
         array, otherwise a tensor of the same library. Values are in [-1, 1]
         for "tf" (in compiled code, 255 may become 1.0000001), and in [-3, 3]
-        for "torch".
+        for the others.
 
     Raises:
         ValueError: if `images` is not an array or tensor of real numbers, or
@@ -63,13 +64,14 @@ def preprocess_input(images, mode="tf"):
     """
     if mode not in SCALE_AND_SHIFT:
         raise ValueError(
-            f"`mode` must be 'tf' or 'torch'. Received: mode={mode!r}"
+            f"`mode` must be one of {', '.join(map(repr, SCALE_AND_SHIFT))}. "
+            f"Received: mode={mode!r}"
         )
     if not is_numeric(images):
         raise _not_images(images)
-    if mode == "torch" and tuple(images.shape)[-1:] != (3,):
+    if mode != "tf" and tuple(images.shape)[-1:] != (3,):
         raise ValueError(
-            "`mode='torch'` is for images of three channels, channels last. "
+            f"`mode={mode!r}` is for images of three channels, channels last. "
             f"Received: images of shape {tuple(images.shape)}"
         )
     scale, shift = SCALE_AND_SHIFT[mode]
@@ -84,7 +86,7 @@ def preprocess_input(images, mode="tf"):
     if values is not None:
         _check_values(values)
     images = _to_float32(images)
-    if mode == "torch" and hasattr(images, "new_tensor"):
+    if mode != "tf" and hasattr(images, "new_tensor"):
         # PyTorch does not combine NumPy arrays with tensors on a GPU.
         scale, shift = images.new_tensor(scale), images.new_tensor(shift)
     return images / scale - shift

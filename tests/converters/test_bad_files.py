@@ -319,7 +319,7 @@ def failing_reads(monkeypatch):
         monkeypatch.setattr(np.lib.format, "read_array", fail)
         monkeypatch.setattr(safetensors, "safe_open", fail)
         monkeypatch.setattr(torch_files, "_set_values", fail)
-        monkeypatch.setattr(keras_files, "_read_dataset", fail)
+        monkeypatch.setattr(keras_files, "read_dataset", fail)
 
     return fail_with
 

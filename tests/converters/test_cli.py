@@ -23,7 +23,7 @@ TOOL = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
 @pytest.mark.parametrize(
     "case,layout,reason",
     [
-        ("vit_jax_gap", "huggingface", "without a class token"),
+        ("vit_jax_gap", "torchvision", "without a class token"),
         ("big_vision_tok", "vit_jax", "positions for 'none'"),
         ("timm_reg_ls_qknorm", "vit_jax", "positions for 'none'"),
         ("timm_map", "torchvision", "without a class token"),

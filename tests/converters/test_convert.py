@@ -41,7 +41,7 @@ def test_maps_are_one_to_one(name):
 BLOCKS = 12  # as text, 10 and 11 come before 2
 
 
-def numbered(layout):
+def numbered(name):
     """Weights of many blocks, each filled with its number."""
     arrays = golden_data.arrays("vit_jax_token")
     weights = from_checkpoint(arrays, MAPS["vit_jax:"])
@@ -50,7 +50,8 @@ def numbered(layout):
             weights[path.replace("block_0", f"block_{i}")] = np.full(
                 weights[path].shape, i, np.float32
             )
-    if layout == "dinov2":  # has no head
+    if "dinov2" in name.partition("huggingface")[0] or name.endswith("tower"):
+        # has no head
         del weights["head/kernel"], weights["head/bias"]
     return weights
 
@@ -59,11 +60,11 @@ def numbered(layout):
     "name", [name for name in MAPS if "bit" not in name.split(":")]
 )
 def test_block_numbers_above_ten_are_kept(name):
-    weights = numbered(name.partition(":")[0])
+    weights = numbered(name)
     arrays = to_checkpoint(weights, MAPS[name], heads=3)
     # Their numbers, not only there and back: a mistake could undo itself.
     for key, array in arrays.items():
-        number = re.search(r"(?:encoderblock|blocks|layers?)\w*?[._](\d+)", key)
+        number = re.search(r"(?:block|blocks|layer|layers)[._](\d+)", key)
         if number:
             assert (array == int(number[1])).all(), key
         elif "encoderblock/" in key:
@@ -89,8 +90,15 @@ MODELS = {
         resnet_layers=(1, 11), width_factor=0.5, preactivation=False
     ),
 }
+_EVERY = dict.fromkeys(LAYOUTS.keys() - {"bit", "dinov2"})
+_HUGGINGFACE = tuple(m.variant for m in LAYOUTS["huggingface"].maps)
 # What cannot be written in all variants of all layouts.
 HOLD = {
+    "vit": {
+        **_EVERY,
+        "huggingface": tuple(v for v in _HUGGINGFACE if v != "tower"),
+        "keras_hub": ("vit", "deit"),
+    },
     "root": {"vit_jax": None, "timm": ("root", "hybrid")},
     "hybrid": {"vit_jax": None, "timm": ("hybrid",)},
     "bit": {"bit": ("", "bit_paper"), "timm": ("bit",)},
@@ -122,7 +130,7 @@ def test_unit_numbers_above_ten_are_kept(kind):
         assert weights.keys() == again.keys(), layout
         for path, array in weights.items():
             np.testing.assert_array_equal(array, again[path])
-    expected = HOLD.get(kind, dict.fromkeys(LAYOUTS.keys() - {"bit", "dinov2"}))
+    expected = HOLD[kind]
     assert held.keys() == expected.keys()
     for layout, names in expected.items():
         every = [m.variant for m in LAYOUTS[layout].maps]

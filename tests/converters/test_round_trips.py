@@ -33,6 +33,7 @@ def test_every_golden_case_is_covered():
     folders -= {*golden_data.NO_MODEL}
     # Those with a ResNet have a file of their own.
     known = {*CASES, *golden_data.RESNETS, *golden_data.PRETRAINING}
+    known |= {*golden_data.KERAS_HUB}
     assert known - folders <= {*golden_data.DERIVED, *golden_data.LARGE}
     assert not folders - known
 
@@ -96,13 +97,14 @@ def _main_output(case, golden, found):
 # Which layouts hold which cases: a new refusal, or a file that no program
 # reads, is a change of this table.
 _PLAIN = "vit_jax big_vision timm huggingface torchvision mae"
+_EXACT = f"{_PLAIN} keras_hub"  # which has the exact GELU only
 HELD = {
-    "big_vision_bf16": "vit_jax big_vision timm",
+    "big_vision_bf16": "vit_jax big_vision timm huggingface",
     "big_vision_gap": "big_vision",  # sincos2d is nowhere else
-    "big_vision_gap_scan": "vit_jax big_vision timm",
+    "big_vision_gap_scan": "vit_jax big_vision timm huggingface",
     "big_vision_map": "big_vision timm",
     "big_vision_old_map_layout": "big_vision timm",
-    "big_vision_siglip_img": "big_vision timm",
+    "big_vision_siglip_img": "big_vision timm huggingface",
     "big_vision_tok": "big_vision timm",
     "big_vision_very_old_layout": _PLAIN,
     "facebook_dinov2": "huggingface dinov2",
@@ -111,22 +113,22 @@ HELD = {
     "hf_deit_teacher": "timm huggingface",
     "hf_dinov2_reg": "huggingface dinov2",
     "hf_dinov2_reg_cls": "huggingface",
-    "hf_vit": _PLAIN,
-    "hf_vit_bf16": _PLAIN,
-    "hf_vit_interpolate": _PLAIN,
+    "hf_vit": _EXACT,
+    "hf_vit_bf16": _EXACT,
+    "hf_vit_interpolate": _EXACT,
     # A pooler without a head is one of their `pre_logits`.
     "hf_vit_model_pooler": "vit_jax big_vision huggingface torchvision",
     "timm_avg": "timm mae",
-    "timm_base": _PLAIN,
-    "timm_base_pth": _PLAIN,
+    "timm_base": _EXACT,
+    "timm_base_pth": _EXACT,
     "timm_deit_distilled": "timm huggingface",
-    "timm_dynamic": _PLAIN,
+    "timm_dynamic": _EXACT,
     "timm_map": "big_vision timm",
     "timm_pre_norm": "timm",
     "timm_reg_ls_qknorm": "timm",
-    "torchvision_vit": _PLAIN,
-    "torchvision_vit_old_names": _PLAIN,
-    "vit_jax_gap": "vit_jax big_vision timm",
+    "torchvision_vit": _EXACT,
+    "torchvision_vit_old_names": _EXACT,
+    "vit_jax_gap": "vit_jax big_vision timm huggingface",
     "vit_jax_load_resized": _PLAIN,
     "vit_jax_token": _PLAIN,
     "vit_jax_token_linen": _PLAIN,
@@ -135,7 +137,12 @@ HELD = {
 
 
 # Where the first variant is another model's.
+_SIGLIP = "huggingface:siglip-classifier"
 VARIANTS = {
+    ("big_vision_bf16", "huggingface"): _SIGLIP,
+    ("big_vision_gap_scan", "huggingface"): _SIGLIP,
+    ("big_vision_siglip_img", "huggingface"): "huggingface:tower",
+    ("vit_jax_gap", "huggingface"): _SIGLIP,
     ("facebook_dinov2", "huggingface"): "huggingface:dinov2-bare",
     ("facebook_dinov2_reg", "huggingface"): "huggingface:dinov2-bare",
     ("hf_deit_teacher", "huggingface"): "huggingface:deit-teacher",
@@ -205,7 +212,11 @@ def test_variant_round_trip(case):
     for layout in HELD[case].split():
         for weight_map in LAYOUTS[layout].maps:
             if weight_map.unmapped_paths(checkpoint.weights):
-                assert weight_map.variant in ("bit", "root", "hybrid")
+                name = f"{layout}:{weight_map.variant}"
+                assert name in (
+                    *("timm:bit", "timm:root", "timm:hybrid"),
+                    "huggingface:tower",
+                )
                 continue
             arrays = to_checkpoint(checkpoint.weights, weight_map, heads=3)
             found = detect_layout(arrays, f"{layout}:{weight_map.variant}")[1]

@@ -55,6 +55,21 @@ CASES = [
 ]
 
 
+# keras-hub takes 10 seconds to import: `test_keras_hub.py` runs it.
+OTHERS = {
+    "hf_vit": ["timm", "torchvision"],
+    "hf_vit_model_pooler": ["torchvision"],
+    "timm_base": ["transformers", "torchvision"],
+    "torchvision_vit_old_names": ["timm", "transformers"],
+    "vit_jax_token": ["transformers", "torchvision"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_keras_hub(monkeypatch):
+    monkeypatch.setitem(sys.modules, "keras_hub", None)
+
+
 @pytest.mark.parametrize("case,target,to,settings,libraries", CASES)
 def test_verify_matches_every_library(
     case, target, to, settings, libraries, tmp_path
@@ -66,12 +81,23 @@ def test_verify_matches_every_library(
     text, same, complete = verify(source, target, to=to, settings=settings)
     assert same and complete, text
     assert f"{target.name} in keras_vit" in text and "DIFFERS" not in text
-    ran = [
-        line.split(" in ")[1].split()[0]
+    lines = [
+        line
         for line in text.splitlines()
         if line.endswith("same") and " in keras_vit" not in line
     ]
+    ran, others = (
+        [
+            line.split(" in ")[1].split()[0]
+            for line in lines
+            if (", as " in line) == elsewhere
+        ]
+        for elsewhere in (False, True)
+    )
     assert ran == libraries.split(), text
+    # Other libraries that have the model.
+    assert not set(ran) & set(others)
+    assert others == OTHERS.get(case, []), text
 
 
 def test_verify_reports_a_difference(tmp_path):

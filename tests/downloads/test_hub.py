@@ -78,9 +78,21 @@ def test_repository_with_pytorch_files(hub):
     ]
 
 
+def test_repository_of_keras_hub(hub):
+    wanted = {
+        "config.json": b"{}",
+        "image_converter.json": b"{}",
+        "model.weights.h5": b"x",
+        "task.json": b"{}",
+        "task.weights.h5": b"x",
+    }
+    publish(hub, "o/n", {**wanted, "tokenizer.json": b"{}"})
+    assert names(downloads.fetch_if_remote("hf://o/n")) == sorted(wanted)
+
+
 def test_repository_without_weights_raises(hub):
     publish(hub, "o/n", {"README.md": b""})
-    with pytest.raises(OSError, match="neither model.safetensors nor pytorch"):
+    with pytest.raises(OSError, match="no model.safetensors, pytorch_mod"):
         downloads.fetch_if_remote("hf://o/n")
 
 

@@ -99,7 +99,7 @@ def test_wrong_flags_are_refused(prepared, tmp_path, capsys):
     line = programs.refused(capsys, "vtab", *prepared, "--image-size", 13)
     assert "--image-size" in line
     line = programs.refused(capsys, "vtab", *prepared, "--mode", "caffe")
-    assert "--mode takes tf, torch. Received: caffe" in line
+    assert "--mode takes tf, torch, clip. Received: caffe" in line
     bit = keras_vit.BiT(
         resnet_layers=(1, 1),
         width_factor=0.5,

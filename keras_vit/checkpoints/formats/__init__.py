@@ -7,6 +7,7 @@ from keras_vit.checkpoints.formats.google import BIG_VISION
 from keras_vit.checkpoints.formats.google import BIT
 from keras_vit.checkpoints.formats.google import VIT_JAX
 from keras_vit.checkpoints.formats.huggingface import HUGGINGFACE
+from keras_vit.checkpoints.formats.keras_hub import KERAS_HUB
 from keras_vit.checkpoints.formats.layout import Layout as Layout
 from keras_vit.checkpoints.formats.meta import DINO
 from keras_vit.checkpoints.formats.meta import DINOV2
@@ -29,6 +30,7 @@ LAYOUTS = {
         DINO,
         MOCOV3,
         BIT,
+        KERAS_HUB,
     )
 }
 
@@ -235,6 +237,8 @@ def check_representable(arguments, layout):
                 f"{version} without a Vision Transformer. The layout 'bit' can."
             )
         return
+    if not variant and layout.nearest_variant:
+        variant = layout.nearest_variant(arguments)
     reasons = [
         *_block_reasons(arguments),
         *_position_reasons(arguments, layout, variant),

@@ -179,12 +179,22 @@ def _big_vision(variant, block):
     )
 
 
+def _text_tower(arrays):
+    """Lists the keys of the text tower and the loss of SigLIP's files."""
+    if not any(key.startswith("params/img/") for key in arrays):
+        return []
+    text = ("params/txt/", "params/t", "params/b")
+    return [k for k in arrays if k in text[1:] or k.startswith(text[0])]
+
+
 def _normalize_big_vision(arrays):
     """Renames keys as big_vision's `fix_old_checkpoints` does.
 
     Also removes the prefixes of an optimizer's target and of SigLIP's image
-    tower.
+    tower, and its text tower.
     """
+    dropped = set(_text_tower(arrays))
+    arrays = {key: a for key, a in arrays.items() if key not in dropped}
     for prefix in ("opt/target/", "params/img/", "params/"):
         stripped = replace_prefix(arrays, prefix)
         if stripped is not arrays:
@@ -211,6 +221,7 @@ BIG_VISION = Layout(
     ),
     arguments=_ARGUMENTS,
     normalize=_normalize_big_vision,
+    left_out=_text_tower,
     # In old files, the class token has a position embedding.
     position_prefixes={"": ("none", "all")},
     stem=VIT_JAX_CONSTANTS,

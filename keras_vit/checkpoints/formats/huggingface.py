@@ -1,5 +1,7 @@
 """Hugging Face's transformers (layout "huggingface"): ViT, DeiT, DINOv2, MAE.
 
+The image towers of SigLIP and CLIP are in `siglip_clip.py`.
+
 https://github.com/huggingface/transformers. A folder contains what
 `from_pretrained` loads: the weights, config.json and preprocessor_config.json.
 """
@@ -16,6 +18,7 @@ from keras_vit.checkpoints.files import atomic_write
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.files import write
+from keras_vit.checkpoints.formats import siglip_clip
 from keras_vit.checkpoints.formats.layout import PREPROCESSING
 from keras_vit.checkpoints.formats.layout import Layout
 from keras_vit.checkpoints.formats.meta import mae_decoder
@@ -162,7 +165,7 @@ def _rename(key):
 
 
 def _normalize(arrays):
-    arrays = rename_keys(arrays, _rename)
+    arrays = rename_keys(siglip_clip.normalize(arrays), _rename)
     # The gate and input projections of DINOv2's SwiGLU, which transformers 5
     # stores separately.
     for gate in [key for key in arrays if ".mlp.gate_proj." in key]:
@@ -175,6 +178,8 @@ def _normalize(arrays):
 
 
 def _implied(variant, paths):
+    if variant in siglip_clip.VARIANTS:
+        return siglip_clip.implied(paths)
     if not variant.startswith("dinov2"):
         return {}
     implied = {"norm_epsilon": 1e-6}
@@ -223,6 +228,7 @@ _MAE_ARGUMENTS = {
 
 def _read_config(config):
     """Returns the arguments that transformers' config.json implies."""
+    config = siglip_clip.vision_config(config)
     for name, (expected, is_valid) in _VALIDATORS.items():
         if name in config and not is_valid(config[name]):
             raise ValueError(
@@ -295,6 +301,8 @@ def nearest_variant(arguments):
     a = arguments
     if a.get("pretraining") in ("mae", "mim"):
         return a["pretraining"]
+    if tower := siglip_clip.nearest_variant(a):
+        return tower
     swiglu = "-swiglu" if a["activation"] == "swiglu" else ""
     headless = a["classes"] is None
     if a["layer_scale"] is not None:
@@ -329,11 +337,10 @@ def folder_configs(arguments, layout, dtype, source=None, preprocess_mode=None):
     """
     old = {} if source is None else read_config(source.path)
     config = {**_model_config(arguments, layout), "dtype": dtype}
-    if arguments["classes"] is not None:
+    projected = layout.endswith(siglip_clip.PROJECTED)
+    if arguments["classes"] is not None and not projected:
         config |= _labels(old, arguments["classes"])
-    preprocessor = _preprocessor_config(
-        arguments, config, source, old, preprocess_mode
-    )
+    preprocessor = _preprocessor_config(arguments, source, old, preprocess_mode)
     return {_FILES[1]: config, _FILES[2]: preprocessor}
 
 
@@ -382,11 +389,8 @@ def _model_config(arguments, layout):
         variant = "deit" if _is_deit(a) else ""
     elif variant == "dinov2-bare":
         variant = "dinov2-reg" if a["num_registers"] else "dinov2"
-    model_type, headless, with_head = _CLASSES[variant]
     patch_size = a["patch_size"][0]
-    config = {
-        "model_type": model_type,
-        "architectures": [with_head if a["classes"] else headless],
+    common = {
         "hidden_size": a["hidden_size"],
         "num_hidden_layers": a["num_layers"],
         "num_attention_heads": a["num_heads"],
@@ -395,6 +399,14 @@ def _model_config(arguments, layout):
         "image_size": a["grid_size"][0] * patch_size,
         "patch_size": patch_size,
         "num_channels": a["channels"],
+    }
+    if variant in siglip_clip.VARIANTS:
+        return siglip_clip.model_config(a, common)
+    model_type, headless, with_head = _CLASSES[variant]
+    config = {
+        "model_type": model_type,
+        "architectures": [with_head if a["classes"] else headless],
+        **common,
         "qkv_bias": a["qkv_bias"],
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
@@ -435,7 +447,8 @@ def _unrepresentable(arguments, variant):
     a = arguments
     grid, (rows, columns) = a["grid_size"], a["patch_size"]
     problems = []
-    if variant not in (*_CLASSES, "vit", "deit-bare", "dinov2-bare"):
+    known = (*_CLASSES, "vit", "deit-bare", "dinov2-bare")
+    if variant not in (*known, *siglip_clip.VARIANTS):
         problems.append(
             f"its files have no names of {variant!r}; write layout "
             "'huggingface'"
@@ -452,6 +465,8 @@ def _unrepresentable(arguments, variant):
         )
     if a["activation"] not in _ACTIVATIONS:
         problems.append(f"activation {a['activation']!r}")
+    if variant in siglip_clip.VARIANTS:
+        return problems + _unsupported(a, variant)
     dinov2 = variant.startswith("dinov2")
     if dinov2 != (a["layer_scale"] is not None):
         problems.append("layer scale is DINOv2's, which always has it")
@@ -470,9 +485,17 @@ def _unrepresentable(arguments, variant):
 
 
 def _unsupported(arguments, variant):
+    reasons, pooling = [], arguments["pooling"]
+    if variant in siglip_clip.VARIANTS:
+        reasons += siglip_clip.unsupported(arguments)
+    else:
+        if not arguments["class_token"]:
+            reasons.append("a model without a class token")
+        if arguments["classes"] and pooling not in ("token", "token_gap"):
+            reasons.append(f"pooling {pooling!r}")
     if arguments["classes"] and arguments["representation_size"]:
-        return ["it has no layer `pre_logits` before a head"]
-    return []
+        reasons.append("it has no layer `pre_logits` before a head")
+    return reasons
 
 
 def _mlp_ratio(arguments):
@@ -509,7 +532,7 @@ def _labels(old, classes):
     }
 
 
-def _preprocessor_config(arguments, config, source, old, mode):
+def _preprocessor_config(arguments, source, old, mode):
     """Returns the contents of preprocessor_config.json.
 
     The source's own are kept if its layout is "huggingface". Otherwise, they
@@ -525,11 +548,12 @@ def _preprocessor_config(arguments, config, source, old, mode):
     if mode is None:
         meta = arguments["layer_scale"] is not None or _is_deit(arguments)
         mode = "torch" if meta and layout != "keras" else "tf"
+        mode = "clip" if arguments["pre_norm"] else mode
     mean, std = PREPROCESSING[mode]
     timm = old.get("pretrained_cfg")
     if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
         mean, std = timm["mean"], timm["std"]
-    size = config["image_size"]
+    size = arguments["grid_size"][0] * arguments["patch_size"][0]
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
@@ -542,10 +566,25 @@ def _preprocessor_config(arguments, config, source, old, mode):
     }
 
 
+def output_of(outputs, name):
+    """Returns one of a model's outputs.
+
+    Args:
+        outputs: Outputs of a model of transformers.
+        name: String. `"logits"`, `"pooled"` or `"tokens"`.
+    """
+    if name == "logits" and not hasattr(outputs, "logits"):
+        return outputs.image_embeds  # CLIP's projection
+    names = {"pooled": "pooler_output", "tokens": "last_hidden_state"}
+    return getattr(outputs, names.get(name, name))
+
+
 def _reference(checkpoint, arguments, output):
     import torch
     import transformers
 
+    if output == "tokens" and arguments["pre_norm"]:
+        raise ReferenceUnavailable("its tokens are those before the last norm")
     path = pathlib.Path(checkpoint.path)
     with tempfile.TemporaryDirectory() as folder:
         if not path.is_dir():
@@ -561,7 +600,7 @@ def _reference(checkpoint, arguments, output):
             write_folder(path, arrays, configs, overwrite=True)
         config = transformers.AutoConfig.from_pretrained(path)
         classes = [
-            getattr(transformers, name, None)
+            getattr(transformers, siglip_clip.TOWERS.get(name, name), None)
             for name in config.architectures or ()
         ]
         if not classes or classes[0] is None:
@@ -569,21 +608,16 @@ def _reference(checkpoint, arguments, output):
                 "config.json names no model of transformers"
             )
         model = classes[0].from_pretrained(path, dtype=torch.float32).eval()
-    name = {
-        "logits": "logits",
-        "pooled": "pooler_output",
-        "tokens": "last_hidden_state",
-    }[output]
 
     def run(batch):
-        return getattr(model(batch), name)
+        return output_of(model(batch), output)
 
     return f"transformers {transformers.__version__}", run
 
 
 HUGGINGFACE = Layout(
     "huggingface",
-    _MAPS,
+    (*_MAPS, *siglip_clip.MAPS),
     arguments={
         "activation": "gelu",
         "norm_epsilon": 1e-12,
@@ -597,8 +631,9 @@ HUGGINGFACE = Layout(
         "deit-bare": ("all",),
     },
     implied=_implied,
-    poolings=dict.fromkeys(("token", "token_gap")),
-    needs_class_token=True,
+    to_file=siglip_clip.to_file,
+    left_out=siglip_clip.left_out,
+    nearest_variant=nearest_variant,
     unsupported=_unsupported,
     config_key="model_type",
     read_config=_read_config,

@@ -10,11 +10,19 @@ from keras_vit.checkpoints.infer import POSITION_PREFIXES
 PREPROCESSING = {
     "tf": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "torch": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "clip": (
+        (0.48145466, 0.4578275, 0.40821073),
+        (0.26862954, 0.26130258, 0.27577711),
+    ),
 }
 
 
 def _no_arguments(variant, paths):
     return {}
+
+
+def _no_keys(arrays):
+    return []
 
 
 def _no_reasons(arguments, variant):
@@ -36,6 +44,12 @@ class Layout:
             names and with the axes of `maps`, for files of older versions. It
             never raises, leaves unknown arrays unchanged, and keeps the order
             of the arrays unless it merges some.
+        left_out: Function from a file's arrays to the keys of those that
+            `normalize` leaves out, since they are no part of the model, such
+            as a text tower. Reading a file with any warns.
+        to_file: Function from the arrays that `maps` write to those of a
+            file, without what `normalize` adds and with what it leaves out.
+            It raises a `ValueError` if a file cannot hold them.
         marker: String. A key that a file must have for this layout to be
             detected; None if there is none. Not required if the layout is
             explicit.
@@ -57,8 +71,13 @@ class Layout:
             properties that the arrays do not show.
         num_heads: Integer. Number of attention heads of all its models, which
             its files do not store; None if they differ.
+        nearest_variant: Function from arguments to the variant that is
+            written if none is chosen; None for the first that has a key for
+            every weight.
         preprocess_mode: String. The `mode` of `preprocess_input` of all its
             models; None if they differ.
+        config_files: Tuple of the names of JSON files with the model's
+            config; the first that exists is read.
         config_key: String. The key that identifies the code base's
             config.json; None if it has none.
         read_config: Function from a config.json's contents to arguments.
@@ -70,6 +89,8 @@ class Layout:
     maps: tuple
     arguments: dict = field(default_factory=dict)
     normalize: Callable = dict
+    left_out: Callable = _no_keys
+    to_file: Callable = dict
     marker: str | None = None
     position_prefixes: dict = field(
         default_factory=lambda: {"": POSITION_PREFIXES}
@@ -86,7 +107,9 @@ class Layout:
     fixed_positions: bool = False
     unsupported: Callable = _no_reasons
     num_heads: int | None = None
+    nearest_variant: Callable | None = None
     preprocess_mode: str | None = None
+    config_files: tuple = ("config.json",)
     config_key: str | None = None
     read_config: Callable | None = None
     reference: Callable | str = "no library of its own"

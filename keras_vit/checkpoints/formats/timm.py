@@ -4,6 +4,7 @@ https://github.com/huggingface/pytorch-image-models
 """
 
 import functools
+import re
 
 from keras_vit.checkpoints.formats.layout import Layout
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
@@ -122,6 +123,11 @@ _MAPS = (
     ),
 )
 
+# SigLIP's towers for which timm has the approximate GELU.
+_TANH_SIGLIP = re.compile(
+    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_|"
+    r"vit_large_patch16_siglip_(gap_)?512"
+)
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 
@@ -140,6 +146,11 @@ def _read_config(config):
     name = str(config["architecture"])
     if "quickgelu" in name:
         arguments["activation"] = "quick_gelu"
+    if _TANH_SIGLIP.match(name):
+        arguments["activation"] = "gelu_tanh"
+    stored = config.get("model_args")
+    if isinstance(stored, dict) and isinstance(stored.get("act_layer"), str):
+        arguments["activation"] = stored["act_layer"]
     if "_clip_" in name:
         arguments["norm_epsilon"] = 1e-5
     # `no_embed_class`, which timm's configs do not store.

@@ -1,0 +1,279 @@
+"""SigLIP's and CLIP's image towers: transformers, timm and big_vision."""
+
+import contextlib
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import convert as _cli
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.files import write
+from keras_vit.converters import load
+from keras_vit.converters import open_checkpoint
+from keras_vit.converters import save
+from tests import golden_data
+from tests import originals
+
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 16,
+    "patch_size": 4,
+}
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 10,
+    "max_position_embeddings": 8,
+}
+# class: (class of its config, options, its output, arrays that are left out)
+TOWERS = {
+    "siglip": ("SiglipVisionModel", {}, "pooler_output", 0),
+    "siglip-tokens": (
+        "SiglipVisionModel",
+        {"vision_use_head": False},
+        "last_hidden_state",
+        0,
+    ),
+    "siglip-classifier": (
+        "SiglipForImageClassification",
+        {"vision_use_head": False},
+        "logits",
+        0,
+    ),
+    "siglip-unread-pooling": ("SiglipForImageClassification", {}, "logits", 11),
+    "siglip-two-towers": ("SiglipModel", {}, "pooler_output", 24),
+    "clip": ("CLIPVisionModel", {}, "pooler_output", 0),
+    "clip-projection": (
+        "CLIPVisionModelWithProjection",
+        {"projection_dim": 24},
+        "image_embeds",
+        0,
+    ),
+    "clip-two-towers": ("CLIPModel", {"projection_dim": 24}, None, 22),
+}
+# One of each kind compiles on every backend.
+NAMES = [
+    name
+    if name in ("siglip", "clip-projection")
+    else pytest.param(name, marks=pytest.mark.backends("torch"))
+    for name in TOWERS
+]
+SIZES = ((16, 16), (24, 24), (12, 28))
+
+
+def build(name):
+    """Their model with random weights, none of which is zero."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    kind, options, _, _ = TOWERS[name]
+    torch.manual_seed(0)
+    vision = {**VISION, **options}
+    with torch.device("cpu"):
+        cls = getattr(transformers, kind)
+        if cls.config_class.model_type in ("siglip", "clip"):
+            vision = {
+                "vision_config": vision,
+                "text_config": TEXT,
+                "num_labels": 5,
+                "projection_dim": 24,
+            }
+        model = cls(cls.config_class(**vision))
+    originals.shake(model)
+    return model.cpu().eval()
+
+
+def output(name, model, images):
+    import torch
+
+    kind, _, output_name, _ = TOWERS[name]
+    x = torch.tensor(images).permute(0, 3, 1, 2)
+    with torch.no_grad(), torch.device("cpu"):
+        if kind == "CLIPModel":
+            pooled = model.vision_model(x, interpolate_pos_encoding=True)
+            return model.visual_projection(pooled.pooler_output).numpy()
+        model = model.vision_model if kind == "SiglipModel" else model
+        found = model(pixel_values=x, interpolate_pos_encoding=True)
+        return getattr(found, output_name).numpy()
+
+
+def images(height, width):
+    sample = np.random.default_rng(0).normal
+    return sample(size=(2, height, width, 3)).astype("float32")
+
+
+def run(model, x):
+    return keras.ops.convert_to_numpy(model(x, training=False))
+
+
+def warns(count):
+    if not count:
+        return contextlib.nullcontext()
+    return pytest.warns(UserWarning, match=f"holds {count} arrays that are no")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("eager")
+def test_tower_matches_transformers_at_any_size(name, tmp_path, record_error):
+    original, left_out = build(name), TOWERS[name][3]
+    original.save_pretrained(tmp_path / "theirs")
+    with warns(left_out):
+        checkpoint = open_checkpoint(tmp_path / "theirs", num_heads=2)
+    model = load(checkpoint, input_shape=(None, None, 3))
+    for height, width in SIZES:
+        x = images(height, width)
+        expected = output(name, original, x)
+        found = run(model, x)
+        assert found.shape == expected.shape
+        error = np.abs(found - expected).max()
+        record_error(f"hf_{name}", f"{height} x {width}", error, 1e-5)
+    save(load(checkpoint), tmp_path / "back")
+    arrays = read(tmp_path / "theirs")
+    found = read(tmp_path / "back")
+    assert len(found) == len(arrays) - left_out
+    if not left_out:
+        golden_data.assert_same(found, arrays)
+        old, new = (
+            json.loads((tmp_path / folder / "config.json").read_text())
+            for folder in ("theirs", "back")
+        )
+        assert old["architectures"] == new["architectures"]
+        assert old["model_type"] == new["model_type"]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", ["siglip", "clip-projection", "clip"])
+def test_every_library_that_has_the_tower_verifies_it(name, tmp_path, capsys):
+    pytest.importorskip("timm")
+    build(name).save_pretrained(tmp_path / "a")
+    target, layout = str(tmp_path / "b.safetensors"), "timm"
+    if name == "siglip":
+        target, layout = str(tmp_path / "b.npz"), "big_vision"
+    options = ["--to", layout, "--verify"]
+    assert _cli.main([str(tmp_path / "a"), target, *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    ran = [line for line in lines if line.endswith("same")]
+    for library in ("keras_vit", "transformers", "timm"):
+        assert any(f"in {library}" in line for line in ran), lines
+    # Back, with what the layout does not store.
+    settings = {"num_heads": 2, **keras_vit_arguments(name)}
+    _cli.convert(target, tmp_path / "back", to="huggingface", settings=settings)
+    golden_data.assert_same(read(tmp_path / "back"), read(tmp_path / "a"))
+
+
+def keras_vit_arguments(name):
+    if name == "siglip":
+        return {}
+    return {"activation": "quick_gelu", "norm_epsilon": 1e-5}
+
+
+@pytest.mark.backends("torch")
+def test_three_code_bases_of_siglip_are_one_model(tmp_path):
+    case = "big_vision_siglip_img"
+    path, golden = golden_data.weights_path(case), golden_data.io(case)
+    shape = golden["image"].shape[1:]
+    grid = {"grid_size": tuple(size // 8 for size in shape[:2])}
+    theirs = tmp_path / "model.safetensors"
+    _cli.convert(path, theirs, to="huggingface", settings=grid)
+    model = load(theirs, num_heads=3, input_shape=shape)
+    pooled = next(name for name in ("pooled", "pre_logits") if name in golden)
+    error = np.abs(run(model, golden["image"]) - golden[pooled]).max()
+    assert error < golden_data.TOLERANCE
+    settings = {"num_heads": 3, **grid}
+    target = tmp_path / "a.npz"
+    _cli.convert(theirs, target, to="big_vision", settings=settings)
+    expected = golden_data.normalized(case)
+    golden_data.assert_same(read(target), expected)
+    # Released files have both towers.
+    both = {
+        **golden_data.arrays(case),
+        "params/txt/head/kernel": np.ones((2, 2), "float32"),
+        "params/t": np.ones((1,), "float32"),
+        "params/b": np.ones((1,), "float32"),
+    }
+    write(both, tmp_path / "both.npz")
+    with warns(3):
+        found = open_checkpoint(tmp_path / "both.npz")
+    golden_data.assert_same(found.weights, open_checkpoint(path).weights)
+
+
+@pytest.mark.backends("torch")
+def test_trained_bias_of_a_projection_is_not_dropped(tmp_path):
+    build("clip-projection").save_pretrained(tmp_path / "clip")
+    model = load(tmp_path / "clip", num_heads=2)
+    head = model.get_layer("head")
+    assert not run(lambda *_, **__: head.bias, None).any()
+    head.bias.assign(head.bias + 0.5)
+    with pytest.raises(ValueError, match="largest value is 0.5"):
+        save(model, tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+    save(model, tmp_path / "a.safetensors", "timm")
+    assert (read(tmp_path / "a.safetensors")["head.bias"] == 0.5).all()
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "options,words",
+    [
+        ({"pre_norm": True}, "CLIP's patch embedding has no bias"),
+        (
+            {"pre_norm": True, "patch_bias": False, "pooling": "gap"},
+            "CLIP has a class token",
+        ),
+        ({"pooling": "map"}, "pooling 'map', as SigLIP's head reads 'gap'"),
+        ({"pooling": "gap", "patch_bias": False}, "patch embedding has a bias"),
+        (
+            {"pooling": "gap", "final_norm": "after_pooling"},
+            "SigLIP has a norm before the pooling",
+        ),
+        ({"pooling": "gap", "class_token": True}, "pooling 'gap'"),
+    ],
+)
+def test_models_that_transformers_lacks_are_refused(options, words, tmp_path):
+    model = keras_vit.VisionTransformer(
+        input_shape=(16, 16, 3),
+        patch_size=8,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        classes=3,
+        **options,
+    )
+    with pytest.raises(ValueError, match=words):
+        save(model, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "name,activation",
+    [
+        ("vit_base_patch16_siglip_224", None),
+        ("vit_so400m_patch14_siglip_gap_378", None),
+        ("vit_base_patch32_siglip_256", "gelu_tanh"),
+        ("vit_large_patch16_siglip_512", "gelu_tanh"),
+        ("vit_large_patch16_siglip_384", None),
+        ("vit_so400m_patch16_siglip_gap_512", "gelu_tanh"),
+        ("vit_giantopt_patch16_siglip_256", "gelu_tanh"),
+        ("vit_base_patch32_clip_quickgelu_224", "quick_gelu"),
+    ],
+)
+def test_activation_follows_the_name_of_timms_tower(name, activation):
+    from keras_vit.checkpoints.formats.timm import TIMM
+
+    found = TIMM.read_config({"architecture": name})
+    assert found.get("activation") == activation
+    if timm := pytest.importorskip("timm"):
+        expected = {"gelu_tanh": "GELUTanh", "quick_gelu": "QuickGELU"}
+        module = timm.create_model(
+            name, depth=1, embed_dim=32, num_heads=2, img_size=64
+        )
+        kind = type(module.blocks[0].mlp.act).__name__
+        assert kind == expected.get(activation, "GELU")
