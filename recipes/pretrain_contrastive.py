@@ -280,6 +280,8 @@ def train(config, data, strategy, output):
 def crops(config):
     """Returns the `MultiCrop` of a config."""
     found = momentum.get_method(config.method, config.model).crops
+    if config.method != "dino":
+        return found
     return dataclasses.replace(
         found, num_local=config.local_crops, local_size=config.local_size
     )
@@ -352,13 +354,15 @@ def resolve_config(given, data):
         )
         if getattr(given, name) is None
     }
-    for name, value in (
-        ("frozen_steps", min(frozen, steps // 5)),
-        ("local_crops", method.crops.num_local),
-        ("local_size", local_size),
-    ):
-        if getattr(given, name) is None:
-            filled[name] = value
+    of_dino = {
+        "frozen_steps": min(frozen, steps // 5),
+        "local_crops": method.crops.num_local,
+        "local_size": local_size,
+    }
+    if given.method == "dino":
+        for name, value in of_dino.items():
+            if getattr(given, name) is None:
+                filled[name] = value
     every = given.evaluate_every or max(1, min(steps // 10, round(10 * epoch)))
     return dataclasses.replace(
         given,
