@@ -2,7 +2,8 @@ r"""A program for the tests: trains DINO and MoCo v3 on one and on two devices.
 
     KERAS_BACKEND=tensorflow python -m tests.distribution.small_momentum
 
-It prints the largest difference of the weights. JAX's devices are made by
+It prints, for each method, the number of devices and the largest difference of
+a weight, divided by the largest weight of its variable. JAX's devices are made by
 XLA_FLAGS=--xla_force_host_platform_device_count=2.
 """
 
@@ -85,6 +86,7 @@ def main():
         two = train(make, strategy)
         differences = {
             key.partition(" ")[2]: np.abs(x - y).max()
+            / max(np.abs(x).max(), 1e-3)
             for (key, x), y in zip(
                 one[method].items(), two.values(), strict=True
             )
