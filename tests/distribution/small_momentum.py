@@ -2,9 +2,9 @@ r"""A program for the tests: trains DINO and MoCo v3 on one and on two devices.
 
     KERAS_BACKEND=tensorflow python -m tests.distribution.small_momentum
 
-It prints, for each method, the number of devices and the largest difference of
-a weight, divided by the largest weight of its variable. JAX's devices are made by
-XLA_FLAGS=--xla_force_host_platform_device_count=2.
+For each method, it prints the number of devices and the largest difference of
+a weight, divided by the largest weight of its variable. JAX's devices are made
+by XLA_FLAGS=--xla_force_host_platform_device_count=2.
 """
 
 import keras
