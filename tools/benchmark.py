@@ -98,7 +98,7 @@ KINDS = {
         "steps seeds methods",
     ),
     "dino-step": (
-        lambda a: self_supervised.step(a.rounds, a.batch[0]),
+        lambda a: self_supervised.step(a.rounds, a.batch),
         self_supervised,
         "a training step of DINO, compared with lightly's",
         "rounds batch=8",
