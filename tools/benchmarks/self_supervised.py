@@ -209,20 +209,21 @@ def _keras_step(batch):
 
 
 def _lightly_step(batch):
-    import copy
-
     import timm
     import torch
     from lightly.loss import DINOLoss
     from lightly.models.modules import DINOProjectionHead
     from lightly.models.utils import update_momentum
 
-    encoder = timm.create_model(
-        "vit_tiny_patch16_224", num_classes=0, dynamic_img_size=True
-    )
-    head = DINOProjectionHead(192, HIDDEN, BOTTLENECK, OUTPUTS)
-    student = torch.nn.Sequential(encoder, head)
-    teacher = copy.deepcopy(student).requires_grad_(False)
+    def build():
+        encoder = timm.create_model(
+            "vit_tiny_patch16_224", num_classes=0, dynamic_img_size=True
+        )
+        head = DINOProjectionHead(192, HIDDEN, BOTTLENECK, OUTPUTS)
+        return torch.nn.Sequential(encoder, head)
+
+    student, teacher = build(), build().requires_grad_(False)
+    teacher.load_state_dict(student.state_dict())
     loss = DINOLoss(OUTPUTS)
     optimizer = torch.optim.AdamW(student.parameters(), 1e-4)
     crops = [
