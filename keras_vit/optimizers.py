@@ -137,7 +137,10 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         """Subtracts an update and the weight decay from a variable."""
         if self.weight_decay and self._decays(variable):
             value = ops.cast(variable, update.dtype)
-            update = update + self.weight_decay * rate * value
+            decay = self.weight_decay
+            if callable(decay):
+                decay = ops.cast(decay(self.iterations), update.dtype)
+            update = update + decay * rate * value
         self.assign_sub(variable, ops.cast(update, variable.dtype))
 
     def _decays(self, variable):
@@ -154,8 +157,12 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         """
 
     def get_config(self):
+        decay = self.weight_decay
+        if callable(decay):
+            decay = keras.saving.serialize_keras_object(decay)
         return {
             **super().get_config(),
+            "weight_decay": decay,
             "convention": self.convention,
             "decay_kernels_only": self.decay_kernels_only,
             "layer_decay": self.layer_decay,
@@ -175,6 +182,11 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
                 peak or 1.0
             )
             config |= {"convention": "optax", "decay_kernels_only": True}
+        if isinstance(config.get("weight_decay"), dict):
+            config = dict(config)
+            config["weight_decay"] = keras.saving.deserialize_keras_object(
+                config["weight_decay"], custom_objects
+            )
         return super().from_config(config, custom_objects)
 
     def _get_current_learning_rate(self):

@@ -132,6 +132,56 @@ class WarmupMultiStep(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+@keras.saving.register_keras_serializable("keras_vit")
+class CosineSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Value that changes from one to another by half a cosine.
+
+    At step `t` of `steps`, it is `end + (start - end) * (1 + cos(pi * t /
+    steps)) / 2`, as `cosine_scheduler` of facebookresearch/dino, utils.py. DINO
+    and MoCo v3 increase the momentum of the teacher so, and DINO the weight
+    decay.
+
+    Args:
+        start: Float. The value at step 0.
+        end: Float. The value from step `steps` on.
+        steps: Integer. Number of training steps.
+    """
+
+    def __init__(self, start, end, steps):
+        self.start, self.end, self.steps = start, end, steps
+
+    def __call__(self, step):
+        ops = keras.ops
+        done = ops.minimum(ops.cast(step, "float32") / self.steps, 1.0)
+        change = 0.5 * (self.start - self.end) * (1 + ops.cos(np.pi * done))
+        return self.end + change
+
+    def get_config(self):
+        return {"start": self.start, "end": self.end, "steps": self.steps}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class LinearSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Value that changes linearly from one to another, and stays there.
+
+    Args:
+        start: Float. The value at step 0.
+        end: Float. The value from step `steps` on.
+        steps: Integer. Number of steps of the change.
+    """
+
+    def __init__(self, start, end, steps):
+        self.start, self.end, self.steps = start, end, steps
+
+    def __call__(self, step):
+        ops = keras.ops
+        done = ops.minimum(ops.cast(step, "float32") / max(1, self.steps), 1.0)
+        return self.start + (self.end - self.start) * done
+
+    def get_config(self):
+        return {"start": self.start, "end": self.end, "steps": self.steps}
+
+
 DECAYS = {
     "cosine": WarmupDecay._cosine,
     "linear": WarmupDecay._linear,

@@ -31,6 +31,7 @@ from benchmarks import memory
 from benchmarks import models
 from benchmarks import pipeline
 from benchmarks import scaling
+from benchmarks import self_supervised
 from benchmarks import startup
 from benchmarks.contenders import CONTENDERS
 from benchmarks.contenders import NAMES
@@ -101,6 +102,18 @@ KINDS = {
         "draws the chart of docs/speed.md from its first table",
         "",
     ),
+    "self-supervised": (
+        lambda a: self_supervised.digits(a.steps, a.seeds, a.methods),
+        self_supervised,
+        "digits after each method of pre-training, by k-NN and 10 labels",
+        "steps seeds methods",
+    ),
+    "dino-step": (
+        lambda a: self_supervised.step(a.rounds, a.batch),
+        self_supervised,
+        "a training step of DINO, compared with lightly's",
+        "rounds batch=8",
+    ),
     "memory": (
         lambda a: memory.print_memory(),
         memory,
@@ -134,6 +147,16 @@ def options():
     }
     return {
         "rounds": dict(type=positive, default=7, help="number of rounds"),
+        "steps": dict(
+            type=positive, default=1000, help="steps of pre-training"
+        ),
+        "seeds": dict(type=positive, default=3, help="number of seeds"),
+        "methods": dict(
+            nargs="+",
+            choices=self_supervised.METHODS,
+            default=self_supervised.METHODS,
+            help="methods of pre-training",
+        ),
         "size": dict(
             nargs="+", choices=SIZES, default=["S16"], help="model size"
         ),

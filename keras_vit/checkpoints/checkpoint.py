@@ -222,7 +222,11 @@ def open_checkpoint(
             found = next(filter(None, found), {})
             config = formats.read_config_arguments(found, name)
         heads = infer.infer_num_heads(
-            arrays, weight_map, num_heads or config.get("num_heads")
+            arrays,
+            weight_map,
+            num_heads
+            or config.get("num_heads")
+            or formats.LAYOUTS[name].num_heads,
         )
         decoder_heads = config.pop("decoder_num_heads", None)
         decoder_heads = infer.infer_decoder_num_heads(

@@ -276,6 +276,8 @@ def _converted(arrays, path, dtype):
 
 
 def _reader(path):
+    if path.name.endswith(".pth.tar"):  # facebookresearch/moco-v3
+        return torch_files.read_torch
     if path.suffix in FILE_TYPES:
         return FILE_TYPES[path.suffix][0]
     raise ValueError(

@@ -397,10 +397,20 @@ def _resnet(shapes):
 
 
 # Prefixes of the weights that pre-training adds to an encoder: MAE's decoder,
-# the head of masked image modelling ("mim") and that of masked patch prediction
-# ("mpp").
+# the head of masked image modelling ("mim"), that of masked patch prediction
+# ("mpp"), and the other encoder and the heads of DINO and of MoCo v3.
 DECODER = "decoder/"
-PRETRAINING_PREFIXES = (DECODER, "predictor/")
+PRETRAINING_PREFIXES = (
+    DECODER,
+    "predictor/",
+    "student/",
+    "teacher/",
+    "projection/",
+    "teacher_projection/",
+    "prediction/",
+    "center",
+    "patch_center",
+)
 _MAE_MARKER = "decoder/embedding/bias"
 
 
@@ -412,8 +422,8 @@ def infer_pretraining(shapes):
 
     Returns:
         Dict of the arguments that shapes determine, and `pretraining`:
-        `"mae"`, `"mim"` or `"mpp"`. Empty for an encoder without
-        pre-training weights.
+        `"mae"`, `"mim"`, `"mpp"`, `"dino"` or `"mocov3"`. Empty for an encoder
+        without pre-training weights.
 
     Raises:
         ValueError: if blocks of the decoder are missing.
@@ -422,6 +432,21 @@ def infer_pretraining(shapes):
         return {"pretraining": "mpp"}
     if "decoder/pixels/kernel" in shapes:
         return {"pretraining": "mim"}
+    if "projection/last_layer/kernel" in shapes:
+        bottleneck, outputs = shapes["projection/last_layer/kernel"]
+        return {
+            "pretraining": "dino",
+            "output_dim": outputs,
+            "hidden_dim": shapes["projection/dense_1/kernel"][-1],
+            "bottleneck_dim": bottleneck,
+        }
+    if "prediction/dense_2/kernel" in shapes:
+        hidden, outputs = shapes["prediction/dense_2/kernel"]
+        return {
+            "pretraining": "mocov3",
+            "output_dim": outputs,
+            "hidden_dim": hidden,
+        }
     if _MAE_MARKER not in shapes:
         return {}
     count = count_blocks(shapes, "decoder/block_")

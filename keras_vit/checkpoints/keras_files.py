@@ -110,6 +110,13 @@ def is_pretraining(path):
     return "encoder" in config.get("config", ())
 
 
+def is_momentum_model(path):
+    """Returns whether a .keras file holds a `DINO` or a `MoCoV3`."""
+    with _archives.open_archive(pathlib.Path(path)) as archive:
+        config = json.loads(archive.read("config.json"))
+    return "teacher_momentum" in config.get("config", ())
+
+
 def pretraining_options(config):
     """Returns the arguments of a pre-training model that are not sizes.
 
@@ -142,15 +149,17 @@ def read_keras(path, finite=True):
         raise ValueError(
             f"{str(path)!r} is a folder, not a {path.suffix} file."
         )
-    archived = path.suffix == ".keras"
+    archived, encoder = path.suffix == ".keras", "encoder"
     with _archives.parsing(f"a {path.suffix} file of Keras's", path):
         if archived:
             config, content = _read_archive(path)
             layers = _serialized_layers(config)
+            if config.get("class_name") == "DINO":
+                encoder = "teacher"  # what is used after training
             content = io.BytesIO(content)
         else:
             content = path
-        arrays, problems, grid, metadata = _read_tree(content)
+        arrays, problems, grid, metadata = _read_tree(content, encoder)
     check_arrays(path, arrays, problems, finite)
     weights = {_path_of(key, arrays): array for key, array in arrays.items()}
     shapes = {name: array.shape for name, array in weights.items()}
@@ -342,11 +351,12 @@ def _serialized_layers(config):
         raise ValueError("its config.json is not that of a model") from error
 
 
-def _read_tree(file):
+def _read_tree(file, encoder="encoder"):
     """Reads the arrays of an HDF5 file that Keras wrote.
 
     Args:
         file: `pathlib.Path` or file object.
+        encoder: String. Name of the encoder of a pre-training model.
 
     Returns:
         Tuple of a dict of paths, which end in the array's number, to arrays; a
@@ -366,7 +376,7 @@ def _read_tree(file):
         try:
             check_tree(root, size)
             metadata = json.loads(root.attrs.get(METADATA_ATTRIBUTE, "{}"))
-            datasets = list(_model_datasets(root))
+            datasets = list(_model_datasets(root, encoder))
         except (KeyError, TypeError, NotImplementedError) as error:
             # Raised by h5py for damaged objects and unsupported types.
             raise ValueError(f"it holds damaged objects: {error}") from error
@@ -387,7 +397,7 @@ def _read_tree(file):
     return arrays, problems, grid, metadata
 
 
-def _model_datasets(root):
+def _model_datasets(root, encoder):
     """Yields `(path, dataset, is_bfloat16)` of all weights of a model."""
     import h5py
 
@@ -398,11 +408,18 @@ def _model_datasets(root):
         ("", "encoder/layers"),
     ):
         group = root.get(place)
+        if place == "encoder/layers" and encoder != "encoder":
+            continue
         if isinstance(group, h5py.Group):
             for layer in group.values():
                 if not isinstance(layer, h5py.Group):
                     raise ValueError(f"an array of no layer: {layer.name}")
-                yield from layer_datasets(layer, prefix + _name_of(layer))
+                name = _name_of(layer)
+                if name != "teacher" or "layers" not in layer:
+                    yield from layer_datasets(layer, prefix + name)
+                elif encoder == "teacher":
+                    for inner in layer["layers"].values():
+                        yield from layer_datasets(inner, _name_of(inner))
         elif place == "layers" and "encoder" not in root:
             raise ValueError("it has no layers")
 

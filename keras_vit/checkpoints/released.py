@@ -188,6 +188,8 @@ def _fetch_released(variant, tag, sizes):
     released = RELEASED[variant, tag]
     layouts = dict(released.files)
 
+    sizes = {**sizes, **_same_names(released.arguments, sizes)}
+
     def read(path, source):
         return open_checkpoint(path, layouts[source], sizes.get("num_heads"))
 
@@ -218,6 +220,10 @@ def _fetch_released(variant, tag, sizes):
         stored={**checkpoint.stored, **released.arguments},
         released_mode=released.preprocess_mode,
     )
+
+
+def _same_names(arguments, sizes):
+    return {name: x for name, x in arguments.items() if name in sizes}
 
 
 def _check_complete(checkpoint, released, sizes):
@@ -573,6 +579,34 @@ def _mae():
         )
 
 
+def _dino():
+    """DINO, https://arxiv.org/abs/2104.14294: the teacher's encoder"""
+    for variant, name, timm in (
+        ("ViTS16", "deitsmall16", "small_patch16"),
+        ("ViTB16", "vitbase16", "base_patch16"),
+        ("ViTB8", "vitbase8", "base_patch8"),
+    ):
+        name = f"dino_{name}_pretrain"
+        files = (
+            _hf_safetensors(f"timm/vit_{timm}_224.dino", "timm"),
+            _meta_pth(f"dino/{name}/{name}", "timm"),
+        )
+        yield (variant, "dino"), _meta(files, 224, None, "bicubic_offset")
+
+
+def _mocov3():
+    """MoCo v3, https://arxiv.org/abs/2104.02057: the encoder that is trained
+
+    Its ViT-S/16 has 12 heads of 32 channels.
+    """
+    for variant, size in (("ViTS16", "s"), ("ViTB16", "b")):
+        name = f"vit-{size}-300ep"
+        url = f"https://dl.fbaipublicfiles.com/moco-v3/{name}/{name}.pth.tar"
+        files = ((Source(url), "mocov3"),)
+        row = _meta(files, 224, None, "bicubic", num_heads=12)
+        yield (variant, "mocov3"), row
+
+
 # (name of the model function, name of the weights): ReleasedWeights
 RELEASED = dict(
     itertools.chain(
@@ -583,5 +617,7 @@ RELEASED = dict(
         _deit(),
         _dinov2(),
         _mae(),
+        _dino(),
+        _mocov3(),
     )
 )

@@ -21,6 +21,8 @@ from keras_vit.checkpoints import _archives
 # Keys under which training code stores a model's weights, and prefixes that
 # torch.compile and DistributedDataParallel add to the keys of weights.
 STATE_DICT_KEYS = ("model", "state_dict", "teacher")
+# Those of facebookresearch/dino's training, all of which are read.
+DINO_KEYS = ("student", "teacher", "dino_loss")
 WRAPPER_PREFIXES = ("_orig_mod.", "module.")
 STORAGE_TYPES = {
     "DoubleStorage": "float64",
@@ -47,6 +49,16 @@ MODULES = (
     "torch.nn.parameter",
     "torch.storage",
 )
+# Settings of a training program, which are read and ignored.
+SETTINGS = (
+    "_codecs.encode",
+    "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray.scalar",
+    "numpy.dtype",
+)
+NAMESPACE = "argparse.Namespace"
+# Number of batches that a batch norm has seen, an integer.
+_COUNTER = ".num_batches_tracked"
 REBUILD_TENSOR = "torch._utils._rebuild_tensor"
 REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
 NUM_ARGUMENTS = {REBUILD_TENSOR: (4,), f"{REBUILD_TENSOR}_v2": (6, 7)}
@@ -105,6 +117,15 @@ class _Call(_Inert):
         self.arguments = arguments
 
 
+class _Namespace(_Inert):
+    """Stand-in for `argparse.Namespace`, which a pickle makes as a class."""
+
+    __slots__ = ()
+
+    def __new__(cls, *arguments):
+        return super().__new__(cls)
+
+
 class _Storage(_Inert):
     """Stand-in for a storage: one-dimensional values that tensors view."""
 
@@ -124,7 +145,9 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module, name):
         full_name = f"{module}.{name}"
-        if module not in MODULES and full_name not in DICTS:
+        if full_name == NAMESPACE:
+            return _Namespace
+        if module not in MODULES and full_name not in (*DICTS, *SETTINGS):
             raise UnsafePickleError(full_name)
         return _Global(full_name)
 
@@ -147,8 +170,10 @@ def read_torch(path):
     """Reads the tensors of a .pth, .pt or .bin file.
 
     If weights are nested under "model", "state_dict" or "teacher", only these
-    are returned. The prefixes of torch.compile and DistributedDataParallel are
-    removed.
+    are returned; of a checkpoint of DINO's training, those under "student",
+    "teacher" and "dino_loss", with these prefixes. The prefixes of
+    torch.compile and DistributedDataParallel and the counters of batch norms
+    are removed.
 
     Args:
         path: `pathlib.Path` of the file.
@@ -172,6 +197,7 @@ def read_torch(path):
             "that it needs is installed, and save only the weights: "
             "torch.save(model.state_dict(), PATH)."
         ) from error
+    tensors = _flatten_dino(tensors)
     for name in STATE_DICT_KEYS:
         nested = tensors.get(name) if isinstance(tensors, dict) else None
         if isinstance(nested, dict):
@@ -184,6 +210,8 @@ def read_torch(path):
             tensors = {k[len(prefix) :]: x for k, x in tensors.items()}
     arrays, problems = {}, []
     for key, tensor in tensors.items():
+        if str(key).endswith(_COUNTER):
+            continue
         try:
             if not isinstance(key, str):
                 raise ValueError("a key that is not a string")
@@ -193,8 +221,41 @@ def read_torch(path):
     return arrays, problems
 
 
+def _flatten_dino(tensors):
+    """Returns a checkpoint of DINO's training as one dict, others unchanged."""
+    if not isinstance(tensors, dict) or not all(
+        isinstance(tensors.get(name), dict) for name in DINO_KEYS
+    ):
+        return tensors
+    return {
+        f"{name}.{key}": tensor
+        for name in DINO_KEYS
+        for key, tensor in tensors[name].items()
+    }
+
+
+def _nest(tensors):
+    """Nests a state dict as the training programs of DINO and MoCo v3 do."""
+    groups = {key.partition(".")[0] for key in tensors}
+    if groups == set(DINO_KEYS):
+        return {
+            name: {
+                key.removeprefix(f"{name}."): tensor
+                for key, tensor in tensors.items()
+                if key.startswith(f"{name}.")
+            }
+            for name in DINO_KEYS
+        }
+    if groups == {"base_encoder", "momentum_encoder", "predictor"}:
+        weights = {f"module.{key}": tensor for key, tensor in tensors.items()}
+        return {"state_dict": weights}
+    return tensors
+
+
 def write_torch(items, path):
     """Writes a state dict with PyTorch.
+
+    Checkpoints of DINO's and MoCo v3's training are nested as there.
 
     Args:
         items: Iterable of `(key, array)`.
@@ -220,7 +281,7 @@ def write_torch(items, path):
             tensors[key] = bits.view(torch.bfloat16)
         else:
             tensors[key] = torch.from_numpy(array)
-    torch.save(tensors, path)
+    torch.save(_nest(tensors), path)
 
 
 def _read_zip(path):

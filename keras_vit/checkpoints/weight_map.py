@@ -54,6 +54,17 @@ TORCH = {
     "array": {"": ("", IDENTITY)},
     "vector": {"": ("", "1 d -> 1 1 d")},
     "norm": {"gamma": ("weight", "c -> c"), "beta": ("bias", "c -> c")},
+    "row": {"": ("", "1 d -> d")},
+    "batch_norm": {
+        "gamma": ("weight", "c -> c"),
+        "beta": ("bias", "c -> c"),
+        "moving_mean": ("running_mean", "c -> c"),
+        "moving_variance": ("running_var", "c -> c"),
+    },
+    "weight_norm": {
+        "kernel": ("weight_v", "o i -> i o"),
+        "norm": ("weight_g", "o 1 -> o"),
+    },
     "linear": {
         "kernel": ("weight", "o i -> i o"),
         "bias": ("bias", "o -> o"),

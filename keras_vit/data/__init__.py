@@ -7,6 +7,8 @@ from keras_vit.data._pipeline import parse_image_error as parse_image_error
 from keras_vit.data._pipeline import parse_label_error as parse_label_error
 from keras_vit.data.arrays import from_arrays as from_arrays
 from keras_vit.data.canvases import single_digits as single_digits
+from keras_vit.data.crops import CROPS as CROPS
+from keras_vit.data.crops import MultiCrop as MultiCrop
 from keras_vit.data.csv_files import from_csv as from_csv
 from keras_vit.data.dataset import ImageDataset as ImageDataset
 from keras_vit.data.dataset import PipelineOptions as PipelineOptions

@@ -137,6 +137,16 @@ def train_batches(data, options):
 
     def prepare(position, name, content, label):
         seed = tf.stack([tf.constant(options.seed, tf.int64), position])
+        if options.crops is not None:
+            crops = options.crops(
+                data.source.read(content),
+                seed,
+                size,
+                channels,
+                options.mode,
+                options.flip,
+            )
+            return crops, label
         seeds = tf.random.experimental.stateless_split(seed, 3)
         image = cut(data.source.read(content), seeds[0])
         if options.flip:

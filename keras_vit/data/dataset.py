@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.data.crops import MultiCrop
 from keras_vit.data.erasing import RandomErasing
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.protocols import height_and_width
@@ -39,6 +40,8 @@ class PipelineOptions:
     micro_batches: int = 1
     # A float for each class: the weight of its images in the loss.
     class_weights: tuple | None = None
+    # Random crops for self-supervised training, instead of one image.
+    crops: MultiCrop | None = None
 
     def __post_init__(self):
         _raise_unless_in("protocol", self.protocol, PROTOCOLS)
@@ -57,6 +60,7 @@ class PipelineOptions:
                 "`erase` must be a probability or a `RandomErasing`. Received: "
                 f"{self.erase!r}"
             )
+        self._check_crops()
         size = height_and_width(self.image_size)
         object.__setattr__(self, "image_size", size)
         for name, least in (("batch_size", 1), ("start", 0)):
@@ -82,6 +86,29 @@ class PipelineOptions:
                 "`micro_batches` must divide the images of a batch in each "
                 f"process, {len(self.local_rows)}. Received: "
                 f"{self.micro_batches}"
+            )
+
+    def _check_crops(self):
+        if self.crops is None:
+            return
+        if not isinstance(self.crops, MultiCrop):
+            raise ValueError(
+                "`crops` must be a `MultiCrop`, such as "
+                'keras_vit.data.CROPS["dino"]. Received: '
+                f"{self.crops!r}"
+            )
+        if (
+            self.uses_mixing
+            or self.augment != "none"
+            or self.erase.probability
+            or self.protocol != "simple"
+        ):
+            raise ValueError(
+                "`crops` replaces `protocol`, and has its own augmentations: "
+                "leave out `protocol`, `augment`, `mixup`, `cutmix` and "
+                f"`erase`. Received: protocol={self.protocol!r}, "
+                f"augment={self.augment!r}, mixup={self.mixup}, "
+                f"cutmix={self.cutmix}, erase={self.erase.probability}"
             )
 
     @property
@@ -203,10 +230,15 @@ class ImageDataset:
             class_weights: List of floats of 0 or more, one for each class, such
                 as `balanced_class_weights(data.class_counts())`. Each image
                 gets the weight of its class.
+            crops: A `MultiCrop`, such as `CROPS["dino"]`: random crops of each
+                image for `keras_vit.pretraining.DINO` and `MoCoV3`, instead of
+                one image. `image_size` is that of the global crops.
 
         Returns:
             An iterable of `(images, labels)` for `model.fit`, or with
-            `class_weights` of `(images, labels, weights)`.
+            `class_weights` of `(images, labels, weights)`. With `crops`,
+            `images` is a dict of `global`, of shape `(batch, 2, height, width,
+            channels)`, and `local`.
 
         Raises:
             ValueError: if an option is invalid, or the data set does not

@@ -7,6 +7,8 @@ import numpy as np
 
 from keras_vit._program import require
 from keras_vit.data import mixing
+from keras_vit.data._pipeline import listed_source
+from keras_vit.data.arrays import image_reader
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.dataset import local_evaluation_rows
 from keras_vit.data.protocols import height_and_width
@@ -63,8 +65,24 @@ class Digits:
                 "Digits have no random erasing: use erase=0. Received: "
                 f"{options.erase}"
             )
+        if options.crops is not None:
+            return self._train_crops(data, options)
         images, labels = self._split_arrays("train", options)
         return train_batches(images, labels, options)
+
+    def _train_crops(self, data, options):
+        """Returns batches of random crops, by TensorFlow."""
+        # From [-1, 1] to [0, 255]; the pipeline scales them back.
+        pixels = ((self.images + 1) * 127.5).astype("float32")
+        names = [f"digits[{i}]" for i in range(len(pixels))]
+        source = listed_source(
+            names,
+            self.labels,
+            self.splits,
+            image_reader(lambda i: pixels[i], np.dtype("float32"), 1),
+            contents=np.arange(len(pixels)),
+        )
+        return source.train(dataclasses.replace(data, source=source), options)
 
     def class_counts(self, data):
         return np.bincount(self.labels[self.splits["train"]], minlength=10)

@@ -81,12 +81,12 @@ def _pad_tf_dataset(batches, multiple):
     import tensorflow as tf
 
     def pad(*batch):
-        count = tf.shape(batch[0])[0]
+        count = tf.shape(tf.nest.flatten(batch)[0])[0]
         missing = -count % multiple
         if len(batch) < 3:
             even = tf.debugging.assert_equal(missing, 0, _uneven(multiple))
             with tf.control_dependencies([even]):
-                return tuple(tf.identity(column) for column in batch)
+                return tf.nest.map_structure(tf.identity, batch)
         images, labels, weights = (
             tf.concat([column, tf.repeat(column[:1], missing, axis=0)], 0)
             for column in batch
@@ -94,7 +94,8 @@ def _pad_tf_dataset(batches, multiple):
         is_image = tf.range(count + missing) < count
         return images, labels, weights * tf.cast(is_image, weights.dtype)
 
-    size = batches.element_spec[0].shape[0]
+    # The images of a batch may be a dict of crops.
+    size = tf.nest.flatten(batches.element_spec)[0].shape[0]
     if size is not None and size % multiple == 0:
         return batches
     return batches.map(pad)

@@ -1,3 +1,6 @@
+from keras_vit.evaluation.callbacks import (
+    NearestNeighbours as NearestNeighbours,
+)
 from keras_vit.evaluation.command_line import EvaluationFlags as EvaluationFlags
 from keras_vit.evaluation.loading import LoadedClassifier as LoadedClassifier
 from keras_vit.evaluation.loading import feature_model as feature_model

@@ -89,16 +89,20 @@ def variant_builder(variant):
         **architecture,
     ):
         check_arguments(variant, architecture, accepted)
+        resolved = resolve_weights(weights, variant, sizes)
+        differing = {}
+        if resolved is not weights:  # the name of released weights
+            differing = _differing_sizes(resolved, sizes)
         return build(
             include_top=include_top,
-            weights=resolve_weights(weights, variant, sizes),
+            weights=resolved,
             input_tensor=input_tensor,
             input_shape=input_shape,
             pooling=pooling,
             classes=classes,
             classifier_activation=classifier_activation,
             name=name,
-            **{**sizes, **architecture},
+            **{**sizes, **differing, **architecture},
         )
 
     model.__name__ = model.__qualname__ = variant
@@ -107,6 +111,15 @@ def variant_builder(variant):
         name=variant, description=description, function=build.__name__
     )
     return model
+
+
+def _differing_sizes(checkpoint, sizes):
+    """Returns the sizes in which released weights differ from a variant.
+
+    MoCo v3's ViT-S/16 has 12 heads.
+    """
+    stored = checkpoint.stored
+    return {name: stored[name] for name in sizes if name in stored}
 
 
 ViTTi16 = variant_builder("ViTTi16")

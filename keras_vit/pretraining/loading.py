@@ -6,9 +6,12 @@ import keras
 
 from keras_vit import converters
 from keras_vit.checkpoints.infer import drop_pretraining
+from keras_vit.checkpoints.keras_files import is_momentum_model
 from keras_vit.checkpoints.keras_files import is_pretraining
 from keras_vit.checkpoints.weight_map import raise_problems
+from keras_vit.pretraining.dino import DINO
 from keras_vit.pretraining.mae import MaskedAutoencoder
+from keras_vit.pretraining.mocov3 import MoCoV3
 from keras_vit.pretraining.patch_prediction import MaskedPatchPrediction
 from keras_vit.pretraining.simmim import MaskedImageModeling
 
@@ -16,6 +19,8 @@ _MODELS = {
     "mae": MaskedAutoencoder,
     "mim": MaskedImageModeling,
     "mpp": MaskedPatchPrediction,
+    "dino": DINO,
+    "mocov3": MoCoV3,
 }
 # Model arguments that can be inferred from a checkpoint.
 _INFERRED = (
@@ -25,6 +30,9 @@ _INFERRED = (
     "decoder_num_layers",
     "decoder_num_heads",
     "decoder_mlp_dim",
+    "output_dim",
+    "hidden_dim",
+    "bottleneck_dim",
 )
 _ENCODER_ARGUMENTS = (
     "block",
@@ -41,14 +49,16 @@ def load(
 ):
     """Builds the pre-training model of a checkpoint and loads its weights.
 
-    Reads Meta's MAE with its decoder, `ViTMAEForPreTraining` and
-    `ViTForMaskedImageModeling` of transformers, and `.keras` files of this
+    Reads Meta's MAE with its decoder, checkpoints of the training of
+    facebookresearch/dino and facebookresearch/moco-v3, `ViTMAEForPreTraining`
+    and `ViTForMaskedImageModeling` of transformers, and `.keras` files of this
     package. `converters.load` reads only the encoder of the same files;
     `converters.save` writes the models that this function returns.
 
     Args:
         path: As in `converters.load`.
-        layout: "mae" or "huggingface"; None infers it from the keys.
+        layout: "mae", "dino", "mocov3" or "huggingface"; None infers it from
+            the keys.
         num_heads: Integer. Number of attention heads of the encoder, if it
             cannot be inferred.
         decoder_num_heads: Integer. Number of attention heads of MAE's
@@ -59,8 +69,8 @@ def load(
             `dropout`, `attention_dropout` and `drop_path`.
 
     Returns:
-        A `MaskedAutoencoder`, `MaskedImageModeling` or
-        `MaskedPatchPrediction`.
+        A `MaskedAutoencoder`, `MaskedImageModeling`, `MaskedPatchPrediction`,
+        `DINO` or `MoCoV3`.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -81,6 +91,14 @@ def load(
         )
     inferred = checkpoint.arguments()
     method = inferred.get("pretraining")
+    is_keras = checkpoint.path.endswith(".keras")
+    if is_keras and is_momentum_model(checkpoint.path):
+        if overrides:
+            raise ValueError(
+                "A .keras file of DINO or MoCo v3 is loaded as it was saved. "
+                f"Received: {', '.join(overrides)}"
+            )
+        return keras.models.load_model(checkpoint.path, safe_mode=True)
     if method is None:
         raise ValueError(
             f"{checkpoint.path!r} holds an encoder without the decoder that "

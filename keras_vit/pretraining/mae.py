@@ -8,8 +8,8 @@ from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.positions import sincos_positions
 from keras_vit.pretraining import masks
+from keras_vit.pretraining.base import float32_output_policy
 from keras_vit.pretraining.masked_model import MaskedModel
-from keras_vit.pretraining.masked_model import float32_output_policy
 
 POSITIONS = ("sincos2d", "learned")
 
@@ -111,7 +111,9 @@ class MaskedAutoencoder(MaskedModel):
             )
         self.positions = _checks.one_of("positions", positions, POSITIONS)
         if positions == "sincos2d":
-            _freeze_sincos_positions(self.stages)
+            self.stages.freeze_positions(
+                _mae_positions(self.stages.grid_size, self.stages.hidden_size)
+            )
         self.decoder = self._build_decoder()
 
     def _build_decoder(self):
@@ -222,7 +224,7 @@ class MaskedAutoencoder(MaskedModel):
         }
 
 
-def _mae_positions(grid_size, hidden_size, num_prefix_tokens):
+def _mae_positions(grid_size, hidden_size, num_prefix_tokens=0):
     """Returns MAE's fixed sine-cosine positions.
 
     Unlike big_vision's, they do not include the lowest frequency, 1e-4.
@@ -230,23 +232,6 @@ def _mae_positions(grid_size, hidden_size, num_prefix_tokens):
     return sincos_positions(
         grid_size, hidden_size, num_prefix_tokens, endpoint=False
     )
-
-
-def _freeze_sincos_positions(stages):
-    layer = stages.positions
-    if layer.embedding is None or layer.built_grid != stages.grid_size:
-        raise ValueError(
-            "`positions='sincos2d'` replaces the encoder's learned positions, "
-            f"for a grid of {stages.grid_size}. Received an encoder with "
-            f"position_embedding={layer.kind!r} for {layer.built_grid}. Give "
-            "`positions='learned'` to keep its positions."
-        )
-    layer.embedding.assign(
-        _mae_positions(
-            stages.grid_size, stages.hidden_size, layer.num_prefix_tokens
-        )
-    )
-    layer.trainable = False
 
 
 def _mean_and_std(patches):

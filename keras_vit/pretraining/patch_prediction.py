@@ -7,8 +7,8 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
+from keras_vit.pretraining.base import float32_output_policy
 from keras_vit.pretraining.masked_model import MaskedModel
-from keras_vit.pretraining.masked_model import float32_output_policy
 
 TARGETS = ("mean_color", "downsized", "pixels")
 _LEVELS = 2**3  # colour levels of a channel

@@ -16,7 +16,13 @@ from keras_vit.training.run_folder import log_os_errors
 
 # What a model is selected by: the first of these that is measured. The sign is
 # that of a higher score for a better model.
-SCORES = {"accuracy": 1, "mean_average_precision": 1, "mean_iou": 1, "loss": -1}
+SCORES = {
+    "accuracy": 1,
+    "mean_average_precision": 1,
+    "mean_iou": 1,
+    "knn_accuracy": 1,
+    "loss": -1,
+}
 
 
 def selection_score(row):
@@ -159,6 +165,13 @@ class CSVMetrics(keras.callbacks.Callback):
                 f"{self._split}_{name}": logs[f"val_{name}"]
                 for name in names
                 if f"val_{name}" in logs
+            },
+            # Of callbacks that measure something on the evaluation split only.
+            **{
+                f"{self._split}_{name.removeprefix('val_')}": value
+                for name, value in logs.items()
+                if name.startswith("val_")
+                and name.removeprefix("val_") not in names
             },
             "learning_rate": keras.ops.convert_to_numpy(rate),
             "images_per_second": images / self._micro_batches / seconds,

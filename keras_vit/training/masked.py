@@ -302,7 +302,8 @@ def _build(config, method, channels):
 def save_masked(model, output):
     """Writes `model.keras`, the whole model, and `encoder.keras`.
 
-    The encoder is what `--weights` fine-tunes.
+    The encoder is what `--weights` fine-tunes; with a momentum encoder, it is
+    the one to use after training.
 
     Args:
         model: Trained model of `keras_vit.pretraining`.
@@ -312,7 +313,8 @@ def save_masked(model, output):
     whole = type(model).from_config(model.get_config())
     for variable, trained in zip(whole.variables, model.variables, strict=True):
         variable.assign(trained)
-    for name, saved in (("model", whole), ("encoder", whole.encoder)):
+    encoder = getattr(whole, "pretrained_encoder", whole.encoder)
+    for name, saved in (("model", whole), ("encoder", encoder)):
         with atomic_write(output / f"{name}.keras") as temporary:
             write_keras(saved, temporary)
 

@@ -35,10 +35,14 @@ FILES = (
 # Some runs write these instead of others of `FILES`.
 MORE_FILES = (
     "encoder.keras",
+    "encoder.npz",
     "model.weights.h5",
     "segmentation.png",
     "iou.csv",
 )
+
+# The scores of models that do not compute logits.
+_PRETRAINING = ("loss", "knn_accuracy")
 
 
 def save_model(model, output):
@@ -251,5 +255,8 @@ def print_results(summary, output):
         "  import keras, keras_vit\n"
         f"  model = keras.models.load_model({str(output / 'model.keras')!r})\n"
         f"  images = {scale}"
-        + ("\n  logits = model.predict(images)" * (not score.endswith("loss")))
+        + (
+            "\n  logits = model.predict(images)"
+            * (score.partition("_")[2] not in _PRETRAINING)
+        )
     )

@@ -365,7 +365,9 @@ def test_row_of_the_weights_table(variant, tag):
         assert re.fullmatch(r"|sha256:[0-9a-f]{8}", source.digest)
         parts = urllib.parse.urlparse(source.address)
         assert parts.scheme in ("https", "hf")
-        assert source.name.endswith((".npz", ".safetensors", ".pth"))
+        assert source.name.endswith(
+            (".npz", ".safetensors", ".pth", ".pth.tar")
+        )
 
 
 def test_files_of_the_table_are_unique():

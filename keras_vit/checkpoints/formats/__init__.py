@@ -10,8 +10,10 @@ from keras_vit.checkpoints.formats.google import VIT_JAX
 from keras_vit.checkpoints.formats.huggingface import HUGGINGFACE
 from keras_vit.checkpoints.formats.keras_hub import KERAS_HUB
 from keras_vit.checkpoints.formats.layout import Layout as Layout
+from keras_vit.checkpoints.formats.meta import DINO
 from keras_vit.checkpoints.formats.meta import DINOV2
 from keras_vit.checkpoints.formats.meta import MAE
+from keras_vit.checkpoints.formats.meta import MOCOV3
 from keras_vit.checkpoints.formats.timm import TIMM
 from keras_vit.checkpoints.formats.torchvision import TORCHVISION
 from keras_vit.checkpoints.weight_map import raise_problems
@@ -27,6 +29,8 @@ LAYOUTS = {
         DINOV2,
         DINOV3,
         MAE,
+        DINO,
+        MOCOV3,
         BIT,
         KERAS_HUB,
     )

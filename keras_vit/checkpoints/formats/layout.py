@@ -87,6 +87,8 @@ class Layout:
             properties that the arrays do not show.
         patch_resampling: String. Method of `layers/resampling.py` by which
             the kernel of the patch embedding is resized.
+        num_heads: Integer. Number of attention heads of all its models, which
+            its files do not store; None if they differ.
         nearest_variant: Function from arguments to the variant that is
             written if none is chosen; None for the first that has a key for
             every weight.
@@ -126,6 +128,7 @@ class Layout:
     fixed_positions: bool = False
     unsupported: Callable = _no_reasons
     patch_resampling: str = "bicubic_antialias"
+    num_heads: int | None = None
     nearest_variant: Callable | None = None
     preprocess_mode: str | None = None
     config_files: tuple = ("config.json",)

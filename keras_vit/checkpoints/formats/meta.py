@@ -1,7 +1,10 @@
-"""Meta's code bases DINOv2 and MAE. (DeiT's files have the layout "timm".)
+"""Meta's code bases DINOv2, MAE, DINO and MoCo v3.
 
-https://github.com/facebookresearch/dinov2 (layout "dinov2") and
-https://github.com/facebookresearch/mae ("mae")
+https://github.com/facebookresearch/dinov2 (layout "dinov2"),
+https://github.com/facebookresearch/mae ("mae"),
+https://github.com/facebookresearch/dino ("dino", checkpoints of its training)
+and https://github.com/facebookresearch/moco-v3 ("mocov3"). Files of DeiT, and
+those of DINO that hold an encoder only, have the layout "timm".
 """
 
 from keras_vit.checkpoints.formats import timm
@@ -125,4 +128,102 @@ MAE = Layout(
     needs_class_token=True,
     preprocess_mode="torch",
     reference=timm.reference,
+)
+
+
+def _with_prefixes(layers, path, key):
+    """Returns layers of a `WeightMap` with prefixes of their names."""
+
+    def add(names, prefix):
+        if isinstance(names, tuple):
+            return tuple(prefix + name for name in names)
+        return prefix + names
+
+    return tuple(
+        (add(paths, path), add(keys, key), parameter_type)
+        for paths, keys, parameter_type in layers
+    )
+
+
+# The encoder of MAE, DINO and MoCo v3 without a classification head.
+_ENCODER = replace_layers(_MAE, without=("head",))
+_DINO_HEAD = (
+    *((f"dense_{i + 1}/*", f"mlp.{2 * i}.*", "linear") for i in range(3)),
+    ("last_layer/*", "last_layer.*", "weight_norm"),
+)
+
+
+def _moco_head(num_layers):
+    """Returns the layers of a head: linear, batch norm and ReLU in turn."""
+    for i in range(num_layers):
+        yield f"dense_{i + 1}/*", f"{3 * i}.*", "linear"
+        yield f"norm_{i + 1}/*", f"{3 * i + 1}.*", "batch_norm"
+
+
+# The teacher is the encoder to use, and has no prefix in keras_vit's paths.
+DINO = Layout(
+    "dino",
+    (
+        WeightMap(
+            "",
+            TORCH,
+            (
+                *_with_prefixes(_ENCODER, "", "teacher.backbone."),
+                *_with_prefixes(
+                    _DINO_HEAD, "teacher_projection/", "teacher.head."
+                ),
+                *_with_prefixes(
+                    _ENCODER, "student/", "student.module.backbone."
+                ),
+                *_with_prefixes(
+                    _DINO_HEAD, "projection/", "student.module.head."
+                ),
+                ("center", "dino_loss.center", "row"),
+            ),
+        ),
+    ),
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic_offset",
+    },
+    marker="teacher.backbone.cls_token",
+    position_prefixes={"": ("all",)},
+    needs_class_token=True,
+    preprocess_mode="torch",
+    reference="the original code is not on PyPI",
+)
+MOCOV3 = Layout(
+    "mocov3",
+    (
+        WeightMap(
+            "",
+            TORCH,
+            (
+                *_with_prefixes(_ENCODER, "", "base_encoder."),
+                *_with_prefixes(
+                    _moco_head(3), "projection/", "base_encoder.head."
+                ),
+                *_with_prefixes(_ENCODER, "teacher/", "momentum_encoder."),
+                *_with_prefixes(
+                    _moco_head(3),
+                    "teacher_projection/",
+                    "momentum_encoder.head.",
+                ),
+                *_with_prefixes(_moco_head(2), "prediction/", "predictor."),
+            ),
+        ),
+    ),
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic",
+    },
+    marker="base_encoder.cls_token",
+    position_prefixes={"": ("all",)},
+    needs_class_token=True,
+    # ViT-S/16 has heads of 32 channels, ViT-B/16 of 64.
+    num_heads=12,
+    preprocess_mode="torch",
+    reference="the original code is not on PyPI",
 )

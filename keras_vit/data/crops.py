@@ -1,0 +1,249 @@
+"""Random crops of an image for self-supervised training: multi-crop."""
+
+import dataclasses
+
+from keras_vit.data._decode import decode
+from keras_vit.data._decode import import_tensorflow
+from keras_vit.data.protocols import height_and_width
+from keras_vit.data.protocols import random_resized_crop
+from keras_vit.preprocessing import preprocess_input
+
+# Weights of red, green and blue in Pillow's conversion to grey.
+_LUMA = (0.299, 0.587, 0.114)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiCrop:
+    """Two global and several local crops of an image, each augmented.
+
+    The defaults are those of facebookresearch/dino, main_dino.py, and
+    `CROPS["mocov3"]` those of facebookresearch/moco-v3, main_moco.py. Pass one
+    as `crops` to `ImageDataset.train`.
+
+    A crop of an image depends on the seed and on the image's position in the
+    run only, so that a run that resumes gets the same crops.
+
+    Crops are resized within one grey level of Pillow. The published code
+    rounds to 256 levels after each operation on colours, and approximates the
+    Gaussian blur by box filters; here, neither is done.
+
+    Attributes:
+        global_scale: `(smallest, largest)` area of the two global crops, as
+            fractions of the image's area.
+        num_local: Integer. Number of local crops; 0 for none.
+        local_size: Integer or `(height, width)`. Size of the local crops.
+        local_scale: Like `global_scale`, for the local crops.
+        resizing: String. "bicubic" or "bilinear".
+        jitter: Floats `(brightness, contrast, saturation, hue)`, as in
+            torchvision's `ColorJitter`. Images of one channel have only the
+            first two.
+        jitter_probability: Float in [0, 1].
+        grey_probability: Float in [0, 1]. Probability that a crop becomes grey.
+        blur_probabilities: Floats in [0, 1], for the first and the second
+            global crop and for local crops.
+        blur_sigma: `(smallest, largest)` standard deviation of the Gaussian
+            blur, in pixels.
+        solarize_probability: Float in [0, 1]. Probability that the pixels of
+            the second global crop of 128 or more are inverted.
+    """
+
+    global_scale: tuple = (0.4, 1.0)
+    num_local: int = 8
+    local_size: int | tuple = 96
+    local_scale: tuple = (0.05, 0.4)
+    resizing: str = "bicubic"
+    jitter: tuple = (0.4, 0.4, 0.2, 0.1)
+    jitter_probability: float = 0.8
+    grey_probability: float = 0.2
+    blur_probabilities: tuple = (1.0, 0.1, 0.5)
+    blur_sigma: tuple = (0.1, 2.0)
+    solarize_probability: float = 0.2
+
+    def __post_init__(self):
+        if self.num_local < 0:
+            raise ValueError(
+                "`num_local` must be 0 or more. Received: "
+                f"num_local={self.num_local}"
+            )
+        height_and_width(self.local_size)
+        for name in ("global_scale", "local_scale"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high <= 1:
+                raise ValueError(
+                    f"`{name}` must be (smallest, largest) fractions of the "
+                    f"area, above 0 and at most 1. Received: "
+                    f"{name}={(low, high)}"
+                )
+        probabilities = (
+            self.jitter_probability,
+            self.grey_probability,
+            *self.blur_probabilities,
+            self.solarize_probability,
+        )
+        if not all(0 <= p <= 1 for p in probabilities):
+            raise ValueError(
+                "Probabilities of `MultiCrop` must be from 0 to 1. Received: "
+                f"{probabilities}"
+            )
+
+    def __call__(self, content, seed, size, channels, mode, flip=True):
+        """Returns the crops of an image, in a function that `tf.data` maps.
+
+        Args:
+            content: String tensor, an encoded image; or its pixels.
+            seed: Two integers, which determine the crops.
+            size: Integer or `(height, width)`. Size of the global crops.
+            channels: 1 or 3.
+            mode: The `mode` of `preprocess_input`.
+            flip: Boolean. Whether half of the crops are mirrored.
+
+        Returns:
+            Dict of `global`, of shape `(2, height, width, channels)`, and, if
+            there are local crops, of `local`.
+        """
+        tf = import_tensorflow()
+        pixels = decode(content, channels)
+        fold_in = tf.random.experimental.stateless_fold_in
+
+        def crop(number, size, scale, blur, solarize):
+            cut = random_resized_crop(
+                size, channels, scale=scale, method=self.resizing
+            )
+            seeds = tf.random.experimental.stateless_split(
+                fold_in(seed, number), 10
+            )
+            x = tf.cast(cut(pixels, seeds[0]), tf.float32)
+            if flip:
+                x = tf.image.stateless_random_flip_left_right(x, seeds[1])
+            x = _sometimes(self.jitter_probability, self._jitter, x, seeds[2:4])
+            if channels == 3:
+                x = _sometimes(self.grey_probability, _grey, x, seeds[4:6])
+            x = _sometimes(blur, self._blur, x, seeds[6:8])
+            x = _sometimes(solarize, _solarized, x, seeds[8:10])
+            shape = (*height_and_width(size), channels)
+            return preprocess_input(tf.ensure_shape(x, shape), mode=mode)
+
+        views = [
+            crop(0, size, self.global_scale, self.blur_probabilities[0], 0.0),
+            crop(
+                1,
+                size,
+                self.global_scale,
+                self.blur_probabilities[1],
+                self.solarize_probability,
+            ),
+        ]
+        crops = {"global": tf.stack(views)}
+        if self.num_local:
+            # A loop in the graph, which is traced once for all local crops.
+            shape = (*height_and_width(self.local_size), channels)
+            crops["local"] = tf.map_fn(
+                lambda number: crop(
+                    number,
+                    self.local_size,
+                    self.local_scale,
+                    self.blur_probabilities[2],
+                    0.0,
+                ),
+                tf.range(2, 2 + self.num_local, dtype=tf.int64),
+                fn_output_signature=tf.TensorSpec(shape, tf.float32),
+            )
+        return crops
+
+    def _jitter(self, x, seed):
+        """torchvision's `ColorJitter`: four operations in a random order."""
+        tf = import_tensorflow()
+        seeds = tf.random.experimental.stateless_split(seed, 5)
+        brightness, contrast, saturation, hue = self.jitter
+
+        def factor(i, strength):
+            low, high = max(0.0, 1 - strength), 1 + strength
+            return tf.random.stateless_uniform((), seeds[i], low, high)
+
+        def blended(x, other, amount):
+            return tf.clip_by_value(amount * x + (1 - amount) * other, 0, 255)
+
+        operations = [
+            lambda x: blended(x, 0.0, factor(0, brightness)),
+            lambda x: blended(
+                x, tf.round(tf.reduce_mean(_grey(x))), factor(1, contrast)
+            ),
+        ]
+        if x.shape[-1] == 3:
+            turn = tf.random.stateless_uniform((), seeds[3], -hue, hue)
+            operations += [
+                lambda x: blended(x, _grey(x), factor(2, saturation)),
+                lambda x: tf.image.adjust_hue(x / 255, turn) * 255,
+            ]
+        order = tf.argsort(
+            tf.random.stateless_uniform((len(operations),), seeds[4])
+        )
+        shape = x.shape
+        for which in tf.unstack(order):
+            branches = [lambda f=f, x=x: f(x) for f in operations]
+            x = tf.ensure_shape(tf.switch_case(which, branches), shape)
+        return x
+
+    def _blur(self, x, seed):
+        tf = import_tensorflow()
+        sigma = tf.random.stateless_uniform((), seed, *self.blur_sigma)
+        return gaussian_blur(x, sigma, self.blur_sigma[1])
+
+
+def gaussian_blur(x, sigma, largest):
+    """Blurs an image by a Gaussian; pixels at the edges are repeated outwards.
+
+    Args:
+        x: Float tensor of shape `(height, width, channels)`.
+        sigma: Scalar tensor. Standard deviation in pixels.
+        largest: Float. The largest possible `sigma`, of which the filter's
+            radius is the quadruple.
+    """
+    tf = import_tensorflow()
+    radius = max(1, round(4 * largest))
+    for axis in (0, 1):
+        length = x.shape[axis]
+        inputs = tf.range(-radius, length + radius)
+        distances = tf.range(length)[:, None] - inputs
+        weights = tf.exp(-0.5 * (tf.cast(distances, tf.float32) / sigma) ** 2)
+        weights = tf.where(tf.abs(distances) <= radius, weights, 0.0)
+        weights = weights / tf.reduce_sum(weights, axis=1, keepdims=True)
+        padded = tf.gather(
+            x, tf.clip_by_value(inputs, 0, length - 1), axis=axis
+        )
+        equation = "ij,jwc->iwc" if axis == 0 else "ij,hjc->hic"
+        x = tf.einsum(equation, weights, padded)
+    return x
+
+
+def _sometimes(probability, function, x, seeds):
+    """Applies a function of an image and a seed with a probability."""
+    tf = import_tensorflow()
+    if not probability:
+        return x
+    chosen = tf.random.stateless_uniform((), seeds[0]) < probability
+    return tf.cond(chosen, lambda: function(x, seeds[1]), lambda: x)
+
+
+def _grey(x, seed=None):
+    """Returns the image in grey, with the same number of channels."""
+    tf = import_tensorflow()
+    if x.shape[-1] == 1:
+        return x
+    luma = tf.reduce_sum(x * tf.constant(_LUMA), axis=-1, keepdims=True)
+    return tf.repeat(luma, 3, axis=-1)
+
+
+def _solarized(x, seed):
+    return import_tensorflow().where(x < 128, x, 255 - x)
+
+
+# Published settings, and those of this package for digits.
+CROPS = {
+    # facebookresearch/dino, main_dino.py
+    "dino": MultiCrop(),
+    # facebookresearch/moco-v3, main_moco.py, with --crop-min .08
+    "mocov3": MultiCrop(
+        global_scale=(0.08, 1.0), num_local=0, resizing="bilinear"
+    ),
+}

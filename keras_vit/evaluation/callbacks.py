@@ -1,0 +1,71 @@
+"""Keras callback that measures features during pre-training."""
+
+import keras
+import numpy as np
+
+from keras_vit.evaluation.metrics import accuracy
+from keras_vit.evaluation.probes import nearest_neighbours
+
+
+class NearestNeighbours(keras.callbacks.Callback):
+    """Measures the k-NN accuracy of an encoder while it is pre-trained.
+
+    After each evaluation, images of the evaluation split are classified by the
+    labels of their nearest training images, without augmentation. The accuracy
+    is the metric `val_knn_accuracy` of the callbacks after this one. No labels
+    are used in training.
+
+    The model is one of `keras_vit.pretraining` with a momentum encoder.
+
+    Args:
+        data: `keras_vit.data.ImageDataset` with labels.
+        options: Dict. The arguments of `ImageDataset.batches`.
+        k: Integer. Number of neighbours, at most the number of images.
+        limit: Integer. Largest number of training images to compare with.
+    """
+
+    def __init__(self, data, options, k=20, limit=20_000):
+        super().__init__()
+        self._data, self._options = data, options
+        self._k, self._limit = k, limit
+        self._features = None
+
+    def on_epoch_end(self, epoch, logs=None):
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
+        logs["val_knn_accuracy"] = self.accuracy()
+
+    def accuracy(self):
+        """Returns the accuracy of the model as it is now."""
+        x, y = self._compute("train", min(self._data.num_train, self._limit))
+        test = self._data.evaluation_split
+        test_x, test_y = self._compute(test, self._data.num_evaluation)
+        classes = len(self._data.class_names)
+        scores = nearest_neighbours(
+            x, y, classes, test_x, k=min(self._k, len(x))
+        )
+        return accuracy(scores, test_y)
+
+    def _compute(self, split, count):
+        """Returns the features and the labels of the first images."""
+        features, labels = [], []
+        found = 0
+        for images, classes, weights in self._data.batches(
+            split, **self._options
+        ):
+            keep = np.asarray(weights) > 0
+            pooled = self._pooled(np.asarray(images))
+            features.append(pooled[keep])
+            labels.append(np.asarray(classes)[keep])
+            found += keep.sum()
+            if found >= count:
+                break
+        return np.concatenate(features), np.concatenate(labels)
+
+    def _pooled(self, images):
+        encoder = self.model.pretrained_encoder
+        tokens = keras.ops.convert_to_numpy(encoder.predict_on_batch(images))
+        stages = self.model.stages
+        if stages.has_class_token:
+            return tokens[:, 0].astype("float32")
+        return tokens[:, stages.num_prefix :].astype("float32").mean(axis=1)

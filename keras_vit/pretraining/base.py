@@ -1,0 +1,288 @@
+"""Base class of the pre-training models, and the stages of their encoder."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers import Patches
+
+# Arguments of `compile` that require labels.
+_LABEL_ARGUMENTS = ("loss", "loss_weights", "metrics", "weighted_metrics")
+
+
+class PretrainingModel(keras.Model):
+    """Base class of models that learn from images without labels.
+
+    A subclass implements `call` and `compute_loss`. `fit` takes images only;
+    labels are ignored.
+
+    Args:
+        encoder: A `VisionTransformer` for images of one size that outputs all
+            tokens. Its weights are shared, not copied, so that
+            `model.encoder` is the trained one.
+        **kwargs: `name`, `dtype`.
+    """
+
+    def __init__(self, encoder, **kwargs):
+        # By default the encoder's dtype policy, not the global one.
+        kwargs.setdefault("dtype", getattr(encoder, "dtype_policy", None))
+        # Without autocast, since noise in half precision would have ties.
+        # Each layer casts its own inputs.
+        super().__init__(autocast=False, **kwargs)
+        self.stages = EncoderStages(encoder)
+        self.encoder = encoder
+
+    def compile(
+        self,
+        optimizer="rmsprop",
+        loss=None,
+        loss_weights=None,
+        metrics=None,
+        weighted_metrics=None,
+        **kwargs,
+    ):
+        """Configures the model for training.
+
+        The model computes its loss from the images, without labels.
+
+        Args:
+            optimizer: Keras optimizer, or its name.
+            loss: Must be None.
+            loss_weights: Must be None.
+            metrics: Must be None.
+            weighted_metrics: Must be None.
+            **kwargs: As for `keras.Model.compile`, such as `jit_compile`.
+
+        Raises:
+            ValueError: if a loss or a metric is given.
+        """
+        values = (loss, loss_weights, metrics, weighted_metrics)
+        received = [
+            f"{name}={value!r}"
+            for name, value in zip(_LABEL_ARGUMENTS, values, strict=True)
+            if value is not None
+        ]
+        if received:
+            raise ValueError(
+                f"{type(self).__name__} computes its own loss from the images "
+                "and reads no labels. Leave out `loss`, `loss_weights`, "
+                "`metrics` and `weighted_metrics`. Received: "
+                f"{', '.join(received)}"
+            )
+        super().compile(optimizer, **kwargs)
+
+    def compile_from_config(self, config):
+        # While loading, Keras does not call a `compile` that is overridden.
+        config = keras.saving.deserialize_keras_object(config)
+        # Files of earlier versions may contain a loss or metrics, which never
+        # had an effect.
+        self.compile(**{**config, **dict.fromkeys(_LABEL_ARGUMENTS)})
+        self.optimizer.build(self.trainable_variables)
+
+    def add_extra_losses(self, loss):
+        """Adds the losses of regularizers and `add_loss`.
+
+        Args:
+            loss: Scalar tensor. The mean loss of the batch.
+
+        Returns:
+            Scalar tensor, divided by the number of replicas of a TensorFlow
+            strategy, which sums the losses of its replicas.
+        """
+        for extra in self.losses:
+            loss = loss + ops.cast(ops.sum(extra), loss.dtype)
+        return loss / num_replicas()
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return self.get_metrics_result()  # only the loss
+
+    def get_config(self):
+        return {
+            "encoder": keras.saving.serialize_keras_object(self.encoder),
+            "name": self.name,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        deserialize = keras.saving.deserialize_keras_object
+        return cls(
+            **{
+                **config,
+                "encoder": deserialize(config["encoder"], custom_objects),
+                "dtype": deserialize(config["dtype"], custom_objects),
+            }
+        )
+
+
+class EncoderStages:
+    """Runs a `VisionTransformer` in two stages, to mask patches in between.
+
+    `embed` runs the layers before the blocks, `encode` the blocks and the
+    final norm. The encoder's layers are called, not copied.
+
+    Args:
+        encoder: A `VisionTransformer` for images of one size that outputs all
+            tokens.
+
+    Attributes:
+        patch_size: `(rows, columns)` of a patch, in pixels.
+        grid_size: `(rows, columns)` of the image, in patches.
+        num_patches: Integer. Number of patch tokens.
+        num_prefix: Integer. Number of tokens before the patches.
+        has_class_token: Boolean. Whether the first token is a class token.
+        patch_area: Integer. Number of values of a patch: rows * columns *
+            channels.
+        hidden_size: Integer. Width of the tokens.
+        channels: Integer. Number of image channels.
+        positions: The layer `position_embedding`.
+        activation: The activation of the blocks' MLPs.
+        norm_epsilon: Float. Epsilon of the blocks' layer normalizations.
+
+    Raises:
+        ValueError: if `encoder` is not such a model.
+    """
+
+    def __init__(self, encoder):
+        _check_encoder(encoder)
+        layers = {layer.name: layer for layer in encoder.layers}
+        names = list(layers)
+        first, body = names.index("tokens"), names.index("dropout")
+        self.embedding = layers["patch_embedding"]
+        self.positions = layers["position_embedding"]
+        self._embedding_layers = [layers[x] for x in names[first + 1 : body]]
+        self._block_layers = [layers[x] for x in names[body:]]
+
+        block = layers["block_0"]
+        self.activation = block.activation
+        self.norm_epsilon = block.norm_epsilon
+        self.patch_size = self.embedding.patch_size
+        self.hidden_size = self.embedding.hidden_size
+        self._image_shape = tuple(encoder.input_shape[1:])
+        self._patches = Patches(self.patch_size, dtype="float32")
+        shape = self._patches.compute_output_shape((None, *self._image_shape))
+        _, self.num_patches, self.patch_area = shape
+        rows, columns, self.channels = self._image_shape
+        p, q = self.patch_size
+        self.grid_size = (rows // p, columns // q)
+        self.num_prefix = encoder.output_shape[1] - self.num_patches
+        self.has_class_token = "class_token" in layers
+
+    # `training` is passed explicitly: under JAX, Keras's trainer runs `call`
+    # outside the call context from which layers would infer it.
+    def embed(self, images, transform=None, training=None):
+        """Embeds images as tokens, with position embeddings.
+
+        Args:
+            images: Tensor of shape `(B, H, W, C)`. For a size that is not the
+                encoder's, position embeddings are resampled.
+            transform: Function applied to the patch embeddings `(B, N, D)`
+                before prefix tokens and positions are added; None for none.
+            training: Boolean or None. Whether to apply dropout.
+
+        Returns:
+            Tensor of shape `(B, P + N, D)`: P prefix tokens and N patches.
+        """
+        grid = self.embedding(images)
+        rows, columns = grid.shape[1:3]
+        x = ops.reshape(grid, (-1, rows * columns, self.hidden_size))
+        if transform is not None:
+            x = transform(x)
+        for layer in self._embedding_layers:
+            inputs = (x, grid) if layer is self.positions else (x,)
+            x = layer(*inputs, training=training)
+        return x
+
+    def encode(self, tokens, training=None):
+        """Applies the blocks and the final norm to any number of tokens."""
+        for layer in self._block_layers:
+            tokens = layer(tokens, training=training)
+        return tokens
+
+    def freeze_positions(self, positions):
+        """Replaces the learned position embeddings by fixed ones.
+
+        Args:
+            positions: Array of shape `(1, num_patches, hidden_size)`. Those of
+                tokens before the patches become zero.
+
+        Raises:
+            ValueError: if the encoder has no learned positions for its grid.
+        """
+        layer = self.positions
+        if layer.embedding is None or layer.built_grid != self.grid_size:
+            raise ValueError(
+                "`positions='sincos2d'` replaces the encoder's learned "
+                f"positions, for a grid of {self.grid_size}. Received an "
+                f"encoder with position_embedding={layer.kind!r} for "
+                f"{layer.built_grid}. Give `positions='learned'` to keep its "
+                "positions."
+            )
+        prefix = ((0, 0), (layer.num_prefix_tokens, 0), (0, 0))
+        layer.embedding.assign(np.pad(positions, prefix))
+        layer.trainable = False
+
+    def patchify(self, images):
+        """Splits images into flat patches `(B, num_patches, patch_area)`."""
+        images = ops.cast(images, "float32")
+        return self._patches(ops.reshape(images, (-1, *self._image_shape)))
+
+    def unpatchify(self, patches):
+        """Assembles flat patches to images; the inverse of `patchify`."""
+        (rows, columns), (p, q) = self.grid_size, self.patch_size
+        x = ops.reshape(patches, (-1, rows, columns, p, q, self.channels))
+        x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
+        return ops.reshape(x, (-1, *self._image_shape))
+
+
+def float32_output_policy(policy):
+    """Returns the dtype policy of an output layer.
+
+    It is float32 if `policy` computes in half precision, so that losses are
+    computed in float32; otherwise `policy`.
+    """
+    half = policy.compute_dtype in ("float16", "bfloat16")
+    return keras.DTypePolicy("float32") if half else policy
+
+
+def _check_encoder(encoder):
+    names = [layer.name for layer in getattr(encoder, "layers", ())]
+    required = ("patch_embedding", "tokens", "position_embedding", "block_0")
+    if any(name.startswith("position_embedding_") for name in names):
+        error = (
+            "Its positions must be added before the blocks: build it with "
+            "`position_embedding='learned'` or 'sincos2d' and "
+            "`position_placement='stem'`"
+        )
+    elif "root_conv" in names or any(name not in names for name in required):
+        error = "It must be made by `keras_vit.VisionTransformer`"
+    elif len(encoder.output_shape) != 3 or "pooling" in names:
+        error = (
+            "Its output must be all tokens: build it with "
+            "`include_top=False, pooling=None`"
+        )
+    elif "mask_token" in names:
+        error = "It must have no mask token: build it with `mask_token=False`"
+    elif None in encoder.input_shape[1:]:
+        error = (
+            "It must take images of one size, so that all have the same "
+            "number of patches: give `input_shape`"
+        )
+    else:
+        return
+    raise ValueError(
+        f"`encoder` does not fit. {error}. Received: "
+        f"{getattr(encoder, 'name', encoder)!r} with the output shape "
+        f"{getattr(encoder, 'output_shape', None)}"
+    )
+
+
+def num_replicas():
+    """Returns the number of replicas of the current TensorFlow strategy."""
+    # A TensorFlow strategy sums the losses of its replicas, so each replica's
+    # mean is divided by their number.
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync

@@ -1,0 +1,190 @@
+"""Contrastive pre-training with a momentum encoder (MoCo v3)."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers.positions import sincos_positions
+from keras_vit.pretraining import momentum
+from keras_vit.pretraining.heads import MoCoHead
+from keras_vit.pretraining.losses import contrastive_losses
+from keras_vit.pretraining.mae import POSITIONS
+from keras_vit.pretraining.momentum import MomentumModel
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MoCoV3(MomentumModel):
+    """Contrastive learning with a momentum encoder.
+
+    The student's prediction for one crop of an image has to be closest to the
+    momentum encoder's output for the other crop, among the outputs for all
+    images of the batch. The loss is symmetric in the two crops. From "An
+    Empirical Study of Training Self-Supervised Vision Transformers"
+    (https://arxiv.org/abs/2104.02057) and its code, facebookresearch/moco-v3.
+    The defaults are those of its ViT-S/16 and ViT-B/16, except that
+    `teacher_momentum` is constant; there, it is
+    `schedules.CosineSchedule(0.99, 1.0, steps)`.
+
+    The batch is that of all devices: the keys of the replicas of TensorFlow are
+    gathered, and a batch that JAX splits over devices and hosts is one array.
+
+    Args:
+        encoder: A `VisionTransformer` for images of one size that outputs all
+            tokens: `include_top=False, pooling=None`. It is the student. The
+            features are its class token, or the mean of the patches if it has
+            none.
+        output_dim: Integer. Number of outputs of the heads.
+        hidden_dim: Integer. Width of the heads' hidden layers.
+        teacher_momentum: Float in [0, 1], or a schedule of the step. Momentum
+            of the moving average of the student's weights.
+        temperature: Float. Temperature of the softmax.
+        frozen_patches: Boolean. Whether the patch embedding keeps its random
+            initial values, which makes the training stable (Section 4.2).
+        positions: "sincos2d" replaces the encoder's learned position
+            embeddings by fixed sines and cosines, as published; "learned"
+            trains them.
+        **kwargs: `name`, `dtype`.
+
+    Call arguments:
+        inputs: Dict of `global`, of shape `(batch, 2, height, width,
+            channels)`; or images, of shape `(batch, height, width, channels)`,
+            each of which counts as two equal crops.
+        training: Boolean. Whether to update the momentum encoder, and to
+            normalise by the statistics of the batch.
+
+    Returns:
+        A call returns a dict of `student`, the predictions, and `teacher`, the
+        keys, both of shape `(batch, 2, output_dim)`.
+
+    Raises:
+        ValueError: if the encoder does not output all tokens, if it has no
+            learned positions for "sincos2d" to replace, or if an argument is
+            out of range.
+
+    Example:
+
+    >>> encoder = keras_vit.ViTS16(include_top=False)
+    >>> model = keras_vit.pretraining.MoCoV3(encoder)
+    >>> model.compile("adamw")
+    >>> model.fit(data.train(
+    ...     image_size=224, batch_size=256, mode="torch",
+    ...     crops=keras_vit.data.CROPS["mocov3"],
+    ... ), steps_per_epoch=1000)
+    >>> model.encoder.save("encoder.keras")
+    """
+
+    def __init__(
+        self,
+        encoder,
+        output_dim=256,
+        hidden_dim=4096,
+        teacher_momentum=0.99,
+        temperature=0.2,
+        frozen_patches=True,
+        positions="sincos2d",
+        **kwargs,
+    ):
+        super().__init__(encoder, teacher_momentum, **kwargs)
+        self.output_dim = _checks.positive_int("output_dim", output_dim)
+        self.hidden_dim = _checks.positive_int("hidden_dim", hidden_dim)
+        self.temperature = _checks.positive_float("temperature", temperature)
+        self.frozen_patches = frozen_patches
+        if frozen_patches:
+            self.stages.embedding.trainable = False
+        self.positions = _checks.one_of("positions", positions, POSITIONS)
+        if positions == "sincos2d":
+            for stages in (self.stages, self.teacher_stages):
+                stages.freeze_positions(
+                    _moco_positions(stages.grid_size, stages.hidden_size)
+                )
+        self.projection, self.teacher_projection = self.add_heads(
+            lambda name: self._head(3, name)
+        )
+        self.prediction = self._head(2, "prediction")
+        self.prediction.build((None, output_dim))
+        self.accuracy_tracker = keras.metrics.Mean("contrastive_accuracy")
+        self.built = True
+
+    def _head(self, num_layers, name):
+        return MoCoHead(
+            self.output_dim,
+            self.hidden_dim,
+            num_layers,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    @property
+    def pretrained_encoder(self):
+        """The student, as in main_lincls.py of facebookresearch/moco-v3."""
+        return self.encoder
+
+    def call(self, inputs, training=None):
+        crops, _ = self.split_crops(inputs)
+        if training:
+            self.update_teacher(self.step)
+        student = momentum.features(self.stages, crops, training)
+        teacher = momentum.features(self.teacher_stages, crops, False)
+        # The statistics of batch norms are those of one crop of all images.
+        queries = [
+            self.prediction(
+                self.projection(x, training=training), training=training
+            )
+            for x in ops.unstack(student, num=2, axis=1)
+        ]
+        keys = [
+            self.teacher_projection(x, training=training)
+            for x in ops.unstack(teacher, num=2, axis=1)
+        ]
+        return {
+            "student": ops.stack(queries, axis=1),
+            "teacher": ops.stop_gradient(ops.stack(keys, axis=1)),
+        }
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        queries, keys = y_pred["student"], y_pred["teacher"]
+        losses = 0.0
+        for query, other in ((0, 1), (1, 0)):
+            every, first = momentum.gather(keys[:, other])
+            labels = first + ops.arange(ops.shape(queries)[0])
+            losses = losses + contrastive_losses(
+                queries[:, query], every, labels, self.temperature
+            )
+            self._update_metrics(queries[:, query], every, labels)
+        if training:
+            self.finish_step()
+        loss = momentum.weighted_mean(losses, sample_weight)
+        return self.add_extra_losses(loss)
+
+    def _update_metrics(self, queries, keys, labels):
+        keys = ops.normalize(ops.stop_gradient(keys), axis=-1)
+        # The standard deviation of unit vectors is 1 / sqrt(dimensions) if
+        # they are spread evenly, and 0 if they are all the same.
+        spread = ops.mean(ops.std(keys, axis=0)) * self.output_dim**0.5
+        self.diversity_tracker.update_state(spread)
+        nearest = ops.argmax(ops.matmul(queries, ops.transpose(keys)), axis=1)
+        correct = ops.equal(ops.cast(nearest, "int32"), labels)
+        self.accuracy_tracker.update_state(ops.cast(correct, "float32"))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "output_dim": self.output_dim,
+            "hidden_dim": self.hidden_dim,
+            "temperature": self.temperature,
+            "frozen_patches": self.frozen_patches,
+            "positions": self.positions,
+        }
+
+
+def _moco_positions(grid_size, hidden_size):
+    """Returns MoCo v3's fixed positions, for patches.
+
+    The first half of the channels is of the row and the second of the column;
+    in MAE's positions it is the other way round.
+    """
+    positions = sincos_positions(grid_size, hidden_size, endpoint=False)
+    return np.roll(positions, hidden_size // 2, axis=-1)

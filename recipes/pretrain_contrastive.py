@@ -1,0 +1,399 @@
+"""Pre-trains a Vision Transformer by DINO or MoCo v3, without labels.
+
+Both compare crops of the same image with a momentum encoder, the moving average
+of the encoder that is trained. With dino, "Emerging Properties in
+Self-Supervised Vision Transformers" (https://arxiv.org/abs/2104.14294), it
+predicts the outputs of the momentum encoder; with mocov3, "An Empirical Study
+of Training Self-Supervised Vision Transformers"
+(https://arxiv.org/abs/2104.02057), it distinguishes them from those for all
+other images of the batch. `pretrain_masked.py` trains on masked images instead.
+
+  python recipes/pretrain_contrastive.py --method dino --output runs/dino
+      trains on handwritten digits, in minutes on 2 CPU cores, without a
+      download
+  python recipes/few_shot.py --weights runs/dino/encoder.keras
+      evaluates the encoder by nearest neighbours and linear classifiers
+  python recipes/finetune_cifar.py --weights runs/dino
+      fine-tunes the encoder
+  python recipes/pretrain_contrastive.py --method dino --model ViTS16 \\
+      --dataset imagenet2012 --mixed-precision
+      trains for 100 epochs as published, on many accelerators
+  python recipes/pretrain_contrastive.py --method mocov3 --model ViTS16 \\
+      --dataset photos
+      trains on your own images, in photos/CLASS/* (one class is enough)
+
+With --model, the defaults are the published settings, in METHODS of
+keras_vit/training/momentum.py; without it, they are for a small model. The
+output folder contains encoder.keras (to fine-tune with --weights) and
+encoder.npz, model.keras (the whole model), metrics.csv, curves.png, config.json
+and, every --picture-every steps, attention/step-*.png: the attention of the
+class token in the last block. The metrics include knn_accuracy, the accuracy of
+a nearest-neighbour classifier of the encoder's features, and
+teacher_diversity: 0 means that the outputs no longer depend on the image
+(collapse), which is reported. k-NN accuracy and pictures are computed on one
+device only. Interrupted runs and KERAS_BACKEND are as for finetune_cifar.py.
+Crops are made by TensorFlow's tf.data, with every backend.
+"""
+
+import dataclasses
+import os
+
+# As in finetune_cifar.py: no start-up messages of TensorFlow, and no threads of
+# PyTorch that spin while they wait.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from keras_vit import evaluation
+from keras_vit import training
+from keras_vit.data import PROTOCOLS
+from keras_vit.optimizers import AdamW
+from keras_vit.schedules import WarmupDecay
+from keras_vit.training import command_line as cli
+from keras_vit.training import momentum
+from keras_vit.training import plots
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(cli.TrainingFlags):
+    method: str = cli.arg(
+        "dino", f"one of {', '.join(momentum.METHODS)}", "NAME"
+    )
+    model: str | None = cli.arg(
+        None,
+        "a Vision Transformer such as ViTS16, with the published settings of "
+        "the method; default: compact-vit, of 4 layers of width 64",
+        "NAME",
+    )
+    batch_size: int | None = cli.arg(
+        None,
+        "images per step; default: as published, and at most a 10th of the "
+        "dataset",
+    )
+    learning_rate: float | None = cli.arg(
+        None,
+        "peak learning rate; default: as published for the batch size",
+        "X",
+    )
+    weight_decay: float | None = cli.arg(
+        None,
+        "weight decay of AdamW at the first step; default: as published",
+        "X",
+    )
+    warmup_steps: int | None = cli.arg(
+        None,
+        "number of warm-up steps; default: as published, and at most a fifth "
+        "of the steps",
+    )
+    teacher_momentum: float | None = cli.arg(
+        None,
+        "momentum of the moving average of the weights at the first step, "
+        "which increases to 1; default: as published",
+        "X",
+    )
+    teacher_temperature: float | None = cli.arg(
+        None,
+        "for dino, temperature of the teacher's softmax; default: as published",
+        "X",
+    )
+    no_centering: bool = cli.arg(
+        False, "for dino, do not centre the teacher's outputs"
+    )
+    output_dim: int | None = cli.arg(
+        None, "number of outputs of the head; default: as published"
+    )
+    frozen_steps: int | None = cli.arg(
+        None,
+        "for dino, number of steps in which the last layer is not trained; "
+        "default: those of the first epoch",
+    )
+    local_crops: int | None = cli.arg(
+        None, "for dino, number of local crops; default: as published"
+    )
+    local_size: int | None = cli.arg(
+        None,
+        "for dino, height and width of the local crops, in pixels; default: as "
+        "published",
+    )
+    clip: float | None = cli.arg(
+        None,
+        "maximum norm of the gradient of each variable, 0 for no clipping; "
+        "default: as published",
+        "X",
+    )
+    drop_path: float | None = cli.arg(
+        None,
+        "stochastic depth rate of the last block; it increases linearly from "
+        "0 in the first block; default: as published",
+        "X",
+    )
+    protocol: str | None = cli.arg(
+        None,
+        "how images are resized in evaluations: "
+        f"{', '.join(PROTOCOLS)}; default: simple for images below 96 pixels, "
+        "else mae",
+        "NAME",
+    )
+    mode: str | None = cli.arg(
+        None,
+        "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
+        "mean and standard deviation; default: torch for colour images, else "
+        "tf",
+        "NAME",
+    )
+    picture_every: int | None = cli.arg(
+        None,
+        "steps between two plots of attention; default: --evaluate-every",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check = cli.check_range
+        check(self, "weight_decay", "warmup_steps", "clip", minimum=0)
+        check(self, "frozen_steps", "local_crops", minimum=0)
+        check(self, "drop_path", "teacher_momentum", minimum=0, below=1)
+        check(self, "teacher_temperature", above=0)
+        counts = ("output_dim", "local_size", "picture_every")
+        check(self, *counts, minimum=1)
+        cli.check_choices(self, method=momentum.METHODS)
+        self._refuse_unused()
+
+    def _refuse_unused(self):
+        """Raises a `ValueError` for flags that have no effect here."""
+        for name in (
+            "teacher_temperature",
+            "no_centering",
+            "frozen_steps",
+            "local_crops",
+            "local_size",
+        ):
+            value = getattr(self, name)
+            if self.method != "dino" and value not in (None, False):
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is for --method dino. "
+                    f"Received: {value} with --method {self.method}"
+                )
+        for name in ("augment", "mixup", "cutmix", "erase"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"--{name} is for training with labels, and crops have "
+                    "augmentations of their own: leave it out. Received: "
+                    f"{getattr(self, name)}"
+                )
+        if self.accumulate > 1:
+            raise ValueError(
+                "--accumulate splits a batch, and the loss here depends on "
+                "the whole batch: leave it out, and use --remat to save "
+                f"memory. Received: {self.accumulate}"
+            )
+        if self.uses_averages:
+            raise ValueError(
+                "--average and --average-from average weights, which the "
+                "momentum encoder does already: leave them out."
+            )
+
+
+def main(config):
+    cli.show_log()
+    with cli.user_errors():
+        strategy, data, output = training.begin(config)
+        config = resolve_config(config, data)
+    results = train(config, data, strategy, output)
+    if strategy.is_main:
+        training.print_results(results, output)
+
+
+def train(config, data, strategy, output):
+    """Trains with settings that `resolve_config` has filled in.
+
+    Returns:
+        Dict. The content of `config.json`.
+    """
+    # A sharded model computes only if all processes call it.
+    alone = strategy.is_main and strategy.num_devices == 1
+    has_knn = alone and len(data.class_names) > 1 and not data.multi_label
+    with training.Run(
+        config,
+        data,
+        strategy,
+        output,
+        config.method,
+        metric="knn_accuracy" if has_knn else "loss",
+    ) as run:
+        # 1. Data: batches of random crops; labels are not used. A resumed run
+        # begins with batch `start`.
+        def train_batches(start):
+            return data.train(
+                batch_size=config.batch_size,
+                image_size=config.image_size,
+                mode=config.mode,
+                seed=config.seed,
+                start=start,
+                shard=strategy.process,
+                crops=crops(config),
+                flip=config.augmentation(data.channels)["flip"],
+            )
+
+        test = data.evaluation(
+            batch_size=run.micro_batch_size,
+            shard=strategy.process,
+            **config.batches(),
+        )
+        test = run.distribute(test)
+
+        # 2. Model: a student, its moving average, and their heads. It computes
+        # its own loss.
+        model = momentum.build_momentum_model(config, data.channels)
+
+        # 3. Optimizer.
+        schedule = WarmupDecay(
+            config.learning_rate, config.steps, config.warmup_steps, "cosine"
+        )
+        model.compile(
+            optimizer=build_optimizer(config, schedule),
+            jit_compile=training.jit_compile(strategy),
+        )
+
+        # 4. Training, from the last checkpoint if there is one.
+        run.callbacks.append(momentum.ReportCollapse(config.warmup_steps))
+        if alone:
+            run.callbacks.append(attention_pictures(config, data, output))
+        if has_knn:
+            options = {**config.batches(), "batch_size": config.batch_size}
+            run.callbacks.append(evaluation.NearestNeighbours(data, options))
+        for batches, steps, epochs in run.fit_calls(
+            model, schedule, train_batches, test
+        ):
+            model.fit(
+                batches,
+                steps_per_epoch=steps,
+                epochs=epochs,
+                validation_data=test,
+                callbacks=run.callbacks,
+                shuffle=False,  # the batches are shuffled already
+                verbose=0,  # a callback prints a line for each evaluation
+            )
+
+        # 5. Results: encoder and whole model, metrics, plots and settings.
+        return run.save(model, momentum.save_momentum_model)
+
+
+def crops(config):
+    """Returns the `MultiCrop` of a config."""
+    found = momentum.get_method(config.method, config.model).crops
+    if config.method != "dino":
+        return found
+    return dataclasses.replace(
+        found, num_local=config.local_crops, local_size=config.local_size
+    )
+
+
+def attention_pictures(config, data, output):
+    """Returns the callback that plots the attention of the class token."""
+    batches = data.test(**config.batches(), batch_size=min(8, data.num_test))
+    images, _ = plots.sample_evenly(batches, data.num_test, count=8)
+    return momentum.AttentionPictures(
+        images,
+        output / "attention",
+        config.picture_every or config.evaluate_every,
+        config.mode,
+    )
+
+
+def resolve_config(given, data):
+    """Returns the config with values for all settings that are None.
+
+    Args:
+        given: `Config`.
+        data: `keras_vit.data.ImageDataset`.
+
+    Raises:
+        ValueError: if settings do not fit the model or the dataset.
+    """
+    method = momentum.get_method(given.method, given.model)
+    spec = training.resolve_model_spec(given.model, None, given.patch_size)
+    if spec["stride"] != 1:
+        raise ValueError(
+            f"{given.model} is no Vision Transformer: give one, such as ViTS16."
+        )
+    # Digits of 8 x 8 pixels are enlarged, so that crops have several patches.
+    small = data.image_size is not None and data.image_size < 96
+    wanted = data.image_size and max(16, data.image_size)
+    image_size, patch_size = training.resolve_sizes(
+        (given.image_size, spec["image_size"], wanted, 64),
+        given.patch_size or spec["patch_size"] or (4 if small else None),
+        spec["stride"],
+    )
+    batch = given.batch_size
+    if batch is None:
+        power_of_two = 2 ** max(0, (data.num_train // 10).bit_length() - 1)
+        batch = min(method.batch_size, power_of_two)
+    epoch = data.num_train / batch
+    steps = given.steps or max(
+        1, round((given.epochs or method.epochs) * epoch)
+    )
+    warmup = given.warmup_steps
+    if warmup is None:
+        warmup = min(round(method.warmup_epochs * epoch), steps // 5)
+    ratio = batch / method.batch_size if method.scaled else 1
+    frozen = round(method.frozen_epochs * epoch)
+    local_size = given.local_size or method.crops.local_size
+    if method.crops.num_local and local_size % patch_size:
+        raise ValueError(
+            "--local-size must be a multiple of the patch size, "
+            f"{patch_size}. Received: {local_size}"
+        )
+    filled = {
+        name: getattr(method, name)
+        for name in (
+            "weight_decay",
+            "teacher_momentum",
+            "teacher_temperature",
+            "output_dim",
+            "clip",
+            "drop_path",
+        )
+        if getattr(given, name) is None
+    }
+    of_dino = {
+        "frozen_steps": min(frozen, steps // 5),
+        "local_crops": method.crops.num_local,
+        "local_size": local_size,
+    }
+    if given.method == "dino":
+        for name, value in of_dino.items():
+            if getattr(given, name) is None:
+                filled[name] = value
+    every = given.evaluate_every or max(1, min(steps // 10, round(10 * epoch)))
+    return dataclasses.replace(
+        given,
+        steps=steps,
+        epochs=None,  # converted to steps
+        evaluate_every=every,
+        image_size=image_size,
+        patch_size=patch_size,
+        batch_size=batch,
+        learning_rate=given.learning_rate or method.learning_rate * ratio,
+        warmup_steps=warmup,
+        mode=given.mode or ("torch" if data.channels == 3 else "tf"),
+        protocol=given.protocol or ("simple" if small else "mae"),
+        **filled,
+    )
+
+
+def build_optimizer(config, schedule):
+    method = momentum.get_method(config.method, config.model)
+    optimizer = AdamW(
+        schedule,
+        momentum.weight_decay_schedule(config),
+        **{
+            **config.optimizer_options(),
+            "clipnorm": config.clip or None,
+            "decay_kernels_only": False,
+        },
+    )
+    optimizer.exclude_from_weight_decay(var_names=list(method.not_decayed))
+    return optimizer
+
+
+if __name__ == "__main__":
+    cli.run(main, Config, __doc__)

@@ -1,0 +1,263 @@
+"""Training, saving and layouts of DINO and MoCo v3."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_vit import converters
+from keras_vit import pretraining
+from keras_vit import schedules
+from tests import harness
+from tests.harness import numpy
+from tests.pretraining import small
+
+HEADS = {"output_dim": 6, "hidden_dim": 10}
+ON_TORCH = pytest.mark.backends("torch")
+
+
+def dino(**arguments):
+    options = {"bottleneck_dim": 5, **HEADS, **arguments}
+    return pretraining.DINO(small.encoder(num_layers=1), **options)
+
+
+def moco(**arguments):
+    encoder = small.encoder(num_layers=1)
+    return pretraining.MoCoV3(encoder, **HEADS, **arguments)
+
+
+MODELS = {
+    "dino": dino,
+    "ibot": lambda **a: dino(ibot_weight=1.0, koleo_weight=0.1, seed=0, **a),
+    "mocov3": moco,
+}
+
+
+def crops(count=4, local=True):
+    rng = np.random.default_rng(0)
+    found = {"global": rng.uniform(-1, 1, (count, 2, 16, 16, 3))}
+    if local:
+        found["local"] = rng.uniform(-1, 1, (count, 3, 8, 8, 3))
+    return {name: x.astype("float32") for name, x in found.items()}
+
+
+@pytest.mark.parametrize(
+    "kind", ["dino", pytest.param("ibot", marks=ON_TORCH), "mocov3"]
+)
+def test_model_trains_and_is_saved(kind, tmp_path):
+    model = MODELS[kind](teacher_momentum=schedules.CosineSchedule(0.5, 1, 9))
+    inputs = crops(local=kind != "mocov3")
+    model.compile(keras.optimizers.Adam(3e-3))
+    before = [numpy(v) for v in model.trainable_variables]
+    teacher = numpy(model.teacher.get_layer("block_0").mlp.dense_1.kernel)
+    with harness.eager():
+        history = model.fit(inputs, batch_size=4, epochs=6, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert 0 < history["teacher_diversity"][-1] <= 1.5
+    assert int(numpy(model.step)) == 6
+    for variable, old in zip(model.trainable_variables, before, strict=True):
+        name = variable.path
+        if "/key/bias" not in name:  # cancels in the softmax
+            assert np.abs(numpy(variable) - old).max() > 0, name
+    changed = numpy(model.teacher.get_layer("block_0").mlp.dense_1.kernel)
+    assert np.abs(changed - teacher).max() > 0
+
+    model.save(tmp_path / "model.keras")
+    again = pretraining.load(tmp_path / "model.keras")
+    assert again.get_config().keys() == model.get_config().keys()
+    for variable, other in zip(model.weights, again.weights, strict=True):
+        np.testing.assert_array_equal(numpy(variable), numpy(other))
+    assert callable(again.teacher_momentum)
+    # Readers of encoders take the one to use after training.
+    encoder = converters.load(tmp_path / "model.keras")
+    expected = model.pretrained_encoder
+    assert (expected is model.teacher) == (kind != "mocov3")
+    images = small.images(2)
+    np.testing.assert_array_equal(
+        numpy(encoder(images)), numpy(expected(images))
+    )
+
+
+@ON_TORCH
+def test_a_step_is_that_of_its_definition():
+    """The teacher follows the student after the step, with the momentum of
+    this step; the centre uses the teacher's outputs of before."""
+    model = dino(teacher_momentum=schedules.CosineSchedule(0.9, 1.0, 4))
+    model.compile(keras.optimizers.SGD(0.1))
+    inputs = crops()
+    weights = [numpy(x) for x in model.teacher.weights]
+    for step in range(3):
+        outputs = numpy(model(inputs)["teacher"])
+        center = numpy(model.center)
+        student = [numpy(x) for x in model.encoder.weights]
+        momentum = float(numpy(model.teacher_momentum(max(0, step - 1))))
+        weights = [
+            momentum * x + (1 - momentum) * y
+            for x, y in zip(weights, student, strict=True)
+        ]
+        model.train_on_batch(inputs)
+        for found, expected in zip(model.teacher.weights, weights, strict=True):
+            np.testing.assert_allclose(numpy(found), expected, atol=1e-6)
+        if step == 0:  # before, the teacher was the student
+            expected = 0.9 * center + 0.1 * outputs.mean((0, 1))
+            np.testing.assert_allclose(numpy(model.center), expected, atol=1e-6)
+
+
+@ON_TORCH
+def test_last_layer_is_frozen_at_first():
+    model = dino(frozen_steps=2)
+    model.compile(keras.optimizers.SGD(0.1))
+    kernel = model.projection.last_layer.kernel
+    before = numpy(kernel).copy()
+    for _ in range(2):
+        model.train_on_batch(crops())
+        np.testing.assert_array_equal(numpy(kernel), before)
+    model.train_on_batch(crops())
+    assert np.abs(numpy(kernel) - before).max() > 0
+
+
+@ON_TORCH
+def test_patch_embedding_of_mocov3_is_frozen():
+    model = moco()
+    paths = {v.path for v in model.trainable_variables}
+    assert not any("patch_embedding" in path for path in paths)
+    assert not any("position_embedding" in path for path in paths)
+    # vits.py: the first half of the channels is of the row.
+    embedding = numpy(model.stages.positions.embedding)[0]
+    np.testing.assert_array_equal(embedding[0], 0)  # the class token
+    np.testing.assert_array_equal(embedding[1, :8], embedding[2, :8])
+    assert np.abs(embedding[1, 8:] - embedding[2, 8:]).max() > 0
+    angle = np.arange(4) / 10_000 ** (0 / 4)
+    np.testing.assert_allclose(embedding[1::4, 0], np.sin(angle), atol=1e-6)
+    learned = moco(frozen_patches=False, positions="learned")
+    paths = {v.path for v in learned.trainable_variables}
+    assert any("patch_embedding" in path for path in paths)
+
+
+@ON_TORCH
+def test_images_count_as_two_equal_crops():
+    images = small.images(3)
+    model = dino()
+    pairs = {"global": np.stack([images, images], axis=1)}
+    for name, found in model(images).items():
+        np.testing.assert_array_equal(numpy(found), numpy(model(pairs)[name]))
+    model.compile("sgd")
+    whole = model.evaluate(images, verbose=0, return_dict=True)
+    weighted = model.evaluate(
+        np.concatenate([images, images[:1]]),
+        np.zeros(4),  # Keras ignores weights without labels
+        sample_weight=np.array([1.0, 1, 1, 0]),
+        verbose=0,
+        return_dict=True,
+    )
+    np.testing.assert_allclose(weighted["loss"], whole["loss"], rtol=1e-4)
+
+
+@ON_TORCH
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="output_dim=0"):
+        dino(output_dim=0)
+    with pytest.raises(ValueError, match="positions='learned'"):
+        pretraining.MoCoV3(small.encoder(position_embedding="sincos2d"))
+    with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
+        dino().compile(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+    with pytest.raises(ValueError, match="computes its own loss"):
+        dino().compile("sgd", loss="mse")
+
+
+@ON_TORCH
+def test_diversity_is_zero_if_outputs_do_not_depend_on_the_image():
+    from keras_vit.pretraining.losses import entropy_and_diversity
+
+    uniform = np.full((8, 4), 0.25, "float32")
+    one_class = np.tile(np.eye(4, dtype="float32")[2], (8, 1))
+    spread = np.eye(4, dtype="float32")[np.arange(8) % 4]
+    for p, entropy, diversity in (
+        (uniform, np.log(4), 0),
+        (one_class, 0, 0),
+        (spread, 0, 1),
+    ):
+        p = ops.convert_to_tensor(p)
+        found = [float(numpy(x)) for x in entropy_and_diversity(p)]
+        np.testing.assert_allclose(found, (entropy, diversity), atol=1e-6)
+
+
+@ON_TORCH
+@pytest.mark.parametrize("kind", ["dino", "mocov3"])
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_training_checkpoints_are_read_and_written(kind, suffix, tmp_path):
+    encoder = small.encoder(num_layers=1, activation="gelu")
+    model = {
+        "dino": lambda: pretraining.DINO(encoder, bottleneck_dim=5, **HEADS),
+        "mocov3": lambda: pretraining.MoCoV3(encoder, **HEADS),
+    }[kind]()
+    rng = np.random.default_rng(0)
+    for variable in model.weights:
+        if variable is not model.step:
+            value = rng.uniform(0.1, 1, variable.shape)
+            variable.assign(value.astype("float32"))
+    path = tmp_path / f"checkpoint{suffix}"
+    converters.save(model, path, kind)
+    again = pretraining.load(path, num_heads=2)
+    assert type(again) is type(model)
+    found = again.variables_by_path()
+    for name, variable in model.variables_by_path().items():
+        np.testing.assert_array_equal(numpy(found[name]), numpy(variable), name)
+    alone = converters.load(path, num_heads=2)
+    images = small.images(2)
+    np.testing.assert_allclose(
+        numpy(alone(images)),
+        numpy(model.pretrained_encoder(images)),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+@ON_TORCH
+def test_checkpoints_of_the_original_code(tmp_path):
+    """Nested as main_dino.py and main_moco.py write them, with the settings of
+    the program and the state of the optimizer."""
+    import argparse
+
+    torch = pytest.importorskip("torch")
+    encoder = small.encoder(num_layers=1, activation="gelu")
+    models = {
+        "dino": pretraining.DINO(encoder, bottleneck_dim=5, **HEADS),
+        "mocov3": pretraining.MoCoV3(encoder, **HEADS),
+    }
+    for kind, model in models.items():
+        path = tmp_path / f"{kind}.pth"
+        converters.save(model, path, kind)
+        saved = torch.load(path, weights_only=True)
+        if kind == "dino":
+            assert set(saved) == {"student", "teacher", "dino_loss"}
+            assert "module.backbone.cls_token" in saved["student"]
+            assert "backbone.blocks.0.attn.qkv.weight" in saved["teacher"]
+            shape = saved["teacher"]["head.last_layer.weight_g"].shape
+            assert tuple(shape) == (HEADS["output_dim"], 1)
+            saved |= {"args": argparse.Namespace(lr=0.1), "epoch": 100}
+        else:
+            weights = saved["state_dict"]
+            assert "module.base_encoder.head.7.running_mean" in weights
+            assert "module.momentum_encoder.head.0.weight" in weights
+            assert "module.predictor.3.weight" in weights
+            name = "module.predictor.1.num_batches_tracked"
+            weights[name] = torch.tensor(7)
+            saved |= {"arch": "vit_small"}
+        group = {"lr": np.float64(1.5), "params": [0]}
+        state = {0: {"exp_avg": torch.ones(2)}}
+        saved["optimizer"] = {"state": state, "param_groups": [group]}
+        original = tmp_path / f"{kind}.pth.tar"
+        torch.save(saved, original)
+        again = pretraining.load(original, num_heads=2)
+        for found, expected in zip(again.weights, model.weights, strict=True):
+            np.testing.assert_array_equal(numpy(found), numpy(expected))
+
+
+def test_two_crops_of_other_sizes_share_the_weights():
+    """Position embeddings of local crops are resampled."""
+    model = dino()
+    stages = model.stages
+    images = ops.convert_to_tensor(crops()["local"][:, 0])
+    tokens = stages.embed(images)
+    assert tuple(tokens.shape) == (4, 1 + 4, 16)

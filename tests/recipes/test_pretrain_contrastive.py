@@ -1,0 +1,152 @@
+import dataclasses
+import logging
+import types
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.training import models
+from keras_vit.training import momentum
+from tests.recipes import programs
+from tests.recipes.programs import read_metadata
+from tests.recipes.programs import rows_of
+
+recipe = programs.load("pretrain_contrastive")
+main = recipe.main
+ON_TORCH = pytest.mark.backends("torch")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_model():
+    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2}
+    small = ("VisionTransformer", {**sizes, "pooling": "gap"}, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(models.COMPACT, "compact-vit", small)
+        yield
+
+
+def imagenet():
+    return dataclasses.replace(
+        keras_vit.data.load_dataset("digits"),
+        name="imagenet2012",
+        num_train=1_281_167,
+        image_size=None,
+        channels=3,
+    )
+
+
+@ON_TORCH
+def test_defaults_match_the_publications():
+    """main_dino.py of facebookresearch/dino; CONFIG.md of moco-v3."""
+    config = recipe.Config(method="dino", model="ViTS16")
+    config = recipe.resolve_config(config, imagenet())
+    epoch = 1_281_167 / 1024
+    assert config.steps == round(100 * epoch)
+    assert (config.warmup_steps, config.frozen_steps) == (
+        round(10 * epoch),
+        round(epoch),
+    )
+    assert config.learning_rate == pytest.approx(0.0005 * 1024 / 256)
+    assert (config.output_dim, config.clip) == (65536, 3.0)
+    assert (config.teacher_momentum, config.teacher_temperature) == (
+        0.996,
+        0.04,
+    )
+    assert (config.local_crops, config.local_size) == (8, 96)
+    assert (config.drop_path, config.mode) == (0.1, "torch")
+    decay = momentum.weight_decay_schedule(config)
+    ends = [float(decay(step)) for step in (0, config.steps)]
+    np.testing.assert_allclose(ends, (0.04, 0.4), rtol=1e-6)
+    optimizer = recipe.build_optimizer(config, 0.1)
+    assert (optimizer.clipnorm, optimizer.global_clipnorm) == (3.0, None)
+
+    config = recipe.Config(method="mocov3", model="ViTS16", batch_size=1024)
+    config = recipe.resolve_config(config, imagenet())
+    assert config.learning_rate == pytest.approx(1.5e-4 * 1024 / 256)
+    assert (config.teacher_momentum, config.output_dim) == (0.99, 256)
+    assert momentum.weight_decay_schedule(config) == 0.1
+    assert config.steps == round(300 * 1_281_167 / 1024)
+
+
+@ON_TORCH
+def test_flags_without_effect_are_refused():
+    for given in (
+        {"method": "mocov3", "local_crops": 4},
+        {"method": "mocov3", "no_centering": True},
+        {"mixup": 0.2},
+        {"accumulate": 2, "batch_size": 4},
+        {"average": 0.9},
+    ):
+        with pytest.raises(ValueError, match=r"--(local|no|mixup|acc|average)"):
+            recipe.Config(**given)
+
+
+@ON_TORCH
+def test_collapse_is_reported_once(caplog):
+    report = momentum.ReportCollapse(after=10)
+    optimizer = types.SimpleNamespace(iterations=np.int64(0))
+    report.set_model(types.SimpleNamespace(optimizer=optimizer))
+    found = []
+    with caplog.at_level(logging.WARNING, logger="keras_vit"):
+        for step, diversity in (
+            (10, 0.0),  # the warm-up
+            (20, 0.0),
+            (30, 0.3),
+            (40, 0.001),
+            (50, 0.001),
+            (60, 0.0),
+        ):
+            optimizer.iterations = np.int64(step)
+            report.on_epoch_end(0, {"teacher_diversity": diversity})
+            found.append(report.step)
+    assert found == [None, None, None, None, 50, 50]
+
+
+@pytest.mark.slow
+@ON_TORCH
+@pytest.mark.parametrize("method", ["dino", "mocov3"])
+def test_interrupted_run_resumes_bit_for_bit(method, tmp_path, monkeypatch):
+    given = dict(
+        method=method, steps=4, checkpoint_every=1, batch_size=32, output_dim=8
+    )
+    whole = tmp_path / "whole"
+    main(recipe.Config(output=str(whole), evaluate_every=4, **given))
+    rows = rows_of(whole)
+    assert {"test_knn_accuracy", "train_teacher_diversity"} < rows[0].keys()
+    assert {"test_knn_accuracy"} < read_metadata(whole).keys()
+    assert (whole / "attention" / "step-00000004.png").is_file()
+
+    class Stop(Exception):
+        pass
+
+    def stopped(self, batch, logs=None):
+        if self._step == 2:
+            raise Stop
+        draw(self, batch, logs)
+
+    draw = momentum.AttentionPictures.on_train_batch_end
+    output = str(tmp_path / "interrupted")
+    interrupted = recipe.Config(output=output, evaluate_every=4, **given)
+    with monkeypatch.context() as patch:
+        patch.setattr(momentum.AttentionPictures, "on_train_batch_end", stopped)
+        with pytest.raises(Stop):
+            main(interrupted)
+    main(interrupted)
+    for file in ("encoder.keras", "model.keras"):
+        found, expected = (
+            keras.models.load_model(tmp_path / name / file).get_weights()
+            for name in ("interrupted", "whole")
+        )
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    # The encoder's files hold the same weights.
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 16, 16, 1))
+    outputs = [
+        keras.ops.convert_to_numpy(
+            keras_vit.converters.load(whole / name, num_heads=2)(images)
+        )
+        for name in ("encoder.keras", "encoder.npz")
+    ]
+    np.testing.assert_allclose(*outputs, atol=1e-5)

@@ -1,0 +1,126 @@
+"""Multi-crop: published settings, and crops that a position determines."""
+
+import numpy as np
+import pytest
+
+from keras_vit import data
+from keras_vit.data import crops as crops_module
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.backends("torch")
+SMALL = data.MultiCrop(num_local=3, local_size=8)
+
+
+def dataset(count=30):
+    images = np.random.default_rng(0).integers(0, 256, (count, 20, 24, 3))
+    return data.from_arrays(images.astype("uint8"), np.arange(count) % 3)
+
+
+def batches(count, start=0, shard=(0, 1), source=None, **options):
+    found = (source or dataset()).train(
+        image_size=16,
+        batch_size=4,
+        seed=3,
+        start=start,
+        shard=shard,
+        crops=options.pop("crops", SMALL),
+        **options,
+    )
+    return [
+        {name: x.numpy() for name, x in views.items()}
+        for views, _ in found.take(count)
+    ]
+
+
+def test_crops_do_not_depend_on_the_start_and_on_processes():
+    whole = batches(3)
+    assert whole[0]["global"].shape == (4, 2, 16, 16, 3)
+    assert whole[0]["local"].shape == (4, 3, 8, 8, 3)
+    assert np.abs(whole[0]["global"]).max() <= 1
+    resumed = batches(1, start=2)[0]
+    first, second = (batches(1, shard=(i, 2))[0] for i in range(2))
+    for name in ("global", "local"):
+        np.testing.assert_array_equal(resumed[name], whole[2][name])
+        both = np.concatenate([first[name], second[name]])
+        np.testing.assert_array_equal(both, whole[0][name])
+    assert not np.array_equal(
+        whole[0]["global"][:, 0], whole[0]["global"][:, 1]
+    )
+
+
+def test_published_settings():
+    """main_dino.py of facebookresearch/dino, main_moco.py of moco-v3."""
+    dino, moco = data.CROPS["dino"], data.CROPS["mocov3"]
+    assert (dino.global_scale, dino.local_scale) == ((0.4, 1.0), (0.05, 0.4))
+    assert (dino.num_local, dino.local_size) == (8, 96)
+    assert (moco.global_scale, moco.num_local) == ((0.08, 1.0), 0)
+    assert (dino.resizing, moco.resizing) == ("bicubic", "bilinear")
+    for each in (dino, moco):
+        assert each.jitter == (0.4, 0.4, 0.2, 0.1)
+        assert (each.jitter_probability, each.grey_probability) == (0.8, 0.2)
+        assert each.blur_probabilities[:2] == (1.0, 0.1)
+        assert (each.blur_sigma, each.solarize_probability) == ((0.1, 2), 0.2)
+
+
+def test_jitter_matches_its_definition():
+    """Its mean over orders is near the image; factors are in their ranges."""
+    image = tf.constant(
+        np.random.default_rng(1).uniform(60, 160, (8, 8, 3)), tf.float32
+    )
+    only_brightness = data.MultiCrop(jitter=(0.4, 0.0, 0.0, 0.0))
+    factors = []
+    for seed in range(40):
+        found = only_brightness._jitter(image, tf.constant([0, seed])).numpy()
+        ratio = found / image.numpy()
+        np.testing.assert_allclose(ratio, ratio[0, 0, 0], rtol=1e-3)
+        factors.append(ratio.mean())
+    assert 0.6 <= min(factors) < 0.75 and 1.25 < max(factors) <= 1.4
+
+
+def test_blur_matches_scipy():
+    filters = pytest.importorskip("scipy.ndimage")
+    image = np.random.default_rng(2).uniform(0, 255, (12, 15, 3))
+    found = crops_module.gaussian_blur(
+        tf.constant(image, tf.float32), tf.constant(1.5), 2.0
+    ).numpy()
+    expected = filters.gaussian_filter(
+        image, (1.5, 1.5, 0), mode="nearest", radius=(8, 8, 0)
+    )
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_solarisation_inverts_bright_pixels():
+    image = tf.constant([[[0.0], [127.0], [128.0], [255.0]]])
+    found = crops_module._solarized(image, None).numpy().ravel()
+    np.testing.assert_array_equal(found, [0, 127, 127, 0])
+
+
+def test_digits_have_crops():
+    digits = data.load_dataset("digits")
+    found = batches(1, source=digits, flip=False)[0]
+    assert found["global"].shape == (4, 2, 16, 16, 1)
+    plain = data.MultiCrop(
+        global_scale=(1.0, 1.0),
+        num_local=0,
+        resizing="bilinear",
+        jitter_probability=0,
+        blur_probabilities=(0, 0, 0),
+        solarize_probability=0,
+    )
+    whole = digits.train(image_size=8, batch_size=4, crops=plain, flip=False)
+    images = next(iter(whole))[0]["global"].numpy()
+    # Pixels of digits are multiples of 1 / 8; cropping rounds grey levels.
+    eighths = images * 8
+    assert np.abs(eighths - np.round(eighths)).max() < 0.05
+    np.testing.assert_array_equal(images[:, 0], images[:, 1])
+
+
+def test_wrong_crops_are_refused():
+    with pytest.raises(ValueError, match=r"local_scale=\(0.5, 0.2\)"):
+        data.MultiCrop(local_scale=(0.5, 0.2))
+    with pytest.raises(ValueError, match="num_local=-1"):
+        data.MultiCrop(num_local=-1)
+    with pytest.raises(ValueError, match="mixup=0.2"):
+        batches(1, mixup=0.2)
+    with pytest.raises(ValueError, match="'dino'"):
+        batches(1, crops="dino")

@@ -1,0 +1,245 @@
+"""Self-supervised pre-training: accuracy on digits, and DINO against lightly.
+
+`digits`: the recipes pre-train on 1,438 digits without labels, once for each
+method and seed. Each encoder is then evaluated on the 359 test images by its 20
+nearest neighbours among the training images, without training, and by
+fine-tuning for 200 steps with 10 labels per class (100 images, other ones for
+each seed), next to an encoder of random weights.
+
+`step`: seconds of one training step of DINO with ViT-Ti/16 (forward, backward,
+update of student, teacher and centre) on the same crops, in keras_vit and made
+of lightly's and timm's parts, in turn, and the largest memory of each process.
+lightly is needed for it: `pip install --no-deps lightly==1.6.0`.
+"""
+
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+RECIPES = pathlib.Path(__file__).parents[2] / "recipes"
+MASKED, CONTRASTIVE = ("mpp", "mim", "mae"), ("dino", "mocov3")
+METHODS = (*MASKED, *CONTRASTIVE)
+TUNING, BATCH, SHOTS, RATE = 200, 50, 10, 3e-3
+
+
+def digits(steps, seeds, methods=METHODS):
+    """Prints a table of accuracies, a row for each method."""
+    import numpy as np
+
+    with tempfile.TemporaryDirectory() as folder:
+        for method in (None, *methods):
+            found = []
+            for seed in range(seeds):
+                start = time.perf_counter()
+                path = None
+                if method is not None:
+                    path = pathlib.Path(folder) / f"{method}-{seed}"
+                    _pretrain(method, seed, steps, path)
+                seconds = time.perf_counter() - start
+                found.append((*_evaluate(path, seed), seconds))
+            name = method or "none (random, from scratch)"
+            knn, tuned, seconds = np.mean(found, axis=0)
+            print(
+                f"{name:28} k-NN {knn:.4f}  {SHOTS} labels a class "
+                f"{tuned:.4f}  {seconds:.0f} s; each: "
+                + " ".join(f"{a:.4f}/{b:.4f}" for a, b, _ in found),
+                flush=True,
+            )
+
+
+def _pretrain(method, seed, steps, path):
+    name = "masked" if method in MASKED else "contrastive"
+    recipe = RECIPES / f"pretrain_{name}.py"
+    argv = ["--method", method, "--seed", str(seed), "--steps", str(steps)]
+    argv += ["--output", str(path), "--evaluate-every", str(steps)]
+    subprocess.run([sys.executable, str(recipe), *argv], check=True)
+
+
+def _evaluate(path, seed):
+    """Returns the accuracy of nearest neighbours, and after fine-tuning."""
+    import keras
+    import numpy as np
+
+    import keras_vit
+    from keras_vit import evaluation
+    from keras_vit import training
+
+    keras.utils.set_random_seed(seed)
+    data = keras_vit.data.load_dataset("digits")
+    if path is None:
+        model = training.build_model(
+            None, None, 2, seed, input_shape=(8, 8, 1), classes=10
+        )
+    else:
+        model = keras_vit.converters.load(
+            path / "encoder.keras", include_top=True, classes=10
+        )
+    size = model.input_shape[1]
+    features = keras.Model(model.input, model.get_layer("pooling").output)
+    x, y = _arrays(data, "train", size)
+    test_x, test_y = _arrays(data, "test", size)
+    scores = evaluation.nearest_neighbours(
+        features.predict(x, verbose=0),
+        y,
+        10,
+        features.predict(test_x, verbose=0),
+    )
+    knn = evaluation.accuracy(scores, test_y)
+    _tune(model, data, y, size, seed)
+    logits = model.predict(test_x, verbose=0)
+    return knn, np.mean(logits.argmax(1) == test_y)
+
+
+def _arrays(data, split, size):
+    from keras_vit.data.digits import resize
+
+    index = data.source.splits[split]
+    return resize(data.source.images[index], size), data.source.labels[index]
+
+
+def _tune(model, data, labels, size, seed):
+    import keras
+    import numpy as np
+
+    import keras_vit
+    from keras_vit.data import PipelineOptions
+    from keras_vit.data import train_batches
+
+    rate = keras_vit.schedules.warmup_cosine(RATE, TUNING, 0.1)
+    model.compile(
+        keras_vit.optimizers.AdamW(
+            rate, 0.05, convention="optax", decay_kernels_only=True
+        ),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    rng = np.random.default_rng(seed)
+    chosen = np.concatenate(
+        [
+            rng.permutation(np.flatnonzero(labels == n))[:SHOTS]
+            for n in range(10)
+        ]
+    )
+    images, _ = _arrays(data, "train", size)
+    options = PipelineOptions(size, BATCH, seed=seed)
+    batches = train_batches(images[chosen], labels[chosen], options)
+    model.fit(batches, steps_per_epoch=TUNING, verbose=0, shuffle=False)
+
+
+# DINO's step: outputs, and sizes of the crops
+OUTPUTS, HIDDEN, BOTTLENECK = 4096, 512, 256
+GLOBAL, LOCAL, NUM_LOCAL = 224, 96, 2
+
+
+def step(rounds, batch):
+    """Prints the time of a step of both, in processes that take turns."""
+    names = ("keras_vit", "lightly")
+    started = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", _WORKER.format(name=name, batch=batch)],
+            cwd=pathlib.Path(__file__).parents[1],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in names
+    }
+    seconds = {name: [] for name in names}
+    for number in range(rounds + 1):
+        for name, process in started.items():
+            process.stdin.write("step\n")
+            process.stdin.flush()
+            found = float(process.stdout.readline())
+            if number:  # the first one includes compilation
+                seconds[name].append(found)
+    for name, process in started.items():
+        memory, _ = process.communicate("end\n")
+        times = seconds[name]
+        print(
+            f"{name:10} median {statistics.median(times) * 1e3:.0f} ms, best "
+            f"{min(times) * 1e3:.0f} ms, {float(memory):.2f} GiB"
+        )
+
+
+_WORKER = """
+from benchmarks import self_supervised
+self_supervised.serve({name!r}, {batch})
+"""
+
+
+def serve(name, batch):
+    """Takes a step for each line of the standard input."""
+    take = {"keras_vit": _keras_step, "lightly": _lightly_step}[name](batch)
+    for line in sys.stdin:
+        if line.strip() == "end":
+            break
+        start = time.perf_counter()
+        take()
+        print(time.perf_counter() - start, flush=True)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(peak / 2**20, flush=True)
+
+
+def _crops(batch):
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    shapes = {"global": (2, GLOBAL), "local": (NUM_LOCAL, LOCAL)}
+    return {
+        name: rng.normal(size=(batch, count, size, size, 3)).astype("float32")
+        for name, (count, size) in shapes.items()
+    }
+
+
+def _keras_step(batch):
+    import keras
+
+    import keras_vit
+
+    encoder = keras_vit.ViTTi16(include_top=False, activation="gelu")
+    model = keras_vit.pretraining.DINO(
+        encoder, OUTPUTS, hidden_dim=HIDDEN, bottleneck_dim=BOTTLENECK
+    )
+    model.compile(keras.optimizers.AdamW(1e-4))
+    crops = _crops(batch)
+    return lambda: model.train_on_batch(crops)
+
+
+def _lightly_step(batch):
+    import timm
+    import torch
+    from lightly.loss import DINOLoss
+    from lightly.models.modules import DINOProjectionHead
+    from lightly.models.utils import update_momentum
+
+    def build():
+        encoder = timm.create_model(
+            "vit_tiny_patch16_224", num_classes=0, dynamic_img_size=True
+        )
+        head = DINOProjectionHead(192, HIDDEN, BOTTLENECK, OUTPUTS)
+        return torch.nn.Sequential(encoder, head)
+
+    student, teacher = build(), build().requires_grad_(False)
+    teacher.load_state_dict(student.state_dict())
+    loss = DINOLoss(OUTPUTS)
+    optimizer = torch.optim.AdamW(student.parameters(), 1e-4)
+    crops = [
+        torch.from_numpy(x[:, i]).permute(0, 3, 1, 2).contiguous()
+        for x in _crops(batch).values()
+        for i in range(x.shape[1])
+    ]
+
+    def take():
+        update_momentum(student, teacher, 0.996)
+        targets = teacher(torch.cat(crops[:2])).chunk(2)
+        outputs = student(torch.cat(crops[:2])).chunk(2)
+        outputs += student(torch.cat(crops[2:])).chunk(NUM_LOCAL)
+        value = loss(targets, outputs)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+
+    return take
