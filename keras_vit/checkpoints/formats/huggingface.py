@@ -567,7 +567,10 @@ def _preprocessor_config(arguments, source, old, mode):
     timm = old.get("pretrained_cfg")
     if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
         mean, std = timm["mean"], timm["std"]
-    size = arguments["grid_size"][0] * arguments["patch_size"][0]
+    if arguments["grid_size"] is None:  # DINOv3, of images of any size
+        size = config["image_size"]
+    else:
+        size = arguments["grid_size"][0] * arguments["patch_size"][0]
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
