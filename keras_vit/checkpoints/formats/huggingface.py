@@ -568,7 +568,7 @@ def _preprocessor_config(arguments, source, old, mode):
     if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
         mean, std = timm["mean"], timm["std"]
     if arguments["grid_size"] is None:  # DINOv3, of images of any size
-        size = config["image_size"]
+        size = dinov3.model_config(arguments)["image_size"]
     else:
         size = arguments["grid_size"][0] * arguments["patch_size"][0]
     return {
