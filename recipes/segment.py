@@ -5,6 +5,10 @@
       minutes on 2 CPU cores, without a download: a linear head on the frozen
       encoder of a classifier of digits, the same with the encoder fine-tuned,
       and both trained from scratch
+      On 2026-11-23 (one run each), mean IoU frozen, fine-tuned and from
+      scratch was 0.218, 0.457 and 0.541 on JAX, where the classifier has an
+      accuracy of 0.640, in 364 CPU seconds; on TensorFlow 0.265, 0.649 and
+      0.493, where it has 0.767, in 484 CPU seconds.
   python recipes/segment.py --dataset photos --weights ViT-B_16.npz \\
       --image-size 512 --train head
       trains the head on images of yours, photos/images/NAME.jpg with the masks

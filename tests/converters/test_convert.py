@@ -50,7 +50,7 @@ def numbered(name):
             weights[path.replace("block_0", f"block_{i}")] = np.full(
                 weights[path].shape, i, np.float32
             )
-    if "dinov2" in name.partition("huggingface")[0] or name.endswith("tower"):
+    if name.startswith(("dinov2", "dino:", "mocov3")) or name.endswith("tower"):
         # has no head
         del weights["head/kernel"], weights["head/bias"]
     if "dinov3" in name:  # no positions; no head but in timm
@@ -94,7 +94,8 @@ MODELS = {
         resnet_layers=(1, 11), width_factor=0.5, preactivation=False
     ),
 }
-_EVERY = dict.fromkeys(LAYOUTS.keys() - {"bit", "dinov2", "dinov3"})
+_NO_CLASSIFIERS = {"dino", "mocov3", "dinov2", "dinov3"}
+_EVERY = dict.fromkeys(LAYOUTS.keys() - {"bit", *_NO_CLASSIFIERS})
 _HUGGINGFACE, _TIMM = (
     tuple(m.variant for m in layout.maps if "dinov3" not in m.variant)
     for layout in (LAYOUTS["huggingface"], LAYOUTS["timm"])
