@@ -50,8 +50,9 @@ def numbered(name):
             weights[path.replace("block_0", f"block_{i}")] = np.full(
                 weights[path].shape, i, np.float32
             )
-    if name.startswith(("dinov2", "dino:", "mocov3")) or name.endswith("tower"):
-        # has no head
+    no_head = ("dinov2", "dino:", "mocov3")
+    of_meta = any(part in name.partition("huggingface")[0] for part in no_head)
+    if of_meta or name.endswith("tower"):
         del weights["head/kernel"], weights["head/bias"]
     if "dinov3" in name:  # no positions; no head but in timm
         del weights["position_embedding/embedding"]
