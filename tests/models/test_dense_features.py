@@ -221,8 +221,8 @@ WRITTEN = [name for name, x in formats.FORMATS.items() if BACKEND in x.writers]
 @pytest.mark.parametrize("name", WRITTEN)
 def test_exported(name, tmp_path, monkeypatch):
     """At two sizes where the backend can, otherwise at one."""
-    if name == "onnx":
-        pytest.importorskip("onnxruntime")
+    if name in ("onnx", "openvino"):
+        pytest.importorskip("onnxruntime" if name == "onnx" else name)
         converters = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}
         pytest.importorskip(converters.get(BACKEND, "onnxscript"))
     model = tiny(num_layers=2)
