@@ -16,7 +16,7 @@ The backend determines what can be written. A .keras file loads under each:
   format       TARGET    tensorflow          jax            torch
   saved_model  (folder)  any batch and size  any, any       -
   onnx         .onnx     any batch and size  any batch (a)  any batch (b)
-  openvino     .xml      any batch and size  any batch (a)  any batch (b)
+  openvino     .xml      any batch           any batch (a)  any batch (b)
   litert       .tflite   any batch and size  -              -
   torch        .pt2      -                   -              any batch
 

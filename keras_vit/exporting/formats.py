@@ -379,7 +379,10 @@ def read_openvino(path):
     compiled = openvino.Core().compile_model(str(path), "CPU", options)
 
     def run(images):
-        return compiled(images)[0]
+        found = compiled(images)
+        if len(compiled.outputs) == 1:
+            return found[0]
+        return {output.get_any_name(): found[output] for output in found}
 
     return run
 
@@ -473,7 +476,9 @@ FORMATS = {
         dict.fromkeys(("tensorflow", "jax", "torch"), write_openvino),
         read_openvino,
         "OpenVINO",
-        any_size=("tensorflow",),
+        # Its reader of ONNX finds different shapes of one dense layer in models
+        # of any size ("Argument shapes are inconsistent", openvino 2026.4).
+        any_size=(),
         quantises=True,
         max_bytes=_MAX_FLATBUFFER_BYTES,
         second=".bin",

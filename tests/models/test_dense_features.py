@@ -168,6 +168,8 @@ def test_saved_loaded_and_trained(tmp_path):
     assert np.abs(after["block_1"] - before["block_1"]).max() > 1e-5
 
 
+# The extra `test` does not install keras-hub: pip install --no-deps keras-hub
+@pytest.mark.nightly
 @ON_TORCH
 def test_a_classifier_of_keras_hub_stands_on_a_map():
     models = pytest.importorskip("keras_hub").models

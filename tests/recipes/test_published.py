@@ -132,7 +132,7 @@ def test_every_documented_command_is_known():
         config_of(programs.load(name), command)
         assert "runs/digits" in command or name in (
             *("few_shot", "vtab"),
-            "pretrain_masked",
+            *("pretrain_masked", "scale"),
         )
 
 
