@@ -46,9 +46,8 @@ seconds of CPU time.
               BiT-1x0.5 0.529, 0.777, far behind a ViT of the same computation,
               also unlike in the paper, where ResNets lead in small runs.
   robustness  a fourth of the patches removed: ViT-64x4 falls from 0.961 to
-              0.735; half of them: 0.410; 2 x 2 parts shuffled: 0.331. The
-              paper's models, trained on ImageNet, lose far less: a digit has
-              few strokes, and no background that could be removed.
+              0.735; half of them: 0.410; 2 x 2 parts shuffled: 0.331. A digit
+              has few strokes, and no background that could be removed.
 """
 
 import dataclasses
