@@ -173,8 +173,8 @@ def test_moco_heads_match_lightly(golden, name, layers):
     for i, layer in enumerate(head.linear):
         layer.kernel.assign(case[f"layers-{3 * i}-weight"].T)
     found = numpy(head(case["inputs"], training=True))
-    # Batch statistics of four images amplify rounding.
-    np.testing.assert_allclose(found, case["outputs"], rtol=0, atol=2e-5)
+    # Rounding of batch statistics: 1.5e-6 under TensorFlow, of 1.7.
+    np.testing.assert_allclose(found, case["outputs"], rtol=0, atol=3e-6)
 
 
 def test_momentum_update_matches_lightly(golden):
