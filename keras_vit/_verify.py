@@ -218,14 +218,17 @@ def _run_elsewhere(checkpoint, arguments, layout, output, images, found):
     if (output == "logits") == (arguments["classes"] is None):
         return None  # a new head
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about a file that nobody reads
+        warnings.simplefilter("ignore")  # about the temporary file
         suffix = "" if layout in FOLDERS else ".safetensors"
         target = pathlib.Path(folder) / f"{layout}{suffix}"
         try:
             write_checkpoint(checkpoint.weights, arguments, target, layout)
-            written = open_checkpoint(target, layout, arguments["num_heads"])
+        except ValueError:  # the code base has no such model
+            return None
+        written = open_checkpoint(target, layout, arguments["num_heads"])
+        try:
             row = _run_original(written, arguments, output, images, found)
-        except (ValueError, ReferenceUnavailable):
+        except ReferenceUnavailable:
             return None
     library = row[0].partition(" in ")[2]
     name = f"{pathlib.Path(checkpoint.path).name}, as {layout}, in {library}"

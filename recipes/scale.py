@@ -194,7 +194,7 @@ class Point:
         rate: Float. Peak learning rate, or None for the default.
         optimizer: String, "adam" (AdamW) or "sgd".
         size: Float. Image size, as a multiple of --image-size.
-        start: String. Folder of the model to fine-tune, or None.
+        pretrained: String. Folder of the model to fine-tune, or None.
     """
 
     model: str
@@ -204,7 +204,7 @@ class Point:
     rate: float | None = None
     optimizer: str = "adam"
     size: float = 1.0
-    start: str | None = None
+    pretrained: str | None = None
 
     @property
     def folder(self):
@@ -218,7 +218,7 @@ class Point:
             parts.append(f"rate-{self.rate:g}")
         if self.size != 1:
             parts.append(f"size-{self.size:g}")
-        return "_".join(parts + ["tuned"] * (self.start is not None))
+        return "_".join(parts + ["tuned"] * (self.pretrained is not None))
 
     @property
     def family(self):
@@ -280,7 +280,7 @@ def points_of(study, steps):
             max(1, steps // 4),
             rate=0.0003,
             size=TUNED_SIZE,
-            start=base.folder,
+            pretrained=base.folder,
         )
         return [base, tuned]
     return [Point(name, steps) for name in ROBUST]
@@ -458,7 +458,7 @@ def train(config, data, strategy, folder, output, point):
         # 2. Model.
         shape = (config.image_size, config.image_size, data.channels)
         classes = len(data.class_names)
-        if point.start is None:
+        if point.pretrained is None:
             name, arguments = arguments_of(point, config.image_size)
             model = getattr(keras_vit, name)(
                 input_shape=shape, classes=classes, **arguments
@@ -467,7 +467,7 @@ def train(config, data, strategy, folder, output, point):
         else:
             model = training.build_model(
                 None,
-                str(output / "models" / point.start / "model.keras"),
+                str(output / "models" / point.pretrained / "model.keras"),
                 None,
                 config.seed,
                 keep_head=True,
@@ -712,7 +712,7 @@ def report_resolution(config, data, output, rows):
         )
         model = keras_vit.models.with_any_size(model)
         name = f"trained on {config.image_size} px"
-        if row["start"]:
+        if row["pretrained"]:
             name += f", fine-tuned on {int(config.image_size * row['size'])} px"
         lines[name] = []
         for size in sizes:
@@ -825,13 +825,13 @@ def plot(path, panels, label, logarithmic=False, frontier=False):
         for name, line in lines.items():
             x, y = map(np.array, zip(*sorted(line), strict=True))
             style = "o" if frontier else "o-"
-            (drawn,) = axes.plot(x, y, style, label=name)
+            (points,) = axes.plot(x, y, style, label=name)
             if frontier:
                 axes.step(
                     x,
                     np.maximum.accumulate(y),
                     where="post",
-                    color=drawn.get_color(),
+                    color=points.get_color(),
                     linewidth=1,
                 )
         if logarithmic:

@@ -74,7 +74,7 @@ def write_checkpoint(
         configs = FOLDERS[name].folder_configs(
             arguments, layout, dtype or stored, source, preprocess_mode
         )
-        FOLDERS[name].check_folder(target, overwrite)
+        _check_folder(target, FOLDERS[name].FOLDER_FILES, overwrite)
     elif arguments.get("position_embedding") == "learned":
         _warn_if_grid_is_ambiguous(arguments["grid_size"], target)
     first_patch = arguments.get("pooling") == "first_patch"
@@ -134,4 +134,13 @@ def _warn_if_grid_is_ambiguous(grid, target):
             f"positions are a grid of {rows} x {columns}; readers will take "
             f"{side} x {side}. Give grid_size=({rows}, {columns}) when it is "
             "read, or write a .keras file."
+        )
+
+
+def _check_folder(folder, names, overwrite):
+    existing = [name for name in names if (folder / name).exists()]
+    if existing and not overwrite:
+        raise FileExistsError(
+            f"{str(folder)!r} already has {', '.join(existing)}. Choose "
+            "another folder, or pass --overwrite."
         )

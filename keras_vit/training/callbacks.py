@@ -11,6 +11,7 @@ import keras
 from keras_vit._logging import logger
 from keras_vit._program import require
 from keras_vit.optimizers import averaged
+from keras_vit.optimizers import inner_optimizer
 from keras_vit.training.run_folder import atomic_write
 from keras_vit.training.run_folder import log_os_errors
 
@@ -413,3 +414,39 @@ class EvaluateAverages(keras.callbacks.Callback):
                 keras.ops.convert_to_numpy(variable)
                 for variable in self.model.trainable_variables
             ]
+
+
+class PeriodicPlots(keras.callbacks.Callback):
+    """Calls `plot(step)` of a subclass every few steps, and after the last.
+
+    Args:
+        every: Integer. Micro-batches between two plots.
+        micro_batches: Integer. Micro-batches per step.
+    """
+
+    def __init__(self, every, micro_batches=1):
+        super().__init__()
+        self._every, self._micro_batches = every, micro_batches
+        self._count, self._last = 0, None
+
+    def on_train_begin(self, logs=None):
+        # A resumed run starts at the step of its checkpoint.
+        optimizer = inner_optimizer(self.model)
+        steps = int(keras.ops.convert_to_numpy(optimizer.iterations))
+        self._count = steps * self._micro_batches
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._count += 1
+        if self._count % self._every == 0:
+            self._plot_once()
+
+    def on_train_end(self, logs=None):
+        self._plot_once()
+
+    def _plot_once(self):
+        if self._last == self._count:
+            return
+        self._last = self._count
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
+        self.plot(self._count // self._micro_batches)

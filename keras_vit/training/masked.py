@@ -10,7 +10,7 @@ import numpy as np
 from keras_vit import pretraining
 from keras_vit._program import require
 from keras_vit.converters import write_keras
-from keras_vit.optimizers import inner_optimizer
+from keras_vit.training.callbacks import PeriodicPlots
 from keras_vit.training.models import COMPACT
 from keras_vit.training.models import build_model
 from keras_vit.training.plots import pixel_range
@@ -319,7 +319,7 @@ def save_masked(model, output):
             write_keras(saved, temporary)
 
 
-class Reconstructions(keras.callbacks.Callback):
+class Reconstructions(PeriodicPlots):
     """Plots images, the masked images and their reconstructions.
 
     Args:
@@ -335,33 +335,10 @@ class Reconstructions(keras.callbacks.Callback):
     """
 
     def __init__(self, images, folder, every, micro_batches=1, mode="tf"):
-        super().__init__()
-        self._images, self._folder = images, folder
-        self._every, self._step, self._micro_batches = every, 0, micro_batches
-        self._mode = mode
-        self._drawn = None
+        super().__init__(every, micro_batches)
+        self._images, self._folder, self._mode = images, folder, mode
 
-    def on_train_begin(self, logs=None):
-        # A resumed run starts at the step of its checkpoint.
-        optimizer = inner_optimizer(self.model)
-        done = int(keras.ops.convert_to_numpy(optimizer.iterations))
-        self._step = done * self._micro_batches
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._step += 1
-        if self._step % self._every == 0:
-            self._draw()
-
-    def on_train_end(self, logs=None):
-        self._draw()
-
-    def _draw(self):
-        if self._drawn == self._step:
-            return
-        self._drawn = self._step
-        if hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()
-        step = self._step // self._micro_batches
+    def plot(self, step):
         seen, filled = self.model.reconstruct(self._images, **self._given())
         rows = [keras.ops.convert_to_numpy(x) for x in (seen, filled)]
         path = self._folder / f"step-{step:08}.png"

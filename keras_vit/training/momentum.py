@@ -17,6 +17,7 @@ from keras_vit.data import MultiCrop
 from keras_vit.models import weights_by_path
 from keras_vit.optimizers import inner_optimizer
 from keras_vit.schedules import CosineSchedule
+from keras_vit.training.callbacks import PeriodicPlots
 from keras_vit.training.masked import save_masked
 from keras_vit.training.models import COMPACT
 from keras_vit.training.models import build_model
@@ -354,11 +355,11 @@ class ReportCollapse(keras.callbacks.Callback):
         )
 
 
-class AttentionPictures(keras.callbacks.Callback):
+class AttentionPictures(PeriodicPlots):
     """Plots the attention of the class token in the last block, head by head.
 
     It is Figure 1 of "Emerging Properties in Self-Supervised Vision
-    Transformers" (https://arxiv.org/abs/2104.14294), drawn while training.
+    Transformers" (https://arxiv.org/abs/2104.14294), during training.
 
     Args:
         images: Array of shape `(images, height, width, channels)`, as the
@@ -372,30 +373,10 @@ class AttentionPictures(keras.callbacks.Callback):
     """
 
     def __init__(self, images, folder, every, mode="tf"):
-        super().__init__()
-        self._images, self._folder = images, folder
-        self._every, self._mode = every, mode
-        self._step, self._drawn = 0, None
+        super().__init__(every)
+        self._images, self._folder, self._mode = images, folder, mode
 
-    def on_train_begin(self, logs=None):
-        # A resumed run starts at the step of its checkpoint.
-        optimizer = inner_optimizer(self.model)
-        self._step = int(keras.ops.convert_to_numpy(optimizer.iterations))
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._step += 1
-        if self._step % self._every == 0:
-            self._draw()
-
-    def on_train_end(self, logs=None):
-        self._draw()
-
-    def _draw(self):
-        if self._drawn == self._step:
-            return
-        self._drawn = self._step
-        if hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()
+    def plot(self, step):
         encoder = self.model.pretrained_encoder
         maps = inspection.attention_maps(encoder, self._images, layers=-1)[0]
         rows, columns = self.model.stages.grid_size
@@ -408,8 +389,8 @@ class AttentionPictures(keras.callbacks.Callback):
         plot_attention(
             unit_range(self._images, self._mode),
             heads,
-            self._folder / f"step-{self._step:08}.png",
-            f"step {self._step}",
+            self._folder / f"step-{step:08}.png",
+            f"step {step}",
         )
 
 

@@ -122,7 +122,7 @@ def test_interrupted_run_resumes_bit_for_bit(method, tmp_path, monkeypatch):
         pass
 
     def stopped(self, batch, logs=None):
-        if self._step == 2:
+        if self._count == 2:
             raise Stop
         draw(self, batch, logs)
 

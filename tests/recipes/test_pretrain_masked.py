@@ -311,7 +311,7 @@ def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):
 
     def stopped(self, batch, logs=None):
         show(self, batch, logs)
-        if self._step == 5:
+        if self._count == 5:
             raise Stop
 
     show = masked.Reconstructions.on_train_batch_end

@@ -278,7 +278,7 @@ def _pair(size):
 
 
 JSON_FILES = ("config.json", "preprocessor_config.json")
-_FILES = ("model.safetensors", *JSON_FILES)
+FOLDER_FILES = ("model.safetensors", *JSON_FILES)
 # variant: (model type, class without a head, class with a head)
 _CLASSES = {
     "": ("vit", "ViTModel", "ViTForImageClassification"),
@@ -357,22 +357,7 @@ def folder_configs(arguments, layout, dtype, source=None, preprocess_mode=None):
     preprocessor = _preprocessor_config(
         arguments, source, old, preprocess_mode, height
     )
-    return {_FILES[1]: config, _FILES[2]: preprocessor}
-
-
-def check_folder(folder, overwrite):
-    """Raises a `FileExistsError` if files would be replaced.
-
-    Args:
-        folder: `pathlib.Path` of the folder to write.
-        overwrite: Boolean. Whether existing files may be replaced.
-    """
-    existing = [name for name in _FILES if (folder / name).exists()]
-    if existing and not overwrite:
-        raise FileExistsError(
-            f"{str(folder)!r} already has {', '.join(existing)}. Choose "
-            "another folder, or pass --overwrite."
-        )
+    return {FOLDER_FILES[1]: config, FOLDER_FILES[2]: preprocessor}
 
 
 def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
@@ -386,7 +371,7 @@ def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
         dtype: `numpy.dtype` to convert all arrays to; None keeps their types.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    write(arrays, folder / _FILES[0], overwrite, dtype)
+    write(arrays, folder / FOLDER_FILES[0], overwrite, dtype)
     for name, content in configs.items():
         with atomic_write(folder / name, overwrite) as temporary:
             pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
@@ -558,7 +543,7 @@ def _preprocessor_config(arguments, source, old, mode, size):
     """
     layout = source.layout if source else "keras"
     if layout == "huggingface":
-        kept = read_config(source.path, _FILES[2])
+        kept = read_config(source.path, FOLDER_FILES[2])
         if kept:
             return kept
     if mode is None:

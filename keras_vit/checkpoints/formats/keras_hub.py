@@ -467,29 +467,14 @@ def mean_and_std(converter):
         return None, None
 
 
-_JSON_FILES = (
+FOLDER_FILES = (
+    *PRESET_FILES,
     "config.json",
     "task.json",
     "preprocessor.json",
     "image_converter.json",
     "metadata.json",
 )
-
-
-def check_folder(folder, overwrite):
-    """Raises a `FileExistsError` if files would be replaced.
-
-    Args:
-        folder: `pathlib.Path` of the folder to write.
-        overwrite: Boolean. Whether existing files may be replaced.
-    """
-    names = (*PRESET_FILES, *_JSON_FILES)
-    existing = [name for name in names if (folder / name).exists()]
-    if existing and not overwrite:
-        raise FileExistsError(
-            f"{str(folder)!r} already has {', '.join(existing)}. Choose "
-            "another folder, or pass --overwrite."
-        )
 
 
 def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
@@ -514,7 +499,7 @@ def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
     for name, content in configs.items():
         with atomic_write(folder / name, overwrite) as temporary:
             pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
-    for name in (*PRESET_FILES, *_JSON_FILES):  # of a replaced preset
+    for name in FOLDER_FILES:  # of a replaced preset
         if name not in configs and name not in PRESET_FILES[: 1 + bool(task)]:
             (folder / name).unlink(missing_ok=True)
 
