@@ -314,11 +314,8 @@ class Cost:
         >>> round(found.training(303e6, 14)["exaflops"])
         4258
         """
-        for name, number in (("images", images), ("epochs", epochs)):
-            if not number > 0:
-                raise ValueError(
-                    f"`{name}` must be above 0. Received: {name}={number!r}"
-                )
+        images = _checks.positive_float("images", images)
+        epochs = _checks.positive_float("epochs", epochs)
         operations = 6 * self.macs * images * epochs
         found = {"exaflops": operations / 1e18}
         if rate is not None:

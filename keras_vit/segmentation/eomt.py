@@ -10,6 +10,7 @@ from keras_vit.layers import TransformerBlock
 from keras_vit.layers.resampling import resample_maps
 from keras_vit.models import Model
 from keras_vit.models import with_any_size
+from keras_vit.models.features import check_takes_images
 from keras_vit.segmentation.matching import check_loss_options
 from keras_vit.segmentation.matching import mask_loss
 
@@ -27,9 +28,27 @@ class EoMTModel(Model):
         super().__init__(inputs, outputs, name=name, **kwargs)
         self.seed_generator = keras.random.SeedGenerator(0)
 
+    def compile(
+        self, optimizer="rmsprop", loss=None, loss_weights=None, **kwargs
+    ):
+        if loss is not None or loss_weights is not None:
+            raise ValueError(
+                "An EoMT trains with `keras_vit.segmentation.mask_loss`: leave "
+                "`loss` and `loss_weights` out, and give `loss_options` to "
+                f"`EoMT`. Received: loss={loss!r}, "
+                f"loss_weights={loss_weights!r}"
+            )
+        super().compile(optimizer, **kwargs)
+
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
+        if sample_weight is not None:
+            raise ValueError(
+                "The loss of an EoMT takes no sample weights. Received: "
+                "`sample_weight`"
+            )
+
         def uniform(shape):
             return keras.random.uniform(shape, seed=self.seed_generator)
 
@@ -103,6 +122,7 @@ def EoMT(
     queries = _checks.positive_int("queries", queries)
     blocks = _checks.positive_int("blocks", blocks)
     num_upscales = _checks.positive_int("num_upscales", num_upscales)
+    check_takes_images(encoder)
     layers = [x for x in encoder.layers if isinstance(x, TransformerBlock)]
     names = [layer.name for layer in encoder.layers]
     if blocks > len(layers):

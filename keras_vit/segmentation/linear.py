@@ -7,6 +7,7 @@ from keras_vit.layers import UpsampleMap
 from keras_vit.models import Model
 from keras_vit.models import dense_features
 from keras_vit.models import patch_pixels
+from keras_vit.models.features import check_takes_images
 
 
 def LinearSegmenter(
@@ -57,14 +58,11 @@ def LinearSegmenter(
     """
     classes = _checks.positive_int("classes", classes)
     dropout = _checks.rate("dropout", dropout)
-    is_one = not isinstance(blocks, (tuple, list))
-    maps = dense_features(
-        encoder,
-        (blocks,) if is_one else blocks,
-        norm=any(layer.name == "encoder_norm" for layer in encoder.layers),
-    )
+    check_takes_images(encoder)
+    names = [layer.name for layer in encoder.layers]
+    maps = dense_features(encoder, blocks, norm="encoder_norm" in names)
     (images,) = maps.inputs
-    outputs = list(maps.output.values())
+    outputs = maps.outputs
     x = outputs[0]
     if len(outputs) > 1:
         x = keras.layers.Concatenate(name="concatenated_maps")(outputs)

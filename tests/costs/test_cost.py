@@ -32,6 +32,8 @@ OPTIONS = {
     },
     "every_layer": {"position_placement": "every_layer", "num_registers": 2},
     "every_layer_shared": {"position_placement": "every_layer_shared"},
+    "rope": {"position_embedding": "rope", "num_registers": 2},
+    "key_bias": {"key_bias": False, "qk_norm": True},
     "no_bias": {"patch_bias": False, "qkv_bias": False, "pre_norm": True},
     "scales": {"layer_scale": 1e-4, "qk_norm": True, "mlp_dim": 48},
     "after": {"pooling": "gap", "final_norm": "after_pooling"},
@@ -108,6 +110,7 @@ COUNTED = {
     "relative": lambda: build(
         "VisionTransformer", {**VIT, **OPTIONS["relative"]}
     ),
+    "rope": lambda: build("VisionTransformer", {**VIT, **OPTIONS["rope"]}),
     "distillation": lambda: build(
         "VisionTransformer", {**VIT, **OPTIONS["distillation"]}
     ),
