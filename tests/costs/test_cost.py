@@ -186,8 +186,9 @@ def test_training():
     trained = found.training(303e6, 14, rate=19.7e12)
     assert trained["exaflops"] == 6 * found.macs * 303e6 * 14 / 1e18
     assert 2490 < trained["core_days"] < 2510  # Table 2: 2.5k
-    with pytest.raises(ValueError, match="epochs=0"):
-        found.training(1, 0)
+    for images, epochs in ((1, 0), ("1e6", 1)):
+        with pytest.raises(ValueError, match="epochs=0|images='1e6'"):
+            found.training(images, epochs)
 
 
 def test_a_larger_step_needs_more_memory():
@@ -235,6 +236,8 @@ def test_layers_of_unknown_cost_are_refused():
         ({"optimizer": "lion"}, "lion"),
         ({"precision": "int8"}, "int8"),
         ({"image_size": 225}, "225"),
+        ({"image_size": 0}, "image_size=0"),
+        ({"model": "BiT_R50x1", "all_tokens": True}, "all_tokens=True"),
         ({"weights": "imagenet"}, "weights"),
         ({"block": keras.layers.Dense}, "Dense"),
     ],
