@@ -52,8 +52,8 @@ def cost(
     libraries themselves need. JAX and TensorFlow also store the scores of
     attention for the gradients if an image has few tokens, and otherwise
     fuse operations and need less. With `remat`, PyTorch needs more than
-    computed, until Python collects garbage. Layers that are not trained count as
-    if they stored tensors for gradients: with a frozen encoder, a step needs
+    computed, until Python collects garbage. Layers that are not trained count
+    as if they stored tensors for gradients: with a frozen encoder, a step needs
     less than computed. See docs/cost.md for measurements.
 
     Args:
