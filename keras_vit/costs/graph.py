@@ -81,8 +81,9 @@ def _walk(model, shape, prefix, rows, seen):
             return outputs
         structure = keras.tree.flatten(outputs)
         output = tuple(structure[0].shape[1:])
-        names = _ARGUMENTS.get(type(layer), ())
-        options = dict(zip(names, arguments, strict=False)) | options
+        for kind, names in _ARGUMENTS.items():
+            if isinstance(layer, kind):
+                options = dict(zip(names, arguments, strict=False)) | options
         found = _rows(layer, name, shapes, output, options)
         if found is None:
             unknown.append(f"{name} ({type(layer).__name__})")

@@ -28,25 +28,16 @@ class EoMTModel(Model):
         super().__init__(inputs, outputs, name=name, **kwargs)
         self.seed_generator = keras.random.SeedGenerator(0)
 
-    def compile(
-        self, optimizer="rmsprop", loss=None, loss_weights=None, **kwargs
-    ):
-        if loss is not None or loss_weights is not None:
-            raise ValueError(
-                "An EoMT trains with `keras_vit.segmentation.mask_loss`: leave "
-                "`loss` and `loss_weights` out, and give `loss_options` to "
-                f"`EoMT`. Received: loss={loss!r}, "
-                f"loss_weights={loss_weights!r}"
-            )
-        super().compile(optimizer, **kwargs)
-
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
-        if sample_weight is not None:
+        given = getattr(self, "loss", None)  # of `compile`
+        if given is not None or sample_weight is not None:
             raise ValueError(
-                "The loss of an EoMT takes no sample weights. Received: "
-                "`sample_weight`"
+                "An EoMT trains with `keras_vit.segmentation.mask_loss`, and "
+                "without sample weights: leave `loss` of `compile` out, and "
+                "give `loss_options` to `EoMT`. Received: "
+                + (f"loss={given!r}" if given else "`sample_weight`")
             )
 
         def uniform(shape):

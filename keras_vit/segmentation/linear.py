@@ -62,7 +62,8 @@ def LinearSegmenter(
     names = [layer.name for layer in encoder.layers]
     maps = dense_features(encoder, blocks, norm="encoder_norm" in names)
     (images,) = maps.inputs
-    outputs = maps.outputs
+    outputs = maps.output
+    outputs = list(outputs.values()) if isinstance(outputs, dict) else [outputs]
     x = outputs[0]
     if len(outputs) > 1:
         x = keras.layers.Concatenate(name="concatenated_maps")(outputs)

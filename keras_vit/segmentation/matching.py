@@ -55,9 +55,9 @@ def mask_loss(
         ValueError: if `targets` have other shapes.
     """
     uniform = uniform or keras.random.uniform
-    _check_targets(targets)
     labels = ops.cast(targets["classes"], "int32")
     masks = ops.cast(targets["masks"], "float32")
+    _check_targets(tuple(labels.shape), tuple(masks.shape))
     suffixes = [
         name.removeprefix("masks") for name in outputs if "masks_" in name
     ]
@@ -91,10 +91,8 @@ def mask_loss(
     return total
 
 
-def _check_targets(targets):
-    classes, masks = (
-        tuple(targets[name].shape) for name in ("classes", "masks")
-    )
+def _check_targets(classes, masks):
+    """Checks the shapes of the targets' classes and masks."""
     if len(classes) != 2 or len(masks) != 4 or 0 in classes[1:]:
         raise ValueError(
             '`targets["classes"]` must be of shape (batch, objects), and '
