@@ -137,10 +137,10 @@ def dense_features(model, blocks=None, norm=True, stages=None):
             (-1, None) if found_blocks else (None, len(found_stages))
         )
     indices = _indices("blocks", blocks, found_blocks, 0, model)
-    numbers = _indices("stages", stages, found_stages, 1, model)
+    stage_indices = _indices("stages", stages, found_stages, 1, model)
     outputs = {
         found_stages[i].name: _stage_map(model, found_stages, i, norm)
-        for i in numbers
+        for i in stage_indices
     }
     for i in indices:
         outputs[found_blocks[i].name] = _block_map(model, found_blocks[i], norm)
