@@ -187,6 +187,19 @@ def test_wrong_windows():
 
 
 @ON_TORCH
+def test_maps_are_concatenated_in_the_order_of_the_blocks():
+    encoder, blocks = tiny(num_layers=11), (2, 10)
+    model = LinearSegmenter(encoder, 3, blocks)
+    x = images(1, 8, 8, 3)
+    maps = keras_vit.dense_features(encoder, blocks)(x)
+    expected = [numpy(maps[f"block_{i}"]) for i in blocks]
+    found = keras_vit.feature_extractor(model, "concatenated_maps")(x)
+    np.testing.assert_allclose(
+        numpy(found), np.concatenate(expected, -1), atol=1e-5
+    )
+
+
+@ON_TORCH
 def test_a_segmenter_of_another_model():
     with pytest.raises(ValueError, match="Received: 'ViTB16'"):
         LinearSegmenter("ViTB16", 2)
