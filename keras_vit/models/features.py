@@ -163,7 +163,7 @@ def _indices(name, requested, layers, first, model):
     """
     if requested is None:
         return []
-    requested = (
+    wanted = (
         list(requested)
         if isinstance(requested, (tuple, list, range, np.ndarray))
         else [requested]
@@ -177,18 +177,18 @@ def _indices(name, requested, layers, first, model):
         )
     index_of = {i + first: i for i in range(count)}
     index_of.update({i - count: i for i in range(count)})
-    if not requested or any(
+    if not wanted or any(
         not isinstance(number, numbers.Integral)
         or isinstance(number, bool)
         or number not in index_of
-        for number in requested
+        for number in wanted
     ):
         raise ValueError(
             f"`{name}` must be integers from {first} to {count - 1 + first}, "
             f"or from -{count} to -1: the model {model.name!r} has {count} "
             f"{name}. Received: {name}={requested!r}"
         )
-    return sorted({index_of[number] for number in requested})
+    return sorted({index_of[number] for number in wanted})
 
 
 def _block_map(model, block, norm):

@@ -22,12 +22,12 @@ def LinearSegmenter(
 
     The maps of one or several blocks of a Vision Transformer, normalised by
     its `encoder_norm` (if it has one) and concatenated from the first block to
-    the last, pass through batch
-    norm, dropout and a 1 x 1 convolution. The logits of patches are resampled
-    bilinearly to the pixels. With a frozen encoder, this measures how much of a
-    segmentation its features contain; it is the linear evaluation of "DINOv2:
-    Learning Robust Visual Features without Supervision", Section 7.4
-    (https://arxiv.org/abs/2304.07193), whose head has no dropout.
+    the last, pass through batch norm, dropout and a 1 x 1 convolution. The
+    logits of patches are resampled bilinearly to the pixels. With a frozen
+    encoder, this measures how much of a segmentation its features contain; it
+    is the linear evaluation of "DINOv2: Learning Robust Visual Features without
+    Supervision", Section 7.4 (https://arxiv.org/abs/2304.07193), whose head has
+    no dropout.
 
     The model shares its weights with `encoder`. Set `encoder.trainable = False`
     before `compile` to train the head alone. Images may have any size that is a

@@ -65,12 +65,12 @@ class MeanIoU(keras.metrics.Metric):
         if self.ignore is not None:
             counted = ops.logical_and(counted, y_true != self.ignore)
         index = ops.where(counted, y_true * self.classes + y_pred, 0)
-        # Integers: float32 cannot count the pixels of a batch above 2**24.
         count = ops.segment_sum(
-            ops.cast(counted, "int32"), index, self.classes**2
+            ops.cast(counted, self.dtype), index, self.classes**2
         )
-        count = ops.reshape(count, (self.classes, self.classes))
-        self.confusion.assign_add(ops.cast(count, self.dtype))
+        self.confusion.assign_add(
+            ops.reshape(count, (self.classes, self.classes))
+        )
 
     def result(self):
         confusion = ops.convert_to_tensor(self.confusion)

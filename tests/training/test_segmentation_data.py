@@ -72,7 +72,9 @@ def test_all_wrong_files_are_named(tmp_path):
     (tmp_path / "images" / "b.jpg").unlink()
     Image.fromarray(np.zeros((8, 16), "uint8")).save(tmp_path / "masks/c.png")
     write(tmp_path, "d", mode="RGB")
-    write(tmp_path, "e", mask=np.full((12, 16), 7))
+    mask = np.full((12, 16), 7)
+    mask[0] = 0
+    write(tmp_path, "e", mask=mask)
     (tmp_path / "masks" / "f.png").write_bytes(b"no image")
     half = (tmp_path / "images" / "g.jpg").read_bytes()[:-60]
     (tmp_path / "images" / "g.jpg").write_bytes(half)
