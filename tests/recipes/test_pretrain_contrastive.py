@@ -1,5 +1,10 @@
 import dataclasses
 import logging
+import os
+import signal
+import subprocess
+import sys
+import time
 import types
 
 import keras
@@ -150,3 +155,57 @@ def test_interrupted_run_resumes_bit_for_bit(method, tmp_path, monkeypatch):
         for name in ("encoder.keras", "encoder.npz")
     ]
     np.testing.assert_allclose(*outputs, atol=1e-5)
+
+
+def start(method, output):
+    """Starts the recipe in a process of its own, with a small model."""
+    command = (
+        f"--method {method} --steps 12 --checkpoint-every 1 --evaluate-every 6 "
+        f"--batch-size 16 --output-dim 8 --output {output}"
+    )
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.recipes.programs"),
+            *("pretrain_contrastive", *command.split()),
+        ],
+        cwd=programs.RECIPES.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("method", ["dino", "mocov3"])
+def test_killed_run_resumes_bit_for_bit(method, tmp_path):
+    """Send `kill -9` after checkpoints of each half of the run."""
+    for step in (2, 8):
+        process = start(method, tmp_path / "killed")
+        checkpoints = tmp_path / "killed" / "checkpoints"
+        checkpoint = checkpoints / f"step-{step:08}.npz"
+        while process.poll() is None and not checkpoint.exists():
+            time.sleep(0.002)
+        process.kill()
+        printed, _ = process.communicate()
+        assert process.returncode == -signal.SIGKILL, printed
+        assert not (tmp_path / "killed" / "model.keras").exists()
+    for name in ("killed", "whole"):
+        process = start(method, tmp_path / name)
+        printed, _ = process.communicate(timeout=500)
+        assert process.returncode == 0, printed
+        assert ("resuming" in printed) == (name == "killed")
+    killed, whole = (
+        keras.models.load_model(tmp_path / name / "model.keras").get_weights()
+        for name in ("killed", "whole")
+    )
+    for ours, theirs in zip(killed, whole, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    killed, whole = (
+        [
+            {k: v for k, v in row.items() if k != "images_per_second"}
+            for row in rows_of(tmp_path / name)
+        ]
+        for name in ("killed", "whole")
+    )
+    assert killed == whole
