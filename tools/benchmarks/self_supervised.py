@@ -11,7 +11,8 @@ figure is the mean over the seeds, followed by the smallest and the largest.
 
 `step`: seconds of one training step of DINO with ViT-Ti/16 (forward, backward,
 update of student, teacher and centre) on the same crops, in keras_vit and made
-of lightly's and timm's parts, in turn, and the largest memory of each process.
+of lightly's and timm's parts, in turn, and the largest memory of each process. The
+CPU time, of all threads, depends less on other programs that run.
 lightly is needed for it: `pip install --no-deps lightly==1.6.0`.
 """
 
@@ -171,15 +172,23 @@ def step(rounds, batch):
         for name, process in started.items():
             process.stdin.write("step\n")
             process.stdin.flush()
-            found = float(process.stdout.readline())
+            found = [float(x) for x in process.stdout.readline().split()]
             if number:  # the first one includes compilation
                 seconds[name].append(found)
     for name, process in started.items():
         memory, _ = process.communicate("end\n")
-        times = seconds[name]
         print(
-            f"{name:10} median {statistics.median(times) * 1e3:.0f} ms, best "
-            f"{min(times) * 1e3:.0f} ms, {float(memory):.2f} GiB"
+            f"{name:10}",
+            *(
+                f"{what} median {statistics.median(x) * 1e3:.0f} ms, best "
+                f"{min(x) * 1e3:.0f} ms;"
+                for what, x in zip(
+                    ("time", "CPU time"),
+                    zip(*seconds[name], strict=True),
+                    strict=True,
+                )
+            ),
+            f"{float(memory):.2f} GiB",
         )
 
 
@@ -195,9 +204,10 @@ def serve(name, batch):
     for line in sys.stdin:
         if line.strip() == "end":
             break
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         take()
-        print(time.perf_counter() - start, flush=True)
+        seconds = time.perf_counter() - start, time.process_time() - used
+        print(*seconds, flush=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(peak / 2**20, flush=True)
 
