@@ -11,9 +11,9 @@ figure is the mean over the seeds, followed by the smallest and the largest.
 
 `step`: seconds of one training step of DINO with ViT-Ti/16 (forward, backward,
 update of student, teacher and centre) on the same crops, in keras_vit and made
-of lightly's and timm's parts, in turn, and the largest memory of each process. The
-CPU time, of all threads, depends less on other programs that run.
-lightly is needed for it: `pip install --no-deps lightly==1.6.0`.
+of lightly's and timm's parts, in turn, and the largest memory of each process.
+The CPU time, of all threads, depends less on other programs that run. It needs
+lightly: `pip install --no-deps lightly==1.6.0`.
 """
 
 import pathlib
