@@ -1,6 +1,7 @@
 import dataclasses
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -209,3 +210,37 @@ def test_killed_run_resumes_bit_for_bit(method, tmp_path):
         for name in ("killed", "whole")
     )
     assert killed == whole
+
+
+@pytest.mark.nightly
+@pytest.mark.backends("jax")
+@pytest.mark.parametrize(
+    "flags, collapses",
+    [
+        pytest.param(
+            "--no-centering --teacher-temperature 0.1 --koleo-weight 0 "
+            "--warmup-steps 20 --steps 120 --evaluate-every 10",
+            True,
+            id="neither centred nor sharpened",
+        ),
+        pytest.param("--evaluate-every 50", False, id="defaults"),
+    ],
+)
+def test_collapse_of_the_recipe(flags, collapses, tmp_path):
+    """A collapse is reported by step 60, and the defaults do not collapse."""
+    argv = ["--method", "dino", *flags.split(), "--output", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, programs.RECIPES / "pretrain_contrastive.py", *argv],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"collapse: .* at step (\d+)", done.stdout + done.stderr)
+    assert [int(step) <= 60 for step in found] == [True] * collapses
+    diversity = [
+        float(row["train_teacher_diversity"]) for row in rows_of(tmp_path)
+    ]
+    if collapses:
+        assert diversity[-1] < momentum.COLLAPSED / 10
+    else:
+        assert min(diversity) > 10 * momentum.COLLAPSED
