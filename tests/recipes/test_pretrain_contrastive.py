@@ -62,6 +62,7 @@ def test_defaults_match_the_publications():
     )
     assert (config.local_crops, config.local_size) == (8, 96)
     assert (config.drop_path, config.mode) == (0.1, "torch")
+    assert config.koleo_weight == 0
     decay = momentum.weight_decay_schedule(config)
     ends = [float(decay(step)) for step in (0, config.steps)]
     np.testing.assert_allclose(ends, (0.04, 0.4), rtol=1e-6)
@@ -81,11 +82,14 @@ def test_flags_without_effect_are_refused():
     for given in (
         {"method": "mocov3", "local_crops": 4},
         {"method": "mocov3", "no_centering": True},
+        {"method": "mocov3", "koleo_weight": 0.1},
         {"mixup": 0.2},
         {"accumulate": 2, "batch_size": 4},
         {"average": 0.9},
     ):
-        with pytest.raises(ValueError, match=r"--(local|no|mixup|acc|average)"):
+        with pytest.raises(
+            ValueError, match=r"--(local|no|koleo|mixup|acc|average)"
+        ):
             recipe.Config(**given)
 
 
