@@ -40,6 +40,8 @@ class LoadedClassifier:
         dataset: String. The dataset of the training, as `load_dataset` takes
             it; None if unknown.
         test_split: String. The `--test-split` of the training, or None.
+        skip_bad_images: Boolean. Whether the training left out images that
+            cannot be decoded.
         config_path: String. Path of the config.json that these attributes were
             read from, or None.
         loss: String. Name of the loss of the training; None if unknown.
@@ -55,6 +57,7 @@ class LoadedClassifier:
     class_names: tuple | None = None
     dataset: str | None = None
     test_split: str | None = None
+    skip_bad_images: bool = False
     config_path: str | None = None
     loss: str | None = None
     multi_label: bool = False
@@ -147,6 +150,7 @@ def load_classifier(
         class_names=tuple(data["class_names"]) if data else None,
         dataset=config.get("dataset"),
         test_split=config.get("test_split"),
+        skip_bad_images=config.get("skip_bad_images", False),
         config_path=config_path,
         loss=config.get("loss"),
         multi_label=data.get("multi_label", False),
