@@ -70,8 +70,8 @@ ENCODER = {
     "model": "compact-hybrid",
     "image_size": 24,
     "batch_size": 32,
-    "steps": 1200,
-    "evaluate_every": 300,
+    "steps": 800,
+    "evaluate_every": 200,
     "learning_rate": 0.003,
 }
 
@@ -444,7 +444,7 @@ def resolve_config(config, data):
         config.batch_size or max(32, config.accumulate),
         data.num_train,
     )
-    steps = config.steps or (1000 if digits else 2000)
+    steps = config.steps or (600 if digits else 2000)
     if config.epochs:
         steps = config.epochs * -(-data.num_train // batch_size)
     rate = 0.01 if config.train == "head" else 0.003
