@@ -19,6 +19,9 @@
   python recipes/finetune_cifar.py --dataset photos --weights ViT-B_16.npz
       fine-tunes on your own images, in photos/CLASS/* or
       photos/{train,test}/CLASS/*
+  python recipes/finetune_cifar.py --image-size 24 --patch-size 6 \\
+      --patch-sizes 4 6 8 12
+      trains one model for several patch sizes (FlexiViT)
   python recipes/finetune_cifar.py --preset bit-hyperrule \\
       --dataset cifar10 --weights BiT-M-R50x1.npz
       fine-tunes a BiT: BiT-HyperRule chooses image size, number of steps,
