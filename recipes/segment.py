@@ -69,10 +69,10 @@ HYBRID = {"resnet_layers": (1,)}
 ENCODER = {
     "model": "compact-hybrid",
     "image_size": 24,
-    "batch_size": 16,
-    "steps": 2400,
-    "evaluate_every": 600,
-    "learning_rate": 0.002,
+    "batch_size": 32,
+    "steps": 800,
+    "evaluate_every": 200,
+    "learning_rate": 0.003,
 }
 
 
@@ -441,13 +441,13 @@ def resolve_config(config, data):
     )
     digits = config.dataset == "digits"
     batch_size = config.whole_batch(
-        config.batch_size or max(16 if digits else 32, config.accumulate),
+        config.batch_size or max(32, config.accumulate),
         data.num_train,
     )
-    steps = config.steps or 2000
+    steps = config.steps or (600 if digits else 2000)
     if config.epochs:
         steps = config.epochs * -(-data.num_train // batch_size)
-    rate = 0.01 if config.train == "head" else 0.002
+    rate = 0.01 if config.train == "head" else 0.003
     if config.weights and config.train == "all" and not digits:
         rate = 0.0001
     config = dataclasses.replace(
