@@ -106,23 +106,3 @@ def test_evaluate_resizes_patches(trained_run, tmp_path, capsys):
         capsys, "evaluate", "--weights", trained_run, "--patch-size", 3
     )
     assert "does not divide an image of 8 x 8" in line
-
-
-@pytest.mark.nightly
-def test_flexible_training_is_more_accurate_at_other_sizes(tmp_path):
-    """Of `--patch-size` alone, other sizes are less accurate."""
-    settings = {"image_size": 24, "patch_size": 6, "steps": 600}
-    accuracies = {}
-    for name, sizes in (("plain", ()), ("flexible", (4, 6, 8, 12))):
-        output = tmp_path / name
-        run(**settings, patch_sizes=sizes, output=str(output))
-        for size in (4, 6, 8, 12):
-            trained = keras_vit.evaluation.load_classifier(
-                str(output), patch_size=size
-            )
-            data = keras_vit.data.load_dataset("digits")
-            images, labels, _ = data.test(image_size=24, batch_size=359)[0]
-            logits = trained.model.predict(images, verbose=0)
-            accuracies[name, size] = np.mean(logits.argmax(-1) == labels)
-    for size in (4, 8, 12):
-        assert accuracies["flexible", size] > accuracies["plain", size] + 0.05

@@ -156,3 +156,48 @@ def test_a_size_that_does_not_divide_the_image_is_refused():
         data.train(**_options(patch_sizes=sizes))
     with pytest.raises(ValueError, match="must be a `RandomPatchSizes`"):
         data.train(**_options(patch_sizes=(4, 8)))
+
+
+def accuracies(patch_sizes, tmp_path, steps=300):
+    """Returns the accuracies on digits by patch size of a small model."""
+    keras.utils.set_random_seed(0)
+    options = {"image_size": 12, "batch_size": 32}
+    data = keras_vit.data.load_dataset("digits")
+    model = keras_vit.VisionTransformer(
+        input_shape=(None, None, 1),
+        grid_size=(4, 4),
+        patch_size=3,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=2,
+        pooling="gap",
+        classes=10,
+    )
+    model.compile(
+        keras.optimizers.Adam(0.003),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    batches = data.train(**options, seed=0, patch_sizes=patch_sizes)
+    for number in range(steps):
+        model.train_on_batch(*batches[number])
+    path = tmp_path / "model.keras"
+    keras_vit.converters.save(model, path, overwrite=True)
+    images, labels, _ = data.test(image_size=12, batch_size=359)[0]
+    found = {}
+    for size in (2, 3, 4, 6):
+        model = keras_vit.converters.load(
+            path, patch_size=size, input_shape=(12, 12, 1)
+        )
+        logits = keras.ops.convert_to_numpy(model(images, training=False))
+        found[size] = np.mean(logits.argmax(-1) == labels)
+    return found
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:The patch embedding of")
+def test_a_model_for_several_sizes_is_more_accurate_at_others(tmp_path):
+    plain = accuracies(None, tmp_path)
+    flexible = accuracies(RandomPatchSizes((2, 3, 4, 6), 3), tmp_path)
+    print(plain, flexible)
+    for size in (2, 4, 6):
+        assert flexible[size] > plain[size]
