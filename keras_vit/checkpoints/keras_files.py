@@ -98,6 +98,11 @@ _SIZE_ARGUMENTS = (
     "groups",
 )
 _MIN_SIZE_LIMIT = 2**17
+# Names of their layers: how they begin.
+_OTHER_PACKAGES = {
+    "Transformer_encoderblock_": "vit-keras",
+    "blocks_0_": "zeromodels",
+}
 
 
 def is_keras(path):
@@ -162,6 +167,7 @@ def read_keras(path, finite=True):
         else:
             content = path
         arrays, problems, grid, metadata = _read_tree(content, encoder)
+    _raise_if_of_another_package(path, arrays)
     check_arrays(path, arrays, problems, finite)
     weights = {_path_of(key, arrays): array for key, array in arrays.items()}
     shapes = {name: array.shape for name, array in weights.items()}
@@ -190,6 +196,17 @@ def read_keras(path, finite=True):
             f"what keras_vit writes ({type(error).__name__}: {error})."
         ) from error
     return weights, _as_tuples(arguments), _as_tuples(built)
+
+
+def _raise_if_of_another_package(path, arrays):
+    for start, package in _OTHER_PACKAGES.items():
+        if any(key.startswith(start) for key in arrays):
+            raise ValueError(
+                f"{str(path)!r} holds a model of {package}, whose .keras and "
+                ".weights.h5 files are not read. Load it with that package, "
+                "and write its arrays under the names of another layout, as "
+                "docs/migrate.md shows."
+            )
 
 
 def write_metadata(path, arguments, built):

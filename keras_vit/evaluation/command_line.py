@@ -35,6 +35,11 @@ class EvaluationFlags:
         "default: as in training",
         "N|HxW",
     )
+    patch_size: int | None = arg(
+        None,
+        "height and width of a patch, in pixels, to which the kernel of the "
+        "patch embedding is resized (FlexiViT); default: that of the model",
+    )
     mode: str | None = arg(
         None,
         "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
@@ -60,7 +65,7 @@ class EvaluationFlags:
     def __post_init__(self):
         image_size = parse_image_size(self.image_size)
         object.__setattr__(self, "image_size", image_size)
-        check_range(self, "batch_size", minimum=1)
+        check_range(self, "batch_size", "patch_size", minimum=1)
         if self.weights is None:
             raise ValueError(
                 "Give --weights: the model to use, such as runs/digits."
@@ -78,4 +83,5 @@ class EvaluationFlags:
             self.image_size,
             self.mode,
             self.protocol,
+            self.patch_size,
         )

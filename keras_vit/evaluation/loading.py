@@ -99,7 +99,12 @@ class LoadedClassifier:
 
 
 def load_classifier(
-    weights, model=None, image_size=None, mode=None, protocol=None
+    weights,
+    model=None,
+    image_size=None,
+    mode=None,
+    protocol=None,
+    patch_size=None,
 ):
     """Loads a trained model with its classification head and preprocessing.
 
@@ -117,6 +122,9 @@ def load_classifier(
             the training.
         protocol: String. Name of the preprocessing protocol. Defaults to that
             of the training.
+        patch_size: Integer. Height and width of a patch of a Vision
+            Transformer, in pixels. Defaults to that of the weights, whose
+            kernel is else resized.
 
     Returns:
         A `LoadedClassifier`.
@@ -141,7 +149,7 @@ def load_classifier(
     # against a given name.
     if model is not None or not weights.endswith(".keras"):
         spec = resolve_model_spec(model, weights)
-    loaded = _use_xla(_load(checkpoint, image_size))
+    loaded = _use_xla(_load(checkpoint, image_size, patch_size))
     channels = loaded.input_shape[-1]
     return LoadedClassifier(
         model=loaded,
@@ -194,8 +202,17 @@ def _hub_class_names(checkpoint, model):
     return tuple(names)
 
 
-def _load(checkpoint, image_size):
+def _load(checkpoint, image_size, patch_size):
     overrides = {}
+    if patch_size is not None:
+        if checkpoint.family != "vit":
+            raise ValueError(
+                "--patch-size is for Vision Transformers, whose patches are "
+                f"cut from the image. Received: {checkpoint.path!r}, which is "
+                f"a {'BiT' if checkpoint.family == 'bit' else 'hybrid'}. "
+                "Leave it out."
+            )
+        overrides["patch_size"] = patch_size
     if checkpoint.build_arguments.get("preprocessing"):
         overrides["preprocessing"] = False  # the datasets scale the images
     loaded = converters.load(checkpoint, **overrides)
@@ -206,7 +223,7 @@ def _load(checkpoint, image_size):
     if loaded.output.ndim == 3:  # the output is tokens
         names = {layer.name for layer in loaded.layers}
         overrides["pooling"] = "token" if "class_token" in names else "gap"
-    if not overrides.keys() - {"preprocessing"}:
+    if not overrides.keys() - {"preprocessing", "patch_size"}:
         return loaded
     return converters.load(checkpoint, **overrides)
 
