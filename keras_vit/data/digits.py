@@ -16,6 +16,7 @@ from keras_vit.data.splits import holdout_split
 from keras_vit.data.splits import stratified_split
 
 BACKGROUND = -1.0
+ENLARGED = 32  # pixels; the size from which random crops are cut
 # Limits of `random_affine`, in both directions. With smaller ones a small model
 # memorises 1,438 images; with larger ones digits look like other digits.
 MAX_ROTATION = np.deg2rad(15)
@@ -72,8 +73,10 @@ class Digits:
 
     def _train_crops(self, data, options):
         """Returns batches of random crops, by TensorFlow."""
+        # A crop begins and ends with whole pixels: of 8 x 8 there are few.
+        pixels = resize(self.images, ENLARGED)
         # From [-1, 1] to [0, 255]; the pipeline scales them back.
-        pixels = ((self.images + 1) * 127.5).astype("float32")
+        pixels = ((pixels + 1) * 127.5).astype("float32")
         names = [f"digits[{i}]" for i in range(len(pixels))]
         source = listed_source(
             names,
@@ -138,8 +141,24 @@ class _TrainBatches(keras.utils.PyDataset):
         rows = slice(micro_batch * size, (micro_batch + 1) * size)
         return tuple(x[rows] for x in batch)
 
+    @property
+    def shapes(self):
+        """The shapes of the columns, without the batch; None for any size."""
+        shapes = [x.shape[1:] for x in self[0]]
+        if self.options.patch_sizes is not None:
+            shapes[0] = (None, None, shapes[0][-1])
+        return shapes
+
     def _batch(self, number):
         """Returns this process's rows of a batch."""
+        images, *others = self._distorted(number)
+        patch_sizes = self.options.patch_sizes
+        if patch_sizes is not None:
+            size = patch_sizes.choose(self.options.seed, number)
+            images = patch_sizes.resize(images, size)
+        return images, *others
+
+    def _distorted(self, number):
         options = self.options
         chosen = batch_indices(
             len(self.images), number * options.batch_size, options
