@@ -246,11 +246,20 @@ def train(config, data, strategy, output):
             )
 
         # 5. Results: the model, IoU of each class, pictures and settings.
+        alone = strategy.num_devices == 1
+
         def write(model, output):
             training.write_model(model, output / "model.keras")
-            write_segmentation(model, test, data, config, output)
+            if alone:
+                write_segmentation(model, test, data, config, output)
 
-        return run.save(model, write)
+        results = run.save(model, write)
+        if strategy.is_main and not alone:
+            # The trained model takes only batches that all devices share.
+            model = keras.saving.load_model(output / "model.keras")
+            test = data.evaluation(**batches, batch_size=config.batch_size)
+            write_segmentation(model, test, data, config, output)
+        return results
 
 
 def write_segmentation(model, test, data, config, output):
