@@ -19,6 +19,9 @@
   python recipes/finetune_cifar.py --dataset photos --weights ViT-B_16.npz
       fine-tunes on your own images, in photos/CLASS/* or
       photos/{train,test}/CLASS/*
+  python recipes/finetune_cifar.py --image-size 24 --patch-size 6 \\
+      --patch-sizes 4 6 8 12
+      trains one model for several patch sizes (FlexiViT)
   python recipes/finetune_cifar.py --preset bit-hyperrule \\
       --dataset cifar10 --weights BiT-M-R50x1.npz
       fine-tunes a BiT: BiT-HyperRule chooses image size, number of steps,
@@ -59,6 +62,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import keras_vit
 from keras_vit import training
 from keras_vit.data import PROTOCOLS
+from keras_vit.data import RandomPatchSizes
 from keras_vit.data import balanced_class_weights
 from keras_vit.data import height_and_width
 from keras_vit.optimizers import SGD
@@ -109,6 +113,13 @@ class Config(cli.TrainingFlags):
         None,
         "height and width of a patch, in pixels; default: that of --weights "
         "or --model, else the one that gives about 8 x 8 patches",
+    )
+    patch_sizes: tuple[int, ...] = cli.arg(
+        (),
+        "patch sizes to train for, such as 8 10 12 16: each step uses one of "
+        "them at random, to which the kernel of the patch embedding and the "
+        "position embeddings are resized (FlexiViT); the model itself, its "
+        "evaluations and its files have --patch-size",
     )
     preset: str | None = cli.arg(
         None,
@@ -275,6 +286,8 @@ class Config(cli.TrainingFlags):
             train=("all", "head", "lora"),
             momentum_dtype=("float32", "bfloat16"),
         )
+        if self.patch_sizes:
+            RandomPatchSizes(self.patch_sizes, self.patch_size or 1)
         if self.layer_decay is not None:
             keras_vit.optimizers.layer_decay_multipliers(
                 ["block_0"], self.layer_decay
@@ -408,6 +421,7 @@ def train(config, data, strategy, output, keep=True):
                 start=start,
                 shard=strategy.process,
                 class_weights=class_weights,
+                patch_sizes=patch_sizes(config),
                 **config.batches(),
                 **config.augmentation(data.channels),
             )
@@ -428,7 +442,7 @@ def train(config, data, strategy, output, keep=True):
             config.seed,
             config.pooling == "gap",
             config.keep_head,
-            input_shape=(*height_and_width(config.image_size), data.channels),
+            **input_arguments(config, data.channels),
             classes=len(data.class_names),
             **config.encoder_arguments(),
         )
@@ -467,6 +481,22 @@ def train(config, data, strategy, output, keep=True):
         return run.save(model, keep=keep)
 
 
+def patch_sizes(config):
+    if not config.patch_sizes:
+        return None
+    return RandomPatchSizes(config.patch_sizes, config.patch_size)
+
+
+def input_arguments(config, channels):
+    """Returns the model's arguments for the images of training."""
+    height, width = height_and_width(config.image_size)
+    if not config.patch_sizes:
+        return {"input_shape": (height, width, channels)}
+    # The grid of patches, and so the image, differs from step to step.
+    grid = (height // config.patch_size, width // config.patch_size)
+    return {"input_shape": (None, None, channels), "grid_size": grid}
+
+
 def learning_rate_schedule(config):
     peak, steps = config.learning_rate, config.steps
     if config.preset == "bit-hyperrule":
@@ -496,6 +526,13 @@ def resolve_config(config, data):
     )
     if not spec["stride"]:
         config.raise_if_given("dropout", "drop_path", "layer_decay", "pooling")
+    if config.patch_sizes and spec["stride"] != 1:
+        raise ValueError(
+            "--patch-sizes is for Vision Transformers, whose patches are cut "
+            "from the image. A hybrid cuts them from a ResNet's feature map, "
+            "and a BiT has none: leave it out, or give another --model, such "
+            "as compact-vit."
+        )
     if config.keep_head:
         check_classes(config.weights, data)
     if config.preset:
@@ -505,6 +542,8 @@ def resolve_config(config, data):
         spec["patch_size"],
         spec["stride"],
     )
+    for size in config.patch_sizes:
+        training.models.check_patch_size(image_size, size)
     # At least one image per micro-batch, and at most the whole dataset.
     batch_size = config.batch_size or max(BATCH_SIZE, config.accumulate)
     batch_size = config.whole_batch(batch_size, data.num_train)
@@ -554,7 +593,7 @@ def choose_model(config, data):
     model, image_size = training.models.choose_model_and_size(
         config.model,
         config.image_size,
-        config.patch_size,
+        config.patch_size or max(config.patch_sizes, default=None),
         data.image_size or data.median_side,
     )
     return dataclasses.replace(config, model=model, image_size=image_size)

@@ -51,7 +51,7 @@ ALLOWED = {
     "schedules": set(),
     "losses": set(),
     "metrics": set(),
-    "data": {"preprocessing", "downloads", "distribution"},
+    "data": {"preprocessing", "downloads", "distribution", "layers"},
 }
 # What `checkpoints`, which is plain NumPy, must not import with itself.
 FRAMEWORKS = {"keras", "jax", "torch", "tensorflow"}

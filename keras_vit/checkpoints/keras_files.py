@@ -64,6 +64,8 @@ _ARGUMENTS_IN_SHAPES = (
     "resnet_layers",
     "width_factor",
 )
+# Arrays of a norm in their order in the file; batch norms have all four.
+_NORM = ("gamma", "beta", "moving_mean", "moving_variance")
 # Layers with one array that are neither dense nor a norm: the array's name.
 _SINGLE_ARRAY_LAYERS = {
     "class_token": "tokens",
@@ -96,6 +98,11 @@ _SIZE_ARGUMENTS = (
     "groups",
 )
 _MIN_SIZE_LIMIT = 2**17
+# Names of their layers: how they begin.
+_OTHER_PACKAGES = {
+    "Transformer_encoderblock_": "vit-keras",
+    "blocks_0_": "zeromodels",
+}
 
 
 def is_keras(path):
@@ -160,6 +167,7 @@ def read_keras(path, finite=True):
         else:
             content = path
         arrays, problems, grid, metadata = _read_tree(content, encoder)
+    _raise_if_of_another_package(path, arrays)
     check_arrays(path, arrays, problems, finite)
     weights = {_path_of(key, arrays): array for key, array in arrays.items()}
     shapes = {name: array.shape for name, array in weights.items()}
@@ -188,6 +196,17 @@ def read_keras(path, finite=True):
             f"what keras_vit writes ({type(error).__name__}: {error})."
         ) from error
     return weights, _as_tuples(arguments), _as_tuples(built)
+
+
+def _raise_if_of_another_package(path, arrays):
+    for start, package in _OTHER_PACKAGES.items():
+        if any(key.startswith(start) for key in arrays):
+            raise ValueError(
+                f"{str(path)!r} holds a model of {package}, whose .keras and "
+                ".weights.h5 files are not read. Load it with that package, "
+                "and write its arrays under the names of another layout, as "
+                "docs/migrate.md shows."
+            )
 
 
 def write_metadata(path, arguments, built):
@@ -440,14 +459,14 @@ def _path_of(key, arrays):
         arrays: Dict of all such paths to arrays.
     """
     parent, _, number = key.rpartition("/")
-    if number not in ("0", "1"):
+    if number not in ("0", "1", "2", "3"):
         return key
     name = _SINGLE_ARRAY_LAYERS.get(parent.rpartition("/")[2])
     if name is not None:
         return f"{parent}/{name}"
     first = arrays.get(f"{parent}/0", np.zeros(1))
-    names = ("gamma", "beta") if first.ndim == 1 else ("kernel", "bias")
-    return f"{parent}/{names[int(number)]}"
+    names = _NORM if first.ndim == 1 else ("kernel", "bias")
+    return f"{parent}/{names[int(number)]}" if int(number) < len(names) else key
 
 
 def _arguments_from_shapes(shapes, grid):

@@ -181,6 +181,8 @@ def train_batches(data, options):
                     in_micro_batches(x, options) for x in batch
                 )
             ).unbatch()
+    if options.patch_sizes is not None:
+        batches = options.patch_sizes.map(batches, options)
     return without_autotune(batches.prefetch(2))
 
 

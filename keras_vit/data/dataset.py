@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit.data.crops import MultiCrop
 from keras_vit.data.erasing import RandomErasing
+from keras_vit.data.patch_sizes import RandomPatchSizes
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.protocols import height_and_width
 from keras_vit.data.randaugment import AUGREG
@@ -42,6 +43,8 @@ class PipelineOptions:
     class_weights: tuple | None = None
     # Random crops for self-supervised training, instead of one image.
     crops: MultiCrop | None = None
+    # A random patch size in each step.
+    patch_sizes: RandomPatchSizes | None = None
 
     def __post_init__(self):
         _raise_unless_in("protocol", self.protocol, PROTOCOLS)
@@ -63,6 +66,7 @@ class PipelineOptions:
         self._check_crops()
         size = height_and_width(self.image_size)
         object.__setattr__(self, "image_size", size)
+        self._check_patch_sizes()
         for name, least in (("batch_size", 1), ("start", 0)):
             if getattr(self, name) < least:
                 raise ValueError(
@@ -110,6 +114,22 @@ class PipelineOptions:
                 f"augment={self.augment!r}, mixup={self.mixup}, "
                 f"cutmix={self.cutmix}, erase={self.erase.probability}"
             )
+
+    def _check_patch_sizes(self):
+        if self.patch_sizes is None:
+            return
+        if not isinstance(self.patch_sizes, RandomPatchSizes):
+            raise ValueError(
+                "`patch_sizes` must be a `RandomPatchSizes`, such as "
+                "keras_vit.data.RandomPatchSizes((8, 16), patch_size=16). "
+                f"Received: {self.patch_sizes!r}"
+            )
+        if self.crops is not None:
+            raise ValueError(
+                "`patch_sizes` is for one image, and `crops` makes several: "
+                "leave out one of them."
+            )
+        self.patch_sizes.check(self.image_size)
 
     @property
     def micro_batch_size(self):
@@ -233,6 +253,8 @@ class ImageDataset:
             crops: A `MultiCrop`, such as `CROPS["dino"]`: random crops of each
                 image for `keras_vit.pretraining.DINO` and `MoCoV3`, instead of
                 one image. `image_size` is that of the global crops.
+            patch_sizes: A `RandomPatchSizes`: each batch is for another patch
+                size, and its images have another size.
 
         Returns:
             An iterable of `(images, labels)` for `model.fit`, or with

@@ -141,8 +141,24 @@ class _TrainBatches(keras.utils.PyDataset):
         rows = slice(micro_batch * size, (micro_batch + 1) * size)
         return tuple(x[rows] for x in batch)
 
+    @property
+    def shapes(self):
+        """The shapes of the columns, without the batch; None for any size."""
+        shapes = [x.shape[1:] for x in self[0]]
+        if self.options.patch_sizes is not None:
+            shapes[0] = (None, None, shapes[0][-1])
+        return shapes
+
     def _batch(self, number):
         """Returns this process's rows of a batch."""
+        images, *others = self._distorted(number)
+        patch_sizes = self.options.patch_sizes
+        if patch_sizes is not None:
+            size = patch_sizes.choose(self.options.seed, number)
+            images = patch_sizes.resize(images, size)
+        return images, *others
+
+    def _distorted(self, number):
         options = self.options
         chosen = batch_indices(
             len(self.images), number * options.batch_size, options

@@ -62,6 +62,8 @@ class _Padded(keras.utils.PyDataset):
     def __init__(self, batches, multiple):
         super().__init__()
         self.batches, self.multiple = batches, multiple
+        if hasattr(batches, "shapes"):  # see `to_tf_dataset`
+            self.shapes = batches.shapes
 
     @property
     def num_batches(self):
@@ -126,7 +128,10 @@ def to_tf_dataset(batches):
     cannot start again, batches would be lost.
 
     Args:
-        batches: A `tf.data.Dataset` or a `keras.utils.PyDataset`.
+        batches: A `tf.data.Dataset` or a `keras.utils.PyDataset`. If the
+            batches of the latter differ in shape, its attribute `shapes` has
+            the shape of each column without the batch, with None for sizes
+            that differ.
 
     Raises:
         TypeError: if `batches` can be read only once.
@@ -146,14 +151,17 @@ def _from_py_dataset(batches):
     import tensorflow as tf
 
     length = batches.num_batches  # None if there is no end
+    columns = [np.asarray(column) for column in batches[0]]
+    # Of batches of images that differ in size.
+    shapes = getattr(batches, "shapes", [x.shape[1:] for x in columns])
 
     def generate():
         indices = itertools.count() if length is None else range(length)
         return (tuple(batches[index]) for index in indices)
 
     signature = tuple(
-        tf.TensorSpec((None, *np.shape(column)[1:]), np.asarray(column).dtype)
-        for column in batches[0]
+        tf.TensorSpec((None, *shape), column.dtype)
+        for shape, column in zip(shapes, columns, strict=True)
     )
     dataset = tf.data.Dataset.from_generator(
         generate, output_signature=signature

@@ -35,6 +35,11 @@ class EvaluationFlags:
         "default: as in training",
         "N|HxW",
     )
+    patch_size: int | None = arg(
+        None,
+        "height and width of a patch, in pixels, to which the kernel of the "
+        "patch embedding is resized (FlexiViT); default: that of the model",
+    )
     mode: str | None = arg(
         None,
         "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
@@ -50,7 +55,8 @@ class EvaluationFlags:
     batch_size: int = arg(64, "images per batch")
     skip_bad_images: bool = arg(
         False,
-        "leave out images of a folder that cannot be decoded, with a warning",
+        "leave out images of a folder that cannot be decoded, with a warning; "
+        "default for the dataset of a run: as in its training",
     )
     overwrite: bool = arg(
         False, "replace the files of an earlier run in --output"
@@ -59,7 +65,7 @@ class EvaluationFlags:
     def __post_init__(self):
         image_size = parse_image_size(self.image_size)
         object.__setattr__(self, "image_size", image_size)
-        check_range(self, "batch_size", minimum=1)
+        check_range(self, "batch_size", "patch_size", minimum=1)
         if self.weights is None:
             raise ValueError(
                 "Give --weights: the model to use, such as runs/digits."
@@ -77,4 +83,5 @@ class EvaluationFlags:
             self.image_size,
             self.mode,
             self.protocol,
+            self.patch_size,
         )

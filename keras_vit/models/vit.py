@@ -458,6 +458,14 @@ def _build(
             # The file's image size, also if `patch_size` is another.
             pairs = zip(checkpoint_grid, checkpoint.patch_size, strict=True)
             size = tuple(count * patch * stride for count, patch in pairs)
+        elif checkpoint is not None and not config.pad_to_patch:
+            # A file without a grid, such as one with rotary positions, is for
+            # images of any size that its patches divide.
+            strides = (patch * stride for patch in config.patch_size)
+            size = tuple(
+                side // n * n or n
+                for side, n in zip(size, strides, strict=True)
+            )
         input_shape = (*size, inferred.get("channels", 3))
     grid = _image_grid(
         input_shape[:2], stride, config.patch_size, config.pad_to_patch

@@ -26,13 +26,15 @@ def _transformers(**options):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     config = transformers.DINOv3ViTConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        image_size=32,
-        patch_size=8,
-        **options,
+        **{
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 48,
+            "image_size": 32,
+            "patch_size": 8,
+            **options,
+        }
     )
     torch.manual_seed(0)
     with torch.device("cpu"):
@@ -168,6 +170,12 @@ def test_outputs_and_bits(name, tmp_path, record_error):
     layout = "huggingface" if path == tmp_path else "timm"
     _cli.convert(middle, target, to=layout)
     golden_data.assert_same(read(target), read(path))
+
+
+@pytest.mark.backends("torch")
+def test_patches_need_not_divide_the_default_size(tmp_path):
+    path, _ = save(_transformers(patch_size=6, num_register_tokens=1), tmp_path)
+    assert load(path).input_shape == (None, 222, 222, 3)
 
 
 def to_meta(original):

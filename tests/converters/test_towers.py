@@ -149,7 +149,10 @@ def test_tower_matches_transformers_at_any_size(name, tmp_path, record_error):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("name", ["siglip", "clip-projection", "clip"])
+@pytest.mark.parametrize(
+    "name", ["siglip", "clip-projection", "clip", "clip-two-towers"]
+)
+@pytest.mark.filterwarnings("ignore:.*arrays that are no part of")
 def test_every_library_that_has_the_tower_verifies_it(name, tmp_path, capsys):
     pytest.importorskip("timm")
     build(name).save_pretrained(tmp_path / "a")
@@ -165,7 +168,11 @@ def test_every_library_that_has_the_tower_verifies_it(name, tmp_path, capsys):
     # Back, with what the layout does not store.
     settings = {"num_heads": 2, **keras_vit_arguments(name)}
     _cli.convert(target, tmp_path / "back", to="huggingface", settings=settings)
-    golden_data.assert_same(read(tmp_path / "back"), read(tmp_path / "a"))
+    arrays = read(tmp_path / "a")
+    if name == "clip-two-towers":
+        dropped = ("text_model.", "text_projection.", "logit_scale")
+        arrays = {k: a for k, a in arrays.items() if not k.startswith(dropped)}
+    golden_data.assert_same(read(tmp_path / "back"), arrays)
 
 
 def keras_vit_arguments(name):

@@ -609,7 +609,15 @@ def _reference(checkpoint, arguments, output):
             raise ReferenceUnavailable(
                 "config.json names no model of transformers"
             )
-        model = classes[0].from_pretrained(path, dtype=torch.float32).eval()
+        if config.architectures[0] in siglip_clip.TOWERS:
+            width = getattr(config, "projection_dim", None)
+            config = config.vision_config
+            if width is not None:  # the tower's own may be another
+                config.projection_dim = width
+        model = classes[0].from_pretrained(
+            path, config=config, dtype=torch.float32
+        )
+        model.eval()
 
     def run(batch):
         return output_of(model(batch), output)

@@ -1,0 +1,150 @@
+"""Random patch sizes in training: FlexiViT."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_vit import _checks
+from keras_vit.data._decode import import_tensorflow
+from keras_vit.layers.resampling import resampling_matrix
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomPatchSizes:
+    """Batches for training a Vision Transformer with random patch sizes.
+
+    From "FlexiViT: One Model for All Patch Sizes", Section 3
+    (https://arxiv.org/abs/2212.08013): every step uses another patch size, to
+    which the kernel of the patch embedding is resized by a pseudo-inverse, and
+    the position embeddings are resampled.
+
+    The resized kernel is a linear map of the stored one, `B w`, and its product
+    with a patch, `x . B w`, equals `B' x . w`. Here, the patches of the images
+    are therefore multiplied by B', the transpose of B, and the model has its
+    own patch size in every step: it gets an image of another size, whose grid
+    has as many patches as the sampled patch size gives. Outputs and gradients
+    are those of a resized kernel, up to rounding: the gradient of the stored
+    kernel is B' times that of the resized one. The model has nothing to do
+    with it, but that it must take images of any size. Afterwards, load it with
+    `patch_size=` one of `sizes`.
+
+    Pass one as `patch_sizes` to `ImageDataset.train`. The patch size of a batch
+    depends only on the seed and on the number of the batch, so that a run that
+    resumes has the same ones, and all processes and micro-batches of a step.
+
+    An image is `(patch_size / size) ** 2` times as large as with patches of
+    `size` pixels, in memory and on its way to the device, and the patch
+    embedding multiplies as many times as often.
+
+    Attributes:
+        sizes: Integers. The patch sizes, in pixels, each of which must divide
+            the image size. All are equally probable.
+        patch_size: Integer. That of the model.
+
+    Example:
+
+    >>> model = keras_vit.VisionTransformer(
+    ...     input_shape=(None, None, 1), grid_size=(4, 4), patch_size=4,
+    ...     hidden_size=64, num_layers=2, num_heads=2, classes=10)
+    >>> sizes = keras_vit.data.RandomPatchSizes((2, 4, 8), patch_size=4)
+    >>> batches = keras_vit.data.load_dataset("digits").train(
+    ...     image_size=16, batch_size=32, patch_sizes=sizes)
+    """
+
+    sizes: tuple
+    patch_size: int
+
+    def __post_init__(self):
+        sizes = self.sizes
+        if not isinstance(sizes, tuple | list):
+            sizes = (sizes,)
+        sizes = tuple(_checks.positive_int("sizes", size) for size in sizes)
+        if len(set(sizes)) < max(2, len(sizes)):
+            raise ValueError(
+                "`sizes` must be two or more different patch sizes. Received: "
+                f"{self.sizes}"
+            )
+        object.__setattr__(self, "sizes", sizes)
+        _checks.positive_int("patch_size", self.patch_size)
+
+    def check(self, image_size):
+        """Raises a `ValueError` if a patch size does not divide an image.
+
+        Args:
+            image_size: `(height, width)`, in pixels.
+        """
+        for size in self.sizes:
+            if any(side % size for side in image_size):
+                raise ValueError(
+                    "Every patch size must divide the image size. Received: "
+                    f"{size} of {', '.join(map(str, self.sizes))}, and images "
+                    f"of {image_size[0]} x {image_size[1]} pixels."
+                )
+
+    def choose(self, seed, number):
+        """Returns the patch size of a batch.
+
+        Args:
+            seed: Integer. Seed of the run.
+            number: Integer. Number of the batch, counted from 0.
+        """
+        rng = np.random.default_rng((seed, 2, number))
+        return self.sizes[rng.integers(len(self.sizes))]
+
+    def resize(self, images, size, xp=np):
+        """Multiplies patches by the transpose of the map of their kernel.
+
+        Args:
+            images: Array of shape `(batch, height, width, channels)`.
+            size: Integer. Height and width of the patches.
+            xp: `numpy`, or `tensorflow` for its tensors.
+
+        Returns:
+            Array of shape `(batch, rows * patch_size, columns * patch_size,
+            channels)`, for a grid of `rows` by `columns` patches; `images`
+            itself if `size` is the model's patch size.
+        """
+        if size == self.patch_size:
+            return images
+        # As `resample_patch_kernel`, whose matrix is the transpose.
+        matrix = resampling_matrix(self.patch_size, size, "bicubic_antialias")
+        matrix = np.linalg.pinv(matrix).astype("float32")
+        batch, height, width, channels = images.shape
+        rows, columns = height // size, width // size
+        # h w rows and columns of the grid, y x pixels, Y X resized pixels
+        patches = xp.reshape(
+            images, (batch, rows, size, columns, size, channels)
+        )
+        patches = xp.einsum("bhywxc,Yy,Xx->bhYwXc", patches, matrix, matrix)
+        resized = (rows * self.patch_size, columns * self.patch_size)
+        return xp.reshape(patches, (batch, *resized, channels))
+
+    def map(self, batches, options):
+        """Resizes the patches of batches of a `tf.data.Dataset`.
+
+        Args:
+            batches: A `tf.data.Dataset` of `(images, ...)`, micro-batches of a
+                known size.
+            options: `PipelineOptions`.
+
+        Returns:
+            A `tf.data.Dataset`.
+        """
+        tf = import_tensorflow()
+
+        def choose(number):
+            size = self.choose(options.seed, number)
+            return np.int32(self.sizes.index(size))
+
+        def resize(index, batch):
+            images = batch[0]
+            number = options.start + index // options.micro_batches
+            chosen = tf.numpy_function(choose, [number], tf.int32)
+            shape = (images.shape[0], None, None, images.shape[-1])
+            images = tf.switch_case(
+                tf.ensure_shape(chosen, ()),
+                [lambda s=s: self.resize(images, s, tf) for s in self.sizes],
+            )
+            return tf.ensure_shape(images, shape), *batch[1:]
+
+        return batches.enumerate().map(resize)

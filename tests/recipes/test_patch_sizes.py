@@ -1,0 +1,108 @@
+"""`finetune_cifar.py --patch-sizes`: training for several patch sizes."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.models.loading import weights_by_path
+from keras_vit.training import command_line
+from tests.recipes import programs
+
+recipe = programs.load("finetune_cifar")
+SETTINGS = {
+    "image_size": 12,
+    "patch_size": 3,
+    "patch_sizes": (2, 3, 6),
+    "batch_size": 32,
+    "learning_rate": 0.01,
+}
+
+
+def run(**settings):
+    recipe.main(recipe.Config(**settings))
+
+
+def refused(match, **settings):
+    with pytest.raises(command_line.UserError, match=match) as error:
+        run(**settings)
+    assert "\n" not in str(error.value)
+
+
+class Crash(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if self.model.optimizer.iterations == 2:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_model", "eager")
+def test_a_run_resumes_bit_for_bit(tmp_path):
+    settings = {**SETTINGS, "steps": 4, "checkpoint_every": 1}
+    run(**settings, output=str(tmp_path / "straight"))
+    with pytest.raises(KeyboardInterrupt):
+        with programs.more_callbacks(Crash()):
+            run(**settings, output=str(tmp_path / "crashed"))
+    refused(
+        r"patch_sizes was \[2, 3, 6\] and is \[2, 3\]",
+        **{**settings, "patch_sizes": (2, 3)},
+        output=str(tmp_path / "crashed"),
+    )
+    run(**settings, output=str(tmp_path / "crashed"))
+    found, expected = (
+        keras.models.load_model(tmp_path / name / "model.keras")
+        for name in ("crashed", "straight")
+    )
+    for a, b in zip(found.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+    # It is an ordinary Vision Transformer, and a file of the paper's layout.
+    kernel = weights_by_path(found)["patch_embedding/kernel"]
+    assert kernel.shape == (3, 3, 1, 16)
+    file = tmp_path / "crashed" / "model.npz"
+    for size in (2, 6):
+        with pytest.warns(UserWarning, match="pseudo-inverse"):
+            model = keras_vit.converters.load(
+                file, num_heads=2, patch_size=size, input_shape=(12, 12, 1)
+            )
+        assert model.get_layer("patch_embedding").patch_size == (size, size)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.usefixtures("small_model")
+def test_flags_that_do_not_fit_are_refused(tmp_path):
+    output = {"output": str(tmp_path / "run")}
+    refused(
+        "Patches of 5 pixels do not divide an image of 12 x 12",
+        **{**SETTINGS, "patch_sizes": (3, 5)},
+        **output,
+    )
+    for model in ("compact-hybrid", "compact-bit"):
+        refused(
+            "--patch-sizes is for Vision Transformers",
+            model=model,
+            patch_sizes=(2, 4),
+            **output,
+        )
+    with pytest.raises(ValueError, match="two or more different"):
+        recipe.Config(patch_sizes=(4,))
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:The patch embedding of")
+def test_evaluate_resizes_patches(trained_run, tmp_path, capsys):
+    arguments = ("evaluate", "--weights", trained_run, "--image-size", 16)
+    accuracies = []
+    for i, size in enumerate(((), ("--patch-size", 4))):
+        output = tmp_path / str(i)
+        programs.run(*arguments, *size, "--output", output)
+        results = json.loads((output / "results.json").read_text())
+        accuracies.append(results["accuracy"])
+    # Digits of twice the size, in patches of twice the size.
+    assert accuracies[1] > accuracies[0]
+    line = programs.refused(
+        capsys, "evaluate", "--weights", trained_run, "--patch-size", 3
+    )
+    assert "does not divide an image of 8 x 8" in line
