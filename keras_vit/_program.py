@@ -91,6 +91,12 @@ def _show(message, category, *where):
     logger.warning("warning: %s", message)
 
 
+def format_warning(message, category, *where):
+    """Formats a warning without the line of code, as `warnings.formatwarning`
+    of programs whose warnings are about data or flags."""
+    return f"warning: {message}\n"
+
+
 # Module name: package name, where they differ.
 _DISTRIBUTIONS = {
     "sklearn": "scikit-learn",

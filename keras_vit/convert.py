@@ -242,10 +242,8 @@ def convert(
     to = resolve_variant(to, arguments)
     name = to.partition(":")[0]
     usual = implied_arguments(name, get_weight_map(to, paths), paths)
-    return notes + [
-        f"note: {name} uses {argument}={usual[argument]!r} by default; these "
-        f"weights are for {arguments[argument]!r}. Read the file with --set "
-        f"{argument}={arguments[argument]}."
+    others = [
+        argument
         for argument in (
             "activation",
             "norm_epsilon",
@@ -253,6 +251,15 @@ def convert(
             *RESNET_CONSTANTS["bit"],
         )
         if argument in usual and usual[argument] != arguments[argument]
+    ]
+    if not others:
+        return notes
+    uses = ", ".join(f"{a}={usual[a]!r}" for a in others)
+    given = " ".join(f"{a}={arguments[a]}" for a in others)
+    return [
+        *notes,
+        f"note: {name} uses {uses} by default, which these weights were not "
+        f"trained with. Read the file with --set {given}.",
     ]
 
 

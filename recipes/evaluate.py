@@ -109,13 +109,12 @@ def main(config):
             raise ValueError(
                 f"The dataset of {config.weights!r} is unknown: give --dataset."
             )
-        test_split = config.test_split
-        if config.dataset is None:
+        skip, test_split = config.skip_bad_images, config.test_split
+        if config.dataset is None:  # as in the training
+            skip = skip or trained.skip_bad_images
             test_split = test_split or trained.test_split
         data = keras_vit.data.load_dataset(
-            name,
-            skip_bad_images=config.skip_bad_images,
-            test_split=test_split,
+            name, skip_bad_images=skip, test_split=test_split
         )
         data = keras_vit.evaluation.fitted(data, trained)
         places, class_names = keras_vit.evaluation.match_class_names(

@@ -127,13 +127,12 @@ def main(config):
         name = config.dataset or trained.dataset
         if name is None:
             raise ValueError("Give --dataset: the run's dataset is unknown.")
-        test_split = config.test_split
-        if config.dataset is None:
+        skip, test_split = config.skip_bad_images, config.test_split
+        if config.dataset is None:  # as in the training
+            skip = skip or trained.skip_bad_images
             test_split = test_split or trained.test_split
         data = keras_vit.data.load_dataset(
-            name,
-            skip_bad_images=config.skip_bad_images,
-            test_split=test_split,
+            name, skip_bad_images=skip, test_split=test_split
         )
         data = keras_vit.evaluation.fitted(data, trained)
         model = keras_vit.evaluation.feature_model(trained.model)

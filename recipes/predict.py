@@ -82,6 +82,11 @@ def main(config):
         options = trained.reading(data, min(config.batch_size, data.num_test))
         classes = keras_vit.evaluation.num_classes_of(trained)
         names = config.labels or trained.class_names
+        if names is None and classes not in (1000, 21843):
+            raise ValueError(
+                f"The names of the model's {classes} classes are unknown: give "
+                "--labels, a file with one name a line."
+            )
         # Wrong class names raise an error here, before the model runs.
         decoded(np.zeros((1, classes)), config.top, names, trained.multi_label)
         output = run_folder.check_output(config.output, config.overwrite)

@@ -98,6 +98,12 @@ class Config(cli.TrainingFlags):
     no_centering: bool = cli.arg(
         False, "for dino, do not centre the teacher's outputs"
     )
+    koleo_weight: float | None = cli.arg(
+        None,
+        "for dino, weight of DINOv2's KoLeo regularizer, which spreads the "
+        "features; default: 0 with --model, as published, else 0.1",
+        "X",
+    )
     output_dim: int | None = cli.arg(
         None, "number of outputs of the head; default: as published"
     )
@@ -149,7 +155,7 @@ class Config(cli.TrainingFlags):
         super().__post_init__()
         check = cli.check_range
         check(self, "weight_decay", "warmup_steps", "clip", minimum=0)
-        check(self, "frozen_steps", "local_crops", minimum=0)
+        check(self, "frozen_steps", "local_crops", "koleo_weight", minimum=0)
         check(self, "drop_path", "teacher_momentum", minimum=0, below=1)
         check(self, "teacher_temperature", above=0)
         counts = ("output_dim", "local_size", "picture_every")
@@ -162,6 +168,7 @@ class Config(cli.TrainingFlags):
         for name in (
             "teacher_temperature",
             "no_centering",
+            "koleo_weight",
             "frozen_steps",
             "local_crops",
             "local_size",
@@ -358,6 +365,7 @@ def resolve_config(given, data):
         "frozen_steps": min(frozen, steps // 5),
         "local_crops": method.crops.num_local,
         "local_size": local_size,
+        "koleo_weight": method.koleo_weight,
     }
     if given.method == "dino":
         for name, value in of_dino.items():

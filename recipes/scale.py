@@ -392,7 +392,8 @@ def measured(config, strategy, output, point):
             config.batch_size * point.steps
         )["exaflops"],
         "accuracy": score(model, images, labels),
-        "few_shot": few_shot(config, data, model),
+        # The same images for all models, whatever fraction they trained on
+        "few_shot": few_shot(config, load(config, 1.0), model),
         "seconds": summary["seconds"],
     }
     run_folder.save_json(row, result)
@@ -693,7 +694,8 @@ def _sweep(path, title, column, rows, name):
 
 def report_resolution(config, data, output, rows):
     lines, table = {}, [["test image", *(r["folder"] for r in rows)]]
-    sizes = [int(config.image_size * n) // 8 * 8 for n in SIZES]
+    # Whole patches: `GRID` of them are a side of the training images.
+    sizes = [round(GRID * n) * (config.image_size // GRID) for n in SIZES]
     for row in rows:
         model = keras.models.load_model(
             output / "models" / row["folder"] / "model.keras"

@@ -107,9 +107,7 @@ class Config(cli.TrainingFlags):
     train: str = cli.arg(
         "all", "trainable weights: all, or head, the encoder frozen", "all|head"
     )
-    batch_size: int | None = cli.arg(
-        None, "images per step; default: 32, and 16 for digits"
-    )
+    batch_size: int | None = cli.arg(None, "images per step; default: 32")
     ignore_value: int = cli.arg(
         255, "value of the pixels of masks that have no class"
     )
@@ -295,13 +293,20 @@ def compare(config, data, strategy, output):
     """
     folder = output / training.COMPARISON
     with cli.user_errors():
+        encoder = dataclasses.replace(
+            config,
+            **ENCODER,
+            epochs=None,  # --epochs is that of the segmenters
+            mode="tf",
+            output=str(folder / "encoder"),
+            overwrite=False,
+        )
+        spec = training.resolve_model_spec(ENCODER["model"], None)
+        check_blocks(config, spec["num_layers"])
         if config.overwrite and strategy.is_main:
             shutil.rmtree(folder, ignore_errors=True)
         strategy.gather(0)  # waits until it is removed
         config = dataclasses.replace(config, overwrite=False)
-        encoder = dataclasses.replace(
-            config, **ENCODER, mode="tf", output=str(folder / "encoder")
-        )
         done = training.read_finished(encoder, folder / "encoder")
     if done is None:
         done = train_encoder(encoder, strategy, folder / "encoder")
@@ -423,6 +428,16 @@ def build_optimizer(config, schedule):
     )
 
 
+def check_blocks(config, count):
+    """Checks that an encoder of `count` blocks has those of `--blocks`."""
+    if not all(-count <= block < count for block in config.blocks):
+        raise ValueError(
+            f"--blocks must be from 0 to {count - 1}, or from -{count} to -1: "
+            f"the encoder has {count} blocks. Received: "
+            f"{', '.join(map(str, config.blocks))}"
+        )
+
+
 def resolve_config(config, data):
     """Returns the config with values for all settings that are None."""
     spec = training.resolve_model_spec(
@@ -434,6 +449,7 @@ def resolve_config(config, data):
             "Transformer or a hybrid. Received: "
             f"{config.model or config.weights}"
         )
+    check_blocks(config, spec["num_layers"])
     image_size, patch_size = training.resolve_sizes(
         (config.image_size, data.image_size, spec["image_size"], 224),
         spec["patch_size"],

@@ -64,6 +64,8 @@ _ARGUMENTS_IN_SHAPES = (
     "resnet_layers",
     "width_factor",
 )
+# Arrays of a norm in their order in the file; batch norms have all four.
+_NORM = ("gamma", "beta", "moving_mean", "moving_variance")
 # Layers with one array that are neither dense nor a norm: the array's name.
 _SINGLE_ARRAY_LAYERS = {
     "class_token": "tokens",
@@ -457,14 +459,14 @@ def _path_of(key, arrays):
         arrays: Dict of all such paths to arrays.
     """
     parent, _, number = key.rpartition("/")
-    if number not in ("0", "1"):
+    if number not in ("0", "1", "2", "3"):
         return key
     name = _SINGLE_ARRAY_LAYERS.get(parent.rpartition("/")[2])
     if name is not None:
         return f"{parent}/{name}"
     first = arrays.get(f"{parent}/0", np.zeros(1))
-    names = ("gamma", "beta") if first.ndim == 1 else ("kernel", "bias")
-    return f"{parent}/{names[int(number)]}"
+    names = _NORM if first.ndim == 1 else ("kernel", "bias")
+    return f"{parent}/{names[int(number)]}" if int(number) < len(names) else key
 
 
 def _arguments_from_shapes(shapes, grid):

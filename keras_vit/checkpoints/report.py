@@ -4,6 +4,7 @@ from keras_vit.checkpoints.checkpoint import missing_hyperparameters
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import read_config
+from keras_vit.checkpoints.files import resolve_run_folder
 from keras_vit.checkpoints.formats import detect_layout
 from keras_vit.checkpoints.formats import first_patch_is_possible
 from keras_vit.checkpoints.formats import is_config_of
@@ -17,7 +18,7 @@ def report(path, layout=None, arguments=None):
     arguments that resolve them.
 
     Args:
-        path: Path of the file or folder.
+        path: Path of the file or folder, also that of a recipe's run.
         layout: String. Name of its layout; None detects it from the keys.
         arguments: Dict of explicit arguments of `VisionTransformer`.
 
@@ -29,6 +30,7 @@ def report(path, layout=None, arguments=None):
         ValueError: if it cannot be read.
     """
     arguments, ambiguities = dict(arguments or {}), []
+    path = resolve_run_folder(path)
     if is_keras(path):
         checkpoint = open_checkpoint(path, layout, finite=False)
         arrays, name = checkpoint.weights, "none, a file of Keras's"

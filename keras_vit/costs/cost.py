@@ -52,7 +52,9 @@ def cost(
     libraries themselves need. JAX and TensorFlow also store the scores of
     attention for the gradients if an image has few tokens, and otherwise
     fuse operations and need less. With `remat`, PyTorch needs more than
-    computed, until Python collects garbage. See docs/cost.md for measurements.
+    computed, until Python collects garbage. Layers that are not trained count
+    as if they stored tensors for gradients: with a frozen encoder, a step needs
+    less than computed. See docs/cost.md for measurements.
 
     Args:
         model: String, the name of a model such as "ViTB16",
@@ -314,11 +316,8 @@ class Cost:
         >>> round(found.training(303e6, 14)["exaflops"])
         4258
         """
-        for name, number in (("images", images), ("epochs", epochs)):
-            if not number > 0:
-                raise ValueError(
-                    f"`{name}` must be above 0. Received: {name}={number!r}"
-                )
+        images = _checks.positive_float("images", images)
+        epochs = _checks.positive_float("epochs", epochs)
         operations = 6 * self.macs * images * epochs
         found = {"exaflops": operations / 1e18}
         if rate is not None:

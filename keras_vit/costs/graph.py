@@ -9,6 +9,7 @@ from keras_vit import _checks
 from keras_vit import layers as keras_vit_layers
 from keras_vit.costs import layers
 from keras_vit.costs import plan
+from keras_vit.models.features import check_takes_images
 from keras_vit.segmentation import eomt
 
 
@@ -28,19 +29,7 @@ def trace(model, image_size=None):
         ValueError: if the model is not functional, the size of its images is
             unknown, or the cost of a layer is not known.
     """
-    # `keras.Functional` is no public name.
-    functional = hasattr(model, "inputs") and hasattr(model, "outputs")
-    if not isinstance(model, keras.Model) or not functional:
-        raise ValueError(
-            "`model` must be the name of a model or a functional "
-            f"`keras.Model`. Received: {model!r}"
-        )
-    if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
-        raise ValueError(
-            "The cost of a model is that of one input, images of shape (batch, "
-            "height, width, channels). Received: inputs of shapes "
-            f"{[tuple(x.shape) for x in model.inputs]}"
-        )
+    check_takes_images(model)
     shape = tuple(model.inputs[0].shape[1:])
     if image_size is not None:
         size = _checks.positive_pair("image_size", image_size)
@@ -55,6 +44,13 @@ def trace(model, image_size=None):
     seen = set()
     _walk(model, shape, "", rows, seen)
     return rows
+
+
+# Names of the arguments that layers of keras_vit take by position.
+_ARGUMENTS = {
+    keras_vit_layers.MultiHeadAttention: ("inputs", "context", "relative"),
+    keras_vit_layers.TransformerBlock: ("inputs", "relative"),
+}
 
 
 def _walk(model, shape, prefix, rows, seen):
@@ -85,9 +81,9 @@ def _walk(model, shape, prefix, rows, seen):
             return outputs
         structure = keras.tree.flatten(outputs)
         output = tuple(structure[0].shape[1:])
-        if isinstance(layer, keras_vit_layers.TransformerBlock):
-            names = ("inputs", "relative")
-            options = dict(zip(names, arguments, strict=False)) | options
+        for kind, names in _ARGUMENTS.items():
+            if isinstance(layer, kind):
+                options = dict(zip(names, arguments, strict=False)) | options
         found = _rows(layer, name, shapes, output, options)
         if found is None:
             unknown.append(f"{name} ({type(layer).__name__})")
@@ -227,20 +223,37 @@ def _relative(layer, name, shapes, output, options):
     return [dataclasses.replace(row, output_shape=output)]
 
 
-def _attention(layer, name, shapes, output, options, residual=True):
+def _rotary(layer, name, shapes, output, options):
+    return [
+        plan.positions(name, "rope", output[0], 0, None, 0, layer.head_size)
+    ]
+
+
+def _attention(layer, name, shapes, output, options):
     queries, width = shapes[0]
-    tokens = shapes[1][0] if len(shapes) > 1 else queries
-    row = layers.attention(
-        name,
-        queries,
-        tokens,
-        width,
-        layer.num_heads,
-        layer.qkv_bias,
-        layer.qk_norm,
-        layer.dropout,
-    )
-    return [row]
+    context = options.get("context")
+    return [
+        layers.attention(
+            name,
+            queries,
+            queries if context is None else context.shape[1],
+            width,
+            layer.num_heads,
+            layer.qkv_bias,
+            layer.key_bias,
+            layer.qk_norm,
+            layer.dropout,
+            _relative_patches(options),
+        )
+    ]
+
+
+def _relative_patches(options):
+    """Returns the number of patches with relative positions, or 0."""
+    relative = options.get("relative")
+    if relative is None or len(relative.shape) == 4:  # rotary positions
+        return 0
+    return (relative.shape[1] + 1) // 2
 
 
 def _mlp(layer, name, shapes, output, options):
@@ -265,27 +278,9 @@ def _block(layer, name, shapes, output, options):
     if not known:
         return None
     tokens, width = shapes[0]
-    patches = 0
-    relative = options.get("relative")
-    if relative is not None:
-        patches = (relative.shape[1] + 1) // 2
-    rows = layers.block(
-        name,
-        tokens,
-        width,
-        layer.num_heads,
-        layer.mlp_dim,
-        layer.activation,
-        None if output[0] == tokens else output[0],
-        layer.qkv_bias,
-        layer.qk_norm,
-        layer.layer_scale,
-        layer.dropout,
-        layer.attention_dropout,
-        layer.drop_path,
-        patches,
-    )
-    return [dataclasses.replace(row, remat=bool(layer.remat)) for row in rows]
+    queries = None if output[0] == tokens else output[0]
+    patches = _relative_patches(options)
+    return layers.block(name, tokens, width, layer, queries, patches)
 
 
 def _attention_pooling(layer, name, shapes, output, options):
@@ -525,6 +520,7 @@ _RULES = {
     keras_vit_layers.PatchEmbedding: _patches,
     keras_vit_layers.RelativePositionEmbs: _relative,
     keras_vit_layers.ResidualUnit: _unit,
+    keras_vit_layers.RotaryPositionEmbs: _rotary,
     keras_vit_layers.SimpleFeaturePyramid: _pyramid,
     keras_vit_layers.StdConv2D: _std_conv,
     keras_vit_layers.TransformerBlock: _block,

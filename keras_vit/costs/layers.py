@@ -130,11 +130,15 @@ def attention(
     width,
     heads,
     qkv_bias=True,
+    key_bias=True,
     qk_norm=False,
     dropout=0.0,
     patches=0,
 ):
     """Returns the cost of `MultiHeadAttention` and the residual sum after it.
+
+    Rotary positions add nothing: PyTorch stores rotated queries and keys
+    instead of the projected ones, and products of single values do not count.
 
     Args:
         name: String. Name of the layer.
@@ -143,12 +147,14 @@ def attention(
         width: Integer. Hidden size.
         heads: Integer. Number of heads.
         qkv_bias: Boolean. As in the layer.
+        key_bias: Boolean. As in the layer.
         qk_norm: Boolean. As in the layer.
         dropout: Float. As in the layer.
         patches: Integer. Number of patches with relative positions; 0 for none.
     """
     q, kv, scores = queries * width, tokens * width, heads * queries * tokens
-    weights = 4 * width**2 + width + (3 * width if qkv_bias else 0)
+    biases = 1 + (2 + key_bias if qkv_bias else 0)
+    weights = 4 * width**2 + biases * width
     parameters = weights + (4 * (width // heads) if qk_norm else 0)
     # query, keys and values, result of the attention; sum of the residual
     stored = q + 2 * kv + q + q
@@ -206,64 +212,51 @@ def mlp(name, tokens, width, dim, activation="gelu_tanh", dropout=0.0):
     )
 
 
-def block(
-    name,
-    tokens,
-    width,
-    heads,
-    mlp_dim,
-    activation="gelu_tanh",
-    queries=None,
-    qkv_bias=True,
-    qk_norm=False,
-    layer_scale=None,
-    dropout=0.0,
-    attention_dropout=0.0,
-    drop_path=0.0,
-    patches=0,
-):
+def block(name, tokens, width, options, queries=None, patches=0):
     """Returns the costs of a `TransformerBlock`.
 
     Args:
         name: String. Name of the block.
         tokens: Integer. Number of tokens.
         width: Integer. Hidden size.
+        options: A `TransformerBlock` or a `ViTConfig`, whose attributes of the
+            same names are the options of the block.
         queries: Integer. Number of output tokens; None for all.
         patches: Integer. Number of patches with relative positions, or 0.
-        **others: As in the layer.
 
     Returns:
         List of `LayerCost`.
     """
+    c = options
     outputs = queries or tokens
-    # With relative positions, attention computes all tokens.
     rows = [
         layer_norm(f"{name}/norm_1", tokens, width),
         attention(
             f"{name}/attention",
+            # With relative positions, attention computes all tokens.
             tokens if patches else outputs,
             tokens,
             width,
-            heads,
-            qkv_bias,
-            qk_norm,
-            attention_dropout,
+            c.num_heads,
+            c.qkv_bias,
+            c.key_bias,
+            c.qk_norm,
+            c.attention_dropout,
             patches,
         ),
     ]
-    size = outputs * width
-    if dropout:
-        shape = (outputs, width)
+    if c.dropout:
+        shape, size = (outputs, width), outputs * width
         rows.append(other(f"{name}/dropout", "Dropout", shape, 0, size))
-    if layer_scale is not None:
+    if c.layer_scale is not None:
         rows.append(_scale(f"{name}/scale_1", outputs, width))
     rows.append(layer_norm(f"{name}/norm_2", outputs, width))
     rows.append(
-        mlp(f"{name}/mlp", outputs, width, mlp_dim, activation, dropout)
+        mlp(f"{name}/mlp", outputs, width, c.mlp_dim, c.activation, c.dropout)
     )
-    if layer_scale is not None:
+    if c.layer_scale is not None:
         rows.append(_scale(f"{name}/scale_2", outputs, width))
-    return rows
+    return [dataclasses.replace(row, remat=bool(c.remat)) for row in rows]
 
 
 def _scale(name, tokens, width):

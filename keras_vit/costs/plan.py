@@ -45,12 +45,18 @@ def plan(
             )
     architecture.pop("name", None)
     arguments = {**sizes, **architecture}
-    size = _checks.positive_pair("image_size", image_size or 224)
+    size = 224 if image_size is None else image_size
+    size = _checks.positive_pair("image_size", size)
     classes = configs.resolve_classes(include_top, classes, {}, None)
     rows = [
         layers.other("images", "InputLayer", (*size, channels), 0),
     ]
     if function == "BiT":
+        if all_tokens:
+            raise ValueError(
+                "`all_tokens` is for Vision Transformers and hybrids. "
+                f"Received: all_tokens={all_tokens!r} for {name!r}"
+            )
         return rows + _bit(arguments, size, channels, classes, include_top)
     stem = None
     if function == "HybridVisionTransformer":
@@ -142,29 +148,15 @@ def _vit(c, size, channels, classes, all_tokens, architecture):
             name = "position_embedding_shared" if shared else ""
             name = name or f"position_embedding_{i}"
             rows.append(_positions(c, name, tokens, learned, positioned))
-        elif shared and not relative:
+        elif shared and c.position_embedding not in ("relative", "rope"):
             row = _positions(c, "position_embedding_shared", tokens, learned)
             rows.append(dataclasses.replace(row, parameters=0))
         queries = None
         if last and by_class_token:
             queries = 2 if c.distillation else 1
-        found = layers.block(
-            f"block_{i}",
-            tokens,
-            width,
-            heads,
-            c.mlp_dim,
-            c.activation,
-            queries,
-            c.qkv_bias,
-            c.qk_norm,
-            c.layer_scale,
-            c.dropout,
-            c.attention_dropout,
-            c.drop_path * i / max(1, c.num_layers - 1),
-            patches if relative else 0,
+        rows += layers.block(
+            f"block_{i}", tokens, width, c, queries, patches if relative else 0
         )
-        rows += [dataclasses.replace(row, remat=c.remat) for row in found]
     tokens = queries or tokens
     if c.final_norm == "before_pooling":
         rows.append(layers.layer_norm("encoder_norm", tokens, width))
@@ -226,7 +218,8 @@ def _positions(c, name, tokens, grid, prefix=None):
 
 
 def positions(name, kind, tokens, width, grid, prefix, head_size=None):
-    """Returns the cost of `AddPositionEmbs` or `RelativePositionEmbs`.
+    """Returns the cost of `AddPositionEmbs`, `RelativePositionEmbs` or
+    `RotaryPositionEmbs`.
 
     Args:
         name: String. Name of the layer.
@@ -235,8 +228,15 @@ def positions(name, kind, tokens, width, grid, prefix, head_size=None):
         width: Integer. Hidden size.
         grid: `(rows, columns)` for which they are learned.
         prefix: Integer. Number of prefix tokens that have a position.
-        head_size: Integer. Channels of a head, for relative positions.
+        head_size: Integer. Channels of a head, for relative and rotary
+            positions.
     """
+    if kind == "rope":
+        shape, weights = (tokens, 2, head_size // 2), head_size // 4
+        row = layers.other(
+            name, "RotaryPositionEmbs", shape, weights, copies=False
+        )
+        return dataclasses.replace(row, non_trainable=weights)
     rows, columns = grid
     if kind == "relative":
         count = 2 * rows * columns - 1

@@ -16,6 +16,7 @@ from keras_vit.data.splits import holdout_split
 from keras_vit.data.splits import stratified_split
 
 BACKGROUND = -1.0
+ENLARGED = 32  # pixels; the size from which random crops are cut
 # Limits of `random_affine`, in both directions. With smaller ones a small model
 # memorises 1,438 images; with larger ones digits look like other digits.
 MAX_ROTATION = np.deg2rad(15)
@@ -72,8 +73,10 @@ class Digits:
 
     def _train_crops(self, data, options):
         """Returns batches of random crops, by TensorFlow."""
+        # A crop begins and ends with whole pixels: of 8 x 8 there are few.
+        pixels = resize(self.images, ENLARGED)
         # From [-1, 1] to [0, 255]; the pipeline scales them back.
-        pixels = ((self.images + 1) * 127.5).astype("float32")
+        pixels = ((pixels + 1) * 127.5).astype("float32")
         names = [f"digits[{i}]" for i in range(len(pixels))]
         source = listed_source(
             names,

@@ -12,6 +12,7 @@ import pathlib
 import numpy as np
 
 from keras_vit._program import require
+from keras_vit.data.canvases import IGNORE
 from keras_vit.data.canvases import digit_canvases
 from keras_vit.data.segmentation import SegmentationDataset
 from keras_vit.data.splits import split_by_path
@@ -69,6 +70,11 @@ def load_segmentation(name, ignore=255):
     """
     path = pathlib.Path(name).expanduser()
     if name == "digits":
+        if ignore != IGNORE:
+            raise ValueError(
+                f"Pixels without a class of 'digits' have the value {IGNORE}. "
+                f"Received: ignore={ignore}"
+            )
         return digit_canvases()
     if path.is_dir():
         return _from_folder(path, ignore)
@@ -135,8 +141,10 @@ def _from_folder(folder, ignore):
             )
         )
     names = _class_names(folder)
-    pairs = [pair for part in parts.values() for pair in part]
-    highest = _check_pairs(pairs, ignore, names and len(names), problems)
+    highest_of = {
+        part: _check_pairs(pairs, ignore, names and len(names), problems)
+        for part, pairs in parts.items()
+    }
     if problems:
         raise ValueError(
             f"{len(problems)} of the files of {str(folder)!r} cannot be used:\n"
@@ -147,12 +155,21 @@ def _from_folder(folder, ignore):
                 else ""
             )
         )
+    for part, highest in highest_of.items():
+        if highest < 0:
+            raise ValueError(
+                f"All pixels of the masks of {str(folder)!r} to {part} on have "
+                f"the value {ignore}, so none has a class. Give the value of "
+                "pixels without a class, if it is another one, as `ignore` "
+                f"(--ignore-value). Received: ignore={ignore}"
+            )
+    highest = max(highest_of.values())
     names = names or tuple(str(i) for i in range(highest + 1))
     if len(names) < 2:
         raise ValueError(
             f"The masks of {str(folder)!r} must have two classes or more. "
-            f"Received: {', '.join(names) or 'pixels to ignore'} only. Pixels "
-            f"of the value {ignore} have no class"
+            f"Received: {', '.join(names)} only. Pixels of the value {ignore} "
+            "have no class"
         )
     if len(names) > _MOST_CLASSES and not (folder / _CLASSES_FILE).is_file():
         raise ValueError(
@@ -266,6 +283,12 @@ def _from_tfds(name, ignore):
     """The encoded files of a data set of TFDS, which are kept in memory."""
     tfds = require("tensorflow_datasets")
     feature, names, classes, first = TFDS_MASKS[name.split(":")[0]]
+    if 0 <= ignore < classes:
+        raise ValueError(
+            f"The classes of {name!r} are 0 to {classes - 1}: `ignore`, the "
+            "value of pixels without a class, must be another number. "
+            f"Received: ignore={ignore}"
+        )
     builder = tfds.builder(name)
     builder.download_and_prepare()
     splits = builder.info.splits

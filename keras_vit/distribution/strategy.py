@@ -27,8 +27,8 @@ INSTEAD = {
     ("jax", "tpu"): "use 'data-parallel', which finds the TPU",
 }
 TORCH = (
-    "Keras 3.15 trains on one device with PyTorch: use 'none', or "
-    "KERAS_BACKEND=jax or tensorflow for several"
+    "Keras 3.15 trains on one device with PyTorch; several need "
+    "KERAS_BACKEND=jax or tensorflow"
 )
 
 
@@ -183,7 +183,7 @@ def _check(name, backend, model_devices):
         )
     if name != "auto" and name not in NAMES[backend]:
         other = next(b for b, names in NAMES.items() if name in names)
-        instead = INSTEAD.get((backend, name), TORCH)
+        instead = INSTEAD.get((backend, name), f"use 'none'. {TORCH}")
         raise ValueError(
             f"The strategy {name!r} is for the {other} backend, and this is "
             f"{backend}: {instead}."

@@ -55,7 +55,8 @@ class EvaluationFlags:
     batch_size: int = arg(64, "images per batch")
     skip_bad_images: bool = arg(
         False,
-        "leave out images of a folder that cannot be decoded, with a warning",
+        "leave out images of a folder that cannot be decoded, with a warning; "
+        "default for the dataset of a run: as in its training",
     )
     overwrite: bool = arg(
         False, "replace the files of an earlier run in --output"

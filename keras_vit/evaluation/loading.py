@@ -14,6 +14,7 @@ from keras_vit._warnings import warn
 from keras_vit.data.protocols import height_and_width
 from keras_vit.evaluation.metrics import sigmoid
 from keras_vit.evaluation.metrics import softmax
+from keras_vit.inspection.report import class_names
 from keras_vit.models import Model
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training.command_line import parse_image_size
@@ -40,6 +41,8 @@ class LoadedClassifier:
         dataset: String. The dataset of the training, as `load_dataset` takes
             it; None if unknown.
         test_split: String. The `--test-split` of the training, or None.
+        skip_bad_images: Boolean. Whether the training left out images that
+            cannot be decoded.
         config_path: String. Path of the config.json that these attributes were
             read from, or None.
         loss: String. Name of the loss of the training; None if unknown.
@@ -55,6 +58,7 @@ class LoadedClassifier:
     class_names: tuple | None = None
     dataset: str | None = None
     test_split: str | None = None
+    skip_bad_images: bool = False
     config_path: str | None = None
     loss: str | None = None
     multi_label: bool = False
@@ -82,7 +86,7 @@ class LoadedClassifier:
         """Returns a human-readable summary of several lines."""
         name, size = self.model.name, size_text(self.image_size)
         height, width = height_and_width(self.image_size)
-        source = "flags and defaults (no config.json next to the weights)"
+        source = "flags and defaults (no config.json of a run)"
         if self.config_path:
             source = f"{self.config_path}, unless flags say otherwise"
         return (
@@ -139,12 +143,12 @@ def load_classifier(
     )
     config, data = run_config.get("config", {}), run_config.get("data", {})
     image_size = parse_image_size(image_size or config.get("image_size"))
-    spec = {"mode": "tf"}
+    checkpoint = open_weights(model, weights)
+    spec = {"mode": checkpoint.preprocess_mode or "tf"}
     # A .keras file may hold any architecture, so that it is checked only
     # against a given name.
     if model is not None or not weights.endswith(".keras"):
         spec = resolve_model_spec(model, weights)
-    checkpoint = open_weights(model, weights)
     loaded = _use_xla(_load(checkpoint, image_size, patch_size))
     channels = loaded.input_shape[-1]
     return LoadedClassifier(
@@ -153,9 +157,14 @@ def load_classifier(
         channels=channels,
         mode=mode or config.get("mode") or spec["mode"],
         protocol=protocol or config.get("protocol"),
-        class_names=tuple(data["class_names"]) if data else None,
+        class_names=(
+            tuple(data["class_names"])
+            if data
+            else _hub_class_names(checkpoint, loaded)
+        ),
         dataset=config.get("dataset"),
         test_split=config.get("test_split"),
+        skip_bad_images=config.get("skip_bad_images", False),
         config_path=config_path,
         loss=config.get("loss"),
         multi_label=data.get("multi_label", False),
@@ -176,6 +185,21 @@ def _run_config(folder):
     except (OSError, ValueError, KeyError, TypeError):
         return {}, None
     return (spec, str(path)) if known[0] else ({}, None)
+
+
+def _hub_class_names(checkpoint, model):
+    """Returns the class names in a config.json of the Hugging Face hub, or
+    None. Those of ImageNet have several spellings, and are left to
+    `match_class_names`."""
+    if head_of(model) is None:
+        return None
+    classes = model.output_shape[-1]
+    names = class_names(checkpoint, classes)
+    unnamed = names == [f"LABEL_{i}" for i in range(classes)]
+    published = (imagenet.IMAGENET_CLASSES, imagenet.IMAGENET21K_CLASSES)
+    if names is None or unnamed or classes in published:
+        return None
+    return tuple(names)
 
 
 def _load(checkpoint, image_size, patch_size):

@@ -393,7 +393,8 @@ def read_litert(path):
     except ImportError:  # older versions of TensorFlow include it
         Interpreter = require("tensorflow", "export").lite.Interpreter
     # By default it uses one core, whereas other libraries use all.
-    interpreter = Interpreter(str(path), num_threads=_num_cores())
+    with quiet():  # TensorFlow's interpreter warns that it is deprecated
+        interpreter = Interpreter(str(path), num_threads=_num_cores())
     interpreter.allocate_tensors()
     source = interpreter.get_input_details()[0]["index"]
     results = {

@@ -186,7 +186,10 @@ def jax_attention(query, key, value, bias=None):
         scores = scores + bias
     # Subtracting a constant does not change the result, so no gradient is
     # needed.
-    largest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+    # With `initial`, `max` needs no proof that a number of tokens that is
+    # unknown, as in an export for any image size, is not 0.
+    largest = scores.max(axis=-1, keepdims=True, initial=-math.inf)
+    largest = jax.lax.stop_gradient(largest)
     weights = ops.exp(scores - largest)
     x = (weights @ value) / weights.sum(axis=-1, keepdims=True)
     return x.swapaxes(1, 2)

@@ -152,13 +152,12 @@ class Pooling(keras.Layer):
     def call(self, inputs):
         if self.mode == "first_patch":
             return inputs[:, self.num_prefix_tokens]
-        token = inputs[:, self.index]
         if self.mode == "token":
-            return token
+            return inputs[:, self.index]
         mean = ops.mean(inputs[:, self.num_prefix_tokens :], axis=1)
         if self.mode == "gap":
             return mean
-        return ops.concatenate([token, mean], axis=-1)
+        return ops.concatenate([inputs[:, self.index], mean], axis=-1)
 
     def compute_output_shape(self, input_shape):
         _checks.check_rank(self, input_shape, "(batch, length, channels)")

@@ -1,5 +1,6 @@
 """Outputs of the layers of a model, as they are or as dense feature maps."""
 
+import numbers
 import re
 
 import keras
@@ -65,6 +66,27 @@ def feature_extractor(model, names):
     return Model(inputs, outputs, name=f"{model.name}_features")
 
 
+def check_takes_images(model):
+    """Checks that a model is functional and has one input, of images.
+
+    Raises:
+        ValueError: if it is another one.
+    """
+    # `keras.Functional` is no public name.
+    functional = hasattr(model, "inputs") and hasattr(model, "outputs")
+    if not isinstance(model, keras.Model) or not functional:
+        raise ValueError(
+            "The model must be a functional `keras.Model`, such as "
+            f"`keras_vit.ViTB16()`. Received: {model!r}"
+        )
+    if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
+        raise ValueError(
+            f"The model {model.name!r} must have one input, images of shape "
+            "(batch, height, width, channels). Received: inputs of shapes "
+            f"{[tuple(x.shape) for x in model.inputs]}"
+        )
+
+
 def dense_features(model, blocks=None, norm=True, stages=None):
     """Builds a model that maps images of any size to dense feature maps.
 
@@ -107,12 +129,7 @@ def dense_features(model, blocks=None, norm=True, stages=None):
     In timm, these are the maps of `forward_intermediates(images, indices,
     norm=True)`, which have their channels second.
     """
-    if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
-        raise ValueError(
-            "`model` must have one input, images of shape (batch, height, "
-            "width, channels). Received: inputs of shapes "
-            f"{[tuple(x.shape) for x in model.inputs]}"
-        )
+    check_takes_images(model)
     found_blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
     found_stages = [x for x in model.layers if _STAGE.fullmatch(x.name)]
     if blocks is None and stages is None:
@@ -120,16 +137,15 @@ def dense_features(model, blocks=None, norm=True, stages=None):
             (-1, None) if found_blocks else (None, len(found_stages))
         )
     indices = _indices("blocks", blocks, found_blocks, 0, model)
-    numbers = _indices("stages", stages, found_stages, 1, model)
+    stage_indices = _indices("stages", stages, found_stages, 1, model)
     outputs = {
         found_stages[i].name: _stage_map(model, found_stages, i, norm)
-        for i in numbers
+        for i in stage_indices
     }
     for i in indices:
         outputs[found_blocks[i].name] = _block_map(model, found_blocks[i], norm)
-    if len(outputs) == 1 and not isinstance(
-        blocks if stages is None else stages, (tuple, list)
-    ):
+    requested = blocks if stages is None else stages
+    if len(outputs) == 1 and isinstance(requested, numbers.Integral):
         (outputs,) = outputs.values()
     maps = Model(model.inputs[0], outputs, name=f"{model.name}_maps")
     return with_any_size(maps)
@@ -147,8 +163,11 @@ def _indices(name, requested, layers, first, model):
     """
     if requested is None:
         return []
-    is_one = isinstance(requested, (int, np.integer))
-    numbers = [requested] if is_one else list(requested)
+    requested = (
+        list(requested)
+        if isinstance(requested, (tuple, list, range, np.ndarray))
+        else [requested]
+    )
     count = len(layers)
     if not count:
         raise ValueError(
@@ -158,15 +177,18 @@ def _indices(name, requested, layers, first, model):
         )
     index_of = {i + first: i for i in range(count)}
     index_of.update({i - count: i for i in range(count)})
-    if not numbers or any(
-        isinstance(number, bool) or number not in index_of for number in numbers
+    if not requested or any(
+        not isinstance(number, numbers.Integral)
+        or isinstance(number, bool)
+        or number not in index_of
+        for number in requested
     ):
         raise ValueError(
             f"`{name}` must be integers from {first} to {count - 1 + first}, "
             f"or from -{count} to -1: the model {model.name!r} has {count} "
             f"{name}. Received: {name}={requested!r}"
         )
-    return sorted({index_of[number] for number in numbers})
+    return sorted({index_of[number] for number in requested})
 
 
 def _block_map(model, block, norm):

@@ -10,6 +10,7 @@ from keras_vit.layers import TransformerBlock
 from keras_vit.layers.resampling import resample_maps
 from keras_vit.models import Model
 from keras_vit.models import with_any_size
+from keras_vit.models.features import check_takes_images
 from keras_vit.segmentation.matching import check_loss_options
 from keras_vit.segmentation.matching import mask_loss
 
@@ -30,6 +31,15 @@ class EoMTModel(Model):
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
+        given = getattr(self, "loss", None)  # of `compile`
+        if given is not None or sample_weight is not None:
+            raise ValueError(
+                "An EoMT trains with `keras_vit.segmentation.mask_loss`, and "
+                "without sample weights: leave `loss` of `compile` out, and "
+                "give `loss_options` to `EoMT`. Received: "
+                + (f"loss={given!r}" if given else "`sample_weight`")
+            )
+
         def uniform(shape):
             return keras.random.uniform(shape, seed=self.seed_generator)
 
@@ -103,6 +113,7 @@ def EoMT(
     queries = _checks.positive_int("queries", queries)
     blocks = _checks.positive_int("blocks", blocks)
     num_upscales = _checks.positive_int("num_upscales", num_upscales)
+    check_takes_images(encoder)
     layers = [x for x in encoder.layers if isinstance(x, TransformerBlock)]
     names = [layer.name for layer in encoder.layers]
     if blocks > len(layers):

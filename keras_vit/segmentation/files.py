@@ -262,6 +262,8 @@ def _config(model):
         f"a grid of {rows} x {columns}": rows != columns,
         "patches that are not square": len(set(patches.patch_size)) > 1,
         "a norm before the blocks": "pre_norm" in names,
+        "patches without a bias": not patches.use_bias,
+        "padding of images to whole patches": patches.pad_to_patch,
     }
     found = [text for text, is_problem in problems.items() if is_problem]
     if found:

@@ -7,6 +7,7 @@ from keras_vit.layers import UpsampleMap
 from keras_vit.models import Model
 from keras_vit.models import dense_features
 from keras_vit.models import patch_pixels
+from keras_vit.models.features import check_takes_images
 
 
 def LinearSegmenter(
@@ -20,7 +21,8 @@ def LinearSegmenter(
     """Builds a model that classifies each pixel by a linear head.
 
     The maps of one or several blocks of a Vision Transformer, normalised by
-    its `encoder_norm` (if it has one) and concatenated, pass through batch
+    its `encoder_norm` (if it has one) and concatenated from the first block to
+    the last, pass through batch
     norm, dropout and a 1 x 1 convolution. The logits of patches are resampled
     bilinearly to the pixels. With a frozen encoder, this measures how much of a
     segmentation its features contain; it is the linear evaluation of "DINOv2:
@@ -57,14 +59,17 @@ def LinearSegmenter(
     """
     classes = _checks.positive_int("classes", classes)
     dropout = _checks.rate("dropout", dropout)
-    is_one = not isinstance(blocks, (tuple, list))
-    maps = dense_features(
-        encoder,
-        (blocks,) if is_one else blocks,
-        norm=any(layer.name == "encoder_norm" for layer in encoder.layers),
-    )
+    check_takes_images(encoder)
+    names = [layer.name for layer in encoder.layers]
+    maps = dense_features(encoder, blocks, norm="encoder_norm" in names)
     (images,) = maps.inputs
-    outputs = list(maps.output.values())
+    outputs = maps.output
+    if isinstance(outputs, dict):
+        # Keras sorts them by name, "block_10" before "block_9".
+        by_number = sorted(outputs, key=lambda name: int(name.split("_")[1]))
+        outputs = [outputs[name] for name in by_number]
+    else:
+        outputs = [outputs]
     x = outputs[0]
     if len(outputs) > 1:
         x = keras.layers.Concatenate(name="concatenated_maps")(outputs)

@@ -50,10 +50,14 @@ def mask_loss(
 
     Returns:
         Scalar tensor.
+
+    Raises:
+        ValueError: if `targets` have other shapes.
     """
     uniform = uniform or keras.random.uniform
     labels = ops.cast(targets["classes"], "int32")
     masks = ops.cast(targets["masks"], "float32")
+    _check_targets(tuple(labels.shape), tuple(masks.shape))
     suffixes = [
         name.removeprefix("masks") for name in outputs if "masks_" in name
     ]
@@ -85,6 +89,17 @@ def mask_loss(
         )
         total = total + mask_weight * bce + dice_weight * dice
     return total
+
+
+def _check_targets(classes, masks):
+    """Checks the shapes of the targets' classes and masks."""
+    if len(classes) != 2 or len(masks) != 4 or 0 in classes[1:]:
+        raise ValueError(
+            '`targets["classes"]` must be of shape (batch, objects), and '
+            '`targets["masks"]` of shape (batch, objects, height, width), with '
+            "one object or more. The class of an image without objects is -1. "
+            f"Received: {classes} and {masks}"
+        )
 
 
 def check_loss_options(options):
@@ -240,7 +255,9 @@ def _class_loss(classes, labels, query, target, valid, no_object_weight):
     losses = ops.take_along_axis(
         -ops.log_softmax(classes), found[..., None], axis=2
     )[..., 0]
-    return ops.sum(weights * losses) / ops.sum(weights)
+    # 0 if no query has a weight: no objects, and `no_object_weight=0`.
+    total = ops.sum(weights)
+    return ops.sum(weights * losses) / ops.where(total > 0, total, 1.0)
 
 
 def _mask_losses(

@@ -1,5 +1,7 @@
 """Mean intersection over union, as a Keras metric."""
 
+import numbers
+
 import keras
 from keras import ops
 
@@ -38,6 +40,11 @@ class MeanIoU(keras.metrics.Metric):
     def __init__(self, classes, ignore=None, name="mean_iou", dtype=None):
         super().__init__(name=name, dtype=dtype)
         self.classes = _checks.positive_int("classes", classes)
+        if ignore is not None and not isinstance(ignore, numbers.Integral):
+            raise ValueError(
+                "`ignore` must be an integer or None. Received: "
+                f"ignore={ignore!r}"
+            )
         self.ignore = ignore
         self.confusion = self.add_weight(
             shape=(self.classes, self.classes),
@@ -58,12 +65,12 @@ class MeanIoU(keras.metrics.Metric):
         if self.ignore is not None:
             counted = ops.logical_and(counted, y_true != self.ignore)
         index = ops.where(counted, y_true * self.classes + y_pred, 0)
+        # Integers: float32 cannot count the pixels of a batch above 2**24.
         count = ops.segment_sum(
-            ops.cast(counted, self.dtype), index, self.classes**2
+            ops.cast(counted, "int32"), index, self.classes**2
         )
-        self.confusion.assign_add(
-            ops.reshape(count, (self.classes, self.classes))
-        )
+        count = ops.reshape(count, (self.classes, self.classes))
+        self.confusion.assign_add(ops.cast(count, self.dtype))
 
     def result(self):
         confusion = ops.convert_to_tensor(self.confusion)

@@ -19,8 +19,9 @@ def sliding_window(model, image, window, stride, batch_size=4, argmax=False):
             channels)` to logits `(batch, height, width, classes)`, such as
             `LinearSegmenter`.
         image: Array of shape `(height, width, channels)`.
-        window: Integer or `(height, width)`. Size of a window in pixels. An
-            image that is smaller than it is one window of its own size.
+        window: Integer or `(height, width)`. Size of a window in pixels. Along
+            an axis on which the image is smaller, a window is of the image's
+            size, which must then be one that the model takes.
         stride: Integer or `(down, right)`. Distance of two windows in pixels,
             at most the size of a window.
         batch_size: Integer. Number of windows that are processed together.
@@ -64,9 +65,14 @@ def sliding_window(model, image, window, stride, batch_size=4, argmax=False):
         for first in range(0, len(lefts), batch_size):
             some = lefts[first : first + batch_size]
             windows = [image[rows, left : left + window[1]] for left in some]
-            outputs = np.asarray(
-                model.predict_on_batch(np.stack(windows)), "float32"
-            )
+            outputs = model.predict_on_batch(np.stack(windows))
+            if isinstance(outputs, (dict, list, tuple)):
+                raise ValueError(
+                    f"The model {model.name!r} must return one array of "
+                    f"logits. Received: {type(outputs).__name__} of "
+                    f"{len(outputs)} outputs. Give a model of one output."
+                )
+            outputs = np.asarray(outputs, "float32")
             if outputs.ndim != 4 or outputs.shape[1:3] != window:
                 raise ValueError(
                     f"The model {model.name!r} must return logits for each "

@@ -7,6 +7,7 @@ import signal
 import sys
 import types
 import typing
+import warnings
 
 from keras_vit import _program
 from keras_vit._logging import logger
@@ -110,6 +111,7 @@ def run(main, config_class, description, argv=None):
     """
     show_log()
     _program.escape_unprintable_output()
+    warnings.formatwarning = _program.format_warning
     config = parse_args(config_class, description, argv)
     try:
         main(config)
@@ -123,7 +125,10 @@ def run(main, config_class, description, argv=None):
         logger.error("\nerror: %s", error)
         sys.exit(1)
     except KeyboardInterrupt:
-        logger.error("\nerror: interrupted")
+        hint = ""
+        if isinstance(config, TrainingFlags):
+            hint = "; the same command resumes from the last checkpoint"
+        logger.error("\nerror: interrupted%s", hint)
         sys.exit(128 + signal.SIGINT)
 
 

@@ -209,6 +209,7 @@ def resolve_model_spec(model, weights, patch_size=None):
         - `image_size`: integer, or `(height, width)` if these differ; None if
           it is unspecified;
         - `stride`: integer, as for `resolve_sizes`;
+        - `num_layers`: integer, of the Transformer blocks; None for a ResNet;
         - `mode`: string, that of `preprocess_input`;
         - `hidden_size`, if `weights` is None: integer; None for a ResNet.
 
@@ -240,6 +241,7 @@ def resolve_model_spec(model, weights, patch_size=None):
         "patch_size": patch_size or sizes.get("patch_size"),
         "image_size": image_size,
         "stride": _stride(model, sizes),
+        "num_layers": sizes.get("num_layers"),
         "hidden_size": sizes.get("hidden_size"),
         "mode": "tf",
     }
@@ -339,6 +341,7 @@ def _checkpoint_spec(model, weights, patch_size):
             "patch_size": None,
             "image_size": tuple(size) if isinstance(size, list) else size,
             "stride": 0,
+            "num_layers": None,
             **mode,
         }
     image_size = grid and tuple(n * rows * checkpoint.stride for n in grid)
@@ -348,6 +351,7 @@ def _checkpoint_spec(model, weights, patch_size):
         "patch_size": rows,
         "image_size": image_size,
         "stride": checkpoint.stride,
+        "num_layers": spec.get("num_layers"),
         **mode,
     }
 

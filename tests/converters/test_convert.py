@@ -148,6 +148,22 @@ def test_unit_numbers_above_ten_are_kept(kind):
         assert held[layout] == list(names or every)
 
 
+@pytest.mark.backends("torch")
+def test_hybrids_are_refused_with_the_layouts_that_have_them(tmp_path):
+    model = keras_vit.HybridVisionTransformer(
+        **{**VIT, "num_layers": 1},
+        resnet_layers=(1,),
+        width_factor=0.5,
+        input_shape=(8, 8, 3),
+    )
+    hybrids = HOLD["hybrid"].keys()
+    for layout in LAYOUTS.keys() - hybrids:
+        with pytest.raises(ValueError, match="no hybrids") as error:
+            keras_vit.converters.save(model, tmp_path / "a.npz", layout)
+        assert all(repr(name) in str(error.value) for name in hybrids)
+    assert not (tmp_path / "a.npz").exists()
+
+
 def test_block_numbers_with_leading_zeros_are_unmapped():
     keys = ["blocks.01.norm1.weight", "blocks.1.norm1.weight"]
     assert MAPS["timm:"].unmapped_keys(keys) == keys[:1]

@@ -106,6 +106,10 @@ def test_inspect_reads_keras_files(capsys, tmp_path):
         assert metadata["grid_size"] == "(2, 4)"
         assert metadata["parameters"] == f"{model.count_params():,}"
         assert "block_0/mlp/dense_1/kernel" in out and "(16, 64)" in out
+    # The folder of a recipe's run, too.
+    assert inspected(capsys, tmp_path) == inspected(
+        capsys, tmp_path / "model.keras"
+    )
     bare = tmp_path / "bare.weights.h5"
     model.save_weights(bare)
     out, metadata = inspected(capsys, bare)

@@ -32,6 +32,8 @@ OPTIONS = {
     },
     "every_layer": {"position_placement": "every_layer", "num_registers": 2},
     "every_layer_shared": {"position_placement": "every_layer_shared"},
+    "rope": {"position_embedding": "rope", "num_registers": 2},
+    "key_bias": {"key_bias": False, "qk_norm": True},
     "no_bias": {"patch_bias": False, "qkv_bias": False, "pre_norm": True},
     "scales": {"layer_scale": 1e-4, "qk_norm": True, "mlp_dim": 48},
     "after": {"pooling": "gap", "final_norm": "after_pooling"},
@@ -108,6 +110,7 @@ COUNTED = {
     "relative": lambda: build(
         "VisionTransformer", {**VIT, **OPTIONS["relative"]}
     ),
+    "rope": lambda: build("VisionTransformer", {**VIT, **OPTIONS["rope"]}),
     "distillation": lambda: build(
         "VisionTransformer", {**VIT, **OPTIONS["distillation"]}
     ),
@@ -183,8 +186,9 @@ def test_training():
     trained = found.training(303e6, 14, rate=19.7e12)
     assert trained["exaflops"] == 6 * found.macs * 303e6 * 14 / 1e18
     assert 2490 < trained["core_days"] < 2510  # Table 2: 2.5k
-    with pytest.raises(ValueError, match="epochs=0"):
-        found.training(1, 0)
+    for images, epochs in ((1, 0), ("1e6", 1)):
+        with pytest.raises(ValueError, match="epochs=0|images='1e6'"):
+            found.training(images, epochs)
 
 
 def test_a_larger_step_needs_more_memory():
@@ -232,6 +236,8 @@ def test_layers_of_unknown_cost_are_refused():
         ({"optimizer": "lion"}, "lion"),
         ({"precision": "int8"}, "int8"),
         ({"image_size": 225}, "225"),
+        ({"image_size": 0}, "image_size=0"),
+        ({"model": "BiT_R50x1", "all_tokens": True}, "all_tokens=True"),
         ({"weights": "imagenet"}, "weights"),
         ({"block": keras.layers.Dense}, "Dense"),
     ],

@@ -2,10 +2,21 @@ r"""A program for the tests: trains DINO and MoCo v3 on one and on two devices.
 
     KERAS_BACKEND=tensorflow python -m tests.distribution.small_momentum
 
-For each method, it prints the number of devices and the largest difference of
-a weight, divided by the largest weight of its variable. JAX's devices are made
-by XLA_FLAGS=--xla_force_host_platform_device_count=2.
+It prints a line of JSON for each method, with differences between two runs:
+
+- `devices`: between one device and two;
+- `order`: on one device, with the images of each batch in the reverse order,
+  which changes nothing but the rounding of sums.
+
+`loss` and `center` are the largest differences of the losses of all steps and
+of DINO's centre. `weights` is the largest difference of a weight, divided by
+the largest change of any weight by training: some gradients, such as those of
+biases before a batch norm, are sums that cancel, so that their rounding errors
+are relative to the terms. `worst` is the variable. JAX's devices are made by
+XLA_FLAGS=--xla_force_host_platform_device_count=2.
 """
+
+import json
 
 import keras
 import numpy as np
@@ -14,30 +25,41 @@ import keras_vit
 from keras_vit import pretraining
 
 STEPS, BATCH = 2, 8
+# Gradients of a head's first layers are large at first, and a large step
+# multiplies the differences of the losses after it.
+RATE = 1e-3
 
 
-class Crops(keras.utils.PyDataset):
-    def __len__(self):
-        return STEPS
-
-    def __getitem__(self, index):
-        rng = np.random.default_rng(index)
-        crops = rng.normal(size=(BATCH, 2, 8, 8, 3)).astype("float32")
-        return {"global": crops}, np.zeros(BATCH, "int32")
-
-
-def dataset():
+def dataset(reverse):
     """The batches as TensorFlow's strategies and JAX take them."""
     import tensorflow as tf
 
-    batches = Crops()
-    crops = np.concatenate([batches[i][0]["global"] for i in range(STEPS)])
+    rng = np.random.default_rng(0)
+    crops = rng.normal(size=(STEPS, BATCH, 2, 8, 8, 3)).astype("float32")
+    if reverse:
+        crops = crops[:, ::-1]
+    crops = crops.reshape(-1, *crops.shape[2:])
     labels = np.zeros(len(crops), "int32")
     data = tf.data.Dataset.from_tensor_slices(({"global": crops}, labels))
     return data.batch(BATCH, drop_remainder=True)
 
 
-def train(make, strategy):
+class Losses(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.found.append(float(logs["loss"]))
+
+
+def train(make, strategy, orders=(False,)):
+    """Trains in each order of the images.
+
+    Returns:
+        The weights before training, and a list of pairs: the losses, and the
+        weights after training.
+    """
     keras.utils.set_random_seed(0)
     with strategy.scope():
         encoder = keras_vit.VisionTransformer(
@@ -49,15 +71,51 @@ def train(make, strategy):
             include_top=False,
         )
         model = make(encoder)
-        model.compile(keras.optimizers.SGD(0.1), jit_compile=False)
-        batches = strategy.distribute(dataset())
-        model.fit(batches, steps_per_epoch=STEPS, verbose=0, shuffle=False)
-        if hasattr(model, "jax_state_sync"):
-            model.jax_state_sync()
-        return {
-            f"{i} {variable.path}": keras.ops.convert_to_numpy(variable)
-            for i, variable in enumerate(model.weights)
-        }
+        model.compile(keras.optimizers.SGD(RATE), jit_compile=False)
+        start, before, runs = model.get_weights(), arrays(model), []
+        for reverse in orders:
+            model.set_weights(start)
+            losses = Losses()
+            model.fit(
+                strategy.distribute(dataset(reverse)),
+                steps_per_epoch=1,
+                epochs=STEPS,
+                verbose=0,
+                shuffle=False,
+                callbacks=[losses],
+            )
+            if hasattr(model, "jax_state_sync"):
+                model.jax_state_sync()
+            runs.append((losses.found, arrays(model)))
+        return before, runs
+
+
+def arrays(model):
+    """Returns the weights by path, except for counters."""
+    # The paths begin with the name of the model, which is numbered.
+    return {
+        f"{i} {variable.path.partition('/')[2]}": np.array(
+            keras.ops.convert_to_numpy(variable)
+        )
+        for i, variable in enumerate(model.weights)
+        if "int" not in str(variable.dtype)
+    }
+
+
+def compare(before, one, two):
+    """Returns the differences of two runs."""
+    (losses, after), (other_losses, other) = one, two
+    changes = {k: np.abs(after[k] - before[k]).max() for k in after}
+    errors = {k: np.abs(other[k] - after[k]).max() for k in after}
+    worst = max(errors, key=errors.get)
+    return {
+        "loss": float(np.abs(np.subtract(losses, other_losses)).max()),
+        "center": float(
+            max((errors[k] for k in errors if k.endswith("center")), default=0)
+        ),
+        "weights": float(errors[worst] / max(changes.values())),
+        "worst": worst,
+    }
 
 
 def main():
@@ -71,6 +129,8 @@ def main():
     if backend == "tensorflow":
         import tensorflow as tf
 
+        # Replicas wait for each other, which needs a thread for each of them.
+        tf.config.threading.set_inter_op_parallelism_threads(4)
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0],
             [tf.config.LogicalDeviceConfiguration()] * 2,
@@ -80,25 +140,17 @@ def main():
         "dino": lambda e: pretraining.DINO(e, bottleneck_dim=5, **heads),
         "mocov3": lambda e: pretraining.MoCoV3(e, **heads),
     }
-    one = {m: train(make, get_strategy("none")) for m, make in makers.items()}
-    strategy = get_strategy(name, devices=devices)
+    alone, strategy = get_strategy("none"), get_strategy(name, devices=devices)
     for method, make in makers.items():
-        two = train(make, strategy)
-        differences = {
-            key.partition(" ")[2]: np.abs(x - y).max()
-            / max(np.abs(x).max(), 1e-3)
-            for (key, x), y in zip(
-                one[method].items(), two.values(), strict=True
-            )
+        before, (one, reverse) = train(make, alone, (False, True))
+        _, (two,) = train(make, strategy)
+        found = {
+            "method": method,
+            "count": strategy.num_devices,
+            "devices": compare(before, one, two),
+            "order": compare(before, one, reverse),
         }
-        worst = max(differences, key=differences.get)
-        print(
-            method,
-            strategy.num_devices,
-            differences[worst],
-            worst,
-            flush=True,
-        )
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -91,10 +91,12 @@ def test_exported_model_matches_keras(name, export, tmp_path):
         num_layers=1,
         input_shape=(None, None, 3) if any_size else (8, 12, 3),
         grid_size=(2, 3),
+        # Without a class token, the number of tokens might be 0.
+        pooling="gap" if any_size else "token",
     )
     target = target_of(name)
     status, printed = export("model.keras", target)
-    assert status == 0, printed
+    assert status == 0 and "warning" not in printed.lower(), printed
     assert "3 x 8 x 12 x 3" in printed and "latency  batch of 1" in printed
     assert ("1 x 8 x 24 x 3" in printed) == any_size
     files = map(str, formats.FORMATS[name].files(target))

@@ -249,6 +249,7 @@ def test_exported(name, tmp_path, monkeypatch):
 WRONG = {
     "block": ({"blocks": (0, 2)}, r"from 0 to 1.*blocks=\(0, 2\)"),
     "boolean": ({"blocks": True}, "blocks=True"),
+    "float": ({"blocks": (0, 1.0)}, r"blocks=\(0, 1.0\)"),
     "none": ({"blocks": ()}, r"blocks=\(\)"),
     "stage": ({"stages": 1}, "has no stages. Received: stages=1"),
 }
@@ -260,6 +261,8 @@ def test_errors(case):
     arguments, message = WRONG[case]
     with pytest.raises(ValueError, match=message):
         keras_vit.dense_features(tiny(), **arguments)
+    with pytest.raises(ValueError, match="Received: 'ViTB16'"):
+        keras_vit.dense_features("ViTB16")
 
 
 @ON_TORCH

@@ -206,13 +206,13 @@ def test_real_labels_of_tfds(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ((), ("cifar10", "extra")),
-        (("--test-split", "test"), ("cifar10", "test")),
+        ((), ("cifar10", "extra", True)),
+        (("--test-split", "test"), ("cifar10", "test", True)),
         # The split of the run is that of its own data set.
-        (("--dataset", "cifar10"), ("cifar10", None)),
+        (("--dataset", "cifar10"), ("cifar10", None, False)),
     ],
 )
-def test_test_split_defaults_to_that_of_the_run(
+def test_data_default_to_those_of_the_run(
     program, flags, expected, tmp_path, monkeypatch, capsys
 ):
     model = keras_vit.VisionTransformer(
@@ -224,14 +224,18 @@ def test_test_split_defaults_to_that_of_the_run(
         classes=10,
     )
     model.save(tmp_path / "model.keras")
-    config = {"dataset": "cifar10", "test_split": "extra"}
+    config = {
+        "dataset": "cifar10",
+        "test_split": "extra",
+        "skip_bad_images": True,
+    }
     (tmp_path / "config.json").write_text(
         json.dumps({"config": config, "data": {"class_names": ["a"] * 10}})
     )
     asked = []
 
     def load_dataset(name, *, skip_bad_images, test_split):
-        asked.append((name, test_split))
+        asked.append((name, test_split, skip_bad_images))
         raise ValueError("This is all that the test needs.")
 
     monkeypatch.setattr(keras_vit.data, "load_dataset", load_dataset)

@@ -1,5 +1,11 @@
 import dataclasses
 import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 import types
 
 import keras
@@ -56,6 +62,7 @@ def test_defaults_match_the_publications():
     )
     assert (config.local_crops, config.local_size) == (8, 96)
     assert (config.drop_path, config.mode) == (0.1, "torch")
+    assert config.koleo_weight == 0
     decay = momentum.weight_decay_schedule(config)
     ends = [float(decay(step)) for step in (0, config.steps)]
     np.testing.assert_allclose(ends, (0.04, 0.4), rtol=1e-6)
@@ -75,11 +82,14 @@ def test_flags_without_effect_are_refused():
     for given in (
         {"method": "mocov3", "local_crops": 4},
         {"method": "mocov3", "no_centering": True},
+        {"method": "mocov3", "koleo_weight": 0.1},
         {"mixup": 0.2},
         {"accumulate": 2, "batch_size": 4},
         {"average": 0.9},
     ):
-        with pytest.raises(ValueError, match=r"--(local|no|mixup|acc|average)"):
+        with pytest.raises(
+            ValueError, match=r"--(local|no|koleo|mixup|acc|average)"
+        ):
             recipe.Config(**given)
 
 
@@ -150,3 +160,91 @@ def test_interrupted_run_resumes_bit_for_bit(method, tmp_path, monkeypatch):
         for name in ("encoder.keras", "encoder.npz")
     ]
     np.testing.assert_allclose(*outputs, atol=1e-5)
+
+
+def start(method, output):
+    """Starts the recipe in a process of its own, with a small model."""
+    command = (
+        f"--method {method} --steps 12 --checkpoint-every 1 --evaluate-every 6 "
+        f"--batch-size 16 --output-dim 8 --output {output}"
+    )
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.recipes.programs"),
+            *("pretrain_contrastive", *command.split()),
+        ],
+        cwd=programs.RECIPES.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("method", ["dino", "mocov3"])
+def test_killed_run_resumes_bit_for_bit(method, tmp_path):
+    """Send `kill -9` after checkpoints of each half of the run."""
+    for step in (2, 8):
+        process = start(method, tmp_path / "killed")
+        checkpoints = tmp_path / "killed" / "checkpoints"
+        checkpoint = checkpoints / f"step-{step:08}.npz"
+        while process.poll() is None and not checkpoint.exists():
+            time.sleep(0.002)
+        process.kill()
+        printed, _ = process.communicate()
+        assert process.returncode == -signal.SIGKILL, printed
+        assert not (tmp_path / "killed" / "model.keras").exists()
+    for name in ("killed", "whole"):
+        process = start(method, tmp_path / name)
+        printed, _ = process.communicate(timeout=500)
+        assert process.returncode == 0, printed
+        assert ("resuming" in printed) == (name == "killed")
+    killed, whole = (
+        keras.models.load_model(tmp_path / name / "model.keras").get_weights()
+        for name in ("killed", "whole")
+    )
+    for ours, theirs in zip(killed, whole, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    killed, whole = (
+        [
+            {k: v for k, v in row.items() if k != "images_per_second"}
+            for row in rows_of(tmp_path / name)
+        ]
+        for name in ("killed", "whole")
+    )
+    assert killed == whole
+
+
+@pytest.mark.nightly
+@pytest.mark.backends("jax")
+@pytest.mark.parametrize(
+    "flags, collapses",
+    [
+        pytest.param(
+            "--no-centering --teacher-temperature 0.1 --koleo-weight 0 "
+            "--warmup-steps 20 --steps 120 --evaluate-every 10",
+            True,
+            id="neither centred nor sharpened",
+        ),
+        pytest.param("--evaluate-every 50", False, id="defaults"),
+    ],
+)
+def test_collapse_of_the_recipe(flags, collapses, tmp_path):
+    """A collapse is reported by step 60, and the defaults do not collapse."""
+    argv = ["--method", "dino", *flags.split(), "--output", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, programs.RECIPES / "pretrain_contrastive.py", *argv],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"collapse: .* at step (\d+)", done.stdout + done.stderr)
+    assert [int(step) <= 60 for step in found] == [True] * collapses
+    diversity = [
+        float(row["train_teacher_diversity"]) for row in rows_of(tmp_path)
+    ]
+    if collapses:
+        assert diversity[-1] < momentum.COLLAPSED / 10
+    else:
+        assert min(diversity) > 10 * momentum.COLLAPSED

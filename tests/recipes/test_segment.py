@@ -149,6 +149,8 @@ def test_the_comparison(tmp_path, capsys, monkeypatch):
         (("--train", "head"), "give --weights"),
         (("--scale", 0.5), "--scale must be 1 or more"),
         (("--model", "compact-bit"), "Transformer blocks"),
+        (("--blocks", 0, 4), "Received: 0, 4"),
+        (("--dataset", "digits", "--ignore-value", 7), "Received: ignore=7"),
     ],
 )
 def test_wrong_flags(more, message, photos, tmp_path, capsys):

@@ -273,6 +273,23 @@ def test_errors(tmp_path):
         with pytest.raises(ValueError, match=message):
             EoMT(tiny(num_layers=1), 2, blocks=1, loss_options=options)
     model = EoMT(tiny(num_layers=1, input_shape=(8, 8, 3)), 2, blocks=1)
+    with pytest.raises(ValueError, match="Received: `sample_weight`"):
+        model.compute_loss(y={}, y_pred={}, sample_weight=1.0)
+    model.compile("sgd", loss="mse")
+    with pytest.raises(ValueError, match="loss='mse'"):
+        model.compute_loss(y={}, y_pred={})
+    with pytest.raises(ValueError, match="Received: 'ViTB14'"):
+        EoMT("ViTB14", 2)
+    outputs = model(np.zeros((1, 8, 8, 3)))
+    labels = np.full((1, 1), -1)
+    masks = np.zeros((1, 1, 8, 8))
+    targets = {"classes": labels, "masks": masks}
+    options = {"num_points": 4, "no_object_weight": 0.0}
+    found = keras_vit.segmentation.mask_loss(outputs, targets, **options)
+    assert float(found) == 0
+    for wrong in ({"masks": masks[0]}, {"classes": labels[:, :0]}):
+        with pytest.raises(ValueError, match="one object or more"):
+            keras_vit.segmentation.mask_loss(outputs, {**targets, **wrong})
     with pytest.raises(ValueError, match="no layer scale"):
         keras_vit.segmentation.save(model, tmp_path)
     assert not list(tmp_path.iterdir())

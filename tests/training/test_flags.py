@@ -1,4 +1,5 @@
 import dataclasses
+import warnings
 
 import pytest
 
@@ -137,6 +138,14 @@ def test_labels_are_one_hot_only_with_mixing():
 
 
 @pytest.mark.backends("torch")
+def test_warnings_are_shown_without_the_line_of_code(monkeypatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    command_line.run(print, command_line.TrainingFlags, "", [])
+    line = warnings.formatwarning("2 of 9.", UserWarning, "a.py", 3)
+    assert line == "warning: 2 of 9.\n"
+
+
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "error, status",
     [
@@ -145,10 +154,12 @@ def test_labels_are_one_hot_only_with_mixing():
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_exit_status_of_each_error(error, status):
+def test_exit_status_of_each_error(error, status, capsys):
     def main(config):
         raise error
 
     with pytest.raises(SystemExit) as ended:
         command_line.run(main, command_line.TrainingFlags, "", [])
     assert ended.value.code == status
+    resumes = "the same command resumes" in capsys.readouterr().err
+    assert resumes == isinstance(error, KeyboardInterrupt)

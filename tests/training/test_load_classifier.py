@@ -63,6 +63,29 @@ def test_image_size_of_a_model_of_any_size(tmp_path):
     )
 
 
+@pytest.mark.backends("torch")
+def test_folder_for_the_hub_has_class_names_and_preprocessing(tmp_path):
+    model = vit()
+    keras_vit.converters.save(model, tmp_path / "model.keras")
+    (tmp_path / "config.json").write_text(
+        json.dumps({"id2label": {"0": "a", "1": "b", "2": "c"}})
+    )
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps(
+            {
+                "image_mean": [0.485, 0.456, 0.406],
+                "image_std": [0.229, 0.224, 0.225],
+            }
+        )
+    )
+    found = keras_vit.evaluation.load_classifier(str(tmp_path))
+    assert found.class_names == ("a", "b", "c") and found.mode == "torch"
+    labels = {str(i): f"LABEL_{i}" for i in range(3)}
+    (tmp_path / "config.json").write_text(json.dumps({"id2label": labels}))
+    found = keras_vit.evaluation.load_classifier(str(tmp_path))
+    assert found.class_names is None
+
+
 def test_wrong_files_and_models_raise(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no file"):
         keras_vit.evaluation.load_classifier(str(tmp_path / "none.npz"))

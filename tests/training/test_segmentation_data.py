@@ -119,6 +119,8 @@ def test_no_data(files, message, tmp_path):
         write(tmp_path, "a", mask=np.zeros((12, 16)))
         with pytest.raises(ValueError, match="two classes or more"):
             load_segmentation(name)
+        with pytest.raises(ValueError, match="none has a class.*ignore=0"):
+            load_segmentation(name, ignore=0)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +191,8 @@ def test_tfds(name, monkeypatch):
     assert image.shape == (2, 3, 3)
     count = {"oxford_iiit_pet": 3, "scene_parse150": 150}[name]
     assert len(data.class_names) == count
+    with pytest.raises(ValueError, match="ignore=2"):
+        load_segmentation(name, ignore=2)
 
 
 def test_batches_depend_on_seed_and_step_alone(tmp_path):

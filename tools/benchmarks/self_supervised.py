@@ -1,15 +1,19 @@
 """Self-supervised pre-training: accuracy on digits, and DINO against lightly.
 
 `digits`: the recipes pre-train on 1,438 digits without labels, once for each
-method and seed. Each encoder is then evaluated on the 359 test images by its 20
-nearest neighbours among the training images, without training, and by
-fine-tuning for 200 steps with 10 labels per class (100 images, other ones for
-each seed), next to an encoder of random weights.
+method and seed, all for the same number of steps of 64 images, which cost
+different times. Each encoder is then evaluated on the 359 test images: by its
+20 nearest neighbours among all training images with their labels; by a ridge
+regression of its features with 10 labels per class (100 images, other ones for
+each seed); and by fine-tuning for 200 steps with 10 labels per class. The first
+rows are random weights, for which fine-tuning is training from scratch. A
+figure is the mean over the seeds, followed by the smallest and the largest.
 
 `step`: seconds of one training step of DINO with ViT-Ti/16 (forward, backward,
 update of student, teacher and centre) on the same crops, in keras_vit and made
 of lightly's and timm's parts, in turn, and the largest memory of each process.
-lightly is needed for it: `pip install --no-deps lightly==1.6.0`.
+The CPU time, of all threads, depends less on other programs that run. It needs
+lightly: `pip install --no-deps lightly==1.6.0`.
 """
 
 import pathlib
@@ -24,31 +28,40 @@ RECIPES = pathlib.Path(__file__).parents[2] / "recipes"
 MASKED, CONTRASTIVE = ("mpp", "mim", "mae"), ("dino", "mocov3")
 METHODS = (*MASKED, *CONTRASTIVE)
 TUNING, BATCH, SHOTS, RATE = 200, 50, 10, 3e-3
+# Models of random weights: sizes of images and patches of the recipes.
+SIZES = {"random, 8 px": (8, 2), "random, 16 px": (16, 4)}
+COLUMNS = ("k-NN", "linear", "fine-tuned")
 
 
 def digits(steps, seeds, methods=METHODS):
     """Prints a table of accuracies, a row for each method."""
-    import numpy as np
-
     with tempfile.TemporaryDirectory() as folder:
-        for method in (None, *methods):
-            found = []
+        for method in (*SIZES, *methods):
+            found, seconds = [], []
             for seed in range(seeds):
-                start = time.perf_counter()
-                path = None
-                if method is not None:
-                    path = pathlib.Path(folder) / f"{method}-{seed}"
+                before = _child_seconds()
+                path = pathlib.Path(folder) / f"{method}-{seed}"
+                if method in METHODS:
                     _pretrain(method, seed, steps, path)
-                seconds = time.perf_counter() - start
-                found.append((*_evaluate(path, seed), seconds))
-            name = method or "none (random, from scratch)"
-            knn, tuned, seconds = np.mean(found, axis=0)
+                seconds.append(_child_seconds() - before)
+                found.append(_evaluate(path, method, seed))
+            columns = zip(*found, strict=True)
             print(
-                f"{name:28} k-NN {knn:.4f}  {SHOTS} labels a class "
-                f"{tuned:.4f}  {seconds:.0f} s; each: "
-                + " ".join(f"{a:.4f}/{b:.4f}" for a, b, _ in found),
+                f"{method:14}",
+                *(
+                    f"{name} {statistics.mean(x):.3f} ({min(x):.3f} to "
+                    f"{max(x):.3f}) "
+                    for name, x in zip(COLUMNS, columns, strict=True)
+                ),
+                f"{statistics.mean(seconds):.0f} s CPU",
                 flush=True,
             )
+
+
+def _child_seconds():
+    """Returns the CPU seconds of all processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _pretrain(method, seed, steps, path):
@@ -59,8 +72,8 @@ def _pretrain(method, seed, steps, path):
     subprocess.run([sys.executable, str(recipe), *argv], check=True)
 
 
-def _evaluate(path, seed):
-    """Returns the accuracy of nearest neighbours, and after fine-tuning."""
+def _evaluate(path, method, seed):
+    """Returns the accuracies of `COLUMNS`."""
     import keras
     import numpy as np
 
@@ -70,9 +83,12 @@ def _evaluate(path, seed):
 
     keras.utils.set_random_seed(seed)
     data = keras_vit.data.load_dataset("digits")
-    if path is None:
+    if method in SIZES:
+        size, patch_size = SIZES[method]
         model = training.build_model(
-            None, None, 2, seed, input_shape=(8, 8, 1), classes=10
+            *(None, None, patch_size, seed),
+            input_shape=(size, size, 1),
+            classes=10,
         )
     else:
         model = keras_vit.converters.load(
@@ -82,16 +98,20 @@ def _evaluate(path, seed):
     features = keras.Model(model.input, model.get_layer("pooling").output)
     x, y = _arrays(data, "train", size)
     test_x, test_y = _arrays(data, "test", size)
-    scores = evaluation.nearest_neighbours(
-        features.predict(x, verbose=0),
-        y,
-        10,
-        features.predict(test_x, verbose=0),
+    found = features.predict(x, verbose=0)
+    test = features.predict(test_x, verbose=0)
+    scores = evaluation.nearest_neighbours(found, y, 10, test)
+    (linear,) = evaluation.few_shot(
+        found, y, SHOTS, [seed], test_features=test, test_labels=test_y
     )
-    knn = evaluation.accuracy(scores, test_y)
     _tune(model, data, y, size, seed)
     logits = model.predict(test_x, verbose=0)
-    return knn, np.mean(logits.argmax(1) == test_y)
+    tuned = np.mean(logits.argmax(1) == test_y)
+    return (
+        float(evaluation.accuracy(scores, test_y)),
+        linear["accuracy"],
+        float(tuned),
+    )
 
 
 def _arrays(data, split, size):
@@ -152,15 +172,23 @@ def step(rounds, batch):
         for name, process in started.items():
             process.stdin.write("step\n")
             process.stdin.flush()
-            found = float(process.stdout.readline())
+            found = [float(x) for x in process.stdout.readline().split()]
             if number:  # the first one includes compilation
                 seconds[name].append(found)
     for name, process in started.items():
         memory, _ = process.communicate("end\n")
-        times = seconds[name]
         print(
-            f"{name:10} median {statistics.median(times) * 1e3:.0f} ms, best "
-            f"{min(times) * 1e3:.0f} ms, {float(memory):.2f} GiB"
+            f"{name:10}",
+            *(
+                f"{what} median {statistics.median(x) * 1e3:.0f} ms, best "
+                f"{min(x) * 1e3:.0f} ms;"
+                for what, x in zip(
+                    ("time", "CPU time"),
+                    zip(*seconds[name], strict=True),
+                    strict=True,
+                )
+            ),
+            f"{float(memory):.2f} GiB",
         )
 
 
@@ -176,9 +204,10 @@ def serve(name, batch):
     for line in sys.stdin:
         if line.strip() == "end":
             break
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         take()
-        print(time.perf_counter() - start, flush=True)
+        seconds = time.perf_counter() - start, time.process_time() - used
+        print(*seconds, flush=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(peak / 2**20, flush=True)
 

@@ -265,7 +265,7 @@ def check_representable(arguments, layout):
     if not variant and layout.nearest_variant:
         variant = layout.nearest_variant(arguments)
     reasons = [
-        *_block_reasons(arguments),
+        *_block_reasons(arguments, layout),
         *_position_reasons(arguments, layout, variant),
         *_pooling_reasons(arguments, layout),
         *layout.unsupported(arguments, variant),
@@ -276,9 +276,20 @@ def check_representable(arguments, layout):
         )
 
 
-def _block_reasons(arguments):
+def _block_reasons(arguments, layout):
     if "block" in arguments:
         yield f"blocks of the class {arguments['block']!r}"
+    if "resnet_layers" in arguments and not _has_hybrids(layout):
+        able = [repr(name) for name in LAYOUTS if _has_hybrids(LAYOUTS[name])]
+        yield (
+            "it has no hybrids of a ResNet and a Vision Transformer, which "
+            f"{' and '.join(able)} have"
+        )
+
+
+def _has_hybrids(layout):
+    parts = ("root_conv/kernel", "block_0/mlp/dense_1/kernel")
+    return any(not x.unmapped_paths(parts) for x in layout.maps)
 
 
 def _position_reasons(arguments, layout, variant):
