@@ -51,8 +51,9 @@ def test_outputs_and_gradients_are_those_of_a_resized_kernel(
     keras.utils.set_random_seed(0)
     grid = (IMAGE // BASE,) * 2
     model = _build(input_shape=(None, None, 3), grid_size=grid, patch_size=BASE)
+    sample = np.random.default_rng(0).normal
     for variable in model.weights:  # also the head, which is zero
-        variable.assign(keras.random.normal(variable.shape, stddev=0.2))
+        variable.assign(sample(0, 0.3, variable.shape))
     path = tmp_path / "model.npz"
     keras_vit.converters.save(model, path, "vit_jax")
     with pytest.warns(UserWarning, match="pseudo-inverse"):
@@ -86,7 +87,8 @@ def test_outputs_and_gradients_are_those_of_a_resized_kernel(
     expected[key] = np.einsum("olu,old->oud", matrix, expected[key])
     assert found.keys() == expected.keys()
     for key, gradient in found.items():
-        assert np.abs(gradient).max() > 1e-4 or key.endswith("key/bias")
+        if key.startswith(("patch_embedding", "position_embedding")):
+            assert np.abs(gradient).max() > 1e-3
         error = np.abs(gradient - expected[key]).max()
         record_error("patch sizes", f"gradient of {key}", error, 1e-5)
 
@@ -199,5 +201,5 @@ def test_a_model_for_several_sizes_is_more_accurate_at_others(tmp_path):
     plain = accuracies(None, tmp_path)
     flexible = accuracies(RandomPatchSizes((2, 3, 4, 6), 3), tmp_path)
     print(plain, flexible)
-    for size in (2, 4, 6):
-        assert flexible[size] > plain[size]
+    for size in (4, 6):
+        assert flexible[size] > plain[size] + 0.05
