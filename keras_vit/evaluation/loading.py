@@ -143,12 +143,14 @@ def load_classifier(
     )
     config, data = run_config.get("config", {}), run_config.get("data", {})
     image_size = parse_image_size(image_size or config.get("image_size"))
-    checkpoint = open_weights(model, weights)
-    spec = {"mode": checkpoint.preprocess_mode or "tf"}
     # A .keras file may hold any architecture, so that it is checked only
     # against a given name.
+    spec = None
     if model is not None or not weights.endswith(".keras"):
         spec = resolve_model_spec(model, weights)
+    checkpoint = open_weights(model, weights)
+    if spec is None:
+        spec = {"mode": checkpoint.preprocess_mode or "tf"}
     loaded = _use_xla(_load(checkpoint, image_size, patch_size))
     channels = loaded.input_shape[-1]
     return LoadedClassifier(
