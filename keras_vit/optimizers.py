@@ -593,6 +593,78 @@ class AdamW(ScheduledOptimizer):
             update = rate_hat * mean / (ops.sqrt(square) + self.epsilon)
         self._update(variable, update, rate)
 
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        # Keras provides this method for implementations that update all
+        # variables at once.
+        if self._updates_together(grads, trainable_variables):
+            self._update_together(grads, trainable_variables, learning_rate)
+        else:
+            super()._backend_update_step(
+                grads, trainable_variables, learning_rate
+            )
+
+    def _updates_together(self, grads, variables):
+        """Returns whether `_update_together` computes what `update_step` does.
+
+        It is for PyTorch, and for variables and moments of one dtype.
+        """
+        if keras.config.backend() != "torch" or self.amsgrad:
+            return False
+        moments = [*self.momentums, *self.velocities]
+        stored = [x for x in (*variables, *moments) if x is not None]
+        dtypes = {x.dtype for x in stored}
+        dtypes |= {keras.backend.standardize_dtype(x.dtype) for x in grads}
+        return dtypes in ({"float32"}, {"float64"})
+
+    def _update_together(self, grads, variables, learning_rate):
+        """Computes `update_step` for all variables, on lists of tensors.
+
+        PyTorch then starts 10 to 16 operations for a whole model, not 30 for
+        each of its variables.
+        """
+        import torch
+
+        with torch.no_grad():
+            indices = [self._get_variable_index(x) for x in variables]
+            values = [x.value for x in variables]
+            means = [self.momentums[i].value for i in indices]
+            squares = [self.velocities[i].value for i in indices]
+            torch._foreach_mul_(means, self.beta_1)
+            torch._foreach_add_(means, grads, alpha=1 - self.beta_1)
+            torch._foreach_mul_(squares, self.beta_2)
+            torch._foreach_addcmul_(squares, grads, grads, 1 - self.beta_2)
+
+            dtype = variables[0].dtype
+            rate = ops.cast(learning_rate, dtype)
+            step = ops.cast(self.iterations + 1, dtype)
+            mean_sum = 1 - torch.pow(self.beta_1, step)
+            square_sum = 1 - torch.pow(self.beta_2, step)
+            if self.convention == "optax":
+                updates = torch._foreach_div(squares, square_sum)
+                torch._foreach_sqrt_(updates)
+                factor = rate / mean_sum
+            else:
+                updates = torch._foreach_sqrt(squares)
+                factor = rate * torch.sqrt(square_sum) / mean_sum
+            torch._foreach_add_(updates, self.epsilon)
+            torch._foreach_reciprocal_(updates)
+            torch._foreach_mul_(updates, means)
+            torch._foreach_mul_(updates, factor)
+
+            decay = self.weight_decay
+            decay = decay(self.iterations) if callable(decay) else decay
+            decayed = [i for i, x in enumerate(variables) if self._decays(x)]
+            if self.weight_decay and decayed:
+                torch._foreach_add_(
+                    [updates[i] for i in decayed],
+                    torch._foreach_mul(
+                        [values[i] for i in decayed], rate * decay
+                    ),
+                )
+            if self.layer_decay is not None:
+                torch._foreach_mul_(updates, [self._scales[i] for i in indices])
+            torch._foreach_sub_(values, updates)
+
     def get_config(self):
         return {
             **super().get_config(),
