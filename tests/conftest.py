@@ -43,6 +43,7 @@ from tests import server as web
 from tests.results import pytest_addoption  # noqa: F401
 from tests.results import pytest_collection_modifyitems  # noqa: F401
 from tests.results import pytest_collectreport  # noqa: F401
+from tests.results import pytest_itemcollected  # noqa: F401
 from tests.results import pytest_sessionfinish  # noqa: F401
 from tests.results import pytest_terminal_summary  # noqa: F401
 from tests.results import pytest_testnodedown  # noqa: F401

@@ -288,6 +288,7 @@ def check_policy(policy, tmp_path):
     assert_equal(model, loaded)
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "float64"])
 def test_dtype_policies(policy, tmp_path):
     check_policy(policy, tmp_path)

@@ -89,6 +89,35 @@ def test_results_of_a_run(workers, tmp_path, pytestconfig):
     ]
 
 
+PARTLY_NIGHTLY = """
+import pytest
+
+@pytest.mark.suite("jax", "tensorflow")
+@pytest.mark.parametrize("x", [
+    1, pytest.param(2, marks=pytest.mark.suite("torch"))
+])
+def test_some(x):
+    assert x == 2
+
+@pytest.mark.suite("torch", "jax")
+def test_both():
+    pass
+"""
+
+
+def test_nightly_on_some_backends(tmp_path, pytestconfig):
+    (tmp_path / "test_some.py").write_text(PARTLY_NIGHTLY)
+    found = run_pytest(
+        tmp_path, pytestconfig, PYTEST_ADDOPTS="-m 'not nightly'"
+    )
+    assert found["ran"] == [
+        "test_some.py::test_both",
+        "test_some.py::test_some[2]",
+    ]
+    # Tests that are nightly on this backend do not count as collected.
+    assert found["collected"] == found["ran"]
+
+
 LEAVES_FILES = """
 import subprocess
 import sys

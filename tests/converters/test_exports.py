@@ -74,6 +74,7 @@ def assert_alike(found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.suite("tensorflow", "torch")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("eager")
 def test_exported_model_matches_in_the_original_library(name, tmp_path):

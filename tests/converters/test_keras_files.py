@@ -88,6 +88,7 @@ def assert_same(model, expected):
 EVERY_BACKEND = pytest.mark.backends("jax", "tensorflow", "torch")
 
 
+@pytest.mark.suite("tensorflow", "torch")
 @pytest.mark.parametrize(
     "name, ending",
     [

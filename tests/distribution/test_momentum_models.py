@@ -21,15 +21,12 @@ TOLERANCES = {
 }
 
 
-# Under JAX, a batch on several devices is one array, and nothing is gathered.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "backend",
     [
-        pytest.param(name, marks=[pytest.mark.backends(name), when])
-        for name, when in (
-            ("tensorflow", pytest.mark.slow),
-            ("jax", pytest.mark.nightly),
-        )
+        pytest.param(name, marks=pytest.mark.backends(name))
+        for name in ("tensorflow", "jax")
     ],
 )
 def test_two_devices_equal_one(backend, record_error):

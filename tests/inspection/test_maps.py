@@ -66,6 +66,7 @@ def test_attention_maps_match_golden_values(record_error):
         record_error("hf_vit attention", name, error, 1e-5)
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize("case", CASES)
 def test_attention_maps_match_the_fused_attention(case):
     model, images = load(case), golden_data.io(case)["image"]
@@ -129,6 +130,7 @@ POSITIONS = {
 }
 
 
+@pytest.mark.suite("tensorflow", "torch")
 @pytest.mark.parametrize(
     "size",
     [

@@ -295,6 +295,7 @@ class MeanBlock(layers.TransformerBlock):
         return Mean(dtype=self.dtype_policy, name=name)
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize("block", [RMSNormBlock, MeanBlock])
 @pytest.mark.parametrize("num_queries", [None, 1])
 def test_block_with_custom_norm_and_attention(block, num_queries, tmp_path):

@@ -183,6 +183,7 @@ def test_loaded_layers_can_be_unfrozen_and_frozen_again(tmp_path):
     assert trainable(loaded) == {"head/kernel", "head/bias"}
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.backends("jax", "tensorflow", "torch")
 def test_training_resumes_with_the_optimizer_state(tmp_path):
     model = compiled(vit())

@@ -111,6 +111,7 @@ def weights_after(model, optimizer="sgd"):
     return np.concatenate([w.ravel() for w in model.get_weights()])
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize("name", ["token", "distilled", "remat"])
 def test_gradients_match_the_full_computation(name, record_error):
     model = build(**CASES[name][0])
@@ -138,6 +139,7 @@ def test_saved_and_cloned_models_keep_num_queries(tmp_path, monkeypatch):
         )
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize("name", ["token", "distilled", "relative"])
 @pytest.mark.parametrize(
     "copied",

@@ -109,6 +109,7 @@ def test_learned_positions_are_inferred_from_the_arrays(tmp_path):
         np.testing.assert_array_equal(numpy(found), numpy(expected))
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize("kind, placement", CASES)
 def test_checkpoint_loads_at_another_image_size(kind, placement, tmp_path):
     """The resampled weights match a model that resamples them at every

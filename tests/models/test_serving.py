@@ -82,6 +82,7 @@ QUANTIZATIONS = {
 ON_EVERY_BACKEND = ("int8, another range", "int4, blocks of 16")
 
 
+@pytest.mark.suite("tensorflow", "torch")
 @pytest.mark.parametrize(
     "name",
     [

@@ -97,6 +97,7 @@ def test_logits_match_the_reference(case):
     np.testing.assert_allclose(found, expected, atol=2e-4, rtol=2e-5)
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize(
     "case",
     ["token", "map", "registers", "no biases", "2-D shared", "relative"],
@@ -143,6 +144,7 @@ def test_weights_load_into_a_model_of_another_image_size(case, tmp_path):
     )
 
 
+@pytest.mark.suite("tensorflow", "torch")
 @pytest.mark.parametrize(
     "pooling, position",
     [
@@ -318,6 +320,7 @@ def test_pre_logits_without_a_layer_equal_the_pooled_features():
     np.testing.assert_array_equal(features["pooling"], features["pre_logits"])
 
 
+@pytest.mark.suite("tensorflow", "torch")
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_trains(policy):
     keras.config.set_dtype_policy(policy)

@@ -78,6 +78,7 @@ def accuracy_of(model, size=8):
     return np.mean(model.predict(images, verbose=0).argmax(-1) == labels)
 
 
+@pytest.mark.suite("jax", "torch")
 def test_every_file_is_written(digits):
     found = sorted(path.name for path in digits.iterdir())
     assert found == sorted(training.FILES)
@@ -150,6 +151,7 @@ def test_average_over_too_few_steps_warns(tmp_path):
         warn_of_average(recipe.resolve_config(config, data))
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.usefixtures("eager")
 def test_fine_tuning_at_twice_the_image_size(digits, tmp_path):
     output = tmp_path / "digits-16"
@@ -234,6 +236,7 @@ KINDS = (
 )
 
 
+@pytest.mark.suite("tensorflow", "torch")
 @pytest.mark.usefixtures("eager")
 def test_training_on_a_folder_of_images(tmp_path, capsys):
     pytest.importorskip("tensorflow")

@@ -71,6 +71,7 @@ def test_notebook_stores_no_outputs():
         assert cell.get("execution_count") is None
 
 
+@pytest.mark.suite("jax")
 @pytest.mark.usefixtures("eager")
 def test_notebook_runs(run, capsys):
     """The notebook runs on every backend."""

@@ -255,6 +255,7 @@ def pretrained(small_model, tmp_path_factory):
     return output
 
 
+@pytest.mark.suite("torch")
 def test_first_loss_follows_from_the_head_bias(pretrained):
     """All logits are -10: nine classes are classified correctly, one
     wrongly."""

@@ -116,7 +116,9 @@ def test_collapse_is_reported_once(caplog):
 
 @pytest.mark.slow
 @ON_TORCH
-@pytest.mark.parametrize("method", ["dino", "mocov3"])
+@pytest.mark.parametrize(
+    "method", ["dino", pytest.param("mocov3", marks=pytest.mark.nightly)]
+)
 def test_interrupted_run_resumes_bit_for_bit(method, tmp_path, monkeypatch):
     given = dict(
         method=method, steps=4, checkpoint_every=1, batch_size=32, output_dim=8

@@ -52,6 +52,7 @@ def flags(photos, output, *more):
     )
 
 
+@pytest.mark.suite("jax", "torch")
 def test_it_learns_and_writes_its_results(photos, tmp_path, capsys):
     output = tmp_path / "run"
     programs.run("segment", *flags(photos, output))
@@ -108,7 +109,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(photos, tmp_path, monkeypatch):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @ON_TORCH
 def test_the_comparison(tmp_path, capsys, monkeypatch):
     recipe = programs.load("segment")

@@ -58,6 +58,7 @@ def test_logits_are_the_oracles(blocks):
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+@pytest.mark.suite("jax", "torch")
 def test_frozen_saved_and_trained(tmp_path):
     encoder = tiny(num_layers=1)
     encoder.trainable = False

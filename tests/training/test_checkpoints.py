@@ -75,6 +75,7 @@ def test_interrupted_run_resumes_bit_for_bit(after, straight, tmp_path):
     assert_same_end(tmp_path, straight)
 
 
+@pytest.mark.suite("jax", "torch")
 def test_equal_averages_resume(tmp_path):
     """The run is interrupted before its first averaged step, and after it."""
     run_small.main(tmp_path / "straight", average_from=12)

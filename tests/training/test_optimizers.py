@@ -303,6 +303,7 @@ def test_wrong_equal_averages_are_refused(options):
         keras_vit.optimizers.SGD(**options)
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize("name", MAKERS)
 def test_optimizer_saved_with_a_model_resumes(name, tmp_path):
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
@@ -390,6 +391,7 @@ KERAS_PAIRS = {
 SCHEDULED = ("sgd momentum", "adamw decay", "adamw accumulated")
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize(
     "case, scheduled",
     [

@@ -93,6 +93,7 @@ def test_include_top_false_keeps_the_body(arrays):
     assert_same_body(model, arrays)
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize("size", [(48, 48), (40, 64), (16, 24)])
 def test_other_image_size_resamples_the_positions(arrays, size):
