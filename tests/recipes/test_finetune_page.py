@@ -115,7 +115,7 @@ def test_diff_for_a_callback(recipe):
     assert (output / "model.keras").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.backends("torch")
 def test_diff_for_an_augmentation_resumes(recipe, tmp_path, monkeypatch):
     """An interrupted run ends with the weights of an uninterrupted one."""

@@ -261,7 +261,9 @@ def test_flags_of_another_method_are_refused():
     [
         "mim",
         pytest.param("mae", marks=pytest.mark.backends("torch")),
-        pytest.param("mpp", marks=pytest.mark.backends("torch")),
+        pytest.param(
+            "mpp", marks=[pytest.mark.backends("torch"), pytest.mark.nightly]
+        ),
     ],
 )
 def test_pre_training_and_fine_tuning(method, tmp_path):
