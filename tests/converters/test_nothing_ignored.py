@@ -29,8 +29,12 @@ QUICK = ("vit_jax_token", "timm_map", "facebook_dinov2_reg")
 @pytest.mark.parametrize(
     "case",
     [
-        case if case in QUICK else pytest.param(case, marks=pytest.mark.slow)
-        for case in golden_data.LOADED
+        case
+        if case in QUICK
+        else pytest.param(
+            case, marks=pytest.mark.nightly if i % 3 else pytest.mark.slow
+        )
+        for i, case in enumerate(golden_data.LOADED)
     ],
 )
 def test_shuffling_any_array_changes_the_result(case):

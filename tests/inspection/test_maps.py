@@ -66,7 +66,7 @@ def test_attention_maps_match_golden_values(record_error):
         record_error("hf_vit attention", name, error, 1e-5)
 
 
-@pytest.mark.suite("jax", "torch")
+@pytest.mark.suite("torch")
 @pytest.mark.parametrize("case", CASES)
 def test_attention_maps_match_the_fused_attention(case):
     model, images = load(case), golden_data.io(case)["image"]

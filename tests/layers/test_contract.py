@@ -217,7 +217,7 @@ CASES = {
 }
 
 
-@pytest.mark.suite("jax", "torch")
+@pytest.mark.suite("torch")
 @pytest.mark.parametrize("case", CASES)
 def test_layer_contract(case):
     make, *inputs = CASES[case]

@@ -57,7 +57,7 @@ def image_of(model):
     return images(2, *model.input_shape[1:])
 
 
-@pytest.mark.suite("jax", "torch")
+@pytest.mark.suite("torch")
 @pytest.mark.parametrize(
     "build, pooling",
     [

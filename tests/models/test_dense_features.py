@@ -219,6 +219,7 @@ BACKEND = keras.config.backend()
 WRITTEN = [name for name, x in formats.FORMATS.items() if BACKEND in x.writers]
 
 
+@pytest.mark.suite("tensorflow", "torch")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITTEN)
 def test_exported(name, tmp_path, monkeypatch):

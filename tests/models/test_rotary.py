@@ -213,6 +213,7 @@ def test_pretraining_and_eomt_refuse_them():
 EXPORTS = {"jax": "saved_model", "tensorflow": "litert", "torch": "onnx"}
 
 
+@pytest.mark.suite("torch")
 @pytest.mark.slow
 def test_exported(tmp_path):
     name = EXPORTS[BACKEND]

@@ -97,7 +97,7 @@ def test_logits_match_the_reference(case):
     np.testing.assert_allclose(found, expected, atol=2e-4, rtol=2e-5)
 
 
-@pytest.mark.suite("jax", "torch")
+@pytest.mark.suite("torch")
 @pytest.mark.parametrize(
     "case",
     ["token", "map", "registers", "no biases", "2-D shared", "relative"],

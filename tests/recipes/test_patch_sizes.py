@@ -37,7 +37,7 @@ class Crash(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.suite("tensorflow", "torch")
+@pytest.mark.suite("torch")
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_model", "eager")
 def test_a_run_resumes_bit_for_bit(tmp_path):

@@ -255,6 +255,7 @@ def test_flags_of_another_method_are_refused():
             recipe.Config(**given)
 
 
+@pytest.mark.suite("jax", "torch")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method",

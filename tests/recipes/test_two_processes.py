@@ -64,7 +64,7 @@ def finish(processes):
     return printed
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.backends("jax")
 @pytest.mark.usefixtures("small_model")
 def test_two_processes_run_the_recipe(tmp_path, record_error):
