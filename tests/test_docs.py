@@ -42,6 +42,7 @@ def file(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BLOCKS if BLOCKS[name]])
 def test_python_blocks_run(name, file, tmp_path, monkeypatch):
     """Run the blocks of a page in order; no page depends on another one."""

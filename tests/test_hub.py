@@ -42,6 +42,7 @@ def make_run(folder, **arguments):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "arguments",
@@ -78,6 +79,7 @@ def test_output_difference_is_reported(tmp_path):
     assert "DIFFERS" in next(x for x in table.splitlines() if "timm" in x)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_libraries_without_the_model_are_left_out(tmp_path):
     run = make_run(tmp_path / "run", pooling="map", class_token=False)
@@ -213,6 +215,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_push_uploads_the_folder(tmp_path, monkeypatch, capsys):
     run = make_run(tmp_path / "run")

@@ -304,6 +304,7 @@ def source():
     return Source(REPOSITORY)
 
 
+@pytest.mark.slow
 def test_no_import_cycle(source):
     found = cycles(source)
     assert not found, "\n".join(["", *found])

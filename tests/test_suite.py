@@ -105,6 +105,7 @@ def test_both():
 """
 
 
+@pytest.mark.slow
 def test_nightly_on_some_backends(tmp_path, pytestconfig):
     (tmp_path / "test_some.py").write_text(PARTLY_NIGHTLY)
     found = run_pytest(
@@ -131,6 +132,7 @@ def test_leaves_files(tmp_path):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "workers", [0, pytest.param(2, marks=pytest.mark.nightly)]
 )
@@ -173,6 +175,7 @@ class TestOfTheClass:
 """
 
 
+@pytest.mark.slow
 def test_nearest_marker_applies(tmp_path, pytestconfig):
     (tmp_path / "test_nearest.py").write_text(NEAREST)
     found = run_pytest(tmp_path, pytestconfig)

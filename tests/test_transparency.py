@@ -318,6 +318,7 @@ def test_torch_vmap_of_gradients():
     assert_close(found, gradient_of(model))
 
 
+@pytest.mark.slow
 @on_torch
 @pytest.mark.parametrize("gradients", [True, False])
 @models

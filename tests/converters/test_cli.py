@@ -77,6 +77,7 @@ def test_transformers_folder_is_written(tmp_path):
         _cli.convert(golden_data.weights_path(case), folder, to="huggingface")
 
 
+@pytest.mark.slow
 def test_transformers_reads_the_folder(tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")

@@ -272,6 +272,7 @@ def test_metas_wrong_files(tmp_path):
         load(path)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["transformers", "transformers-gated"])
 def test_all_three_originals_run(name, tmp_path):

@@ -240,6 +240,7 @@ def test_overrides_apply_to_keras_files(tmp_path):
         _cli.convert(path, tmp_path / "c.npz")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["timm_map", "vit_jax_token", "hf_vit"])
 def test_checkpoint_to_weights_file_round_trip(case, tmp_path):
     given = {"num_heads": 3} if case == "timm_map" else {}

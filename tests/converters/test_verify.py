@@ -111,6 +111,7 @@ def test_verify_reports_a_difference(tmp_path):
     assert "(vit_jax): the original code is not on PyPI" in text
 
 
+@pytest.mark.slow
 def test_tolerance_depends_on_the_dtype(tmp_path):
     source = golden_data.load_path("vit_jax_token")
     limits = {}

@@ -223,6 +223,7 @@ def test_wrong_content_range_restarts_the_download(server, folder):
     assert_got(server, folder)
 
 
+@pytest.mark.slow
 def test_stalled_download_raises(server, folder, monkeypatch):
     monkeypatch.setattr(http, "TIMEOUT", 0.3)
 
@@ -237,6 +238,7 @@ def test_stalled_download_raises(server, folder, monkeypatch):
     assert_refused(server, folder, "no data for 0.3 s")
 
 
+@pytest.mark.slow
 def test_slow_download_succeeds(server, folder, monkeypatch):
     # Pauses of 0.1 s, on a machine that may be busy for a second.
     monkeypatch.setattr(http, "TIMEOUT", 1.5)

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.backends("torch")
 BODY = os.urandom(300_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["slow", "killed", "404, then good"])
 def test_concurrent_processes_download_once(case, tmp_path):
     """One case kills the process that downloads during its download."""

@@ -80,6 +80,7 @@ def left():
     return sorted(os.listdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 def test_exported_model_matches_keras(name, export, tmp_path):
     """The outputs match for any batch size and, where supported, any image
@@ -162,6 +163,7 @@ def test_unsupported_backend_error_names_a_supported_one(name, export, model):
     assert left() == ["model.keras"]
 
 
+@pytest.mark.slow
 def test_image_size_flag_resamples_positions(export, model):
     """Position embeddings are resampled, as in `converters.load`."""
     name = HERE[-1]
@@ -177,6 +179,7 @@ def test_image_size_flag_resamples_positions(export, model):
     np.testing.assert_allclose(found, other.predict_on_batch(x), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_differing_export_is_removed(export, model, monkeypatch):
     name = HERE[-1]
     require(name)

@@ -192,6 +192,7 @@ def test_heatmap_of_padded_images():
     assert heat.shape == (1, 20, 24)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_attention_maps_after_training_and_loading(tmp_path):
     model = small(dropout=0.1, attention_dropout=0.1, remat=True)

@@ -49,6 +49,7 @@ def maps(tokens):
     return scores / scores.sum(-1, keepdims=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
 def test_plot_attention_heatmap(channels):
     images = [
@@ -126,6 +127,7 @@ def test_plot_position_similarity():
     assert_drawn(figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [LAYOUT, BARE])
 def test_plot_token_norms(layout):
     norms = RNG.uniform(1, 9, (4, 2, layout.num_prefix + 6))

@@ -51,6 +51,7 @@ ROTARY = {**RANDOM, "position_embedding": "rope", "rope_jitter": 1.5}
 RELATIVE = {**RANDOM, "position_embedding": "relative"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

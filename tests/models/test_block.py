@@ -57,6 +57,7 @@ def image_of(model):
     return images(2, *model.input_shape[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.suite("torch")
 @pytest.mark.parametrize(
     "build, pooling",
@@ -240,6 +241,7 @@ def test_wrong_block_is_refused(block):
         tiny(block=block)
 
 
+@pytest.mark.slow
 def test_docstring_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"keras": keras, "keras_vit": keras_vit}

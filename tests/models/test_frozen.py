@@ -90,6 +90,7 @@ def assert_copies_are_equal(model, tmp_path):
         assert flags(copy) == flags(model), way
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [vit, map_pooled, hybrid, bit])
 def test_frozen_backbone_stays_frozen_in_copies(build, tmp_path):
     model = build()
@@ -125,6 +126,7 @@ def freeze_and_unfreeze(model):
     model.trainable = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "freeze",
     [

@@ -111,6 +111,7 @@ def weights_after(model, optimizer="sgd"):
     return np.concatenate([w.ravel() for w in model.get_weights()])
 
 
+@pytest.mark.slow
 @pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize("name", ["token", "distilled", "remat"])
 def test_gradients_match_the_full_computation(name, record_error):

@@ -25,6 +25,7 @@ def _on_a_cpu():
     return not tf.config.list_physical_devices("GPU")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not _on_a_cpu(), reason="was recorded on a CPU")
 @pytest.mark.parametrize("what", operations.WHAT)
 def test_cost_does_not_exceed_the_record(what):

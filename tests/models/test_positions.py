@@ -233,6 +233,7 @@ def test_hybrid_with_shared_relative_positions(tmp_path):
     np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))
 
 
+@pytest.mark.slow
 def test_half_precision_trains():
     keras.config.set_dtype_policy("mixed_bfloat16")
     model = build("relative", "every_layer", attention_dropout=0.1, remat=True)

@@ -123,6 +123,7 @@ def test_given_options_without_rotary_positions_are_refused():
         tiny(**ROPE, rope_rescale=0.5)
 
 
+@pytest.mark.slow
 @ON_TORCH
 def test_attention_maps_equal_transformers(record_error):
     import tempfile
@@ -165,6 +166,7 @@ def test_dense_features_equal_timms(tmp_path, record_error):
         record_error("dinov3", "dense features", error, dinov3.TOLERANCE)
 
 
+@pytest.mark.slow
 @ON_TORCH
 def test_lora_and_int8(tmp_path):
     model = model_of(num_layers=1)

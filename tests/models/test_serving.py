@@ -141,6 +141,7 @@ def test_saved_model_matches_keras(tmp_path):
 ONNX_WRITERS = {"jax": "jax2onnx", "tensorflow": "tf2onnx", "torch": "onnx"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("final_norm", ["before_pooling", "after_pooling"])
 def test_onnx_export_matches_keras(final_norm, tmp_path):
     """The exported model was loaded from a file, which is the usual case."""

@@ -97,6 +97,7 @@ def test_logits_match_the_reference(case):
     np.testing.assert_allclose(found, expected, atol=2e-4, rtol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.suite("torch")
 @pytest.mark.parametrize(
     "case",

@@ -219,6 +219,7 @@ def test_values_of_tensors_are_checked(library):
         preprocess_input(make(scaled * 2 - 1))
 
 
+@pytest.mark.slow
 def test_traced_tensors_are_not_checked():
     scaled = np.array([[0.0, 0.5], [0.25, 1.0]], "float32")
     if keras.config.backend() == "jax":

@@ -24,6 +24,7 @@ def numpy(x):
     return np.asarray(ops.convert_to_numpy(ops.cast(x, "float32")))
 
 
+@pytest.mark.slow
 @pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize(
     "kind",

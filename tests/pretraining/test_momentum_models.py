@@ -41,6 +41,7 @@ def crops(count=4, local=True):
     return {name: x.astype("float32") for name, x in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.suite("torch")
 @pytest.mark.parametrize(
     "kind", ["dino", pytest.param("ibot", marks=ON_TORCH), "mocov3"]

@@ -26,6 +26,7 @@ def evaluated(trained_run, tmp_path_factory):
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.backends("jax", "tensorflow", "torch")
 def test_metrics_match_model_predict(trained_run, evaluated):
     results = results_of(evaluated)
@@ -56,6 +57,7 @@ def test_output_files(evaluated):
         assert (evaluated / name).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_other_weights_size_and_split(trained_run, tmp_path, capsys):
     programs.run(
         "evaluate", "--weights", trained_run / "model.npz", "--image-size", 16,
@@ -110,6 +112,7 @@ def shades(tmp_path):
     return model, folder
 
 
+@pytest.mark.slow
 def test_folder_with_fewer_classes_in_another_order(shades, tmp_path):
     pytest.importorskip("tensorflow")
     model, run = shades
@@ -170,6 +173,7 @@ def test_real_labels_need_imagenet_file_names(shades, tmp_path, capsys):
     assert "ILSVRC2012_val_00000001.JPEG to 00000002. Received" in line
 
 
+@pytest.mark.slow
 def test_real_labels_of_tfds(tmp_path, monkeypatch):
     pytest.importorskip("tensorflow_datasets")
     model = keras_vit.VisionTransformer(

@@ -78,6 +78,7 @@ def accuracy_of(model, size=8):
     return np.mean(model.predict(images, verbose=0).argmax(-1) == labels)
 
 
+@pytest.mark.slow
 @pytest.mark.suite("jax", "torch")
 def test_every_file_is_written(digits):
     found = sorted(path.name for path in digits.iterdir())
@@ -151,6 +152,7 @@ def test_average_over_too_few_steps_warns(tmp_path):
         warn_of_average(recipe.resolve_config(config, data))
 
 
+@pytest.mark.slow
 @pytest.mark.suite("jax", "torch")
 @pytest.mark.usefixtures("eager")
 def test_fine_tuning_at_twice_the_image_size(digits, tmp_path):
@@ -236,6 +238,7 @@ KINDS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.suite("tensorflow", "torch")
 @pytest.mark.usefixtures("eager")
 def test_training_on_a_folder_of_images(tmp_path, capsys):
@@ -360,6 +363,7 @@ def test_resnet_trains_and_is_fine_tuned(model, tmp_path, monkeypatch):
     assert found.input_shape == (None, 40, 40, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_finished_run_is_trained_further(digits, tmp_path):
     """The learning rate is too small for any prediction to change."""
@@ -395,6 +399,7 @@ def test_finished_run_is_trained_further(digits, tmp_path):
         recipe.Config(pooling="gap")
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_images_that_are_not_square(tmp_path):
     """Trained, fine-tuned at another size, evaluated and looked at."""
@@ -503,6 +508,7 @@ def test_flags_without_effect_are_refused():
         recipe.Config(preset="bit", **tuned)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("train", ["head", "lora"])
 def test_train_flag_selects_the_trained_weights(digits, train, tmp_path):
@@ -536,6 +542,7 @@ def test_train_flag_selects_the_trained_weights(digits, train, tmp_path):
     assert accuracy_of(new) == pytest.approx(accuracy, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_training_stops_without_improvement(tmp_path):
     """The learning rate is too small for any prediction to change."""
@@ -659,6 +666,7 @@ def test_wrong_folder_gives_a_one_line_error(tmp_path, capsys):
     assert "has no class sub-folder" in line
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_evaluate_gives_the_reported_accuracy(digits, tmp_path):
     programs.run("evaluate", "--weights", digits, "--output", tmp_path / "out")

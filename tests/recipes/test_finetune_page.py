@@ -94,6 +94,7 @@ def test_diff_for_another_loss(recipe, compiled):
     assert isinstance(loss, keras.losses.CategoricalFocalCrossentropy)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_diff_for_another_metric(recipe, capsys):
     output = recipe("Another metric")

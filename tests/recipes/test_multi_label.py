@@ -57,6 +57,7 @@ def run(photos, small_model, tmp_path_factory):
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_training_is_evaluated_by_average_precision(run, tmp_path):
     rows = programs.rows_of(run)
@@ -94,6 +95,7 @@ def test_training_is_evaluated_by_average_precision(run, tmp_path):
     assert results["mean_average_precision"] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("top", [None, 1])
 def test_all_likely_classes_are_predicted(run, photos, top, tmp_path):
@@ -154,6 +156,7 @@ def test_wrong_flags_are_refused(photos, tmp_path):
             recipe.Config(**flags)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_sigmoid_loss_and_class_weights_with_one_class_per_image(tmp_path):
     output = tmp_path / "digits"

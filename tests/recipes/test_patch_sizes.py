@@ -91,6 +91,7 @@ def test_flags_that_do_not_fit_are_refused(tmp_path):
         recipe.Config(patch_sizes=(4,))
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.filterwarnings("ignore:The patch embedding of")
 def test_evaluate_resizes_patches(trained_run, tmp_path, capsys):

@@ -26,6 +26,7 @@ def pictures(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.backends("jax", "tensorflow", "torch")
 def test_predictions_of_files_and_folders(
     pictures, trained_run, tmp_path, capsys
@@ -67,6 +68,7 @@ def test_predictions_of_files_and_folders(
     assert picture.startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_bad_images_are_reported(pictures, trained_run, tmp_path, capsys):
     whole = (pictures / "zero.png").read_bytes()
     (pictures / "half.png").write_bytes(whole[: len(whole) // 2])
@@ -83,6 +85,7 @@ def test_bad_images_are_reported(pictures, trained_run, tmp_path, capsys):
     assert metadata["skipped"] == 1 and len(metadata["predictions"]) == 2
 
 
+@pytest.mark.slow
 def test_class_names_from_a_file(pictures, trained_run, tmp_path, capsys):
     names = tmp_path / "names.txt"
     names.write_text("\n".join(f"digit {i}" for i in range(10)))

@@ -255,6 +255,7 @@ def pretrained(small_model, tmp_path_factory):
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.suite("torch")
 def test_first_loss_follows_from_the_head_bias(pretrained):
     """All logits are -10: nine classes are classified correctly, one
@@ -301,6 +302,7 @@ def same_bodies(before, after):
             np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_fine_tuning_drops_the_representation_layer(pretrained, tmp_path):
     before = keras.models.load_model(pretrained / "model.keras")

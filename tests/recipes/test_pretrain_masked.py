@@ -80,6 +80,7 @@ ENCODERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("method", masked.METHODS)
 def test_encoders_and_images_match_the_publications(method):
@@ -156,6 +157,7 @@ def test_learning_rates_match_the_publications(method, expected, base, batch):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("method", ["mim", "mae"])
 def test_decayed_weights_match_the_original(method):
@@ -188,6 +190,7 @@ def test_decayed_weights_match_the_original(method):
     ] in lost
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("method", ["mim", "mae"])
 def test_initial_weights_match_the_original(method):

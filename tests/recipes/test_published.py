@@ -387,6 +387,7 @@ def test_paper_positions_match_vit_jax():
     assert values.std() == pytest.approx(0.02, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [x for x, y in published.PRETRAINING.items() if "preactivation" in y],

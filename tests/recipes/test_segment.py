@@ -52,6 +52,7 @@ def flags(photos, output, *more):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.suite("jax", "torch")
 def test_it_learns_and_writes_its_results(photos, tmp_path, capsys):
     output = tmp_path / "run"
@@ -83,6 +84,7 @@ def test_it_learns_and_writes_its_results(photos, tmp_path, capsys):
     assert not (output / "checkpoints").exists()
 
 
+@pytest.mark.slow
 @ON_TORCH
 def test_an_interrupted_run_resumes_bit_for_bit(photos, tmp_path, monkeypatch):
     whole, broken = tmp_path / "whole", tmp_path / "broken"

@@ -45,6 +45,7 @@ def test_conflicting_flags_are_refused():
         recipe.Config(sweep="paper", holdout=0.0)
 
 
+@pytest.mark.slow
 def test_holdout_evaluates_on_the_validation_split(tmp_path):
     output = tmp_path / "out"
     run(steps=1, batch_size=64, holdout="0.1", cutmix=1.0, output=str(output))

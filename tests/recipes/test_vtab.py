@@ -74,6 +74,7 @@ def test_second_run_adds_tasks(names, prepared, tmp_path, capsys):
     assert "is of other settings: seed was 0 and is 1" in line
 
 
+@pytest.mark.slow
 def test_unavailable_task_is_reported(prepared, tmp_path, capsys, monkeypatch):
     found = keras_vit.data.load_vtab
 

@@ -194,6 +194,7 @@ def test_loss_and_matching_are_transformers(
     record_error("eomt", "loss", error, TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.suite("torch")
 def test_it_learns_and_is_saved(tmp_path):
     encoder = tiny(num_layers=2, pooling=None, include_top=False, classes=None)

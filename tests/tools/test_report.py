@@ -106,6 +106,7 @@ def test_standard_library_inspect_is_not_shadowed():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_report_contents(photos, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(MODEL, photos, "--out", out) == 0
@@ -166,6 +167,7 @@ def test_report_contents(photos, tmp_path, capsys):
     }
 
 
+@pytest.mark.slow
 def test_keep_aspect_flag(photos, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(MODEL, photos / "a.png", "--keep-aspect", "--out", out) == 0
@@ -173,6 +175,7 @@ def test_keep_aspect_flag(photos, tmp_path, capsys):
     assert "their own aspect ratio, of about 32 × 32" in text
 
 
+@pytest.mark.slow
 def test_class_names_from_config_json_and_from_a_file(photos, tmp_path):
     model = keras_vit.VisionTransformer(
         input_shape=(8, 8, 1),

@@ -9,6 +9,7 @@ import pytest
 import keras_vit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one_hot", [False, True])
 @pytest.mark.parametrize("kind", ["arrays", "digits"])
 def test_class_weights_multiply_the_sample_weights(kind, one_hot):

@@ -122,6 +122,7 @@ def test_event_files_sort_in_the_order_of_runs(tmp_path):
     assert steps == list(range(len(moments)))
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("year", [1970, 2036, 2110])
 def test_models_can_be_saved_in_any_year(year, tmp_path):

@@ -33,6 +33,7 @@ def batches(count, start=0, shard=(0, 1), source=None, **options):
     ]
 
 
+@pytest.mark.slow
 def test_crops_do_not_depend_on_the_start_and_on_processes():
     whole = batches(3)
     assert whole[0]["global"].shape == (4, 2, 16, 16, 3)
@@ -96,6 +97,7 @@ def test_solarisation_inverts_bright_pixels():
     np.testing.assert_array_equal(found, [0, 127, 127, 0])
 
 
+@pytest.mark.slow
 def test_digits_have_crops():
     digits = data.load_dataset("digits")
     found = batches(1, source=digits, flip=False)[0]
