@@ -207,6 +207,16 @@ def to_meta(original):
     return renamed
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", ["proj_bias", "mlp_bias", "value_bias"])
+def test_missing_biases_are_refused_by_the_name_of_their_setting(
+    name, tmp_path
+):
+    _transformers(**{name: False}).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"{name}'.*Received: .*False"):
+        load(str(tmp_path))
+
+
 @pytest.mark.parametrize("options", [{}, SPLIT], ids=["plain", "gated"])
 @pytest.mark.backends("torch")
 def test_metas_names(options, tmp_path, record_error):

@@ -83,7 +83,24 @@ def before_writing(weights, arguments, variant):
 
 
 def read_config(config):
-    """Returns the arguments in the config.json of a DINOv3."""
+    """Returns the arguments in the config.json of a DINOv3.
+
+    Raises:
+        ValueError: if no model of keras_vit has these settings.
+    """
+    for name in ("proj_bias", "mlp_bias"):
+        if config.get(name, True) is not True:
+            raise ValueError(
+                f"{name!r} in its config.json must be true, as in all released "
+                f"DINOv3. Received: {config[name]!r:.100}"
+            )
+    query, value = (config.get(f"{x}_bias", True) for x in ("query", "value"))
+    if query != value:
+        raise ValueError(
+            "'query_bias' and 'value_bias' in its config.json must be equal, "
+            f"as in all released DINOv3. Received: {query!r:.100} and "
+            f"{value!r:.100}"
+        )
     activation = config.get("hidden_act", "gelu")
     if config.get("use_gated_mlp"):
         if activation != "silu":
