@@ -24,7 +24,8 @@ def _steps(optimizer, values, grads):
 @pytest.mark.parametrize(
     "make", [keras_vit.optimizers.SGD, keras_vit.optimizers.AdamW]
 )
-def test_layer_decay_scales_the_learning_rate_of_each_layer(make):
+@pytest.mark.parametrize("convention", ["keras", "optax"])
+def test_layer_decay_scales_the_learning_rate_of_each_layer(make, convention):
     """Each layer steps as it would alone with a fraction of the learning rate;
     weight decay is scaled too, as in MAE's code."""
     scales = {
@@ -40,7 +41,7 @@ def test_layer_decay_scales_the_learning_rate_of_each_layer(make):
         {n: rng.normal(size=3).astype("float32") for n in scales}
         for _ in range(5)
     ]
-    given = {"weight_decay": 0.3}
+    given = {"weight_decay": 0.3, "convention": convention}
     whole = make(0.1, layer_decay=0.5, **given)
     assert whole.get_config()["layer_decay"] == 0.5
     found = _steps(whole, values, grads)
