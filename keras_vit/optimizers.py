@@ -146,30 +146,35 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         # Keras provides this method for implementations that update all
         # variables at once.
-        if self._can_update_together(grads, trainable_variables):
-            self._update_together(grads, trainable_variables, learning_rate)
+        if self._can_update_all(grads, trainable_variables):
+            self._update_all(grads, trainable_variables, learning_rate)
         else:
             super()._backend_update_step(
                 grads, trainable_variables, learning_rate
             )
 
-    def _can_update_together(self, grads, variables):
-        """Returns whether `_update_together` computes what `update_step` does.
+    def _can_update_all(self, grads, variables):
+        """Returns whether `_update_all` computes what `update_step` does.
 
-        It is for PyTorch, and for variables and moments of one dtype.
+        It is for PyTorch, and for variables and moments of one dtype. The
+        `update_step` of a subclass is called for each variable.
         """
         if keras.config.backend() != "torch" or getattr(self, "amsgrad", False):
+            return False
+        classes = type(self).__mro__
+        owner = next(one for one in classes if "update_step" in vars(one))
+        if "_all_updates" not in vars(owner):
             return False
         stored = [x for x in (*variables, *self._moments()) if x is not None]
         dtypes = {x.dtype for x in stored}
         dtypes |= {keras.backend.standardize_dtype(x.dtype) for x in grads}
         return dtypes in ({"float32"}, {"float64"})
 
-    def _update_together(self, grads, variables, learning_rate):
+    def _update_all(self, grads, variables, learning_rate):
         """Computes `update_step` for all variables, on lists of tensors.
 
         PyTorch then starts about 10 operations for a whole model, instead of
-        10 to 30 for each of its variables. `_together` of a subclass updates
+        10 to 30 for each of its variables. `_all_updates` of a subclass updates
         the moments, and returns what is subtracted from the variables. It does
         not change `grads`, and what it returns may be the moments.
         """
@@ -178,7 +183,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         with torch.no_grad():
             rate = ops.cast(learning_rate, variables[0].dtype)
             indices = [self._get_variable_index(x) for x in variables]
-            updates = self._together(grads, indices, rate)
+            updates = self._all_updates(grads, indices, rate)
             values = [x.value for x in variables]
             decay = self.weight_decay
             decayed = [i for i, x in enumerate(variables) if self._decays(x)]
@@ -188,12 +193,12 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
                     decay = decay(self.iterations)
                 terms = [values[i] for i in decayed]
                 terms = torch._foreach_mul(terms, rate * decay)
-                self._scale_together(terms, [indices[i] for i in decayed])
+                self._scale_layers(terms, [indices[i] for i in decayed])
             torch._foreach_sub_(values, updates)
             if decayed:
                 torch._foreach_sub_([values[i] for i in decayed], terms)
 
-    def _scale_together(self, tensors, indices):
+    def _scale_layers(self, tensors, indices):
         """Multiplies tensors by the factors of `layer_decay`, in place."""
         import torch
 
@@ -543,14 +548,14 @@ class SGD(ScheduledOptimizer):
     def _moments(self):
         return self.momentums
 
-    def _together(self, grads, indices, rate):
+    def _all_updates(self, grads, indices, rate):
         import torch
 
         keras_order = self.convention == "keras"
         steps = grads
         if keras_order:
             steps = torch._foreach_mul(grads, rate)
-            self._scale_together(steps, indices)
+            self._scale_layers(steps, indices)
         updates = steps
         if self.momentum:
             updates = [self.momentums[i].value for i in indices]
@@ -561,7 +566,7 @@ class SGD(ScheduledOptimizer):
                 torch._foreach_add_(updates, steps)
         if not keras_order:
             updates = torch._foreach_mul(updates, rate)
-            self._scale_together(updates, indices)
+            self._scale_layers(updates, indices)
         return updates
 
     def get_config(self):
@@ -677,7 +682,7 @@ class AdamW(ScheduledOptimizer):
     def _moments(self):
         return [*self.momentums, *self.velocities]
 
-    def _together(self, grads, indices, rate):
+    def _all_updates(self, grads, indices, rate):
         import torch
 
         means = [self.momentums[i].value for i in indices]
@@ -701,7 +706,7 @@ class AdamW(ScheduledOptimizer):
         torch._foreach_reciprocal_(updates)
         torch._foreach_mul_(updates, means)
         torch._foreach_mul_(updates, factor)
-        self._scale_together(updates, indices)
+        self._scale_layers(updates, indices)
         return updates
 
     def get_config(self):

@@ -441,6 +441,26 @@ def test_defaults_match_keras(name):
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_the_step_of_a_subclass_is_taken(name):
+    class Halved(getattr(keras_vit.optimizers, name)):
+        def update_step(self, gradient, variable, learning_rate):
+            super().update_step(gradient, variable, learning_rate / 2)
+
+    found = []
+    for make, rate in (
+        (getattr(keras_vit.optimizers, name), 0.1),
+        (Halved, 0.2),
+    ):
+        variable = keras.Variable(np.ones(3, "float32"))
+        optimizer = make(rate)
+        optimizer.build([variable])
+        optimizer.apply([ops.convert_to_tensor([1.0, -2.0, 3.0])], [variable])
+        found.append(ops.convert_to_numpy(variable))
+    np.testing.assert_allclose(*found, rtol=1e-6)
+    assert np.abs(found[0] - 1).min() > 0.05
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
 @pytest.mark.parametrize("by", ["var_names", "var_list"])
 def test_excluded_variables_do_not_decay(name, by):
     kernel = keras.Variable(np.ones((2, 2), "float32"), name="kernel")
