@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_vit.checkpoints.files import atomic_write
+from keras_vit.checkpoints.files import class_names_of
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.files import write
@@ -336,8 +337,8 @@ def folder_configs(arguments, layout, dtype, source=None, preprocess_mode=None):
         layout: String. `"huggingface:"` and a variant.
         dtype: String. Type of the weights.
         source: The `Checkpoint` that the weights came from, or None. The
-            labels in its config.json and its preprocessor_config.json are
-            kept.
+            class names in its config.json, which may be that of a training
+            run, and its preprocessor_config.json are kept.
         preprocess_mode: String. The `mode` of `preprocess_input`; None for
             that of the source.
 
@@ -523,15 +524,19 @@ def _labels(old, classes):
         old: Dict. The source's config.json.
         classes: Integer. Number of classes.
     """
-    names = old.get("id2label")
-    if not isinstance(names, dict) or not (
-        names.keys() == {str(i) for i in range(classes)}
-        and all(isinstance(name, str) for name in names.values())
-    ):
-        names = {str(i): f"LABEL_{i}" for i in range(classes)}
+    names = class_names_of(old, classes)
+    return label_entries(names or [f"LABEL_{i}" for i in range(classes)])
+
+
+def label_entries(class_names):
+    """Returns the entries of config.json that name the classes.
+
+    Args:
+        class_names: List of strings, one per class.
+    """
     return {
-        "id2label": names,
-        "label2id": {name: int(i) for i, name in names.items()},
+        "id2label": {str(i): name for i, name in enumerate(class_names)},
+        "label2id": {name: i for i, name in enumerate(class_names)},
     }
 
 
