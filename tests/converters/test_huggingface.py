@@ -240,6 +240,25 @@ def test_class_names_of_a_run_are_labels(source, config, expected, tmp_path):
     assert written["label2id"][names[1]] == 1
 
 
+@pytest.mark.parametrize("interpolation,resample", [("bicubic", 3), (None, 2)])
+def test_resampling_of_images_is_written(interpolation, resample, tmp_path):
+    source = tmp_path / "model.safetensors"
+    save(build(), source, "timm")
+    config = {
+        "architecture": "vit_base_patch16_224",
+        "pretrained_cfg": {
+            "mean": [0.5] * 3,
+            "std": [0.5] * 3,
+            "interpolation": interpolation,
+        },
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    settings = {"num_heads": 2}
+    _cli.convert(source, tmp_path / "hub", to="huggingface", settings=settings)
+    written = (tmp_path / "hub/preprocessor_config.json").read_text()
+    assert json.loads(written)["resample"] == resample
+
+
 @pytest.mark.parametrize(
     "case,mean",
     [

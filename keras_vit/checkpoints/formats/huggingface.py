@@ -540,6 +540,9 @@ def label_entries(class_names):
     }
 
 
+_RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's constants
+
+
 def _preprocessor_config(arguments, source, old, mode, size):
     """Returns the contents of preprocessor_config.json.
 
@@ -558,12 +561,17 @@ def _preprocessor_config(arguments, source, old, mode, size):
         mode = "torch" if meta and layout != "keras" else "tf"
         mode = "clip" if arguments["pre_norm"] else mode
     mean, std = PREPROCESSING[mode]
+    resample = _RESAMPLE["bilinear"]
     timm = old.get("pretrained_cfg")
     if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
         mean, std = timm["mean"], timm["std"]
+        resample = _RESAMPLE.get(timm.get("interpolation"), resample)
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
+        # In a folder with timm's config.json, transformers chooses the class
+        # by the model, and classes differ in their default.
+        "resample": resample,
         "do_rescale": True,
         "do_normalize": True,
         "image_mean": list(mean),
