@@ -324,8 +324,21 @@ def _weights_in_folder(folder):
             return folder / name
     raise FileNotFoundError(
         f"The folder {str(folder)!r} has no weights: expected one of "
-        f"{', '.join(names)}."
+        f"{', '.join(names)}, or model.keras.{_what_to_do_instead(folder)}"
     )
+
+
+def _what_to_do_instead(folder):
+    if (folder / "checkpoints").is_dir():
+        return (
+            " It is of a training run that has not ended: repeat the command "
+            "of the training, which resumes it and writes model.keras."
+        )
+    found = sorted(str(path.parent) for path in folder.glob("*/model.keras"))
+    if not found:
+        return ""
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return f" Give a folder in it that has one: {', '.join(found[:5])}{more}."
 
 
 def _read_preset(folder):
