@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_vit import converters
 from keras_vit.checkpoints.checkpoint import open_checkpoint
+from keras_vit.checkpoints.files import class_names_of
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.files import write
 from keras_vit.checkpoints.formats import check_representable
@@ -107,7 +108,7 @@ def _write(model, checkpoint, folder, license, title):
     weights, arguments, built = converters.describe(model)
     mode = built.get("preprocessing") or checkpoint.preprocess_mode or "tf"
     run = read_config(checkpoint.path)
-    class_names = _class_names(run, arguments["classes"])
+    class_names = class_names_of(run, arguments["classes"])
     converters.write_keras(model, folder / _WEIGHTS[KERAS])
     config, missing = {}, {KERAS: None}
     for library, write_part in (
@@ -115,10 +116,14 @@ def _write(model, checkpoint, folder, license, title):
         (TRANSFORMERS, _write_transformers),
     ):
         try:
-            config |= write_part(weights, arguments, mode, class_names, folder)
+            config |= write_part(weights, arguments, mode, folder)
             missing[library] = None
         except (ValueError, ReferenceUnavailable) as error:
             missing[library] = str(error)
+    if class_names:  # also without transformers: `predict.py` reads them
+        config |= huggingface.label_entries(class_names)
+        if missing[TIMM] is None:
+            config["label_names"] = class_names
     text = json.dumps(config, indent=2)
     (folder / "config.json").write_text(text, encoding="utf-8")
     card = _card(title, model, arguments, mode, run, license, missing)
@@ -126,20 +131,10 @@ def _write(model, checkpoint, folder, license, title):
     return missing
 
 
-def _class_names(run, classes):
-    data = run.get("data")
-    names = data.get("class_names") if isinstance(data, dict) else None
-    if isinstance(names, list) and len(names) == classes:
-        return [str(name) for name in names]
-    return None
-
-
-def _write_timm(weights, arguments, mode, class_names, folder):
+def _write_timm(weights, arguments, mode, folder):
     """Writes the weights for timm and returns its entries of config.json."""
     name = _WEIGHTS[TIMM]
     config = timm.hub_config(arguments, *PREPROCESSING[mode], name)
-    if class_names:
-        config["label_names"] = class_names
     check_representable(arguments, TIMM)
     weight_map = get_weight_map(TIMM, weights)
     heads = (arguments["num_heads"], None)
@@ -147,7 +142,7 @@ def _write_timm(weights, arguments, mode, class_names, folder):
     return config
 
 
-def _write_transformers(weights, arguments, mode, class_names, folder):
+def _write_transformers(weights, arguments, mode, folder):
     """Writes the weights for transformers and returns its entries."""
     with tempfile.TemporaryDirectory(dir=folder) as part:
         part = pathlib.Path(part) / "model"
@@ -159,9 +154,6 @@ def _write_transformers(weights, arguments, mode, class_names, folder):
             for name in huggingface.JSON_FILES
         )
         shutil.move(part / "model.safetensors", folder / _WEIGHTS[TRANSFORMERS])
-    if class_names:
-        config["id2label"] = {str(i): n for i, n in enumerate(class_names)}
-        config["label2id"] = {n: i for i, n in enumerate(class_names)}
     if arguments["channels"] == 3:
         text = json.dumps(preprocessor, indent=2)
         (folder / huggingface.JSON_FILES[1]).write_text(text)

@@ -13,6 +13,7 @@ import keras_vit
 from keras_vit import convert
 from keras_vit import hub
 from keras_vit.checkpoints.checkpoint import open_checkpoint
+from keras_vit.inspection.report import class_names
 from tests.models.test_vit import randomise
 
 SIZES = {
@@ -95,6 +96,33 @@ def test_libraries_without_the_model_are_left_out(tmp_path):
     run = make_run(tmp_path / "other", position_embedding="sincos2d")
     missing = hub.save(run, tmp_path / "sincos")
     assert "learned position embeddings" in missing["timm"]
+
+
+def test_class_names_are_kept_without_the_other_libraries(tmp_path):
+    run = make_run(
+        tmp_path / "run",
+        position_embedding="sincos2d",
+        pooling="map",
+        class_token=False,
+    )
+    missing = hub.save(run, tmp_path / "folder")
+    assert missing["timm"] and missing["transformers"]
+    assert classifier_names(tmp_path / "folder") == NAMES
+    hub.save(tmp_path / "folder", tmp_path / "again")
+    assert classifier_names(tmp_path / "again") == NAMES
+
+
+def classifier_names(folder):
+    return class_names(open_checkpoint(folder), len(NAMES))
+
+
+def test_class_names_of_a_folder_of_transformers_are_kept(tmp_path):
+    run = make_run(tmp_path / "run")
+    convert.convert(run, tmp_path / "first", to="huggingface")
+    hub.save(tmp_path / "first", tmp_path / "second")
+    config = json.loads((tmp_path / "second/config.json").read_text())
+    assert config["label_names"] == NAMES
+    assert list(config["id2label"].values()) == NAMES
 
 
 def test_model_card_and_config(tmp_path):

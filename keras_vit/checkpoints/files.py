@@ -152,6 +152,32 @@ def read_config(path, name="config.json"):
         return {}
 
 
+def class_names_of(config, classes):
+    """Returns the class names in a config.json, or None if there are none.
+
+    Args:
+        config: Dict. The config.json of a training run, of transformers or of
+            timm, as `read_config` returns it.
+        classes: Integer. Number of classes of the model.
+
+    Returns:
+        List of `classes` strings; None if the file has no names, or another
+        number of them. The names that transformers gives to classes without
+        one, such as "LABEL_0", are returned, too.
+    """
+    data, by_index = config.get("data"), config.get("id2label")
+    names = data.get("class_names") if isinstance(data, dict) else None
+    if names is None and isinstance(by_index, dict):
+        keys = [str(index) for index in range(classes or 0)]
+        names = [by_index[key] for key in keys if key in by_index]
+        names = names if len(by_index) == len(names) else None
+    elif names is None:
+        names = config.get("label_names")
+    if not isinstance(names, list) or not names or len(names) != classes:
+        return None
+    return [str(name) for name in names]
+
+
 def read_json(path):
     """Returns the dict in a JSON file; {} if it contains another type.
 
@@ -298,8 +324,21 @@ def _weights_in_folder(folder):
             return folder / name
     raise FileNotFoundError(
         f"The folder {str(folder)!r} has no weights: expected one of "
-        f"{', '.join(names)}."
+        f"{', '.join(names)}, or model.keras.{_what_to_do_instead(folder)}"
     )
+
+
+def _what_to_do_instead(folder):
+    if (folder / "checkpoints").is_dir():
+        return (
+            " It is of a training run that has not ended: repeat the command "
+            "of the training, which resumes it and writes model.keras."
+        )
+    found = sorted(str(path.parent) for path in folder.glob("*/model.keras"))
+    if not found:
+        return ""
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return f" Give a folder in it that has one: {', '.join(found[:5])}{more}."
 
 
 def _read_preset(folder):

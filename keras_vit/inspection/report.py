@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit._version import __version__
+from keras_vit.checkpoints.files import class_names_of
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.infer import placement
 from keras_vit.inspection import attention
@@ -419,15 +420,7 @@ def _config(checkpoint, name="config.json"):
 
 def class_names(checkpoint, classes):
     """Returns class names from the config next to a checkpoint, or None."""
-    config = _config(checkpoint)
-    data = config.get("data")
-    names = data.get("class_names") if isinstance(data, dict) else None
-    by_index = config.get("id2label")
-    if names is None and isinstance(by_index, dict):
-        names = [by_index.get(str(index)) for index in range(classes)]
-    if not isinstance(names, list) or len(names) != classes:
-        return None
-    return [str(name) for name in names]
+    return class_names_of(_config(checkpoint), classes)
 
 
 def _top_classes(outputs, model, labels, top=5):

@@ -404,3 +404,16 @@ def test_umask_is_respected_and_unchanged(name, whole, tmp_path, monkeypatch):
         os.umask(before)
     assert (tmp_path / name).stat().st_mode & 0o777 == 0o640
     assert os.listdir(tmp_path) == [name]
+
+
+def test_folders_without_a_model_say_what_to_do(tmp_path):
+    (tmp_path / "runs/half/checkpoints").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="has not ended: repeat"):
+        read(tmp_path / "runs/half")
+    with pytest.raises(FileNotFoundError, match=r"or model\.keras\.$"):
+        read(tmp_path / "runs")
+    for name in "ab":
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "model.keras").touch()
+    with pytest.raises(FileNotFoundError, match="has one: .*a, .*b.$"):
+        read(tmp_path / "runs")

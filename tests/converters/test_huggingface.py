@@ -218,6 +218,48 @@ def test_labels_and_preprocessing_of_a_folder_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "config,expected",
+    [
+        ({"data": {"class_names": ["cat", "dog", "owl"]}}, True),  # a run
+        ({"label_names": ["cat", "dog", "owl"]}, True),  # timm's
+        ({"data": {"class_names": ["cat", "dog"]}}, False),
+        ({"id2label": {"0": "cat", "1": "dog"}}, False),
+        ({"data": {"class_names": 3}}, False),
+    ],
+)
+@pytest.mark.parametrize("source", ["run", "run/model.keras"])
+def test_class_names_of_a_run_are_labels(source, config, expected, tmp_path):
+    (tmp_path / "run").mkdir()
+    build().save(tmp_path / "run/model.keras")
+    (tmp_path / "run/config.json").write_text(json.dumps(config))
+    _cli.convert(tmp_path / source, tmp_path / "hub", to="huggingface")
+    names = ["cat", "dog", "owl"] if expected else ["LABEL_0", "LABEL_1"]
+    written = json.loads((tmp_path / "hub/config.json").read_text())
+    assert list(written["id2label"].values())[: len(names)] == names
+    assert written["id2label"].keys() == {"0", "1", "2"}
+    assert written["label2id"][names[1]] == 1
+
+
+@pytest.mark.parametrize("interpolation,resample", [("bicubic", 3), (None, 2)])
+def test_resampling_of_images_is_written(interpolation, resample, tmp_path):
+    source = tmp_path / "model.safetensors"
+    save(build(), source, "timm")
+    config = {
+        "architecture": "vit_base_patch16_224",
+        "pretrained_cfg": {
+            "mean": [0.5] * 3,
+            "std": [0.5] * 3,
+            "interpolation": interpolation,
+        },
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    settings = {"num_heads": 2}
+    _cli.convert(source, tmp_path / "hub", to="huggingface", settings=settings)
+    written = (tmp_path / "hub/preprocessor_config.json").read_text()
+    assert json.loads(written)["resample"] == resample
+
+
+@pytest.mark.parametrize(
     "case,mean",
     [
         ("vit_jax_token", 0.5),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_vit.checkpoints.files import atomic_write
+from keras_vit.checkpoints.files import class_names_of
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.files import write
@@ -336,8 +337,8 @@ def folder_configs(arguments, layout, dtype, source=None, preprocess_mode=None):
         layout: String. `"huggingface:"` and a variant.
         dtype: String. Type of the weights.
         source: The `Checkpoint` that the weights came from, or None. The
-            labels in its config.json and its preprocessor_config.json are
-            kept.
+            class names in its config.json, which may be that of a training
+            run, and its preprocessor_config.json are kept.
         preprocess_mode: String. The `mode` of `preprocess_input`; None for
             that of the source.
 
@@ -523,16 +524,23 @@ def _labels(old, classes):
         old: Dict. The source's config.json.
         classes: Integer. Number of classes.
     """
-    names = old.get("id2label")
-    if not isinstance(names, dict) or not (
-        names.keys() == {str(i) for i in range(classes)}
-        and all(isinstance(name, str) for name in names.values())
-    ):
-        names = {str(i): f"LABEL_{i}" for i in range(classes)}
+    names = class_names_of(old, classes)
+    return label_entries(names or [f"LABEL_{i}" for i in range(classes)])
+
+
+def label_entries(class_names):
+    """Returns the entries of config.json that name the classes.
+
+    Args:
+        class_names: List of strings, one per class.
+    """
     return {
-        "id2label": names,
-        "label2id": {name: int(i) for i, name in names.items()},
+        "id2label": {str(i): name for i, name in enumerate(class_names)},
+        "label2id": {name: i for i, name in enumerate(class_names)},
     }
+
+
+_RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's constants
 
 
 def _preprocessor_config(arguments, source, old, mode, size):
@@ -553,12 +561,17 @@ def _preprocessor_config(arguments, source, old, mode, size):
         mode = "torch" if meta and layout != "keras" else "tf"
         mode = "clip" if arguments["pre_norm"] else mode
     mean, std = PREPROCESSING[mode]
+    resample = _RESAMPLE["bilinear"]
     timm = old.get("pretrained_cfg")
     if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
         mean, std = timm["mean"], timm["std"]
+        resample = _RESAMPLE.get(timm.get("interpolation"), resample)
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
+        # In a folder with timm's config.json, transformers chooses the class
+        # by the model, and classes differ in their default.
+        "resample": resample,
         "do_rescale": True,
         "do_normalize": True,
         "image_mean": list(mean),
