@@ -126,7 +126,9 @@ def _write(model, checkpoint, folder, license, title):
             config["label_names"] = class_names
     text = json.dumps(config, indent=2)
     (folder / "config.json").write_text(text, encoding="utf-8")
-    card = _card(title, model, arguments, mode, run, license, missing)
+    card = _card(
+        title, model, arguments, mode, run, class_names, license, missing
+    )
     (folder / _CARD).write_text(card, encoding="utf-8")
     return missing
 
@@ -256,7 +258,7 @@ def _run_torch(run, images):
         return run(torch.tensor(images).permute(0, 3, 1, 2)).numpy()
 
 
-def _card(title, model, arguments, mode, run, license, missing):
+def _card(title, model, arguments, mode, run, class_names, license, missing):
     """Returns the text of the model card."""
     from huggingface_hub import EvalResult
     from huggingface_hub import ModelCardData
@@ -304,6 +306,8 @@ def _card(title, model, arguments, mode, run, license, missing):
         f"{list(std)}; `keras_vit.preprocess_input(images, mode={mode!r})`",
         f"- Classes: {arguments['classes'] or 'none, the output is features'}",
     ]
+    if class_names:
+        lines[-1] += f": {_shown(class_names)}"
     if dataset:
         lines.append(f"- Trained on: {pathlib.PurePath(str(dataset)).name}")
     if isinstance(accuracy, float):
@@ -320,6 +324,15 @@ def _card(title, model, arguments, mode, run, license, missing):
         if reason:
             lines += ["", f"There is no file for {library}: {reason}"]
     return "\n".join(lines) + "\n"
+
+
+def _shown(class_names, most=20):
+    """Returns class names for a line of text, at most `most` of them."""
+    more = len(class_names) - most
+    names = [" ".join(name.split()) for name in class_names[:most]]
+    return ", ".join(names) + (
+        f" and {more} more, which are in config.json" if more > 0 else ""
+    )
 
 
 def _usage(folder, classifies, projects, missing):

@@ -138,6 +138,7 @@ def test_model_card_and_config(tmp_path):
     assert result["metrics"][0]["value"] == 0.9877
     assert result["dataset"]["name"] == "digits"
     assert "mode='torch'" in body
+    assert f"Classes: {len(NAMES)}: {', '.join(NAMES)}\n" in body
     config = json.loads((tmp_path / "folder/config.json").read_text())
     assert config["id2label"] == {str(i): n for i, n in enumerate(NAMES)}
     assert config["label_names"] == NAMES

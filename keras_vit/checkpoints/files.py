@@ -306,9 +306,15 @@ def _reader(path):
         return torch_files.read_torch
     if path.suffix in FILE_TYPES:
         return FILE_TYPES[path.suffix][0]
+    exported = (
+        " Exported models cannot be read back: give the model from which it "
+        "was exported."
+        if path.suffix in (".onnx", ".xml", ".tflite", ".pt2")
+        else ""
+    )
     raise ValueError(
         f"The file's name must end in {', '.join(SUFFIXES)}, .keras or "
-        f".weights.h5. Received: {str(path)!r}"
+        f".weights.h5. Received: {str(path)!r}.{exported}"
     )
 
 

@@ -254,13 +254,16 @@ def _embed_external_data(path):
 
 
 def _name_outputs(path, model):
-    """Gives the outputs of an ONNX file the names of a model's outputs."""
-    if not isinstance(model.output, dict):
-        return
+    """Gives the outputs of an ONNX file the names of a model's outputs.
+
+    The name of a single output is "output". The converters choose names such
+    as "add_2019", which change with the model and the version.
+    """
     onnx = require("onnx", "export")
     file = onnx.load(path)
+    several = isinstance(model.output, dict)
     # PyTorch and JAX write the values of a dict in the order of its keys.
-    names = sorted(model.output)
+    names = sorted(model.output) if several else ["output"]
     old = [output.name for output in file.graph.output]
     if set(old) == set(names):  # written by tf2onnx
         return

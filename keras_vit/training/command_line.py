@@ -127,7 +127,10 @@ def run(main, config_class, description, argv=None):
     except KeyboardInterrupt:
         hint = ""
         if isinstance(config, TrainingFlags):
-            hint = "; the same command resumes from the last checkpoint"
+            hint = (
+                "; the same command resumes from the last checkpoint, or "
+                "starts again if there is none"
+            )
         logger.error("\nerror: interrupted%s", hint)
         sys.exit(128 + signal.SIGINT)
 

@@ -417,3 +417,9 @@ def test_folders_without_a_model_say_what_to_do(tmp_path):
         (tmp_path / "runs" / name / "model.keras").touch()
     with pytest.raises(FileNotFoundError, match="has one: .*a, .*b.$"):
         read(tmp_path / "runs")
+
+
+def test_an_exported_model_is_refused_with_what_to_give(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"bytes")
+    with pytest.raises(ValueError, match="give the model from which it was"):
+        load(tmp_path / "model.onnx")

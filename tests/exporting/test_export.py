@@ -120,6 +120,10 @@ def test_large_weights_are_stored_in_the_onnx_file(flags, export, tmp_path):
     status, printed = export("model.keras", "a.onnx", *flags)
     assert status == 0, printed
     assert left() == ["a.onnx", "model.keras"]
+    onnx = pytest.importorskip("onnx")
+    graph = onnx.load("a.onnx").graph
+    assert [value.name for value in graph.input] == ["images"]
+    assert [value.name for value in graph.output] == ["output"]
     least = 2 * 96 * 4096 * (1 if flags else 4)
     assert os.path.getsize("a.onnx") > least
 
