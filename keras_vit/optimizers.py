@@ -68,6 +68,9 @@ def _depth(path, block, top):
 
 
 CONVENTIONS = ("keras", "optax")
+# Variables are updated in groups of this size, because an update takes up to
+# twice the memory of its group.
+MAX_GROUP_BYTES = 2**26
 
 
 class ScheduledOptimizer(keras.optimizers.Optimizer):
@@ -80,7 +83,8 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
     batches.
 
     Subclasses compute an update in `update_step` and subtract it with
-    `_update`, which adds the weight decay.
+    `_update`, which adds the weight decay. For PyTorch, they may also compute
+    the updates of many variables at once; see `_update_all`.
     """
 
     def __init__(
@@ -147,23 +151,34 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         # Keras provides this method for implementations that update all
         # variables at once.
         if self._can_update_all(grads, trainable_variables):
-            self._update_all(grads, trainable_variables, learning_rate)
+            for part in _groups(trainable_variables, MAX_GROUP_BYTES):
+                self._update_all(
+                    grads[part], trainable_variables[part], learning_rate
+                )
         else:
             super()._backend_update_step(
                 grads, trainable_variables, learning_rate
             )
 
     def _can_update_all(self, grads, variables):
-        """Returns whether `_update_all` computes what `update_step` does.
+        """Returns whether `_update_all` can replace `update_step`.
 
-        It is for PyTorch, and for variables and moments of one dtype. The
-        `update_step` of a subclass is called for each variable.
+        It is for PyTorch, for dense gradients, and for variables and moments
+        of one dtype. Subclasses that users define may change any method, so
+        they update each variable with `update_step`.
         """
         if keras.config.backend() != "torch" or getattr(self, "amsgrad", False):
             return False
-        classes = type(self).__mro__
-        owner = next(one for one in classes if "update_step" in vars(one))
-        if "_all_updates" not in vars(owner):
+        if "_all_updates" not in vars(type(self)):
+            return False
+        import torch
+
+        for grad in grads:
+            if not isinstance(grad, torch.Tensor):
+                return False
+            if grad.layout != torch.strided:
+                return False
+        if len({id(x.value) for x in variables}) < len(variables):
             return False
         stored = [x for x in (*variables, *self._moments()) if x is not None]
         dtypes = {x.dtype for x in stored}
@@ -171,32 +186,52 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         return dtypes in ({"float32"}, {"float64"})
 
     def _update_all(self, grads, variables, learning_rate):
-        """Computes `update_step` for all variables, on lists of tensors.
+        """Computes `update_step` for several variables, on lists of tensors.
 
         PyTorch then starts about 10 operations for a whole model, instead of
-        10 to 30 for each of its variables. `_all_updates` of a subclass updates
-        the moments, and returns what is subtracted from the variables. It does
-        not change `grads`, and what it returns may be the moments.
+        10 to 30 for each of its variables. Like Keras's optimizers for PyTorch,
+        this calls `torch._foreach_*`, for which there are no public functions.
+
+        Subclasses have two methods for it. `_moments` returns the list of all
+        their moments, and `_all_updates` updates the moments and returns what
+        is subtracted from the variables. It does not change `grads`, and what
+        it returns may be the moments.
         """
         import torch
 
         with torch.no_grad():
             rate = ops.cast(learning_rate, variables[0].dtype)
             indices = [self._get_variable_index(x) for x in variables]
-            updates = self._all_updates(grads, indices, rate)
+            updates = list(self._all_updates(grads, indices, rate))
             values = [x.value for x in variables]
             decay = self.weight_decay
-            decayed = [i for i, x in enumerate(variables) if self._decays(x)]
-            decayed = decayed if decay else []
+            if callable(decay):
+                decay = decay(self.iterations)
+            decayed = (
+                [i for i, x in enumerate(variables) if self._decays(x)]
+                if self.weight_decay
+                else []
+            )
             if decayed:
-                if callable(decay):
-                    decay = decay(self.iterations)
                 terms = [values[i] for i in decayed]
                 terms = torch._foreach_mul(terms, rate * decay)
                 self._scale_layers(terms, [indices[i] for i in decayed])
+                # Subtracted on its own, a small decay would be rounded to
+                # nothing at every step.
+                torch._foreach_add_(terms, [updates[i] for i in decayed])
+                for i, term in zip(decayed, terms, strict=True):
+                    updates[i] = term
             torch._foreach_sub_(values, updates)
-            if decayed:
-                torch._foreach_sub_([values[i] for i in decayed], terms)
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        if keras.config.backend() == "torch":
+            # `_update_all` changes tensors in place, and these are the
+            # caller's, often those of the model.
+            optimizer_variables = [ops.copy(x) for x in optimizer_variables]
+            trainable_variables = [ops.copy(x) for x in trainable_variables]
+        return super().stateless_apply(
+            optimizer_variables, grads, trainable_variables
+        )
 
     def _scale_layers(self, tensors, indices):
         """Multiplies tensors by the factors of `layer_decay`, in place."""
@@ -384,6 +419,21 @@ def _check_average_from(average_from, options):
             f"`ema_overwrite_frequency`. Received: average_from={average_from},"
             f" ema_momentum={momentum}, ema_overwrite_frequency={frequency}"
         )
+
+
+def _groups(variables, max_bytes):
+    """Yields slices of a list of variables.
+
+    Each has at most `max_bytes` of variables, or one variable.
+    """
+    start, total = 0, 0
+    for index, variable in enumerate(variables):
+        size = variable.value.nbytes
+        if total + size > max_bytes and index > start:
+            yield slice(start, index)
+            start, total = index, 0
+        total += size
+    yield slice(start, len(variables))
 
 
 def _num_tf_replicas():

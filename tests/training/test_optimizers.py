@@ -683,3 +683,131 @@ def test_removed_and_unknown_arguments_raise(name):
         make(0.1, convention="pytorch")
     with pytest.raises(ValueError, match="not recognized"):
         make(0.1, no_such_argument=1)
+
+
+OPTIMIZERS = (keras_vit.optimizers.SGD, keras_vit.optimizers.AdamW)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts the updates of several variables at once."""
+    calls = []
+    for optimizer in OPTIMIZERS:
+        compute = optimizer._all_updates
+
+        def count(self, grads, indices, rate, compute=compute):
+            calls.append(len(indices))
+            return compute(self, grads, indices, rate)
+
+        monkeypatch.setattr(optimizer, "_all_updates", count)
+    return calls
+
+
+def after_steps(optimizer, grads, values, steps=3, dtype="float32"):
+    """Returns the values of variables after steps with the same gradients."""
+    variables = [keras.Variable(value, dtype=dtype) for value in values]
+    optimizer.build(variables)
+    for _ in range(steps):
+        optimizer.apply(grads, variables)
+    return np.stack([ops.convert_to_numpy(variable) for variable in variables])
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_variables_are_updated_at_once_in_groups(
+    optimizer, counted, monkeypatch
+):
+    values = np.random.default_rng(0).normal(size=(3, 5)).astype("float32")
+    grads = list(ops.convert_to_tensor(values[::-1].copy()))
+    options = {"weight_decay": 0.1, "convention": "optax"}
+    whole = after_steps(optimizer(0.1, **options), grads, values)
+    assert counted == [3, 3, 3]
+    monkeypatch.setattr(keras_vit.optimizers, "MAX_GROUP_BYTES", 40)
+    parts = after_steps(optimizer(0.1, **options), grads, values)
+    assert counted[3:] == [2, 1] * 3
+    np.testing.assert_array_equal(whole, parts)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_arrays_and_sparse_gradients(optimizer, counted):
+    """They are used for each variable on its own, with the same result."""
+    import torch
+
+    values = np.ones((1, 3), "float32")
+    grad = np.array([1.0, 0.0, -2.0], "float32")
+    dense, array, sparse, variable = (
+        after_steps(optimizer(0.1, weight_decay=0.0), [given], values)
+        for given in (
+            torch.tensor(grad),
+            grad,
+            torch.tensor(grad).to_sparse(),
+            keras.Variable(grad),
+        )
+    )
+    assert counted == [1, 1, 1]
+    for found in (array, sparse, variable):
+        np.testing.assert_allclose(found, dense, rtol=1e-6)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_small_weight_decay_is_not_rounded_away(optimizer):
+    """A rate times decay of 1e-8 is below the spacing of float32 next to 1."""
+    generator = np.random.default_rng(0)
+    grads = generator.normal(size=(300, 20000)).astype("float32")
+    ends = []
+    for decay in (0.0, 1e-4):
+        variable = keras.Variable(np.ones(20000, "float32"))
+        one = optimizer(1e-4, weight_decay=decay)
+        one.build([variable])
+        for grad in grads:
+            one.apply([ops.convert_to_tensor(grad)], [variable])
+        ends.append(ops.convert_to_numpy(variable).astype("float64"))
+    expected = len(grads) * 1e-8
+    assert np.mean(ends[0] - ends[1]) == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_variable_given_twice_is_updated_twice(optimizer):
+    variable = keras.Variable(np.ones(3, "float32"))
+    one = optimizer(0.1)
+    one.build([variable])
+    first, second = (np.array(x, "float32") for x in ([1, 1, 1], [1, -2, 3]))
+    grads = [ops.convert_to_tensor(first), ops.convert_to_tensor(second)]
+    one.apply(grads, [variable, variable])
+    again = keras.Variable(np.ones(3, "float32"))
+    one = optimizer(0.1)
+    one.build([again])
+    one.update_step(grads[0], again, 0.1)
+    one.update_step(grads[1], again, 0.1)
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(variable), ops.convert_to_numpy(again)
+    )
+
+
+@pytest.mark.suite("torch", "jax")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_stateless_update_keeps_its_inputs(optimizer):
+    variable = keras.Variable(np.ones(3, "float32"))
+    one = optimizer(0.1)
+    one.build([variable])
+    grads = [ops.ones(3)]
+    given = ([x.value for x in one.variables], grads, [variable.value])
+    found = [one.stateless_apply(*given)[0][0] for _ in range(2)]
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, found))
+    np.testing.assert_array_equal(ops.convert_to_numpy(variable), 1)
+    assert ops.convert_to_numpy(found[0]).max() < 1
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_other_methods_of_a_subclass_are_called(optimizer):
+    class Small(optimizer):
+        def assign_sub(self, variable, value):
+            super().assign_sub(variable, ops.clip(value, -0.01, 0.01))
+
+    values = np.ones((1, 3), "float32")
+    found = after_steps(Small(0.1), [ops.ones(3)], values, steps=1)
+    np.testing.assert_allclose(found, 0.99, rtol=1e-6)
