@@ -67,6 +67,7 @@ def test_layout_and_variant_are_detected(case):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", RESNETS)
 def test_command_line_round_trip(case, tmp_path, record_error):
@@ -232,6 +233,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case,change", CHANGES, ids=str)
 def test_every_constant_affects_the_output(case, change):

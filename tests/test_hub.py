@@ -34,12 +34,12 @@ def make_run(folder, **arguments):
     randomise(model)
     model.save(folder / "model.keras")
     config = {"dataset": "digits", "mode": "torch"}
-    facts = {
+    results = {
         "config": config,
         "data": {"class_names": NAMES},
         "test_accuracy": 0.98765,
     }
-    (folder / "config.json").write_text(json.dumps(facts))
+    (folder / "config.json").write_text(json.dumps(results))
     return folder
 
 
@@ -78,6 +78,21 @@ def test_output_difference_is_reported(tmp_path):
     table, same, _ = hub.verify(tmp_path / "folder")
     assert not same
     assert "DIFFERS" in next(x for x in table.splitlines() if "timm" in x)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "outcome, status",
+    [((True, True), 0), ((False, True), 1), ((True, False), 3)],
+    ids=["same", "differs", "a library is missing"],
+)
+def test_exit_status_of_verify(outcome, status, tmp_path, monkeypatch, capsys):
+    """`hub.verify`, whose results are given here, is tested above."""
+    monkeypatch.setattr(hub, "verify", lambda folder: ("table", *outcome))
+    run = make_run(tmp_path / "run")
+    arguments = [run, tmp_path / "folder", "--to", "hub", "--verify"]
+    assert convert.main([str(x) for x in arguments]) == status
+    assert "table" in capsys.readouterr().out
 
 
 @pytest.mark.slow

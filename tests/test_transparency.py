@@ -167,6 +167,7 @@ COPIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", COPIES)
 @models
 def test_copied_models_match_and_share_nothing(make, way):

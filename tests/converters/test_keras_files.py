@@ -88,6 +88,7 @@ def assert_same(model, expected):
 EVERY_BACKEND = pytest.mark.backends("jax", "tensorflow", "torch")
 
 
+@pytest.mark.slow
 @pytest.mark.suite("tensorflow", "torch")
 @pytest.mark.parametrize(
     "name, ending",
@@ -105,6 +106,7 @@ def test_save_and_load_round_trip(name, ending, tmp_path):
     assert_same(load(path, name="another"), model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_files_are_compatible_with_keras(name, tmp_path):
     model = build(name)

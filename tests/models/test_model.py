@@ -140,6 +140,7 @@ def test_saved_and_cloned_models_keep_num_queries(tmp_path, monkeypatch):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize("name", ["token", "distilled", "relative"])
 @pytest.mark.parametrize(

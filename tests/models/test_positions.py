@@ -73,6 +73,7 @@ def images(rows=8, columns=12):
     return rng.uniform(-1, 1, (2, rows, columns, 3)).astype("float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, placement", CASES)
 def test_positions_are_stored_in_the_file(kind, placement, tmp_path):
     model = build(kind, placement)
@@ -109,6 +110,7 @@ def test_learned_positions_are_inferred_from_the_arrays(tmp_path):
         np.testing.assert_array_equal(numpy(found), numpy(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize("kind, placement", CASES)
 def test_checkpoint_loads_at_another_image_size(kind, placement, tmp_path):
@@ -126,6 +128,7 @@ def test_checkpoint_loads_at_another_image_size(kind, placement, tmp_path):
         assert np.abs(numpy(other(x)) - expected).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind, placement", CASES)
 def test_remat_does_not_change_gradients(kind, placement):

@@ -263,3 +263,24 @@ def test_two_crops_of_other_sizes_share_the_weights():
     images = ops.convert_to_tensor(crops()["local"][:, 0])
     tokens = stages.embed(images)
     assert tuple(tokens.shape) == (4, 1 + 4, 16)
+
+
+@ON_TORCH
+@pytest.mark.parametrize(
+    "head",
+    [
+        lambda: pretraining.heads.DINOHead(6, 10, 5),
+        lambda: pretraining.heads.MoCoHead(6, 10, 2),
+        lambda: pretraining.heads.WeightNormalizedDense(6),
+    ],
+    ids=["dino", "moco", "weight-normalised"],
+)
+def test_heads_are_rebuilt_from_their_config(head):
+    inputs = np.random.default_rng(0).normal(size=(4, 8)).astype("float32")
+    head = head()
+    expected = numpy(head(inputs))
+    again = type(head).from_config(head.get_config())
+    again.build(inputs.shape)
+    again.set_weights([numpy(weight) for weight in head.weights])
+    np.testing.assert_array_equal(numpy(again(inputs)), expected)
+    assert again.compute_output_shape(inputs.shape) == expected.shape

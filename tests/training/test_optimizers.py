@@ -811,3 +811,25 @@ def test_other_methods_of_a_subclass_are_called(optimizer):
     values = np.ones((1, 3), "float32")
     found = after_steps(Small(0.1), [ops.ones(3)], values, steps=1)
     np.testing.assert_allclose(found, 0.99, rtol=1e-6)
+
+
+@pytest.mark.suite("torch", "jax")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_weight_decay_may_be_a_schedule(optimizer):
+    decay = keras.optimizers.schedules.CosineDecay(0.5, 10)
+    values = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
+    grads = [ops.ones(3), ops.convert_to_tensor(values[0])]
+    one = optimizer(0.1, weight_decay=decay)
+    scheduled = after_steps(one, grads, values, steps=5)
+    again = optimizer.from_config(one.get_config())
+    np.testing.assert_array_equal(
+        after_steps(again, grads, values, steps=5), scheduled
+    )
+    variables = [keras.Variable(value) for value in values]
+    constant = optimizer(0.1, weight_decay=0.0)
+    constant.build(variables)
+    for step in range(5):
+        constant.weight_decay = float(decay(step))
+        constant.apply(grads, variables)
+    found = np.stack([ops.convert_to_numpy(variable) for variable in variables])
+    np.testing.assert_allclose(found, scheduled, rtol=1e-5, atol=1e-6)
