@@ -85,8 +85,8 @@ def real_accuracy(scores, labels):
     Args:
         scores: Array of shape `(images, classes)`: logits or probabilities.
         labels: List with one list of classes per image, which may be empty;
-            or array of shape `(images, classes)`, positive where a class
-            applies.
+            or array, tensor or sparse matrix of shape `(images, classes)`,
+            positive where a class applies.
 
     Returns:
         A float in [0, 1].
@@ -105,27 +105,55 @@ def real_accuracy(scores, labels):
 
 
 def _multi_hot(labels, images, classes):
-    if isinstance(labels, np.ndarray) and labels.ndim == 2:
-        if labels.shape != (images, classes):
-            raise ValueError(
-                f"`labels` must be of shape {(images, classes)}, that of the "
-                f"scores. Received: {labels.shape}"
-            )
-        return labels > 0
+    if hasattr(labels, "toarray"):  # a sparse matrix of SciPy
+        labels = labels.toarray()
+    if hasattr(labels, "shape"):  # an array, a tensor or a table
+        labels = np.asarray(labels)
+        if labels.dtype != object:
+            return _positive(labels, images, classes)
     if len(labels) != images:
         raise ValueError(
             f"`labels` must be {images} lists, one per image. Received: "
             f"{len(labels)}"
         )
+    rows = [np.asarray(members) for members in labels]
+    if all(
+        row.shape == (classes,) and np.isin(row, (0, 1)).all() for row in rows
+    ):
+        if classes > 2:  # a list of classes would name one twice
+            return _positive(np.stack(rows), images, classes)
+        raise ValueError(
+            "`labels` may be rows of zeros and ones or lists of the classes 0 "
+            f"and 1. Received: {list(labels[0])} as the first of {images}. "
+            "Give an array of shape (images, classes), positive where a class "
+            "applies."
+        )
     multi_hot = np.zeros((images, classes), bool)
-    for row, members in zip(multi_hot, labels, strict=True):
-        if any(not 0 <= label < classes for label in members):
+    for multi_hot_row, row in zip(multi_hot, rows, strict=True):
+        integers = not row.size or (row.ndim == 1 and row.dtype.kind in "iu")
+        if not integers or not all(0 <= label < classes for label in row):
             raise ValueError(
-                f"Labels must be from 0 to {classes - 1}. Received: "
-                f"{list(members)}"
+                f"Labels must be integers from 0 to {classes - 1}. Received: "
+                f"{row.tolist()}"
             )
-        row[list(members)] = True
+        multi_hot_row[row.astype(int)] = True
     return multi_hot
+
+
+def _positive(labels, images, classes):
+    """Returns where a numeric array of multi-hot labels is positive."""
+    if labels.shape != (images, classes):
+        raise ValueError(
+            f"`labels` must be of shape {(images, classes)}, that of the "
+            f"scores. Received: {labels.shape}"
+        )
+    if np.isnan(labels).any():
+        raise ValueError(
+            "`labels` must be numbers. Received: NaN for "
+            f"{np.isnan(labels).any(1).sum()} of {images} images. Give 0 where "
+            "a class does not apply."
+        )
+    return labels > 0
 
 
 def average_precisions(scores, labels):
@@ -398,7 +426,8 @@ def mean_iou(confusion):
             "`confusion` has no pixel with a class: all are ignored, or there "
             "are no images."
         )
-    both = np.diag(confusion).astype("float64")
+    confusion = confusion.astype("float64")  # float32 has 24 bits for counts
+    both = np.diag(confusion)
     either = confusion.sum(0) + confusion.sum(1) - both
     iou = np.divide(both, either, np.full_like(both, np.nan), where=either > 0)
     return float(np.nanmean(iou)), iou

@@ -1,7 +1,11 @@
 import json
 
+import hypothesis
+import keras
 import numpy as np
 import pytest
+import scipy.sparse
+import sklearn.metrics
 
 from keras_vit import evaluation
 
@@ -36,6 +40,114 @@ def test_real_accuracy_ignores_images_without_labels():
         evaluation.real_accuracy(scores, [[4], [], [], []])
     with pytest.raises(ValueError, match="must be 4 lists"):
         evaluation.real_accuracy(scores, [[1]])
+
+
+MULTI_HOT = (RNG.random((200, 7)) < 0.3).astype(int)
+
+
+@pytest.mark.backends("jax", "tensorflow", "torch")
+@pytest.mark.parametrize(
+    "convert",
+    [
+        np.ndarray.tolist,
+        lambda x: [list(map(bool, row)) for row in x],
+        lambda x: [list(map(float, row)) for row in x],
+        list,
+        keras.ops.convert_to_tensor,
+        lambda x: keras.ops.convert_to_tensor(x.astype("float32")),
+        scipy.sparse.csr_array,
+        lambda x: [np.flatnonzero(row) for row in x],
+        lambda x: np.array([np.flatnonzero(row) for row in x], object),
+    ],
+)
+def test_multi_hot_labels_of_any_kind_count_the_same(convert):
+    labels = convert(MULTI_HOT)
+    expected = sklearn.metrics.average_precision_score(MULTI_HOT, SCORES)
+    found = evaluation.mean_average_precision(SCORES, labels)
+    assert found == pytest.approx(expected, abs=1e-12)
+    best = MULTI_HOT[np.arange(200), SCORES.argmax(1)]
+    expected = best[MULTI_HOT.any(1)].mean()
+    assert evaluation.real_accuracy(SCORES, labels) == expected
+
+
+@pytest.mark.parametrize(
+    "labels, match",
+    [
+        ([[0, 1], [1, 0]], "may be rows of zeros and ones or lists"),
+        ([[0, 0], [1, 1]], "may be rows of zeros and ones or lists"),
+        ([[0.0], [0.5]], r"integers from 0 to 1. Received: \[0.0\]"),
+        ([[True], []], r"integers from 0 to 1. Received: \[True\]"),
+        ([0, 1], "integers from 0 to 1. Received: 0"),
+        (np.array([0, 1]), r"must be of shape \(2, 2\)"),
+        (np.array([[1, np.nan], [0, 1]]), "NaN for 1 of 2 images"),
+        ([[-1], [0]], "integers from 0 to 1. Received: .-1."),
+    ],
+)
+def test_labels_of_two_meanings_and_wrong_labels_raise(labels, match):
+    for function in (evaluation.real_accuracy, evaluation.average_precisions):
+        with pytest.raises(ValueError, match=match):
+            function(np.eye(2), labels)
+
+
+@hypothesis.given(hypothesis.strategies.integers(0, 2**32 - 1))
+@hypothesis.settings(max_examples=30)
+def test_average_precisions_match_scikit_learn(seed):
+    rng = np.random.default_rng(seed)
+    count, classes = rng.integers(1, 12), rng.integers(3, 6)
+    # With ties, and with classes without positives and without negatives.
+    scores = rng.integers(-2, 3, (count, classes)) / 2
+    labels = (rng.random((count, classes)) < rng.random(classes)).astype(int)
+    labels[:, 0], labels[:, 1] = 0, 1
+    found = evaluation.average_precisions(scores, labels)
+    assert found[0] is None
+    for value, score, label in zip(
+        found[1:], scores.T[1:], labels.T[1:], strict=True
+    ):
+        if label.any():
+            expected = sklearn.metrics.average_precision_score(label, score)
+            assert value == pytest.approx(expected, abs=1e-12)
+        else:
+            assert value is None
+
+
+@hypothesis.given(hypothesis.strategies.integers(0, 2**32 - 1))
+@hypothesis.settings(max_examples=30)
+def test_counts_of_classes_match_scikit_learn(seed):
+    rng = np.random.default_rng(seed)
+    classes, count = rng.integers(2, 6), rng.integers(1, 30)
+    labels, predicted = rng.integers(0, classes, (2, count))
+    labels[labels == classes - 1] = 0  # a class without images
+    numbers = np.arange(classes)
+    confusion = evaluation.confusion_matrix(predicted, labels, classes)
+    expected = sklearn.metrics.confusion_matrix(
+        labels, predicted, labels=numbers
+    )
+    assert (confusion == expected).all()
+    either = confusion.sum(0) + confusion.sum(1) > 0
+    mean, ious = evaluation.mean_iou(confusion.astype("float32"))
+    expected = sklearn.metrics.jaccard_score(
+        labels, predicted, labels=numbers[either], average=None
+    )
+    np.testing.assert_allclose(ious[either], expected, atol=1e-12)
+    assert np.isnan(ious[~either]).all()
+    assert mean == pytest.approx(expected.mean(), abs=1e-12)
+    options = {"labels": numbers, "average": None, "zero_division": np.nan}
+    for key, score in (
+        ("accuracy", sklearn.metrics.recall_score),
+        ("precision", sklearn.metrics.precision_score),
+    ):
+        rows = evaluation.per_class(confusion, list(map(str, numbers)))
+        found = [np.nan if row[key] is None else row[key] for row in rows]
+        np.testing.assert_allclose(
+            found, score(labels, predicted, **options), atol=1e-12
+        )
+
+
+def test_counts_of_pixels_above_the_integers_of_float32_add_up():
+    confusion = np.array([[2**24, 0], [1, 0]], "float32")
+    confusion = np.tile(confusion, (2, 2))
+    expected = evaluation.mean_iou(confusion.astype("int64"))[0]
+    assert evaluation.mean_iou(confusion)[0] == expected
 
 
 def test_load_real_labels(tmp_path):
