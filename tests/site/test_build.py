@@ -44,6 +44,25 @@ def pages(site):
     }
 
 
+def test_the_site_needs_one_backend_of_any_name():
+    """It is built where Keras's default backend is not installed."""
+    code = (
+        "import sys; sys.modules['tensorflow'] = None; "
+        "import runpy; runpy.run_path('tools/site/hooks.py'); "
+        "import keras; print(keras.config.backend())"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "KERAS_BACKEND"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=300,
+    )
+    assert done.stdout == "jax\n", done.stderr
+
+
 def test_links_of_the_site(site, pages):
     """Files and anchors exist, and other addresses are well-formed."""
     problems, count = [], 0

@@ -61,6 +61,10 @@ def _describe(module, name):
         inspect.getdoc(function),
         parent=found,
         parser="google",
-        parser_options={"warnings": False},  # arguments have no annotations
+        parser_options={
+            "warnings": False,  # arguments have no annotations
+            "returns_multiple_items": False,
+            "returns_named_value": False,
+        },
     )
     return found

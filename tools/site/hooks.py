@@ -12,6 +12,8 @@ become links of the site here, and those to other files of the repository become
 links to the repository.
 """
 
+import importlib.util
+import os
 import pathlib
 import posixpath
 import re
@@ -23,6 +25,11 @@ from mkdocs.structure.files import File
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]  # keras_vit, and the modules here
+
+# The pages are the same with every backend.
+if not os.environ.get("KERAS_BACKEND"):
+    installed = filter(importlib.util.find_spec, ("jax", "torch", "tensorflow"))
+    os.environ["KERAS_BACKEND"] = next(installed, "jax")
 
 import api  # noqa: E402
 import cards  # noqa: E402
