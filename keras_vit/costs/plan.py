@@ -133,7 +133,9 @@ def _vit(c, size, channels, classes, all_tokens, architecture):
     if c.dropout:
         shape = (tokens, width)
         rows.append(
-            layers.other("dropout", "Dropout", shape, 0, tokens * width)
+            layers.other(
+                "embedding_dropout", "Dropout", shape, 0, tokens * width
+            )
         )
     if c.pre_norm:
         rows.append(layers.layer_norm("pre_norm", tokens, width))

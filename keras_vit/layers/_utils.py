@@ -1,7 +1,24 @@
 """Helpers that several layers share."""
 
+import re
+
 import keras
 from keras import ops
+
+
+class NumberedLayer(keras.Layer):
+    """Base class of layers whose automatic names are all numbered.
+
+    Keras names the first unnamed layer of a class after the class, such as
+    "class_token", which is the name of this package's layer in its models. A
+    layer that is added to a model must have another name.
+    """
+
+    def __init__(self, *, name=None, **kwargs):
+        if name is None:
+            words = re.sub(r"(?<=.)(?=[A-Z])", "_", type(self).__name__).lower()
+            name = f"{words}_{keras.backend.get_uid(words)}"
+        super().__init__(name=name, **kwargs)
 
 
 class CompositeLayer(keras.Layer):

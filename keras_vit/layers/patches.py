@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers import initializers
+from keras_vit.layers._utils import NumberedLayer
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers._utils import call_channels_last
 from keras_vit.layers._utils import is_static
@@ -87,7 +88,7 @@ class Patches(keras.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class PatchEmbedding(keras.Layer):
+class PatchEmbedding(NumberedLayer):
     """Projects each patch of an image to a vector with one convolution.
 
     Kernel size and stride are the patch size, so this equals `Patches` followed

@@ -4,10 +4,11 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit.layers._utils import NumberedLayer
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ClassToken(keras.Layer):
+class ClassToken(NumberedLayer):
     """Inserts learned tokens into a sequence: a class token or registers.
 
     The class token is one token at the front, initially zero, whose output is
@@ -81,7 +82,7 @@ class ClassToken(keras.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MaskToken(keras.Layer):
+class MaskToken(NumberedLayer):
     """Replaces masked patches with one learned vector.
 
     From "BEiT: BERT Pre-Training of Image Transformers", Section 2.3
@@ -115,7 +116,7 @@ class MaskToken(keras.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class Pooling(keras.Layer):
+class Pooling(NumberedLayer):
     """Pools the tokens of an image into one vector.
 
     Args:

@@ -12,6 +12,7 @@ from keras_vit.layers import FeatureMap
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import TransformerBlock
 from keras_vit.models.model import Model
+from keras_vit.models.model import unique_name
 
 _STAGE = re.compile(r"stage_\d+")
 
@@ -63,7 +64,7 @@ def feature_extractor(model, names):
     inputs = model.inputs
     # With a list of one input, Keras would warn at every call with a tensor.
     inputs = inputs[0] if len(inputs) == 1 else inputs
-    return Model(inputs, outputs, name=f"{model.name}_features")
+    return Model(inputs, outputs, name=unique_name(f"{model.name}_features"))
 
 
 def check_takes_images(model):
@@ -147,7 +148,8 @@ def dense_features(model, blocks=None, norm=True, stages=None):
     requested = blocks if stages is None else stages
     if len(outputs) == 1 and isinstance(requested, numbers.Integral):
         (outputs,) = outputs.values()
-    maps = Model(model.inputs[0], outputs, name=f"{model.name}_maps")
+    name = unique_name(f"{model.name}_maps")
+    maps = Model(model.inputs[0], outputs, name=name)
     return with_any_size(maps)
 
 

@@ -127,6 +127,13 @@ def build_model(
     return model
 
 
+def unique_name(name):
+    """Returns a name that is numbered from its second use on, as Keras numbers
+    the names of layers: a model contains two others only if they differ."""
+    count = keras.backend.get_uid(name)
+    return name if count == 1 else f"{name}_{count - 1}"
+
+
 def classification_head(classes, activation, name):
     """Returns the last dense layer of a model, initialised to zero."""
     # Under mixed precision, outputs are float32 for the loss and the softmax.

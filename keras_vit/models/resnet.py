@@ -21,6 +21,7 @@ from keras_vit.models.config import takes_fields_of
 from keras_vit.models.loading import open_for
 from keras_vit.models.model import build_model
 from keras_vit.models.model import classification_head
+from keras_vit.models.model import unique_name
 
 GROUPS = 32
 
@@ -181,7 +182,7 @@ def BiT(
     classifier_activation=None,
     preprocessing=False,
     preactivation=None,
-    name="bit",
+    name=None,
     **architecture,
 ):
     """Builds a BiT ResNet of any size as a functional Keras model.
@@ -220,7 +221,8 @@ def BiT(
         preactivation: Boolean. Whether norm and ReLU come before each
             convolution (ResNet v2). None means as in `weights`, or True
             without weights.
-        name: String. Name of the model.
+        name: String. Name of the model. None means "bit",
+            and numbers the second such model of a program and later ones.
         {architecture}
 
     Loading `weights` is exact and strict, as in `VisionTransformer`. With
@@ -277,7 +279,7 @@ def BiT(
         forward,
         input_tensor,
         input_shape,
-        name,
+        name or unique_name("bit"),
         checkpoint,
         preprocessing=preprocessing,
     )

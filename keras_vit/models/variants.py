@@ -6,6 +6,7 @@ from keras_vit.checkpoints import resolve_weights
 from keras_vit.models.config import BIT_VARIANTS
 from keras_vit.models.config import VARIANTS
 from keras_vit.models.config import check_arguments
+from keras_vit.models.model import unique_name
 from keras_vit.models.resnet import BiT
 from keras_vit.models.vit import HybridVisionTransformer
 from keras_vit.models.vit import VisionTransformer
@@ -27,7 +28,8 @@ _DOC = """Builds {name}, {description}
         classes: Integer. Number of classes; None for that of `weights`, or
             1000 without weights.
         classifier_activation: Activation of the head; None for logits.
-        name: String. Name of the model.
+        name: String. Name of the model. None means "{name}",
+            and numbers the second such model of a program and later ones.
         **architecture: Any other argument of `{function}`, such as
             `preprocessing=True` for images of any size with values in
             [0, 255].
@@ -85,7 +87,7 @@ def variant_builder(variant):
         pooling=None,
         classes=None,
         classifier_activation=None,
-        name=variant,
+        name=None,
         **architecture,
     ):
         check_arguments(variant, architecture, accepted)
@@ -101,7 +103,7 @@ def variant_builder(variant):
             pooling=pooling,
             classes=classes,
             classifier_activation=classifier_activation,
-            name=name,
+            name=name or unique_name(variant),
             **{**sizes, **differing, **architecture},
         )
 

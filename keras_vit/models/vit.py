@@ -32,6 +32,7 @@ from keras_vit.models.config import takes_fields_of
 from keras_vit.models.loading import open_for
 from keras_vit.models.model import build_model
 from keras_vit.models.model import classification_head
+from keras_vit.models.model import unique_name
 from keras_vit.models.resnet import ResNetConfig
 from keras_vit.models.resnet import resnet
 
@@ -48,7 +49,7 @@ def VisionTransformer(
     classes=None,
     classifier_activation=None,
     preprocessing=False,
-    name="vision_transformer",
+    name=None,
     **architecture,
 ):
     """Builds a Vision Transformer of any size as a functional Keras model.
@@ -88,7 +89,8 @@ def VisionTransformer(
             `input_shape` and scales them. True for the mode that `weights`
             require, or "tf" without weights; or a mode: "tf", "torch" or
             "clip".
-        name: String. Name of the model.
+        name: String. Name of the model. None means "vision_transformer",
+            and numbers the second such model of a program and later ones.
         {architecture}
 
     Loading `weights` is exact and strict: if arrays are missing, unknown or of
@@ -147,7 +149,7 @@ def VisionTransformer(
         classes=classes,
         classifier_activation=classifier_activation,
         preprocessing=preprocessing,
-        name=name,
+        name=name or unique_name("vision_transformer"),
     )
 
 
@@ -162,7 +164,7 @@ def HybridVisionTransformer(
     classifier_activation=None,
     preprocessing=False,
     move_stage_4=False,
-    name="hybrid_vision_transformer",
+    name=None,
     **architecture,
 ):
     """Builds a Vision Transformer on the feature map of a ResNet.
@@ -192,7 +194,7 @@ def HybridVisionTransformer(
             into the third, whose output has four times as many positions: the
             paper's option ii. False is its option i, which uses the output of
             the fourth stage.
-        name: String. Name of the model.
+        name: As in `VisionTransformer`, but "hybrid_vision_transformer".
         {architecture}
 
     Returns:
@@ -229,7 +231,7 @@ def HybridVisionTransformer(
         classes=classes,
         classifier_activation=classifier_activation,
         preprocessing=preprocessing,
-        name=name,
+        name=name or unique_name("hybrid_vision_transformer"),
     )
 
 
@@ -285,7 +287,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
     for layer, has_position in prefix:
         if not has_position:
             x = layer(x)  # (B, P + N, D)
-    x = keras.layers.Dropout(c.dropout, name="dropout")(x)
+    x = keras.layers.Dropout(c.dropout, name="embedding_dropout")(x)
     if c.pre_norm:
         x = norm(name="pre_norm")(x)
 

@@ -147,7 +147,12 @@ class EncoderStages:
         _check_encoder(encoder)
         layers = {layer.name: layer for layer in encoder.layers}
         names = list(layers)
-        first, body = names.index("tokens"), names.index("dropout")
+        first = names.index("tokens")
+        # Earlier versions named this layer "dropout".
+        dropout = next(
+            x for x in encoder.layers if isinstance(x, keras.layers.Dropout)
+        )
+        body = names.index(dropout.name)
         self.embedding = layers["patch_embedding"]
         self.positions = layers["position_embedding"]
         self._embedding_layers = [layers[x] for x in names[first + 1 : body]]

@@ -11,6 +11,7 @@ from keras_vit.layers.resampling import resample_maps
 from keras_vit.models import Model
 from keras_vit.models import with_any_size
 from keras_vit.models.features import check_takes_images
+from keras_vit.models.model import unique_name
 from keras_vit.segmentation.matching import check_loss_options
 from keras_vit.segmentation.matching import mask_loss
 
@@ -58,7 +59,7 @@ def EoMT(
     masked=True,
     num_upscales=2,
     loss_options=None,
-    name="eomt",
+    name=None,
 ):
     """Builds an Encoder-only Mask Transformer on a Vision Transformer.
 
@@ -91,7 +92,8 @@ def EoMT(
         loss_options: Dict of arguments of `mask_loss` with which `fit` trains,
             such as `{"dice_weight": 2.0, "num_points": 4096}`. None for its
             defaults.
-        name: String. Name of the model.
+        name: String. Name of the model. None means "eomt",
+            and numbers the second such model of a program and later ones.
 
     Returns:
         A `keras.Model` that maps images to a dict: "masks", logits of shape
@@ -163,6 +165,7 @@ def EoMT(
         x = block(x, **mask)
     masks, logits = head(norm(x), grid)
     outputs = {"masks": masks, "classes": logits, **outputs}
+    name = name or unique_name("eomt")
     model = EoMTModel(encoder.inputs[0], outputs, name=name)
     return with_any_size(model)
 

@@ -8,6 +8,7 @@ from keras_vit.models import Model
 from keras_vit.models import dense_features
 from keras_vit.models import patch_pixels
 from keras_vit.models.features import check_takes_images
+from keras_vit.models.model import unique_name
 
 
 def LinearSegmenter(
@@ -16,7 +17,7 @@ def LinearSegmenter(
     blocks=-1,
     dropout=0.1,
     classifier_activation=None,
-    name="linear_segmenter",
+    name=None,
 ):
     """Builds a model that classifies each pixel by a linear head.
 
@@ -41,7 +42,8 @@ def LinearSegmenter(
             `dense_features`. DINOv2 uses the last, and the last four.
         dropout: Float in [0, 1). Dropout rate of the features.
         classifier_activation: Activation of the head; None for logits.
-        name: String. Name of the model.
+        name: String. Name of the model. None means "linear_segmenter",
+            and numbers the second such model of a program and later ones.
 
     Returns:
         A `keras.Model` that maps images `(batch, height, width, channels)` to
@@ -93,4 +95,4 @@ def LinearSegmenter(
         x = keras.layers.Activation(
             classifier_activation, dtype="float32", name="probabilities"
         )(x)
-    return Model(images, x, name=name)
+    return Model(images, x, name=name or unique_name("linear_segmenter"))

@@ -62,7 +62,7 @@ def number(key):
 @pytest.mark.parametrize("name", KEYS)
 def test_valid_file_is_read(name, whole, tmp_path):
     path = put(name, to_arrays(name, whole), whole, tmp_path)
-    assert load(path).name == "vision_transformer"
+    assert load(path).name.startswith("vision_transformer")
 
 
 DEFECTS = {

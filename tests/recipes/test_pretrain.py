@@ -224,10 +224,10 @@ def test_dropout_and_drop_path_placement():
     config = recipe.Config(model="ViTTi16", dropout=0.1, drop_path=0.3)
     config = dataclasses.replace(config, image_size=32, patch_size=16)
     model = programs.plan(recipe, config, digits_data()).build()
-    assert model.get_layer("dropout").rate == 0.1
+    assert model.get_layer("embedding_dropout").rate == 0.1
     names = [layer.name for layer in model.layers]
     before = names.index("position_embedding")
-    assert names.index("dropout") == before + 1
+    assert names.index("embedding_dropout") == before + 1
     blocks = [model.get_layer(f"block_{i}") for i in range(12)]
     rates = [0.3 * i / 11 for i in range(12)]
     assert [b.drop_path for b in blocks] == pytest.approx(rates)

@@ -1,0 +1,120 @@
+"""Names and outputs of layers, for models that are parts of other models."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import segmentation
+from tests.models import test_vit
+
+ON_TORCH = pytest.mark.backends("torch")
+IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3))
+RESNET = {"resnet_layers": (1,), "width_factor": 0.5, "classes": 3}
+MODELS = {
+    "vit": lambda: tiny(mask_token=True, distillation=True, num_registers=2),
+    "tokens": lambda: tiny(include_top=False),
+    "map": lambda: tiny(pooling="map", representation_size=8),
+    "every layer": lambda: tiny(position_placement="every_layer_shared"),
+    "after": lambda: tiny(final_norm="after_pooling", pre_norm=True),
+    "preprocessing": lambda: tiny(preprocessing=True),
+    "hybrid": lambda: keras_vit.HybridVisionTransformer(
+        input_shape=(32, 32, 3),
+        patch_size=1,
+        hidden_size=24,
+        num_layers=1,
+        num_heads=2,
+        **RESNET,
+    ),
+    "bit": lambda: keras_vit.BiT(input_shape=(32, 32, 3), **RESNET),
+    "maps": lambda: keras_vit.dense_features(tiny(), blocks=(0, 1)),
+    "segmenter": lambda: segmentation.LinearSegmenter(tiny(), 3, (0, 1)),
+    "eomt": lambda: segmentation.EoMT(tiny(), 3, queries=2, blocks=1),
+}
+SMALL = {"include_top": False, "pooling": "token"}
+
+
+def tiny(**options):
+    return test_vit.tiny(
+        **{"input_shape": (32, 32, 3), "patch_size": 8, **options}
+    )
+
+
+def predict(model):
+    return keras.ops.convert_to_numpy(model(IMAGES, training=False))
+
+
+@ON_TORCH
+@pytest.mark.parametrize("name", MODELS)
+def test_no_layer_has_the_automatic_name_of_another_class(name):
+    model = MODELS[name]()
+    public = (keras.layers, keras_vit.layers)
+    classes = {
+        name: value
+        for module in public
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+    }
+    words = {x: re.sub(r"(?<=.)(?=[A-Z])", "_", x).lower() for x in classes}
+    free = {"ClassToken", "MaskToken", "PatchEmbedding", "Pooling"}
+    for layer in free:  # their automatic names have a number
+        options = {"PatchEmbedding": (8, 8)}.get(layer, ())
+        unnamed = classes[layer](*options).name
+        assert re.fullmatch(words.pop(layer) + r"_\d+", unnamed)
+    taken = {layer.name for layer in model.layers} & set(words.values())
+    # Keras sets the names of inputs and of layers without a name.
+    assert not {x for x in taken if x != "input_layer"}
+
+
+@ON_TORCH
+def test_unnamed_layers_fit_on_a_backbone(tmp_path):
+    keras.utils.clear_session()
+    # Some of them exist before the backbone.
+    dropout, pooling = keras.layers.Dropout(0.2), keras_vit.layers.Pooling()
+    base = tiny(include_top=False)
+    x = keras_vit.layers.ClassToken()(base.output)
+    x = keras_vit.layers.MaskToken()(x)
+    x = dropout(pooling(x))
+    model = keras.Model(base.input, keras.layers.Dense(5)(x))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(predict(loaded), predict(model), atol=1e-6)
+    images = keras.Input((16, 16, 3))
+    maps = keras_vit.layers.PatchEmbedding(24, 4)(images)
+    assert keras.Model(images, maps).output_shape[1:] == (4, 4, 24)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: tiny(**SMALL),
+        lambda: keras_vit.ViTTi16(
+            input_shape=(32, 32, 3), num_layers=1, **SMALL
+        ),
+        lambda: keras_vit.BiT(
+            input_shape=(32, 32, 3),
+            include_top=False,
+            pooling="gap",
+            **{**RESNET, "classes": None},
+        ),
+        lambda: keras_vit.feature_extractor(tiny(), "pooling"),
+        lambda: keras_vit.dense_features(tiny()),
+        lambda: segmentation.LinearSegmenter(tiny(), 3),
+    ],
+)
+@ON_TORCH
+def test_two_models_are_called_in_one(build, tmp_path):
+    keras.utils.clear_session()
+    pair = build(), build()
+    assert not pair[0].name.endswith("_1")
+    images = keras.Input((32, 32, 3))
+    outputs = keras.layers.Concatenate()([model(images) for model in pair])
+    both = keras.Model(images, outputs)
+    both.save(tmp_path / "both.keras")
+    loaded = keras.models.load_model(tmp_path / "both.keras")
+    expected = np.concatenate([predict(model) for model in pair], -1)
+    np.testing.assert_allclose(predict(loaded), expected, atol=1e-6)
+    given = tiny(name="vision_transformer")
+    assert given.name == "vision_transformer"
