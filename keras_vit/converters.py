@@ -18,7 +18,6 @@ from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.infer import infer_pretraining
 from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.checkpoints.keras_files import arguments_from_layer_configs
-from keras_vit.checkpoints.keras_files import check_config_is_safe
 from keras_vit.checkpoints.keras_files import is_keras
 from keras_vit.checkpoints.keras_files import is_pretraining
 from keras_vit.checkpoints.keras_files import pretraining_options
@@ -240,20 +239,7 @@ def _save_keras(model, path, overwrite):
 
 
 def _load_keras(checkpoint):
-    shapes = [array.shape for array in checkpoint.weights.values()]
-    try:
-        check_config_is_safe(
-            checkpoint.path,
-            keras.saving.get_registered_object,
-            max(map(max, filter(None, shapes)), default=0),
-        )
-        model = keras.models.load_model(checkpoint.path, safe_mode=True)
-    except MemoryError:
-        raise
-    except Exception as error:  # Keras raises many types for a wrong config
-        raise ValueError(
-            f"{checkpoint.path!r} cannot be loaded. {error}"
-        ) from error
+    model = models.load_keras_file(checkpoint.path)
     # Keras ignores arrays that belong to no layer; this raises an error.
     models.load_weights(model, checkpoint, checkpoint.stored.get("grid_size"))
     return model

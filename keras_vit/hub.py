@@ -28,6 +28,7 @@ from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.reference import explain_import_error
 from keras_vit.checkpoints.weight_map import to_checkpoint
 from keras_vit.checkpoints.writing import write_checkpoint
+from keras_vit.models import load_keras_file
 
 KERAS, TIMM, TRANSFORMERS = "keras", "timm", "transformers"
 _WEIGHTS = {
@@ -224,7 +225,7 @@ def verify(folder):
 
 
 def _run_keras(folder, images, output):
-    model = keras.saving.load_model(folder / _WEIGHTS[KERAS])
+    model = load_keras_file(folder / _WEIGHTS[KERAS])
     names = [layer.name for layer in model.layers]
     if "preprocessing" in names:
         inner = model.get_layer("preprocessing").output

@@ -306,7 +306,7 @@ def measured(config, data, chosen, output, setting):
     if not (folder / "config.json").exists():
         train(config, data, chosen, folder, kind, placement)
     trained = json.loads((folder / "config.json").read_text())
-    model = keras.models.load_model(folder / "model.keras")
+    model = keras_vit.models.load_keras_file(folder / "model.keras")
     features = keras_vit.evaluation.feature_model(model)
     options = {
         **config.batches(),

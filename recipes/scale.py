@@ -379,7 +379,7 @@ def measured(config, strategy, output, point):
     if not (folder / "config.json").exists() or config.overwrite:
         train(config, data, strategy, folder, output, point)
     summary = json.loads((folder / "config.json").read_text())
-    model = keras.models.load_model(folder / "model.keras")
+    model = keras_vit.models.load_keras_file(folder / "model.keras")
     images, labels = test_images(config, data)
     row = {
         **dataclasses.asdict(point),
@@ -697,7 +697,7 @@ def report_resolution(config, data, output, rows):
     # Whole patches: `GRID` of them are a side of the training images.
     sizes = [round(GRID * n) * (config.image_size // GRID) for n in SIZES]
     for row in rows:
-        model = keras.models.load_model(
+        model = keras_vit.models.load_keras_file(
             output / "models" / row["folder"] / "model.keras"
         )
         model = keras_vit.models.with_any_size(model)
@@ -723,7 +723,7 @@ def report_robustness(config, data, output, rows):
     removed = {name: [] for name in names}
     shuffled = {name: [] for name in names}
     models = [
-        keras.models.load_model(
+        keras_vit.models.load_keras_file(
             output / "models" / row["folder"] / "model.keras"
         )
         for row in rows

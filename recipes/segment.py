@@ -256,7 +256,7 @@ def train(config, data, strategy, output):
         results = run.save(model, write)
         if strategy.is_main and not alone:
             # The trained model takes only batches that all devices share.
-            model = keras.saving.load_model(output / "model.keras")
+            model = keras_vit.models.load_keras_file(output / "model.keras")
             test = data.evaluation(**batches, batch_size=config.batch_size)
             write_segmentation(model, test, data, config, output)
         return results

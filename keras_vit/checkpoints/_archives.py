@@ -82,6 +82,11 @@ def _problem_of(member, names, methods):
     return None
 
 
+def size_limit(size):
+    """Returns the most bytes that a file of `size` bytes may unpack to."""
+    return MAX_EXPANSION_RATIO * size + MAX_EXTRA_BYTES
+
+
 def check_size(claimed, size):
     """Raises a `ValueError` if a file's contents are too large for its size.
 
@@ -90,7 +95,7 @@ def check_size(claimed, size):
             the file.
         size: Integer. Size of the file in bytes.
     """
-    if claimed > MAX_EXPANSION_RATIO * size + MAX_EXTRA_BYTES:
+    if claimed > size_limit(size):
         raise ValueError(
             f"it has {size:,} bytes and claims to hold {claimed:,}; weights "
             "hardly compress, and it is not unpacked"

@@ -20,10 +20,13 @@ def check_tree(group, size):
     Args:
         group: `h5py.Group`. The root of the tree.
         size: Integer. Size of the file in bytes.
+
+    Returns:
+        Integer. Number of arrays.
     """
     import h5py
 
-    seen, groups, claimed = {group}, [group], 0
+    seen, groups, claimed, arrays = {group}, [group], 0, 0
     while groups:
         group = groups.pop()
         for name in group:
@@ -43,7 +46,9 @@ def check_tree(group, size):
                 raise ValueError(f"{path} is stored in another file")
             else:
                 claimed += item.nbytes
+                arrays += 1
     _archives.check_size(claimed, size)
+    return arrays
 
 
 def layer_datasets(group, path):

@@ -77,27 +77,40 @@ _SINGLE_ARRAY_LAYERS = {
     "scale_1": "gamma",
     "scale_2": "gamma",
 }
-# Arguments of layers that determine the size of their arrays. Up to
-# `_MIN_SIZE_LIMIT`, enough for the tokens of a large image, they are accepted
-# whatever the sizes of the file's arrays are.
-_SIZE_ARGUMENTS = (
-    "units",
-    "filters",
-    "hidden_size",
-    "mlp_dim",
-    "num_heads",
-    "head_size",
-    "num_tokens",
-    "shape",
-    "input_shape",
-    "grid_shape",
-    "grid_size",
-    "inputs_shape",
-    "image_size",
-    "kernel_size",
-    "groups",
-)
-_MIN_SIZE_LIMIT = 2**17
+# Where the classes and functions of a config may come from. Other modules of
+# Keras download, read and write files, or change Keras's settings.
+_MODULES = {
+    "activations",
+    "constraints",
+    "dtype_policies",
+    "initializers",
+    "layers",
+    "losses",
+    "metrics",
+    "mixed_precision",
+    "models",
+    "ops",
+    "optimizers",
+    "quantizers",
+    "regularizers",
+    "src",  # Keras takes only layers and other saved classes from it
+}
+_CLASSES_OF_KERAS = {"DTypePolicy", "Function", "Model", "Sequential"}
+# Layers that run code, or read the files that their config names.
+_UNSAFE_CLASSES = {
+    "FlaxLayer",
+    "IndexLookup",
+    "IntegerLookup",
+    "JaxLayer",
+    "Lambda",
+    "NnxLayer",
+    "StringLookup",
+    "TFSMLayer",
+    "TextVectorization",
+    "TorchModuleWrapper",
+    "__lambda__",
+    "__typespec__",
+}
 # Names of their layers: how they begin.
 _OTHER_PACKAGES = {
     "Transformer_encoderblock_": "vit-keras",
@@ -290,60 +303,81 @@ def arguments_from_layer_configs(configs, shapes, grid=None, block=None):
     return arguments, _built_arguments(configs, mode)
 
 
-def check_config_is_safe(path, is_registered, largest):
-    """Checks the config of a .keras file before Keras builds its layers.
+def check_is_safe(path, is_registered):
+    """Checks a .keras file before Keras reads it.
 
-    Keras imports the classes that a config names, and creates layers of any
-    size that it states.
+    Keras imports the modules that a config names, calls any of its own
+    functions, runs layers without an input at once, and follows the links of
+    HDF5 files.
 
     Args:
         path: Path of the file.
         is_registered: Function that takes a registered name and returns
             whether it is registered with Keras.
-        largest: Integer. Length of the longest axis of the file's arrays.
+
+    Returns:
+        Two integers: the number of arrays in the file, and the most bytes that
+        its variables may have.
 
     Raises:
-        ValueError: if the config names modules of other packages or classes
-            that are not registered, or layers that are larger than the
-            arrays.
+        ValueError: if the file is damaged, or Keras would do more than to
+            build a model and read its arrays.
     """
-    with _archives.open_archive(pathlib.Path(path)) as archive:
-        config = json.loads(archive.read("config.json"))
-    limit = max(largest, _MIN_SIZE_LIMIT)
-    for name, value in _named_values(config, is_registered):
-        if name == "module" and value is not None:
-            root = str(value).partition(".")[0]
-            if root not in ("keras", "keras_vit", "builtins"):
-                raise ValueError(
-                    f"it names a class of the module {value!r} that is not "
-                    "registered with Keras"
-                )
-        elif name == "registered_name" and isinstance(value, str):
-            package, _, rest = value.partition(">")
-            if rest and package != "keras_vit" and not is_registered(value):
-                raise ValueError(f"it names {value!r}, which is not registered")
-        elif name in _SIZE_ARGUMENTS and type(value) is int and value > limit:
-            raise ValueError(f"{name}={value}, of arrays up to {largest}")
+    import h5py
+
+    path = pathlib.Path(path)
+    with _archives.parsing("a .keras file of Keras's", path):
+        config, content = _read_archive(path)
+        _check_config(config, is_registered)
+        with h5py.File(io.BytesIO(content), "r") as root:
+            arrays = check_tree(root, len(content))
+    return arrays, _archives.size_limit(path.stat().st_size)
 
 
-def _named_values(content, is_registered, name=None):
-    """Yields `(name, value)` of all values in JSON.
-
-    The items of a list have the name of the list. The modules of registered
-    classes are left out: Keras uses the class that is registered.
-    """
-    if isinstance(content, dict):
-        registered = content.get("registered_name")
-        is_class = content.get("class_name") != "function"
-        known = is_class and registered and is_registered(str(registered))
-        for key, value in content.items():
-            if not (known and key == "module"):
-                yield from _named_values(value, is_registered, key)
-    elif isinstance(content, list):
+def _check_config(content, is_registered):
+    if isinstance(content, list):
         for value in content:
-            yield from _named_values(value, is_registered, name)
-    else:
-        yield name, content
+            _check_config(value, is_registered)
+    if not isinstance(content, dict):
+        return
+    name, kind = content.get("registered_name"), content.get("class_name")
+    # Keras looks up functions by another name than the registered one.
+    known = kind != "function" and name and is_registered(str(name))
+    if isinstance(name, str) and ">" in name and not known:
+        package = name.partition(">")[0]
+        if package != "keras_vit":
+            raise ValueError(f"it names {name!r}, which is not registered")
+    if not known:
+        _check_class(content.get("module"), kind)
+    name = content.get("name")
+    if isinstance(name, str) and not (
+        name.isprintable() and ".." not in name.replace("\\", "/").split("/")
+    ):
+        raise ValueError(f"it holds the name {name!r}, which may be a path")
+    nodes = content.get("inbound_nodes")
+    for node in nodes if isinstance(nodes, list) else ():
+        if isinstance(node, dict) and "__keras_tensor__" not in str(node):
+            raise ValueError("it calls a layer without an input")
+    for value in content.values():
+        _check_config(value, is_registered)
+
+
+def _check_class(module, kind):
+    if kind in _UNSAFE_CLASSES:
+        raise ValueError(
+            f"it holds a layer {kind!r}, which may run code or read other files"
+        )
+    if module in (None, "builtins"):
+        return
+    root, _, rest = str(module).partition(".")
+    of_keras = rest.partition(".")[0] in _MODULES
+    if not rest:
+        of_keras = kind in _CLASSES_OF_KERAS
+    if root != "keras_vit" and not (root == "keras" and of_keras):
+        raise ValueError(
+            f"it names {kind!r} of the module {module!r}, which is not "
+            "registered with Keras"
+        )
 
 
 def _read_archive(path):

@@ -2,12 +2,11 @@
 
 import zipfile
 
-import keras
-
 from keras_vit import converters
 from keras_vit import downloads
 from keras_vit.checkpoints.files import resolve_run_folder
 from keras_vit.inspection import tokens
+from keras_vit.models import load_keras_file
 
 DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
 
@@ -88,8 +87,8 @@ def _is_keras_file(path):
 def _load_any_model(path, error):
     path = resolve_run_folder(downloads.fetch_if_remote(path))
     try:
-        return keras.models.load_model(path, safe_mode=True)
-    except (ValueError, TypeError, KeyError) as other:
+        return load_keras_file(path)
+    except ValueError as other:
         raise ValueError(
             f"{error}\nKeras cannot load it either: {other}"
         ) from other

@@ -6,6 +6,7 @@ from keras_vit.models.features import dense_features as dense_features
 from keras_vit.models.features import feature_extractor as feature_extractor
 from keras_vit.models.features import patch_pixels as patch_pixels
 from keras_vit.models.features import with_any_size as with_any_size
+from keras_vit.models.keras_file import load_keras_file as load_keras_file
 from keras_vit.models.loading import load_weights as load_weights
 from keras_vit.models.loading import weights_by_path as weights_by_path
 from keras_vit.models.model import Model as Model

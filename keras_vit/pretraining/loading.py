@@ -2,13 +2,12 @@
 
 import dataclasses
 
-import keras
-
 from keras_vit import converters
 from keras_vit.checkpoints.infer import drop_pretraining
 from keras_vit.checkpoints.keras_files import is_momentum_model
 from keras_vit.checkpoints.keras_files import is_pretraining
 from keras_vit.checkpoints.weight_map import raise_problems
+from keras_vit.models import load_keras_file
 from keras_vit.pretraining.dino import DINO
 from keras_vit.pretraining.mae import MaskedAutoencoder
 from keras_vit.pretraining.mocov3 import MoCoV3
@@ -98,7 +97,7 @@ def load(
                 "A .keras file of DINO or MoCo v3 is loaded as it was saved. "
                 f"Received: {', '.join(overrides)}"
             )
-        return keras.models.load_model(checkpoint.path, safe_mode=True)
+        return load_keras_file(checkpoint.path)
     if method is None:
         raise ValueError(
             f"{checkpoint.path!r} holds an encoder without the decoder that "
@@ -106,7 +105,7 @@ def load(
         )
     arguments = {x: inferred[x] for x in _INFERRED if x in inferred}
     if checkpoint.path.endswith(".keras") and is_pretraining(checkpoint.path):
-        saved = keras.models.load_model(checkpoint.path, safe_mode=True)
+        saved = load_keras_file(checkpoint.path)
         if not overrides:
             return saved
         # Includes arguments that arrays do not determine, like `masking`.

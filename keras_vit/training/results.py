@@ -12,6 +12,7 @@ from keras_vit._logging import logger
 from keras_vit.converters import write_keras
 from keras_vit.data.protocols import height_and_width
 from keras_vit.models import Model
+from keras_vit.models import load_keras_file
 from keras_vit.training.callbacks import SCORES
 from keras_vit.training.models import lossless_layout
 from keras_vit.training.plots import plot_learning_curves
@@ -58,7 +59,7 @@ def save_model(model, output):
     write_model(model, output / "model.keras")
     if any("lora" in variable.path for variable in model.variables):
         # Keras merges the low-rank updates into the kernels when it saves.
-        model = keras.saving.load_model(output / "model.keras")
+        model = load_keras_file(output / "model.keras")
     # Google's layouts do not store every option, such as another GELU.
     layout = lossless_layout(model)
     weights = output / ("model.npz" if layout else "model.weights.h5")

@@ -14,6 +14,7 @@ from keras_vit._warnings import warn
 from keras_vit.data import parse_image_error
 from keras_vit.data import parse_label_error
 from keras_vit.distribution.sharding import to_tf_dataset
+from keras_vit.models import load_keras_file
 from keras_vit.training.callbacks import CSVMetrics
 from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.callbacks import EventFiles
@@ -261,7 +262,7 @@ class Run:
         if strategy.is_main:
             if predictions and strategy.num_devices > 1:
                 # The trained one takes only batches that all devices share.
-                alone = keras.saving.load_model(output / "model.keras")
+                alone = load_keras_file(output / "model.keras")
                 write_predictions(self, alone, summary)
             write_last(self, summary, rows)
         strategy.gather(0)  # no process ends before the first

@@ -431,9 +431,9 @@ LAYERS = {
     ),
     "a lambda": (
         {"module": "keras.layers", "class_name": "Lambda"},
-        "cannot be loaded",
+        "'Lambda', which may run code",
     ),
-    "a size": ({"config": {"units": 2**40}}, "units=1099511627776, of arrays"),
+    "a size": ({"config": {"units": 2**40}}, r"shape \(4, 1099511627776\)"),
 }
 
 

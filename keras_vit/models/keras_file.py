@@ -1,0 +1,70 @@
+"""Loading of `.keras` files, which anybody may have made, by Keras."""
+
+import contextlib
+import math
+import os
+import threading
+from collections.abc import Iterator
+
+import keras
+
+from keras_vit._program import printable
+from keras_vit.checkpoints.keras_files import check_is_safe
+
+_lock = threading.RLock()
+# Keras also makes variables that files lack: of LoRA, optimizers and metrics.
+_MORE_VARIABLES = 1024
+
+
+def load_keras_file(path: str | os.PathLike) -> keras.Model:
+    """Loads a whole model by Keras, after checks of what Keras will do.
+
+    It is the only place of the package where Keras reads a file.
+
+    Args:
+        path: Path of a `.keras` file.
+
+    Raises:
+        OSError: if the file cannot be opened.
+        ValueError: if it is damaged, names code or other files, or describes
+            a model that is larger than its arrays.
+    """
+    try:
+        limits = check_is_safe(path, keras.saving.get_registered_object)
+        with _limit_variables(*limits):
+            return keras.models.load_model(path, safe_mode=True)
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:  # Keras raises many types for a wrong config
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(
+            f"{str(path)!r} cannot be loaded. {printable(lines[0])}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _limit_variables(arrays: int, num_bytes: int) -> Iterator[None]:
+    """Refuses variables beyond those of a file of `arrays` arrays, or beyond
+    `num_bytes`, before Keras allocates them."""
+    create, thread = keras.Variable.__init__, threading.get_ident()
+    count, values = 4 * arrays + _MORE_VARIABLES, num_bytes // 4
+
+    def limited(self, initializer, shape=None, *args, **options):
+        nonlocal count, values
+        if threading.get_ident() == thread:
+            count -= 1
+            values -= abs(math.prod(shape or ()))
+            if min(count, values) < 0:
+                raise ValueError(
+                    "Its config describes a model that is larger than the "
+                    f"{arrays:,} arrays of the file: a variable would have the "
+                    f"shape {tuple(shape or ())}."
+                )
+        create(self, initializer, shape, *args, **options)
+
+    with _lock:
+        keras.Variable.__init__ = limited
+        try:
+            yield
+        finally:
+            keras.Variable.__init__ = create
