@@ -21,6 +21,7 @@ import numpy as np
 from keras_vit.checkpoints import _archives
 from keras_vit.checkpoints import infer
 from keras_vit.checkpoints.files import check_arrays
+from keras_vit.checkpoints.files import existing_path
 from keras_vit.checkpoints.hdf5 import check_tree
 from keras_vit.checkpoints.hdf5 import layer_datasets
 from keras_vit.checkpoints.hdf5 import read_dataset
@@ -165,10 +166,7 @@ def read_keras(path, finite=True):
     Raises:
         ValueError: if it cannot be read, or is not a model of keras_vit.
     """
-    if path.is_dir():
-        raise ValueError(
-            f"{str(path)!r} is a folder, not a {path.suffix} file."
-        )
+    _raise_if_folder(path)
     archived, encoder = path.suffix == ".keras", "encoder"
     with _archives.parsing(f"a {path.suffix} file of Keras's", path):
         if archived:
@@ -209,6 +207,13 @@ def read_keras(path, finite=True):
             f"what keras_vit writes ({type(error).__name__}: {error})."
         ) from error
     return weights, _as_tuples(arguments), _as_tuples(built)
+
+
+def _raise_if_folder(path):
+    if path.is_dir():
+        raise ValueError(
+            f"{str(path)!r} is a folder, not a {path.suffix} file."
+        )
 
 
 def _raise_if_of_another_package(path, arrays):
@@ -325,7 +330,8 @@ def check_is_safe(path, is_registered):
     """
     import h5py
 
-    path = pathlib.Path(path)
+    path = existing_path(path)
+    _raise_if_folder(path)
     with _archives.parsing("a .keras file of Keras's", path):
         config, content = _read_archive(path)
         _check_config(config, is_registered)

@@ -13,7 +13,7 @@ from keras_vit.checkpoints.keras_files import check_is_safe
 
 _lock = threading.RLock()
 # Keras also makes variables that files lack: of LoRA, optimizers and metrics.
-_MORE_VARIABLES = 1024
+_MORE_VARIABLES = 256
 
 
 def load_keras_file(path: str | os.PathLike) -> keras.Model:

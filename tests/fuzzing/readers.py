@@ -41,7 +41,7 @@ READERS = {
 }
 
 
-def tiny_model():
+def tiny_model(**options):
     """Return the model whose files are damaged."""
     import keras_vit
 
@@ -53,6 +53,7 @@ def tiny_model():
         mlp_dim=4,
         input_shape=(4, 4, 3),
         classes=2,
+        **options,
     )
 
 

@@ -1,0 +1,344 @@
+"""Hostile files through every loader: one error that names the file, and no
+code is run, no other file is read and nothing is asked for."""
+
+import ast
+import json
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import convert
+from keras_vit.checkpoints import open_checkpoint
+from keras_vit.evaluation import load_classifier
+from keras_vit.exporting import command_line as export
+from keras_vit.inspection import command_line as report
+from tests import attacks
+from tests import server
+from tests.fuzzing import readers
+from tests.pretraining.small import DECODER
+from tests.pretraining.small import encoder
+
+pytestmark = pytest.mark.backends("torch")
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def classifier():
+    return readers.tiny_model()
+
+
+def dino():
+    return keras_vit.pretraining.DINO(
+        encoder(), output_dim=8, hidden_dim=8, bottleneck_dim=4
+    )
+
+
+def mae():
+    return keras_vit.pretraining.MaskedAutoencoder(encoder(), **DECODER)
+
+
+def foreign():
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            keras.layers.Conv2D(2, 3),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(2, "softmax"),
+        ]
+    )
+
+
+MODELS = {"vit": classifier, "dino": dino, "mae": mae, "foreign": foreign}
+
+
+def program(main, *more):
+    """Runs a program, which must print one line instead of a traceback."""
+
+    def run(path):
+        if main([str(path), *more]):
+            raise SystemExit(1)
+
+    return run
+
+
+# Loaders that let Keras build the model of a .keras file.
+BUILDERS = {
+    "load": keras_vit.converters.load,
+    "pretraining.load": keras_vit.pretraining.load,
+    "classifier": lambda path: load_classifier(str(path)),
+    "export": program(export.main, "out.onnx"),
+    "hub": program(convert.main, "hub", "--to", "hub"),
+    "hub.save": lambda path: keras_vit.hub.save(path, "hub"),
+    "report": program(report.main, "--out", "report"),
+    "Keras": keras_vit.models.load_keras_file,
+}
+# These read the arrays only, and may ignore what a config names.
+READERS = {
+    "open_checkpoint": open_checkpoint,
+    "inspect": program(convert.main, "--inspect"),
+    "convert": program(convert.main, "out.npz"),
+    "segmentation.load": keras_vit.segmentation.load,
+    "weights": lambda path: readers.tiny_model(weights=path),
+}
+LOADERS = {**BUILDERS, **READERS}
+OF_KIND = {
+    "vit": set(LOADERS) - {"pretraining.load"},
+    "dino": {"pretraining.load", "Keras", "open_checkpoint", "convert"},
+    "mae": {"pretraining.load", "Keras", "open_checkpoint", "convert"},
+    "foreign": {"export", "Keras"},
+}
+
+
+@pytest.fixture(scope="module")
+def harmless(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("harmless")
+    for name, make in MODELS.items():
+        make().save(folder / f"{name}.keras")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site():
+    with server.running() as site:
+        yield site
+
+
+@pytest.fixture
+def trap(tmp_path, monkeypatch, site):
+    """A path that no loader may touch, beside a package that none may
+    import."""
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "packages" / "keras_cv"
+    package.mkdir(parents=True)
+    trap = tmp_path / "trap"
+    for name in ("__init__", "layers"):
+        (package / f"{name}.py").write_text(f"open({str(trap)!r}, 'w')")
+    monkeypatch.syspath_prepend(str(package.parent))
+
+    def refuse(*arguments, **options):
+        raise AssertionError("a file was unpacked or unpickled")
+
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "load", refuse)
+    site.hits.clear()
+    mode = keras.src.saving.serialization_lib.in_safe_mode()
+    yield trap
+    assert not trap.exists()
+    assert not site.hits
+    assert "keras_cv" not in sys.modules
+    assert keras.src.saving.serialization_lib.in_safe_mode() is mode
+
+
+def refused(name, path, capsys, always=True):
+    """A loader refuses a file by one error that names it."""
+    try:
+        LOADERS[name](path)
+    except (ValueError, FileNotFoundError) as error:
+        assert path.name in str(error), name
+        assert "\x1b" not in str(error)
+    except SystemExit:
+        err = capsys.readouterr().err
+        assert "error: " in err and path.name in err, name
+        assert "Traceback" not in err and "\x1b" not in err
+    else:
+        assert not always, f"{name} loads it"
+
+
+def write_config_attack(attack, model, harmless, trap, site):
+    path = trap.parent / "evil.keras"
+    evil = attacks.LAYERS[attack](trap, site.url)
+    attacks.rewrite(
+        harmless / f"{model}.keras",
+        path,
+        lambda config: attacks.add_layer(config, evil),
+    )
+    return path
+
+
+@pytest.mark.parametrize("attack", attacks.LAYERS)
+def test_config_that_names_code_or_files_is_refused(
+    attack, harmless, trap, site, capsys
+):
+    for model, name in (
+        ("vit", "load"),
+        ("dino", "pretraining.load"),
+        ("foreign", "export"),
+    ):
+        path = write_config_attack(attack, model, harmless, trap, site)
+        refused(name, path, capsys)
+
+
+@pytest.mark.slow  # a second for each attack
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("attack", attacks.LAYERS)
+def test_no_loader_runs_code_of_a_config(
+    attack, model, harmless, trap, site, capsys
+):
+    path = write_config_attack(attack, model, harmless, trap, site)
+    for name in sorted(OF_KIND[model]):
+        refused(name, path, capsys, always=name in BUILDERS)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("attack", attacks.TREES)
+def test_keras_file_with_a_hostile_tree_is_refused(
+    attack, model, harmless, trap, capsys
+):
+    path = trap.parent / "evil.keras"
+    attacks.linked(
+        harmless / f"{model}.keras",
+        path,
+        lambda file: attacks.TREES[attack](file, trap),
+    )
+    for name in {"load", "pretraining.load", "export", "Keras"} & OF_KIND[
+        model
+    ]:
+        refused(name, path, capsys)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_harmless_files_are_loaded(model, harmless, trap):
+    assert keras_vit.models.load_keras_file(harmless / f"{model}.keras")
+
+
+def large_models(harmless, path):
+    """Writes models whose arrays do not have the sizes of their config."""
+    for model in ("vit", "foreign"):
+        for name, evil in attacks.SIZES.items():
+            attacks.rewrite(
+                harmless / f"{model}.keras",
+                path,
+                lambda config, e=evil: attacks.add_layer(config, e(path, "")),
+            )
+            yield f"{model} {name}"
+    for model, name in (
+        ("dino", "output_dim"),
+        ("dino", "hidden_dim"),
+        ("mae", "decoder_num_layers"),
+        ("mae", "decoder_mlp_dim"),
+    ):
+        attacks.rewrite(
+            harmless / f"{model}.keras",
+            path,
+            lambda config, n=name: {
+                **config,
+                "config": {**config["config"], n: 2**31},
+            },
+        )
+        yield f"{model} {name}"
+
+
+def test_models_that_are_larger_than_their_arrays_are_refused(
+    harmless, tmp_path
+):
+    for what in large_models(harmless, tmp_path / "evil.keras"):
+        refuses(tmp_path / "evil.keras", what)
+
+
+@pytest.mark.slow  # a new process
+def test_models_that_are_larger_than_their_arrays_use_no_memory(
+    harmless, tmp_path
+):
+    code = (
+        "import pathlib, resource\n"
+        "from tests.weights import test_attacks as t\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        f"p = pathlib.Path({str(tmp_path)!r}) / 'evil.keras'\n"
+        f"for what in t.large_models(pathlib.Path({str(harmless)!r}), p):\n"
+        "    t.refuses(p, what)\n"
+        "more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used\n"
+        "assert more < 2**18, f'{more} KiB'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def refuses(path, what):
+    try:
+        keras_vit.models.load_keras_file(path)
+    except ValueError as error:
+        assert path.name in str(error)
+    else:
+        raise AssertionError(f"{what} is loaded")
+
+
+def test_keras_reads_files_in_one_place():
+    """All other modules go through the checks of `load_keras_file`."""
+    found = set()
+    for top in ("keras_vit", "recipes", "tools"):
+        for path in (ROOT / top).rglob("*.py"):
+            for node in ast.walk(ast.parse(code := path.read_text())):
+                name = getattr(node, "attr", getattr(node, "id", None))
+                imports = {
+                    alias.name
+                    for alias in getattr(node, "names", ())
+                    if isinstance(alias, ast.alias)
+                }
+                if name in ("load_model", "extractall", "model_from_json"):
+                    found.add((str(path.relative_to(ROOT)), name))
+                if "tarfile" in imports:
+                    found.add((str(path.relative_to(ROOT)), "tarfile"))
+            if "torch.load(" in code:
+                found.add((str(path.relative_to(ROOT)), "torch.load"))
+    assert found == {("keras_vit/models/keras_file.py", "load_model")}
+
+
+@pytest.mark.parametrize("name", ["a.keras", "a.weights.h5", "a.h5"])
+def test_legacy_hdf5_model_with_code_is_refused(name, trap, capsys):
+    path = trap.parent / name
+    legacy = trap.parent / "legacy.h5"
+    lambda_layer = keras.layers.Lambda(eval(attacks.writing(trap)))
+    keras.Sequential([keras.Input((4, 4, 3)), lambda_layer]).save(legacy)
+    trap.unlink(missing_ok=True)  # building it calls the function
+    legacy.rename(path)
+    for loader in LOADERS:
+        refused(loader, path, capsys)
+
+
+def test_folders_of_orbax_are_refused(trap, capsys):
+    path = trap.parent / "folder"
+    (path / "assets").mkdir(parents=True)
+    (path / "pytree.orbax-checkpoint").write_bytes(b"")
+    (path / "rng_state.pth").write_bytes(
+        b"cos\nsystem\nX\x01\x00\x00\x00x\x85R."
+    )
+    for loader in set(LOADERS) - {"Keras"}:
+        refused(loader, path, capsys)
+    (path / "config.json").write_text("{}")
+    keras_folder = path.rename(trap.parent / "folder.keras")
+    for loader in LOADERS:
+        refused(loader, keras_folder, capsys)
+
+
+@pytest.mark.parametrize("members", ["twice", "bomb", "link"])
+def test_archives_made_to_harm_are_refused(members, harmless, trap, capsys):
+    path = trap.parent / "evil.keras"
+    path.write_bytes((harmless / "foreign.keras").read_bytes())
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        if members == "twice":
+            with pytest.warns(UserWarning, match="Duplicate"):
+                archive.writestr("config.json", "{}")
+        elif members == "bomb":
+            archive.writestr("more", bytes(10**8))
+        else:
+            link = zipfile.ZipInfo("assets")
+            link.external_attr = 0o120777 << 16
+            archive.writestr(link, "/etc")
+    for loader in LOADERS:
+        refused(loader, path, capsys)
+
+
+def test_index_names_only_files_beside_it(trap, capsys):
+    folder = trap.parent / "sharded"
+    folder.mkdir()
+    np.savez(trap.parent / "outside.npz", a=np.ones(3, "float32"))
+    index = folder / "model.safetensors.index.json"
+    for name in ("../outside.npz", str(trap.parent / "outside.npz"), "a\x00b"):
+        index.write_text(json.dumps({"weight_map": {"a": name}}))
+        for loader in ("load", "pretraining.load", "convert", "export"):
+            refused(loader, index, capsys)
