@@ -8,6 +8,7 @@ from keras_vit._warnings import warn
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.data._pipeline import listed_source
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.labels import warn_missing_classes
 from keras_vit.data.splits import hold_out_by_path
 from keras_vit.data.splits import parse_holdout
 from keras_vit.data.splits import split_by_path
@@ -70,6 +71,7 @@ def from_arrays(
     indices = np.arange(len(all_labels))
     train, test = indices[:count], indices[count:]
     splits = split_by_index(all_labels, train, test, holdout)
+    warn_missing_classes(name, class_names, all_labels, splits)
     sizes = {x.shape[1:3] for x, _ in sets.values()}
     height, width = next(iter(sizes))
     channels = sets["images"][0].shape[-1]

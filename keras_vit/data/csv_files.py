@@ -1,6 +1,8 @@
 """Data sets that are a CSV file of the paths of images and their labels."""
 
 import csv
+import functools
+import os
 import pathlib
 
 import numpy as np
@@ -12,6 +14,7 @@ from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.folders import read_file
 from keras_vit.data.folders import validate_images
 from keras_vit.data.labels import encode_labels
+from keras_vit.data.labels import warn_missing_classes
 from keras_vit.data.splits import hold_out_by_path
 from keras_vit.data.splits import parse_holdout
 from keras_vit.data.splits import split_by_path
@@ -78,11 +81,11 @@ def from_csv(
         split_column: String. Column of "train", "validation" ("valid", "val",
             "dev") and "test". None takes "split" if it is there. Without such
             a column, about a fifth of the images becomes the test set: as in a
-            folder, a hash of each path decides, so that another line moves no
-            image.
+            folder, a hash of each path decides, relative to the folder of the
+            file if the image is in it, so that another line moves no image.
         multi_label: Boolean. Whether an image may have several classes, as in
             "cat;dog", or none, an empty cell. None: whether any cell contains
-            a semicolon.
+            a semicolon. Lines of the same image must have the same classes.
         holdout: Float in [0, 1). Fraction of the training images to hold out
             for `ImageDataset.validation`, or "paper"; see `load_dataset`. If
             there are both validation and test images, the validation images
@@ -100,6 +103,7 @@ def from_csv(
     good, bad = validate_images(list(dict.fromkeys(files)), skip_bad_images)
     kept = [i for i, file in enumerate(files) if file in good]
     rows, files = [rows[i] for i in kept], [files[i] for i in kept]
+    names = _names(path.parent, rows, columns["image"])
     values, is_multi_label = _values(path, rows, columns["label"], multi_label)
     labels, class_names = encode_labels(values)
     if len(class_names) < (1 if is_multi_label else 2):
@@ -109,9 +113,8 @@ def from_csv(
             f"{', '.join(class_names) or 'none'}"
         )
     classes = np.zeros(len(labels), int) if is_multi_label else labels
-    names = [_relative(file, path.parent) for file in files]
     if columns["split"]:
-        splits = _given_splits(path, rows, files, columns["split"])
+        splits = _given_splits(path, rows, names, columns["split"])
     else:
         train, test = split_by_path(names, classes)
         splits = {"train": train, "validation": np.empty(0, int), "test": test}
@@ -130,6 +133,9 @@ def from_csv(
             f"{str(path)!r} has {len(splits['validation'])} validation images, "
             f"which are those held out: --holdout {holdout:g} is not used."
         )
+    _raise_if_contradictory(path, rows, names, values)
+    warn_missing_classes(str(path), class_names, labels, splits)
+    _warn_repeated_images(path, names, splits)
     return ImageDataset(
         name=path.stem,
         class_names=class_names,
@@ -175,6 +181,11 @@ def _read(path, image_column, label_column, split_column):
                 f"{', '.join(map(repr, found)) or 'none'}, from its first "
                 "line, which must be separated by commas. In Python, name the "
                 f"column by `from_csv(..., {kind}_column=...)`."
+            )
+        if found.count(columns[kind]) > 1:
+            raise ValueError(
+                f"{str(path)!r} must have one column {columns[kind]!r}. "
+                f"Received: {found.count(columns[kind])} of that name"
             )
     if not rows:
         raise ValueError(f"{str(path)!r} has no rows below its first line.")
@@ -228,10 +239,41 @@ def _values(path, rows, column, multi_label):
     return cells, False
 
 
-def _given_splits(path, rows, files, column):
+def _raise_if_contradictory(path, rows, names, values):
+    """Raises an error if two lines give an image different classes."""
+    first = {}
+    for i, (name, value) in enumerate(zip(names, values, strict=True)):
+        other = first.setdefault(name, i)
+        found = [
+            set(x) if isinstance(x, list) else {x}
+            for x in (values[other], value)
+        ]
+        if found[0] != found[1]:
+            both = [SEPARATOR.join(sorted(x)) for x in found]
+            raise ValueError(
+                f"Lines of {str(path)!r} with the same image must have the "
+                f"same classes. Received: {str(name)!r} is {both[0]!r} in line "
+                f"{rows[other][0]} and {both[1]!r} in line {rows[i][0]}. If an "
+                "image may have several classes, give it one line with "
+                f"{SEPARATOR.join(sorted(found[0] | found[1]))!r}"
+            )
+
+
+def _warn_repeated_images(path, names, splits):
+    for part in ("validation", "test"):
+        repeated = len(splits[part]) - len({names[i] for i in splits[part]})
+        if repeated:
+            warn(
+                f"{str(path)!r} names {part} images more than once: {repeated} "
+                f"of {len(splits[part])} lines repeat an image, which counts "
+                "as often in metrics."
+            )
+
+
+def _given_splits(path, rows, names, column):
     """Returns the indices of the images of each split."""
     splits, split_of = {"train": [], "validation": [], "test": []}, {}
-    for i, ((line, row), file) in enumerate(zip(rows, files, strict=True)):
+    for i, ((line, row), name) in enumerate(zip(rows, names, strict=True)):
         split = SPLITS.get(row[column].strip().lower())
         if split is None:
             raise ValueError(
@@ -239,9 +281,9 @@ def _given_splits(path, rows, files, column):
                 f"{', '.join(SPLITS)} in the column {column!r}. Received: "
                 f"{row[column]!r}"
             )
-        if split_of.setdefault(file, split) != split:
+        if split_of.setdefault(name, split) != split:
             raise ValueError(
-                f"{str(file)!r} is in two splits of {str(path)!r}, in line "
+                f"{str(name)!r} is in two splits of {str(path)!r}, in line "
                 f"{line} and before it: the accuracy would be wrong. Remove "
                 "one of the lines."
             )
@@ -257,5 +299,21 @@ def _given_splits(path, rows, files, column):
     return {name: np.array(rows, int) for name, rows in splits.items()}
 
 
-def _relative(file, folder):
-    return file.relative_to(folder) if folder in file.parents else file
+def _names(folder, rows, column):
+    """Returns the paths that decide on the splits.
+
+    They do not depend on how the CSV file is named. Absolute paths within its
+    folder, also through links, are those of relative ones.
+    """
+    folder = folder.resolve()
+    resolve = functools.cache(pathlib.Path.resolve)
+
+    def name(cell):
+        path = pathlib.Path(os.path.normpath(cell.strip()))
+        if path.is_absolute():
+            for parent in path.parents:
+                if resolve(parent) == folder:
+                    return path.relative_to(parent)
+        return path
+
+    return [name(row[column]) for _, row in rows]

@@ -13,6 +13,7 @@ from keras_vit.data.arrays import image_reader
 from keras_vit.data.arrays import split_by_index
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import encode_labels
+from keras_vit.data.labels import warn_missing_classes
 from keras_vit.data.splits import parse_holdout
 
 # The first of these that is there, and has labels, is evaluated on.
@@ -75,6 +76,7 @@ def from_huggingface(
     indices_of = split_by_index(
         labels, indices[is_train], indices[~is_train], holdout
     )
+    warn_missing_classes(name, class_names, labels, indices_of)
 
     def image(index):
         key, i = rows[index]

@@ -1,6 +1,13 @@
 """Labels of tables: classes by name or number, one or several an image."""
 
+import collections
+import unicodedata
+
 import numpy as np
+
+from keras_vit._warnings import warn
+
+_MAX_LISTED = 5
 
 
 def encode_labels(values, class_names=None):
@@ -11,6 +18,8 @@ def encode_labels(values, class_names=None):
             each image. A class is an integer or a string.
         class_names: Names of the classes that integers stand for. None takes
             the distinct values, sorted: as numbers if all of them are integers.
+            1 and "1" are the same class; names such as "1" and "01" are two,
+            with a warning.
 
     Returns:
         An integer array of shape `(count,)`, or for lists a float32 array of
@@ -19,8 +28,9 @@ def encode_labels(values, class_names=None):
     is_multi_label = isinstance(values[0], list)
     lists = values if is_multi_label else [[value] for value in values]
     if class_names is None:
-        classes = _sorted({value for members in lists for value in members})
-        class_names = tuple(map(str, classes))
+        lists = [list(map(str, members)) for members in lists]
+        class_names = classes = _sorted({x for group in lists for x in group})
+        warn_similar_names(class_names)
     else:
         classes = range(len(class_names))
     number = {value: i for i, value in enumerate(classes)}
@@ -33,8 +43,57 @@ def encode_labels(values, class_names=None):
     return rows, tuple(class_names)
 
 
-def _sorted(classes):
+def warn_similar_names(names: list[str]) -> None:
+    """Warns of names of classes that are probably meant to be one class."""
+    groups = collections.defaultdict(list)
+    for name in names:
+        key = unicodedata.normalize("NFC", name).strip().casefold()
+        try:
+            groups[float(key)].append(name)
+        except ValueError:
+            groups[key].append(name)
+    found = [", ".join(map(repr, x)) for x in groups.values() if len(x) > 1]
+    if found:
+        warn(
+            "Names of classes are the same but for their spelling: "
+            f"{_summarize(found, '; ')}. They are different classes: if they "
+            "should be one, give all of its images the same name."
+        )
+
+
+def warn_missing_classes(
+    source: str, class_names: tuple, labels: np.ndarray, splits: dict
+) -> None:
+    """Warns of classes to evaluate on that no training image has."""
+    found = {
+        part: set(
+            np.unique(labels[splits[part]])
+            if labels.ndim == 1
+            else np.flatnonzero(labels[splits[part]].any(0))
+        )
+        for part in ("train", "test")
+    }
+    missing = sorted(found["test"] - found["train"])
+    if missing and len(splits["train"]):
+        names = [class_names[i] for i in missing]
+        warn(
+            f"{source!r}: {len(missing)} of {len(class_names)} classes have "
+            "test images and no training image, so that a model cannot learn "
+            f"them: {_summarize(names, ', ')}."
+        )
+
+
+def _summarize(names: list[str], separator: str) -> str:
+    more = len(names) - _MAX_LISTED
+    return separator.join(names[:_MAX_LISTED]) + (
+        f"{separator}and {more} more" if more > 0 else ""
+    )
+
+
+def _sorted(classes: set[str]) -> list[str]:
+    """Returns names in an order that does not depend on that of the set."""
+    names = sorted(classes)
     try:
-        return sorted(classes, key=int)
+        return sorted(names, key=int)
     except ValueError:
-        return sorted(classes, key=str)
+        return names

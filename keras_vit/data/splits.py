@@ -80,7 +80,8 @@ def split_by_path(paths, labels, fraction=TEST_FRACTION, salt="test"):
     of 0.2, once in 5^n classes), or if no file has.
 
     Args:
-        paths: Relative paths, of which every class has at least one.
+        paths: Relative paths, of which every class has at least one. Equal
+            paths are in the same part.
         labels: Array of integers.
         fraction: Float. Expected fraction of the second part; 0 for none.
         salt: String. Another salt gives another split.
@@ -97,11 +98,11 @@ def split_by_path(paths, labels, fraction=TEST_FRACTION, salt="test"):
     # Sorted by label, and by hash within a label.
     order = np.lexsort((hashes, labels))
     is_last = np.append(np.diff(labels[order]) != 0, True)
-    largest = order[is_last]
-    others = np.setdiff1d(order, largest)
-    if len(others):
-        second[others[hashes[others].argmin()]] = True
-    second[largest] = False
+    # By hash and not by index: a file may be listed twice.
+    is_largest = np.isin(hashes, hashes[order[is_last]])
+    if not is_largest.all():
+        second[hashes == hashes[~is_largest].min()] = True
+    second[is_largest] = False
     return np.flatnonzero(~second), np.flatnonzero(second)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit.data.huggingface import to_pixels
+from keras_vit.data.labels import encode_labels
 from tests.training.pictures import encode
 from tests.training.pictures import noise
 
@@ -384,6 +385,17 @@ def test_split_column_of_a_csv_file(images, tmp_path):
         ("image,label\n0.png,a\n", {"split_column": "fold"}, r"'fold'"),
         ("image,label\n0.png,\xe9\n", {}, r"UTF-8"),
         ('image,label\n"0.png,a\n', {}, r"no CSV file"),
+        ("image,label,label\n0.png,a,b\n", {}, r"one column 'label'.* 2 of"),
+        (
+            "image,label\n0.png,dog\n1.png,dog\n./0.png,cat\n",
+            {},
+            r"'0.png' is 'dog' in line 2 and 'cat' in line 4.*'cat;dog'",
+        ),
+        (
+            "image,label\n0.png,a;b\n1.png,a\n0.png,c\n",
+            {},
+            r"'0.png' is 'a;b' in line 2 and 'c' in line 4.*'a;b;c'",
+        ),
     ],
 )
 def test_wrong_csv_files_raise(text, options, words, images, tmp_path):
@@ -391,6 +403,73 @@ def test_wrong_csv_files_raise(text, options, words, images, tmp_path):
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=words):
         keras_vit.data.from_csv(path, **options)
+
+
+def test_split_does_not_depend_on_how_a_csv_file_is_named(
+    images, tmp_path, monkeypatch
+):
+    folder = tmp_path / "photos"
+    rows = list(zip(range(30), LABELS, strict=True))
+    path = write_csv(folder, images, rows)
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    expected = None
+    (folder / "x").mkdir()
+    for prefix in ("", folder, tmp_path / "link", folder / "x" / ".."):
+        lines = [f"{os.path.join(prefix, f'{i}.png')},{x}" for i, x in rows]
+        path.write_text("\n".join(["image,label", *lines]))
+        for name in ("photos.csv", "../link/photos.csv", path):
+            data = keras_vit.data.load_dataset(str(name), holdout=0.2)
+            found = [
+                sorted(map(os.path.basename, data.image_names(split)))
+                for split in ("train", "validation", "test")
+            ]
+            expected = expected or found
+            assert found == expected
+    # Computed once. A change would move images from training to test.
+    assert expected[2] == ["14.png", "23.png", "25.png"]
+
+
+def test_lines_that_repeat_an_image_are_in_one_split(images, tmp_path):
+    """Also where the only image of a class has a small hash."""
+    rows = [(i, f"class{i}") for i in range(29)] * 2 + [(29, "class28")]
+    path = write_csv(tmp_path, images, rows)
+    data = keras_vit.data.load_dataset(str(path))
+    train, test = map(data.image_names, ("train", "test"))
+    assert len(train) + len(test) == 59 and test
+    assert not set(train) & set(test)
+    path = write_csv(
+        tmp_path,
+        images[:3],
+        [(0, "a", "train"), (1, "b", "train"), *[(2, "a", "test")] * 2],
+        "image,label,split",
+    )
+    with pytest.warns(UserWarning, match="1 of 2 lines repeat an image"):
+        keras_vit.data.load_dataset(str(path))
+
+
+def test_names_of_classes_in_several_spellings(images, tmp_path):
+    """Their numbers do not depend on the order of a set of strings."""
+    names = ["1", "01", "1_0", "10", "1.5", "2", "cat", "Cat"]
+    for count in (4, 8):
+        rows = [(i, names[i % count]) for i in range(16)]
+        path = write_csv(tmp_path, images[:16], rows)
+        with pytest.warns(UserWarning, match="'01', '1'"):
+            data = keras_vit.data.load_dataset(str(path))
+        if count == 4:
+            assert data.class_names == ("01", "1", "10", "1_0")
+    labels, classes = encode_labels([1, "1", 2])
+    assert labels.tolist() == [0, 0, 1] and classes == ("1", "2")
+
+
+def test_classes_without_training_images_are_reported(images):
+    with pytest.warns(UserWarning, match="1 of 3 .* no training image.*: owl"):
+        keras_vit.data.from_arrays(
+            images[:4],
+            np.array([0, 1, 0, 1]),
+            (images[:3], np.arange(3)),
+            ("cat", "dog", "owl"),
+        )
 
 
 def test_bad_images_of_a_csv_file_are_reported(images, tmp_path):
