@@ -23,6 +23,9 @@ from keras_vit.checkpoints.weight_map import from_checkpoint
 
 # Keras files already use keras_vit's paths: there is nothing to map.
 _KERAS_MAP = WeightMap("", {}, ())
+# All models of these families were released with ImageNet's mean and standard
+# deviation; these are the names of their variants in several layouts.
+_NORMALIZED_FAMILIES = ("deit", "dinov2", "dinov3", "mae")
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class Checkpoint:
         """The `mode` of `preprocess_input` that the weights require.
 
         None if it is neither stored with them, nor in the table of released
-        weights, nor the same for all models of the layout.
+        weights, nor the same for all models of the layout or of a family that
+        has its own names in it, such as DINOv2 in transformers.
         """
         if self.build_arguments.get("preprocessing"):
             return self.build_arguments["preprocessing"]
@@ -88,7 +92,10 @@ class Checkpoint:
             return self.released_mode
         stored = _stored_mode(self.path)
         if stored is None and self.layout in formats.LAYOUTS:
-            return formats.LAYOUTS[self.layout].preprocess_mode
+            stored = formats.LAYOUTS[self.layout].preprocess_mode
+            variant = self.weight_map.variant
+            if stored is None and variant.startswith(_NORMALIZED_FAMILIES):
+                stored = "torch"
         return stored
 
     @property

@@ -1,6 +1,7 @@
 from keras_vit.inspection.attention import (
     attention_distance as attention_distance,
 )
+from keras_vit.inspection.attention import attention_heads as attention_heads
 from keras_vit.inspection.attention import (
     attention_heatmap as attention_heatmap,
 )
@@ -12,6 +13,9 @@ from keras_vit.inspection.attention import token_norms as token_norms
 from keras_vit.inspection.features import feature_pca as feature_pca
 from keras_vit.inspection.plots import (
     plot_attention_distance as plot_attention_distance,
+)
+from keras_vit.inspection.plots import (
+    plot_attention_heads as plot_attention_heads,
 )
 from keras_vit.inspection.plots import (
     plot_attention_heatmap as plot_attention_heatmap,

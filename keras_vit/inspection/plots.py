@@ -6,6 +6,8 @@ not change.
 """
 
 import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,49 +15,82 @@ from keras_vit._program import plot_label
 from keras_vit._program import require
 from keras_vit.layers.resampling import resample
 
+if TYPE_CHECKING:
+    import matplotlib.figure
+
 _DARK, _BLUE, _RED, _GREY = "#22303c", "#1f5fa8", "#c62828", "#9aa5b1"
 BACKGROUND = np.array([0.78, 0.82, 0.86])
 _MAX_TILES = 16  # rows and columns shown; more would be illegible
 
 
-def plot_attention_heatmap(images, heatmaps, titles=None):
+def plot_attention_heatmap(
+    images: Sequence[np.ndarray],
+    heatmaps: Sequence[np.ndarray] | dict[str, Sequence[np.ndarray]],
+    titles: list[str] | None = None,
+) -> "matplotlib.figure.Figure":
     """Plots images, images multiplied by attention, and heat maps.
 
-    The middle column is as in the paper's Figure 6. In the right column, the
-    colours range from the smallest to the largest attention of an image.
+    The second column is as in the paper's Figure 6. Colors range from the 2nd
+    to the 98th percentile of the attention of an image: single patches that
+    receive most of the attention would otherwise leave all others black.
 
     Args:
         images: Batch or list of images `(height, width, channels)`, of uint8
             or of floats in [-1, 1]. They may be larger than the heat maps.
-        heatmaps: The output of `attention_heatmap`, or a list of heat maps.
+        heatmaps: The output of `attention_heatmap`, or a list of heat maps; or
+            a dict of several with the titles of their columns, of which the
+            first one multiplies the images.
         titles: List of strings, one per image; or None.
 
     Returns:
         A `matplotlib.figure.Figure`.
     """
-    shown = [_to_rgb(image) for image in images]
-    aspects = [image.shape[0] / image.shape[1] for image in shown]
-    # The height of rows with tall images is limited.
-    heights = [1.9 * min(aspect, 1.5) + 0.1 for aspect in aspects]
-    figure = _figure(6.1, sum(heights) + 0.35)
-    rows = figure.subplots(len(shown), 3, squeeze=False, height_ratios=heights)
-    for axes, name in zip(
-        rows[0], ("image", "attended", "attention"), strict=True
-    ):
-        axes.set_title(name, fontsize=10, color=_DARK)
-    names = titles or [""] * len(shown)
-    for (left, middle, right), image, heat, name in zip(
-        rows, shown, heatmaps, names, strict=True
-    ):
-        image = enlarge(image, 240)
-        fine = _resize_heat(heat, image.shape[:2])
-        left.imshow(image)
-        left.set_ylabel(plot_label(name, 24), fontsize=8, color=_DARK)
-        middle.imshow(image * fine[..., None])
-        right.imshow(image.mean(-1), cmap="gray", vmin=0, vmax=1)
-        right.imshow(fine, cmap="inferno", alpha=0.65)
-        for axes in (left, middle, right):
-            _hide_ticks(axes)
+    if not isinstance(heatmaps, dict):
+        heatmaps = {"attention": heatmaps}
+    shown = [enlarge(_to_rgb(image), 240) for image in images]
+    figure, rows = _image_rows(shown, titles, ("image", "attended", *heatmaps))
+    for axes, image, *maps in zip(rows, shown, *heatmaps.values(), strict=True):
+        fine = [
+            _resize_heat(robust_scale(heat), image.shape[:2]) for heat in maps
+        ]
+        axes[0].imshow(image)
+        axes[1].imshow(image * fine[0][..., None])
+        for axis, heat in zip(axes[2:], fine, strict=True):
+            axis.imshow(image.mean(-1), cmap="gray", vmin=0, vmax=1)
+            axis.imshow(heat, cmap="inferno", alpha=0.65, vmin=0, vmax=1)
+    return figure
+
+
+def plot_attention_heads(
+    images: Sequence[np.ndarray],
+    heads: Sequence[np.ndarray],
+    titles: list[str] | None = None,
+) -> "matplotlib.figure.Figure":
+    """Plots images and the attention of each head of one block.
+
+    Colors range from the 2nd to the 98th percentile of each map. From
+    "Emerging Properties in Self-Supervised Vision Transformers", Figure 1
+    (https://arxiv.org/abs/2104.14294).
+
+    Args:
+        images: As in `plot_attention_heatmap`.
+        heads: The output of `attention_heads` for these images. Of more than 8
+            heads, 8 are shown, evenly spaced.
+        titles: List of strings, one per image; or None.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    shown = [enlarge(_to_rgb(image), 240) for image in images]
+    indices = _evenly_spaced(len(heads[0]), 8)
+    names = ("image", "mean", *(f"head {index + 1}" for index in indices))
+    figure, rows = _image_rows(shown, titles, names)
+    for axes, image, maps in zip(rows, shown, heads, strict=True):
+        axes[0].imshow(image)
+        tiles = [maps.mean(axis=0), *maps[indices]]
+        extent = (0, image.shape[1], image.shape[0], 0)
+        for axis, heat in zip(axes[1:], tiles, strict=True):
+            axis.imshow(robust_scale(heat), cmap="inferno", extent=extent)
     return figure
 
 
@@ -76,26 +111,17 @@ def plot_feature_pca(images, found, titles=None):
     shown = [enlarge(_to_rgb(image), 240) for image in images]
     values = np.concatenate([x.reshape(-1, 3) for x in found.components])
     low, high = np.nanpercentile(values, (2, 98), axis=0)
-    aspects = [image.shape[0] / image.shape[1] for image in shown]
-    heights = [2.6 * min(aspect, 1.5) + 0.1 for aspect in aspects]
-    figure = _figure(6.1, sum(heights) + 0.35)
-    rows = figure.subplots(len(shown), 2, squeeze=False, height_ratios=heights)
-    for axes, name in zip(rows[0], ("image", "features"), strict=True):
-        axes.set_title(name, fontsize=10, color=_DARK)
-    names = titles or [""] * len(shown)
-    for (left, right), image, components, name in zip(
-        rows, shown, found.components, names, strict=True
+    figure, rows = _image_rows(shown, titles, ("image", "features"), 2.6)
+    for (left, right), image, components in zip(
+        rows, shown, found.components, strict=True
     ):
         colours = (components - low) / np.maximum(high - low, 1e-12)
         left.imshow(image)
-        left.set_ylabel(plot_label(name, 24), fontsize=8, color=_DARK)
         right.imshow(
             np.nan_to_num(np.clip(colours, 0, 1), nan=0.08),
             extent=(0, image.shape[1], image.shape[0], 0),
             interpolation="nearest",
         )
-        for axes in (left, right):
-            _hide_ticks(axes)
     return figure
 
 
@@ -111,15 +137,14 @@ def plot_attention_maps(maps, layout, image=0, query=None):
 
     Returns:
         A `matplotlib.figure.Figure` with a row per layer and a column per
-        head; each map is divided by its largest value.
+        head. The colors of each map range from its 2nd to its 98th percentile.
     """
     if query is None and not layout.num_prefix:
         attention = maps[:, image].mean(axis=2)
     else:
         attention = maps[:, image, :, query or 0]
     tiles = attention[..., layout.num_prefix :]
-    tiles = tiles.reshape(*tiles.shape[:2], *layout.grid)
-    tiles = tiles / tiles.max((2, 3), keepdims=True)
+    tiles = robust_scale(tiles.reshape(*tiles.shape[:2], *layout.grid))
     layers, heads = tiles.shape[:2]
     aspect = layout.grid[0] / layout.grid[1]
     side = min(0.8, 9 / heads)
@@ -330,9 +355,40 @@ def _mosaic(tiles, background=np.nan):
     return picture, top + (height - 1) / 2, left + (width - 1) / 2
 
 
-def _evenly_spaced(count):
-    """Returns at most `_MAX_TILES` evenly spaced indices below `count`."""
-    number = min(count, _MAX_TILES)
+def robust_scale(maps: np.ndarray) -> np.ndarray:
+    """Scales each map from its 2nd to its 98th percentile to [0, 1]."""
+    low, high = np.percentile(maps, (2, 98), axis=(-2, -1), keepdims=True)
+    return np.clip((maps - low) / np.maximum(high - low, 1e-12), 0, 1)
+
+
+def _image_rows(
+    shown: list[np.ndarray],
+    titles: list[str] | None,
+    columns: Sequence[str],
+    height: float = 1.9,
+) -> tuple["matplotlib.figure.Figure", np.ndarray]:
+    """Returns a figure and its axes, a row per image and titled columns."""
+    aspects = [image.shape[0] / image.shape[1] for image in shown]
+    # The height of rows with tall images is limited.
+    heights = [height * min(aspect, 1.5) + 0.1 for aspect in aspects]
+    width = min(height * len(columns) + 0.4, 10)
+    heights = [x * (width - 0.4) / (height * len(columns)) for x in heights]
+    figure = _figure(width, sum(heights) + 0.35)
+    rows = figure.subplots(
+        len(shown), len(columns), squeeze=False, height_ratios=heights
+    )
+    for axes, name in zip(rows[0], columns, strict=True):
+        axes.set_title(name, fontsize=9, color=_DARK)
+    for axes, name in zip(rows[:, 0], titles or [""] * len(shown), strict=True):
+        axes.set_ylabel(plot_label(name, 24), fontsize=8, color=_DARK)
+    for axes in rows.flat:
+        _hide_ticks(axes)
+    return figure, rows
+
+
+def _evenly_spaced(count: int, most: int = _MAX_TILES) -> np.ndarray:
+    """Returns at most `most` evenly spaced indices below `count`."""
+    number = min(count, most)
     return np.linspace(0, count - 1, number).round().astype(int)
 
 

@@ -26,6 +26,7 @@ from keras_vit.preprocessing import decode_predictions
 NUM_SHOWN = 8  # images in figures; distances are averaged over all images
 FIGURES = (
     "attention.png",
+    "attention_heads.png",
     "attention_maps.png",
     "feature_pca.png",
     "embedding_filters.png",
@@ -134,29 +135,49 @@ class Report:
         self._section("Predictions", text, _html_row(cards))
 
     def _attention(self):
-        heat = [
-            map_
+        heads = [
+            maps
             for batch in self.few
-            for map_ in attention.attention_heatmap(self.model, batch)
+            for maps in attention.attention_heads(self.model, batch)
         ]
-        figure = plots.plot_attention_heatmap(
-            self.small, heat, self.names[:NUM_SHOWN]
-        )
+        rollout = [
+            heat
+            for batch in self.few
+            for heat in attention.attention_heatmap(
+                self.model, batch, outliers="mask"
+            )
+        ]
+        mean = [maps.mean(axis=0) for maps in heads]
+        names = self.names[:NUM_SHOWN]
         spots = "; ".join(
-            f"{name}: {_describe_maximum(x)}"
-            for name, x in zip(self.names, heat, strict=False)
+            f"{name}: {_describe_maximum(heat)}"
+            for name, heat in zip(names, mean, strict=True)
         )
+        scale = "Colors range from the 2nd to the 98th percentile of each map."
         self._section(
             "Attention",
-            "Attention rollout from the pooled output to the image, as in the "
-            "paper's Figure 6: the image, the image multiplied by attention, "
-            "and a heat map scaled from an image's smallest to its largest "
-            f"attention. {_contrast(heat)}",
+            "The attention of the pooled output to the image: in the last "
+            "block, as the mean of its heads, and by attention rollout "
+            "through all blocks, as in the paper's Figure 6. The rollout "
+            "leaves out patches that receive more than 10 times the mean "
+            f"attention of a block. {scale} {_contrast(mean)}",
             self._draw(
                 "attention.png",
-                figure,
-                f"Attention over {len(heat)} images. Most attention falls on "
-                f"{spots}.",
+                plots.plot_attention_heatmap(
+                    self.small, {"last block": mean, "rollout": rollout}, names
+                ),
+                f"Attention over {len(mean)} images. Most attention of the "
+                f"last block falls on {spots}.",
+            ),
+        )
+        self._section(
+            "Heads of the last block",
+            "What each head of the last block attends to, and their mean. "
+            + scale,
+            self._draw(
+                "attention_heads.png",
+                plots.plot_attention_heads(self.small, heads, names),
+                f"Attention of {len(heads[0])} heads over {len(heads)} images.",
             ),
         )
         one = self.few[0][:1]
@@ -294,11 +315,13 @@ def _png(image):
     return buffer.getvalue()
 
 
-def _contrast(heat):
-    times = [1 / max(float(x.min()), 1e-6) for x in heat]
+def _contrast(heat: list[np.ndarray]) -> str:
+    """Returns a sentence that tells whether colors exaggerate differences."""
+    ends = [np.percentile(x, (2, 98)) for x in heat]
+    times = [high / max(low, 1e-12) for low, high in ends]
     return (
-        f"The largest is {min(times):.1f} to {max(times):.1f} times the "
-        "smallest; below 1.5, differences are small."
+        f"Between these ends, attention differs {min(times):.1f} to "
+        f"{max(times):.1f} times; below 1.5, differences are small."
     )
 
 

@@ -70,6 +70,22 @@ def test_plot_attention_heatmap(channels):
 
 
 @pytest.mark.backends("torch")
+def test_one_bright_patch_does_not_hide_the_others():
+    """As in the first block of DINOv2."""
+    heat = RNG.uniform(size=(1, 24, 24))
+    heat[0, 3, 5] = 1000
+    image = np.full((24, 24, 3), 255, "uint8")
+    columns = {"last block": heat, "rollout": 2 * heat}
+    figure = inspection.plot_attention_heatmap([image], columns)
+    assert [x.get_title() for x in figure.axes][2:] == list(columns)
+    for axes in figure.axes[2:]:
+        assert axes.images[1].get_array().std() > 0.1
+    tiles = inspection.plot_attention_heads([image], heat[:, None]).axes
+    assert [x.get_title() for x in tiles] == ["image", "mean", "head 1"]
+    assert tiles[2].images[0].get_array().std() > 0.1
+
+
+@pytest.mark.backends("torch")
 def test_image_values_out_of_range_raise():
     """The images are preprocessed with mode "torch", or are floats up to
     255."""
@@ -87,7 +103,9 @@ def test_plot_attention_maps():
     # Five times as large, and gaps of one: an eighth.
     assert picture.shape == (3 * 11 + 1, 4 * 16 + 1)
     tile = found[1, 1, 2, 0, 2:].reshape(2, 3)
-    np.testing.assert_allclose(picture[12:22:5, 33:48:5], tile / tile.max())
+    low, high = np.percentile(tile, (2, 98))
+    scaled = np.clip((tile - low) / (high - low), 0, 1)
+    np.testing.assert_allclose(picture[12:22:5, 33:48:5], scaled)
     figure = inspection.plot_attention_maps(maps(6), BARE)
     assert_drawn(figure)
 

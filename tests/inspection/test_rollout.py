@@ -114,3 +114,40 @@ def test_pooling_weights_of_first_patch():
     layout = inspection.token_layout(model)
     read = pooling_weights(model, models.images(), layout)[0]
     np.testing.assert_array_equal(read, [0, 1, 0, 0, 0, 0, 0])
+
+
+@pytest.mark.backends("torch")
+def test_masked_rollout_ignores_patches_that_receive_most_attention():
+    """All queries of the first layer attend to one patch, as in DINOv2."""
+    rng = np.random.default_rng(0)
+    maps = rng.uniform(1, 2, (3, 1, 2, 50, 50))
+    maps[0, ..., 30] = 500
+    maps[..., 0] = 100  # the class token may receive any attention
+    maps /= maps.sum(-1, keepdims=True)
+    kept = inspection.attention_rollout(maps)[0, 0]
+    masked = inspection.attention_rollout(maps, outliers="mask")[0, 0]
+    assert kept[1:].argmax() == 29
+    assert kept[30] > 5 * np.median(kept[1:])
+    assert masked[30] < np.median(masked[1:])
+    np.testing.assert_allclose(masked.sum(), 1, atol=1e-6)
+    np.testing.assert_array_equal(
+        inspection.attention_rollout(maps[1:], outliers="mask"),
+        inspection.attention_rollout(maps[1:]),
+    )
+    with pytest.raises(ValueError, match="outliers='remove'"):
+        inspection.attention_rollout(maps, outliers="remove")
+
+
+@pytest.mark.parametrize("pooling", ["token", "gap"])
+def test_heads_are_the_attention_of_the_pooled_tokens(pooling):
+    model = models.looking_at(3, pooling=pooling, num_registers=2)
+    images = models.images()
+    layout = inspection.token_layout(model)
+    heads = inspection.attention_heads(model, images)
+    (maps,) = inspection.attention_maps(model, images, -1)
+    first = layout.num_prefix
+    query = maps[:, :, 0] if pooling == "token" else maps[:, :, first:].mean(2)
+    expected = query[..., first:].reshape(heads.shape)
+    assert heads.shape == (2, maps.shape[1], *models.GRID)
+    np.testing.assert_allclose(heads, expected, atol=1e-6)
+    assert (heads.reshape(2, -1, 6).argmax(-1) == 3).all()

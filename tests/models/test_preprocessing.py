@@ -125,6 +125,27 @@ def test_mode_is_inferred_from_the_weights(tmp_path):
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize("layout", ["huggingface", "keras_hub"])
+def test_dinov2_without_a_preprocessor_config_has_imagenets_mean(
+    tmp_path, layout
+):
+    model = tiny(
+        input_shape=SHAPE,
+        layer_scale=1e-5,
+        activation="gelu",
+        mlp_dim=96,
+        mask_token=True,
+        include_top=False,
+        pooling=None,
+    )
+    keras_vit.converters.save(model, tmp_path / "folder", layout)
+    names = ("preprocessor_config.json", "image_converter.json")
+    for name in names:
+        (tmp_path / "folder" / name).unlink(missing_ok=True)
+    assert open_checkpoint(tmp_path / "folder").preprocess_mode == "torch"
+
+
+@pytest.mark.backends("torch")
 def test_wrong_arguments_raise():
     with pytest.raises(ValueError, match="must be True, False or one of"):
         tiny(preprocessing="imagenet")
