@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import importlib
+import re
 import sys
 import warnings
 
@@ -47,7 +48,7 @@ def run_program(run, arguments):
     try:
         return run(arguments)
     except (ValueError, OSError, ImportError) as error:
-        logger.error("error: %s", error)
+        logger.error("error: %s", _printable_lines(error))
         return 1
     except MemoryError as error:
         logger.error(
@@ -69,9 +70,20 @@ def escape_unprintable_output():
             stream.reconfigure(errors="backslashreplace")
 
 
-def printable(name):
-    """Returns a file name as text, with invalid bytes escaped."""
-    return str(name).encode(errors="backslashreplace").decode()
+# Control characters, marks that reverse text, and invalid bytes of file names.
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: object) -> str:
+    """Returns a name as one line of text, in which characters that would
+    change what a terminal shows are escaped."""
+    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], str(text))
+
+
+def _printable_lines(text: object) -> str:
+    return "\n".join(map(printable, str(text).split("\n")))
 
 
 def plot_label(name, longest=None):
@@ -88,7 +100,7 @@ def plot_label(name, longest=None):
 
 
 def _show(message, category, *where):
-    logger.warning("warning: %s", message)
+    logger.warning("warning: %s", _printable_lines(message))
 
 
 def format_warning(message, category, *where):

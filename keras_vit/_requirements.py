@@ -12,7 +12,7 @@ import pathlib
 import re
 import sys
 
-KERAS = (3, 15)  # as in pyproject.toml
+KERAS = (3, 15, 1)  # as in pyproject.toml
 BACKENDS = ("jax", "tensorflow", "torch")
 _KERAS_BACKENDS = (*BACKENDS, "numpy", "openvino")
 
@@ -30,7 +30,7 @@ def _check_keras():
     except importlib.metadata.PackageNotFoundError:
         return  # keras-nightly, or not installed: importing it fails later
     # Release candidates are named "3.16rc1" or "3.16.0rc1".
-    if tuple(map(int, re.findall(r"\d+", version)[:2])) < KERAS:
+    if tuple(map(int, re.findall(r"\d+", version)[:3])) < KERAS:
         required = ".".join(map(str, KERAS))
         raise ImportError(
             f"keras_vit needs Keras {required} or newer, and this is Keras "

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit import converters
+from keras_vit._program import printable
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.files import class_names_of
 from keras_vit.checkpoints.files import read_config
@@ -266,14 +267,14 @@ def _card(title, model, arguments, mode, run, class_names, license, missing):
 
     config = run.get("config") if isinstance(run.get("config"), dict) else {}
     dataset, accuracy = config.get("dataset"), run.get("test_accuracy")
+    dataset = dataset and printable(pathlib.PurePath(str(dataset)).name)
     results = None
     if isinstance(accuracy, float) and dataset:
-        name = pathlib.PurePath(str(dataset)).name
         results = [
             EvalResult(
                 task_type="image-classification",
-                dataset_type=name,
-                dataset_name=name,
+                dataset_type=dataset,
+                dataset_name=dataset,
                 dataset_split="test",
                 metric_type="accuracy",
                 metric_value=round(accuracy, 4),
@@ -310,7 +311,7 @@ def _card(title, model, arguments, mode, run, class_names, license, missing):
     if class_names:
         lines[-1] += f": {_shown(class_names)}"
     if dataset:
-        lines.append(f"- Trained on: {pathlib.PurePath(str(dataset)).name}")
+        lines.append(f"- Trained on: {dataset}")
     if isinstance(accuracy, float):
         lines.append(f"- Test accuracy: {accuracy:.4f}")
     lines += [

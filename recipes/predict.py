@@ -112,7 +112,7 @@ def main(config):
     print()
     for path, classes in zip(files, found, strict=True):
         shown = "  ".join(f"{name} {p:.1%}" for _, name, p in classes) or "none"
-        print(f"{str(path)[-width:]:{width}}  {shown}")
+        print(f"{cli.printable(path)[-width:]:{width}}  {shown}")
     summary = {
         "predictions": [
             {
@@ -195,7 +195,10 @@ def decoded(probabilities, top, names, multi_label):
     found = keras_vit.decode_predictions(probabilities, count, names)
     if likely:
         found = [[one for one in row if one[2] > 0.5] for row in found]
-    return found
+    return [
+        [(known_id, cli.printable(name), p) for known_id, name, p in row]
+        for row in found
+    ]
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import zipfile
 import ml_dtypes
 import numpy as np
 
+from keras_vit._program import printable
 from keras_vit.checkpoints import _archives
 from keras_vit.checkpoints import hdf5
 from keras_vit.checkpoints import torch_files
@@ -175,7 +176,7 @@ def class_names_of(config, classes):
         names = config.get("label_names")
     if not isinstance(names, list) or not names or len(names) != classes:
         return None
-    return [str(name) for name in names]
+    return list(map(printable, names))
 
 
 def read_json(path):

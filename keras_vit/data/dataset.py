@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._program import printable
 from keras_vit.data.crops import MultiCrop
 from keras_vit.data.erasing import RandomErasing
 from keras_vit.data.patch_sizes import RandomPatchSizes
@@ -207,6 +208,10 @@ class ImageDataset:
     # `evaluation_batches(data, split, total, options)` and, for
     # `class_counts`, `class_counts(data)`.
     source: Any = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self):
+        names = tuple(map(printable, self.class_names))
+        object.__setattr__(self, "class_names", names)
 
     def train(self, *, image_size, batch_size, seed=0, **options):
         """Returns endless batches of augmented training images.

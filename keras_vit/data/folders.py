@@ -355,7 +355,7 @@ def _images(root, at_least, skip_bad_images):
         if printable(name) != name:
             raise ValueError(
                 f"The class folder {str(root / name)!r} has a name that is no "
-                "text (UTF-8): rename it."
+                "text (UTF-8) or holds control characters: rename it."
             )
     if len(classes) == 1:
         raise ValueError(

@@ -8,6 +8,7 @@ import io
 
 import numpy as np
 
+from keras_vit._images import open_image
 from keras_vit.data._pipeline import listed_source
 from keras_vit.data.arrays import image_reader
 from keras_vit.data.arrays import split_by_index
@@ -117,10 +118,8 @@ def to_pixels(image, channels):
         ValueError: if it is none of them.
     """
     if isinstance(image, dict):
-        from PIL import Image
-
         content, path = image.get("bytes"), image.get("path")
-        with Image.open(io.BytesIO(content) if content else path) as opened:
+        with open_image(io.BytesIO(content) if content else path) as opened:
             return to_pixels(opened, channels)
     if hasattr(image, "convert"):
         from PIL import ImageOps

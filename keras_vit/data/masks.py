@@ -11,6 +11,7 @@ import pathlib
 
 import numpy as np
 
+from keras_vit._images import open_image
 from keras_vit._program import require
 from keras_vit.data.canvases import IGNORE
 from keras_vit.data.canvases import digit_canvases
@@ -89,7 +90,7 @@ def load_segmentation(name, ignore=255):
 
 def read_image(file):
     """Returns a file of an image as a uint8 array of three channels."""
-    with require("PIL.Image").open(file) as image:
+    with open_image(file) as image:
         if image.mode.startswith("I"):
             # Pillow would clip grey values of 16 bits instead of scaling them.
             grey = np.clip(np.asarray(image).astype("int64") >> 8, 0, 255)
@@ -103,7 +104,7 @@ def read_mask(file):
     Raises:
         ValueError: if its pixels are colours.
     """
-    with require("PIL.Image").open(file) as image:
+    with open_image(file) as image:
         if image.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
             raise ValueError(
                 f"its pixels are colours (mode {image.mode!r}). A mask is a "
@@ -240,12 +241,11 @@ def _check_pairs(pairs, ignore, classes, problems):
 
     Every image and every mask is read.
     """
-    pillow = require("PIL.Image")
 
     def check(pair):
         path = pair[0]
         try:
-            with pillow.open(path) as image:
+            with open_image(path) as image:
                 size = image.size[::-1]
                 # Decodes a JPEG at an eighth of its size, which is faster.
                 image.draft(image.mode, (1, 1))
@@ -305,7 +305,7 @@ def _from_tfds(name, ignore):
 
     def read(part, index):
         image, mask = (io.BytesIO(x) for x in files[part][index])
-        with require("PIL.Image").open(mask) as opened:
+        with open_image(mask) as opened:
             # The classes are the values of the first channel.
             found = np.asarray(opened).astype("int32")
         found = found[..., 0] if found.ndim == 3 else found

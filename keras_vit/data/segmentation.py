@@ -8,6 +8,7 @@ import threading
 import keras
 import numpy as np
 
+from keras_vit._program import printable
 from keras_vit._program import require
 from keras_vit.data.dataset import PipelineOptions
 from keras_vit.data.digits import batch_indices
@@ -49,6 +50,10 @@ class SegmentationDataset:
     num_unverified: int = 0
     multi_label: bool = False
     evaluation_split = "test"
+
+    def __post_init__(self):
+        names = tuple(map(printable, self.class_names))
+        object.__setattr__(self, "class_names", names)
 
     @property
     def num_evaluation(self):

@@ -50,6 +50,22 @@ def download(url, path):
             time.sleep(delay)
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to https, and from http also to http."""
+
+    def redirect_request(self, request, file, code, text, headers, url):
+        if url.startswith("https://") or (
+            url.startswith("http://") and request.type == "http"
+        ):
+            return super().redirect_request(
+                request, file, code, text, headers, url
+            )
+        raise OSError(
+            f"the server redirects to {url!r}, which is not https. Download "
+            "the file by other means if you trust that address"
+        )
+
+
 def _attempt(url, path):
     headers = {"User-Agent": f"keras_vit/{__version__}"}
     resume_offset, validator = _resume_state(url, path)
@@ -57,7 +73,8 @@ def _attempt(url, path):
         headers["Range"] = f"bytes={resume_offset}-"
         headers["If-Range"] = validator
     request = urllib.request.Request(url, headers=headers)
-    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+    opener = urllib.request.build_opener(_Redirects)
+    with opener.open(request, timeout=TIMEOUT) as response:
         if response.headers.get_content_type() == "text/html":
             raise ValueError("the server sent a web page instead of the file")
         resumed = response.status == 206 and response.headers.get(
@@ -87,7 +104,7 @@ def _receive(response, path, mode, total):
     """Writes the response's body to a file.
 
     Args:
-        response: The response of `urllib.request.urlopen`.
+        response: The response of the server.
         path: `pathlib.Path` of the file.
         mode: String. `"ab"` to resume a download, or `"wb"`.
         total: Integer. Expected size of the file in bytes, or None.

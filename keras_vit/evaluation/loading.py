@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit import converters
+from keras_vit._program import printable
 from keras_vit._warnings import warn
 from keras_vit.data.protocols import height_and_width
 from keras_vit.evaluation.metrics import sigmoid
@@ -92,8 +93,9 @@ class LoadedClassifier:
         return (
             f"model     {name}: {self.model.count_params():,} weights, images "
             f"{height} x {width} x {self.channels}\n"
-            f"taken from {source}: image size {size}, mode {self.mode}, "
-            f"protocol {self.protocol or 'unspecified'}, "
+            f"taken from {source}: image size {size}, mode "
+            f"{printable(self.mode)}, protocol "
+            f"{printable(self.protocol or 'unspecified')}, "
             f"{len(self.class_names or ())} names of classes"
         )
 
@@ -160,7 +162,7 @@ def load_classifier(
         mode=mode or config.get("mode") or spec["mode"],
         protocol=protocol or config.get("protocol"),
         class_names=(
-            tuple(data["class_names"])
+            tuple(map(printable, data["class_names"]))
             if data
             else _hub_class_names(checkpoint, loaded)
         ),

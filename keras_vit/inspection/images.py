@@ -8,6 +8,7 @@ import pathlib
 
 import numpy as np
 
+from keras_vit._images import open_image
 from keras_vit.preprocessing import preprocess_input
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -96,7 +97,7 @@ def _read(path, channels):
     from PIL import Image
     from PIL import ImageOps
 
-    with Image.open(path) as image:
+    with open_image(path) as image:
         image = ImageOps.exif_transpose(image)
         if image.mode.startswith("I"):  # 16 bits, which Pillow cannot convert
             pixels = np.asarray(image).astype("float64") / 256

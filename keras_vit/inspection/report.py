@@ -7,6 +7,7 @@ import io
 import keras
 import numpy as np
 
+from keras_vit._program import printable
 from keras_vit._version import __version__
 from keras_vit.checkpoints.files import class_names_of
 from keras_vit.checkpoints.files import read_config
@@ -475,7 +476,9 @@ def _top_classes(outputs, model, labels, top=5):
             "fine-tuning. " + note
         )
     decoded = decode_predictions(outputs, min(top, classes), labels)
-    return [[(name, score) for _, name, score in x] for x in decoded], note
+    return [
+        [(printable(name), score) for _, name, score in x] for x in decoded
+    ], note
 
 
 def _numbers(classes):

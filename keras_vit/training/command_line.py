@@ -13,6 +13,7 @@ from keras_vit import _program
 from keras_vit._logging import logger
 from keras_vit._logging import show as show_log
 from keras_vit._program import UserError as UserError
+from keras_vit._program import printable as printable
 from keras_vit._program import require as require
 from keras_vit._program import user_errors as user_errors
 from keras_vit.data.protocols import PROTOCOLS

@@ -2,10 +2,13 @@
 code is run, no other file is read and nothing is asked for."""
 
 import ast
+import contextlib
 import json
 import pathlib
+import runpy
 import subprocess
 import sys
+import urllib.request
 import zipfile
 
 import keras
@@ -15,9 +18,14 @@ import pytest
 import keras_vit
 from keras_vit import convert
 from keras_vit.checkpoints import open_checkpoint
+from keras_vit.checkpoints import torch_files
+from keras_vit.data.huggingface import to_pixels
+from keras_vit.data.masks import read_image
+from keras_vit.downloads import http
 from keras_vit.evaluation import load_classifier
 from keras_vit.exporting import command_line as export
 from keras_vit.inspection import command_line as report
+from keras_vit.inspection import images
 from tests import attacks
 from tests import server
 from tests.fuzzing import readers
@@ -342,3 +350,165 @@ def test_index_names_only_files_beside_it(trap, capsys):
         index.write_text(json.dumps({"weight_map": {"a": name}}))
         for loader in ("load", "pretraining.load", "convert", "export"):
             refused(loader, index, capsys)
+
+
+EVIL_LABEL = "\x1b]0;x\x07\u202e<script>alert(1)</script>"
+
+
+@pytest.fixture
+def labelled(tmp_path, monkeypatch):
+    """A folder of a model whose config.json has hostile names and keys."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "labelled"
+    keras_vit.converters.save(
+        keras_vit.VisionTransformer(
+            patch_size=4,
+            hidden_size=8,
+            num_layers=1,
+            num_heads=1,
+            mlp_dim=8,
+            input_shape=(8, 8, 3),
+            classes=2,
+        ),
+        folder,
+    )
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["id2label"] = {"0": EVIL_LABEL, "1": "cat"}
+    config |= {
+        "_attn_implementation_internal": "owner/kernel",
+        "auto_map": {"AutoModel": "owner/code--model.Model"},
+        "trust_remote_code": True,
+        "config": {"dataset": EVIL_LABEL, "mode": "tf"},
+    }
+    path.write_text(json.dumps(config))
+    for name in ("rng_state.pth", "optimizer.pt"):
+        (folder / name).write_bytes(b"cos\nsystem\nX\x01\x00\x00\x00x\x85R.")
+    image = np.random.default_rng(0).integers(0, 256, (8, 8, 3), "uint8")
+    keras.utils.save_img(tmp_path / "a.png", image)
+    return folder
+
+
+@pytest.mark.slow  # a recipe
+def test_predictions_escape_class_names(labelled, capsys, monkeypatch):
+    flags = ["--weights", str(labelled), "--images", "a.png", "--output", "p"]
+    monkeypatch.setattr(sys, "argv", ["predict.py", *flags])
+    with contextlib.suppress(SystemExit):
+        runpy.run_path(
+            str(ROOT / "recipes" / "predict.py"), run_name="__main__"
+        )
+    out = "".join(capsys.readouterr())
+    assert r"\x1b]0;x\x07\u202e" in out
+    assert not {"\x1b", "\x07", "\u202e"} & set(out)
+    csv = pathlib.Path("p/predictions.csv").read_text()
+    assert not {"\x1b", "\x07"} & set(csv)
+
+
+def test_report_escapes_class_names(labelled, capsys):
+    assert report.main([str(labelled), "a.png", "--out", "report"]) == 0
+    page = pathlib.Path("report/report.html").read_text()
+    assert "<script" not in page and r"\x1b]0;x\x07" in page
+    assert "\x1b" not in page + "".join(capsys.readouterr())
+
+
+def test_hub_folder_has_no_hostile_names_or_keys(labelled, capsys):
+    assert convert.main([str(labelled), "hub", "--to", "hub"]) == 0
+    assert keras_vit.hub.save(labelled, "hub", overwrite=True)
+    config = pathlib.Path("hub/config.json").read_text()
+    card = pathlib.Path("hub/README.md").read_text()
+    for text in (config, card, "".join(capsys.readouterr())):
+        assert "\x1b" not in text and "\\u001b" not in text
+        for key in ("_attn_implementation", "auto_map", "trust_remote_code"):
+            assert key not in text
+    names = {path.name for path in pathlib.Path("hub").iterdir()}
+    assert not {"rng_state.pth", "optimizer.pt"} & names
+
+
+def test_files_beside_the_weights_are_not_opened(labelled, monkeypatch):
+    opened = set()
+    unpickle = torch_files.read_torch
+
+    def read(path):
+        opened.add(path.name)
+        return unpickle(path)
+
+    monkeypatch.setattr(torch_files, "read_torch", read)
+    keras_vit.converters.load(labelled)
+    load_classifier(str(labelled))
+    assert not opened
+
+
+@pytest.mark.parametrize(
+    "target,message",
+    [
+        ("file:///etc/hostname", "302"),
+        ("ftp://127.0.0.1/x", "not https"),
+    ],
+)
+def test_redirects_to_other_protocols_are_refused(
+    target, message, site, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("KERAS_VIT_HOME", str(tmp_path))
+
+    def redirect(handler, body):
+        handler.send_response(302)
+        handler.send_header("Location", target)
+        handler.end_headers()
+
+    site.behave["a.npz"] = redirect
+    with pytest.raises(OSError, match=message):
+        open_checkpoint(site.url + "a.npz")
+
+
+def test_redirects_from_https_to_http_are_refused():
+    request = urllib.request.Request("https://example.com/a.npz")
+    follow = http._Redirects().redirect_request
+    arguments = (None, 302, "Found", {})
+    assert follow(request, *arguments, "https://other.example/a.npz")
+    with pytest.raises(OSError, match="redirects to 'http://other"):
+        follow(request, *arguments, "http://other.example/a.npz")
+
+
+def test_images_of_rare_formats_are_refused(tmp_path):
+    psd = b"8BPS\x00\x01" + bytes(6) + b"\x00\x03" + bytes(3) + b"\x08"
+    psd += bytes(3) + b"\x08\x00\x08\x00\x03" + bytes(14) + bytes(200)
+    path = tmp_path / "a.png"
+    path.write_bytes(psd)
+    for read in (
+        lambda: images.read_images([path]),
+        lambda: read_image(path),
+        lambda: to_pixels({"path": str(path)}, 3),
+    ):
+        with pytest.raises((ValueError, OSError), match="a.png"):
+            read()
+
+
+def header(text):
+    return len(text).to_bytes(8, "little") + text
+
+
+SAFETENSORS = {
+    "many entries": json.dumps(
+        {
+            f"x{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+            for i in range(10**5)
+        }
+    ).encode(),
+    "the same key": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},'
+    b'"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+    "overlapping": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},'
+    b'"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+    "integers": b'{"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}',
+    "a huge shape": b'{"a":{"dtype":"F32","shape":[9223372036854775808],'
+    b'"data_offsets":[0,8]}}',
+    "huge offsets": b'{"a":{"dtype":"F32","shape":[1],'
+    b'"data_offsets":[9223372036854775804,9223372036854775808]}}',
+}
+
+
+@pytest.mark.parametrize("kind", SAFETENSORS)
+def test_hostile_safetensors_are_refused(kind, trap, capsys):
+    path = trap.parent / "model.safetensors"
+    path.write_bytes(header(SAFETENSORS[kind]) + bytes(8))
+    for loader in ("load", "pretraining.load", "classifier", "convert"):
+        refused(loader, path, capsys)
