@@ -14,6 +14,8 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.layers._utils import cast_inputs
+
 # On JAX, with this many tokens or more, attention runs one image at a time, so
 # that its scores fit in the cache.
 PER_IMAGE_MIN_TOKENS = 256
@@ -72,6 +74,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """
 
     def call(self, inputs):
+        inputs = cast_inputs(self, inputs)
         kernel = _kernel("layer_norm", inputs)
         is_usual = (
             self.axis in ([-1], [len(inputs.shape) - 1])
@@ -334,8 +337,10 @@ def _torch_layer_norm(x, gamma, beta, epsilon, dtype):
     import torch
 
     shape = tuple(gamma.shape)
-    gamma, beta = ops.convert_to_tensor(gamma), ops.convert_to_tensor(beta)
-    return torch.nn.functional.layer_norm(x, shape, gamma, beta, epsilon)
+    # Keras casts neither the inputs of this layer nor its weights.
+    gamma, beta = (ops.cast(weight, x.dtype) for weight in (gamma, beta))
+    x = torch.nn.functional.layer_norm(x, shape, gamma, beta, epsilon)
+    return ops.cast(x, dtype)
 
 
 # TensorFlow. Unlike PyTorch, it has no fused attention, on any device.

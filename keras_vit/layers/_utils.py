@@ -133,6 +133,18 @@ def _sublayers(layer, prefix=""):
         yield from _sublayers(sublayer, f"{path}/")
 
 
+def cast_inputs(layer, inputs):
+    """Returns integer inputs of a call in the layer's compute dtype.
+
+    Before a call, Keras casts floats, but not integers, to whose dtype a layer
+    would round its weights. Wrappers such as `TimeDistributed` use `call`
+    itself, so integers are cast there.
+    """
+    if keras.backend.is_float_dtype(inputs.dtype):
+        return inputs
+    return ops.cast(inputs, layer.compute_dtype)
+
+
 def axis_sizes(x, *axes):
     """Returns the sizes of the given axes of a tensor.
 

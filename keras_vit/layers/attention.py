@@ -9,6 +9,7 @@ from keras_vit import _checks
 from keras_vit.layers import _kernels
 from keras_vit.layers import initializers
 from keras_vit.layers._utils import CompositeLayer
+from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.positions import relative_logits
 from keras_vit.layers.positions import rotate
@@ -170,7 +171,8 @@ class MultiHeadAttention(CompositeLayer):
         self, inputs, context=None, relative=None, training=False, mask=None
     ):
         check_mask(self, mask)
-        context = inputs if context is None else context
+        inputs = cast_inputs(self, inputs)
+        context = inputs if context is None else cast_inputs(self, context)
         query, key = self.query_and_key(inputs, context)
         if _is_rotary(relative):
             query, key = rotate(query, relative), rotate(key, relative)
@@ -347,6 +349,7 @@ class AttentionPooling(CompositeLayer):
         self.restore_trainable()
 
     def call(self, inputs):
+        inputs = cast_inputs(self, inputs)
         patches = inputs[:, self.num_prefix_tokens :]
         probe = ops.cast(self.probe, inputs.dtype)
         shape = (ops.shape(patches)[0], *self.probe.shape[1:])

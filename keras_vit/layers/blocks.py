@@ -5,6 +5,7 @@ import keras
 from keras_vit import _checks
 from keras_vit.layers import _kernels
 from keras_vit.layers._utils import CompositeLayer
+from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.attention import additive_mask
 from keras_vit.layers.attention import check_mask
@@ -44,7 +45,7 @@ class LayerScale(keras.Layer):
         )
 
     def call(self, inputs):
-        return inputs * self.gamma
+        return cast_inputs(self, inputs) * self.gamma
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -274,6 +275,7 @@ class TransformerBlock(CompositeLayer):
         training=False,
         mask=None,
     ):
+        inputs = cast_inputs(self, inputs)
         check_mask(self, mask)
         _check_num_queries(num_queries, inputs.shape[1])
         if mask is not None and self.remat:

@@ -7,6 +7,7 @@ from keras_vit import _checks
 from keras_vit.layers import _kernels
 from keras_vit.layers._utils import CompositeLayer
 from keras_vit.layers._utils import axis_sizes
+from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers.resampling import resample_maps
 
 # Output: number of positions along an axis for each of the input's.
@@ -53,6 +54,7 @@ class FeatureMap(keras.Layer):
         self.compute_output_shape(inputs_shape, grid_shape)
 
     def call(self, inputs, grid):
+        inputs = cast_inputs(self, inputs)
         self.compute_output_shape(inputs.shape, grid.shape)
         patches = inputs[:, self.num_prefix_tokens :]
         shape = (ops.shape(inputs)[0], *axis_sizes(grid, 1, 2))
@@ -178,6 +180,7 @@ class SimpleFeaturePyramid(CompositeLayer):
         )
 
     def call(self, inputs):
+        inputs = cast_inputs(self, inputs)
         twice = self.p2_norm(self.p2_up_1(inputs))
         maps = {
             "P2": self.p2_up_2(ops.gelu(twice, approximate=False)),
@@ -262,7 +265,7 @@ class UpsampleMap(keras.Layer):
         height, width = axis_sizes(images, 1, 2)
         grid = axis_sizes(inputs, 1, 2)
         size = tuple(n * s for n, s in zip(grid, self.stride, strict=True))
-        x = resample_maps(inputs, size)
+        x = resample_maps(cast_inputs(self, inputs), size)
         return x[:, :height, :width]
 
     def compute_output_shape(self, inputs_shape, images_shape):

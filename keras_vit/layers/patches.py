@@ -10,6 +10,7 @@ from keras_vit.layers import initializers
 from keras_vit.layers._utils import NumberedLayer
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers._utils import call_channels_last
+from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers._utils import is_static
 
 
@@ -54,6 +55,7 @@ class Patches(keras.Layer):
         self.compute_output_shape(input_shape)
 
     def call(self, inputs):
+        inputs = cast_inputs(self, inputs)
         images = _pad_or_check(inputs, self.patch_size, self.pad_to_patch)
         height, width = axis_sizes(images, 1, 2)
         p, q = self.patch_size
@@ -165,7 +167,7 @@ class PatchEmbedding(NumberedLayer):
 
     def call(self, inputs):
         images = _pad_or_check(
-            inputs,
+            cast_inputs(self, inputs),
             self.patch_size,
             self.pad_to_patch,
             channels=self.kernel.shape[2],

@@ -9,6 +9,7 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit.layers import initializers
 from keras_vit.layers._utils import axis_sizes
+from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers._utils import is_static
 from keras_vit.layers.resampling import RESAMPLINGS
 from keras_vit.layers.resampling import resample
@@ -153,6 +154,7 @@ class AddPositionEmbs(keras.Layer):
         )
 
     def call(self, inputs, grid=None):
+        inputs = cast_inputs(self, inputs)
         if self.kind == "none":
             return inputs
         size = self.built_grid if grid is None else axis_sizes(grid, 1, 2)

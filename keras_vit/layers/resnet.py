@@ -10,6 +10,7 @@ from keras_vit.layers import initializers
 from keras_vit.layers._utils import CompositeLayer
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers._utils import call_channels_last
+from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers._utils import is_static
 
 
@@ -114,6 +115,7 @@ class StdConv2D(keras.Layer):
         return kernel / (std + self.epsilon)
 
     def call(self, inputs):
+        inputs = cast_inputs(self, inputs)
         kernel = ops.cast(self.standardised_kernel(), inputs.dtype)
         if self.kernel_size == (1, 1):  # no padding needed
             return self._pointwise_conv(inputs, kernel[0, 0])
@@ -216,6 +218,7 @@ class GroupNorm(keras.Layer):
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
 
     def call(self, inputs):
+        inputs = cast_inputs(self, inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         x = ops.cast(inputs, dtype)
         # Without this, the mean of squares minus the squared mean has no
@@ -291,6 +294,7 @@ class MaxPool2D(keras.Layer):
         self.compute_output_shape(input_shape)
 
     def call(self, inputs):
+        inputs = cast_inputs(self, inputs)
         zeros = self.padding == "zeros"
         inputs, padding = _pad(
             inputs,
@@ -448,6 +452,7 @@ class ResidualUnit(CompositeLayer):
         self.restore_trainable()
 
     def call(self, inputs):
+        inputs = cast_inputs(self, inputs)
         if self.preactivation:
             return self._pre_activation(inputs)
         return self._post_activation(inputs)

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers._utils import NumberedLayer
+from keras_vit.layers._utils import cast_inputs
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -52,8 +53,7 @@ class ClassToken(NumberedLayer):
         )
 
     def call(self, inputs):
-        # Under mixed precision, variable and inputs can differ in precision;
-        # the outputs have that of the inputs.
+        inputs = cast_inputs(self, inputs)
         tokens = ops.broadcast_to(
             ops.cast(self.tokens, inputs.dtype),
             (ops.shape(inputs)[0], *self.tokens.shape[1:]),
@@ -105,6 +105,7 @@ class MaskToken(NumberedLayer):
         )
 
     def call(self, inputs, masked=None):
+        inputs = cast_inputs(self, inputs)
         if masked is None:
             return inputs
         masked = ops.cast(masked, inputs.dtype)[..., None]
@@ -151,6 +152,7 @@ class Pooling(NumberedLayer):
         self.compute_output_shape(input_shape)
 
     def call(self, inputs):
+        inputs = cast_inputs(self, inputs)
         if self.mode == "first_patch":
             return inputs[:, self.num_prefix_tokens]
         if self.mode == "token":

@@ -1,11 +1,17 @@
-"""Every public layer, through one harness."""
+"""Every public layer, through one harness and through Keras's own."""
+
+import warnings
 
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from keras_vit import layers
+from tests.harness import check_integers
 from tests.harness import check_layer
+from tests.harness import numpy
+from tests.harness import run_keras_layer_test
 
 _rng = np.random.default_rng(0)
 IMAGES = _rng.normal(size=(2, 12, 8, 3)).astype("float32")
@@ -214,6 +220,30 @@ CASES = {
         IMAGES,
     ),
     "MaxPool2D zeros": (lambda: layers.MaxPool2D(3, 2, "zeros"), IMAGES),
+    # As a list: Keras's own layer replaces an integer by one when it is built.
+    "LayerNormalization": (
+        lambda: layers.LayerNormalization(axis=[-1], epsilon=1e-6),
+        TOKENS,
+    ),
+    "LayerNormalization of two axes": (
+        lambda: layers.LayerNormalization(axis=[1, 2]),
+        TOKENS,
+    ),
+    "LayerNormalization without a scale": (
+        lambda: layers.LayerNormalization(axis=[-1], scale=False),
+        TOKENS,
+    ),
+    "SimpleFeaturePyramid": (lambda: layers.SimpleFeaturePyramid(8), GRID),
+}
+
+# Layers whose weights or angles need a size, and what they then say.
+NEEDS_SIZES = {
+    "LayerNormalization of two axes": "None",  # Keras's own message
+    "AddPositionEmbs": "give `grid_size",
+    "AddPositionEmbs of two axes": "give `grid_size",
+    "RelativePositionEmbs": "give `grid_size",
+    "MultiHeadAttention rotary": "`relative` of rotary positions must be",
+    "TransformerBlock rotary": "`relative` of rotary positions must be",
 }
 
 
@@ -221,18 +251,115 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_layer_contract(case):
     make, *inputs = CASES[case]
-    check_layer(make, *inputs, still=KEY)
+    check_layer(make, *inputs, still=KEY, needs_sizes=NEEDS_SIZES.get(case))
+
+
+# Each layer's case with the shortest name.
+ONE_EACH = list(
+    {case.split()[0]: case for case in sorted(CASES, reverse=True)}.values()
+)
+
+
+@pytest.mark.parametrize("case", ONE_EACH)
+def test_integers_are_cast(case):
+    make, *inputs = CASES[case]
+    check_integers(make, *inputs)
+
+
+@pytest.mark.parametrize("case", ONE_EACH)
+def test_keras_layer_test(case):
+    make, *inputs = CASES[case]
+    run_keras_layer_test(make, *inputs)
 
 
 @pytest.mark.backends("torch")
 def test_every_layer_has_a_case():
     public = {name for name in dir(layers) if name[0].isupper()}
-    # Keras's own layer, whose config changes when it is built. See
-    # test_kernels.py.
-    public.remove("LayerNormalization")
-    # It has several outputs. See test_maps.py.
-    public.remove("SimpleFeaturePyramid")
     assert public == {name.split()[0] for name in CASES}
+
+
+def test_a_size_that_weights_need():
+    """The control of `NEEDS_SIZES`: so does Keras's own layer."""
+    with pytest.raises(ValueError, match="None"):
+        keras.layers.LayerNormalization(axis=[1, 2])(
+            keras.KerasTensor((None, None, 12))
+        )
+
+
+@pytest.mark.backends("torch")
+def test_masks_of_earlier_layers():
+    """Layers pass a mask on, refuse it, or drop it with Keras's warning, as
+    `Conv1D` does."""
+    takes_tokens = {
+        case: CASES[case]
+        for case in (*ONE_EACH, "MultiHeadAttention")
+        if CASES[case][1] is TOKENS
+    }
+    takes_tokens["Conv1D"] = (lambda: keras.layers.Conv1D(3, 1), TOKENS)
+    found = {"passed": [], "refused": [], "dropped": []}
+    for case, (make, _, *others) in takes_tokens.items():
+        inputs = keras.layers.Masking()(keras.Input(TOKENS.shape[1:]))
+        others = [keras.KerasTensor((None, *x.shape[1:])) for x in others]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                outputs = make()(inputs, *others)
+            except ValueError as error:
+                assert "does not support masks of an earlier" in str(error)
+                found["refused"] += [case]
+                continue
+        is_passed = getattr(outputs, "_keras_mask", None) is not None
+        found["passed" if is_passed else "dropped"] += [case]
+        warned = any("does not support mask" in str(w.message) for w in caught)
+        assert is_passed != warned
+    assert found["passed"] == ["LayerNormalization"]
+    assert found["refused"] == ["TransformerBlock", "MultiHeadAttention"]
+    assert "Conv1D" in found["dropped"]
+
+
+@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.usefixtures("eager")
+def test_mask_token_without_a_mask_has_no_gradient():
+    """Keras then has none at all, as for a layer of its own whose output is
+    a constant."""
+    for layer in (
+        [layers.MaskToken()],
+        [keras.layers.Dense(12), keras.layers.Lambda(ops.stop_gradient)],
+    ):
+        model = keras.Sequential([keras.Input(TOKENS.shape[1:]), *layer])
+        np.testing.assert_equal(model(TOKENS).shape, TOKENS.shape)
+        model.compile("sgd", "mse")
+        with pytest.raises((ValueError, RuntimeError), match="grad"):
+            model.fit(TOKENS, TOKENS, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "dtype"),
+    [
+        ("float32", "float64"),
+        ("float32", "int32"),
+        ("mixed_float16", "float32"),
+        ("mixed_bfloat16", "float32"),
+        ("bfloat16", "float32"),
+        ("float16", "float32"),
+    ],
+)
+def test_layer_normalization_of_another_dtype(policy, dtype):
+    x = np.round(TOKENS, 1 if dtype != "int32" else 0).astype(dtype)
+    layer = layers.LayerNormalization(dtype=policy)
+    found = layer(x)
+    found_dtype = keras.backend.standardize_dtype(found.dtype)
+    assert found_dtype == layer.compute_dtype
+    # Keras's own layer rounds the outputs of integers to integers.
+    expected = keras.layers.LayerNormalization(dtype=policy)(
+        x.astype("float32")
+    )
+    np.testing.assert_allclose(
+        numpy(ops.cast(found, "float32")),
+        numpy(ops.cast(expected, "float32")),
+        rtol=1e-5 if layer.compute_dtype == "float32" else 1e-2,
+        atol=1e-5,
+    )
 
 
 ERRORS = {
