@@ -29,7 +29,6 @@ def cost(
     classes=None,
     channels=3,
     include_top=True,
-    all_tokens=False,
     optimizer="adamw",
     clip=True,
     accumulate=1,
@@ -63,12 +62,9 @@ def cost(
             that the given model was built for.
         batch: Integer. Images of a step, for the memory.
         classes: Integer. Number of classes; None for 1000. For a name only, as
-            are `channels`, `include_top`, `all_tokens` and `architecture`.
+            are `channels`, `include_top` and `architecture`.
         channels: Integer. Channels of the images.
         include_top: Boolean. Whether the model has a head.
-        all_tokens: Boolean. Whether the last block computes all tokens although
-            the head reads the class token alone, as the paper's code and timm
-            do. This package computes only that token.
         optimizer: String. "adamw", "adam", "sgd" (with momentum), or None for
             one without variables.
         clip: Boolean. Whether gradients are clipped by their global norm, which
@@ -107,6 +103,8 @@ def cost(
     _checks.one_of("optimizer", optimizer, tuple(OPTIMIZERS))
     if precision is not None:
         _checks.one_of("precision", precision, tuple(PRECISIONS))
+    if architecture.get("all_tokens") is True:
+        del architecture["all_tokens"]  # earlier versions counted fewer
     if isinstance(model, str):
         channels = _checks.positive_int("channels", channels)
         rows = plan(
@@ -115,7 +113,6 @@ def cost(
             channels,
             classes,
             include_top,
-            all_tokens,
             dict(architecture),
         )
         name = model
@@ -124,7 +121,6 @@ def cost(
             "classes": classes is not None,
             "channels": channels != 3,
             "include_top": include_top is not True,
-            "all_tokens": all_tokens,
             **dict.fromkeys(architecture, True),
         }
         unused = [key for key, is_given in given.items() if is_given]
@@ -312,7 +308,7 @@ class Cost:
 
         Example:
 
-        >>> found = keras_vit.cost("ViTH14", all_tokens=True)
+        >>> found = keras_vit.cost("ViTH14")
         >>> round(found.training(303e6, 14)["exaflops"])
         4258
         """

@@ -14,9 +14,7 @@ from keras_vit.models import config as configs
 DEFAULT_CLASSES = 1000
 
 
-def plan(
-    name, image_size, channels, classes, include_top, all_tokens, architecture
-):
+def plan(name, image_size, channels, classes, include_top, architecture):
     """Returns the costs of a named model's layers.
 
     Args:
@@ -26,8 +24,6 @@ def plan(
         channels: Integer. Channels of the images.
         classes: Integer. Number of classes.
         include_top: Boolean. Whether the model has a head.
-        all_tokens: Boolean. Whether the last block computes all tokens, also if
-            the head reads the class token alone.
         architecture: Dict of the other arguments of the model function.
 
     Returns:
@@ -52,11 +48,6 @@ def plan(
         layers.other("images", "InputLayer", (*size, channels), 0),
     ]
     if function == "BiT":
-        if all_tokens:
-            raise ValueError(
-                "`all_tokens` is for Vision Transformers and hybrids. "
-                f"Received: all_tokens={all_tokens!r} for {name!r}"
-            )
         return rows + _bit(arguments, size, channels, classes, include_top)
     stem = None
     if function == "HybridVisionTransformer":
@@ -74,9 +65,7 @@ def plan(
     if stem is not None:
         rows += resnet(stem, size, channels)
         *size, channels = rows[-1].output_shape
-    return rows + _vit(
-        config, size, channels, classes, all_tokens, architecture
-    )
+    return rows + _vit(config, size, channels, classes, architecture)
 
 
 def _function(name):
@@ -94,7 +83,7 @@ def _function(name):
     return name, {}
 
 
-def _vit(c, size, channels, classes, all_tokens, architecture):
+def _vit(c, size, channels, classes, architecture):
     width, heads = c.hidden_size, c.num_heads
     embedding = PatchEmbedding(1, c.patch_size, pad_to_patch=c.pad_to_patch)
     grid = embedding.compute_output_shape((None, *size, channels))[1:3]
@@ -142,10 +131,8 @@ def _vit(c, size, channels, classes, all_tokens, architecture):
 
     shared = c.position_placement == "every_layer_shared"
     relative = c.position_embedding == "relative"
-    by_class_token = c.pooling == "token" and not all_tokens
     positioned = sum(count for count, has in prefix.values() if has)
     for i in range(c.num_layers):
-        last = i == c.num_layers - 1
         if c.position_placement != "stem" and not (shared and i):
             name = "position_embedding_shared" if shared else ""
             name = name or f"position_embedding_{i}"
@@ -153,13 +140,13 @@ def _vit(c, size, channels, classes, all_tokens, architecture):
         elif shared and c.position_embedding not in ("relative", "rope"):
             row = _positions(c, "position_embedding_shared", tokens, learned)
             rows.append(dataclasses.replace(row, parameters=0))
-        queries = None
-        if last and by_class_token:
-            queries = 2 if c.distillation else 1
         rows += layers.block(
-            f"block_{i}", tokens, width, c, queries, patches if relative else 0
+            f"block_{i}",
+            tokens,
+            width,
+            c,
+            patches=patches if relative else 0,
         )
-    tokens = queries or tokens
     if c.final_norm == "before_pooling":
         rows.append(layers.layer_norm("encoder_norm", tokens, width))
     if c.pooling is None:

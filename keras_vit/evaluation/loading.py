@@ -17,6 +17,7 @@ from keras_vit.evaluation.metrics import sigmoid
 from keras_vit.evaluation.metrics import softmax
 from keras_vit.inspection.report import class_names
 from keras_vit.models import Model
+from keras_vit.models import inference_model
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training.command_line import parse_image_size
 from keras_vit.training.models import open_weights
@@ -153,7 +154,7 @@ def load_classifier(
     checkpoint = open_weights(model, weights)
     if spec is None:
         spec = {"mode": checkpoint.preprocess_mode or "tf"}
-    loaded = _use_xla(_load(checkpoint, image_size, patch_size))
+    loaded = _for_inference(_load(checkpoint, image_size, patch_size))
     channels = loaded.input_shape[-1]
     return LoadedClassifier(
         model=loaded,
@@ -320,11 +321,13 @@ def feature_model(model):
         model.get_layer("head").input,
         name=f"{model.name}_features",
     )
-    return _use_xla(features)
+    return _for_inference(features)
 
 
-def _use_xla(model):
-    """Enables XLA for inference if Keras does not, but XLA is faster."""
+def _for_inference(model):
+    """Returns a model without tokens that it does not read, with XLA enabled if
+    Keras does not enable it, but it is faster."""
+    model = inference_model(model)
     if jit_compile() is True:
         model.jit_compile = True
     return model

@@ -13,6 +13,7 @@ from keras_vit.exporting.formats import check_representable
 from keras_vit.exporting.formats import quiet
 from keras_vit.exporting.formats import writer_of
 from keras_vit.models import Model
+from keras_vit.models import inference_model
 
 _SAVED_MODEL_FILE = "saved_model.pb"
 
@@ -44,6 +45,7 @@ def export(model, target, name, shape, size, int8=False, check=True, log=print):
         f"writing  {name} with {keras.config.backend()}, images "
         + " x ".join("any" if n is None else str(n) for n in shape)
     )
+    model = inference_model(model)
     pairs = check and checking.expected_outputs(
         model, checking.image_shapes(shape, size)
     )

@@ -4,6 +4,7 @@ from keras_vit.models.config import ViTConfig as ViTConfig
 from keras_vit.models.features import all_tokens as all_tokens
 from keras_vit.models.features import dense_features as dense_features
 from keras_vit.models.features import feature_extractor as feature_extractor
+from keras_vit.models.features import inference_model as inference_model
 from keras_vit.models.features import patch_pixels as patch_pixels
 from keras_vit.models.features import with_any_size as with_any_size
 from keras_vit.models.keras_file import load_keras_file as load_keras_file

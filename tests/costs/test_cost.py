@@ -135,12 +135,17 @@ def test_products_are_those_that_pytorch_counts(name):
 
 
 def test_all_tokens_cost_more_than_the_class_token():
-    alone = keras_vit.cost("ViTB16")
-    whole = keras_vit.cost("ViTB16", all_tokens=True)
-    assert whole.parameters == alone.parameters == 86_567_656
-    assert alone.macs < whole.macs
-    gap = keras_vit.cost("ViTB16", pooling="gap", class_token=True)
-    assert gap.macs == whole.macs
+    model = keras_vit.VisionTransformer(input_shape=SHAPE, **VIT)
+    whole = keras_vit.cost("VisionTransformer", SHAPE[:2], **VIT)
+    gap = {**VIT, "pooling": "gap", "class_token": True}
+    gap = keras_vit.cost("VisionTransformer", SHAPE[:2], **gap)
+    alone = keras_vit.cost(keras_vit.models.inference_model(model))
+    assert whole.parameters == alone.parameters == gap.parameters
+    assert alone.macs < whole.macs == gap.macs
+    # The argument that counted all tokens in earlier versions.
+    assert keras_vit.cost("ViTB16", all_tokens=True).macs == 17_563_828_224
+    with pytest.raises(TypeError, match="all_tokens"):
+        keras_vit.cost("ViTB16", all_tokens=False)
 
 
 # timm's results/benchmark-infer-amp-nchw-pt240-cu124-rtx3090.csv. Its counter
@@ -150,7 +155,7 @@ def test_all_tokens_cost_more_than_the_class_token():
     [("ViTTi16", 1.26), ("ViTS16", 4.61), ("ViTS32", 1.15), ("ViTB32", 4.41)],
 )
 def test_multiply_adds_are_those_that_timm_publishes(name, published):
-    found = keras_vit.cost(name, all_tokens=True)
+    found = keras_vit.cost(name)
     norms = [r for r in found.layers if r.kind == "LayerNormalization"]
     values = sum(r.output_shape[0] * r.output_shape[1] for r in norms)
     assert round((found.macs + 5 * values) / 1e9, 2) == published
@@ -182,7 +187,7 @@ def test_table_6_of_the_paper(paper):
 
 
 def test_training():
-    found = keras_vit.cost("ViTH14", all_tokens=True)
+    found = keras_vit.cost("ViTH14")
     trained = found.training(303e6, 14, rate=19.7e12)
     assert trained["exaflops"] == 6 * found.macs * 303e6 * 14 / 1e18
     assert 2490 < trained["core_days"] < 2510  # Table 2: 2.5k
@@ -209,7 +214,7 @@ def test_a_larger_step_needs_more_memory():
 
 def test_the_table_names_every_layer_and_the_total():
     text = str(keras_vit.cost("ViTTi16", batch=4))
-    for part in ("patch_embedding", "block_0 to block_10", "head", "5,717,416"):
+    for part in ("patch_embedding", "block_0 to block_11", "head", "5,717,416"):
         assert part in text
 
 
@@ -237,7 +242,6 @@ def test_layers_of_unknown_cost_are_refused():
         ({"precision": "int8"}, "int8"),
         ({"image_size": 225}, "225"),
         ({"image_size": 0}, "image_size=0"),
-        ({"model": "BiT_R50x1", "all_tokens": True}, "all_tokens=True"),
         ({"weights": "imagenet"}, "weights"),
         ({"block": keras.layers.Dense}, "Dense"),
     ],

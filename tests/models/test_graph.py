@@ -118,3 +118,46 @@ def test_two_models_are_called_in_one(build, tmp_path):
     np.testing.assert_allclose(predict(loaded), expected, atol=1e-6)
     given = tiny(name="vision_transformer")
     assert given.name == "vision_transformer"
+
+
+def gradient(model, name):
+    """Returns the gradient of a logit by a layer's output, as in keras.io's
+    Grad-CAM."""
+    backend = keras.config.backend()
+    output = model.get_layer(name).output
+    if backend == "jax":
+        import jax
+
+        rest = keras.Model(output, model.output)
+        x = keras.Model(model.inputs, output)(IMAGES)
+        return jax.grad(lambda x: rest(x)[:, 0].sum())(x)
+    both = keras.Model(model.inputs, [output, model.output])
+    if backend == "torch":
+        import torch
+
+        x, logits = both(torch.tensor(IMAGES))
+        return torch.autograd.grad(logits[:, 0].sum(), x, allow_unused=True)[0]
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        x, logits = both(tf.constant(IMAGES))
+        logit = logits[:, 0]
+    return tape.gradient(logit, x)
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("name", ["block_1", "encoder_norm"])
+def test_outputs_of_layers_are_those_of_the_model(name, tmp_path):
+    model = tiny(distillation=name == "block_1")
+    test_vit.randomise(model)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    cloned = keras.models.clone_model(model)
+    cloned.set_weights(model.get_weights())
+    extracted = predict(keras_vit.feature_extractor(model, name))
+    for other in (model, loaded, cloned):
+        found = keras.Model(other.input, other.get_layer(name).output)
+        np.testing.assert_allclose(predict(found), extracted, atol=1e-6)
+        slope = gradient(other, name)
+        assert tuple(slope.shape) == extracted.shape
+        assert np.abs(keras.ops.convert_to_numpy(slope)).max() > 0

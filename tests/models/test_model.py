@@ -1,4 +1,4 @@
-"""The last block computes only the tokens that are pooled."""
+"""A model for inference computes only the tokens that are pooled."""
 
 import keras
 import numpy as np
@@ -7,6 +7,7 @@ import pytest
 import keras_vit
 from keras_vit.layers import TransformerBlock
 from keras_vit.models import Model
+from keras_vit.models import inference_model
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -49,17 +50,6 @@ def build(**options):
     return model
 
 
-def full(model):
-    """Returns the same model with a last block that computes all tokens."""
-    copy = keras.models.clone_model(model, call_function=call_in_full)
-    copy.set_weights(model.get_weights())
-    return copy
-
-
-def call_in_full(layer, *args, num_queries=None, **kwargs):
-    return layer(*args, **kwargs)
-
-
 def values(x):
     return keras.ops.convert_to_numpy(x)
 
@@ -98,8 +88,11 @@ def test_last_block_computes_only_pooled_tokens(
 ):
     options, count = CASES[name]
     model = build(**options)
-    assert tokens_of(model, monkeypatch) == count
-    found, wanted = values(model(IMAGES)), values(full(model)(IMAGES))
+    fast = inference_model(model)
+    assert (fast is model) == (count > 2)
+    assert tokens_of(fast, monkeypatch) == count
+    assert tokens_of(model, monkeypatch) >= 16
+    found, wanted = values(fast(IMAGES)), values(model(IMAGES))
     record_error("num_queries", name, np.abs(found - wanted).max(), 1e-5)
 
 
@@ -116,18 +109,19 @@ def weights_after(model, optimizer="sgd"):
 @pytest.mark.parametrize("name", ["token", "distilled", "remat"])
 def test_gradients_match_the_full_computation(name, record_error):
     model = build(**CASES[name][0])
-    other = full(build(**CASES[name][0]))
+    other = inference_model(build(**CASES[name][0]))
     error = np.abs(weights_after(model) - weights_after(other)).max()
     record_error("num_queries", f"{name}, two steps", error, 1e-5)
 
 
 def test_dropout_trains():
     model = build(dropout=0.2, attention_dropout=0.2, drop_path=0.2, remat=True)
+    model = inference_model(model)
     assert np.isfinite(weights_after(model, "adam")).all()
 
 
 def test_saved_and_cloned_models_keep_num_queries(tmp_path, monkeypatch):
-    model = build()
+    model = inference_model(build())
     model.save(tmp_path / "a.keras")
     loaded = keras.saving.load_model(tmp_path / "a.keras")
     cloned = keras.models.clone_model(model)
@@ -152,21 +146,18 @@ def test_saved_and_cloned_models_keep_num_queries(tmp_path, monkeypatch):
     ],
 )
 def test_features_include_all_tokens(name, copied, tmp_path):
-    model = build(**CASES[name][0])
+    reference = build(**CASES[name][0])
+    model = inference_model(reference)
     if copied == "saved":
         model.save(tmp_path / "a.keras")
         copy = keras.saving.load_model(tmp_path / "a.keras")
     else:
         copy = keras.models.clone_model(model) if copied == "cloned" else model
-        copy.set_weights(model.get_weights())
+        copy.set_weights(reference.get_weights())
     length = 18 if name == "distilled" else 17
-    reference = full(model)
     for layer in ("block_2", "encoder_norm"):
-        expected = values(
-            keras.Model(reference.input, reference.get_layer(layer).output)(
-                IMAGES
-            )
-        )
+        output = reference.get_layer(layer).output
+        expected = values(keras.Model(reference.input, output)(IMAGES))
         assert expected.shape == (2, length, 16)
         for found in (
             keras_vit.feature_extractor(copy, layer)(IMAGES),
@@ -182,19 +173,25 @@ def test_features_include_all_tokens(name, copied, tmp_path):
     )
 
 
-def test_layer_outputs_include_all_tokens():
-    model = build()
-    for name in ("block_2", "encoder_norm"):
-        output = model.get_layer(name).output
-        assert keras.Model(model.input, output)(IMAGES).shape == (2, 17, 16)
-
-
-def test_pre_logits_extractor_keeps_num_queries(monkeypatch):
+def test_models_on_other_layers(monkeypatch):
     model = build(representation_size=8)
     extract = keras_vit.feature_extractor(model, "pre_logits")
-    assert tokens_of(extract, monkeypatch) == 1
-    head = keras.layers.Dense(4)(model.get_layer("pre_logits").output)
-    assert tokens_of(Model(model.input, head), monkeypatch) == 1
+    assert tokens_of(inference_model(extract), monkeypatch) == 1
+    x = keras.layers.Dense(4)(model.get_layer("pre_logits").output)
+    other = inference_model(Model(model.input, x))
+    assert tokens_of(other, monkeypatch) == 1
+    mean = keras.layers.GlobalAveragePooling1D()
+    mean(keras.Input((17, 16)))  # the call below is not its first
+    for outputs in (
+        [model.output, mean(model.get_layer("encoder_norm").output)],
+        [model.output, model.get_layer("block_2").output],
+        [model.output, mean(model.get_layer("block_2").output)],
+        model.get_layer("encoder_norm").output,
+    ):
+        other = keras.Model(model.input, outputs)
+        assert inference_model(other) is other
+    sequential = keras.Sequential([keras.Input((16, 16, 3)), model])
+    assert inference_model(sequential) is sequential
 
 
 @pytest.mark.parametrize("relative", [False, True])

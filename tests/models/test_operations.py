@@ -38,7 +38,7 @@ def test_cost_does_not_exceed_the_record(what):
             now, then = getattr(cost, name), table[what][part][name]
             assert now <= MORE * then, (
                 f"{what} of ViT-B/16 on {BACKEND}: {name} of "
-                f"{'a block' if part == 'block' else 'last block and rest'} "
+                f"{'a block' if part == 'block' else 'a model of one block'} "
                 f"are {now:.6g}, {100 * (now / then - 1):.1f}% more than "
                 f"{then:.6g}, which was recorded with {table['version']} "
                 f"(here: keras {keras.__version__}, {operations.version()}). "

@@ -74,3 +74,22 @@ def test_npz_files_load(name, folder, expected):
         folder / f"{name}.npz", input_shape=shape, num_heads=2
     )
     check(model, name, expected)
+
+
+def test_features_of_older_files(folder):
+    """Their last block has `num_queries`, and a layer is named "dropout"."""
+    model = keras.saving.load_model(folder / "vit.keras")
+    x = make.images(model.input_shape[1:])
+    tokens = keras_vit.feature_extractor(model, "encoder_norm")(x)
+    assert tuple(tokens.shape) == (2, 7, 16)
+    maps = keras_vit.dense_features(model)(x)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(maps).reshape(2, 6, 16),
+        keras.ops.convert_to_numpy(tokens)[:, 1:],
+        atol=1e-5,
+    )
+    fast = keras_vit.models.inference_model(model)
+    np.testing.assert_allclose(make.outputs(fast), make.outputs(model), 1e-6)
+    encoder = keras.saving.load_model(folder / "vit_no_top.keras")
+    model = keras_vit.pretraining.MaskedImageModeling(encoder, seed=1)
+    assert model.encoder is encoder

@@ -6,9 +6,9 @@ steps of the PyTorch backend in new processes.
 paper: exaFLOPs of pre-training, next to the paper's Table 6
 (arXiv 2010.11929). They are 6 x multiply-adds x epochs x 303 million images of
 224 pixels: a gradient takes two products for each one of the forward pass, and
-a multiply-add is two operations. The last block computes all tokens, as in the
-paper's code. The second ratio does not count multiplications with the zeros of
-a convolution's padding, as XLA's own count does not.
+a multiply-add is two operations. The second ratio does not count
+multiplications with the zeros of a convolution's padding, as XLA's own count
+does not.
 models: all named models. patches: a model with patches of other sizes.
 memory: predicted and measured peak memory of training steps.
 """
@@ -33,12 +33,12 @@ def _hybrid(name, units):
     import keras_vit
 
     sizes = keras_vit.models.VARIANTS[name].sizes()
-    sizes |= {"resnet_layers": units, "patch_size": 1, "all_tokens": True}
+    sizes |= {"resnet_layers": units, "patch_size": 1}
     return "HybridVisionTransformer", sizes
 
 
 def _vit(name):
-    return name, {"all_tokens": True}
+    return name, {}
 
 
 def paper_rows():
@@ -114,17 +114,15 @@ def models():
     import keras_vit
 
     print(
-        "| model | parameters | GMACs | GMACs, all tokens | M activations | "
-        "MB, inference of 1 | MB, step of 8 |\n|---|---|---|---|---|---|---|"
+        "| model | parameters | GMACs | M activations | "
+        "MB, inference of 1 | MB, step of 8 |\n|---|---|---|---|---|---|"
     )
-    variants = keras_vit.models.VARIANTS
-    for name in (*variants, *keras_vit.models.BIT_VARIANTS):
+    for name in (*keras_vit.models.VARIANTS, *keras_vit.models.BIT_VARIANTS):
         cost = keras_vit.cost(name)
-        whole = keras_vit.cost(name, all_tokens=name in variants)
         step = keras_vit.cost(name, batch=8)
         print(
             f"| `{name}` | {cost.parameters:,} | {cost.macs / 1e9:.2f} | "
-            f"{whole.macs / 1e9:.2f} | {whole.activations / 1e6:.2f} | "
+            f"{cost.activations / 1e6:.2f} | "
             f"{cost.inference_bytes / 1e6:,.0f} | "
             f"{step.step_bytes / 1e6:,.0f} |"
         )
