@@ -89,7 +89,7 @@ def cost(
 
     >>> found = keras_vit.cost("ViTB16", image_size=384, batch=8)
     >>> found.parameters, found.macs
-    (86859496, 51576500736)
+    (86859496, 55484350464)
     >>> print(found)
     >>> keras_vit.cost("ViTL16").training(images=303e6, epochs=14)
     """
