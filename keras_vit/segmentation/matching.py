@@ -1,5 +1,6 @@
 """The loss of mask transformers, with its matching of queries and objects."""
 
+import functools
 import inspect
 
 import keras
@@ -52,7 +53,9 @@ def mask_loss(
         Scalar tensor.
 
     Raises:
-        ValueError: if `targets` have other shapes.
+        ValueError: if `targets` have other shapes, or a class is out of range.
+            In a compiled step, it is an error of the backend with the same
+            message.
     """
     uniform = uniform or keras.random.uniform
     labels = ops.cast(targets["classes"], "int32")
@@ -179,13 +182,20 @@ def match(logits, classes, labels, masks, weights, num_points, uniform):
         + class_weight * class_cost
         + dice_weight * dice_cost
     )
-    return _on_host(_assign, cost, labels)
+    assign = functools.partial(_assign, num_classes=classes.shape[-1] - 1)
+    return _on_host(assign, cost, labels)
 
 
-def _assign(cost, labels):
+def _assign(cost, labels, num_classes):
     """Returns the assignment of least cost, with NumPy and SciPy."""
     optimize = require("scipy.optimize")
     cost, labels = np.asarray(cost), np.asarray(labels)
+    if labels.size and labels.max() >= num_classes:
+        raise ValueError(
+            f"The model has {num_classes} classes. Give "
+            f'`targets["classes"]` from 0 to {num_classes - 1}, or -1 for no '
+            f"object. Received: {labels.max()}"
+        )
     most = np.finfo(cost.dtype).max
     cost = np.nan_to_num(cost, nan=most, posinf=most, neginf=most)
     query = np.zeros(labels.shape, "int32")

@@ -169,8 +169,8 @@ def test_loss_and_matching_are_transformers(
 
     ours, assign = [], matching._assign
 
-    def keep(cost, labels):
-        ours.append(assign(cost, labels))
+    def keep(*arguments, **options):
+        ours.append(assign(*arguments, **options))
         return ours[-1]
 
     monkeypatch.setattr(matching, "_assign", keep)
@@ -289,6 +289,11 @@ def test_errors(tmp_path):
     options = {"num_points": 4, "no_object_weight": 0.0}
     found = keras_vit.segmentation.mask_loss(outputs, targets, **options)
     assert float(found) == 0
+    for label in (2, 3, 255):
+        wrong = {**targets, "classes": np.array([[label]])}
+        # PyTorch raises ValueError, the other backends an error of their own.
+        with pytest.raises(Exception, match=f"from 0 to 1, .*: {label}"):
+            float(keras_vit.segmentation.mask_loss(outputs, wrong, **options))
     for wrong in ({"masks": masks[0]}, {"classes": labels[:, :0]}):
         with pytest.raises(ValueError, match="one object or more"):
             keras_vit.segmentation.mask_loss(outputs, {**targets, **wrong})

@@ -232,6 +232,63 @@ def test_the_metric_equals_that_of_one_confusion_matrix():
         keras_vit.segmentation.MeanIoU(4, ignore="none")
 
 
+@pytest.mark.parametrize("floatx", ["float32", "bfloat16", "float16"])
+def test_the_metric_counts_more_pixels_than_its_dtype_has_integers(
+    floatx,
+):
+    keras.config.set_floatx(floatx)
+    metric = keras_vit.segmentation.MeanIoU(2)
+    scores = np.eye(2, dtype="float32")[[0] * 1500]
+    masks = np.arange(1500) % 5 == 4
+    for _ in range(2):  # float16 has the integers to 2048
+        metric.update_state(masks, scores)
+    assert metric.confusion.tolist() == [[2400, 0], [600, 0]]
+    assert float(metric.result()) == pytest.approx(0.4, abs=1e-6)
+    # As after millions of batches.
+    rests = np.array([[2**24 - 1, 0], [2**24 - 3, 0]], "float32")
+    metric._rests.assign(rests)
+    metric._multiples.assign(rests // 8)
+    expected = 2**24 * (rests // 8).astype(float) + rests
+    metric.update_state(masks[:5], scores[:5])
+    expected += [[4, 0], [1, 0]]
+    assert (metric.confusion == expected).all()
+    right, _ = evaluation.mean_iou(metric.confusion)
+    assert float(metric.result()) == pytest.approx(right, abs=1e-6)
+
+
+@pytest.mark.slow
+@ON_TORCH
+def test_the_metric_counts_more_pixels_of_a_batch_than_float32_has_integers():
+    count = 2**24 + 10
+    scores = np.zeros((count, 2), "float16")
+    scores[:, 0] = 1
+    metric = keras_vit.segmentation.MeanIoU(2)
+    for _ in range(2):
+        metric.update_state(np.arange(count) < 5, scores)
+    assert metric.confusion.tolist() == [[2 * (count - 5), 0], [10, 0]]
+
+
+def test_pixels_of_no_class_make_the_metric_nan():
+    scores = np.eye(3, dtype="float32")[[0, 1, 2, 0]]
+    for mask, ignore, right in (
+        ([0, 1, 2, 255], None, False),
+        ([0, 1, 2, 3], None, False),
+        ([0, 1, 2, 3], 255, False),
+        ([0, 1, 2, 255], 255, True),
+        ([0, 1, 2, -1], None, True),
+        ([0, 1, 2, 3], 3, True),
+    ):
+        metric = keras_vit.segmentation.MeanIoU(3, ignore)
+        metric.update_state(np.array(mask), scores)
+        metric.update_state(np.array([0, 1, 2, 0]), scores)
+        found = float(metric.result())
+        assert found == 1 if right else np.isnan(found)
+        assert np.isnan(metric.confusion).any() == (not right)
+        metric.reset_state()
+        metric.update_state(np.array([0, 1, 2, 0]), scores)
+        assert float(metric.result()) == 1
+
+
 @ON_TORCH
 def test_mean_iou():
     rng = np.random.default_rng(0)
