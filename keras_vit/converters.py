@@ -20,6 +20,7 @@ from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.checkpoints.keras_files import arguments_from_layer_configs
 from keras_vit.checkpoints.keras_files import is_keras
 from keras_vit.checkpoints.keras_files import is_pretraining
+from keras_vit.checkpoints.keras_files import layer_configs
 from keras_vit.checkpoints.keras_files import pretraining_options
 from keras_vit.checkpoints.keras_files import write_metadata
 from keras_vit.checkpoints.writing import check_writable
@@ -53,7 +54,9 @@ def load(path, layout=None, num_heads=None, **overrides):
         **overrides: Arguments of `VisionTransformer`,
             `HybridVisionTransformer` or `BiT`, depending on the file, that take
             precedence over the file, such as `classes`, `input_shape` or
-            `include_top`.
+            `include_top`. With any, the model is built anew: all of its
+            weights are trainable, and in the dtype policy of this process. A
+            warning lists other options of a .keras file that are lost.
 
     Returns:
         A `keras.Model`.
@@ -85,7 +88,46 @@ def load(path, layout=None, num_heads=None, **overrides):
     pools = arguments["include_top"] or arguments.get("pooling")
     if representation is not None and pools:
         arguments.setdefault("representation_size", len(representation))
-    return build(**arguments, weights=checkpoint)
+    model = build(**arguments, weights=checkpoint)
+    if checkpoint.path.endswith(".keras") and "block" not in overrides:
+        _warn_of_other_options(model, checkpoint.path, overrides)
+    return model
+
+
+def _warn_of_other_options(model, path, overrides):
+    """Warns of options of a .keras file's blocks and heads that are no
+    arguments of the model, and so not those of the new model."""
+    known = {*overrides, "units", "trainable", "sublayer_trainable"}
+    if "classifier_activation" in overrides:
+        known.add("activation")
+    built = {layer.name: layer.get_config() for layer in model.layers}
+    lost = {}
+    for name, saved in layer_configs(path).items():
+        kind = name.partition("_")[0]
+        if name not in built or kind not in ("block", "stage", "head"):
+            continue
+        for key in sorted(saved.keys() - known):
+            value = _shown(saved[key])
+            if value != _shown(built[name].get(key)):
+                lost[f"{kind}s' {key}"] = value
+    if lost:
+        listed = ", ".join(f"{key} {value}" for key, value in lost.items())
+        warn(
+            f"{path!r} is built anew, without options of its layers that are "
+            f"no arguments of the model: the {listed}. For a dtype, call "
+            "`keras.config.set_dtype_policy` before; for others pass `block` "
+            "or `classifier_activation`. Without overrides, a file is loaded "
+            "as it was saved."
+        )
+
+
+def _shown(value):
+    """Returns a config's value, or the name of a serialized object, as text."""
+    if isinstance(value, dict) and "class_name" in value:
+        config = value.get("config")
+        name = config.get("name") if isinstance(config, dict) else None
+        return repr(name or value["class_name"])
+    return repr(value)
 
 
 def save(model, path, layout=None, overwrite=False):

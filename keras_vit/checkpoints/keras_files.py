@@ -112,6 +112,11 @@ _UNSAFE_CLASSES = {
     "__lambda__",
     "__typespec__",
 }
+# Arguments of the model that all of its blocks have.
+_OF_BLOCKS = (
+    *("activation", "norm_epsilon", "layer_scale"),
+    *("dropout", "attention_dropout", "remat"),
+)
 # Names of their layers: how they begin.
 _OTHER_PACKAGES = {
     "Transformer_encoderblock_": "vit-keras",
@@ -191,6 +196,8 @@ def read_keras(path, finite=True):
                 layers.get("block_0", {}).get("registered_name"),
             )
             arguments |= pretraining_options(config["config"])
+            if "encoder" not in config["config"]:
+                built["name"] = config["config"]["name"]
         else:
             arguments = _check_metadata(
                 metadata.get("told"), _arguments_from_shapes(shapes, grid)
@@ -273,8 +280,13 @@ def arguments_from_layer_configs(configs, shapes, grid=None, block=None):
         arguments["block"] = block
     layer = next(filter(is_position_layer, configs), "position_embedding")
     positions = configs[layer]
-    arguments["activation"] = configs["block_0"]["activation"]
-    arguments["norm_epsilon"] = configs["block_0"]["norm_epsilon"]
+    first = configs["block_0"]
+    last = configs[f"block_{arguments['num_layers'] - 1}"]
+    arguments |= {name: first[name] for name in _OF_BLOCKS if name in first}
+    # The rates of stochastic depth grow up to that of the last block.
+    arguments["drop_path"] = last.get("drop_path", 0.0)
+    padding = configs["patch_embedding"].get("pad_to_patch", False)
+    arguments["pad_to_patch"] = padding
     # Layers of relative and rotary positions have no `kind`.
     inferred_kind = arguments["position_embedding"]
     kind = positions.get("kind", inferred_kind)
@@ -397,6 +409,14 @@ def _read_archive(path):
             object_pairs_hook=_archives.reject_duplicate_keys,
         )
         return config, archive.read("model.weights.h5")
+
+
+def layer_configs(path):
+    """Returns `{layer name: its config}` of the model in a .keras file."""
+    with _archives.open_archive(pathlib.Path(path)) as archive:
+        config = json.loads(archive.read("config.json"))
+    layers = _serialized_layers(config)
+    return {name: layer["config"] for name, layer in layers.items()}
 
 
 def _serialized_layers(config):

@@ -82,7 +82,9 @@ def VisionTransformer(
             `weights`, or `(224, 224, 3)` without weights.
         classes: Integer. Number of classes; None for that of `weights`, or
             1000 without weights.
-        classifier_activation: Activation of the head; None for logits.
+        classifier_activation: Activation of the head; None for logits, also
+            of `weights` of a model that ends in an activation, which
+            `converters.load` keeps, as it keeps `preprocessing`.
         preprocessing: Boolean or string. Whether the first layer is an
             `ImagePreprocessing`: the model then takes images of any size with
             values in [0, 255], resizes them to the height and width of
@@ -530,7 +532,10 @@ def _infer(checkpoint, explicit, input_shape):
         patch = _checks.positive_pair("patch_size", patch)
     stored = tuple(checkpoint.patch_size or (1, 1))
     if input_shape:
-        pads = patch not in (None, stored) or explicit.get("pad_to_patch")
+        pads = explicit.get("pad_to_patch")
+        if pads is None:
+            pads = checkpoint.stored.get("pad_to_patch")
+        pads = pads or patch not in (None, stored)
         image_grid = _image_grid(
             input_shape[:2], checkpoint.stride, stored, pads
         )

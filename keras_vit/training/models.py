@@ -132,6 +132,12 @@ def _divisors(sides):
 # Models that train in minutes on two CPU cores: name of the model function, its
 # arguments, and the default image size in pixels.
 _RESNET = {"resnet_layers": (1, 1), "width_factor": 0.5}
+_NO_REGULARIZATION = {
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "drop_path": 0.0,
+    "remat": False,
+}
 COMPACT = {
     "compact-vit": (
         "VisionTransformer",
@@ -402,7 +408,9 @@ def build_model(
         _check_head(checkpoint, weights, arguments["classes"])
     if checkpoint.family == "bit":
         arguments = _without_remat(arguments)
-    elif not keep_head:
+    else:  # what the flags say, not the rates that a file was trained with
+        arguments = {**_NO_REGULARIZATION, **arguments}
+    if checkpoint.family != "bit" and not keep_head:
         # The paper removes the whole pre-training head: both of its layers.
         arguments["representation_size"] = None
         if mean_pooling:

@@ -1,0 +1,210 @@
+"""Options of a `.keras` file are kept where no argument replaces them."""
+
+import dataclasses
+import warnings
+
+import keras
+import pytest
+
+import keras_vit
+from keras_vit.models.config import ViTConfig
+from keras_vit.models.resnet import BiTConfig
+from keras_vit.models.resnet import ResNetConfig
+
+pytestmark = pytest.mark.backends("torch")
+
+SIZES = {
+    "input_shape": (16, 16, 3),
+    "classes": 3,
+    "patch_size": 8,
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+}
+ROPE = {"position_embedding": "rope"}
+
+
+@keras.saving.register_keras_serializable("test_kept_options")
+class Block(keras_vit.layers.TransformerBlock):
+    pass
+
+
+# A value that is not the default of each field, and other arguments that the
+# value needs.
+OF_VIT = {
+    "patch_size": {"patch_size": (8, 4)},
+    "hidden_size": {"hidden_size": 24},
+    "num_layers": {"num_layers": 3},
+    "num_heads": {"num_heads": 4},
+    "mlp_dim": {"mlp_dim": 24},
+    "pooling": {"pooling": "first_patch"},
+    "representation_size": {"representation_size": 12},
+    "class_token": {"class_token": False, "pooling": "gap"},
+    "num_registers": {"num_registers": 2},
+    "distillation": {"distillation": True},
+    "mask_token": {"mask_token": True},
+    "position_embedding": {"position_embedding": "sincos2d"},
+    "position_placement": {"position_placement": "every_layer"},
+    "position_prefix": {"position_prefix": "none"},
+    # The grid is that of the images; that of the file is resampled to it.
+    "grid_size": {"grid_size": (1, 3), "input_shape": (8, 24, 3)},
+    "resampling": {"resampling": "bicubic"},
+    "rope_base": {"rope_base": 50.0, **ROPE},
+    "rope_shift": {"rope_shift": 0.2, **ROPE},
+    "rope_jitter": {"rope_jitter": 1.5, **ROPE},
+    "rope_rescale": {"rope_rescale": 2.0, **ROPE},
+    "patch_bias": {"patch_bias": False},
+    "pre_norm": {"pre_norm": True},
+    "qkv_bias": {"qkv_bias": False},
+    "key_bias": {"key_bias": False},
+    "qk_norm": {"qk_norm": True},
+    "layer_scale": {"layer_scale": 0.25},
+    "activation": {"activation": "quick_gelu"},
+    "norm_epsilon": {"norm_epsilon": 1e-3},
+    "final_norm": {"final_norm": "after_pooling", "pooling": "gap"},
+    "dropout": {"dropout": 0.1},
+    "attention_dropout": {"attention_dropout": 0.2},
+    "drop_path": {"drop_path": 0.3},
+    "block": {"block": Block},
+    "remat": {"remat": True},
+    "pad_to_patch": {"pad_to_patch": True, "input_shape": (18, 14, 3)},
+}
+OF_RESNET = {
+    "resnet_layers": {"resnet_layers": (1, 2)},
+    "width_factor": {"width_factor": 1.0},
+    "group_norm_epsilon": {"group_norm_epsilon": 1e-3},
+    "std_epsilon": {"std_epsilon": 1e-3},
+    "std_epsilon_place": {"std_epsilon_place": "other"},
+    "conv_padding": {"conv_padding": "other"},
+    "pool_padding": {"pool_padding": "zeros"},
+}
+OTHER = {
+    ("HybridVisionTransformer", "std_epsilon_place"): "variance",
+    ("HybridVisionTransformer", "conv_padding"): "symmetric",
+    ("BiT", "std_epsilon_place"): "std",
+    ("BiT", "conv_padding"): "same",
+    ("BiT", "pool_padding"): "same",
+}
+FAMILIES = {
+    "VisionTransformer": (ViTConfig, OF_VIT, SIZES),
+    "HybridVisionTransformer": (
+        ResNetConfig,
+        OF_RESNET,
+        {**SIZES, "resnet_layers": (1,), "width_factor": 0.5, "patch_size": 1},
+    ),
+    "BiT": (
+        BiTConfig,
+        OF_RESNET,
+        {
+            "resnet_layers": (1,),
+            "width_factor": 0.5,
+            "input_shape": (16, 16, 3),
+            "classes": 3,
+        },
+    ),
+}
+
+
+def built(family, field):
+    _, cases, sizes = FAMILIES[family]
+    arguments = {**sizes, **cases[field]}
+    if (family, field) in OTHER:
+        arguments[field] = OTHER[family, field]
+    return getattr(keras_vit, family)(**arguments, name="mine"), arguments
+
+
+def changed(model, other):
+    """Returns what differs in the configs of two models' layers."""
+    configs = [
+        {layer.name: layer.get_config() for layer in m.layers}
+        for m in (model, other)
+    ]
+    assert configs[0].keys() == configs[1].keys()
+    return {
+        f"{name}.{key}"
+        for name, config in configs[0].items()
+        for key in config
+        if config[key] != configs[1][name].get(key)
+    } - {"head.units", "distillation_head.units"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_field_has_a_case(family):
+    config, cases, _ = FAMILIES[family]
+    assert {field.name for field in dataclasses.fields(config)} == set(cases)
+
+
+@pytest.mark.parametrize(
+    "family, field",
+    [(family, x) for family, (_, cases, _) in FAMILIES.items() for x in cases],
+)
+def test_another_head_keeps_every_option(family, field, tmp_path):
+    model, arguments = built(family, field)
+    default = getattr(keras_vit, family)(**FAMILIES[family][2])
+    names = [layer.name for layer in default.layers]
+    if names == [x.name for x in model.layers] and field != "block":
+        assert changed(model, default), "the case is the default"
+    path = tmp_path / "model.keras"
+    model.save(path)
+    overrides = {"classes": 5}
+    if field == "block":
+        overrides["block"] = Block
+    if field == "representation_size":  # else the new head is without it
+        overrides["representation_size"] = 12
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = keras_vit.converters.load(path, **overrides)
+        weights = getattr(keras_vit, family)(
+            weights=path, input_shape=arguments["input_shape"], **overrides
+        )
+    for other in (loaded, weights):
+        assert not changed(model, other)
+        assert other.output_shape == (None, 5)
+    assert loaded.name == "mine"
+
+
+def test_an_argument_takes_precedence_over_the_file(tmp_path):
+    path = tmp_path / "model.keras"
+    given = {"dropout": 0.1, "attention_dropout": 0.1, "drop_path": 0.2}
+    keras_vit.VisionTransformer(**SIZES, **given, remat=True).save(path)
+    model = keras_vit.converters.load(
+        path, dropout=0.0, drop_path=0.4, remat=False
+    )
+    block = model.get_layer("block_1")
+    assert (block.dropout, block.drop_path, block.remat) == (0.0, 0.4, False)
+    assert block.attention_dropout == 0.1
+
+
+def with_regularizer(*args, **kwargs):
+    return keras_vit.layers.TransformerBlock(
+        *args, kernel_regularizer="l2", **kwargs
+    )
+
+
+def with_two_activations(*args, name, **kwargs):
+    kwargs["activation"] = "relu" if name == "block_1" else "gelu"
+    return keras_vit.layers.TransformerBlock(*args, name=name, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "arguments, policy, message",
+    [
+        ({"block": with_regularizer}, "float32", "kernel_regularizer 'L2'"),
+        ({"block": with_two_activations}, "float32", "activation 'relu'"),
+        ({}, "mixed_bfloat16", "dtype 'mixed_bfloat16'"),
+        (
+            {"classifier_activation": keras.layers.LeakyReLU()},
+            "float32",
+            "activation 'leaky_re_lu'",
+        ),
+    ],
+)
+def test_what_no_argument_keeps_is_named(arguments, policy, message, tmp_path):
+    path = tmp_path / "model.keras"
+    keras.config.set_dtype_policy(policy)
+    try:
+        keras_vit.VisionTransformer(**SIZES, **arguments).save(path)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    with pytest.warns(UserWarning, match=message):
+        keras_vit.converters.load(path, classes=5)
