@@ -8,6 +8,15 @@ NumPy numbers are accepted.
 import numbers
 
 
+def boolean(name: str, value: object) -> bool:
+    """Checks that a value is True or False."""
+    if value not in (True, False):
+        raise ValueError(
+            f"`{name}` must be True or False. Received: {name}={value!r}"
+        )
+    return bool(value)
+
+
 def positive_int(name, value):
     """Checks that a value is an integer above 0."""
     if not _is_int(value) or value <= 0:

@@ -78,6 +78,7 @@ class MultiHeadAttention(CompositeLayer):
     def __init__(
         self,
         num_heads,
+        *,  # Keras's layer of this name takes another second argument
         qkv_bias=True,
         qk_norm=False,
         dropout=0.0,
@@ -88,9 +89,9 @@ class MultiHeadAttention(CompositeLayer):
     ):
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
-        self.qkv_bias = qkv_bias
-        self.key_bias = key_bias
-        self.qk_norm = qk_norm
+        self.qkv_bias = _checks.boolean("qkv_bias", qkv_bias)
+        self.key_bias = _checks.boolean("key_bias", key_bias)
+        self.qk_norm = _checks.boolean("qk_norm", qk_norm)
         self.dropout = _checks.rate("dropout", dropout)
         self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)

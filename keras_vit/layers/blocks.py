@@ -159,16 +159,18 @@ class TransformerBlock(CompositeLayer):
         self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
         self.activation = activation
         self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
-        self.qkv_bias = qkv_bias
-        self.key_bias = key_bias
-        self.qk_norm = qk_norm
+        self.qkv_bias = _checks.boolean("qkv_bias", qkv_bias)
+        self.key_bias = _checks.boolean("key_bias", key_bias)
+        self.qk_norm = _checks.boolean("qk_norm", qk_norm)
+        if layer_scale is not None:
+            _checks.positive_float("layer_scale", layer_scale)
         self.layer_scale = layer_scale
         self.dropout = _checks.rate("dropout", dropout)
         self.attention_dropout = _checks.rate(
             "attention_dropout", attention_dropout
         )
         self.drop_path = _checks.rate("drop_path", drop_path)
-        self.remat = remat
+        self.remat = _checks.boolean("remat", remat)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
         dtype = self.dtype_policy

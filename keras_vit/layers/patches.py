@@ -49,7 +49,7 @@ class Patches(keras.Layer):
     def __init__(self, patch_size, pad_to_patch=False, **kwargs):
         super().__init__(**kwargs)
         self.patch_size = _checks.positive_pair("patch_size", patch_size)
-        self.pad_to_patch = pad_to_patch
+        self.pad_to_patch = _checks.boolean("pad_to_patch", pad_to_patch)
 
     def build(self, input_shape):
         self.compute_output_shape(input_shape)
@@ -138,8 +138,8 @@ class PatchEmbedding(NumberedLayer):
         super().__init__(**kwargs)
         self.hidden_size = _checks.positive_int("hidden_size", hidden_size)
         self.patch_size = _checks.positive_pair("patch_size", patch_size)
-        self.use_bias = use_bias
-        self.pad_to_patch = pad_to_patch
+        self.use_bias = _checks.boolean("use_bias", use_bias)
+        self.pad_to_patch = _checks.boolean("pad_to_patch", pad_to_patch)
 
     def build(self, input_shape):
         self.compute_output_shape(input_shape)

@@ -381,8 +381,8 @@ class ResidualUnit(CompositeLayer):
         super().__init__(**kwargs)
         self.filters = _checks.positive_int("filters", filters)
         self.strides = _checks.positive_int("strides", strides)
-        self.projects = projects
-        self.preactivation = preactivation
+        self.projects = _checks.boolean("projects", projects)
+        self.preactivation = _checks.boolean("preactivation", preactivation)
         self.groups = _checks.positive_int("groups", groups)
         self.group_norm_epsilon = _checks.positive_float(
             "group_norm_epsilon", group_norm_epsilon

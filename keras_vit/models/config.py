@@ -28,6 +28,8 @@ POSITION_EMBEDDINGS = (
 )
 POSITION_PLACEMENTS = ("stem", "every_layer", "every_layer_shared")
 POSITION_PREFIXES = ("all", "class", "none")
+# vit-keras and keras-hub call the head's activation `activation`.
+OUTPUT_ACTIVATIONS = ("linear", "log_softmax", "sigmoid", "softmax")
 
 
 def option(default, doc):
@@ -242,6 +244,19 @@ class ViTConfig:
             _convert(self, "grid_size", _checks.positive_pair)
         if self.representation_size is not None:
             _convert(self, "representation_size", _checks.positive_int)
+        if self.layer_scale is not None:
+            _convert(self, "layer_scale", _checks.positive_float)
+        for field in dataclasses.fields(self):
+            if field.type is bool and getattr(self, field.name) is not None:
+                _convert(self, field.name, _checks.boolean)
+        if self.activation in OUTPUT_ACTIVATIONS:
+            raise ValueError(
+                "`activation` is that of the encoder's MLPs; the head's is "
+                f"`classifier_activation`. Received: "
+                f"activation={self.activation!r}. Give "
+                f"`classifier_activation={self.activation!r}`, or a `block` "
+                "whose `make_mlp` uses it."
+            )
         for name, choices in (
             ("pooling", POOLINGS),
             ("final_norm", FINAL_NORMS),
@@ -260,7 +275,12 @@ class ViTConfig:
                 f"{self.block!r}, which the file does not contain. Pass the "
                 "class, or the function that made them, as `block`."
             )
-        if not callable(self.block):
+        is_class = isinstance(self.block, type)
+        if (
+            not callable(self.block)
+            or isinstance(self.block, keras.Layer)
+            or (is_class and not issubclass(self.block, TransformerBlock))
+        ):
             raise ValueError(
                 "`block` must be `TransformerBlock`, a subclass, or a function "
                 f"that returns one. Received: block={self.block!r}"

@@ -79,7 +79,14 @@ class ResNetConfig:
             )
         layers = tuple(_checks.positive_int("resnet_layers", n) for n in layers)
         object.__setattr__(self, "resnet_layers", layers)
-        _checks.positive_float("width_factor", self.width_factor)
+        for name in ("width_factor", "group_norm_epsilon", "std_epsilon"):
+            _checks.positive_float(name, getattr(self, name))
+        for name, choices in (
+            ("std_epsilon_place", ("std", "variance")),
+            ("conv_padding", ("same", "symmetric")),
+            ("pool_padding", ("same", "symmetric", "zeros")),
+        ):
+            _checks.one_of(name, getattr(self, name), choices)
         if not self.width or self.width % GROUPS:
             raise ValueError(
                 "`width_factor` must make the root's 64 channels a multiple "
@@ -249,6 +256,7 @@ def BiT(
         inferred = checkpoint.arguments()
     if preactivation is None:
         preactivation = inferred.get("preactivation", True)
+    _checks.boolean("preactivation", preactivation)
     config_class = BiTConfig if preactivation else ResNetConfig
     config = resolve(config_class, architecture, inferred)
     if input_shape is None:

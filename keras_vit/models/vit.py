@@ -214,7 +214,7 @@ def HybridVisionTransformer(
     ...     patch_size=1, hidden_size=192, num_layers=4, num_heads=3,
     ...     classes=10)
     """
-    if move_stage_4:
+    if _checks.boolean("move_stage_4", move_stage_4):
         layers = architecture.get("resnet_layers")
         if not isinstance(layers, (tuple, list)) or len(layers) != 4:
             raise ValueError(

@@ -1,5 +1,6 @@
 """Every public layer, through one harness and through Keras's own."""
 
+import functools
 import warnings
 
 import keras
@@ -530,7 +531,38 @@ ERRORS = {
         "'same', 'symmetric', 'zeros'.*padding='valid'",
     ),
     "Pooling mode": (lambda: layers.Pooling("max"), "'token', 'gap'"),
+    "TransformerBlock layer_scale": (
+        lambda: layers.TransformerBlock(3, 24, layer_scale=True),
+        "`layer_scale` must be a number above 0. Received: layer_scale=True",
+    ),
 }
+for _name, _arguments, *_booleans in (
+    ("Patches", (4,), "pad_to_patch"),
+    ("PatchEmbedding", (12, 4), "use_bias", "pad_to_patch"),
+    ("MultiHeadAttention", (3,), "qkv_bias", "key_bias", "qk_norm"),
+    ("AttentionPooling", (3, 24), "qkv_bias"),
+    ("TransformerBlock", (3, 24), "qkv_bias", "key_bias", "qk_norm", "remat"),
+):
+    for _boolean in _booleans:
+        ERRORS[f"{_name} {_boolean}"] = (
+            functools.partial(
+                getattr(layers, _name), *_arguments, **{_boolean: "no"}
+            ),
+            f"`{_boolean}` must be True or False. Received: {_boolean}='no'",
+        )
+for _boolean in ("projects", "preactivation"):
+    ERRORS[f"ResidualUnit {_boolean}"] = (
+        functools.partial(
+            layers.ResidualUnit, 3, group_norm_epsilon=1, **{_boolean: "no"}
+        ),
+        f"{_boolean}='no'",
+    )
+
+
+@pytest.mark.backends("torch")
+def test_key_dim_of_keras_is_not_qkv_bias():
+    with pytest.raises(TypeError, match="positional"):
+        layers.MultiHeadAttention(3, 64)
 
 
 def _twice(layer, first, second):

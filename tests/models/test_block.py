@@ -232,6 +232,8 @@ def test_weights_must_match_the_block_class(tmp_path):
     [
         "TransformerBlock",
         3,
+        keras.layers.Dense,
+        keras_vit.layers.TransformerBlock(2, 8),
         lambda *args, **kwargs: keras.layers.Identity(name=kwargs["name"]),
         lambda *args, name, **kwargs: RMSNormBlock(*args, **kwargs),
     ],

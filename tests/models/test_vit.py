@@ -431,7 +431,9 @@ ERRORS = {
         "name of a Keras",
     ),
     "shape": ({"input_shape": 16}, "height, width, channels.*input_shape=16"),
-    "layer scale": ({"layer_scale": "a"}, "initial_value='a'"),
+    "layer scale": ({"layer_scale": "a"}, "`layer_scale`.*layer_scale='a'"),
+    "layer scale True": ({"layer_scale": True}, "layer_scale=True"),
+    "class token": ({"class_token": "cls"}, "class_token='cls'"),
     "attention dropout": ({"attention_dropout": 1}, "attention_dropout=1"),
     "contradiction": (
         {"input_tensor": keras.Input((8, 8, 3))},
@@ -448,3 +450,29 @@ def test_wrong_arguments_raise(case):
     arguments, message = ERRORS[case]
     with pytest.raises(ValueError, match=f"(?s){message}"):
         tiny(**arguments)
+
+
+BOOLEANS = [
+    field.name
+    for field in dataclasses.fields(ViTConfig)
+    if isinstance(field.default, bool)
+]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("value", ["no", "full", 64])
+@pytest.mark.parametrize("name", [*BOOLEANS, "class_token"])
+def test_wrong_booleans_raise(name, value):
+    message = f"`{name}` must be True or False. Received: {name}={value!r}"
+    with pytest.raises(ValueError, match=message):
+        tiny(**{name: value})
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("value", ["softmax", "sigmoid", "linear"])
+def test_activation_of_the_head_raises(value):
+    message = f"classifier_activation='{value}'"
+    with pytest.raises(ValueError, match=message):
+        tiny(activation=value)
+    head = tiny(classifier_activation=value).get_layer("head")
+    assert head.activation is keras.activations.get(value)
