@@ -103,3 +103,14 @@ def _is_int(value):
 
 def _is_real(value):
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_image_mode(image) -> None:
+    """Raises a `ValueError` if Pillow would clip the pixels of its image."""
+    # Before version 11.3, Pillow gave PNG images of 16 bits the mode "I".
+    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
+        kind = "floats" if image.mode == "F" else "integers of 32 bits"
+        raise ValueError(
+            f"its pixels are {kind} (mode {image.mode!r}), whose range is "
+            "unknown. Scale them to 0 to 255 and save them as 8 bits"
+        )

@@ -17,49 +17,48 @@ from keras_vit.data._image_headers import check_header_and_trailer
 from keras_vit.data._image_headers import median_side
 from keras_vit.data._pipeline import listed_source
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.labels import warn_similar_names
 from keras_vit.data.splits import hold_out_by_path
 from keras_vit.data.splits import split_by_path
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
-# Formats that are left out, with a warning.
-_UNSUPPORTED = (
-    *(".jpe", ".jfif", ".webp", ".tif", ".tiff", ".heic", ".heif", ".avif"),
-    *(".jp2", ".jxl", ".ppm", ".pgm", ".tga"),
-)
+# Beginnings of the names of files and folders that programs write.
+_HIDDEN = (".", "__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
+# Notes and annotations, of which there may be one beside each image.
+_NOTES = (".txt", ".md", ".csv", ".json", ".xml", ".yaml", ".yml", ".html")
 _MAX_LISTED = 3
 _THUMBNAIL_SIDE = 512
 
 
-def image_files(root):
+def image_files(root, extensions=EXTENSIONS):
     """Finds the files of a folder and its sub-folders that are named as images.
 
     Returns:
-        Sorted paths of images; and those of files that are left out: images
-        of other formats, and broken links.
+        Sorted paths of images; and those of what is left out: other files,
+        broken links, and links to folders. Hidden files and folders, and
+        notes, are in neither.
     """
     images, others = [], []
     for path in sorted(root.rglob("*")):
-        extension = path.suffix.lower()
-        if path.name.startswith(".") or extension not in (
-            *EXTENSIONS,
-            *_UNSUPPORTED,
-        ):
+        parts = path.relative_to(root).parts
+        suffix = path.suffix.lower()
+        if any(part.startswith(_HIDDEN) for part in parts):
             continue
-        if path.is_file():
-            (images if extension in EXTENSIONS else others).append(path)
-        elif path.is_symlink() and not path.exists():
+        if path.is_file() and suffix in extensions:
+            images.append(path)
+        elif path.is_symlink() or (path.is_file() and suffix not in _NOTES):
             others.append(path)
     return images, others
 
 
-def warn_unsupported_files(paths):
+def warn_unsupported_files(paths, extensions=EXTENSIONS):
     """Warns of the files that `image_files` left out."""
     if paths:
         warn(
             f"{len(paths)} files are left out: "
             f"{_summarise(list(map(str, paths)))}. Links must lead to a file, "
-            "and images must be JPEG, PNG, BMP or GIF, "
-            f"with a name that ends in {', '.join(EXTENSIONS)}: convert them.",
+            "and images must have a name that ends in "
+            f"{', '.join(extensions)}: convert them.",
         )
 
 
@@ -92,7 +91,8 @@ def validate_images(paths, skip):
             if defect := _find_defect(path, thorough=False):
                 raise ValueError(
                     f"{str(path)!r} {defect} Remove it or convert it, or use "
-                    "--skip-bad-images, which leaves out all such files."
+                    "--skip-bad-images (skip_bad_images=True in Python), which "
+                    "leaves out all such files."
                 )
         return set(paths), []
     # Threads, because decoding releases Python's global interpreter lock.
@@ -217,6 +217,7 @@ def image_folder(name, holdout=0.0, skip_bad_images=False):
         listed.append((files, classes))
         skipped += bad
     _check_same_classes(folders, listed)
+    warn_similar_names(listed[0][1])
     files = [file for group, _ in listed for file in group]
     warn_duplicate_images(files, root, depth=1 if whole else 2)
     labels = np.array([label for _, label in files], "int32")
@@ -414,5 +415,5 @@ def _check_same_classes(folders, listed):
 
 def _folders(root):
     for path in root.iterdir():
-        if path.is_dir() and not path.name.startswith((".", "__MACOSX")):
+        if path.is_dir() and not path.name.startswith(_HIDDEN):
             yield path

@@ -8,6 +8,7 @@ import io
 
 import numpy as np
 
+from keras_vit._checks import check_image_mode
 from keras_vit._images import open_image
 from keras_vit.data._pipeline import listed_source
 from keras_vit.data.arrays import image_reader
@@ -124,6 +125,7 @@ def to_pixels(image, channels):
     if hasattr(image, "convert"):
         from PIL import ImageOps
 
+        check_image_mode(image)
         image = ImageOps.exif_transpose(image)
         if image.mode.startswith("I"):  # of 16 bits, the upper 8 are kept
             image = (np.asarray(image) >> 8).astype("uint8")

@@ -4,6 +4,7 @@ Images and masks are read with Pillow, because TensorFlow's PNG reader replaces
 the indices of a palette by its colours.
 """
 
+import collections
 import concurrent.futures
 import io
 import os
@@ -11,10 +12,15 @@ import pathlib
 
 import numpy as np
 
+from keras_vit._checks import check_image_mode
 from keras_vit._images import open_image
 from keras_vit._program import require
+from keras_vit._warnings import warn
 from keras_vit.data.canvases import IGNORE
 from keras_vit.data.canvases import digit_canvases
+from keras_vit.data.folders import image_files
+from keras_vit.data.folders import warn_unsupported_files
+from keras_vit.data.huggingface import to_pixels
 from keras_vit.data.segmentation import SegmentationDataset
 from keras_vit.data.splits import split_by_path
 
@@ -22,6 +28,7 @@ _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 _THREADS = min(8, os.cpu_count() or 1)
 _MOST_PROBLEMS = 8
 _MOST_CLASSES = 256  # without classes.txt
+_ORIENTATION = 0x112  # of EXIF
 
 _CLASSES_FILE = "classes.txt"
 # Data sets of TFDS with masks: feature of the mask, names of the classes (None
@@ -47,11 +54,14 @@ def load_segmentation(name, ignore=255):
             with `train/images/*`, `train/masks/*`, `test/images/*` and
             `test/masks/*`, or with `images/*` and `masks/*`, of which a hash of
             the name takes 20% as the test set. An image and its mask, a PNG,
-            have the same name but for the suffix. The values of a grey mask,
-            and the indices of one with a palette, are classes from 0. The file
-            `classes.txt`, if there is one, has the name of a class on each
-            line.
-        ignore: Integer. Value of the pixels of masks that have no class.
+            have the same name but for the suffix, also in sub-folders. Both
+            are turned as their EXIF orientation says. The values of a grey
+            mask, and the indices of one with a palette, are classes from 0.
+            The file `classes.txt`, if there is one, has the name of a class on
+            each line.
+        ignore: Integer. Value of the pixels of masks that have no class: one
+            that `classes.txt` does not name, or 0, whose class is then not
+            learned.
 
     Returns:
         A `SegmentationDataset`.
@@ -61,7 +71,8 @@ def load_segmentation(name, ignore=255):
             masks without images, files that cannot be read, masks of another
             size than their image, of colours, or with classes that
             `classes.txt` does not name. One error lists the files. All images
-            and masks are read for this.
+            and masks are read for this. Also if less than two of the classes
+            of `classes.txt` are in the training masks.
         ImportError: if a package is missing.
 
     Example:
@@ -89,20 +100,20 @@ def load_segmentation(name, ignore=255):
 
 
 def read_image(file):
-    """Returns a file of an image as a uint8 array of three channels."""
+    """Returns a file of an image as a uint8 array of three channels.
+
+    Raises:
+        ValueError: if its pixels are floats or of 32 bits.
+    """
     with open_image(file) as image:
-        if image.mode.startswith("I"):
-            # Pillow would clip grey values of 16 bits instead of scaling them.
-            grey = np.clip(np.asarray(image).astype("int64") >> 8, 0, 255)
-            return np.repeat(grey[..., None], 3, axis=-1).astype("uint8")
-        return np.asarray(image.convert("RGB"))
+        return to_pixels(image, 3)
 
 
 def read_mask(file):
     """Returns a file of a mask as an integer array of classes.
 
     Raises:
-        ValueError: if its pixels are colours.
+        ValueError: if its pixels are colours, or it is no PNG.
     """
     with open_image(file) as image:
         if image.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
@@ -111,7 +122,19 @@ def read_mask(file):
                 "grey image, or one with a palette, whose values are the "
                 "numbers of classes"
             )
-        return np.asarray(image).astype("int32")
+        if image.format != "PNG":
+            raise ValueError(
+                f"it is a file of {image.format}, whatever its name says. A "
+                "mask is a PNG, which keeps the numbers of classes"
+            )
+        turned = require("PIL.ImageOps").exif_transpose(image)
+        mask = np.asarray(turned).astype("int32")
+        if image.mode != "L":
+            return mask
+    # Pillow multiplies grey values of 2 and 4 bits by 85 and 17.
+    with open(file, "rb") as content:
+        bits = content.read(25)[24]
+    return mask // (255 // (2**bits - 1))
 
 
 def _from_folder(folder, ignore):
@@ -123,7 +146,10 @@ def _from_folder(folder, ignore):
     }
     if not parts:
         pairs = _find_pairs(folder, problems)
-        names = [pathlib.PurePosixPath(image.stem) for image, _ in pairs]
+        names = [
+            image.relative_to(folder / "images").with_suffix("")
+            for image, _ in pairs
+        ]
         if len(pairs) > 1:
             split = split_by_path(names, np.zeros(len(names), int))
             parts = {
@@ -142,7 +168,14 @@ def _from_folder(folder, ignore):
             )
         )
     names = _class_names(folder)
-    highest_of = {
+    if names and 0 < ignore < len(names):
+        raise ValueError(
+            f"{folder / _CLASSES_FILE} names the classes 0 to "
+            f"{len(names) - 1}: `ignore` (--ignore-value), the value of pixels "
+            "without a class, must be another number, such as -1 if there are "
+            f"none. Received: ignore={ignore}, which is {names[ignore]!r}"
+        )
+    counts_of = {
         part: _check_pairs(pairs, ignore, names and len(names), problems)
         for part, pairs in parts.items()
     }
@@ -156,15 +189,17 @@ def _from_folder(folder, ignore):
                 else ""
             )
         )
-    for part, highest in highest_of.items():
-        if highest < 0:
+    for part, counts in counts_of.items():
+        if not counts.keys() - {ignore}:
             raise ValueError(
                 f"All pixels of the masks of {str(folder)!r} to {part} on have "
                 f"the value {ignore}, so none has a class. Give the value of "
                 "pixels without a class, if it is another one, as `ignore` "
                 f"(--ignore-value). Received: ignore={ignore}"
             )
-    highest = max(highest_of.values())
+    if names:
+        _check_classes(folder, names, counts_of["train"], ignore)
+    highest = max(set().union(*counts_of.values()) - {ignore})
     names = names or tuple(str(i) for i in range(highest + 1))
     if len(names) < 2:
         raise ValueError(
@@ -181,10 +216,11 @@ def _from_folder(folder, ignore):
 
     def read(part, index):
         image, mask = parts[part][index]
-        return read_image(image), read_mask(mask)
+        # Pillow 13 misreads rotated TIFF files without compression by path.
+        return read_image(io.BytesIO(image.read_bytes())), read_mask(mask)
 
     return SegmentationDataset(
-        name=folder.name or "folder",
+        name=folder.resolve().name or "folder",
         class_names=names,
         channels=3,
         image_size=None,
@@ -202,11 +238,11 @@ def _find_pairs(folder, problems):
     for kind, suffixes in (("images", _SUFFIXES), ("masks", (".png",))):
         place = folder / kind
         found[kind] = {}
-        for path in sorted(place.iterdir()) if place.is_dir() else []:
-            hidden = path.name.startswith(".")
-            if hidden or path.suffix.lower() not in suffixes:
-                continue
-            other = found[kind].setdefault(path.stem, path)
+        paths, others = image_files(place, suffixes)
+        warn_unsupported_files(others, suffixes)
+        for path in paths:
+            name = path.relative_to(place).with_suffix("").as_posix()
+            other = found[kind].setdefault(name, path)
             if other is not path:
                 problems.append(f"{path} has the same mask as {other.name}")
     for kind, other in (("images", "masks"), ("masks", "images")):
@@ -237,46 +273,77 @@ def _class_names(folder):
 
 
 def _check_pairs(pairs, ignore, classes, problems):
-    """Adds files that cannot be used to `problems`; returns the highest class.
+    """Adds files that cannot be used to `problems`; counts the pixels.
 
     Every image and every mask is read.
+
+    Returns:
+        Dict of the values of masks to their numbers of pixels.
     """
+    counts = collections.Counter()
 
     def check(pair):
         path = pair[0]
         try:
             with open_image(path) as image:
+                check_image_mode(image)
                 size = image.size[::-1]
                 # Decodes a JPEG at an eighth of its size, which is faster.
                 image.draft(image.mode, (1, 1))
                 image.load()
+                if image.getexif().get(_ORIENTATION) in (5, 6, 7, 8):
+                    size = size[::-1]
             path = pair[1]
             mask = read_mask(path)
         except (OSError, ValueError) as error:
-            return f"{path}: {error}", -1
+            return f"{path}: {error}", {}
         if mask.shape != size:
             return (
                 f"{path} is of {mask.shape[0]} x {mask.shape[1]} pixels, and "
                 f"its image {pair[0].name} of {size[0]} x {size[1]}",
-                -1,
+                {},
             )
-        values = np.setdiff1d(mask, [ignore])
-        highest = int(values.max(initial=-1))
+        values, pixels = np.unique(mask, return_counts=True)
+        found = dict(zip(values.tolist(), pixels.tolist(), strict=True))
+        highest = max((x for x in found if x != ignore), default=-1)
         if classes is not None and highest >= classes:
             return (
                 f"{path} has the class {highest}, and classes.txt names "
                 f"{classes}: 0 to {classes - 1}. Pixels without a class have "
                 f"the value {ignore}",
-                -1,
+                {},
             )
-        if values.min(initial=0) < 0:
-            return f"{path} has the class {values.min()}", -1
-        return None, highest
+        return None, found
 
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         found = list(threads.map(check, pairs))
-    problems += [problem for problem, _ in found if problem]
-    return max((highest for _, highest in found), default=-1)
+    for problem, pixels in found:
+        problems += [problem] if problem else []
+        counts.update(pixels)
+    return counts
+
+
+def _check_classes(folder, names, counts, ignore):
+    """Raises an error, or warns, if the training masks lack classes."""
+    missing = [
+        name for i, name in enumerate(names) if i == ignore or not counts[i]
+    ]
+    if not missing:
+        return
+    ignored = counts[ignore] / counts.total()
+    text = (
+        f"{len(missing)} of the {len(names)} classes of "
+        f"{folder / _CLASSES_FILE} are in no training mask, so that a model "
+        "cannot learn them: "
+        f"{', '.join(missing[:_MOST_PROBLEMS])}"
+        f"{', ...' if len(missing) > _MOST_PROBLEMS else ''}. {ignored:.1%} of "
+        f"the pixels have the value {ignore}, and so no class. "
+        "If a class has this value, as in masks of 0 and 255, change it in the "
+        "masks to the number of its line, from 0"
+    )
+    if len(names) - len(missing) < 2:
+        raise ValueError(text)
+    warn(text + ".")
 
 
 def _from_tfds(name, ignore):

@@ -8,6 +8,7 @@ import pathlib
 
 import numpy as np
 
+from keras_vit._checks import check_image_mode
 from keras_vit._images import open_image
 from keras_vit.preprocessing import preprocess_input
 
@@ -98,6 +99,7 @@ def _read(path, channels):
     from PIL import ImageOps
 
     with open_image(path) as image:
+        check_image_mode(image)
         image = ImageOps.exif_transpose(image)
         if image.mode.startswith("I"):  # 16 bits, which Pillow cannot convert
             pixels = np.asarray(image).astype("float64") / 256

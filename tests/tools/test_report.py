@@ -265,6 +265,9 @@ def test_16_bit_images_and_exif_orientation(tmp_path):
     assert found.shape == (8, 4, 3)
     with pytest.raises(ValueError, match="images of 4 channels"):
         read_images([tmp_path / "ramp.png"], 4)
+    Image.fromarray(ramp / np.float32(65535)).save(tmp_path / "unit.tif")
+    with pytest.raises(ValueError, match="unit.tif: its pixels are floats"):
+        read_images([tmp_path / "unit.tif"])
 
 
 def test_folder_lists_only_image_files(tmp_path):

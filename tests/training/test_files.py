@@ -140,6 +140,29 @@ def test_ignored_files_are_reported(photos):
     assert data.num_train + data.num_test == 12
 
 
+def test_files_that_are_no_images_are_named(photos):
+    """Links to folders are not followed, as they may form a circle."""
+    (photos / "cat" / "more").symlink_to(photos / "dog")
+    put(photos / "cat" / "IMG_0042", encode(noise(9, 9), "JPEG"))
+    put(photos / "dog" / "raw.dng", b"raw")
+    # A copy that an editor made, and a thumbnail that a server made.
+    put(photos / "cat" / ".ipynb_checkpoints" / "0.jpg", encode(noise(9, 9)))
+    put(photos / "dog" / "@eaDir" / "0.jpg", encode(noise(9, 9)))
+    put(photos / "dog" / "UPPER.PNG", encode(noise(9, 9)))
+    with pytest.warns(UserWarning, match="3 files are left out") as caught:
+        data = keras_vit.data.load_dataset(str(photos))
+    for name in ("cat/more", "cat/IMG_0042", "dog/raw.dng"):
+        assert name in str(caught[0].message)
+    assert data.num_train + data.num_test == 13
+
+
+def test_similar_names_of_class_folders_are_reported(photos):
+    put(photos / "Cat " / "0.jpg", encode(noise(9, 9), "JPEG"))
+    put(photos / "Cat " / "1.jpg", encode(noise(8, 9), "JPEG"))
+    with pytest.warns(UserWarning, match="'Cat ', 'cat'"):
+        keras_vit.data.load_dataset(str(photos))
+
+
 def test_class_with_only_bad_images_is_refused(photos):
     for i in range(3):
         put(photos / "emu" / f"{i}.jpg", b"nothing")

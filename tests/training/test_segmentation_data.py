@@ -1,11 +1,14 @@
 """Data sets with masks: folders, TFDS, digits on photographs; their batches."""
 
 import io
+import struct
 import types
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
+from PIL import ImageOps
 
 from keras_vit.data import load_segmentation
 from keras_vit.data import masks as mask_files
@@ -13,6 +16,7 @@ from keras_vit.data import segmentation
 from keras_vit.data.canvases import IGNORE
 from keras_vit.data.canvases import digit_canvases
 from keras_vit.data.canvases import single_digits
+from keras_vit.data.huggingface import to_pixels
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -51,7 +55,8 @@ def test_a_folder_of_grey_or_palette_masks(mode, tmp_path):
     np.testing.assert_array_equal(found, mask)
     assert image.shape == (12, 16, 3) and image.dtype == np.uint8
     (tmp_path / "classes.txt").write_text("sky\nsea\nland\nship\n")
-    data = load_segmentation(str(tmp_path))
+    with pytest.warns(UserWarning, match="1 of the 4 classes .*: ship. 0.0%"):
+        data = load_segmentation(str(tmp_path))
     assert data.class_names == ("sky", "sea", "land", "ship")
 
 
@@ -138,6 +143,149 @@ def test_wrong_class_names(names, message, tmp_path):
     (tmp_path / "classes.txt").write_bytes(names)
     with pytest.raises(ValueError, match=message):
         load_segmentation(str(tmp_path))
+
+
+def test_binary_masks_of_255_are_refused(tmp_path):
+    """The object would be ignored, and the mean IoU would be 1."""
+    mask = np.zeros((12, 16))
+    mask[:3] = 255
+    for part in ("train", "test"):
+        write(tmp_path / part, "a", mask=mask)
+    names = tmp_path / "classes.txt"
+    names.write_text("background\nobject\n")
+    message = "1 of the 2 classes .*: object. 25.0% of the pixels .* 255"
+    with pytest.raises(ValueError, match=message):
+        load_segmentation(str(tmp_path))
+    for ignore in (-1, 1):
+        with pytest.raises(ValueError, match="the class 255|is 'object'"):
+            load_segmentation(str(tmp_path), ignore=ignore)
+    # Three classes, of which the last is 255.
+    mask[5:] = 1
+    for part in ("train", "test"):
+        write(tmp_path / part, "a", mask=mask)
+    names.write_text("background\nobject\nborder\n")
+    with pytest.warns(UserWarning, match="1 of the 3 classes .*: border"):
+        load_segmentation(str(tmp_path))
+
+
+def test_ignored_value_is_no_named_class(tmp_path):
+    for part in ("train", "test"):
+        write(tmp_path / part, "a")
+    names = tmp_path / "classes.txt"
+    names.write_text("\n".join(map(str, range(256))))
+    with pytest.raises(ValueError, match="ignore=255, which is '255'"):
+        load_segmentation(str(tmp_path))
+    names.write_text("void\nsky\nsea\n")
+    with pytest.warns(UserWarning, match="1 of the 3 classes .*: void"):
+        assert load_segmentation(str(tmp_path), ignore=0).ignore == 0
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_and_masks_are_turned_by_exif(orientation, tmp_path):
+    """A mask is drawn on the upright photo, or stored like the photo."""
+    upright = np.zeros((16, 24), "uint8")
+    upright[:8] = upright[:, :8] = 1
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    stored = next(
+        array
+        for k in range(4)
+        for array in (np.rot90(upright, k), np.rot90(upright, k)[:, ::-1])
+        if (turned(array, exif).shape == upright.shape)
+        and (turned(array, exif) == upright).all()
+    )
+    for part in ("train", "test"):
+        for name, suffix in (("a", ".jpg"), ("b", ".png"), ("c", ".tif")):
+            write(tmp_path / part, name, upright.shape, upright)
+            (tmp_path / part / "images" / f"{name}.jpg").unlink()
+            Image.fromarray(stored * 200).save(
+                tmp_path / part / "images" / f"{name}{suffix}", exif=exif
+            )
+        mask = Image.fromarray(stored.astype("uint16"))
+        mask.save(tmp_path / part / "masks" / "c.png", exif=exif)
+    data = load_segmentation(str(tmp_path))
+    for i in range(3):
+        image, mask = data.read("test", i)
+        np.testing.assert_array_equal(mask, upright)
+        np.testing.assert_array_equal(image[..., 0] > 100, upright)
+
+
+def turned(array, exif):
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, "png", exif=exif)
+    return np.asarray(ImageOps.exif_transpose(Image.open(file)))
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_grey_masks_of_few_bits(bits, tmp_path):
+    classes = min(2**bits, 20)
+    for part in ("train", "test"):
+        mask = write(tmp_path / part, "a", size=(8, 8)) * 0
+        mask.ravel()[:] = np.arange(64) % classes
+        rows = [
+            np.packbits(
+                (row[:, None] >> np.arange(bits)[::-1] & 1).astype("uint8")
+            ).tobytes()
+            for row in mask
+        ]
+        path = tmp_path / part / "masks" / "a.png"
+        path.write_bytes(grey_png(rows, 8, bits))
+    data = load_segmentation(str(tmp_path))
+    np.testing.assert_array_equal(data.read("test", 0)[1], mask)
+    assert len(data.class_names) == classes
+
+
+def grey_png(rows, width, bits):
+    """Returns a PNG of grey values of 1, 2, 4 or 8 bits."""
+
+    def chunk(kind, content):
+        check = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + check
+
+    header = struct.pack(">IIBBBBB", width, len(rows), bits, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        (
+            chunk(b"IHDR", header),
+            chunk(b"IDAT", zlib.compress(b"".join(b"\0" + r for r in rows))),
+            chunk(b"IEND", b""),
+        )
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_images_of_unknown_range_are_refused(dtype, tmp_path):
+    for name in "ab":
+        write(tmp_path, name)
+    (tmp_path / "images" / "a.jpg").unlink()
+    pixels = np.arange(192).reshape(12, 16).astype(dtype)
+    Image.fromarray(pixels).save(tmp_path / "images" / "a.tif")
+    with pytest.raises(ValueError, match="a.tif: its pixels are .*8 bits"):
+        load_segmentation(str(tmp_path))
+    with pytest.raises(ValueError, match="its pixels are"):
+        to_pixels(Image.fromarray(pixels), 3)
+
+
+def test_masks_are_png_files(tmp_path):
+    for name in "ab":
+        write(tmp_path, name)
+    Image.new("L", (16, 12)).save(tmp_path / "masks" / "a.png", "JPEG")
+    with pytest.raises(ValueError, match="a.png: it is a file of JPEG"):
+        load_segmentation(str(tmp_path))
+
+
+def test_sub_folders_of_images_and_masks(tmp_path):
+    for part in ("train", "test"):
+        for name in ("a", "b"):
+            write(tmp_path / part, name)
+        for kind, suffix in (("images", ".jpg"), ("masks", ".png")):
+            folder = tmp_path / part / kind
+            (folder / "more").mkdir()
+            file = (folder / f"b{suffix}").read_bytes()
+            (folder / "more" / f"b{suffix}").write_bytes(file)
+        (tmp_path / part / "images" / "c.gif").write_bytes(b"GIF")
+    with pytest.warns(UserWarning, match="1 files are left out.*c.gif"):
+        data = load_segmentation(str(tmp_path))
+    assert (data.num_train, data.num_test) == (3, 3)
 
 
 def test_images_and_masks_of_16_bits(tmp_path):
