@@ -3,6 +3,7 @@
 import csv
 import logging
 import pathlib
+import shutil
 import sys
 import time
 
@@ -248,7 +249,9 @@ class Progress(keras.callbacks.Callback):
             self._first, self._from = now, self._metrics.fractional_step
         if self._is_live() and now - self._shown > self.EVERY:
             self._shown = now
-            self._rewrite(self._line(self._metrics.now(logs)))
+            # A longer line would wrap, and only its last row would be erased.
+            width = shutil.get_terminal_size().columns - 1
+            self._rewrite(self._line(self._metrics.now(logs), width))
 
     def on_epoch_end(self, epoch, logs=None):
         if self._is_live():
@@ -262,7 +265,8 @@ class Progress(keras.callbacks.Callback):
         sys.stdout.write(f"\r\033[K{text}")
         sys.stdout.flush()
 
-    def _line(self, row):
+    def _line(self, row, width=None):
+        """Formats a row; if it is too wide, the time left follows the step."""
         texts = [f"step {row['step']:{len(str(self._steps))}}/{self._steps}"]
         for name, value in row.items():
             if name not in ("step", "learning_rate", "images_per_second"):
@@ -270,7 +274,10 @@ class Progress(keras.callbacks.Callback):
         texts.append(f"rate {row['learning_rate']:.2e}")
         texts.append(f"{row['images_per_second']:.0f} images/s")
         texts.append(f"{self._left()} left")
-        return "  ".join(texts)
+        line = "  ".join(texts)
+        if width is not None and len(line) > width:
+            line = "  ".join([texts[0], texts[-1], *texts[1:-1]])[:width]
+        return line
 
     def _left(self):
         done = self._metrics.fractional_step - self._from

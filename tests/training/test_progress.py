@@ -1,4 +1,5 @@
 import os
+import re
 import sys
 
 import keras
@@ -57,8 +58,8 @@ def metrics_and_fit(tmp_path, *callbacks):
     return metrics
 
 
-def progress(metrics):
-    return callbacks.Progress(metrics, 5)
+def progress(metrics, steps=5):
+    return callbacks.Progress(metrics, steps)
 
 
 def test_log_has_one_line_per_evaluation(tmp_path, capsys):
@@ -89,6 +90,23 @@ def test_terminal_line_is_overwritten(tmp_path, monkeypatch):
     assert steps == ["1", "2", "2", "3", "4", "4", "5", "5"]
     first = terminal.text.split("\r\033[K")[1]
     assert "train accuracy" in first and "test" not in first
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80])
+def test_terminal_line_fits_the_terminal(columns, tmp_path, monkeypatch):
+    """A longer one would wrap, and each step would leave a row behind."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(callbacks.Progress, "EVERY", 0)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    metrics_and_fit(tmp_path, lambda metrics: progress(metrics, 1000))
+    lines = [
+        x.partition("\n")[0] for x in terminal.text.split("\r\033[K") if x[-1:]
+    ]
+    live = [x for x in lines if "test" not in x]
+    assert len(live) == 5 and max(map(len, live)) < columns
+    for line in live if columns > 20 else []:
+        assert re.match(r"step    \d/1000  (\?|\d+:\d\d) left", line)
 
 
 def test_event_files_hold_the_metrics(tmp_path):
