@@ -13,6 +13,7 @@ import keras_vit
 from keras_vit.exporting import checking
 from keras_vit.exporting import command_line
 from keras_vit.exporting import formats
+from keras_vit.training.models import build_model
 from tests.models.test_vit import images
 from tests.models.test_vit import randomise
 from tests.models.test_vit import tiny
@@ -108,6 +109,19 @@ def test_exported_model_matches_keras(name, export, tmp_path):
         np.testing.assert_allclose(
             run(x), model.predict_on_batch(x), atol=1e-4, rtol=0
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [[], ["--batch", 1]], ids=["", "1"])
+@pytest.mark.parametrize("name", ["compact-hybrid", "compact-bit"])
+def test_onnx_of_models_with_a_resnet(name, flags, export):
+    """On JAX it runs where jax2onnx is installed, which is not so in CI."""
+    require("onnx")
+    model = build_model(name, None, None, input_shape=(32, 32, 3), classes=3)
+    randomise(model)
+    model.save("model.keras")
+    status, printed = export("model.keras", "a.onnx", *flags)
+    assert status == 0, printed
 
 
 @pytest.mark.slow

@@ -87,6 +87,20 @@ def test_max_pool_matches_numpy(size, padding):
     np.testing.assert_array_equal(found, expected.astype("float32"))
 
 
+@pytest.mark.backends("jax")
+@pytest.mark.parametrize("padding", ["same", "symmetric", "zeros"])
+def test_inference_pools_with_slices_of_the_same_result(padding):
+    """jax2onnx writes no working pooling with channels last."""
+    import jax
+
+    x = RNG.normal(size=(2, 9, 8, 3)).astype("float32")
+    layer = layers.MaxPool2D(padding=padding)
+    np.testing.assert_array_equal(
+        numpy(layer(x)), numpy(layer(x, training=True))
+    )
+    assert "reduce_window" not in str(jax.make_jaxpr(layer)(x))
+
+
 def test_group_norm_matches_keras():
     x = (RNG.normal(size=(2, 5, 4, 12)) * 3 + 7).astype("float32")
     ours = layers.GroupNorm(4, epsilon=0.1)
