@@ -284,7 +284,26 @@ def _load_keras(checkpoint):
     model = models.load_keras_file(checkpoint.path)
     # Keras ignores arrays that belong to no layer; this raises an error.
     models.load_weights(model, checkpoint, checkpoint.stored.get("grid_size"))
+    _unfreeze_pretrained(model, checkpoint.path)
     return model
+
+
+def _unfreeze_pretrained(model, path):
+    """Makes an encoder trainable that pre-training of earlier versions froze:
+    DINO's teacher, MoCo v3's patch embedding and the fixed positions."""
+    frozen = {x.name for x in model.layers if x.weights and not x.trainable}
+    if not frozen or len(model.output.shape) != 3:
+        return
+    if model.name == "teacher" or frozen <= {
+        "patch_embedding",
+        "position_embedding",
+    }:
+        model.trainable = True
+        warn(
+            f"{path!r} stores an encoder that pre-training had frozen in "
+            f"part ({', '.join(sorted(frozen)[:3])}). All of its weights are "
+            "now trainable: set the layers' `trainable` to freeze them again."
+        )
 
 
 def _build_arguments(checkpoint):

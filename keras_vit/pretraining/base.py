@@ -115,6 +115,18 @@ class PretrainingModel(keras.Model):
         )
 
 
+def freeze(layer):
+    """Makes the weights of a layer not trainable, but not the layer.
+
+    A file stores the flags of layers, not those of weights: what is saved of
+    the encoder can be fine-tuned. Batch norms of a frozen layer would also use
+    their moving statistics instead of those of the batch.
+    """
+    layer.trainable = True  # files of earlier versions have frozen layers
+    for variable in layer.trainable_weights:
+        variable.trainable = False
+
+
 class EncoderStages:
     """Runs a `VisionTransformer` in two stages, to mask patches in between.
 
@@ -225,7 +237,7 @@ class EncoderStages:
             )
         prefix = ((0, 0), (layer.num_prefix_tokens, 0), (0, 0))
         layer.embedding.assign(np.pad(positions, prefix))
-        layer.trainable = False
+        freeze(layer)
 
     def patchify(self, images):
         """Splits images into flat patches `(B, num_patches, patch_area)`."""

@@ -7,6 +7,7 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit.layers.positions import sincos_positions
 from keras_vit.pretraining import momentum
+from keras_vit.pretraining.base import freeze
 from keras_vit.pretraining.heads import MoCoHead
 from keras_vit.pretraining.losses import contrastive_losses
 from keras_vit.pretraining.mae import POSITIONS
@@ -91,7 +92,7 @@ class MoCoV3(MomentumModel):
         self.temperature = _checks.positive_float("temperature", temperature)
         self.frozen_patches = frozen_patches
         if frozen_patches:
-            self.stages.embedding.trainable = False
+            freeze(self.stages.embedding)
         self.positions = _checks.one_of("positions", positions, POSITIONS)
         if positions == "sincos2d":
             for stages in (self.stages, self.teacher_stages):

@@ -7,6 +7,7 @@ from keras_vit.layers import initializers
 from keras_vit.models import weights_by_path
 from keras_vit.pretraining.base import EncoderStages
 from keras_vit.pretraining.base import PretrainingModel
+from keras_vit.pretraining.base import freeze
 from keras_vit.pretraining.losses import update_momentum
 
 
@@ -39,7 +40,7 @@ class MomentumModel(PretrainingModel):
         config = {**encoder.get_config(), "name": "teacher"}
         with initializers.skip_init():  # the weights are copied below
             self.teacher = type(encoder).from_config(config)
-        self.teacher.trainable = False
+        freeze(self.teacher)
         self.teacher_stages = EncoderStages(self.teacher)
         _assign(self.teacher.weights, encoder.weights)
         self.step = self.add_weight(
@@ -62,10 +63,7 @@ class MomentumModel(PretrainingModel):
         for head in (student, teacher):
             head.build((None, self.stages.hidden_size))
         _assign(teacher.weights, student.weights)
-        # Not `teacher.trainable = False`, with which batch norms would use
-        # their moving statistics instead of those of the batch.
-        for variable in teacher.trainable_weights:
-            variable.trainable = False
+        freeze(teacher)
         return student, teacher
 
     def update_teacher(self, step):

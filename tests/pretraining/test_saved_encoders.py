@@ -1,0 +1,79 @@
+"""Encoders that pre-training saves can be fine-tuned."""
+
+import keras
+import pytest
+
+from keras_vit import converters
+from keras_vit import pretraining
+from keras_vit.training.masked import save_masked
+from tests.pretraining import small
+
+HEADS = {"output_dim": 6, "hidden_dim": 10}
+MODELS = {
+    "dino": lambda e: pretraining.DINO(e, bottleneck_dim=5, **HEADS),
+    "mocov3": lambda e: pretraining.MoCoV3(e, **HEADS),
+    **small.MODELS,
+}
+
+
+@pytest.mark.parametrize("kind", ["dino", "mocov3", "mae", "mim", "mpp"])
+def test_all_weights_of_a_saved_encoder_are_trainable(kind, tmp_path):
+    model = MODELS[kind](small.encoder(num_layers=1))
+    trained = {v.path for v in model.trainable_variables}
+    save_masked(model, tmp_path)
+    # Saving does not change what the pre-training model trains.
+    assert {v.path for v in model.trainable_variables} == trained
+    path = tmp_path / "encoder.keras"
+    getattr(model, "teacher", model.encoder).save(tmp_path / "direct.keras")
+    loaded = [
+        keras.models.load_model(path),
+        converters.load(path),
+        keras.models.load_model(tmp_path / "direct.keras"),
+    ]
+    for encoder in loaded:
+        assert len(encoder.trainable_weights) == len(encoder.weights) == 22
+    again = pretraining.DINO(loaded[0], bottleneck_dim=5, **HEADS)
+    assert len(again.encoder.trainable_weights) == 22
+
+
+@pytest.mark.backends("torch")
+def test_pre_training_trains_the_same_weights_as_before():
+    def frozen(model):
+        encoders = (model.encoder, getattr(model, "teacher", None))
+        return [
+            None
+            if e is None
+            else {v.path.split("/")[0] for v in e.weights}
+            - {v.path.split("/")[0] for v in e.trainable_weights}
+            for e in encoders
+        ]
+
+    dino, moco, mae = (
+        MODELS[kind](small.encoder(num_layers=1))
+        for kind in ("dino", "mocov3", "mae")
+    )
+    assert frozen(dino)[0] == set() and not dino.teacher.trainable_weights
+    fixed = {"patch_embedding", "position_embedding"}
+    assert frozen(moco)[0] == fixed and not moco.teacher.trainable_weights
+    assert frozen(mae)[0] == {"position_embedding"}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "name, frozen",
+    [
+        ("teacher", None),
+        ("encoder", ("patch_embedding", "position_embedding")),
+        ("encoder", ("position_embedding",)),
+    ],
+)
+def test_files_of_earlier_versions_load_unfrozen(name, frozen, tmp_path):
+    encoder = small.encoder(num_layers=1, name=name)
+    if frozen is None:
+        encoder.trainable = False
+    for layer in frozen or ():
+        encoder.get_layer(layer).trainable = False
+    encoder.save(tmp_path / "encoder.keras")
+    with pytest.warns(UserWarning, match="pre-training had frozen"):
+        loaded = converters.load(tmp_path / "encoder.keras")
+    assert len(loaded.trainable_weights) == 22
