@@ -1,8 +1,11 @@
 """`cost`: parameters, multiply-adds and memory of a model."""
 
+import collections
 import dataclasses
 import itertools
 import math
+
+import keras
 
 from keras_vit import _checks
 from keras_vit.costs.graph import trace
@@ -131,7 +134,7 @@ def cost(
                 "of a model instead of the model."
             )
         rows, name = trace(model, image_size), model.name
-        precision = precision or model.dtype_policy.name
+        precision = precision or _policy_of_layers(model)
         if precision not in PRECISIONS:
             raise ValueError(
                 f"The memory of a model of precision {precision!r} is not "
@@ -146,6 +149,19 @@ def cost(
         accumulate,
         precision or "float32",
     )
+
+
+def _policy_of_layers(model):
+    """Returns the dtype policy of most weights, without those of heads.
+
+    A functional model itself has the policy of the process that loads it.
+    """
+    counts = collections.Counter()
+    for layer in model.layers:
+        if layer.weights and not isinstance(layer, keras.layers.Dense):
+            counts[layer.dtype_policy.name] += layer.count_params()
+    counts = counts or {model.dtype_policy.name: 1}
+    return max(counts, key=counts.get)
 
 
 @dataclasses.dataclass(frozen=True)

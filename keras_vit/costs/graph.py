@@ -487,6 +487,23 @@ def _eomt_head(layer, name, shapes, output, options):
     return found
 
 
+def _preprocessing(layer, name, shapes, output, options):
+    """An `ImagePreprocessing`, which resizes by a product for each axis."""
+    (before, width, channels), (rows, columns, _) = shapes[0], output
+    # The values of each product's output, and the products for one of them.
+    values = [
+        (rows * width * channels, before if rows != before else 0),
+        (rows * columns * channels, width if columns != width else 0),
+    ]
+    return [
+        dataclasses.replace(
+            _elementwise(layer, name, output),
+            macs=sum(count * n for count, n in values),
+            activations=sum(count for count, n in values if n),
+        )
+    ]
+
+
 def _upsample(layer, name, shapes, output, options):
     return [_resampled(layer, name, shapes[0], output, output[:2])]
 
@@ -513,6 +530,7 @@ _RULES = {
     keras_vit_layers.AttentionPooling: _attention_pooling,
     keras_vit_layers.ClassToken: _tokens,
     keras_vit_layers.GroupNorm: _group_norm,
+    keras_vit_layers.ImagePreprocessing: _preprocessing,
     keras_vit_layers.MaskToken: _mask_token,
     keras_vit_layers.MaxPool2D: _max_pool,
     keras_vit_layers.MlpBlock: _mlp,

@@ -261,3 +261,26 @@ def test_arguments_of_a_given_model_are_refused():
     with pytest.raises(ValueError, match="image_size"):
         keras_vit.cost(anywhere)
     assert keras_vit.cost(anywhere, 64).macs > 0
+
+
+@pytest.mark.parametrize("size", [32, 48, (32, 40)])
+def test_the_products_of_preprocessing_count(size):
+    options = {"classes": 4, "input_shape": (32, 32, 3)}
+    plain = keras_vit.cost(keras_vit.ViTTi16(**options)).macs
+    model = keras_vit.ViTTi16(preprocessing=True, **options)
+    height, width = size if isinstance(size, tuple) else (size, size)
+    expected = 32 * height * width * 3 if height != 32 else 0
+    expected += 32 * 32 * width * 3 if width != 32 else 0
+    assert keras_vit.cost(model, size).macs - plain == expected
+
+
+def test_a_loaded_model_has_the_precision_of_its_blocks(tmp_path):
+    path = tmp_path / "model.keras"
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = keras_vit.ViTTi16(classes=4, input_shape=(32, 32, 3))
+    expected = keras_vit.cost(model)
+    model.save(path)
+    keras.config.set_dtype_policy("float32")
+    found = keras_vit.cost(keras.models.load_model(path))
+    assert found.precision == expected.precision == "mixed_bfloat16"
+    assert found.step_bytes == expected.step_bytes
