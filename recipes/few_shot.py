@@ -103,7 +103,7 @@ class Config(keras_vit.evaluation.EvaluationFlags):
         "X",
     )
     max_train: int | None = cli.arg(
-        None, "use only the first N training images"
+        None, "use only a random sample of N training images"
     )
     output: str | None = cli.arg(
         None,
@@ -135,6 +135,8 @@ def main(config):
             name, skip_bad_images=skip, test_split=test_split
         )
         data = keras_vit.evaluation.fitted(data, trained)
+        if config.max_train:
+            data = data.sample("train", config.max_train)
         model = keras_vit.evaluation.feature_model(trained.model)
         options = trained.reading(data, config.batch_size, PROTOCOL)
         batches = (
@@ -154,7 +156,7 @@ def main(config):
             flush=True,
         )
         x, y = keras_vit.evaluation.predict_dataset(
-            model, batches[0], data.num_train, config.max_train
+            model, batches[0], data.num_train
         )
         test_x, test_y = keras_vit.evaluation.predict_dataset(
             model, batches[1], data.num_test

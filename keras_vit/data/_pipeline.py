@@ -69,6 +69,24 @@ class ImageSource:
                 counts += batch.sum(0, dtype=np.int64)
         return counts
 
+    def sample(self, split, total, chosen):
+        """Returns a source to evaluate on, of which a split has some images."""
+        is_chosen = np.isin(np.arange(total), chosen)
+
+        def stream(name, rows):
+            if name != split:
+                return self.evaluation_stream(name, rows)
+            tf = import_tensorflow()
+            pairs = tf.data.Dataset.zip(
+                tf.data.Dataset.from_tensor_slices(is_chosen),
+                self.evaluation_stream(split, range(total)),
+            )
+            images = pairs.filter(lambda keep, image: keep)
+            images = images.map(lambda keep, image: image)
+            return images.skip(rows.start).take(len(rows))
+
+        return dataclasses.replace(self, evaluation_stream=stream)
+
     def image_names(self, split, total):
         images = self.evaluation_stream(split, range(total))
         return [os.fsdecode(name) for _, name, *_ in images.as_numpy_iterator()]

@@ -362,6 +362,29 @@ class ImageDataset:
             raise ValueError(f"{self.name!r} has no {split} images.")
         return self._evaluation_batches(split, **options)
 
+    def sample(self, split, count):
+        """Returns the data set with a random sample of the images of a split.
+
+        The first images of a folder or a file are those of the first classes.
+        A sample has images of all; it depends on the numbers of images only.
+
+        Args:
+            split: "train", "validation" or "test".
+            count: Integer. Number of images. All remain if there are not more.
+
+        Returns:
+            An `ImageDataset` to evaluate on. Its images keep their order.
+        """
+        total = getattr(self, f"num_{split}")
+        if count >= total:
+            return self
+        chosen = np.random.default_rng(0).choice(total, count, replace=False)
+        return dataclasses.replace(
+            self,
+            source=self.source.sample(split, total, np.sort(chosen)),
+            **{f"num_{split}": count},
+        )
+
     def image_names(self, split):
         """Returns the names of the images of `batches(split)`, in order.
 

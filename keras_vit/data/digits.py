@@ -87,6 +87,10 @@ class Digits:
         )
         return source.train(dataclasses.replace(data, source=source), options)
 
+    def sample(self, split, total, chosen):
+        splits = {**self.splits, split: self.splits[split][chosen]}
+        return dataclasses.replace(self, splits=splits)
+
     def class_counts(self, data):
         return np.bincount(self.labels[self.splits["train"]], minlength=10)
 

@@ -21,13 +21,14 @@ class NearestNeighbours(keras.callbacks.Callback):
         data: `keras_vit.data.ImageDataset` with labels.
         options: Dict. The arguments of `ImageDataset.batches`.
         k: Integer. Number of neighbours, at most the number of images.
-        limit: Integer. Largest number of training images to compare with.
+        limit: Integer. Largest number of training images to compare with, a
+            random sample of all.
     """
 
     def __init__(self, data, options, k=20, limit=20_000):
         super().__init__()
-        self._data, self._options = data, options
-        self._k, self._limit = k, limit
+        self._data, self._options = data.sample("train", limit), options
+        self._k = k
         self._features = None
 
     def on_epoch_end(self, epoch, logs=None):
@@ -37,19 +38,18 @@ class NearestNeighbours(keras.callbacks.Callback):
 
     def accuracy(self):
         """Returns the accuracy of the model as it is now."""
-        x, y = self._compute("train", min(self._data.num_train, self._limit))
+        x, y = self._compute("train")
         test = self._data.evaluation_split
-        test_x, test_y = self._compute(test, self._data.num_evaluation)
+        test_x, test_y = self._compute(test)
         classes = len(self._data.class_names)
         scores = nearest_neighbours(
             x, y, classes, test_x, k=min(self._k, len(x))
         )
         return accuracy(scores, test_y)
 
-    def _compute(self, split, count):
-        """Returns the features and the labels of the first images."""
+    def _compute(self, split):
+        """Returns the features and the labels of the images of a split."""
         features, labels = [], []
-        found = 0
         for images, classes, weights in self._data.batches(
             split, **self._options
         ):
@@ -57,9 +57,6 @@ class NearestNeighbours(keras.callbacks.Callback):
             pooled = self._pooled(np.asarray(images))
             features.append(pooled[keep])
             labels.append(np.asarray(classes)[keep])
-            found += keep.sum()
-            if found >= count:
-                break
         return np.concatenate(features), np.concatenate(labels)
 
     def _pooled(self, images):
