@@ -54,7 +54,9 @@ class DINO(MomentumModel):
         frozen_steps: Integer. Number of steps in which the head's last layer is
             not trained.
         koleo_weight: Float. Weight of the KoLeo regularizer of DINOv2, which
-            spreads the features of global crops; 0.1 in DINOv2.
+            spreads the features of global crops; 0.1 in DINOv2. As it compares
+            the images of a batch, losses of evaluations with it depend on the
+            batch size, as `teacher_diversity` does.
         ibot_weight: Float. Weight of iBOT's loss of masked patches
             (https://arxiv.org/abs/2111.07832), for which half of the global
             crops are masked; 1.0 in DINOv2. The head is shared.
@@ -145,7 +147,9 @@ class DINO(MomentumModel):
             self.mask_token.build((None, None, self.stages.hidden_size))
             self.patch_center = self._add_center("patch_center")
             self.seed_generator = keras.random.SeedGenerator(seed)
-        self.entropy_tracker = keras.metrics.Mean("teacher_entropy")
+        self.entropy_tracker = keras.metrics.Mean(
+            "teacher_entropy", dtype="float32"
+        )
         self.built = True
 
     def _add_center(self, name):
@@ -248,9 +252,9 @@ class DINO(MomentumModel):
         loss = momentum.weighted_mean(losses, sample_weight)
         if self.koleo_weight:
             crops = ops.unstack(y_pred["features"], axis=1)
-            koleo = sum(koleo_loss(x) for x in crops)
+            koleo = sum(koleo_loss(x, weights=sample_weight) for x in crops)
             loss = loss + self.koleo_weight * koleo
-        self._update_metrics(teacher, temperature)
+        self._update_metrics(teacher, temperature, sample_weight)
         if training:
             self._update_center(self.center, teacher)
             self.finish_step()
@@ -279,11 +283,14 @@ class DINO(MomentumModel):
                 )
             )
 
-    def _update_metrics(self, teacher, temperature):
+    def _update_metrics(self, teacher, temperature, sample_weight):
         probabilities = teacher_probabilities(teacher, self.center, temperature)
-        entropy, diversity = entropy_and_diversity(probabilities[:, 0])
-        self.entropy_tracker.update_state(entropy)
-        self.diversity_tracker.update_state(diversity)
+        weights = momentum.weights_of(probabilities, sample_weight)
+        entropy, diversity = entropy_and_diversity(probabilities[:, 0], weights)
+        self.entropy_tracker.update_state(
+            entropy, sample_weight=ops.sum(weights)
+        )
+        self.update_diversity(diversity, weights)
 
     def get_config(self):
         return {

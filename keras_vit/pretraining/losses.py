@@ -51,7 +51,7 @@ def teacher_probabilities(teacher, center, temperature):
     return ops.softmax((teacher - center) / temperature, axis=-1)
 
 
-def entropy_and_diversity(probabilities):
+def entropy_and_diversity(probabilities, weights=None):
     """Measures how much the outputs of a teacher tell about the images.
 
     A collapsed teacher has the same output for all images, which is either
@@ -60,25 +60,31 @@ def entropy_and_diversity(probabilities):
 
     Args:
         probabilities: Tensor of shape `(count, dimensions)`.
+        weights: Tensor of shape `(count,)`. Rows of weight 0 do not count.
+            None for 1.
 
     Returns:
         Two scalars: the mean entropy of the rows in nats, and the mutual
-        information as a fraction of its maximum, in [0, 1].
+        information as a fraction of its maximum, in [0, 1], which is 0 for
+        fewer than two rows.
     """
-    count, dimensions = ops.shape(probabilities)
 
     def entropy(p):
         return -ops.sum(p * ops.log(p + 1e-12), axis=-1)
 
-    mean = ops.mean(entropy(probabilities))
-    marginal = entropy(ops.mean(probabilities, axis=0))
-    largest = ops.log(
-        ops.cast(ops.minimum(count, dimensions), probabilities.dtype)
-    )
-    return mean, (marginal - mean) / largest
+    if weights is None:
+        weights = ops.ones_like(probabilities[:, 0])
+    shares = weights / ops.maximum(ops.sum(weights), 1e-12)
+    mean = ops.sum(shares * entropy(probabilities))
+    marginal = entropy(ops.sum(shares[:, None] * probabilities, axis=0))
+    count = ops.sum(ops.cast(weights > 0, probabilities.dtype))
+    largest = ops.log(ops.minimum(count, float(probabilities.shape[1])))
+    several = count > 1
+    information = (marginal - mean) / ops.where(several, largest, 1.0)
+    return mean, ops.where(several, information, 0.0)
 
 
-def contrastive_losses(queries, keys, labels, temperature=1.0):
+def contrastive_losses(queries, keys, labels, temperature=1.0, weights=None):
     """Computes MoCo v3's contrastive loss (InfoNCE) of each query.
 
     The positive key of a query is that of the other crop of its image, and the
@@ -94,6 +100,8 @@ def contrastive_losses(queries, keys, labels, temperature=1.0):
         labels: Integers of shape `(batch,)`. The row of each query's positive
             key.
         temperature: Float.
+        weights: Tensor of shape `(all images,)`. Keys of weight 0, which are
+            padding, are no negatives. None if all count.
 
     Returns:
         Tensor of shape `(batch,)`. No gradient flows into `keys`.
@@ -101,37 +109,51 @@ def contrastive_losses(queries, keys, labels, temperature=1.0):
     keys = ops.stop_gradient(ops.normalize(keys, axis=-1))
     queries = ops.normalize(queries, axis=-1)
     logits = ops.matmul(queries, ops.transpose(keys)) / temperature
+    if weights is not None:
+        # A number, as the loss of padding itself must be finite.
+        logits = ops.where(weights > 0, logits, -1e4)
     losses = keras.losses.sparse_categorical_crossentropy(
         labels, logits, from_logits=True
     )
     return losses * (2 * temperature)
 
 
-def koleo_loss(features, epsilon=1e-8):
+def koleo_loss(features, epsilon=1e-8, weights=None):
     """Computes the KoLeo regularizer, which spreads features evenly.
 
     It is the negative mean of the logarithm of each feature's distance to its
-    nearest neighbour in the batch, on the unit sphere. From "Spreading vectors
-    for similarity search" (https://arxiv.org/abs/1806.03198), as DINOv2 uses
-    it (https://arxiv.org/abs/2304.07193, Section 4).
+    nearest neighbour in the batch, on the unit sphere, so that it depends on
+    the size of the batch. A feature without another one counts 0. From
+    "Spreading vectors for similarity search"
+    (https://arxiv.org/abs/1806.03198), as DINOv2 uses it
+    (https://arxiv.org/abs/2304.07193, Section 4).
 
     Args:
         features: Tensor of shape `(batch, dimensions)`.
         epsilon: Float, added to differences and to distances.
+        weights: Tensor of shape `(batch,)`, by which the logarithms are
+            multiplied. Features of weight 0, which are padding, are no
+            neighbours. None for 1.
 
     Returns:
         Scalar tensor.
     """
     features = ops.normalize(features, axis=-1, epsilon=epsilon)
     similarity = ops.matmul(features, ops.transpose(features))
-    # The diagonal, which is 1, becomes less than any cosine.
-    similarity = similarity - 4.0 * ops.eye(
+    if weights is None:
+        weights = ops.ones_like(features[:, 0])
+    weights = ops.cast(weights, features.dtype)
+    # The diagonal and padding become less than any cosine.
+    similarity = ops.stop_gradient(similarity) - 4.0 * ops.eye(
         ops.shape(features)[0], dtype=features.dtype
     )
-    nearest = ops.argmax(ops.stop_gradient(similarity), axis=1)
+    similarity = ops.where(weights > 0, similarity, -4.0)
+    nearest = ops.argmax(similarity, axis=1)
+    has_other = ops.max(similarity, axis=1) >= -2.0
+    weights = ops.where(has_other, weights, 0.0)
     difference = features - ops.take(features, nearest, axis=0) + epsilon
     distance = ops.sqrt(ops.sum(difference**2, axis=-1))
-    return -ops.mean(ops.log(distance + epsilon))
+    return -ops.mean(weights * ops.log(distance + epsilon))
 
 
 def ibot_losses(

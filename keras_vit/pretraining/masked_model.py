@@ -79,11 +79,14 @@ class MaskedModel(PretrainingModel):
     ):
         losses = self.patch_losses(x, y_pred)
         weights = ops.cast(y_pred["masked"], losses.dtype)
+        # All images have the same number of masked patches. The sum of the
+        # sample weights is no divisor, as in Keras's losses: the mean over
+        # batches of any size is then that over images.
+        count = ops.sum(weights) + 1e-6
         if sample_weight is not None:
             image = ops.cast(ops.reshape(sample_weight, (-1, 1)), losses.dtype)
-            weights = weights * image
-        # The epsilon is for sample weights that are all zero.
-        loss = ops.sum(losses * weights) / (ops.sum(weights) + 1e-6)
+            losses = losses * image
+        loss = ops.sum(losses * weights) / count
         return self.add_extra_losses(loss)
 
     def reconstruct(self, images, **kwargs):

@@ -29,6 +29,8 @@ class MoCoV3(MomentumModel):
 
     The batch is that of all devices: the keys of the replicas of TensorFlow are
     gathered, and a batch that JAX splits over devices and hosts is one array.
+    As images are compared with those of their batch, the results of
+    evaluations depend on the batch size.
 
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all
@@ -104,7 +106,9 @@ class MoCoV3(MomentumModel):
         )
         self.prediction = self._head(2, "prediction")
         self.prediction.build((None, output_dim))
-        self.accuracy_tracker = keras.metrics.Mean("contrastive_accuracy")
+        self.accuracy_tracker = keras.metrics.Mean(
+            "contrastive_accuracy", dtype="float32"
+        )
         self.built = True
 
     def _head(self, num_layers, name):
@@ -147,28 +151,46 @@ class MoCoV3(MomentumModel):
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
         queries, keys = y_pred["student"], y_pred["teacher"]
+        weights = momentum.weights_of(queries, sample_weight)
+        every_weight, _ = momentum.gather(weights)
         losses = 0.0
         for query, other in ((0, 1), (1, 0)):
             every, first = momentum.gather(keys[:, other])
             labels = first + ops.arange(ops.shape(queries)[0])
             losses = losses + contrastive_losses(
-                queries[:, query], every, labels, self.temperature
+                queries[:, query],
+                every,
+                labels,
+                self.temperature,
+                None if sample_weight is None else every_weight,
             )
-            self._update_metrics(queries[:, query], every, labels)
+            self._update_metrics(
+                queries[:, query], every, labels, weights, every_weight
+            )
         if training:
             self.finish_step()
         loss = momentum.weighted_mean(losses, sample_weight)
         return self.add_extra_losses(loss)
 
-    def _update_metrics(self, queries, keys, labels):
+    def _update_metrics(self, queries, keys, labels, weights, every_weight):
         keys = ops.normalize(ops.stop_gradient(keys), axis=-1)
         # The standard deviation of unit vectors is 1 / sqrt(dimensions) if
         # they are spread evenly, and 0 if they are all the same.
-        spread = ops.mean(ops.std(keys, axis=0)) * self.output_dim**0.5
-        self.diversity_tracker.update_state(spread)
-        nearest = ops.argmax(ops.matmul(queries, ops.transpose(keys)), axis=1)
+        share = every_weight / ops.maximum(ops.sum(every_weight), 1e-12)
+        share = share[:, None]
+        mean = ops.sum(share * keys, axis=0)
+        spread = ops.sqrt(ops.sum(share * (keys - mean) ** 2, axis=0))
+        self.update_diversity(
+            ops.mean(spread) * self.output_dim**0.5, every_weight
+        )
+        similarity = ops.matmul(queries, ops.transpose(keys))
+        largest = ops.max(ops.abs(similarity)) + 1
+        similarity = ops.where(every_weight > 0, similarity, -largest)
+        nearest = ops.argmax(similarity, axis=1)
         correct = ops.equal(ops.cast(nearest, "int32"), labels)
-        self.accuracy_tracker.update_state(ops.cast(correct, "float32"))
+        self.accuracy_tracker.update_state(
+            ops.cast(correct, "float32"), sample_weight=weights
+        )
 
     def get_config(self):
         return {

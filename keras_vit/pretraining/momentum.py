@@ -50,7 +50,9 @@ class MomentumModel(PretrainingModel):
             trainable=False,
             name="step",
         )
-        self.diversity_tracker = keras.metrics.Mean("teacher_diversity")
+        self.diversity_tracker = keras.metrics.Mean(
+            "teacher_diversity", dtype="float32"
+        )
 
     def add_heads(self, make):
         """Returns the student's and the teacher's head, with equal weights.
@@ -78,6 +80,13 @@ class MomentumModel(PretrainingModel):
             _parameters(self.teacher_projection),
             _parameters(self.projection),
             momentum,
+        )
+
+    def update_diversity(self, diversity, weights):
+        """Adds the diversity of a batch, of which one image has none."""
+        count = ops.sum(ops.cast(weights > 0, "float32"))
+        self.diversity_tracker.update_state(
+            diversity, sample_weight=ops.where(count > 1, count, 0.0)
         )
 
     def finish_step(self):
@@ -200,12 +209,16 @@ def features(stages, crops, training=None):
 
 
 def weighted_mean(losses, sample_weight=None):
-    """Returns the mean of the images' losses, weighted if there are weights."""
+    """Returns the mean of the images' losses, each times its weight, as Keras's
+    losses do: the mean over batches of any size is then that over images."""
+    return ops.mean(losses * weights_of(losses, sample_weight))
+
+
+def weights_of(x, sample_weight=None):
+    """Returns the weights of the rows of a tensor, 1 if none are given."""
     if sample_weight is None:
-        return ops.mean(losses)
-    weights = ops.cast(ops.reshape(sample_weight, (-1,)), losses.dtype)
-    # The epsilon is for sample weights that are all zero.
-    return ops.sum(losses * weights) / (ops.sum(weights) + 1e-6)
+        return ops.ones((ops.shape(x)[0],), dtype=x.dtype)
+    return ops.cast(ops.reshape(sample_weight, (-1,)), x.dtype)
 
 
 def value_at(schedule, step):

@@ -1,0 +1,95 @@
+"""Results of evaluations do not depend on the batch size or on padding."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_vit import pretraining
+from tests.pretraining import small
+
+SIZES = {"output_dim": 16, "hidden_dim": 8}
+# Of these, the loss of an image depends on the others of its batch.
+CONTRASTIVE = {
+    "koleo": lambda e: pretraining.DINO(
+        e, koleo_weight=0.1, bottleneck_dim=4, **SIZES
+    ),
+    "mocov3": lambda e: pretraining.MoCoV3(e, **SIZES),
+}
+MODELS = {
+    "mim": small.MODELS["mim"],
+    "mae": small.MODELS["mae"],
+    "mpp": small.MODELS["mpp-pixels"],
+    "dino": lambda e: pretraining.DINO(e, bottleneck_dim=4, **SIZES),
+    **CONTRASTIVE,
+}
+COUNT = 5
+
+
+@pytest.fixture
+def model(request, monkeypatch):
+    """A compiled model that masks the same patches of all images."""
+
+    def same(shape, *args, **kwargs):
+        row = np.random.default_rng(0).random((1, *shape[1:]))
+        return ops.broadcast_to(ops.cast(row, "float32"), shape)
+
+    monkeypatch.setattr(keras.random, "uniform", same)
+    model = MODELS[request.param](small.encoder())
+    model.compile("sgd")
+    return model
+
+
+def padded(model, size):
+    """Returns the results of batches of one size, with images of weight 0."""
+    missing = -COUNT % size
+    images = np.concatenate([small.images(COUNT), small.images(8)[-missing:]])
+    images = images[: COUNT + missing]
+    weights = np.zeros(len(images))
+    weights[:COUNT] = len(images) / COUNT  # as keras_vit.data has them
+    return model.evaluate(
+        images,
+        np.zeros(len(images)),  # Keras ignores weights without labels.
+        sample_weight=weights,
+        batch_size=size,
+        verbose=0,
+        return_dict=True,
+    )
+
+
+def whole(model, size=COUNT):
+    return model.evaluate(
+        small.images(COUNT), batch_size=size, verbose=0, return_dict=True
+    )
+
+
+def compare(found, expected, names):
+    for name in names:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["mim", "mae", "mpp", "dino"], indirect=True)
+def test_losses_do_not_depend_on_the_batch_size(model):
+    expected = whole(model)
+    names = expected.keys() - {"teacher_diversity"}
+    for size in (1, 3):
+        compare(whole(model, size), expected, names)
+        compare(padded(model, size), expected, names)
+
+
+@pytest.mark.parametrize("model", MODELS, indirect=True)
+def test_padding_does_not_count(model):
+    expected = whole(model)
+    compare(padded(model, 8), expected, expected)
+
+
+@pytest.mark.parametrize("model", CONTRASTIVE, indirect=True)
+def test_batches_of_one_image_have_no_neighbor_and_no_diversity(model):
+    for found in (whole(model, 4), padded(model, 4)):
+        assert np.isfinite(list(found.values())).all()
+        assert abs(found["loss"]) < 10
+    # The last batch has one image.
+    images = small.images(COUNT)[:4]
+    first = model.evaluate(images, verbose=0, return_dict=True)
+    for found in (whole(model, 4), padded(model, 4)):
+        compare(found, first, ["teacher_diversity"])
