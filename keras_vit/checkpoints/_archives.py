@@ -33,6 +33,14 @@ PARSE_ERRORS = (
 )
 
 
+def is_archive(path):
+    """Returns whether a file ends as a zip archive does."""
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # of several disks
+        return True
+
+
 @contextlib.contextmanager
 def open_archive(path, methods=COMPRESSION_METHODS):
     """Opens a zip archive for reading after checking its members.
@@ -55,14 +63,16 @@ def open_archive(path, methods=COMPRESSION_METHODS):
             damaged.
     """
     with zipfile.ZipFile(path) as archive:
-        names, total = set(), 0
+        names, total, size = set(), 0, path.stat().st_size
         for member in archive.infolist():
             problem = _problem_of(member, names, methods)
+            if member.compress_size > size:  # which `zipfile` would allocate
+                problem = f"of {member.compress_size:,} bytes, more than it has"
             if problem:
                 raise ValueError(f"it holds {member.filename!r}, {problem}")
             names.add(member.filename)
             total += member.file_size
-        check_size(total, path.stat().st_size)
+        check_size(total, size)
         yield archive
 
 

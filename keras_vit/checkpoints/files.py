@@ -394,7 +394,7 @@ def _read_shards(path):
 
 def _read_npz(path):
     kind = "an .npz file (a zip archive of arrays)"
-    if not zipfile.is_zipfile(path):
+    if not _archives.is_archive(path):
         raise _archives.format_error(kind, path)
     arrays, problems = {}, []
     with (

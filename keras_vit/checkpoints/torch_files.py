@@ -11,7 +11,6 @@ import io
 import math
 import pickle
 import pickletools
-import zipfile
 
 import ml_dtypes
 import numpy as np
@@ -185,7 +184,7 @@ def read_torch(path):
     Raises:
         ValueError: if it is not a PyTorch file of plain weights.
     """
-    read = _read_zip if zipfile.is_zipfile(path) else _read_legacy
+    read = _read_zip if _archives.is_archive(path) else _read_legacy
     try:
         with _archives.parsing("a PyTorch file of plain weights", path):
             tensors = read(path)

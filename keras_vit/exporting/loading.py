@@ -1,7 +1,5 @@
 """Loading of the model to export, for the requested image size."""
 
-import zipfile
-
 from keras_vit import converters
 from keras_vit import downloads
 from keras_vit.checkpoints.files import resolve_run_folder
@@ -35,10 +33,12 @@ def load(path, layout=None, settings=None, size=None):
             path, layout, settings.get("num_heads")
         )
         model = converters.load(checkpoint, layout, **settings)
-    except ValueError as error:
-        if checkpoint or layout or settings or not _is_keras_file(path):
+    except ValueError:
+        local = resolve_run_folder(downloads.fetch_if_remote(path))
+        of_keras = str(local).endswith(".keras")
+        if checkpoint or layout or settings or not of_keras:
             raise
-        model = _load_any_model(path, error)
+        model = load_keras_file(local)
     check_exportable(model)
     shape = tuple(model.inputs[0].shape[1:])
     requested = (*(size or shape[:2]), shape[-1])
@@ -77,18 +77,3 @@ def check_exportable(model):
             f"{model.name!r} is not one. Of a model of keras_vit.pretraining, "
             "export its `encoder`."
         )
-
-
-def _is_keras_file(path):
-    path = resolve_run_folder(downloads.fetch_if_remote(path))
-    return str(path).endswith(".keras") and zipfile.is_zipfile(path)
-
-
-def _load_any_model(path, error):
-    path = resolve_run_folder(downloads.fetch_if_remote(path))
-    try:
-        return load_keras_file(path)
-    except ValueError as other:
-        raise ValueError(
-            f"{error}\nKeras cannot load it either: {other}"
-        ) from other

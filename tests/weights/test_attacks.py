@@ -8,6 +8,7 @@ import pathlib
 import runpy
 import subprocess
 import sys
+import tracemalloc
 import urllib.request
 import zipfile
 
@@ -512,3 +513,27 @@ def test_hostile_safetensors_are_refused(kind, trap, capsys):
     path.write_bytes(header(SAFETENSORS[kind]) + bytes(8))
     for loader in ("load", "pretraining.load", "classifier", "convert"):
         refused(loader, path, capsys)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pth", ".keras"])
+@pytest.mark.parametrize("damage", ["a long member", "several disks"])
+def test_archives_with_wrong_records_are_refused(
+    damage, suffix, trap, harmless, capsys
+):
+    path = trap.parent / f"evil{suffix}"
+    content = bytearray((harmless / "vit.keras").read_bytes())
+    if damage == "a long member":  # more than 3 GB, in its last record
+        place = content.rindex(b"PK\x01\x02") + 20
+        content[place : place + 4] = (2**32 - 2).to_bytes(4, "little")
+    else:
+        end = content.rindex(b"PK\x05\x06")
+        locator = b"PK\x06\x07" + bytes(12) + (9).to_bytes(4, "little")
+        content[end:end] = locator
+    path.write_bytes(content)
+    tracemalloc.start()
+    refused("load", path, capsys)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**26
+    refused("convert", path, capsys)
+    refused("export", path, capsys)
