@@ -262,6 +262,7 @@ class UpsampleMap(keras.Layer):
         self.compute_output_shape(inputs_shape, images_shape)
 
     def call(self, inputs, images):
+        self.compute_output_shape(inputs.shape, images.shape)
         height, width = axis_sizes(images, 1, 2)
         grid = axis_sizes(inputs, 1, 2)
         size = tuple(n * s for n, s in zip(grid, self.stride, strict=True))

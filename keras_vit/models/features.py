@@ -9,6 +9,7 @@ import numpy as np
 from keras_vit.checkpoints.infer import stride
 from keras_vit.layers import ClassToken
 from keras_vit.layers import FeatureMap
+from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import Pooling
 from keras_vit.layers import TransformerBlock
@@ -94,7 +95,8 @@ def dense_features(model, blocks=None, norm=True, stages=None):
     The outputs of Transformer blocks are arranged in the grid of their patches,
     without the prefix tokens, as detectors and segmenters need them. Position
     embeddings are resampled to the grid of the images, also if `model` takes
-    images of one size. The new model shares its weights with `model` and has
+    images of one size. A model with `preprocessing` scales the images, and no
+    longer resizes them. The new model shares its weights with `model` and has
     no layer after the last one that it needs.
 
     Args:
@@ -228,14 +230,20 @@ def with_any_size(model):
         model: A functional model of images, of layers that take any size.
 
     Returns:
-        A model of the same class, which shares its weights; `model` itself if
-        it takes images of any size.
+        A model of the same class, which shares its weights and scales images,
+        but does not resize them; `model` itself if it is one already.
     """
-    if None in model.inputs[0].shape[1:3]:
+    resizes = any(
+        isinstance(x, ImagePreprocessing) and x.image_size for x in model.layers
+    )
+    if None in model.inputs[0].shape[1:3] and not resizes:
         return model
     (images,) = model.inputs
 
     def reuse(layer):
+        if isinstance(layer, ImagePreprocessing):
+            config = {**layer.get_config(), "image_size": None}
+            return type(layer).from_config(config)
         if isinstance(layer, keras.layers.Reshape):
             # It has no weights, and remembers the shape it was built with.
             return type(layer).from_config(layer.get_config())

@@ -159,3 +159,11 @@ def test_upsampling_at_any_size():
         np.testing.assert_allclose(
             found, numpy(expected)[:, :height, :width], atol=1e-5
         )
+
+
+@pytest.mark.backends("torch")
+def test_upsampled_map_of_other_images_is_refused():
+    layer = keras_vit.layers.UpsampleMap(8)
+    layer(np.zeros((1, 4, 4, 2)), np.zeros((1, 32, 32, 3)))
+    with pytest.raises(ValueError, match="4 x 4 positions and images of 16"):
+        layer(np.zeros((1, 4, 4, 2)), np.zeros((1, 16, 16, 3)))

@@ -140,6 +140,33 @@ def test_a_hybrid_has_stages_and_blocks():
     }
 
 
+@ON_TORCH
+@pytest.mark.parametrize("size", [(8, 12), (None, None)])
+def test_preprocessing_scales_and_does_not_resize(size):
+    """A model of the same weights without it sees the same patches."""
+    model = tiny(input_shape=(*size, 3), preprocessing="torch")
+    bare = tiny(input_shape=(*size, 3))
+    randomise(model)
+    bare.set_weights(model.get_weights())
+    for shape in ((8, 12), (4, 4), (24, 16)):
+        x = np.random.default_rng(0).integers(0, 256, (2, *shape, 3))
+        scaled = keras_vit.preprocess_input(x, mode="torch")
+        for build in (
+            keras_vit.dense_features,
+            lambda m: keras_vit.segmentation.LinearSegmenter(m, 3),
+            lambda m: keras_vit.segmentation.EoMT(
+                m, 3, queries=2, blocks=1, masked=False
+            ),
+        ):
+            found, expected = build(model), build(bare)
+            found.set_weights(expected.get_weights())
+            found, expected = values(found, x), values(expected, scaled)
+            for a, b in zip(
+                *map(keras.tree.flatten, (found, expected)), strict=True
+            ):
+                np.testing.assert_allclose(a, b, atol=2e-5)
+
+
 def test_saved_loaded_and_trained(tmp_path):
     model = tiny()
     randomise(model)
