@@ -55,7 +55,18 @@ def export(model, target, name, shape, size, int8=False, check=True, log=print):
     with _replacing(target, spec.second) as temporary:
         _write(write, source, temporary, name, shape, int8)
         if check:
-            _check(spec.reader(temporary), spec, model, pairs, int8, log)
+            try:
+                run = spec.reader(temporary)
+                run(pairs[0][0])
+            except (ImportError, OSError):
+                raise
+            except Exception as error:  # each library raises other types
+                first = str(error).strip().partition("\n")[0]
+                raise ValueError(
+                    f"{spec.program} could not run the {name} of "
+                    f"{keras.config.backend()}: {first}{_way_out(name)}"
+                ) from error
+            _check(run, spec, model, pairs, int8, log)
     size = _size_of(target, spec) / 1e6
     log(
         f"wrote    {target} ({size:.2f} MB; the weights in float32 are "
@@ -95,8 +106,20 @@ def _write(write, model, path, name, shape, int8):
         first = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"{keras.config.backend()} could not write {name}: "
-            f"{type(error).__name__}: {first}"
+            f"{type(error).__name__}: {first}{_way_out(name)}"
         ) from error
+
+
+def _way_out(name):
+    """Returns a sentence that names other backends for a format, or ""."""
+    others = sorted(FORMATS[name].writers.keys() - {keras.config.backend()})
+    if not others:
+        return ""
+    return (
+        ". A .keras file is the same for every backend: export it with "
+        + " or ".join(f"KERAS_BACKEND={other}" for other in others)
+        + "."
+    )
 
 
 def _quantised(model):

@@ -54,9 +54,18 @@ class Model(keras.Model):
         """
         spec = getattr(x, "element_spec", x)
         spec = spec[0] if isinstance(spec, tuple) and spec else spec
+        leaves = keras.tree.flatten(spec)  # of a list or dict of one input
+        spec = leaves[0] if len(leaves) == 1 else spec
         shape = tuple(getattr(spec, "shape", None) or ())
         if len(self.inputs) != 1 or len(self.inputs[0].shape) != 4:
             return
+        if shape and len(shape) != 4:
+            raise ValueError(
+                f"{self.name!r} takes batches of images, as (batch, height, "
+                f"width, channels). Received: images of shape {shape}. Give "
+                "one image as a batch with `images[None]`, and a "
+                "`tf.data.Dataset` of images with `.batch(32)`."
+            )
         if len(shape) != 4 or not all(isinstance(n, int) for n in shape[1:]):
             return
         channels = self.inputs[0].shape[-1]

@@ -1,5 +1,6 @@
 """tools/export.py: exports match Keras; those that differ are removed."""
 
+import dataclasses
 import os
 import pathlib
 import runpy
@@ -208,6 +209,33 @@ def test_differing_export_is_removed(export, model, monkeypatch):
     assert status == 1 and "differs from Keras" in printed
     assert left() == sorted([str(target), "model.keras"])
     assert target.read_text() == "mine"
+
+
+@pytest.mark.backends("torch")
+def test_a_failed_writer_or_reader_names_other_backends(
+    export, model, monkeypatch
+):
+    def fail(*arguments):
+        raise TypeError("symbolic\ndimensions")
+
+    def unreadable(path):
+        return fail
+
+    def write(model, path, shape, int8):
+        path.write_text("")
+
+    form = formats.FORMATS["onnx"]
+    for change in (
+        {"writers": {**form.writers, "torch": fail}},
+        {"writers": {**form.writers, "torch": write}, "reader": unreadable},
+    ):
+        monkeypatch.setitem(
+            formats.FORMATS, "onnx", dataclasses.replace(form, **change)
+        )
+        status, printed = export("model.keras", "a.onnx")
+        assert status == 1 and "symbolic" in printed, printed
+        assert "KERAS_BACKEND=jax or KERAS_BACKEND=tensorflow." in printed
+        assert left() == ["model.keras"]
 
 
 def test_other_keras_models_are_exported(export):

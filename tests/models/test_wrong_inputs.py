@@ -74,6 +74,27 @@ def test_wrong_image_shapes_raise(shape, message):
     assert_works(model, 3, 24, 32, 3)
 
 
+def test_one_image_without_a_batch_axis_raises():
+    """With JAX, Keras's error would come after the weights are lost."""
+    model = vit(16, 16)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
+    image, label = zeros(16, 16, 3), np.zeros(16, "int32")
+    tf = pytest.importorskip("tensorflow")
+    dataset = tf.data.Dataset.from_tensors(image)
+    for call in (
+        lambda: model.predict(image, verbose=0),
+        lambda: model.predict(keras.ops.convert_to_tensor(image), verbose=0),
+        lambda: model.predict([image], verbose=0),
+        lambda: model.predict({"images": image}, verbose=0),
+        lambda: model.predict(dataset, verbose=0),
+        lambda: model.evaluate(image, label, verbose=0),
+        lambda: model.fit(image, label, verbose=0),
+    ):
+        with pytest.raises(ValueError, match=r"16, 3\).*images\[None\]"):
+            call()
+    assert_works(model, 2, 16, 16, 3)
+
+
 def test_hybrids_check_channels():
     model = keras_vit.HybridVisionTransformer(
         resnet_layers=(),
