@@ -146,8 +146,8 @@ SIZES = {
         "Sequential",
         "keras",
         layers=[
-            layer("Dense", units=2**17),
-            layer("Dense", units=2**17),
+            layer("Dense", units=2**17, name="first"),
+            layer("Dense", units=2**17, name="second"),
         ],
     ),
     "an embedding": lambda trap, url: layer(
