@@ -160,7 +160,7 @@ def test_precision_policies(name, policy):
 
 
 # Relative to the largest value: tokens and weights have 127 steps.
-@pytest.mark.suite("torch")
+@pytest.mark.nightly  # PyTorch takes seconds for the first product of int8
 @encoders
 def test_quantized_and_saved(name, tmp_path):
     model, x = ENCODERS[name][0](), images(name, dtype="float32") / 255
