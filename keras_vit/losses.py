@@ -31,6 +31,12 @@ class SigmoidCrossentropy(keras.losses.Loss):
         ops = keras.ops
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)
+        if y_true.shape[-1] != y_pred.shape[-1]:
+            raise ValueError(
+                f"Labels must be of shape (batch, {y_pred.shape[-1]}), as the "
+                f"predictions. Received: {tuple(y_true.shape)}. Make class "
+                "numbers one-hot: keras.ops.one_hot(labels, classes)."
+            )
         # log(1 + exp(-|x|)) does not overflow.
         return ops.sum(
             ops.relu(y_pred)

@@ -55,3 +55,11 @@ def test_softmax_loss_with_class_numbers_and_one_hot_labels():
         found = float(loss(np.array(labels), LOGITS[:1]))
         # The float32 sum is near 1: its last bit is 1e-5 of this.
         assert found == pytest.approx(expected, rel=5e-5)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("labels", [[[1], [0], [2]], [1, 0, 2]])
+def test_sigmoid_refuses_class_numbers(labels):
+    loss = keras_vit.losses.SigmoidCrossentropy()
+    with pytest.raises(ValueError, match=r"shape \(batch, 4\)"):
+        loss(np.array(labels), np.zeros((3, 4), "float32"))
