@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import secrets
 import sys
 import zipfile
@@ -113,6 +114,10 @@ def existing_path(path):
             else " Released weights by name are an argument of a model, "
             f"keras_vit.ViTB16(weights={str(path)!r}) (list_weights())."
         )
+        if path.suffix not in SUFFIXES and (
+            re.fullmatch(r"[\w-]+/[\w.-]+", str(path))
+        ):
+            by_name = f" Of the Hugging Face hub: 'hf://{path}'."
         raise FileNotFoundError(
             f"There is no file {str(path)!r}. Give the path of a checkpoint: "
             f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of "

@@ -559,8 +559,8 @@ def resolve_classes(include_top, classes, inferred, checkpoint):
     return classes
 
 
-# Argument names of timm, keras-hub and vit-keras, and the corresponding ones
-# of this package.
+# Argument names of timm, transformers, keras-hub and vit-keras, and what
+# corresponds to them here.
 FOREIGN_ARGUMENT_NAMES = {
     "num_classes": "classes",
     "num_labels": "classes",
@@ -581,6 +581,32 @@ FOREIGN_ARGUMENT_NAMES = {
     "global_pool": "pooling",
     "init_values": "layer_scale",
     "reg_tokens": "num_registers",
+    "act_layer": "activation",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "proj_drop_rate": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "stochastic_depth": "drop_path",
+    "intermediate_size": "mlp_dim",
+    "intermediate_dim": "mlp_dim",
+    "num_channels": "input_shape",
+    "layer_norm_eps": "norm_epsilon",
+    "fc_norm": "final_norm",
+    "no_embed_class": "position_prefix",
+    "posemb": "position_embedding",
+    "pool_type": "pooling",
+    "rep_size": "representation_size",
+    "num_tokens": "num_registers",
+    "num_register_tokens": "num_registers",
+    "gradient_checkpointing": "remat",
+    "checkpoint_path": "weights",
+    "features_only": "dense_features",
+    "output_attentions": "inspection.attention_maps",
+    "dtype": "keras.config.set_dtype_policy",
+    # Nothing here corresponds to these, although a name is similar.
+    "norm_layer": None,
+    "use_mlp_bias": None,
+    "batch_size": None,
 }
 
 
@@ -598,8 +624,9 @@ def check_arguments(function, names, accepted):
     for name in names:
         if name not in accepted:
             close = difflib.get_close_matches(name, accepted, 1)
-            suggestion = FOREIGN_ARGUMENT_NAMES.get(name)
-            suggestion = suggestion or (close[0] if close else None)
+            suggestion = FOREIGN_ARGUMENT_NAMES.get(
+                name, close[0] if close else None
+            )
             hint = f" Did you mean {suggestion!r}?" if suggestion else ""
             raise TypeError(f"{function}() has no argument {name!r}.{hint}")
 
