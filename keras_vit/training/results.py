@@ -109,6 +109,10 @@ def run_summary(run, model, row):
     }
 
 
+# Training from scratch on ImageNet takes 300 epochs (arXiv 2010.11929, Table 3).
+MANY_EPOCHS = 300
+
+
 def describe_run(run, model, done):
     """Returns the summary that is logged before training.
 
@@ -130,6 +134,14 @@ def describe_run(run, model, done):
     patches = f", patches {patch} x {patch}" if patch else ""
     step = done // config.accumulate
     resuming = f"\nresuming  from step {step}" if done else ""
+    epochs = round(config.steps * config.batch_size / data.num_train)
+    many = ""
+    if epochs > MANY_EPOCHS and getattr(config, "keep", None) == "last":
+        many = (
+            f"hint      {epochs} epochs of so few images may overfit: --keep "
+            "best saves the best evaluation, --patience 3 stops after it, and "
+            "--steps takes fewer\n"
+        )
     unverified = ""
     if data.num_unverified:
         interval = config.checkpoint_every or config.evaluate_every
@@ -147,8 +159,9 @@ def describe_run(run, model, done):
         f"{unverified}"
         f"model     {model.name}: {model.count_params():,} parameters, images "
         f"{rows} x {columns} x {channels}{patches}\n"
-        f"training  {config.steps} steps of {config.batch_size} images, "
-        f"{run.summary}, on {keras.backend.backend()}\n"
+        f"training  {config.steps} steps of {config.batch_size} images "
+        f"({epochs} epochs), {run.summary}, on {keras.backend.backend()}\n"
+        f"{many}"
         f"strategy  {run.strategy.describe()}\n"
         f"output    {run.output}{resuming}"
     )
