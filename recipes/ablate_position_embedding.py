@@ -357,7 +357,9 @@ def train(config, data, strategy, output, kind, placement):
             )
 
         test = run.distribute(
-            data.evaluation(batch_size=run.micro_batch_size, **config.batches())
+            data.evaluation(
+                batch_size=run.micro_batch_size, pad=True, **config.batches()
+            )
         )
 
         # 2. Model.

@@ -429,6 +429,7 @@ def train(config, data, strategy, output, keep=True):
         test = data.evaluation(
             batch_size=run.micro_batch_size,
             shard=strategy.process,
+            pad=True,
             **config.batches(),
         )
         test = run.distribute(test)

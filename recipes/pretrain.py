@@ -257,6 +257,7 @@ def train(config, data, strategy, output, summary):
         test = data.evaluation(
             batch_size=run.micro_batch_size,
             shard=strategy.process,
+            pad=True,
             **config.batches(),
         )
         test = run.distribute(test)

@@ -441,7 +441,9 @@ def train(config, data, strategy, folder, output, point):
             )
 
         test = run.distribute(
-            data.evaluation(batch_size=run.micro_batch_size, **config.batches())
+            data.evaluation(
+                batch_size=run.micro_batch_size, pad=True, **config.batches()
+            )
         )
 
         # 2. Model.

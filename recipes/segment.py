@@ -201,6 +201,7 @@ def train(config, data, strategy, output):
             **batches,
             batch_size=run.micro_batch_size,
             shard=strategy.process,
+            pad=strategy.num_devices > 1,
         )
 
         # 2. Model: an encoder, and a linear classifier of its patches.
@@ -395,6 +396,7 @@ def train_encoder(config, strategy, output):
                 **size,
                 batch_size=run.micro_batch_size,
                 shard=strategy.process,
+                pad=True,
             )
         )
         for batches, steps, epochs in run.fit_calls(

@@ -213,7 +213,8 @@ def in_micro_batches(x, options):
 def evaluation_batches(data, split, total, options):
     """Returns batches `(images, labels, weights)`, every image once.
 
-    All batches are full, with padding; see `local_evaluation_rows`.
+    All batches are full, with padding, if `options.pads`; see
+    `local_evaluation_rows`.
 
     Args:
         data: `ImageDataset` whose `source` is an `ImageSource`.
@@ -235,12 +236,14 @@ def evaluation_batches(data, split, total, options):
     images = map_with_named_errors(
         data.source.evaluation_stream(split, rows), prepare
     )
-    zeros = tf.nest.map_structure(
-        lambda spec: tf.zeros(spec.shape, spec.dtype), images.element_spec
-    )
-    padding = tf.data.Dataset.from_tensors(zeros).repeat()
-    images = images.concatenate(padding).take(count * len(options.local_rows))
-    batches = images.batch(len(options.local_rows), drop_remainder=True)
+    size = len(options.local_rows)
+    if options.pads:
+        zeros = tf.nest.map_structure(
+            lambda spec: tf.zeros(spec.shape, spec.dtype), images.element_spec
+        )
+        padding = tf.data.Dataset.from_tensors(zeros).repeat()
+        images = images.concatenate(padding).take(count * size)
+    batches = images.batch(size, drop_remainder=options.pads)
     batches = batches.apply(tf.data.experimental.assert_cardinality(count))
     return without_autotune(batches.prefetch(2))
 

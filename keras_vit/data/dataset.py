@@ -28,6 +28,8 @@ class PipelineOptions:
     mode: str = "tf"
     one_hot: bool = False
     shard: tuple = (0, 1)
+    # For evaluations: whether the last batch is padded to the size of others.
+    pad: bool = False
     # The others are for training only.
     seed: int = 0
     augment: str = "none"
@@ -145,6 +147,11 @@ class PipelineOptions:
         return range(index * rows, (index + 1) * rows)
 
     @property
+    def pads(self) -> bool:
+        """Whether all batches of an evaluation are full."""
+        return self.pad or self.shard[1] > 1
+
+    @property
     def uses_mixing(self):
         """Whether images and labels are mixed by mixup or cutmix."""
         return self.mixup > 0 or self.cutmix > 0
@@ -153,10 +160,10 @@ class PipelineOptions:
 def local_evaluation_rows(total, options):
     """Returns this process's slice of an evaluation set.
 
-    Every process has the same number of batches, because processes evaluate in
-    step. Missing images are padding of weight 0. Keras divides a loss by the
-    number of rows, padding included, so the weights of images are slightly
-    above 1: the mean of all weights is 1.
+    Several processes evaluate in step, so that they have equally many full
+    batches. Missing images are then padding of weight 0, as with
+    `options.pad`. Keras divides a loss by the number of rows, padding included,
+    so the weights of images are slightly above 1: the mean of all weights is 1.
 
     Args:
         total: Integer. Number of images, of all processes together.
@@ -170,7 +177,8 @@ def local_evaluation_rows(total, options):
     most = -(-total // count)
     rows = range(min(index * most, total), min((index + 1) * most, total))
     batches = -(-most // len(options.local_rows))
-    return rows, batches, batches * options.batch_size / total
+    padded = batches * options.batch_size if options.pads else total
+    return rows, batches, padded / total
 
 
 def _raise_unless_in(name, value, known):
@@ -318,15 +326,22 @@ class ImageDataset:
     def test(self, **options):
         """Returns batches of the test images, each image once and in order.
 
-        All batches are full. The last one is padded with images of weight 0,
-        which do not count in `weighted_metrics`. The mean of the weights is 1,
-        padding included, so that the loss is right as well.
+        The last batch may be smaller than the others, and weights are 1. An
+        image without a label, of which ImageNet's ReaL labels have some, has a
+        weight of 0 and only counts in `metrics`, not in `weighted_metrics`.
 
         Args:
             image_size, batch_size, protocol, mode, one_hot: As in `train`.
             shard: `(index, count)` of this process, which gets one of `count`
                 successive slices of the images. Every process gets the same
-                number of batches.
+                number of batches, which are padded.
+            pad: Boolean. Whether to pad the last batch to the size of the
+                others, so that several devices can split it, and JAX and
+                `jit_compile` compile one program instead of two. The images
+                of the padding have a weight of 0, which counts in
+                `weighted_metrics`, but not in `metrics` and `predict`. The
+                mean of the weights is 1, padding included, so that the loss is
+                right as well.
 
         Returns:
             An iterable of `(images, labels, weights)` for `model.evaluate`.
@@ -405,9 +420,10 @@ class ImageDataset:
         mode="tf",
         one_hot=False,
         shard=(0, 1),
+        pad=False,
     ):
         options = PipelineOptions(
-            image_size, batch_size, protocol, mode, one_hot, shard
+            image_size, batch_size, protocol, mode, one_hot, shard, pad
         )
         total = getattr(self, f"num_{split}")
         return self.source.evaluation_batches(self, split, total, options)

@@ -241,8 +241,7 @@ def random_affine(images, rng):
 
 
 class EvaluationBatches(keras.utils.PyDataset):
-    """Batches of this process's images, each once and in order, with padding
-    of weight 0."""
+    """Batches of this process's images, each once and in order."""
 
     def __init__(self, images, labels, options):
         super().__init__()
@@ -251,7 +250,7 @@ class EvaluationBatches(keras.utils.PyDataset):
         )
         rows = slice(rows.start, rows.stop)
         self.images, self.labels = images[rows], labels[rows]
-        self.batch_size = len(options.local_rows)
+        self.batch_size, self.pads = len(options.local_rows), options.pads
 
     def __len__(self):
         return self.count
@@ -260,7 +259,7 @@ class EvaluationBatches(keras.utils.PyDataset):
         rows = slice(index * self.batch_size, (index + 1) * self.batch_size)
         images, labels = self.images[rows], self.labels[rows]
         weights = np.full(len(images), self.weight, "float32")
-        missing = self.batch_size - len(images)
+        missing = self.batch_size - len(images) if self.pads else 0
         return tuple(
             np.pad(x, ((0, missing), *((0, 0),) * (x.ndim - 1)))
             for x in (images, labels, weights)

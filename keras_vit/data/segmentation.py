@@ -11,6 +11,7 @@ import numpy as np
 from keras_vit._program import printable
 from keras_vit._program import require
 from keras_vit.data.dataset import PipelineOptions
+from keras_vit.data.dataset import local_evaluation_rows
 from keras_vit.data.digits import batch_indices
 from keras_vit.preprocessing import preprocess_input
 
@@ -106,20 +107,28 @@ class SegmentationDataset:
         )
         return _TrainBatches(self, options, scale)
 
-    def evaluation(self, *, image_size, batch_size, mode="tf", shard=(0, 1)):
+    def evaluation(
+        self, *, image_size, batch_size, mode="tf", shard=(0, 1), pad=False
+    ):
         """Returns batches of the test images, each image once and in order.
 
         Images and masks are resized to squares, masks to the nearest pixel.
-        The last batch is padded with images whose pixels are all ignored.
+        The last batch may be smaller than the others.
 
         Args:
             image_size, batch_size, mode, shard: As in `train`.
+            pad: Boolean. Whether to pad the last batch to the size of the
+                others with images whose pixels are all ignored, so that
+                several devices can split it. With several processes it always
+                is padded.
 
         Returns:
-            A `keras.utils.PyDataset` of images and int32 masks.
+            A `keras.utils.PyDataset` of images and int32 masks. If it is
+            padded, there are also weights of shape `(batch, 1, 1)`, with which
+            a batch counts in a loss as it has images. `metrics` take none.
         """
         options = PipelineOptions(
-            image_size, batch_size, mode=mode, shard=shard
+            image_size, batch_size, mode=mode, shard=shard, pad=pad
         )
         return _EvaluationBatches(self, options)
 
@@ -177,28 +186,33 @@ class _EvaluationBatches(keras.utils.PyDataset):
     def __init__(self, data, options):
         super().__init__()
         self.data, self.options = data, options
-        index, count = options.shard
-        most = -(-data.num_test // count)
-        self.first = index * most
-        self.stop = min(self.first + most, data.num_test)
-        self.count = -(-most // len(options.local_rows))
+        self.rows, self.count, self.weight = local_evaluation_rows(
+            data.num_test, options
+        )
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, index):
         size, channels = self.options.image_size, self.data.channels
-        rows = len(self.options.local_rows)
-        first = self.first + index * rows
+        batch = len(self.options.local_rows)
+        rows = list(self.rows[index * batch : (index + 1) * batch])
+        missing = batch - len(rows) if self.options.pads else 0
 
         def one(i):
-            if i >= self.stop:
+            if i is None:
                 image = np.zeros((*size, channels), "uint8")
                 return image, np.full(size, self.data.ignore)
             image, mask = self.data.read("test", i)
             return resize_image(image, size), resize_mask(mask, size)
 
-        return _stack(one, range(first, first + rows), self.options.mode)
+        pairs = _stack(one, [*rows, *[None] * missing], self.options.mode)
+        if not self.options.pads:
+            return pairs
+        # Keras averages a batch over the pixels that are not ignored, and
+        # counts it as often as it has images, padding included.
+        weight = self.weight * len(rows) / batch
+        return *pairs, np.full((batch, 1, 1), weight, "float32")
 
 
 def _stack(one, indices, mode):

@@ -31,7 +31,10 @@ def test_sizes_and_class_names(data):
 
 
 def test_every_test_image_occurs_once(data):
-    test = data.test(image_size=8, batch_size=100)
+    plain = data.test(image_size=8, batch_size=100)
+    assert [len(plain[i][0]) for i in range(len(plain))] == [100, 100, 100, 59]
+    assert all((plain[i][2] == 1).all() for i in range(len(plain)))
+    test = data.test(image_size=8, batch_size=100, pad=True)
     images, labels, weights = take((test[i] for i in range(len(test))), None)
     assert len(images) == 400 and weights.mean() == pytest.approx(1)
     images, labels = images[weights > 0], labels[weights > 0]

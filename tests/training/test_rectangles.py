@@ -136,7 +136,7 @@ def test_datasets_accept_rectangles():
     options = dict(image_size=(16, 24), batch_size=2)
     x, _ = take(data.train(protocol="vit_jax", erase=0.5, **options), 2)
     assert x.shape == (2, 2, 16, 24, 3)
-    x, *_ = take(data.test(**options), 1)
+    x, *_ = take(data.test(pad=True, **options), 1)
     assert x.shape == (1, 2, 16, 24, 3)
     square, _ = take(data.train(image_size=(16, 16), batch_size=2), 2)
     same, _ = take(data.train(image_size=16, batch_size=2), 2)

@@ -396,10 +396,15 @@ def test_evaluation_has_each_image_once(tmp_path):
         for name in names:
             write(tmp_path / part, name, size=(12, 12))
     data = load_segmentation(str(tmp_path))
-    batches = data.evaluation(image_size=12, batch_size=2)
+    plain = data.evaluation(image_size=12, batch_size=2)
+    assert [len(plain[i][0]) for i in range(2)] == [2, 1]
+    batches = data.evaluation(image_size=12, batch_size=2, pad=True)
     assert len(batches) == 2
-    images, masks = (np.concatenate(x) for x in zip(*batches, strict=True))
+    images, masks, weights = (
+        np.concatenate(x) for x in zip(*batches, strict=True)
+    )
     assert len(images) == 4 and (masks[3] == 255).all()
+    assert weights.shape == (4, 1, 1) and weights.mean() == 1
     for i in range(3):
         image, mask = data.read("test", i)
         np.testing.assert_allclose(images[i], image / 127.5 - 1, atol=1e-6)

@@ -112,7 +112,10 @@ def test_every_image_is_used_once_per_epoch(data):
 
 def test_evaluation_counts_every_image_once(data):
     """Compare 7 images in batches of 4 with one batch of 7."""
-    batches = data.test(image_size=8, batch_size=4)
+    plain = list(data.test(image_size=8, batch_size=4))
+    assert [len(images) for images, _, _ in plain] == [4, 3]
+    assert all((weights == 1).numpy().all() for _, _, weights in plain)
+    batches = data.test(image_size=8, batch_size=4, pad=True)
     assert len(batches) == 2
     images, labels, weights = take(batches, 9)
     assert (weights > 0).tolist() == [[True] * 4, [True] * 3 + [False]]
