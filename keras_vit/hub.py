@@ -31,6 +31,7 @@ from keras_vit.checkpoints.weight_map import to_checkpoint
 from keras_vit.checkpoints.writing import write_checkpoint
 from keras_vit.models import load_keras_file
 
+MULTI_LABEL = "multi_label_classification"  # transformers' `problem_type`
 KERAS, TIMM, TRANSFORMERS = "keras", "timm", "transformers"
 _WEIGHTS = {
     KERAS: "model.keras",
@@ -126,6 +127,13 @@ def _write(model, checkpoint, folder, license, title):
         config |= huggingface.label_entries(class_names)
         if missing[TIMM] is None:
             config["label_names"] = class_names
+    trained, data = run.get("config"), run.get("data")
+    if (
+        isinstance(data, dict)
+        and data.get("multi_label")
+        or (isinstance(trained, dict) and trained.get("loss") == "sigmoid")
+    ):
+        config["problem_type"] = MULTI_LABEL
     text = json.dumps(config, indent=2)
     (folder / "config.json").write_text(text, encoding="utf-8")
     card = _card(

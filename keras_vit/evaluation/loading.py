@@ -12,9 +12,11 @@ import numpy as np
 from keras_vit import converters
 from keras_vit._program import printable
 from keras_vit._warnings import warn
+from keras_vit.checkpoints.files import read_config
 from keras_vit.data.protocols import height_and_width
 from keras_vit.evaluation.metrics import sigmoid
 from keras_vit.evaluation.metrics import softmax
+from keras_vit.hub import MULTI_LABEL
 from keras_vit.inspection.report import class_names
 from keras_vit.models import Model
 from keras_vit.models import inference_model
@@ -156,6 +158,8 @@ def load_classifier(
         spec = {"mode": checkpoint.preprocess_mode or "tf"}
     loaded = _for_inference(_load(checkpoint, image_size, patch_size))
     channels = loaded.input_shape[-1]
+    published = {} if config else read_config(checkpoint.path)
+    several = published.get("problem_type") == MULTI_LABEL
     return LoadedClassifier(
         model=loaded,
         image_size=image_size or _size_of(loaded) or 224,
@@ -171,8 +175,8 @@ def load_classifier(
         test_split=config.get("test_split"),
         skip_bad_images=config.get("skip_bad_images", False),
         config_path=config_path,
-        loss=config.get("loss"),
-        multi_label=data.get("multi_label", False),
+        loss=config.get("loss", "sigmoid" if several else None),
+        multi_label=data.get("multi_label", several),
     )
 
 
