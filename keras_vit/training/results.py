@@ -109,7 +109,7 @@ def run_summary(run, model, row):
     }
 
 
-# Training from scratch on ImageNet takes 300 epochs (arXiv 2010.11929, Table 3).
+# The paper trains from scratch on ImageNet for 300 epochs (Table 3).
 MANY_EPOCHS = 300
 
 
