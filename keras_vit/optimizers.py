@@ -6,7 +6,10 @@ import re
 import keras
 from keras import ops
 
-_BLOCK = re.compile(r"block_(\d+)")
+from keras_vit import _replicas
+
+# Positions of each block learn at its rate.
+_BLOCK = re.compile(r"(?:block|position_embedding)_(\d+)")
 # Layers before the first block, such as the ResNet of a hybrid.
 _FIRST = re.compile(
     r"(patch_embedding|class_token|distillation_token|register_tokens"
@@ -130,6 +133,37 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             paths = [variable.path for variable in variables]
             self._scales = layer_decay_multipliers(paths, self.layer_decay)
 
+    def _slots(self, variables, name, dtype=None):
+        """Adds a slot variable for each variable of a model.
+
+        It is None for variables that Keras overwrites with their gradients
+        (the scales of float8 layers).
+        """
+        return [
+            None
+            if getattr(x, "overwrite_with_gradient", False)
+            else self.add_variable_from_reference(x, name, dtype=dtype)
+            for x in variables
+        ]
+
+    def add_variable_from_reference(
+        self, reference_variable, name=None, initializer="zeros", dtype=None
+    ):
+        """Adds a variable like Keras, by default of `compute_dtype`."""
+        variable = reference_variable
+        wanted = dtype or compute_dtype(variable)
+        if wanted == keras.backend.standardize_dtype(variable.dtype):
+            return super().add_variable_from_reference(
+                variable, name=name, initializer=initializer
+            )
+        return self.add_variable(
+            shape=variable.shape,
+            initializer=initializer,
+            dtype=wanted,
+            name=f"{variable.path.replace('/', '_')}_{name}",
+            layout=getattr(variable, "_layout", None),
+        )
+
     def _rate_of(self, variable, learning_rate):
         """Returns the learning rate of a variable."""
         rate = ops.cast(learning_rate, compute_dtype(variable))
@@ -141,9 +175,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         """Subtracts an update and the weight decay from a variable."""
         if self.weight_decay and self._decays(variable):
             value = ops.cast(variable, update.dtype)
-            decay = self.weight_decay
-            if callable(decay):
-                decay = ops.cast(decay(self.iterations), update.dtype)
+            decay = ops.cast(self._now(self.weight_decay), update.dtype)
             update = update + decay * rate * value
         self.assign_sub(variable, ops.cast(update, variable.dtype))
 
@@ -204,9 +236,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             indices = [self._get_variable_index(x) for x in variables]
             updates = list(self._all_updates(grads, indices, rate))
             values = [x.value for x in variables]
-            decay = self.weight_decay
-            if callable(decay):
-                decay = decay(self.iterations)
+            decay = self._now(self.weight_decay)
             decayed = (
                 [i for i, x in enumerate(variables) if self._decays(x)]
                 if self.weight_decay
@@ -286,102 +316,106 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             )
         return super().from_config(config, custom_objects)
 
+    def _now(self, value):
+        """Returns the value of a schedule at this step, or a constant."""
+        if not callable(value):
+            return value
+        # Keras passes the number of micro-batches, not that of updates.
+        return value(
+            self._iterations if self.convention == "keras" else self.iterations
+        )
+
     def _get_current_learning_rate(self):
-        # Keras's implementation passes the number of micro-batches to the
-        # schedule, not that of updates.
         schedule = self._learning_rate
-        if self.convention == "optax" and isinstance(
+        if isinstance(
             schedule, keras.optimizers.schedules.LearningRateSchedule
         ):
-            return schedule(self.iterations)
+            return self._now(schedule)
         return super()._get_current_learning_rate()
 
-    @property
-    def _averages_updates(self):
-        return self.convention == "optax" and self.gradient_accumulation_steps
+    def _is_update(self):
+        """Returns whether averages are updated after this micro-batch.
+
+        Keras updates them after each: with 8 micro-batches, a decay of 0.9999
+        would be one of 0.9992 per update.
+        """
+        if self.convention == "keras" and self.average_from is None:
+            return True
+        steps = self.gradient_accumulation_steps or 1
+        return ops.equal((self._iterations + 1) % steps, 0)
 
     def _update_model_variables_moving_average(self, trainable_variables):
-        if self.average_from is not None:
-            self._update_equal_averages(trainable_variables)
-            return
-        if not self._averages_updates:
-            super()._update_model_variables_moving_average(trainable_variables)
-            return
-        # Keras would update the averages at every micro-batch: with 8 of them,
-        # a decay of 0.9999 per micro-batch is one of 0.9992 per step.
-        step = self._iterations + 1
-        is_step = ops.equal(step % self.gradient_accumulation_steps, 0)
-        is_first = ops.equal(self.iterations, 0)
+        if self.average_from is None:
+            is_first = ops.equal(self.iterations, 0)
+            share = ops.where(is_first, 1.0, 1.0 - self.ema_momentum)
+        else:
+            # The number of averaged updates, with the current one. Before the
+            # first of them, the "average" is the variable itself.
+            count = self.iterations + 1 - self.average_from
+            share = 1.0 / ops.cast(ops.maximum(count, 1), "float32")
+        share = ops.where(self._is_update(), share, 0.0)
         for variable, average in zip(
             trainable_variables,
             self._model_variables_moving_average,
             strict=True,
         ):
-            if average is None:
-                continue
-            momentum = ops.where(is_first, 0.0, self.ema_momentum)
-            momentum = ops.where(is_step, momentum, 1.0)
-            momentum = ops.cast(momentum, variable.dtype)
-            average.assign(momentum * average + (1 - momentum) * variable)
+            if average is not None:
+                mean = ops.convert_to_tensor(average)
+                value = ops.convert_to_tensor(variable)
+                value = ops.cast(value, mean.dtype)
+                moved = mean + ops.cast(share, mean.dtype) * (value - mean)
+                average.assign(ops.where(ops.equal(share, 1.0), value, moved))
 
-    def _update_equal_averages(self, trainable_variables):
-        steps = self.gradient_accumulation_steps or 1
-        is_update = ops.equal((self._iterations + 1) % steps, 0)
-        # The number of averaged updates, with the current one. Before the
-        # first of them, the "average" is the variable itself.
-        count = self.iterations + 1 - self.average_from
-        is_later = ops.logical_and(is_update, ops.greater(count, 1))
-        for variable, average in zip(
-            trainable_variables,
-            self._model_variables_moving_average,
-            strict=True,
-        ):
-            if average is None:
-                continue
-            value = ops.convert_to_tensor(variable)
-            mean = ops.convert_to_tensor(average)
-            divisor = ops.cast(ops.maximum(count, 1), value.dtype)
-            later = mean + (value - mean) / divisor
-            first = ops.where(is_update, value, mean)
-            average.assign(ops.where(is_later, later, first))
-
-    def _overwrite_at_updates(self, frequency):
-        is_step = ops.equal(
-            (self._iterations + 1) % self.gradient_accumulation_steps, 0
-        )
-        is_due = ops.equal((self.iterations + 1) % frequency, 0)
-        overwrite = ops.logical_and(is_step, is_due)
+    def _overwrite_with_averages(self, is_due):
         for variable, average in zip(
             self._trainable_variables,
             self._model_variables_moving_average,
             strict=True,
         ):
             if average is not None:
-                share = ops.cast(overwrite, variable.dtype)
-                variable.assign(share * average + (1 - share) * variable)
+                old = ops.convert_to_tensor(variable)
+                value = ops.cast(ops.convert_to_tensor(average), old.dtype)
+                variable.assign(ops.where(is_due, value, old))
+
+    def finalize_variable_values(self, var_list):
+        if self.use_ema:
+            self._overwrite_with_averages(True)
 
     def _backend_apply_gradients(self, grads, trainable_variables):
-        if self.gradient_accumulation_steps and _num_tf_replicas() > 1:
+        if self.gradient_accumulation_steps and _replicas.count() > 1:
             # Keras would fail with TensorFlow's message about `merge_call`.
             raise ValueError(
                 "Keras accumulates gradients on one device of TensorFlow. "
                 "Leave out `gradient_accumulation_steps`, or use "
                 "KERAS_BACKEND=jax. Received: gradient_accumulation_steps="
                 f"{self.gradient_accumulation_steps} on "
-                f"{_num_tf_replicas()} devices"
+                f"{_replicas.count()} devices"
             )
-        frequency = self.ema_overwrite_frequency
-        if self.use_ema and self._averages_updates and frequency:
-            # Keras would overwrite the weights at every micro-batch of an
-            # update.
-            self.ema_overwrite_frequency = None
-            try:
-                super()._backend_apply_gradients(grads, trainable_variables)
-            finally:
-                self.ema_overwrite_frequency = frequency
-            self._overwrite_at_updates(frequency)
-        else:
+        if self.gradient_accumulation_steps:
+            # The accumulated gradients may be more precise.
+            grads = [
+                ops.cast(grad, compute_dtype(variable))
+                if str(variable.dtype) != compute_dtype(variable)
+                else grad
+                for grad, variable in zip(
+                    grads, trainable_variables, strict=True
+                )
+            ]
+        # Keras's overwriting needs averages of the variables' dtype, and
+        # happens at every micro-batch of an update.
+        frequency, self.ema_overwrite_frequency = (
+            self.ema_overwrite_frequency,
+            None,
+        )
+        try:
             super()._backend_apply_gradients(grads, trainable_variables)
+        finally:
+            self.ema_overwrite_frequency = frequency
+        if self.use_ema and frequency:
+            is_due = ops.equal((self.iterations + 1) % frequency, 0)
+            self._overwrite_with_averages(
+                ops.logical_and(self._is_update(), is_due)
+            )
         if keras.config.backend() == "torch":
             # Keras would keep the gradients in memory during the next forward
             # pass.
@@ -389,17 +423,14 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
                 variable.value.grad = None
 
     def _clip_gradients(self, grads):
-        if not self.global_clipnorm or _num_tf_replicas() == 1:
+        is_clipped = self.clipnorm or self.clipvalue or self.global_clipnorm
+        if not is_clipped or _replicas.count() == 1:
             return super()._clip_gradients(grads)
-        import tensorflow as tf
-
-        context = tf.distribute.get_replica_context()
         # Keras would clip the gradients of each device on their own. The
         # gradients are summed over devices here, and once more by Keras in the
         # update, so that they are divided by the number of devices.
-        whole = context.all_reduce(tf.distribute.ReduceOp.SUM, list(grads))
-        count = context.num_replicas_in_sync
-        return [grad / count for grad in super()._clip_gradients(whole)]
+        whole = super()._clip_gradients(_replicas.sum_of_all(list(grads)))
+        return [grad / _replicas.count() for grad in whole]
 
 
 def _check_average_from(average_from, options):
@@ -436,54 +467,12 @@ def _groups(variables, max_bytes):
     yield slice(start, len(variables))
 
 
-def _num_tf_replicas():
-    """Returns the number of replicas of the current `tf.distribute` step."""
-    if keras.backend.backend() != "tensorflow":
-        return 1
-    import tensorflow as tf
-
-    context = tf.distribute.get_replica_context()
-    return 1 if context is None else context.num_replicas_in_sync
-
-
 def is_kernel(variable):
     """Returns whether a variable is named "kernel".
 
     With `decay_kernels_only`, weight decay applies only to these.
     """
     return variable.path.rpartition("/")[2] == "kernel"
-
-
-def slots(optimizer, variables, name, dtype=None):
-    """Adds a slot variable to an optimizer for each variable of a model.
-
-    Args:
-        optimizer: Keras optimizer.
-        variables: List of variables of the model.
-        name: String. Name of the slot, such as "momentum".
-        dtype: String. Defaults to that of `compute_dtype`.
-
-    Returns:
-        List of variables. It has None for variables that Keras overwrites with
-        their gradients (the scales of float8 layers).
-    """
-    made = []
-    for variable in variables:
-        wanted = dtype or compute_dtype(variable)
-        if getattr(variable, "overwrite_with_gradient", False):
-            made.append(None)
-        elif wanted == keras.backend.standardize_dtype(variable.dtype):
-            made.append(optimizer.add_variable_from_reference(variable, name))
-        else:
-            made.append(
-                optimizer.add_variable(
-                    shape=variable.shape,
-                    dtype=wanted,
-                    name=f"{variable.path.replace('/', '_')}_{name}",
-                    layout=getattr(variable, "_layout", None),
-                )
-            )
-    return made
 
 
 def compute_dtype(variable):
@@ -519,7 +508,8 @@ class SGD(ScheduledOptimizer):
         learning_rate: Float, schedule, or callable without arguments.
         momentum: Float in [0, 1].
         nesterov: Boolean. Whether to apply Nesterov momentum.
-        weight_decay: Float. As for `keras.optimizers.SGD`. The "wd" of
+        weight_decay: Float, or a schedule, which counts the same steps as that
+            of `learning_rate`. As for `keras.optimizers.SGD`. The "wd" of
             big_vision is already multiplied by the peak learning rate: divide
             it by that.
         convention: "keras" or "optax".
@@ -540,8 +530,7 @@ class SGD(ScheduledOptimizer):
             average of `use_ema`, and is used like it: `model.fit` assigns the
             averages to the model when it ends, `averaged` does so for a
             while, and they are saved with the optimizer. Micro-batches are
-            not counted in either convention. The averages have the dtype of
-            the variables.
+            not counted in either convention.
         **kwargs: As for `keras.optimizers.SGD`: `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`,
             `ema_overwrite_frequency`, `loss_scale_factor`,
@@ -571,8 +560,8 @@ class SGD(ScheduledOptimizer):
         super().build(variables)
         self.momentums = []
         if self.momentum:
-            self.momentums = slots(
-                self, variables, "momentum", self.momentum_dtype
+            self.momentums = self._slots(
+                variables, "momentum", self.momentum_dtype
             )
 
     def update_step(self, gradient, variable, learning_rate):
@@ -648,9 +637,9 @@ class AdamW(ScheduledOptimizer):
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
-        weight_decay: Float. As for `keras.optimizers.AdamW`. The "wd" of
-            big_vision is already multiplied by the peak learning rate: divide
-            it by that.
+        weight_decay: Float, or a schedule. As for `keras.optimizers.AdamW`.
+            The "wd" of big_vision is already multiplied by the peak learning
+            rate: divide it by that.
         beta_1: Float in [0, 1).
         beta_2: Float in [0, 1).
         epsilon: Float. Defaults to 1e-7 in Keras's convention and to 1e-8 in
@@ -692,10 +681,10 @@ class AdamW(ScheduledOptimizer):
         if self.built:
             return
         super().build(variables)
-        self.momentums = slots(self, variables, "momentum", self.momentum_dtype)
-        self.velocities = slots(self, variables, "velocity")
+        self.momentums = self._slots(variables, "momentum", self.momentum_dtype)
+        self.velocities = self._slots(variables, "velocity")
         if self.amsgrad:
-            self.velocity_hats = slots(self, variables, "velocity_hat")
+            self.velocity_hats = self._slots(variables, "velocity_hat")
 
     def update_step(self, gradient, variable, learning_rate):
         dtype = compute_dtype(variable)

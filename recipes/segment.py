@@ -133,6 +133,19 @@ class Config(cli.TrainingFlags):
         cli.check_range(self, "scale", minimum=1)
         if self.train == "head" and self.weights is None:
             raise ValueError("--train head needs an encoder: give --weights.")
+        if self.accumulate > 1:
+            raise ValueError(
+                "--accumulate splits a batch, and the loss and the batch norm "
+                "here depend on all pixels of a batch: leave it out, and give "
+                f"--remat to save memory. Received: {self.accumulate}"
+            )
+        if self.uses_averages and self.train == "all":
+            raise ValueError(
+                "--average and --average-from average the weights, but not "
+                "the statistics of the head's batch norm, which are those of "
+                "other features: leave them out, or give --train head. "
+                f"Received: {self.average_from or self.average:g}"
+            )
         for name in (
             *("protocol", "augment", "mixup", "cutmix", "erase"),
             *("holdout", "test_split", "skip_bad_images"),
@@ -189,7 +202,6 @@ def train(config, data, strategy, output):
             return data.train(
                 **batches,
                 batch_size=config.batch_size,
-                micro_batches=config.accumulate,
                 seed=config.seed,
                 start=start,
                 shard=strategy.process,
@@ -405,7 +417,6 @@ def train_encoder(config, strategy, output):
             lambda start: data.train(
                 **size,
                 batch_size=config.batch_size,
-                micro_batches=config.accumulate,
                 seed=config.seed,
                 start=start,
                 shard=strategy.process,
@@ -468,7 +479,7 @@ def resolve_config(config, data):
     )
     digits = config.dataset == "digits"
     batch_size = config.whole_batch(
-        config.batch_size or max(32, config.accumulate),
+        config.batch_size or 32,
         data.num_train,
     )
     steps = config.steps or (600 if digits else 2000)

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import _replicas
 from keras_vit.layers import Patches
 
 # Arguments of `compile` that require labels.
@@ -91,7 +92,7 @@ class PretrainingModel(keras.Model):
         """
         for extra in self.losses:
             loss = loss + ops.cast(ops.sum(extra), loss.dtype)
-        return loss / num_replicas()
+        return loss / _replicas.count()
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         return self.get_metrics_result()  # only the loss
@@ -292,14 +293,3 @@ def _check_encoder(encoder):
         f"{getattr(encoder, 'name', encoder)!r} with the output shape "
         f"{getattr(encoder, 'output_shape', None)}"
     )
-
-
-def num_replicas():
-    """Returns the number of replicas of the current TensorFlow strategy."""
-    # A TensorFlow strategy sums the losses of its replicas, so each replica's
-    # mean is divided by their number.
-    if keras.backend.backend() != "tensorflow":
-        return 1
-    import tensorflow as tf
-
-    return tf.distribute.get_strategy().num_replicas_in_sync

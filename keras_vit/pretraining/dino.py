@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._replicas import per_replica
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
 from keras_vit.pretraining import momentum
@@ -131,11 +132,11 @@ class DINO(MomentumModel):
         self.mask_ratio = mask_ratio
         self.seed = seed
         self.projection, self.teacher_projection = self.add_heads(
-            lambda name: DINOHead(
+            lambda name, policy: DINOHead(
                 output_dim,
                 hidden_dim,
                 bottleneck_dim,
-                dtype=self.dtype_policy,
+                dtype=policy,
                 name=name,
             )
         )
@@ -207,7 +208,8 @@ class DINO(MomentumModel):
         masked = masks.random_mask(
             batch, stages.num_patches, self.mask_ratio, self.seed_generator
         )
-        chosen = keras.random.uniform((batch, 1), seed=self.seed_generator)
+        seed = per_replica(self.seed_generator)
+        chosen = keras.random.uniform((batch, 1), seed=seed)
         masked = masked * ops.cast(chosen < 0.5, masked.dtype)
         tokens = stages.embed(
             images, lambda x: self.mask_token(x, masked), training

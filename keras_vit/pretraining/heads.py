@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.layers import initializers
+from keras_vit.layers.replicated import BatchNormalization
 from keras_vit.pretraining.base import float32_output_policy
 
 
@@ -182,12 +183,11 @@ class MoCoHead(keras.Layer):
                 dtype=policy if is_last else self.dtype_policy,
                 name=f"dense_{i}",
             )
-            norm = keras.layers.BatchNormalization(
+            norm = BatchNormalization(
                 momentum=0.9,
                 epsilon=1e-5,
                 center=not is_last,
                 scale=not is_last,
-                synchronized=keras.backend.backend() == "tensorflow",
                 dtype=policy if is_last else self.dtype_policy,
                 name=f"norm_{i}",
             )

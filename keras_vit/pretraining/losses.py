@@ -217,5 +217,5 @@ def update_momentum(targets, sources, momentum):
     """
     for target, source in zip(targets, sources, strict=True):
         factor = ops.cast(momentum, target.dtype)
-        value = ops.stop_gradient(ops.convert_to_tensor(source))
+        value = ops.stop_gradient(ops.cast(source, target.dtype))
         target.assign(factor * target + (1 - factor) * value)

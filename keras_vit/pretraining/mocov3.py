@@ -102,21 +102,21 @@ class MoCoV3(MomentumModel):
                     _moco_positions(stages.grid_size, stages.hidden_size)
                 )
         self.projection, self.teacher_projection = self.add_heads(
-            lambda name: self._head(3, name)
+            lambda name, policy: self._head(3, name, policy)
         )
-        self.prediction = self._head(2, "prediction")
+        self.prediction = self._head(2, "prediction", self.dtype_policy)
         self.prediction.build((None, output_dim))
         self.accuracy_tracker = keras.metrics.Mean(
             "contrastive_accuracy", dtype="float32"
         )
         self.built = True
 
-    def _head(self, num_layers, name):
+    def _head(self, num_layers, name, policy):
         return MoCoHead(
             self.output_dim,
             self.hidden_dim,
             num_layers,
-            dtype=self.dtype_policy,
+            dtype=policy,
             name=name,
         )
 

@@ -1,9 +1,13 @@
 """Base class of models with a momentum encoder: DINO and MoCo v3."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_vit import _replicas
 from keras_vit.layers import initializers
+from keras_vit.layers.replicated import float32_variables
 from keras_vit.models import weights_by_path
 from keras_vit.pretraining.base import EncoderStages
 from keras_vit.pretraining.base import PretrainingModel
@@ -39,7 +43,7 @@ class MomentumModel(PretrainingModel):
         self.teacher_momentum = teacher_momentum
         config = {**encoder.get_config(), "name": "teacher"}
         with initializers.skip_init():  # the weights are copied below
-            self.teacher = type(encoder).from_config(config)
+            self.teacher = type(encoder).from_config(_float32(config))
         freeze(self.teacher)
         self.teacher_stages = EncoderStages(self.teacher)
         _assign(self.teacher.weights, encoder.weights)
@@ -58,10 +62,12 @@ class MomentumModel(PretrainingModel):
         """Returns the student's and the teacher's head, with equal weights.
 
         Args:
-            make: Function of a name that returns a layer, which takes the
-                pooled features.
+            make: Function of a name and a dtype policy that returns a layer,
+                which takes the pooled features.
         """
-        student, teacher = make("projection"), make("teacher_projection")
+        policy = self.dtype_policy
+        student = make("projection", policy)
+        teacher = make("teacher_projection", float32_variables(policy))
         for head in (student, teacher):
             head.build((None, self.stages.hidden_size))
         _assign(teacher.weights, student.weights)
@@ -142,7 +148,9 @@ class MomentumModel(PretrainingModel):
 
     def compile(self, optimizer="rmsprop", *args, **kwargs):
         super().compile(optimizer, *args, **kwargs)
-        steps = getattr(self.optimizer, "gradient_accumulation_steps", None)
+        # Under "mixed_float16", Keras wraps the optimizer.
+        inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        steps = getattr(inner, "gradient_accumulation_steps", None)
         if steps:
             raise ValueError(
                 f"The loss of {type(self).__name__} depends on the whole "
@@ -166,6 +174,21 @@ class MomentumModel(PretrainingModel):
             and isinstance(value, dict)
         }
         return super().from_config({**config, **schedules}, custom_objects)
+
+
+def _float32(config: Any) -> Any:
+    """Returns a config of layers whose variables are not in half precision.
+
+    Averages need it: in bfloat16, a momentum of 0.999 is rounded to 1.
+    """
+    if isinstance(config, list):
+        return [_float32(x) for x in config]
+    if not isinstance(config, dict):
+        return config
+    if config.get("class_name") == "DTypePolicy":
+        policy = keras.saving.deserialize_keras_object(config)
+        return keras.saving.serialize_keras_object(float32_variables(policy))
+    return {key: _float32(value) for key, value in config.items()}
 
 
 def _assign(targets, sources):
@@ -233,29 +256,12 @@ def serialize_schedule(schedule):
     return schedule
 
 
-def replica_context():
-    """Returns the context of a TensorFlow replica; None if there is one."""
-    if keras.backend.backend() != "tensorflow":
-        return None
-    import tensorflow as tf
-
-    context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
-        return None
-    return context
-
-
 def mean_of_all(x, axis):
     """Returns the mean over an axis and over the replicas of TensorFlow.
 
     Under JAX, a batch that is split over devices is one array.
     """
-    mean, context = ops.mean(x, axis=axis), replica_context()
-    if context is None:
-        return mean
-    import tensorflow as tf
-
-    return context.all_reduce(tf.distribute.ReduceOp.MEAN, mean)
+    return _replicas.sum_of_all(ops.mean(x, axis=axis)) / _replicas.count()
 
 
 def gather(x):
@@ -267,7 +273,7 @@ def gather(x):
     Returns:
         Tuple of a tensor of shape `(replicas * batch, ...)` and an integer.
     """
-    context = replica_context()
+    context = _replicas.context()
     if context is None:
         return x, 0
     index = context.replica_id_in_sync_group

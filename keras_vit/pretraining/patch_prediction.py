@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._replicas import per_replica
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
 from keras_vit.pretraining.base import float32_output_policy
@@ -115,7 +116,8 @@ class MaskedPatchPrediction(MaskedModel):
             )
         masked = ops.cast(masked, "float32")
         noise = keras.random.uniform(
-            (batch, stages.num_patches, 2), seed=self.seed_generator
+            (batch, stages.num_patches, 2),
+            seed=per_replica(self.seed_generator),
         )
         tokens = stages.embed(
             images, lambda x: self.corrupt(x, masked, noise), training

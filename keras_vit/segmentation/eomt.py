@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit import _replicas
 from keras_vit.layers import ClassToken
 from keras_vit.layers import LayerNormalization
 from keras_vit.layers import TransformerBlock
@@ -27,7 +28,7 @@ class EoMTModel(Model):
 
     def __init__(self, inputs, outputs, name=None, **kwargs):
         super().__init__(inputs, outputs, name=name, **kwargs)
-        self.seed_generator = keras.random.SeedGenerator(0)
+        self.seed_generator = keras.random.SeedGenerator()
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -42,12 +43,14 @@ class EoMTModel(Model):
             )
 
         def uniform(shape):
-            return keras.random.uniform(shape, seed=self.seed_generator)
+            seed = _replicas.per_replica(self.seed_generator)
+            return keras.random.uniform(shape, seed=seed)
 
         options = self.get_layer("eomt_head").loss_options
         loss = mask_loss(y_pred, y, uniform=uniform, **options)
         for extra in self.losses:
-            loss = loss + ops.sum(ops.cast(extra, loss.dtype))
+            extra = ops.sum(ops.cast(extra, loss.dtype))
+            loss = loss + extra / _replicas.count()
         return loss
 
 
@@ -323,7 +326,7 @@ class QueryMask(keras.Layer):
         kwargs["autocast"] = False
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
-        self.seed_generator = keras.random.SeedGenerator(0)
+        self.seed_generator = keras.random.SeedGenerator()
 
     def build(self, inputs_shape, grid_shape):
         self.probability = self.add_weight(
@@ -341,7 +344,8 @@ class QueryMask(keras.Layer):
         seen = ops.reshape(seen, (batch, -1, queries))
         seen = ops.transpose(seen, (0, 2, 1))  # (B, Q, N)
         random = keras.random.uniform(
-            (batch, queries, 1), seed=self.seed_generator
+            (batch, queries, 1),
+            seed=_replicas.per_replica(self.seed_generator),
         )
         is_free = random > ops.cast(self.probability, "float32")
         seen = ops.logical_or(seen, is_free)
@@ -392,7 +396,15 @@ class AnnealMasks(keras.callbacks.Callback):
             )
         self._layers = layers
 
-    def on_train_batch_begin(self, batch, logs=None):
+        self._assign()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if hasattr(self.model, "jax_state_sync"):
+            # Keras would overwrite the values by those of before the step.
+            self.model.jax_state_sync()
+        self._assign()
+
+    def _assign(self):
         step = int(self.model.optimizer.iterations)
         for layer, (first, last) in zip(self._layers, self.steps, strict=True):
             left = min(1.0, max(0.0, (last - step) / max(1, last - first)))

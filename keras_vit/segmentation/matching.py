@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit import _replicas
 from keras_vit._program import require
 
 
@@ -29,7 +30,9 @@ def mask_loss(
     loss is that of the classes of all queries, "no object" for those that are
     not matched, and binary cross-entropy and dice loss of the matched masks, at
     random points of which most are where a mask is least certain. The losses
-    of the predictions before each masked block are added.
+    of the predictions before each masked block are added. On a replica of
+    `tf.distribute`, this is its part of the loss of the whole batch: the sum
+    over the replicas is the loss.
 
     From "Masked-attention Mask Transformer for Universal Image Segmentation",
     Section 3.3 (https://arxiv.org/abs/2112.01527), as in transformers'
@@ -266,7 +269,7 @@ def _class_loss(classes, labels, query, target, valid, no_object_weight):
         -ops.log_softmax(classes), found[..., None], axis=2
     )[..., 0]
     # 0 if no query has a weight: no objects, and `no_object_weight=0`.
-    total = ops.sum(weights)
+    total = _replicas.sum_of_all(ops.sum(weights))
     return ops.sum(weights * losses) / ops.where(total > 0, total, 1.0)
 
 
@@ -296,7 +299,7 @@ def _mask_losses(
     both = 2 * ops.sum(inside * truth, -1)
     either = ops.sum(inside, -1) + ops.sum(truth, -1)
     dice = 1 - (both + 1) / (either + 1)
-    num_masks = ops.maximum(ops.sum(valid), 1)
+    num_masks = ops.maximum(_replicas.sum_of_all(ops.sum(valid)), 1)
     return (
         ops.sum(valid * ops.mean(entropy, -1)) / num_masks,
         ops.sum(valid * dice) / num_masks,

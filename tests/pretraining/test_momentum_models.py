@@ -163,6 +163,11 @@ def test_wrong_arguments_are_refused():
         pretraining.MoCoV3(small.encoder(position_embedding="sincos2d"))
     with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
         dino().compile(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+    scaled = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    )  # as Keras wraps it under "mixed_float16"
+    with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
+        moco().compile(scaled)
     with pytest.raises(ValueError, match="computes its own loss"):
         dino().compile("sgd", loss="mse")
 
@@ -284,3 +289,25 @@ def test_heads_are_rebuilt_from_their_config(head):
     again.set_weights([numpy(weight) for weight in head.weights])
     np.testing.assert_array_equal(numpy(again(inputs)), expected)
     assert again.compute_output_shape(inputs.shape) == expected.shape
+
+
+@ON_TORCH
+@pytest.mark.parametrize("make", [dino, moco])
+def test_the_teacher_moves_in_half_precision(make):
+    """In bfloat16, a momentum of 0.999 is rounded to 1."""
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("bfloat16")
+    try:
+        model = make(teacher_momentum=0.999)
+    finally:
+        keras.config.set_dtype_policy(policy)
+    student, teacher = (
+        next(w for w in layer.weights if w.path.endswith("dense_1/kernel"))
+        for layer in (model.encoder, model.teacher)
+    )
+    student.assign(ops.zeros_like(student))
+    teacher.assign(ops.ones_like(teacher))
+    for _ in range(10):
+        model.update_teacher(0)
+    assert student.dtype == "bfloat16"
+    np.testing.assert_allclose(numpy(teacher), 0.999**10, rtol=1e-5)

@@ -8,6 +8,7 @@ import keras_vit
 from keras_vit.segmentation import EoMT
 from keras_vit.segmentation import mask_loss
 from keras_vit.segmentation import matching
+from keras_vit.segmentation.eomt import QueryMask
 from tests import originals
 from tests.harness import numpy
 from tests.models.test_vit import tiny
@@ -221,8 +222,7 @@ def test_it_learns_and_is_saved(tmp_path):
         callbacks=[keras_vit.segmentation.AnnealMasks(steps)],
     ).history["loss"]
     assert history[-1] < 0.8 * history[0]
-    assert 0 < float(model.get_layer("query_mask_0").probability) < 0.3
-    model.get_layer("query_mask_0").probability.assign(0)
+    assert float(model.get_layer("query_mask_0").probability) == 0
     found = model.predict(x, verbose=0)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
@@ -300,3 +300,38 @@ def test_errors(tmp_path):
     with pytest.raises(ValueError, match="no layer scale"):
         keras_vit.segmentation.save(model, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_query_masks_are_independent():
+    """Each block frees other queries."""
+    masks = np.full((2, 8, 8, 50), -1.0, "float32")  # queries see no patches
+    grid, free = np.zeros((2, 4, 4, 8), "float32"), []
+    for _ in range(2):
+        layer = QueryMask(1)
+        layer(masks, grid)
+        layer.probability.assign(0.5)
+        free.append(numpy(layer(masks, grid))[:, :50, -1])
+    assert 0.2 < np.mean(free[0] == free[1]) < 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_masks_are_annealed_by_the_end_of_the_last_step(epochs):
+    encoder = tiny(num_layers=2, pooling=None, include_top=False, classes=None)
+    options = {"num_points": 4}
+    model = EoMT(encoder, 2, 3, 2, loss_options=options)
+    model.compile("sgd", jit_compile=False)
+    y = {"classes": np.zeros((5, 1), "int32"), "masks": np.ones((5, 1, 8, 12))}
+    # `fit` with 5 steps in all, as one epoch or as five.
+    model.fit(
+        np.zeros((5, 8, 12, 3)) if epochs == 1 else np.zeros((1, 8, 12, 3)),
+        y if epochs == 1 else {k: v[:1] for k, v in y.items()},
+        batch_size=1,
+        epochs=epochs,
+        verbose=0,
+        callbacks=[keras_vit.segmentation.AnnealMasks([(0, 5), (0, 10)])],
+    )
+    found = [
+        float(model.get_layer(f"query_mask_{i}").probability) for i in (0, 1)
+    ]
+    np.testing.assert_allclose(found, [0, 0.5**0.9], rtol=1e-6)

@@ -66,3 +66,49 @@ def test_layer_decay_multipliers():
     for paths, decay in ((["block_0/x"], 0), (["stage_1/x"], 0.5)):
         with pytest.raises(ValueError, match="layer_decay"):
             keras_vit.optimizers.layer_decay_multipliers(paths, decay)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"position_placement": "every_layer"},
+        {"position_embedding": "relative", "class_token": False},
+        {"pooling": "map", "representation_size": 8},
+        {"num_registers": 2, "distillation": True, "pre_norm": True},
+        {"layer_scale": 0.1, "pooling": "gap", "final_norm": "after_pooling"},
+    ],
+    ids=str,
+)
+def test_every_variable_learns_at_the_rate_of_its_depth(options):
+    """As timm's and BEiT's `get_layer_id`: what comes before the blocks is at
+    the bottom, what follows them at the top."""
+    model = keras_vit.VisionTransformer(
+        classes=3,
+        hidden_size=16,
+        num_layers=3,
+        num_heads=2,
+        **{"input_shape": (16, 16, 3), "patch_size": 8, **options},
+    )
+    variables = {v.path: v for v in model.trainable_variables}
+    found = dict(
+        zip(
+            variables,
+            keras_vit.optimizers.layer_decay_multipliers(list(variables), 0.5),
+            strict=True,
+        )
+    )
+    blocks, last = 0, None
+    for layer in model.layers:
+        if isinstance(layer, keras_vit.layers.TransformerBlock):
+            blocks, last = blocks + 1, layer.name
+        of_block = layer.name.rpartition("_")[2]
+        if layer.name.startswith("position_embedding_"):
+            depth = int(of_block) + 1
+        elif last == layer.name:
+            depth = blocks
+        else:
+            depth = 4 if blocks == 3 else 0
+        for variable in layer.trainable_weights:
+            assert found[variable.path] == 0.5 ** (4 - depth), variable.path

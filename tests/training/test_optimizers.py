@@ -833,3 +833,54 @@ def test_weight_decay_may_be_a_schedule(optimizer):
         constant.apply(grads, variables)
     found = np.stack([ops.convert_to_numpy(variable) for variable in variables])
     np.testing.assert_allclose(found, scheduled, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"use_ema": True}, {"average_from": 0}])
+def test_averages_of_half_precision_variables_move(options):
+    """In bfloat16, an average of 1 would stay there: the values differ by
+    less than its precision."""
+    if "use_ema" in options:
+        options = {"use_ema": True, "ema_momentum": 0.999}
+    found = []
+    for dtype in ("float32", "bfloat16"):
+        variable = keras.Variable(np.ones(1, "float32"), dtype=dtype)
+        optimizer = keras_vit.optimizers.SGD(0.0, **options)
+        optimizer.build([variable])
+        for value in (1.0, *30 * (1.25,)):
+            variable.assign([value])
+            optimizer.apply([ops.zeros(1, dtype)], [variable])
+        (average,) = optimizer._model_variables_moving_average
+        found.append(float(average[0]))
+        optimizer.finalize_variable_values([variable])
+        assert keras.backend.standardize_dtype(variable.dtype) == dtype
+        assert float(variable[0]) == pytest.approx(found[-1], rel=0.004)
+    assert found[0] > 1.005
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+
+
+def test_gradients_of_half_precision_accumulate():
+    """In bfloat16, 256 + 1 is 256."""
+    variable = keras.Variable(np.zeros(1, "float32"), dtype="bfloat16")
+    optimizer = keras_vit.optimizers.SGD(1.0, gradient_accumulation_steps=5)
+    optimizer.build([variable])
+    for grad in (256.0, 1.0, 1.0, 1.0, 1.0):
+        optimizer.apply([ops.full((1,), grad, "bfloat16")], [variable])
+    assert float(variable[0]) == -52.0
+
+
+@pytest.mark.parametrize("convention", ["keras", "optax"])
+def test_both_schedules_count_the_same_steps(convention):
+    """With learning rate and decay of 1 in the last step, nothing is left."""
+    unit = {"keras": 7, "optax": 1}[convention]
+    ramp = keras_vit.schedules.LinearSchedule(0.0, 1.0, unit)
+    optimizer = keras_vit.optimizers.SGD(
+        ramp,
+        weight_decay=ramp,
+        gradient_accumulation_steps=4,
+        convention=convention,
+    )
+    variable = keras.Variable(np.ones(1, "float32"))
+    optimizer.build([variable])
+    for _ in range(8):
+        optimizer.apply([ops.zeros(1)], [variable])
+    assert float(variable[0]) == 0

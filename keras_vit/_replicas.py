@@ -1,0 +1,76 @@
+"""The replicas of a TensorFlow strategy, each of which has a part of a batch.
+
+With JAX, a batch that is split over devices is one array, and there is one
+replica.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+# The difference of the seeds of successive replicas, so large that seeds which
+# users choose do not meet.
+_SEED_STEP = 715_827_881
+
+
+def context() -> Any:
+    """Returns the context of a replica of TensorFlow; None if there is one."""
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    found = tf.distribute.get_replica_context()
+    if found is None or found.num_replicas_in_sync == 1:
+        return None
+    return found
+
+
+def count_of_strategy() -> int:
+    """Returns the number of replicas of the strategy in whose scope this is."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def count() -> int:
+    """Returns the number of replicas that share the current step."""
+    found = context()
+    return 1 if found is None else found.num_replicas_in_sync
+
+
+def sum_of_all(x: Any) -> Any:
+    """Returns the sum of a tensor, or of each of a list, over the replicas."""
+    found = context()
+    if found is None:
+        return x
+    import tensorflow as tf
+
+    return found.all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+
+def per_replica(seed: Any) -> Any:
+    """Returns the seed of a replica; the first one's is that of one device.
+
+    Keras gives all replicas the same state of a `SeedGenerator`, with which
+    they would draw equal random numbers for different images.
+    """
+    if context() is None or not isinstance(seed, keras.random.SeedGenerator):
+        return seed
+    return _OfReplica(seed)
+
+
+class _OfReplica(keras.random.SeedGenerator):
+    """A `SeedGenerator` with the state of another one, for one replica."""
+
+    def __init__(self, generator):
+        # Without `super().__init__`, which would make a state.
+        self._generator = generator
+
+    def next(self, ordered=True):
+        seed = self._generator.next(ordered)
+        replica = context().replica_id_in_sync_group
+        step = ops.convert_to_tensor([_SEED_STEP, 0], seed.dtype)
+        return seed + ops.cast(replica, seed.dtype) * step

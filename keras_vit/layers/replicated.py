@@ -1,0 +1,46 @@
+"""Keras's layers that train otherwise on several devices of TensorFlow."""
+
+import keras
+
+from keras_vit import _replicas
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Dropout(keras.layers.Dropout):
+    """Keras's dropout, with random numbers of its own on each replica.
+
+    Under `tf.distribute`, `keras.layers.Dropout` draws the same numbers on all
+    replicas, so that different images of a batch share them.
+    """
+
+    def call(self, inputs, training=False):
+        if not training or self.rate == 0:
+            return inputs
+        return keras.random.dropout(
+            inputs,
+            self.rate,
+            noise_shape=self.noise_shape,
+            seed=_replicas.per_replica(self.seed_generator),
+        )
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class BatchNormalization(keras.layers.BatchNormalization):
+    """Keras's batch norm, with the statistics of the batch of all replicas.
+
+    The moving statistics are float32 also with the dtype policies "bfloat16"
+    and "float16", in which small changes would be rounded to none.
+    """
+
+    def __init__(self, *args, **kwargs):
+        # Not for one replica: the variance is less exact if synchronized.
+        kwargs["synchronized"] = _replicas.count_of_strategy() > 1
+        super().__init__(*args, **kwargs)
+        self.dtype_policy = float32_variables(self.dtype_policy)
+
+
+def float32_variables(policy: keras.DTypePolicy) -> keras.DTypePolicy:
+    """Returns the mixed policy of "bfloat16" or "float16", or else `policy`."""
+    if policy.name in ("bfloat16", "float16"):
+        return keras.DTypePolicy(f"mixed_{policy.name}")
+    return policy
