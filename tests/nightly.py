@@ -7,6 +7,8 @@ Each part tries many inputs, moments or versions, of which the suite has a few:
     fuzzing   damaged checkpoint files
     faults    processes that are killed while they train, at random moments
     load      processes that download the same file at the same time
+    network   a trained encoder and released files (downloads; runs only if it
+              is named)
     wheel     the sdist and the wheel, and the quick start in a new environment
               (downloads; runs only if it is named)
     versions  the lowest and newest versions of all dependencies, and Keras's
@@ -46,10 +48,15 @@ PARTS = {
         ("torch", ("-m", "tests.load")),
         ("torch", ("-m", "tests.load", "--models")),
     ],
+    "network": [
+        (name, ("-m", "pytest", "-n", "0", "-s", "-m", "network"))
+        for name in BACKENDS
+    ],
     "wheel": [("jax", ("-m", "tests.wheel"))],
     "versions": [("torch", ("-m", "tests.versions"))],
 }
-BY_DEFAULT = [name for name in PARTS if name not in ("wheel", "versions")]
+NAMED = ("network", "wheel", "versions")
+BY_DEFAULT = [name for name in PARTS if name not in NAMED]
 
 
 def main(argv=None):

@@ -175,17 +175,17 @@ def test_tokens_equal_those_of_the_onnx_file(encoder, onnx_file, photos):
     session = runtime.InferenceSession(model.SerializeToString())
     images = batch(photos, (224, 224))
     expected = [
-        session.run([ONNX_TOKENS], {"input_image": x[None].transpose(0, 3, 1, 2)})
-        for x in images
+        session.run([ONNX_TOKENS], {"input_image": image[None]})[0]
+        for image in images.transpose(0, 3, 1, 2)
     ]
-    expected = np.concatenate([x[0] for x in expected])
+    expected = np.concatenate(expected)
     ours = keras_vit.converters.load(encoder, input_shape=(224, 224, 3))
     assert_same("onnxruntime, 20 photographs", tokens(ours, images), expected)
 
 
 @pytest.mark.parametrize("layout", ["timm", "dinov2", "keras_hub", "keras"])
 def test_converted_and_back_bit_for_bit(encoder, tmp_path, layout):
-    """`--verify` compares outputs in every original library that is there."""
+    """Outputs are compared in every original library that is installed."""
     from keras_vit import convert
     from keras_vit._verify import verify
     from keras_vit.checkpoints import open_checkpoint
@@ -195,7 +195,9 @@ def test_converted_and_back_bit_for_bit(encoder, tmp_path, layout):
     to = None if layout == "keras" else layout
     convert.convert(encoder, target, to=to)
     convert.convert(target, tmp_path / "back", to="huggingface")
-    before = open_checkpoint(encoder).weights
+    before = dict(open_checkpoint(encoder).weights)
+    if layout == "timm":  # which has no masked images
+        del before["mask_token/tokens"]
     after = open_checkpoint(tmp_path / "back").weights
     assert before.keys() == after.keys()
     for name, array in before.items():
