@@ -7,8 +7,9 @@ Each part tries many inputs, moments or versions, of which the suite has a few:
     fuzzing   damaged checkpoint files
     faults    processes that are killed while they train, at random moments
     load      processes that download the same file at the same time
-    network   a trained encoder and released files (downloads; runs only if it
-              is named)
+    trained   an encoder with trained weights on photographs, compared with the
+              original libraries (downloads from the package index; runs only if
+              it is named)
     wheel     the sdist and the wheel, and the quick start in a new environment
               (downloads; runs only if it is named)
     versions  the lowest and newest versions of all dependencies, and Keras's
@@ -30,6 +31,7 @@ import pytest
 
 from tests.__main__ import BACKENDS
 
+TRAINED = ("-n0", "-s", "-m", "network", "tests/test_trained_encoder.py")
 # Of each part: pairs of a backend and the arguments of Python.
 PARTS = {
     "pytest": [
@@ -48,14 +50,11 @@ PARTS = {
         ("torch", ("-m", "tests.load")),
         ("torch", ("-m", "tests.load", "--models")),
     ],
-    "network": [
-        (name, ("-m", "pytest", "-n", "0", "-s", "-m", "network"))
-        for name in BACKENDS
-    ],
+    "trained": [(name, ("-m", "pytest", *TRAINED)) for name in BACKENDS],
     "wheel": [("jax", ("-m", "tests.wheel"))],
     "versions": [("torch", ("-m", "tests.versions"))],
 }
-NAMED = ("network", "wheel", "versions")
+NAMED = ("trained", "wheel", "versions")
 BY_DEFAULT = [name for name in PARTS if name not in NAMED]
 
 
