@@ -97,12 +97,13 @@ def test_convert_reports_a_wrong_backend(tmp_path):
 def test_old_keras_raises(monkeypatch):
     found = {}
     monkeypatch.setattr("importlib.metadata.version", found.get)
-    major, minor = _requirements.KERAS
-    for found["keras"] in ("2.15.0", f"{major}.{minor - 1}.3"):
+    major, minor, patch = _requirements.KERAS
+    older = ("2.15.0", f"{major}.{minor - 1}.3", f"{major}.{minor}.{patch - 1}")
+    for found["keras"] in older:
         with pytest.raises(ImportError, match="this is Keras [23]"):
             _requirements.check()
     for found["keras"] in (
-        f"{major}.{minor}.0rc1",
+        f"{major}.{minor}.{patch}",
         f"{major}.{minor + 1}rc1",
         f"{major}.{minor + 9}.0",
         f"{major + 1}.0.dev1",

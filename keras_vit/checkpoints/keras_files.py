@@ -346,9 +346,16 @@ def check_is_safe(path, is_registered):
     _raise_if_folder(path)
     with _archives.parsing("a .keras file of Keras's", path):
         config, content = _read_archive(path)
-        _check_config(config, is_registered)
         with h5py.File(io.BytesIO(content), "r") as root:
             arrays = check_tree(root, len(content))
+    try:
+        _check_config(config, is_registered)
+    except ValueError as error:
+        raise ValueError(
+            f"{str(path)!r} is refused: {error}. If you made the file, import "
+            "the package that registers its classes first; otherwise do not "
+            "open it."
+        ) from error
     return arrays, _archives.size_limit(path.stat().st_size)
 
 

@@ -29,8 +29,8 @@ def load_keras_file(path: str | os.PathLike) -> keras.Model:
         ValueError: if it is damaged, names code or other files, or describes
             a model that is larger than its arrays.
     """
+    limits = check_is_safe(path, keras.saving.get_registered_object)
     try:
-        limits = check_is_safe(path, keras.saving.get_registered_object)
         with _limit_variables(*limits):
             return keras.models.load_model(path, safe_mode=True)
     except (MemoryError, OSError):

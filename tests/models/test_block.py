@@ -112,7 +112,7 @@ def test_unregistered_block_loads_as_custom_object(tmp_path):
     assert np.abs(other.predict(x, verbose=0) - before).max() > 1e-3
     path = tmp_path / "model.keras"
     model.save(path)
-    with pytest.raises(ValueError, match="test_block' that is not registered"):
+    with pytest.raises(ValueError, match="'ScaledBlock' .*not registered"):
         load(path)
     custom_objects = {"ScaledBlock": ScaledBlock}
     loaded = [keras.models.load_model(path, custom_objects=custom_objects)]
