@@ -214,7 +214,7 @@ def open_checkpoint(
     if is_keras(path):
         return _open_keras(path, layout, finite, decoder)
     arrays = read(path, finite)
-    config = {}
+    config, found = {}, {}
     try:
         name, weight_map = formats.detect_layout(arrays, layout)
         left_out = formats.LAYOUTS[name].left_out(arrays)
@@ -245,6 +245,8 @@ def open_checkpoint(
         weights, config = formats.LAYOUTS[name].after_reading(
             weights, config, weight_map.variant
         )
+        if formats.is_config_of(found, name):
+            formats.LAYOUTS[name].check_config(found, weights)
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(

@@ -21,6 +21,8 @@ from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.files import write
 from keras_vit.checkpoints.formats import huggingface_dinov3 as dinov3
 from keras_vit.checkpoints.formats import siglip_clip
+from keras_vit.checkpoints.formats.huggingface_config import check_config
+from keras_vit.checkpoints.formats.huggingface_config import read_arguments
 from keras_vit.checkpoints.formats.layout import PREPROCESSING
 from keras_vit.checkpoints.formats.layout import Layout
 from keras_vit.checkpoints.formats.meta import mae_decoder
@@ -205,79 +207,6 @@ _ACTIVATIONS = {
     "relu": "relu",
     "swiglu": "gelu",  # a separate class there, which ignores the value
 }
-_ACTIVATION_ALIASES = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-}
-
-
-def _is_count(value):
-    return type(value) is int and 0 < value < 2**31
-
-
-def _is_fraction(value):
-    return type(value) in (int, float) and 0 < value < 1
-
-
-_VALIDATORS = {  # name in config.json: (expected value, check)
-    "hidden_act": ("text", lambda value: isinstance(value, str)),
-    "layer_norm_eps": ("between 0 and 1", _is_fraction),
-    "num_attention_heads": ("a whole number above 0", _is_count),
-    "mask_ratio": ("between 0 and 1", _is_fraction),
-    "norm_pix_loss": ("true or false", lambda value: type(value) is bool),
-    "decoder_num_attention_heads": ("a whole number above 0", _is_count),
-}
-_MAE_ARGUMENTS = {
-    "mask_ratio": "mask_ratio",
-    "norm_pix_loss": "norm_pixels",
-    "decoder_num_attention_heads": "decoder_num_heads",
-}
-
-
-def _read_config(config):
-    """Returns the arguments that transformers' config.json implies."""
-    config = siglip_clip.vision_config(config)
-    for name, (expected, is_valid) in _VALIDATORS.items():
-        if name in config and not is_valid(config[name]):
-            raise ValueError(
-                f"{name!r} in its config.json must be {expected}. Received: "
-                f"{config[name]!r:.100}"
-            )
-    if config.get("model_type") == dinov3.MODEL_TYPE:
-        return dinov3.read_config(config)
-    arguments = {}
-    if "hidden_act" in config:
-        name = config["hidden_act"]
-        arguments["activation"] = _ACTIVATION_ALIASES.get(name, name)
-    if config.get("use_swiglu_ffn"):
-        arguments["activation"] = "swiglu"
-    names = {
-        "layer_norm_eps": "norm_epsilon",
-        "num_attention_heads": "num_heads",
-    }
-    if config.get("model_type") == "vit_mae":
-        names |= _MAE_ARGUMENTS
-    arguments |= {
-        argument: config[name]
-        for name, argument in names.items()
-        if name in config
-    }
-    image = _pair(config.get("image_size"))
-    patch = _pair(config.get("patch_size"))
-    if image and patch:
-        arguments["grid_size"] = (image[0] // patch[0], image[1] // patch[1])
-    return arguments
-
-
-def _pair(size):
-    if type(size) is int:
-        size = (size, size)
-    if isinstance(size, (list, tuple)) and len(size) == 2:
-        return tuple(size) if all(map(_is_count, size)) else None
-    return None
-
-
 JSON_FILES = ("config.json", "preprocessor_config.json")
 FOLDER_FILES = ("model.safetensors", *JSON_FILES)
 # variant: (model type, class without a head, class with a head)
@@ -662,6 +591,7 @@ HUGGINGFACE = Layout(
     before_writing=dinov3.before_writing,
     unsupported=_unsupported,
     config_key="model_type",
-    read_config=_read_config,
+    read_config=read_arguments,
+    check_config=check_config,
     reference=_reference,
 )

@@ -8,19 +8,14 @@ import math
 import numpy as np
 
 from keras_vit.checkpoints.formats import rotary
+from keras_vit.checkpoints.formats.huggingface_config import DINOV3
+from keras_vit.checkpoints.formats.huggingface_config import ROPE_CHANGES
 from keras_vit.checkpoints.weight_map import TORCH
 from keras_vit.checkpoints.weight_map import WeightMap
 
 VARIANTS = ("dinov3", "dinov3-gated")
-MODEL_TYPE = "dinov3_vit"
 ARGUMENTS = {"norm_epsilon": 1e-5, "rope_base": rotary.BASE}
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
-# Argument: key of config.json, and the argument's value for null.
-_CHANGES = {
-    "rope_shift": ("pos_embed_shift", 0.0),
-    "rope_jitter": ("pos_embed_jitter", 1.0),
-    "rope_rescale": ("pos_embed_rescale", 1.0),
-}
 _REGISTERS = "register_tokens/tokens"
 
 
@@ -82,49 +77,6 @@ def before_writing(weights, arguments, variant):
     return {_REGISTERS: empty, **rotary.add_mask_token(weights)}
 
 
-def read_config(config):
-    """Returns the arguments in the config.json of a DINOv3.
-
-    Raises:
-        ValueError: if no model of keras_vit has these settings.
-    """
-    for name in ("proj_bias", "mlp_bias"):
-        if config.get(name, True) is not True:
-            raise ValueError(
-                f"{name!r} in its config.json must be true, as in all released "
-                f"DINOv3. Received: {config[name]!r:.100}"
-            )
-    query, value = (config.get(f"{x}_bias", True) for x in ("query", "value"))
-    if query != value:
-        raise ValueError(
-            "'query_bias' and 'value_bias' in its config.json must be equal, "
-            f"as in all released DINOv3. Received: {query!r:.100} and "
-            f"{value!r:.100}"
-        )
-    activation = config.get("hidden_act", "gelu")
-    if config.get("use_gated_mlp"):
-        if activation != "silu":
-            raise ValueError(
-                "'hidden_act' in its config.json must be 'silu' with "
-                f"'use_gated_mlp'. Received: {activation!r:.100}"
-            )
-        activation = "swiglu"
-    names = {name: ours for ours, name in _ACTIVATIONS.items()}
-    arguments = {"activation": names.get(activation, activation)}
-    for name, argument in (
-        ("layer_norm_eps", "norm_epsilon"),
-        ("num_attention_heads", "num_heads"),
-        ("rope_theta", "rope_base"),
-    ):
-        if name in config:
-            arguments[argument] = config[name]
-    for argument, (name, none) in _CHANGES.items():
-        if name in config:
-            value = config[name]
-            arguments[argument] = none if value is None else value
-    return arguments
-
-
 def model_config(arguments):
     """Returns the config.json of a model.
 
@@ -148,7 +100,7 @@ def model_config(arguments):
     multiple = math.lcm(rows, columns)
     bias = a["qkv_bias"]
     return {
-        "model_type": MODEL_TYPE,
+        "model_type": DINOV3,
         "architectures": ["DINOv3ViTModel"],
         "hidden_size": a["hidden_size"],
         "intermediate_size": a["mlp_dim"],
@@ -167,6 +119,6 @@ def model_config(arguments):
         "num_register_tokens": a["num_registers"],
         **{
             name: None if a.get(argument, none) == none else a[argument]
-            for argument, (name, none) in _CHANGES.items()
+            for argument, (name, none) in ROPE_CHANGES.items()
         },
     }

@@ -17,6 +17,10 @@ PREPROCESSING = {
 }
 
 
+def _no_check(config, weights):
+    return None
+
+
 def _no_arguments(variant, paths):
     return {}
 
@@ -99,6 +103,8 @@ class Layout:
         config_key: String. The key that identifies the code base's
             config.json; None if it has none.
         read_config: Function from a config.json's contents to arguments.
+        check_config: Function of a config.json's contents and of the weights
+            that raises a `ValueError` if they are not those of one model.
         reference: Function that runs a checkpoint in the original library
             (see `reference.py`), or a string, the reason why there is none.
     """
@@ -134,6 +140,7 @@ class Layout:
     config_files: tuple = ("config.json",)
     config_key: str | None = None
     read_config: Callable | None = None
+    check_config: Callable = _no_check
     reference: Callable | str = "no library of its own"
 
     def possible_prefixes(self, variant):

@@ -151,12 +151,6 @@ def implied(paths):
     return {"activation": "gelu_tanh", "norm_epsilon": 1e-6}
 
 
-def vision_config(config):
-    """Returns the entries of config.json that are about the image tower."""
-    vision = config.get("vision_config")
-    return {**config, **vision} if isinstance(vision, dict) else config
-
-
 def nearest_variant(arguments):
     """Returns the variant for a model, or None if it is no such tower."""
     if arguments["pre_norm"]:

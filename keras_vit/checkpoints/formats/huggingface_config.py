@@ -1,0 +1,186 @@
+"""The config.json of transformers, of all models of layout "huggingface"."""
+
+# `hidden_act` of transformers and the activation here that computes the same.
+# Others are refused, such as "leaky_relu", whose slope is another in Keras.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "relu6": "relu6",
+    "silu": "silu",
+    "swish": "silu",
+    "hardswish": "hard_silu",
+    "mish": "mish",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+DINOV3 = "dinov3_vit"
+# Argument: key of config.json, and the argument's value for null.
+ROPE_CHANGES = {
+    "rope_shift": ("pos_embed_shift", 0.0),
+    "rope_jitter": ("pos_embed_jitter", 1.0),
+    "rope_rescale": ("pos_embed_rescale", 1.0),
+}
+
+
+def _is_count(value):
+    return type(value) is int and 0 < value < 2**31
+
+
+def _is_fraction(value):
+    return type(value) in (int, float) and 0 < value < 1
+
+
+def _is_activation(value):
+    return isinstance(value, str) and value in ACTIVATIONS
+
+
+_COUNT = ("a whole number above 0", _is_count)
+_TRUE = ("true, as in all released models", lambda value: value is True)
+_VALIDATORS = {  # name in config.json: (expected value, check)
+    "hidden_act": (f"one of {', '.join(ACTIVATIONS)}", _is_activation),
+    "layer_norm_eps": ("between 0 and 1", _is_fraction),
+    "num_attention_heads": _COUNT,
+    "mask_ratio": ("between 0 and 1", _is_fraction),
+    "norm_pix_loss": ("true or false", lambda value: type(value) is bool),
+    "decoder_num_attention_heads": _COUNT,
+}
+_ARGUMENTS = {
+    "layer_norm_eps": "norm_epsilon",
+    "num_attention_heads": "num_heads",
+}
+_ARGUMENTS_OF = {
+    "vit_mae": {
+        "mask_ratio": "mask_ratio",
+        "norm_pix_loss": "norm_pixels",
+        "decoder_num_attention_heads": "decoder_num_heads",
+    },
+    DINOV3: {"rope_theta": "rope_base"},
+}
+
+
+def vision_config(config: dict) -> dict:
+    """Returns the entries of config.json that are about the image tower."""
+    vision = config.get("vision_config")
+    if config.get("model_type") == "clip":  # of early versions; it prevails
+        vision = config.get("vision_config_dict") or vision
+    return {**config, **vision} if isinstance(vision, dict) else config
+
+
+def read_arguments(config: dict) -> dict:
+    """Returns the arguments that transformers' config.json implies."""
+    config = vision_config(config)
+    kind = str(config.get("model_type"))
+    is_dinov3 = kind == DINOV3
+    if kind == "vit_mae":  # transformers' default, not that of the paper
+        config = {"norm_pix_loss": False, **config}
+    validators = dict(_VALIDATORS)
+    if is_dinov3:
+        validators |= {"proj_bias": _TRUE, "mlp_bias": _TRUE}
+    gated = config.get("use_gated_mlp" if is_dinov3 else "use_swiglu_ffn")
+    if gated:  # DINOv2's is a separate class, which ignores `hidden_act`
+        del validators["hidden_act"]
+    for name, (expected, is_valid) in validators.items():
+        if name in config and not is_valid(config[name]):
+            raise ValueError(
+                f"{name!r} in its config.json must be {expected}. Received: "
+                f"{config[name]!r:.100}"
+            )
+    arguments = {}
+    if gated:
+        arguments["activation"] = "swiglu"
+    elif is_dinov3 or "hidden_act" in config:
+        arguments["activation"] = ACTIVATIONS[config.get("hidden_act", "gelu")]
+    names = _ARGUMENTS | _ARGUMENTS_OF.get(kind, {})
+    arguments |= {
+        argument: config[name]
+        for name, argument in names.items()
+        if name in config
+    }
+    if is_dinov3:
+        return arguments | _read_dinov3(config)
+    image = _pair(config.get("image_size"))
+    patch = _pair(config.get("patch_size"))
+    if image and patch:
+        arguments["grid_size"] = (image[0] // patch[0], image[1] // patch[1])
+    return arguments
+
+
+def _read_dinov3(config):
+    query, value = (config.get(f"{x}_bias", True) for x in ("query", "value"))
+    if query != value:
+        raise ValueError(
+            "'query_bias' and 'value_bias' in its config.json must be equal, "
+            f"as in all released DINOv3. Received: {query!r:.100} and "
+            f"{value!r:.100}"
+        )
+    activation = config.get("hidden_act", "gelu")
+    if config.get("use_gated_mlp") and activation not in ("silu", "swish"):
+        raise ValueError(
+            "'hidden_act' in its config.json must be 'silu' with "
+            f"'use_gated_mlp'. Received: {activation!r:.100}"
+        )
+    return {
+        argument: none if config[name] is None else config[name]
+        for argument, (name, none) in ROPE_CHANGES.items()
+        if name in config
+    }
+
+
+def _pair(size):
+    if type(size) is int:
+        size = (size, size)
+    if isinstance(size, (list, tuple)) and len(size) == 2:
+        return tuple(size) if all(map(_is_count, size)) else None
+    return None
+
+
+def _num_layers(weights):
+    names = {path.partition("/")[0] for path in weights}
+    return sum(name.startswith("block_") for name in names)
+
+
+# What transformers builds by config.json, whatever arrays there are.
+_OF_ARRAYS = {
+    "num_hidden_layers": _num_layers,
+    **{
+        name: lambda weights, layer=layer: (
+            f"block_0/attention/{layer}/bias" in weights
+        )
+        for name, layer in (
+            ("qkv_bias", "query"),
+            ("query_bias", "query"),
+            ("key_bias", "key"),
+            ("value_bias", "value"),
+        )
+    },
+}
+
+
+def check_config(config: dict, weights: dict) -> None:
+    """Raises a `ValueError` if config.json describes another model.
+
+    Args:
+        config: Dict. Its contents.
+        weights: Dict of keras_vit paths to arrays.
+    """
+    config = vision_config(config)
+    for name, value_of in _OF_ARRAYS.items():
+        if name in config and config[name] != value_of(weights):
+            raise ValueError(
+                f"{name!r} in its config.json must be {value_of(weights)!r}, "
+                f"as in its arrays. Received: {config[name]!r:.100}"
+            )
+    activation = config.get("pooler_act", "tanh")
+    if "pre_logits/kernel" in weights and activation != "tanh":
+        raise ValueError(
+            "'pooler_act' in its config.json must be 'tanh', the activation of "
+            f"`pre_logits`. Received: {activation!r:.100}"
+        )
