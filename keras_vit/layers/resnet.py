@@ -313,7 +313,6 @@ class MaxPool2D(keras.Layer):
             (zeros or keras.config.backend() == "jax")
             and not training
             and padding == "valid"
-            and is_static(axis_sizes(inputs, 1, 2))
         ):
             return _max_of_slices(inputs, self.pool_size, self.strides)
         return call_channels_last(
@@ -562,7 +561,7 @@ def _max_of_slices(x, pool_size, strides):
     rows, columns = (
         (size - pool) // stride * stride + 1
         for size, pool, stride in zip(
-            x.shape[1:3], pool_size, strides, strict=True
+            axis_sizes(x, 1, 2), pool_size, strides, strict=True
         )
     )
     slices = [

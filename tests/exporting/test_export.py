@@ -126,6 +126,26 @@ def test_onnx_of_models_with_a_resnet(name, flags, export):
 
 
 @pytest.mark.slow
+def test_onnx_of_a_bit_of_any_size(export):
+    """ONNX Runtime fuses a padding with zeros and a pooling as if the padding
+    were minus infinity."""
+    require("onnx")
+    if BACKEND not in formats.FORMATS["onnx"].any_size:
+        pytest.skip("ONNX files of this backend have one image size")
+    model = build_model(
+        "compact-bit", None, None, input_shape=(None, None, 3), classes=3
+    )
+    randomise(model)
+    model.save("model.keras")
+    status, printed = export("model.keras", "a.onnx", "--batch", 1)
+    assert status == 0, printed
+    x = images(1, 32, 32, 3)
+    found = formats.FORMATS["onnx"].reader("a.onnx")(x)
+    expected = model.predict_on_batch(x)
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--int8-weights"]], ids=["", "int8"])
 def test_large_weights_are_stored_in_the_onnx_file(flags, export, tmp_path):
     """The writers put weights of 1 MB and more into another file, hidden
