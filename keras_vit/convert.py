@@ -219,11 +219,6 @@ def convert(
             "be resized and scaled by keras_vit.preprocess_input(images, "
             f"mode={checkpoint.preprocess_mode!r})."
         )
-    if activation and to.partition(":")[0] != "keras_hub":
-        notes.append(
-            f"note: the head's {activation} is left out: the outputs are "
-            "logits."
-        )
     if "pooling" not in {**checkpoint.stored, **settings} and (
         first_patch_is_possible(checkpoint.layout, arguments)
     ):

@@ -21,17 +21,17 @@ from keras_vit.checkpoints.files import class_names_of
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.files import write
 from keras_vit.checkpoints.formats import check_representable
-from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.formats import huggingface
+from keras_vit.checkpoints.formats import map_to_write
 from keras_vit.checkpoints.formats import timm
 from keras_vit.checkpoints.formats.layout import PREPROCESSING
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.reference import explain_import_error
 from keras_vit.checkpoints.weight_map import to_checkpoint
+from keras_vit.checkpoints.writing import warn_of_activation
 from keras_vit.checkpoints.writing import write_checkpoint
 from keras_vit.models import load_keras_file
 
-MULTI_LABEL = "multi_label_classification"  # transformers' `problem_type`
 KERAS, TIMM, TRANSFORMERS = "keras", "timm", "transformers"
 _WEIGHTS = {
     KERAS: "model.keras",
@@ -127,13 +127,11 @@ def _write(model, checkpoint, folder, license, title):
         config |= huggingface.label_entries(class_names)
         if missing[TIMM] is None:
             config["label_names"] = class_names
-    trained, data = run.get("config"), run.get("data")
-    if (
-        isinstance(data, dict)
-        and data.get("multi_label")
-        or (isinstance(trained, dict) and trained.get("loss") == "sigmoid")
-    ):
-        config["problem_type"] = MULTI_LABEL
+    activation = built.get("classifier_activation")
+    config |= huggingface.problem_type(run, activation)
+    written = [_WEIGHTS[x] for x in (TIMM, TRANSFORMERS) if missing[x] is None]
+    if written:
+        warn_of_activation(built, " and ".join(written))
     text = json.dumps(config, indent=2)
     (folder / "config.json").write_text(text, encoding="utf-8")
     card = _card(
@@ -148,7 +146,7 @@ def _write_timm(weights, arguments, mode, folder):
     name = _WEIGHTS[TIMM]
     config = timm.hub_config(arguments, *PREPROCESSING[mode], name)
     check_representable(arguments, TIMM)
-    weight_map = get_weight_map(TIMM, weights)
+    weights, weight_map = map_to_write(TIMM, weights)
     heads = (arguments["num_heads"], None)
     write(to_checkpoint(weights, weight_map, heads), folder / name)
     return config
@@ -199,7 +197,7 @@ def verify(folder):
         False if a library is not installed or does not work.
     """
     folder = pathlib.Path(folder).expanduser()
-    reference = converters.load(folder, preprocessing=False)
+    reference = _of_logits(converters.load(folder, preprocessing=False))
     shape = reference.input_shape[1:]
     shape = tuple(size or 224 for size in shape)
     images = np.random.default_rng(0).uniform(-1, 1, (2, *shape))
@@ -239,7 +237,15 @@ def _run_keras(folder, images, output):
     if "preprocessing" in names:
         inner = model.get_layer("preprocessing").output
         model = keras.Model(inner, model.output)
-    return keras.ops.convert_to_numpy(model(images, training=False))
+    return keras.ops.convert_to_numpy(_of_logits(model)(images, training=False))
+
+
+def _of_logits(model: keras.Model) -> keras.Model:
+    """Removes the activations of the heads, which only Keras's file has."""
+    for layer in model.layers:
+        if layer.name in ("head", "distillation_head"):
+            layer.activation = keras.activations.linear
+    return model
 
 
 def _run_timm(folder, images, output):

@@ -1,6 +1,7 @@
 """Writer of layouts, used by `converters.save` and `tools/convert.py`."""
 
 import math
+import pathlib
 
 import ml_dtypes
 import numpy as np
@@ -10,9 +11,9 @@ from keras_vit.checkpoints.files import SUFFIXES
 from keras_vit.checkpoints.files import write
 from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.checkpoints.formats import check_representable
-from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.formats import huggingface
 from keras_vit.checkpoints.formats import keras_hub
+from keras_vit.checkpoints.formats import map_to_write
 from keras_vit.checkpoints.formats import resolve_variant
 from keras_vit.checkpoints.infer import warn_if_heads_ambiguous
 from keras_vit.checkpoints.weight_map import to_checkpoint
@@ -85,7 +86,8 @@ def write_checkpoint(
             '`pooling="first_patch"` when it is read, or in big_vision '
             '`pool_type="0"`.'
         )
-    dialect = get_weight_map(layout, weights)
+    warn_of_activation(arguments, target, stores=name == "keras_hub")
+    weights, dialect = map_to_write(layout, weights)
     if not folder and "hidden_size" in arguments:
         warn_if_heads_ambiguous(arguments, dialect, target)
     heads = (arguments["num_heads"], arguments.get("decoder_num_heads"))
@@ -96,6 +98,19 @@ def write_checkpoint(
         FOLDERS[name].write_folder(target, arrays, configs, overwrite, dtype)
     else:
         write(arrays, target, overwrite, dtype)
+
+
+def warn_of_activation(
+    arguments: dict, target: str | pathlib.Path, stores: bool = False
+) -> None:
+    """Warns that a file gives logits of a model that ends in an activation."""
+    activation = arguments.get("classifier_activation")
+    if activation and not stores:
+        warn(
+            f"The {activation} of the head is not stored in {str(target)!r}, "
+            "whose outputs are logits. Load it with "
+            f"`classifier_activation={activation!r}`, or apply it to them."
+        )
 
 
 def check_writable(target, layout):

@@ -13,10 +13,10 @@ from keras_vit import converters
 from keras_vit._program import printable
 from keras_vit._warnings import warn
 from keras_vit.checkpoints.files import read_config
+from keras_vit.checkpoints.formats.huggingface import MULTI_LABEL
 from keras_vit.data.protocols import height_and_width
 from keras_vit.evaluation.metrics import sigmoid
 from keras_vit.evaluation.metrics import softmax
-from keras_vit.hub import MULTI_LABEL
 from keras_vit.inspection.report import class_names
 from keras_vit.models import Model
 from keras_vit.models import inference_model

@@ -16,6 +16,7 @@ from keras_vit.checkpoints.formats.meta import MAE
 from keras_vit.checkpoints.formats.meta import MOCOV3
 from keras_vit.checkpoints.formats.timm import TIMM
 from keras_vit.checkpoints.formats.torchvision import TORCHVISION
+from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.checkpoints.weight_map import raise_problems
 
 LAYOUTS = {
@@ -41,6 +42,7 @@ RESNET_CONSTANTS = {
     "vit_jax": google.VIT_JAX_CONSTANTS,
     "bit": google.BIT_CONSTANTS,
 }
+_MASK_TOKEN = "mask_token/tokens"
 
 
 def check_layout(layout):
@@ -84,6 +86,23 @@ def get_weight_map(layout, weights=()):
         f"The variants of the layout {name!r} are "
         f"{', '.join(variants) or 'none'}. Received: layout={layout!r}"
     )
+
+
+def map_to_write(layout: str, weights: dict) -> tuple[dict, WeightMap]:
+    """Returns weights and the `WeightMap` that writes them.
+
+    A mask token that has no place is left out with a warning: it replaces
+    patches in pre-training only, and code bases without it drop it, too.
+    """
+    weight_map = get_weight_map(layout, weights)
+    if _MASK_TOKEN in weight_map.unmapped_paths(weights):
+        warn(
+            f"The layout {layout!r} has no mask token, which has no effect on "
+            "outputs: it is left out."
+        )
+        weights = {k: v for k, v in weights.items() if k != _MASK_TOKEN}
+        weight_map = get_weight_map(layout, weights)
+    return weights, weight_map
 
 
 def resolve_variant(layout, arguments):

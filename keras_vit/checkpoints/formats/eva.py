@@ -5,7 +5,6 @@ https://github.com/huggingface/pytorch-image-models, timm/models/eva.py
 
 import functools
 
-from keras_vit._warnings import warn
 from keras_vit.checkpoints.formats import rotary
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.reference import image_size
@@ -63,16 +62,10 @@ def after_reading(weights, stored, variant):
 
 
 def before_writing(weights, arguments, variant):
-    """Removes the periods and the mask token, which timm does not have."""
+    """Removes the periods, which timm does not have."""
     if variant not in VARIANTS:
         return weights
-    weights = rotary.drop_periods(weights, arguments, "timm")
-    if weights.pop("mask_token/tokens", None) is not None:
-        warn(
-            "timm's files have no mask token, which has no effect on outputs: "
-            "it is left out."
-        )
-    return weights
+    return rotary.drop_periods(weights, arguments, "timm")
 
 
 def unsupported(arguments, variant):

@@ -32,6 +32,7 @@ from keras_vit.checkpoints.weight_map import TORCH
 from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.checkpoints.weight_map import rename_keys
 
+MULTI_LABEL = "multi_label_classification"  # a `problem_type`
 _DISTILLATION = ("distillation_token/tokens", "distillation_token", "array")
 # In a DeiT with one head, or with a pooler of the class token, the distillation
 # token's output is not used, so that it is a register token.
@@ -282,6 +283,7 @@ def folder_configs(arguments, layout, dtype, source=None, preprocess_mode=None):
     projected = layout.endswith(siglip_clip.PROJECTED)
     if arguments["classes"] is not None and not projected:
         config |= _labels(old, arguments["classes"])
+        config |= problem_type(old, arguments.get("classifier_activation"))
     size = config.get("vision_config", config)["image_size"]
     height = size if isinstance(size, int) else size[0]
     preprocessor = _preprocessor_config(
@@ -455,6 +457,24 @@ def _labels(old, classes):
     """
     names = class_names_of(old, classes)
     return label_entries(names or [f"LABEL_{i}" for i in range(classes)])
+
+
+def problem_type(old: dict, activation: str | None = None) -> dict:
+    """Returns the entry of config.json that a model is multi-label, if it is.
+
+    Args:
+        old: Dict. The source's config.json, which may be that of a run.
+        activation: String. The activation of the head; None for logits.
+    """
+    run, data = old.get("config"), old.get("data")
+    if (
+        activation == "sigmoid"
+        or old.get("problem_type") == MULTI_LABEL
+        or (isinstance(data, dict) and data.get("multi_label"))
+        or (isinstance(run, dict) and run.get("loss") == "sigmoid")
+    ):
+        return {"problem_type": MULTI_LABEL}
+    return {}
 
 
 def label_entries(class_names):

@@ -1,0 +1,133 @@
+"""What a layout has no place for is left out with a warning, or refused."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import convert as _cli
+from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.formats import LAYOUTS
+from keras_vit.converters import load
+from keras_vit.converters import save
+from tests import golden_data
+
+pytestmark = pytest.mark.backends("torch")
+
+SIZES = {
+    "input_shape": (16, 16, 3),
+    "patch_size": 8,
+    "hidden_size": 64,
+    "num_layers": 1,
+    "num_heads": 1,
+    "classes": 3,
+}
+DINOV2 = {
+    "layer_scale": 0.3,
+    "position_prefix": "class",
+    "activation": "gelu",
+    "norm_epsilon": 1e-6,
+    "include_top": False,
+    "classes": None,
+    "mask_token": True,
+}
+
+
+def build(**arguments):
+    model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
+    random = np.random.default_rng(0)
+    for variable in model.weights:
+        variable.assign(random.normal(0, 0.2, variable.shape))
+    return model
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("options", [{}, DINOV2])
+def test_mask_token_never_hinders_writing(layout, options, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:  # layouts that have no such model
+            without = {**options, "mask_token": False}
+            save(build(**without), tmp_path / "a.npz", layout)
+        except ValueError:
+            return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with_mask = {**options, "mask_token": True}
+        save(build(**with_mask), tmp_path / "b.npz", layout)
+    said = any("no mask token" in str(w.message) for w in caught)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain, found = read(tmp_path / "a.npz"), read(tmp_path / "b.npz")
+    assert (found.keys() == plain.keys()) == said
+
+
+def test_dinov2_to_timm_and_back_keeps_all_but_the_mask_token(tmp_path):
+    source = tmp_path / "source"
+    save(build(**DINOV2), source)
+    middle, back = tmp_path / "timm.safetensors", tmp_path / "back"
+    with pytest.warns(UserWarning, match="'timm' has no mask token"):
+        _cli.convert(source, middle, to="timm")
+    _cli.convert(middle, back, to="huggingface")
+    expected = read(source)
+    assert expected.pop("embeddings.mask_token").any()
+    golden_data.assert_same(read(back), expected)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
+@pytest.mark.parametrize(
+    "name, layout",
+    [
+        ("a.npz", None),
+        ("a.pth", "timm"),
+        ("a.safetensors", "torchvision"),
+        ("folder", None),
+    ],
+)
+def test_activation_that_is_not_stored_is_named(
+    name, layout, activation, tmp_path
+):
+    model = build(classifier_activation=activation)
+    with pytest.warns(UserWarning, match=f"The {activation} of the head is"):
+        save(model, tmp_path / name, layout)
+    options = {"num_heads": 1, "classifier_activation": activation}
+    image = np.random.default_rng(1).uniform(-1, 1, (1, 16, 16, 3))
+    # As the warning says.
+    options["activation"], options["norm_epsilon"] = "gelu_tanh", 1e-6
+    found = load(tmp_path / name, **options).predict(image, verbose=0)
+    np.testing.assert_allclose(
+        found, model.predict(image, verbose=0), rtol=0, atol=1e-6
+    )
+    if not layout and name == "folder":
+        config = json.loads((tmp_path / "folder" / "config.json").read_text())
+        several = {"sigmoid": "multi_label_classification", "softmax": None}
+        assert config.get("problem_type") == several[activation]
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "softmax", None])
+def test_hub_folder_of_a_model_with_an_activation(activation, tmp_path):
+    build(classifier_activation=activation).save(tmp_path / "model.keras")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        keras_vit.hub.save(tmp_path / "model.keras", tmp_path / "hub")
+    said = [w for w in caught if "of the head is not stored" in str(w.message)]
+    assert len(said) == (activation is not None)
+    config = json.loads((tmp_path / "hub" / "config.json").read_text())
+    several = config.get("problem_type") == "multi_label_classification"
+    assert several == (activation == "sigmoid")
+    _, same, _ = keras_vit.hub.verify(tmp_path / "hub")
+    assert same
+
+
+def test_folder_of_transformers_keeps_that_a_model_is_multi_label(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    build().save(run / "model.keras")
+    config = {"config": {"loss": "sigmoid"}, "data": {"multi_label": True}}
+    (run / "config.json").write_text(json.dumps(config))
+    _cli.convert(run, tmp_path / "first", to="huggingface")
+    _cli.convert(tmp_path / "first", tmp_path / "second", to="huggingface")
+    config = json.loads((tmp_path / "second" / "config.json").read_text())
+    assert config["problem_type"] == "multi_label_classification"
