@@ -697,7 +697,7 @@ def check_rotary_changes(**changes):
 
 def _centres(count, dtype):
     """Returns the coordinates of `count` patches, from -1 to 1."""
-    centres = ops.arange(count, dtype=dtype) + 0.5
+    centres = ops.arange(0, count, dtype=dtype) + 0.5
     return 2 * centres / ops.cast(count, dtype) - 1
 
 

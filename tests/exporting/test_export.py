@@ -126,6 +126,15 @@ def test_onnx_of_models_with_a_resnet(name, flags, export):
 
 
 @pytest.mark.slow
+def test_onnx_of_a_model_with_rotary_positions(export, tmp_path):
+    """On JAX it runs where jax2onnx is installed, which is not so in CI."""
+    require("onnx")
+    saved(tmp_path, num_layers=1, position_embedding="rope")
+    status, printed = export("model.keras", "a.onnx")
+    assert status == 0, printed
+
+
+@pytest.mark.slow
 def test_onnx_of_a_bit_of_any_size(export):
     """ONNX Runtime fuses a padding with zeros and a pooling as if the padding
     were minus infinity."""
