@@ -52,3 +52,13 @@ from keras_vit.models import dense_features as dense_features
 from keras_vit.models import feature_extractor as feature_extractor
 from keras_vit.preprocessing import decode_predictions as decode_predictions
 from keras_vit.preprocessing import preprocess_input as preprocess_input
+
+
+def __getattr__(name):
+    import difflib
+
+    names = {n.lower(): n for n in globals() if not n.startswith("_")}
+    key = "".join(filter(str.isalnum, name.lower()))
+    close = [] if name[0] == "_" else difflib.get_close_matches(key, names, 1)
+    hint = f" Did you mean {names[close[0]]!r}?" if close else ""
+    raise AttributeError(f"keras_vit has no attribute {name!r}.{hint}")

@@ -5,6 +5,7 @@ Each function returns the checked value as a Python number or tuple, or raises a
 NumPy numbers are accepted.
 """
 
+import difflib
 import numbers
 
 
@@ -71,12 +72,20 @@ def positive_float(name, value):
     return float(value)
 
 
+# Values of other libraries, and those here; None if there is none.
+_ELSEWHERE = {"avg": "gap", "mean": "gap", "cls": "token", "max": None}
+
+
 def one_of(name, value, choices):
     """Checks that a value is one of the choices, which are strings or None."""
     if not isinstance(value, (str, type(None))) or value not in choices:
+        names = [choice for choice in choices if isinstance(choice, str)]
+        close = difflib.get_close_matches(str(value), names, 1)
+        nearest = _ELSEWHERE.get(str(value), close[0] if close else None)
         raise ValueError(
             f"`{name}` must be one of {', '.join(map(repr, choices))}. "
             f"Received: {name}={value!r}"
+            + (f". Did you mean {nearest!r}?" if nearest in names else "")
         )
     return value
 

@@ -1,7 +1,9 @@
 """Helpers for command-line programs. This module does not import Keras."""
 
+import argparse
 import ast
 import contextlib
+import difflib
 import importlib
 import re
 import sys
@@ -27,6 +29,23 @@ def user_errors():
         raise
     except (ValueError, OSError, ImportError) as error:
         raise UserError(str(error)) from error
+
+
+def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
+    """Returns a hint at the flag that is nearest to an unknown one, or ""."""
+    if not message.startswith("unrecognized arguments: --"):
+        return ""
+    given = message.split()[2].partition("=")[0].replace("_", "-")
+    flags = re.findall(r"--[\w-]+", parser.format_help())
+    close = difflib.get_close_matches(given, flags, 1)
+    return f". Did you mean {close[0]}?" if close else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors suggest flags."""
+
+    def error(self, message):
+        super().error(message + nearest_flag(self, message))
 
 
 def run_program(run, arguments):

@@ -337,7 +337,7 @@ def _warn_if_not_finite(checkpoint):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(
+    parser = _program.Parser(
         prog="convert.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

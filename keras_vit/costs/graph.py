@@ -30,6 +30,8 @@ def trace(model, image_size=None):
             unknown, or the cost of a layer is not known.
     """
     check_takes_images(model)
+    if isinstance(model, keras.Sequential):
+        model = keras.Model(model.inputs, model.outputs, name=model.name)
     shape = tuple(model.inputs[0].shape[1:])
     if image_size is not None:
         size = _checks.positive_pair("image_size", image_size)

@@ -19,7 +19,7 @@ from keras_vit.preprocessing import preprocess_input
 FOREVER = np.iinfo(np.int64).max
 UNREADABLE = (
     "This image cannot be read, remove it or convert it (a folder is searched "
-    "for such files with --skip-bad-images):"
+    "for such files with --skip-bad-images, skip_bad_images=True in Python):"
 )
 BAD_LABEL = "A label is out of range:"
 

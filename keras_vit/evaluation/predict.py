@@ -10,7 +10,7 @@ from keras_vit.data import parse_image_error
 from keras_vit.data import parse_label_error
 
 
-def predict_dataset(model, batches, total):
+def predict_dataset(model, batches, total, limit=None):
     """Returns the outputs of a model for all images of a dataset.
 
     It shows a progress bar on a terminal.
@@ -21,6 +21,7 @@ def predict_dataset(model, batches, total):
             as `ImageDataset.test` returns. Images of weight 0 are padding and
             left out.
         total: Integer. Number of images without padding.
+        limit: Integer. Maximum number of images; None for no limit.
 
     Returns:
         Tuple of an array of the outputs, in float32, and an array of the
@@ -31,6 +32,7 @@ def predict_dataset(model, batches, total):
             or if there are no images. The message names the image, or the
             dataset and its split.
     """
+    total = min(total, limit or total)
     bar = keras.utils.Progbar(
         total, unit_name="image", verbose=int(sys.stdout.isatty())
     )
@@ -71,6 +73,7 @@ def _named(batches):
                 raise
             raise ValueError(
                 f"This image cannot be read: {path!r}. Remove it or convert "
-                "it, or leave such files out with --skip-bad-images."
+                "it, or leave such files out with "
+                "--skip-bad-images (skip_bad_images=True in Python)."
             ) from error
         yield batch

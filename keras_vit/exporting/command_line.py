@@ -99,7 +99,7 @@ def _batch(text):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(
+    parser = _program.Parser(
         prog="export.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

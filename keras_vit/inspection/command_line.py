@@ -119,7 +119,7 @@ def _channels(checkpoint):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(
+    parser = _program.Parser(
         prog="report.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

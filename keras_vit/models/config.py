@@ -546,6 +546,11 @@ def resolve_classes(include_top, classes, inferred, checkpoint):
             'weights="imagenet21k" or input_shape=(224, 224, 3).'
         )
     if classes is not None:
+        if classes == 0 and not isinstance(classes, bool):
+            raise ValueError(
+                "`classes` must be a positive integer. Received: classes=0. "
+                "For a model without a head, pass include_top=False."
+            )
         classes = _checks.positive_int("classes", classes)
     if not include_top:
         return None
@@ -572,6 +577,7 @@ FOREIGN_ARGUMENT_NAMES = {
     "in_chans": "input_shape",
     "in_channels": "input_shape",
     "preset": "weights",
+    "from_preset": "weights",
     "pretrained": "weights",
     "embed_dim": "hidden_size",
     "depth": "num_layers",
@@ -605,6 +611,8 @@ FOREIGN_ARGUMENT_NAMES = {
     "dtype": "keras.config.set_dtype_policy",
     # Nothing here corresponds to these, although a name is similar.
     "norm_layer": None,
+    "data_format": None,
+    "patch_drop_rate": None,
     "use_mlp_bias": None,
     "batch_size": None,
 }

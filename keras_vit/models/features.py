@@ -45,6 +45,7 @@ def feature_extractor(model, names):
     >>> extract = keras_vit.feature_extractor(model, ["block_3", "pre_logits"])
     >>> features = extract(images)["block_3"]
     """
+    check_functional(model)
     requested = list(names) if isinstance(names, (list, tuple)) else [names]
     layers = {layer.name: layer for layer in model.layers}
     unknown = [
@@ -68,12 +69,8 @@ def feature_extractor(model, names):
     return Model(inputs, outputs, name=unique_name(f"{model.name}_features"))
 
 
-def check_takes_images(model):
-    """Checks that a model is functional and has one input, of images.
-
-    Raises:
-        ValueError: if it is another one.
-    """
+def check_functional(model: keras.Model) -> None:
+    """Raises a `ValueError` if a model is not functional."""
     # `keras.Functional` is no public name.
     functional = hasattr(model, "inputs") and hasattr(model, "outputs")
     if not isinstance(model, keras.Model) or not functional:
@@ -81,6 +78,15 @@ def check_takes_images(model):
             "The model must be a functional `keras.Model`, such as "
             f"`keras_vit.ViTB16()`. Received: {model!r}"
         )
+
+
+def check_takes_images(model):
+    """Checks that a model is functional and has one input, of images.
+
+    Raises:
+        ValueError: if it is another one.
+    """
+    check_functional(model)
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
         raise ValueError(
             f"The model {model.name!r} must have one input, images of shape "

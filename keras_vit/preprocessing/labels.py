@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import downloads
+from keras_vit._warnings import warn
 from keras_vit.preprocessing.inputs import describe
 from keras_vit.preprocessing.inputs import is_numeric
 
@@ -67,7 +68,7 @@ def decode_predictions(predictions, top=5, labels=None):
         `wordnet_id` is None if the labels have no ids. `score` is the value
         in `predictions`, as a Python float: for probabilities, build the
         model with `classifier_activation="softmax"`, or apply
-        `keras.ops.softmax`.
+        `keras.ops.softmax`. A warning says so if values are outside [0, 1].
 
     Raises:
         ValueError: if `predictions` has another shape, is not numeric or
@@ -129,6 +130,14 @@ def _scores(predictions):
             "inputs and weights. "
             f"Received: NaN for {bad.size} of {len(scores)} images, the "
             f"first at index {bad[0]}"
+        )
+    if scores.size and (scores.min() < -1e-3 or scores.max() > 1 + 1e-3):
+        warn(
+            "`predictions` are not probabilities, and are returned as they "
+            f"are: they range from {scores.min():.4g} to {scores.max():.4g}. "
+            "For probabilities, apply `keras.ops.softmax` (or `sigmoid`, if "
+            "an image has several labels), or build the model with "
+            '`classifier_activation="softmax"`.'
         )
     return scores
 

@@ -13,6 +13,7 @@ from keras_vit import _program
 from keras_vit._logging import logger
 from keras_vit._logging import show as show_log
 from keras_vit._program import UserError as UserError
+from keras_vit._program import nearest_flag
 from keras_vit._program import printable as printable
 from keras_vit._program import require as require
 from keras_vit._program import user_errors as user_errors
@@ -138,6 +139,7 @@ def run(main, config_class, description, argv=None):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message):
+        message += nearest_flag(self, message)
         self.exit(2, f"error: {message} (--help lists all flags)\n")
 
 

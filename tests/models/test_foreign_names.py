@@ -1,14 +1,31 @@
 """Errors of other libraries' names say what to write here."""
 
+import dataclasses
 import inspect
+import pathlib
+import re
 
+import keras
 import pytest
 
 import keras_vit
+from keras_vit import convert
 from keras_vit.models.config import FOREIGN_ARGUMENT_NAMES
+from keras_vit.training import command_line
 
 pytestmark = pytest.mark.backends("torch")
 
+
+@dataclasses.dataclass
+class Flags:
+    learning_rate: float = command_line.arg(0.1, "rate")
+
+
+def recipe(argv):
+    return command_line.parse_args(Flags, "A recipe.", argv)
+
+
+ROOT = pathlib.Path(__file__).parents[2]
 ACCEPTED = inspect.signature(keras_vit.VisionTransformer).parameters
 
 
@@ -40,3 +57,68 @@ def test_suggestions_exist():
 def test_repository_name_is_answered_with_its_address(name):
     with pytest.raises(FileNotFoundError, match=f"'hf://{name}'"):
         keras_vit.ViTTi16(weights=name)
+
+
+def test_table_of_the_documentation_is_what_errors_say():
+    text = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
+    table = text.partition("\n## ")[0].splitlines()
+    found = 0
+    for line in table:
+        *_, here = cells = line.strip("|").split("|")
+        names = set(re.findall(r"(\w+)=", here))
+        for name in re.findall(r"`(\w+)=", " ".join(cells[1:-1])):
+            if name in ACCEPTED or name in ("pretrained", "pretrained_top"):
+                continue
+            if name == "dynamic_img_size":  # a size, as `img_size`
+                name = "img_size"
+            if name == "num_classes" and "include_top" in names:
+                continue  # 0 there; `classes=0` is answered with include_top
+            expected = FOREIGN_ARGUMENT_NAMES[name]
+            assert expected in {*names, *re.findall(r"\w+", here)}, line
+            found += 1
+    assert found > 5
+
+
+@pytest.mark.parametrize(
+    "call, hint",
+    [
+        (lambda: keras_vit.ViTTi16(classes=0), "pass include_top=False"),
+        (lambda: keras_vit.ViTTi16(pooling="avg"), "Did you mean 'gap'?"),
+        (lambda: keras_vit.ViTTi16(pooling="cls"), "Did you mean 'token'?"),
+        (lambda: keras_vit.ViTTi16(pooling="max"), "Received: pooling='max'"),
+        (lambda: keras_vit.cost("ViTB61"), "Did you mean 'ViTB16'?"),
+        (lambda: keras_vit.feature_extractor("ViTB16", "head"), "'ViTB16'"),
+    ],
+)
+def test_value_of_another_library_is_answered(call, hint):
+    with pytest.raises(ValueError) as error:
+        call()
+    assert str(error.value).endswith((hint, hint + "."))
+
+
+@pytest.mark.parametrize("name", ["ViT_B16", "vit_b16", "VITB16"])
+def test_name_of_a_model_is_answered(name):
+    with pytest.raises(AttributeError, match="Did you mean 'ViTB16'?"):
+        getattr(keras_vit, name)
+    assert not hasattr(keras_vit, "__wrapped__")
+
+
+def test_cost_of_a_sequential_model():
+    layers = [keras.layers.Flatten(), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((4, 4, 3)), *layers])
+    assert keras_vit.cost(model).parameters == model.count_params()
+
+
+@pytest.mark.parametrize(
+    "parser, flag, nearest",
+    [
+        (recipe, "--lerning-rate", "--learning-rate"),
+        (recipe, "--learning_rate=1", "--learning-rate"),
+        (convert._parser().parse_args, "--overwite", "--overwrite"),
+    ],
+)
+def test_flag_is_answered_with_the_nearest(parser, flag, nearest, capsys):
+    with pytest.raises(SystemExit) as error:
+        parser(["a", flag] if parser is not recipe else [flag])
+    assert error.value.code == 2
+    assert f"Did you mean {nearest}?" in capsys.readouterr().err

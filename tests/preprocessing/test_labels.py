@@ -1,4 +1,5 @@
 import pathlib
+import warnings
 
 import keras
 import numpy as np
@@ -169,3 +170,24 @@ def test_missing_label_file_raises(tmp_path):
 def test_control_characters_are_part_of_a_name(tmp_path):
     path = write(tmp_path / "a", "cat\ndog\x0bs\nowl\n")
     assert decode_predictions(ONE, 1, path) == [[(None, "dog\x0bs", 0.5)]]
+
+
+@pytest.mark.parametrize(
+    "rows, warns",
+    [
+        ([[0.57, 2.3, -0.07]], True),
+        ([[0.2, 0.3, -0.07]], True),
+        ([[0.2, 0.7, 0.1]], False),
+        ([[0.9, 0.8, 0.1]], False),  # of several labels
+        ([[1.0005, 0.0, 0.0]], False),  # rounded to float16
+    ],
+)
+def test_values_that_are_no_probabilities_are_said(rows, warns):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = decode_predictions(
+            np.array(rows), top=3, labels=["a", "b", "c"]
+        )
+    said = [str(w.message) for w in caught]
+    assert any("classifier_activation" in text for text in said) == warns
+    assert sorted(x for *_, x in found[0]) == sorted(rows[0])
