@@ -52,8 +52,17 @@ def download_file(address, folder):
         OSError: if the download failed.
     """
     repository, revision, file = parse(address)
+    hub = _hub()
+    from huggingface_hub.errors import HfHubHTTPError
+
     with _translate_errors():
-        return _hub().hf_hub_download(
+        # Without a network this fails at once, where the download would be
+        # tried again for 24 seconds. Errors of the server are left to it.
+        with contextlib.suppress(HfHubHTTPError):
+            hub.get_hf_file_metadata(
+                hub.hf_hub_url(repository, file, revision=revision)
+            )
+        return hub.hf_hub_download(
             repository, file, revision=revision, local_dir=folder
         )
 

@@ -31,7 +31,7 @@ def test_missing_file_raises(hub, tmp_path):
 
 
 def test_unreachable_hub_raises(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # it tries again
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("retried"))
     constants = sys.modules["huggingface_hub.constants"]
     monkeypatch.setattr(
         constants,
