@@ -35,7 +35,9 @@ def feature_pca(model, images, block=-1, foreground=True):
     With `foreground`, the first component of all patches splits them into
     foreground and background by its sign; the components of the foreground
     are then computed without the background. The background is the side that
-    has more of the patches at the borders of the images.
+    has more of the patches at the borders of the images. If an image had almost
+    none then, the component separates images, as with random weights,
+    and all patches are foreground.
 
     From "DINOv2: Learning Robust Visual Features without Supervision", Section
     7.6 and Figure 1 (https://arxiv.org/abs/2304.07193).
@@ -72,13 +74,16 @@ def feature_pca(model, images, block=-1, foreground=True):
         maps += list(keras.ops.convert_to_numpy(found))
     shapes = [x.shape[:2] for x in maps]
     features = np.concatenate([x.reshape(-1, x.shape[-1]) for x in maps])
+    ends = np.cumsum([rows * columns for rows, columns in shapes])[:-1]
     kept = np.ones(len(features), bool)
     if foreground:
-        kept = _foreground(principal_components(features, 1)[0][:, 0], shapes)
+        found = _foreground(principal_components(features, 1)[0][:, 0], shapes)
+        # If an image has almost none, the component separates images instead.
+        if min(part.mean() for part in np.split(found, ends)) > 0.02:
+            kept = found
     scores, explained = principal_components(features[kept], 3)
     components = np.full((len(features), 3), np.nan, "float32")
     components[kept] = scores
-    ends = np.cumsum([rows * columns for rows, columns in shapes])[:-1]
     return FeaturePCA(
         [
             x.reshape(*shape, 3)

@@ -208,8 +208,12 @@ class Report:
             "Features of patches",
             "The first three principal components of the last block's "
             "features, as red, green and blue: patches of one colour are "
-            "alike. The sign of the first component of all patches separates "
-            "them from the background, which is dark.",
+            "alike."
+            + (
+                " The sign of the first component of all patches separates "
+                "them from the background, which is dark."
+            )
+            * (share < 1),
             self._draw(
                 "feature_pca.png",
                 plots.plot_feature_pca(

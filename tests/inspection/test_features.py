@@ -56,19 +56,34 @@ def test_components_are_scikit_learns(model, photos):
         found.explained, expected.explained_variance_ratio_, atol=1e-6
     )
 
+    features = maps[0].reshape(-1, 48).astype("float64")
     first = pca(1, svd_solver="full").fit_transform(features)[:, 0]
-    first = first.reshape(2, 12, 18) > 0
+    first = first.reshape(1, 12, 18) > 0
     border = np.ones((12, 18), bool)
     border[1:-1, 1:-1] = False
     if first[:, border].mean() > 0.5:
         first = ~first
-    found = inspection.feature_pca(model, photos)
+    found = inspection.feature_pca(model, photos[:1])
     np.testing.assert_array_equal(np.stack(found.foreground), first)
     assert 0 < first.mean() < 1
     kept = features[first.ravel()]
     components = np.stack(found.components)
     assert np.isnan(components[~first]).all()
     alike(components[first], pca(3, svd_solver="full").fit_transform(kept))
+
+
+@ON_TORCH
+def test_all_patches_are_kept_where_an_image_has_no_foreground(model, photos):
+    """The first component separates a bright image and a dark one."""
+    photos = np.stack([photos[0] / 9 + 0.8, photos[0] / 9 - 0.8])
+    features = numpy(keras_vit.dense_features(model, -1)(photos))
+    first = inspection.features.principal_components(
+        features.reshape(-1, 48), 1
+    )[0].reshape(2, -1)
+    assert sorted((first > 0).mean(1)) == [0, 1]
+    found = inspection.feature_pca(model, photos)
+    assert np.isfinite(found.components).all()
+    assert np.all(found.foreground)
 
 
 @ON_TORCH
