@@ -121,10 +121,16 @@ def test_the_repositorys_address_is_in_known_files_only(program):
 def test_setting_the_repositorys_address(program, tmp_path, capsys):
     new = "someone/keras.vit-2"
     assert program.main(["--check", new]) == 1
+    if program.current() == "OWNER/REPOSITORY":
+        readme = re.sub(r"(?s)<!--.*?-->", "", (ROOT / "README.md").read_text())
+        assert "OWNER" not in readme
     assert program.main([new]) == 0
     assert program.current() == new
     for name in program.FILES:
         assert new in (tmp_path / name).read_text()
+    for name in ("README.md", "docs/start.md"):  # hidden until now
+        text = (tmp_path / name).read_text()
+        assert "\n[![Open in Colab]" in text and "<!--" not in text
     assert program.main(["--check", new]) == 0
     assert program.main(["no address"]) == 2
 

@@ -5,8 +5,9 @@
 
 pyproject.toml states the address (`[project.urls]`). The files in `FILES`
 repeat it, in links that must work outside the repository. Until it is known,
-all of them have the placeholder OWNER/REPOSITORY. `--check` changes nothing,
-and fails if the address is another one.
+all of them have the placeholder OWNER/REPOSITORY, and links that a reader would
+click are in comments, `<!--set_repository ... -->`, which are then removed.
+`--check` changes nothing, and fails if the address is another one.
 """
 
 import pathlib
@@ -48,7 +49,8 @@ def main(arguments):
     for name in FILES:
         path = ROOT / name
         text = path.read_text()
-        path.write_text(text.replace(old, new))
+        shown = re.sub(r"(?s)<!--set_repository\n(.*?)\n-->", r"\1", text)
+        path.write_text(shown.replace(old, new))
         print(f"{name}: {text.count(old)} replaced")
     return 0
 
