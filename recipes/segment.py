@@ -227,7 +227,8 @@ def train(config, data, strategy, output):
             remat=config.remat,
             **(HYBRID if config.model == "compact-hybrid" else {}),
         )
-        encoder.trainable = config.train == "all"
+        if config.train != "all":
+            training.freeze_weights(encoder)
         model = LinearSegmenter(
             encoder, len(data.class_names), config.blocks, config.dropout
         )

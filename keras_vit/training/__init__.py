@@ -14,6 +14,7 @@ from keras_vit.training.checkpoint import (
 )
 from keras_vit.training.models import MODEL_NAMES as MODEL_NAMES
 from keras_vit.training.models import build_model as build_model
+from keras_vit.training.models import freeze_weights as freeze_weights
 from keras_vit.training.models import resolve_model_spec as resolve_model_spec
 from keras_vit.training.models import resolve_sizes as resolve_sizes
 from keras_vit.training.models import set_trainable as set_trainable

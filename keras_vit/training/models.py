@@ -530,6 +530,16 @@ def initialize_positions(model, seed):
         )
 
 
+def freeze_weights(layer: keras.Layer) -> None:
+    """Makes the weights of a layer not trainable, but not the layer.
+
+    A file stores the flags of layers, not those of weights: the model that a
+    run saves can be trained on.
+    """
+    for variable in layer.trainable_weights:
+        variable.trainable = False
+
+
 def set_trainable(model, train, lora_rank=8):
     """Sets which variables of a model are trainable.
 
@@ -556,7 +566,8 @@ def set_trainable(model, train, lora_rank=8):
         if layer.name.startswith("block_") and hasattr(layer, "attention")
     ]
     for layer in model.layers:
-        layer.trainable = layer in heads
+        if layer not in heads:
+            freeze_weights(layer)
     if train == "head":
         return
     if not blocks:
@@ -565,11 +576,8 @@ def set_trainable(model, train, lora_rank=8):
             f"hybrids. {model.name} has none: use --train head or all."
         )
     for block in blocks:
-        block.trainable = True
         block.attention.query.enable_lora(lora_rank)
         block.attention.value.enable_lora(lora_rank)
-        for variable in block.trainable_variables:
-            variable.trainable = "lora" in variable.path
 
 
 def zero_init_head(model):
