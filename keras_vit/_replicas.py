@@ -15,7 +15,7 @@ _SEED_STEP = 715_827_881
 
 
 def context() -> Any:
-    """Returns the context of a replica of TensorFlow; None if there is one."""
+    """Returns TensorFlow's context of this replica, or None if it is alone."""
     if keras.backend.backend() != "tensorflow":
         return None
     import tensorflow as tf

@@ -133,24 +133,12 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             paths = [variable.path for variable in variables]
             self._scales = layer_decay_multipliers(paths, self.layer_decay)
 
-    def _slots(self, variables, name, dtype=None):
-        """Adds a slot variable for each variable of a model.
-
-        It is None for variables that Keras overwrites with their gradients
-        (the scales of float8 layers).
-        """
-        return [
-            None
-            if getattr(x, "overwrite_with_gradient", False)
-            else self.add_variable_from_reference(x, name, dtype=dtype)
-            for x in variables
-        ]
-
     def add_variable_from_reference(
-        self, reference_variable, name=None, initializer="zeros", dtype=None
+        self, reference_variable, name=None, initializer="zeros"
     ):
-        """Adds a variable like Keras, by default of `compute_dtype`."""
+        """Adds a variable like Keras, in the dtype of moments or updates."""
         variable = reference_variable
+        dtype = name == "momentum" and self.momentum_dtype
         wanted = dtype or compute_dtype(variable)
         if wanted == keras.backend.standardize_dtype(variable.dtype):
             return super().add_variable_from_reference(
@@ -394,19 +382,13 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         if self.gradient_accumulation_steps:
             # The accumulated gradients may be more precise.
             grads = [
-                ops.cast(grad, compute_dtype(variable))
-                if str(variable.dtype) != compute_dtype(variable)
-                else grad
-                for grad, variable in zip(
-                    grads, trainable_variables, strict=True
-                )
+                ops.cast(grad, compute_dtype(x))
+                for grad, x in zip(grads, trainable_variables, strict=True)
             ]
         # Keras's overwriting needs averages of the variables' dtype, and
         # happens at every micro-batch of an update.
-        frequency, self.ema_overwrite_frequency = (
-            self.ema_overwrite_frequency,
-            None,
-        )
+        frequency = self.ema_overwrite_frequency
+        self.ema_overwrite_frequency = None
         try:
             super()._backend_apply_gradients(grads, trainable_variables)
         finally:
@@ -560,9 +542,7 @@ class SGD(ScheduledOptimizer):
         super().build(variables)
         self.momentums = []
         if self.momentum:
-            self.momentums = self._slots(
-                variables, "momentum", self.momentum_dtype
-            )
+            self.momentums = self.add_optimizer_variables(variables, "momentum")
 
     def update_step(self, gradient, variable, learning_rate):
         dtype = compute_dtype(variable)
@@ -681,10 +661,11 @@ class AdamW(ScheduledOptimizer):
         if self.built:
             return
         super().build(variables)
-        self.momentums = self._slots(variables, "momentum", self.momentum_dtype)
-        self.velocities = self._slots(variables, "velocity")
+        add = self.add_optimizer_variables
+        self.momentums = add(variables, "momentum")
+        self.velocities = add(variables, "velocity")
         if self.amsgrad:
-            self.velocity_hats = self._slots(variables, "velocity_hat")
+            self.velocity_hats = add(variables, "velocity_hat")
 
     def update_step(self, gradient, variable, learning_rate):
         dtype = compute_dtype(variable)

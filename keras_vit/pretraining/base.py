@@ -161,11 +161,9 @@ class EncoderStages:
         layers = {layer.name: layer for layer in encoder.layers}
         names = list(layers)
         first = names.index("tokens")
-        # Earlier versions named this layer "dropout".
-        dropout = next(
-            x for x in encoder.layers if isinstance(x, keras.layers.Dropout)
-        )
-        body = names.index(dropout.name)
+        # Not by its name, which is another one in files of earlier versions.
+        dropouts = [isinstance(x, keras.layers.Dropout) for x in encoder.layers]
+        body = dropouts.index(True)
         self.embedding = layers["patch_embedding"]
         self.positions = layers["position_embedding"]
         self._embedding_layers = [layers[x] for x in names[first + 1 : body]]

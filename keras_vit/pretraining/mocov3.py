@@ -158,11 +158,7 @@ class MoCoV3(MomentumModel):
             every, first = momentum.gather(keys[:, other])
             labels = first + ops.arange(ops.shape(queries)[0])
             losses = losses + contrastive_losses(
-                queries[:, query],
-                every,
-                labels,
-                self.temperature,
-                None if sample_weight is None else every_weight,
+                queries[:, query], every, labels, self.temperature, every_weight
             )
             self._update_metrics(
                 queries[:, query], every, labels, weights, every_weight

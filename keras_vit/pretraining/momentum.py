@@ -9,6 +9,7 @@ from keras_vit import _replicas
 from keras_vit.layers import initializers
 from keras_vit.layers.replicated import float32_variables
 from keras_vit.models import weights_by_path
+from keras_vit.optimizers import inner_optimizer
 from keras_vit.pretraining.base import EncoderStages
 from keras_vit.pretraining.base import PretrainingModel
 from keras_vit.pretraining.base import freeze
@@ -148,9 +149,8 @@ class MomentumModel(PretrainingModel):
 
     def compile(self, optimizer="rmsprop", *args, **kwargs):
         super().compile(optimizer, *args, **kwargs)
-        # Under "mixed_float16", Keras wraps the optimizer.
-        inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
-        steps = getattr(inner, "gradient_accumulation_steps", None)
+        optimizer = inner_optimizer(self)
+        steps = getattr(optimizer, "gradient_accumulation_steps", None)
         if steps:
             raise ValueError(
                 f"The loss of {type(self).__name__} depends on the whole "

@@ -410,11 +410,11 @@ def build_model(
         arguments = _without_remat(arguments)
     else:  # what the flags say, not the rates that a file was trained with
         arguments = {**_NO_REGULARIZATION, **arguments}
-    if checkpoint.family != "bit" and not keep_head:
-        # The paper removes the whole pre-training head: both of its layers.
-        arguments["representation_size"] = None
-        if mean_pooling:
-            checkpoint = _with_mean_pooling(checkpoint)
+        if not keep_head:
+            # The paper removes the whole pre-training head: both of its layers.
+            arguments["representation_size"] = None
+            if mean_pooling:
+                checkpoint = _with_mean_pooling(checkpoint)
     if checkpoint.build_arguments.get("preprocessing"):
         arguments = {**arguments, "preprocessing": False}  # datasets scale
     built = converters.load(checkpoint, include_top=True, **arguments)
