@@ -31,9 +31,9 @@ class SigmoidCrossentropy(keras.losses.Loss):
         ops = keras.ops
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)
-        if y_true.shape[-1] != y_pred.shape[-1]:
+        if y_true.shape[-1] not in (None, y_pred.shape[-1]):
             raise ValueError(
-                f"Labels must be of shape (batch, {y_pred.shape[-1]}), as the "
+                f"Labels must be of shape (batch, {y_pred.shape[-1]}), like "
                 f"predictions. Received: {tuple(y_true.shape)}. Make class "
                 "numbers one-hot: keras.ops.one_hot(labels, classes)."
             )

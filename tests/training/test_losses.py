@@ -63,3 +63,13 @@ def test_sigmoid_refuses_class_numbers(labels):
     loss = keras_vit.losses.SigmoidCrossentropy()
     with pytest.raises(ValueError, match=r"shape \(batch, 4\)"):
         loss(np.array(labels), np.zeros((3, 4), "float32"))
+
+
+@pytest.mark.backends("tensorflow")
+def test_sigmoid_takes_labels_of_unknown_shape():
+    import tensorflow as tf
+
+    loss = keras_vit.losses.SigmoidCrossentropy()
+    shapes = [tf.TensorSpec((None, None)), tf.TensorSpec((None, 3))]
+    found = tf.function(loss, input_signature=shapes)(LABELS, LOGITS)
+    assert float(found) == pytest.approx(by_definition(LABELS, LOGITS).mean())
