@@ -79,6 +79,10 @@ def EoMT(
     The model shares its weights with `encoder`. It takes images of any size
     that is a multiple of the patch size.
 
+    Its loss is divided by the number of masks of its batch, and that of classes
+    by the sum of the weights of its queries. Losses therefore depend on the
+    batch size: a mask counts more in a batch that has fewer objects.
+
     Args:
         encoder: A Vision Transformer with position embeddings in the stem,
             such as `ViTB14()`.
@@ -95,8 +99,8 @@ def EoMT(
         loss_options: Dict of arguments of `mask_loss` with which `fit` trains,
             such as `{"dice_weight": 2.0, "num_points": 4096}`. None for its
             defaults.
-        name: String. Name of the model. None means "eomt",
-            and numbers the second such model of a program and later ones.
+        name: String. Name of the model. None for "eomt", which is
+            numbered from its second use on.
 
     Returns:
         A `keras.Model` that maps images to a dict: "masks", logits of shape

@@ -37,6 +37,10 @@ def LinearSegmenter(
     multiple of the patch size, or any size at all if the encoder was built
     with `pad_to_patch=True`.
 
+    A loss of Keras with `ignore_class` is divided by the number of pixels of
+    its batch that have a class. Losses therefore depend on the batch size: a
+    pixel counts more in a batch that has more ignored ones.
+
     Args:
         encoder: A Vision Transformer or a hybrid, such as `ViTB16()`.
         classes: Integer. Number of classes.
@@ -44,8 +48,8 @@ def LinearSegmenter(
             `dense_features`. DINOv2 uses the last, and the last four.
         dropout: Float in [0, 1). Dropout rate of the features.
         classifier_activation: Activation of the head; None for logits.
-        name: String. Name of the model. None means "linear_segmenter",
-            and numbers the second such model of a program and later ones.
+        name: String. Name of the model. None for "linear_segmenter", which is
+            numbered from its second use on.
 
     Returns:
         A `keras.Model` that maps images `(batch, height, width, channels)` to
