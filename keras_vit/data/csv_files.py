@@ -14,6 +14,7 @@ from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.folders import read_file
 from keras_vit.data.folders import validate_images
 from keras_vit.data.labels import encode_labels
+from keras_vit.data.labels import summarize
 from keras_vit.data.labels import warn_missing_classes
 from keras_vit.data.splits import hold_out_by_path
 from keras_vit.data.splits import parse_holdout
@@ -32,7 +33,6 @@ SPLITS = {
     "dev": "validation",
 }
 SEPARATOR = ";"  # of the classes of an image that has several
-_MAX_LISTED = 3
 
 
 def from_csv(
@@ -211,12 +211,10 @@ def _files(path, rows, column):
         if not file.is_file()
     ]
     if missing:
-        more = len(missing) - _MAX_LISTED
         raise ValueError(
             f"{str(path)!r} names {len(missing)} files that do not exist: "
-            f"{', '.join(missing[:_MAX_LISTED])}"
-            f"{f' and {more} more' if more > 0 else ''}. Paths are relative to "
-            "the folder of the CSV file."
+            f"{summarize(missing)}. Paths are relative to the folder of the "
+            "CSV file."
         )
     return files
 

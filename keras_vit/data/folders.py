@@ -17,6 +17,7 @@ from keras_vit.data._image_headers import check_header_and_trailer
 from keras_vit.data._image_headers import median_side
 from keras_vit.data._pipeline import listed_source
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.labels import summarize
 from keras_vit.data.labels import warn_similar_names
 from keras_vit.data.splits import hold_out_by_path
 from keras_vit.data.splits import split_by_path
@@ -26,7 +27,6 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 _HIDDEN = (".", "__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
 # Notes and annotations, of which there may be one beside each image.
 _NOTES = (".txt", ".md", ".csv", ".json", ".xml", ".yaml", ".yml", ".html")
-_MAX_LISTED = 3
 _THUMBNAIL_SIDE = 512
 
 
@@ -56,7 +56,7 @@ def warn_unsupported_files(paths, extensions=EXTENSIONS):
     if paths:
         warn(
             f"{len(paths)} files are left out: "
-            f"{_summarise(list(map(str, paths)))}. Links must lead to a file, "
+            f"{summarize(list(map(str, paths)))}. Links must lead to a file, "
             "and images must have a name that ends in "
             f"{', '.join(extensions)}: convert them.",
         )
@@ -106,7 +106,7 @@ def validate_images(paths, skip):
     if bad:
         warn(
             f"{len(bad)} of {len(paths)} images cannot be used and are "
-            f"skipped: {_summarise(bad)}",
+            f"skipped: {summarize(bad)}",
         )
     good = {p for p, defect in zip(paths, defects, strict=True) if not defect}
     return good, bad
@@ -136,7 +136,7 @@ def warn_duplicate_images(files, root, depth):
     if found:
         warn(
             "Identical files are in two classes, or in train and test: "
-            f"{_summarise(found)}. Remove one of each pair: the accuracy would "
+            f"{summarize(found)}. Remove one of each pair: the accuracy would "
             "be wrong.",
         )
 
@@ -159,13 +159,6 @@ def _group_identical(paths):
         groups += [group for group in same if len(group) > 1]
     filecmp.clear_cache()
     return groups
-
-
-def _summarise(names):
-    more = len(names) - _MAX_LISTED
-    return "; ".join(names[:_MAX_LISTED]) + (
-        f"; and {more} more" if more > 0 else ""
-    )
 
 
 def _find_defect(path, thorough=True):

@@ -56,7 +56,7 @@ def warn_similar_names(names: list[str]) -> None:
     if found:
         warn(
             "Names of classes are the same but for their spelling: "
-            f"{_summarize(found, '; ')}. They are different classes: if they "
+            f"{summarize(found)}. They are different classes: if they "
             "should be one, give all of its images the same name."
         )
 
@@ -79,11 +79,12 @@ def warn_missing_classes(
         warn(
             f"{source!r}: {len(missing)} of {len(class_names)} classes have "
             "test images and no training image, so that a model cannot learn "
-            f"them: {_summarize(names, ', ')}."
+            f"them: {summarize(names, ', ')}."
         )
 
 
-def _summarize(names: list[str], separator: str) -> str:
+def summarize(names: list[str], separator: str = "; ") -> str:
+    """Returns the first names of a list, and how many more there are."""
     more = len(names) - _MAX_LISTED
     return separator.join(names[:_MAX_LISTED]) + (
         f"{separator}and {more} more" if more > 0 else ""

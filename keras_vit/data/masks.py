@@ -21,6 +21,7 @@ from keras_vit.data.canvases import digit_canvases
 from keras_vit.data.folders import image_files
 from keras_vit.data.folders import warn_unsupported_files
 from keras_vit.data.huggingface import to_pixels
+from keras_vit.data.labels import summarize
 from keras_vit.data.segmentation import SegmentationDataset
 from keras_vit.data.splits import split_by_path
 
@@ -334,10 +335,8 @@ def _check_classes(folder, names, counts, ignore):
     text = (
         f"{len(missing)} of the {len(names)} classes of "
         f"{folder / _CLASSES_FILE} are in no training mask, so that a model "
-        "cannot learn them: "
-        f"{', '.join(missing[:_MOST_PROBLEMS])}"
-        f"{', ...' if len(missing) > _MOST_PROBLEMS else ''}. {ignored:.1%} of "
-        f"the pixels have the value {ignore}, and so no class. "
+        f"cannot learn them: {summarize(missing, ', ')}. {ignored:.1%} of the "
+        f"pixels have the value {ignore}, and so no class. "
         "If a class has this value, as in masks of 0 and 255, change it in the "
         "masks to the number of its line, from 0"
     )
