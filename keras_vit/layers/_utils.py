@@ -104,6 +104,8 @@ class CompositeLayer(keras.Layer):
         quantization = config.get("quantization", {})
         for path, sublayer, _ in _sublayers(self):
             value = quantization.get(path)
+            if sublayer.quantization_mode is not None:
+                continue  # by the dtype policy, as of a `DTypePolicyMap`
             if isinstance(value, str):  # a mode, stored by earlier versions
                 sublayer.quantize(value)
             elif value is not None:

@@ -160,3 +160,26 @@ def test_onnx_export_matches_keras(final_norm, tmp_path):
     for count in (1, 2):
         found = session.run(None, {name: images()[:count]})[0]
         np.testing.assert_allclose(found, expected[:count], atol=1e-4)
+
+
+@pytest.mark.backends("torch")
+def test_layers_quantized_by_a_policy_map_are_built_from_their_config():
+    """The policies quantize the layers inside a block before its config."""
+    sizes = {"input_shape": (16, 16, 3), "patch_size": 8, "hidden_size": 16}
+    sizes |= {"num_layers": 1, "num_heads": 2, "classes": 3}
+    plain = keras_vit.VisionTransformer(**sizes)
+    policies = keras.dtype_policies.DTypePolicyMap("float32")
+    block = plain.get_layer("block_0")
+    for layer in (block.mlp.dense_1, block.attention.query):
+        policies[layer.path] = keras.dtype_policies.get("int8_from_float32")
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policies)
+    try:
+        model = keras_vit.VisionTransformer(**sizes)
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert model.get_layer("block_0").mlp.dense_1.quantization_mode == "int8"
+    again = type(model).from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    found = again.get_layer("block_0").attention.query.quantization_mode
+    assert found == "int8"
