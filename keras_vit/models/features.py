@@ -288,6 +288,9 @@ def inference_model(model):
     blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
     if isinstance(model, keras.Sequential) or not blocks:
         return model
+    # `clone_model` would compile the copies, which fails with a loss that is
+    # not registered, and builds the variables of an optimizer.
+    source = Model(model.input, model.output, name=model.name)
     calls = []
 
     def record(layer, *args, **kwargs):
@@ -302,7 +305,7 @@ def inference_model(model):
 
     def copy(call):
         return keras.models.clone_model(
-            model, clone_function=lambda layer: layer, call_function=call
+            source, clone_function=lambda layer: layer, call_function=call
         )
 
     outputs = copy(record).outputs

@@ -114,6 +114,13 @@ def test_gradients_match_the_full_computation(name, record_error):
     record_error("num_queries", f"{name}, two steps", error, 1e-5)
 
 
+@pytest.mark.backends("torch")
+def test_compiled_models_give_models_that_are_not_compiled():
+    model = build()
+    model.compile("adam", lambda labels, outputs: outputs)
+    assert not inference_model(model).compiled
+
+
 def test_dropout_trains():
     model = build(dropout=0.2, attention_dropout=0.2, drop_path=0.2, remat=True)
     model = inference_model(model)
