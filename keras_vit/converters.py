@@ -292,7 +292,7 @@ def _unfreeze_pretrained(model, path):
     """Makes an encoder trainable that pre-training of earlier versions froze:
     DINO's teacher, MoCo v3's patch embedding and the fixed positions."""
     frozen = {x.name for x in model.layers if x.weights and not x.trainable}
-    if not frozen or len(model.output.shape) != 3:
+    if not frozen or [len(x.shape) for x in model.outputs] != [3]:
         return
     if model.name == "teacher" or frozen <= {
         "patch_embedding",

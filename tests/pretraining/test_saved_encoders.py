@@ -3,6 +3,7 @@
 import keras
 import pytest
 
+import keras_vit
 from keras_vit import converters
 from keras_vit import pretraining
 from keras_vit.training.masked import save_masked
@@ -77,3 +78,13 @@ def test_files_of_earlier_versions_load_unfrozen(name, frozen, tmp_path):
     with pytest.warns(UserWarning, match="pre-training had frozen"):
         loaded = converters.load(tmp_path / "encoder.keras")
     assert len(loaded.trainable_weights) == 22
+
+
+@pytest.mark.backends("torch")
+def test_frozen_models_with_several_outputs_load_as_saved(tmp_path):
+    encoder = small.encoder(num_layers=1)
+    encoder.get_layer("position_embedding").trainable = False
+    model = keras_vit.feature_extractor(encoder, ["block_0", "encoder_norm"])
+    model.save(tmp_path / "features.keras")
+    loaded = converters.load(tmp_path / "features.keras")
+    assert not loaded.get_layer("position_embedding").trainable
