@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+from collections.abc import Iterator
 
 import keras
 
@@ -53,19 +54,13 @@ def export(model, target, name, shape, size, int8=False, check=True, log=print):
     if int8 and not spec.quantises:
         source = _quantised(model)
     with _replacing(target, spec.second) as temporary:
-        _write(write, source, temporary, name, shape, int8)
+        with _explained(f"{keras.config.backend()} could not write", name):
+            write(source, temporary, shape, int8)
         if check:
-            try:
+            backend = keras.config.backend()
+            with _explained(f"{spec.program} could not run {backend}'s", name):
                 run = spec.reader(temporary)
                 run(pairs[0][0])
-            except (ImportError, OSError):
-                raise
-            except Exception as error:  # each library raises other types
-                first = str(error).strip().partition("\n")[0]
-                raise ValueError(
-                    f"{spec.program} could not run the {name} of "
-                    f"{keras.config.backend()}: {first}{_way_out(name)}"
-                ) from error
             _check(run, spec, model, pairs, int8, log)
     size = _size_of(target, spec) / 1e6
     log(
@@ -97,29 +92,25 @@ def with_softmax(model):
     return Model(model.inputs, layer(output), name=model.name)
 
 
-def _write(write, model, path, name, shape, int8):
+@contextlib.contextmanager
+def _explained(problem: str, name: str) -> Iterator[None]:
+    """Raises errors of other libraries anew, with the backends that are left
+    for a format."""
     try:
-        write(model, path, shape, int8)
+        yield
     except (ImportError, OSError):
         raise
-    except Exception as error:  # each converter raises other types
+    except Exception as error:  # each library raises other types
         first = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"{keras.config.backend()} could not write {name}: "
-            f"{type(error).__name__}: {first}{_way_out(name)}"
-        ) from error
-
-
-def _way_out(name):
-    """Returns a sentence that names other backends for a format, or ""."""
-    others = sorted(FORMATS[name].writers.keys() - {keras.config.backend()})
-    if not others:
-        return ""
-    return (
-        ". A .keras file is the same for every backend: export it with "
-        + " or ".join(f"KERAS_BACKEND={other}" for other in others)
-        + "."
-    )
+        message = f"{problem} {name}: {type(error).__name__}: {first}"
+        others = sorted(FORMATS[name].writers.keys() - {keras.config.backend()})
+        if others:
+            message += (
+                ". A .keras file is the same for every backend: export it with "
+                + " or ".join(f"KERAS_BACKEND={other}" for other in others)
+                + "."
+            )
+        raise ValueError(message) from error
 
 
 def _quantised(model):
