@@ -245,8 +245,9 @@ def open_checkpoint(
         weights, config = formats.LAYOUTS[name].after_reading(
             weights, config, weight_map.variant
         )
-        if formats.is_config_of(found, name):
-            formats.LAYOUTS[name].check_config(found, weights)
+        check_config = formats.LAYOUTS[name].check_config
+        if check_config and formats.is_config_of(found, name):
+            check_config(found, weights)
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(

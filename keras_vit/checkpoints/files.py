@@ -117,7 +117,7 @@ def existing_path(path):
         if path.suffix not in SUFFIXES and (
             re.fullmatch(r"[\w-]+/[\w.-]+", str(path))
         ):
-            by_name = f" Of the Hugging Face hub: 'hf://{path}'."
+            by_name = f" A repository of the Hugging Face hub is 'hf://{path}'."
         raise FileNotFoundError(
             f"There is no file {str(path)!r}. Give the path of a checkpoint: "
             f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of "

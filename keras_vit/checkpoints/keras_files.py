@@ -350,7 +350,7 @@ def check_is_safe(path, is_registered):
             arrays = check_tree(root, len(content))
     try:
         _check_config(config, is_registered)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{str(path)!r} is refused: {error}. If you made the file, import "
             "the package that registers its classes first; otherwise do not "

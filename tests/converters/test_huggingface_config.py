@@ -188,6 +188,7 @@ def test_field_gives_their_numbers_or_is_refused(
         ("vit", "qkv_bias", False),
         ("dinov3_vit", "key_bias", True),
         ("vit", "hidden_act", "leaky_relu"),
+        ("vit", "hidden_act", "sigmoid"),
         ("dinov3_vit", "hidden_act", "leaky_relu"),
         ("vit", "pooler_act", "relu"),
     ],

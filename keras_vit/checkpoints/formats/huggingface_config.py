@@ -17,9 +17,7 @@ ACTIVATIONS = {
     "swish": "silu",
     "hardswish": "hard_silu",
     "mish": "mish",
-    "sigmoid": "sigmoid",
     "tanh": "tanh",
-    "linear": "linear",
 }
 DINOV3 = "dinov3_vit"
 # Argument: key of config.json, and the argument's value for null.
@@ -142,28 +140,6 @@ def _pair(size):
     return None
 
 
-def _num_layers(weights):
-    names = {path.partition("/")[0] for path in weights}
-    return sum(name.startswith("block_") for name in names)
-
-
-# What transformers builds by config.json, whatever arrays there are.
-_OF_ARRAYS = {
-    "num_hidden_layers": _num_layers,
-    **{
-        name: lambda weights, layer=layer: (
-            f"block_0/attention/{layer}/bias" in weights
-        )
-        for name, layer in (
-            ("qkv_bias", "query"),
-            ("query_bias", "query"),
-            ("key_bias", "key"),
-            ("value_bias", "value"),
-        )
-    },
-}
-
-
 def check_config(config: dict, weights: dict) -> None:
     """Raises a `ValueError` if config.json describes another model.
 
@@ -172,11 +148,18 @@ def check_config(config: dict, weights: dict) -> None:
         weights: Dict of keras_vit paths to arrays.
     """
     config = vision_config(config)
-    for name, value_of in _OF_ARRAYS.items():
-        if name in config and config[name] != value_of(weights):
+    layers = {path.partition("/")[0] for path in weights}
+    # transformers builds a model by these, whatever arrays there are.
+    built = {"num_hidden_layers": sum(x.startswith("block_") for x in layers)}
+    for name in ("qkv", "query", "key", "value"):
+        layer = "query" if name == "qkv" else name
+        path = f"block_0/attention/{layer}/bias"
+        built[f"{name}_bias"] = path in weights
+    for name, value in built.items():
+        if name in config and config[name] != value:
             raise ValueError(
-                f"{name!r} in its config.json must be {value_of(weights)!r}, "
-                f"as in its arrays. Received: {config[name]!r:.100}"
+                f"{name!r} in its config.json must be {value!r}, as in its "
+                f"arrays. Received: {config[name]!r:.100}"
             )
     activation = config.get("pooler_act", "tanh")
     if "pre_logits/kernel" in weights and activation != "tanh":

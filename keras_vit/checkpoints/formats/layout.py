@@ -17,10 +17,6 @@ PREPROCESSING = {
 }
 
 
-def _no_check(config, weights):
-    return None
-
-
 def _no_arguments(variant, paths):
     return {}
 
@@ -140,7 +136,7 @@ class Layout:
     config_files: tuple = ("config.json",)
     config_key: str | None = None
     read_config: Callable | None = None
-    check_config: Callable = _no_check
+    check_config: Callable | None = None
     reference: Callable | str = "no library of its own"
 
     def possible_prefixes(self, variant):
