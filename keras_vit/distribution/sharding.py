@@ -93,8 +93,8 @@ def _pad_tf_dataset(batches, multiple):
             tf.concat([column, tf.repeat(column[:1], missing, axis=0)], 0)
             for column in batch
         )
-        is_image = tf.range(count + missing) < count
-        return images, labels, weights * tf.cast(is_image, weights.dtype)
+        zeros = tf.zeros_like(weights[count:])
+        return images, labels, tf.concat([weights[:count], zeros], 0)
 
     # The images of a batch may be a dict of crops.
     size = tf.nest.flatten(batches.element_spec)[0].shape[0]

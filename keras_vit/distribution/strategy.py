@@ -63,6 +63,9 @@ class Strategy:
             `keras.utils.PyDataset`. With TensorFlow, what is evaluated on must
             have a known length, or Keras's mean of the loss includes an empty
             batch (`tf.data.experimental.assert_cardinality` tells it).
+            Batches with weights that devices cannot split evenly are padded
+            with images of weight 0, which count in Keras's mean of the loss:
+            `pad=True` of `ImageDataset.test` gives weights that make up for it.
         gather: Function of an integer that returns the list of the integers
             of all processes. Every process has to call it.
     """

@@ -79,21 +79,25 @@ def test_devices_must_divide_the_batch_size():
 
 
 class Uneven(keras.utils.PyDataset):
+    axes = ()  # of weights, after that of the batch
+
     def __len__(self):
         return 2
 
     def __getitem__(self, index):
         count = (4, 3)[index]
         x = np.arange(count, dtype="float32")[:, None]
-        return x, np.arange(count), np.ones(count, "float32")
+        return x, np.arange(count), np.ones((count, *self.axes), "float32")
 
 
 def arrays(batches):
     return [[np.asarray(column) for column in batch] for batch in batches]
 
 
+@pytest.mark.parametrize("axes", [(), (1, 2)])
 @pytest.mark.parametrize("source", ["py_dataset", "tf_data", "generator"])
-def test_weighted_batches_are_padded(source):
+def test_weighted_batches_are_padded(source, axes, monkeypatch):
+    monkeypatch.setattr(Uneven, "axes", axes)
     batches = Uneven()
     if source == "tf_data":
         pytest.importorskip("tensorflow")
@@ -104,6 +108,7 @@ def test_weighted_batches_are_padded(source):
     if source == "py_dataset":
         assert padded.num_batches == 2
     full, last = arrays(padded)
+    full[2], last[2] = (x[2].reshape(4, -1)[:, -1] for x in (full, last))
     np.testing.assert_array_equal(full[2], [1, 1, 1, 1])
     np.testing.assert_array_equal(last[0][:, 0], [0, 1, 2, 0])
     np.testing.assert_array_equal(last[1], [0, 1, 2, 0])
