@@ -524,10 +524,7 @@ def test_images(config, data):
         tuple(keras.ops.convert_to_numpy(x) for x in batch[:2])
         for batch in batches
     ]
-    images, labels = (
-        np.concatenate(part)[: data.num_test]
-        for part in zip(*parts, strict=True)
-    )
+    images, labels = map(np.concatenate, zip(*parts, strict=True))
     return images, labels
 
 
