@@ -126,7 +126,8 @@ def _to_hub(source, arguments, settings):
         overwrite=arguments.overwrite,
         **settings,
     )
-    print(f"wrote {arguments.target}")
+    able = [library for library, reason in missing.items() if not reason]
+    print(f"wrote {arguments.target}, which {' and '.join(able)} can load")
     for library, reason in missing.items():
         print(f"{library:13}  {reason or 'included'}")
     status = 0
@@ -237,6 +238,11 @@ def convert(
     to = resolve_variant(to, arguments)
     name = to.partition(":")[0]
     usual = implied_arguments(name, get_weight_map(to, paths), paths)
+    if "resnet_layers" in arguments and name == "timm":
+        notes.append(
+            "note: timm loads the file only into a hybrid or BiT of the same "
+            "sizes that is built in Python; keras_vit loads it by its path."
+        )
     others = [
         argument
         for argument in (

@@ -14,6 +14,7 @@ from keras_vit import convert
 from keras_vit import hub
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.inspection.report import class_names
+from keras_vit.training.models import build_model
 from tests.models.test_vit import randomise
 
 SIZES = {
@@ -93,6 +94,18 @@ def test_exit_status_of_verify(outcome, status, tmp_path, monkeypatch, capsys):
     arguments = [run, tmp_path / "folder", "--to", "hub", "--verify"]
     assert convert.main([str(x) for x in arguments]) == status
     assert "table" in capsys.readouterr().out
+
+
+@pytest.mark.backends("torch")
+def test_commands_say_which_libraries_load_a_hybrid(tmp_path, capsys):
+    source = str(tmp_path / "model.keras")
+    sizes = {"input_shape": (32, 32, 3), "classes": 3}
+    build_model("compact-hybrid", None, None, **sizes).save(source)
+    target = str(tmp_path / "a.safetensors")
+    assert convert.main([source, target, "--to", "timm"]) == 0
+    assert "note: timm loads the file only into" in capsys.readouterr().out
+    assert convert.main([source, str(tmp_path / "hub"), "--to", "hub"]) == 0
+    assert ", which keras can load\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow
