@@ -32,11 +32,15 @@ def user_errors():
 
 
 def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
-    """Returns a hint at the flag that is nearest to an unknown one, or ""."""
-    if not message.startswith("unrecognized arguments: --"):
+    """Returns a hint at the flag of an unknown argument, or ""."""
+    given = message.partition("unrecognized arguments: ")[2]
+    text = parser.format_help()
+    if given and given[0] != "-" and "positional arguments" not in text:
+        return ". Each value needs its flag in front, such as --weights FILE"
+    if not given.startswith("--"):
         return ""
-    given = message.split()[2].partition("=")[0].replace("_", "-")
-    flags = re.findall(r"--[\w-]+", parser.format_help())
+    given = given.split()[0].partition("=")[0].replace("_", "-")
+    flags = re.findall(r"--[\w-]+", text)
     close = difflib.get_close_matches(given, flags, 1)
     return f". Did you mean {close[0]}?" if close else ""
 
