@@ -30,8 +30,6 @@ def trace(model, image_size=None):
             unknown, or the cost of a layer is not known.
     """
     check_takes_images(model)
-    if isinstance(model, keras.Sequential):
-        model = keras.Model(model.inputs, model.outputs, name=model.name)
     shape = tuple(model.inputs[0].shape[1:])
     if image_size is not None:
         size = _checks.positive_pair("image_size", image_size)
@@ -101,8 +99,9 @@ def _walk(model, shape, prefix, rows, seen):
 
     images = keras.Input(shape, dtype=model.inputs[0].dtype)
     keras.models.clone_model(
-        model,
-        input_tensors=[images] if isinstance(model.input, list) else images,
+        # Copies of a model are compiled as it is, and this one is not.
+        keras.Model(model.inputs, model.outputs),
+        input_tensors=[images],
         clone_function=reuse,
         call_function=call,
     )

@@ -134,6 +134,13 @@ def test_products_are_those_that_pytorch_counts(name):
     assert 2 * found.macs == flops(model, SHAPE[:2])
 
 
+def test_cost_of_a_compiled_model_needs_no_registered_loss():
+    model = keras_vit.VisionTransformer(input_shape=SHAPE, **VIT)
+    found = keras_vit.cost(model)
+    model.compile("adam", lambda labels, outputs: outputs)
+    assert keras_vit.cost(model).macs == found.macs
+
+
 def test_all_tokens_cost_more_than_the_class_token():
     model = keras_vit.VisionTransformer(input_shape=SHAPE, **VIT)
     whole = keras_vit.cost("VisionTransformer", SHAPE[:2], **VIT)
