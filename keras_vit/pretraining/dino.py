@@ -254,7 +254,8 @@ class DINO(MomentumModel):
         loss = momentum.weighted_mean(losses, sample_weight)
         if self.koleo_weight:
             crops = ops.unstack(y_pred["features"], axis=1)
-            koleo = sum(koleo_loss(x, weights=sample_weight) for x in crops)
+            weights = momentum.weights_of(losses, sample_weight)
+            koleo = sum(koleo_loss(x, weights=weights) for x in crops)
             loss = loss + self.koleo_weight * koleo
         self._update_metrics(teacher, temperature, sample_weight)
         if training:

@@ -122,7 +122,7 @@ def koleo_loss(features, epsilon=1e-8, weights=None):
     """Computes the KoLeo regularizer, which spreads features evenly.
 
     It is the negative mean of the logarithm of each feature's distance to its
-    nearest neighbour in the batch, on the unit sphere, so that it depends on
+    nearest neighbor in the batch, on the unit sphere, so that it depends on
     the size of the batch. A feature without another one counts 0. From
     "Spreading vectors for similarity search"
     (https://arxiv.org/abs/1806.03198), as DINOv2 uses it
@@ -133,7 +133,7 @@ def koleo_loss(features, epsilon=1e-8, weights=None):
         epsilon: Float, added to differences and to distances.
         weights: Tensor of shape `(batch,)`, by which the logarithms are
             multiplied. Features of weight 0, which are padding, are no
-            neighbours. None for 1.
+            neighbors. None for 1.
 
     Returns:
         Scalar tensor.
