@@ -37,7 +37,7 @@ def is_archive(path):
     """Returns whether a file ends as a zip archive does."""
     try:
         return zipfile.is_zipfile(path)
-    except zipfile.BadZipFile:  # of several disks
+    except zipfile.BadZipFile:  # it has several disks
         return True
 
 
@@ -66,7 +66,7 @@ def open_archive(path, methods=COMPRESSION_METHODS):
         names, total, size = set(), 0, path.stat().st_size
         for member in archive.infolist():
             problem = _problem_of(member, names, methods)
-            if member.compress_size > size:  # which `zipfile` would allocate
+            if member.compress_size > size:  # `zipfile` allocates it
                 problem = f"of {member.compress_size:,} bytes, more than it has"
             if problem:
                 raise ValueError(f"it holds {member.filename!r}, {problem}")

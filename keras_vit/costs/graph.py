@@ -99,7 +99,7 @@ def _walk(model, shape, prefix, rows, seen):
 
     images = keras.Input(shape, dtype=model.inputs[0].dtype)
     keras.models.clone_model(
-        # Copies of a model are compiled as it is, and this one is not.
+        # The copy of a compiled model would be compiled, too.
         keras.Model(model.inputs, model.outputs),
         input_tensors=[images],
         clone_function=reuse,

@@ -54,7 +54,7 @@ class Model(keras.Model):
         """
         spec = getattr(x, "element_spec", x)
         spec = spec[0] if isinstance(spec, tuple) and spec else spec
-        leaves = keras.tree.flatten(spec)  # of a list or dict of one input
+        leaves = keras.tree.flatten(spec)  # a list or dict may hold one
         spec = leaves[0] if len(leaves) == 1 else spec
         shape = tuple(getattr(spec, "shape", None) or ())
         if len(self.inputs) != 1 or len(self.inputs[0].shape) != 4:

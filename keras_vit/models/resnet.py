@@ -228,8 +228,8 @@ def BiT(
         preactivation: Boolean. Whether norm and ReLU come before each
             convolution (ResNet v2). None means as in `weights`, or True
             without weights.
-        name: String. Name of the model. None means "bit",
-            and numbers the second such model of a program and later ones.
+        name: String. Name of the model. None for "bit", with a
+            number from the second such model of a program on.
         {architecture}
 
     Loading `weights` is exact and strict, as in `VisionTransformer`. With

@@ -28,8 +28,8 @@ _DOC = """Builds {name}, {description}
         classes: Integer. Number of classes; None for that of `weights`, or
             1000 without weights.
         classifier_activation: Activation of the head; None for logits.
-        name: String. Name of the model. None means "{name}",
-            and numbers the second such model of a program and later ones.
+        name: String. Name of the model. None for "{name}", with a
+            number from the second such model of a program on.
         **architecture: Any other argument of `{function}`, such as
             `preprocessing=True` for images of any size with values in
             [0, 255].

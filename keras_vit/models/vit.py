@@ -92,8 +92,8 @@ def VisionTransformer(
             `input_shape` and scales them. True for the mode that `weights`
             require, or "tf" without weights; or a mode: "tf", "torch" or
             "clip".
-        name: String. Name of the model. None means "vision_transformer",
-            and numbers the second such model of a program and later ones.
+        name: String. Name of the model. None for "vision_transformer", with a
+            number from the second such model of a program on.
         {architecture}
 
     Loading `weights` is exact and strict: if arrays are missing, unknown or of

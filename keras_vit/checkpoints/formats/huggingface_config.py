@@ -67,7 +67,7 @@ _ARGUMENTS_OF = {
 def vision_config(config: dict) -> dict:
     """Returns the entries of config.json that are about the image tower."""
     vision = config.get("vision_config")
-    if config.get("model_type") == "clip":  # of early versions; it prevails
+    if config.get("model_type") == "clip":  # its old key prevails
         vision = config.get("vision_config_dict") or vision
     return {**config, **vision} if isinstance(vision, dict) else config
 
