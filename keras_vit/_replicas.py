@@ -66,7 +66,7 @@ class _OfReplica(keras.random.SeedGenerator):
     """A `SeedGenerator` with the state of another one, for one replica."""
 
     def __init__(self, generator):
-        # Without `super().__init__`, which would make a state.
+        # `super().__init__` would make a state of its own.
         self._generator = generator
 
     def next(self, ordered=True):

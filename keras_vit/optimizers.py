@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_vit import _replicas
 
-# Positions of each block learn at its rate.
+# Position embeddings of a block learn at its rate.
 _BLOCK = re.compile(r"(?:block|position_embedding)_(\d+)")
 # Layers before the first block, such as the ResNet of a hybrid.
 _FIRST = re.compile(

@@ -28,7 +28,7 @@ class PipelineOptions:
     mode: str = "tf"
     one_hot: bool = False
     shard: tuple = (0, 1)
-    # For evaluations: whether the last batch is padded to the size of others.
+    # Whether the last batch of an evaluation is as large as the others.
     pad: bool = False
     # The others are for training only.
     seed: int = 0
@@ -160,7 +160,7 @@ class PipelineOptions:
 def local_evaluation_rows(total, options):
     """Returns this process's slice of an evaluation set.
 
-    Several processes evaluate in step, so that they have equally many full
+    Several processes evaluate in step, so each has the same number of full
     batches. Missing images are then padding of weight 0, as with
     `options.pad`. Keras divides a loss by the number of rows, padding included,
     so the weights of images are slightly above 1: the mean of all weights is 1.
@@ -381,7 +381,8 @@ class ImageDataset:
         """Returns the data set with a random sample of the images of a split.
 
         The first images of a folder or a file are those of the first classes.
-        A sample has images of all; it depends on the numbers of images only.
+        A random sample has images of all. It depends only on the numbers of
+        images.
 
         Args:
             split: "train", "validation" or "test".

@@ -98,7 +98,7 @@ def split_by_path(paths, labels, fraction=TEST_FRACTION, salt="test"):
     # Sorted by label, and by hash within a label.
     order = np.lexsort((hashes, labels))
     is_last = np.append(np.diff(labels[order]) != 0, True)
-    # By hash and not by index: a file may be listed twice.
+    # Files are compared by hash, because one may be listed twice.
     is_largest = np.isin(hashes, hashes[order[is_last]])
     if not is_largest.all():
         second[hashes == hashes[~is_largest].min()] = True

@@ -329,8 +329,8 @@ def feature_model(model):
 
 
 def _for_inference(model):
-    """Returns a model without tokens that it does not read, with XLA enabled if
-    Keras does not enable it, but it is faster."""
+    """Returns a model without tokens that it does not read, with XLA if that is
+    faster."""
     model = inference_model(model)
     if jit_compile() is True:
         model.jit_compile = True

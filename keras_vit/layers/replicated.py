@@ -1,4 +1,4 @@
-"""Keras's layers that train otherwise on several devices of TensorFlow."""
+"""Keras's layers, changed for several devices of TensorFlow."""
 
 import keras
 
@@ -33,7 +33,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
     """
 
     def __init__(self, *args, **kwargs):
-        # Not for one replica: the variance is less exact if synchronized.
+        # One replica needs no synchronization, with which the variance is less
+        # exact.
         kwargs["synchronized"] = _replicas.count_of_strategy() > 1
         super().__init__(*args, **kwargs)
         self.dtype_policy = float32_variables(self.dtype_policy)

@@ -161,7 +161,7 @@ class EncoderStages:
         layers = {layer.name: layer for layer in encoder.layers}
         names = list(layers)
         first = names.index("tokens")
-        # Not by its name, which is another one in files of earlier versions.
+        # It has another name in files of earlier versions.
         dropouts = [isinstance(x, keras.layers.Dropout) for x in encoder.layers]
         body = dropouts.index(True)
         self.embedding = layers["patch_embedding"]

@@ -110,7 +110,7 @@ def contrastive_losses(queries, keys, labels, temperature=1.0, weights=None):
     queries = ops.normalize(queries, axis=-1)
     logits = ops.matmul(queries, ops.transpose(keys)) / temperature
     if weights is not None:
-        # A number, as the loss of padding itself must be finite.
+        # This is finite, because the loss of padding itself must be.
         logits = ops.where(weights > 0, logits, -1e4)
     losses = keras.losses.sparse_categorical_crossentropy(
         labels, logits, from_logits=True

@@ -90,7 +90,7 @@ class MomentumModel(PretrainingModel):
         )
 
     def update_diversity(self, diversity, weights):
-        """Adds the diversity of a batch, of which one image has none."""
+        """Adds the diversity of a batch to its metric; one image has none."""
         count = ops.sum(ops.cast(weights > 0, "float32"))
         self.diversity_tracker.update_state(
             diversity, sample_weight=ops.where(count > 1, count, 0.0)
