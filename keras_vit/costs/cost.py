@@ -1,6 +1,5 @@
 """`cost`: parameters, multiply-adds and memory of a model."""
 
-import collections
 import dataclasses
 import itertools
 import math
@@ -152,16 +151,14 @@ def cost(
 
 
 def _policy_of_layers(model):
-    """Returns the dtype policy of most weights, without those of heads.
+    """Returns the dtype policy of the largest layer that is not a head.
 
     A functional model itself has the policy of the process that loads it.
     """
-    counts = collections.Counter()
-    for layer in model.layers:
-        if layer.weights and not isinstance(layer, keras.layers.Dense):
-            counts[layer.dtype_policy.name] += layer.count_params()
-    counts = counts or {model.dtype_policy.name: 1}
-    return max(counts, key=counts.get)
+    dense = keras.layers.Dense
+    layers = [x for x in model.layers if not isinstance(x, dense) and x.weights]
+    layers = layers or [model]
+    return max(layers, key=lambda x: x.count_params()).dtype_policy.name
 
 
 @dataclasses.dataclass(frozen=True)
