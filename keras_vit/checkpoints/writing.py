@@ -86,7 +86,8 @@ def write_checkpoint(
             '`pooling="first_patch"` when it is read, or in big_vision '
             '`pool_type="0"`.'
         )
-    warn_of_activation(arguments, target, stores=name == "keras_hub")
+    if name != "keras_hub":  # its config.json stores it
+        warn_of_activation(arguments, target)
     weights, dialect = map_to_write(layout, weights)
     if not folder and "hidden_size" in arguments:
         warn_if_heads_ambiguous(arguments, dialect, target)
@@ -100,12 +101,10 @@ def write_checkpoint(
         write(arrays, target, overwrite, dtype)
 
 
-def warn_of_activation(
-    arguments: dict, target: str | pathlib.Path, stores: bool = False
-) -> None:
+def warn_of_activation(arguments: dict, target: str | pathlib.Path) -> None:
     """Warns that a file gives logits of a model that ends in an activation."""
     activation = arguments.get("classifier_activation")
-    if activation and not stores:
+    if activation:
         warn(
             f"The {activation} of the head is not stored in {str(target)!r}, "
             "whose outputs are logits. Load it with "

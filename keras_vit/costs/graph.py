@@ -10,6 +10,7 @@ from keras_vit import layers as keras_vit_layers
 from keras_vit.costs import layers
 from keras_vit.costs import plan
 from keras_vit.models.features import check_takes_images
+from keras_vit.models.features import for_another_size
 from keras_vit.segmentation import eomt
 
 
@@ -91,18 +92,12 @@ def _walk(model, shape, prefix, rows, seen):
         rows.extend(_count_once(layer, found, seen))
         return outputs
 
-    def reuse(layer):
-        if isinstance(layer, keras.layers.Reshape):
-            # It has no weights, and remembers the shape it was built with.
-            return type(layer).from_config(layer.get_config())
-        return layer
-
     images = keras.Input(shape, dtype=model.inputs[0].dtype)
     keras.models.clone_model(
         # The copy of a compiled model would be compiled, too.
         keras.Model(model.inputs, model.outputs),
         input_tensors=[images],
-        clone_function=reuse,
+        clone_function=for_another_size,
         call_function=call,
     )
     if unknown:

@@ -250,10 +250,7 @@ def with_any_size(model):
         if isinstance(layer, ImagePreprocessing):
             config = {**layer.get_config(), "image_size": None}
             return type(layer).from_config(config)
-        if isinstance(layer, keras.layers.Reshape):
-            # It has no weights, and remembers the shape it was built with.
-            return type(layer).from_config(layer.get_config())
-        return layer
+        return for_another_size(layer)
 
     inputs = keras.Input(
         (None, None, images.shape[-1]), dtype=images.dtype, name="images"
@@ -262,6 +259,14 @@ def with_any_size(model):
     return keras.models.clone_model(
         model, input_tensors=structure, clone_function=reuse
     )
+
+
+def for_another_size(layer: keras.Layer) -> keras.Layer:
+    """Returns a layer, or a copy if it is a `Reshape`, which has no weights and
+    remembers the shape it was built with."""
+    if isinstance(layer, keras.layers.Reshape):
+        return type(layer).from_config(layer.get_config())
+    return layer
 
 
 def inference_model(model):
