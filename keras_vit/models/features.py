@@ -284,6 +284,8 @@ def inference_model(model):
         A model with the same layers, weights and outputs, which is not
         compiled; `model` itself if it reads other tokens of its last block, or
         has none.
+        `feature_extractor`, `dense_features` and `attention_maps` take `model`
+        and not the result, whose layers belong to both.
 
     Example:
 
