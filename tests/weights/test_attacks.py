@@ -129,6 +129,9 @@ def trap(tmp_path, monkeypatch, site):
     for name in ("__init__", "layers"):
         (package / f"{name}.py").write_text(f"open({str(trap)!r}, 'w')")
     monkeypatch.syspath_prepend(str(package.parent))
+    # Other tests of the same process may have imported the real package.
+    for name in [x for x in sys.modules if x.split(".")[0] == "keras_cv"]:
+        monkeypatch.delitem(sys.modules, name)
 
     def refuse(*arguments, **options):
         raise AssertionError("a file was unpacked or unpickled")
