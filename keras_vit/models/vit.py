@@ -20,7 +20,6 @@ from keras_vit.layers import RotaryPositionEmbs
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers import initializers
 from keras_vit.layers.positions import rotary_periods
-from keras_vit.layers.replicated import Dropout
 from keras_vit.models.config import DEFAULT_IMAGE_SIZE
 from keras_vit.models.config import POOLINGS
 from keras_vit.models.config import ViTConfig
@@ -290,7 +289,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
     for layer, has_position in prefix:
         if not has_position:
             x = layer(x)  # (B, P + N, D)
-    x = Dropout(c.dropout, name="embedding_dropout")(x)
+    x = keras.layers.Dropout(c.dropout, name="embedding_dropout")(x)
     if c.pre_norm:
         x = norm(name="pre_norm")(x)
 

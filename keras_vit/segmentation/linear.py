@@ -5,7 +5,6 @@ import keras
 from keras_vit import _checks
 from keras_vit.layers import UpsampleMap
 from keras_vit.layers.replicated import BatchNormalization
-from keras_vit.layers.replicated import Dropout
 from keras_vit.models import Model
 from keras_vit.models import dense_features
 from keras_vit.models import patch_pixels
@@ -83,7 +82,7 @@ def LinearSegmenter(
         x = keras.layers.Concatenate(name="concatenated_maps")(outputs)
     # The constants of PyTorch's batch norm.
     x = BatchNormalization(momentum=0.9, epsilon=1e-5, name="head_norm")(x)
-    x = Dropout(dropout, name="head_dropout")(x)
+    x = keras.layers.Dropout(dropout, name="head_dropout")(x)
     x = keras.layers.Conv2D(
         classes,
         1,
