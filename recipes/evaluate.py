@@ -140,7 +140,7 @@ def main(config):
             flush=True,
         )
         pairs = [
-            keras_vit.evaluation.predict_dataset(trained.model, *part)
+            keras_vit.evaluation.predict_dataset(trained.predictor, *part)
             for part in parts
         ]
         logits, labels = map(np.concatenate, zip(*pairs, strict=True))

@@ -95,7 +95,7 @@ def main(config):
             flush=True,
         )
         logits, _ = keras_vit.evaluation.predict_dataset(
-            trained.model, data.test(**options), len(files)
+            trained.predictor, data.test(**options), len(files)
         )
         found = decoded(
             keras_vit.evaluation.probabilities(

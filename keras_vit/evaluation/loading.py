@@ -1,6 +1,7 @@
 """Loading of trained models with their preprocessing and class names."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -66,6 +67,11 @@ class LoadedClassifier:
     config_path: str | None = None
     loss: str | None = None
     multi_label: bool = False
+
+    @functools.cached_property
+    def predictor(self) -> keras.Model:
+        """The model without what its output does not read, for programs."""
+        return _for_inference(self.model)
 
     def reading(self, data, batch_size, protocol="vit_jax"):
         """Returns the arguments of `ImageDataset.test` for the model.
@@ -156,7 +162,7 @@ def load_classifier(
     checkpoint = open_weights(model, weights)
     if spec is None:
         spec = {"mode": checkpoint.preprocess_mode or "tf"}
-    loaded = _for_inference(_load(checkpoint, image_size, patch_size))
+    loaded = _load(checkpoint, image_size, patch_size)
     channels = loaded.input_shape[-1]
     published = {} if config else read_config(checkpoint.path)
     several = published.get("problem_type") == MULTI_LABEL
