@@ -568,7 +568,8 @@ def _max_of_slices(x, pool_size, strides):
         x[:, i : i + rows : strides[0], j : j + columns : strides[1]]
         for i, j in itertools.product(*map(range, pool_size))
     ]
-    return functools.reduce(ops.maximum, slices)
+    # Keras's maximum of float64 is float32.
+    return ops.cast(functools.reduce(ops.maximum, slices), x.dtype)
 
 
 def _same_padding(size, kernel, stride):
