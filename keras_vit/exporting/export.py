@@ -46,13 +46,13 @@ def export(model, target, name, shape, size, int8=False, check=True, log=print):
         f"writing  {name} with {keras.config.backend()}, images "
         + " x ".join("any" if n is None else str(n) for n in shape)
     )
-    model = inference_model(model)
+    whole, model = model, inference_model(model)
     pairs = check and checking.expected_outputs(
         model, checking.image_shapes(shape, size)
     )
     source = model
     if int8 and not spec.quantises:
-        source = _quantised(model)
+        source = inference_model(_quantised(whole))
     with _replacing(target, spec.second) as temporary:
         with _explained(f"{keras.config.backend()} could not write", name):
             write(source, temporary, shape, int8)
