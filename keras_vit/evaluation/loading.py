@@ -326,21 +326,11 @@ def feature_model(model):
                 f"{model.name!r} gives the shape {model.output.shape}."
             )
         return model
-    found = []
-
-    def call(layer, *args, **kwargs):
-        if layer.name == "head":
-            found.append(args[0])
-        return layer(*args, **kwargs)
-
-    # `layer.input` would be that of the layer's first call, which is in another
-    # graph if `model` is an inference model.
-    copy = keras.models.clone_model(
-        Model(model.input, model.output),
-        clone_function=lambda layer: layer,
-        call_function=call,
+    features = Model(
+        model.inputs[0],
+        model.get_layer("head").input,
+        name=f"{model.name}_features",
     )
-    features = Model(copy.inputs[0], found[0], name=f"{model.name}_features")
     return _for_inference(features)
 
 

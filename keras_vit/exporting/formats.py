@@ -294,6 +294,8 @@ def _quantise_onnx(path):
                 op_types_to_quantize=["MatMul", "Gemm"],
                 per_channel=True,
                 weight_type=quantization.QuantType.QInt8,
+                # Products of 8 bits overflow on processors without VNNI.
+                reduce_range=True,
             )
     finally:
         full.unlink()

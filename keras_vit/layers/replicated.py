@@ -1,27 +1,8 @@
-"""Keras's layers, changed for several devices of TensorFlow."""
+"""Keras's batch norm, for several devices of TensorFlow and half precision."""
 
 import keras
 
 from keras_vit import _replicas
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class Dropout(keras.layers.Dropout):
-    """Keras's dropout, with random numbers of its own on each replica.
-
-    Under `tf.distribute`, `keras.layers.Dropout` draws the same numbers on all
-    replicas, so that different images of a batch share them.
-    """
-
-    def call(self, inputs, training=False):
-        if not training or self.rate == 0:
-            return inputs
-        return keras.random.dropout(
-            inputs,
-            self.rate,
-            noise_shape=self.noise_shape,
-            seed=_replicas.per_replica(self.seed_generator),
-        )
 
 
 @keras.saving.register_keras_serializable("keras_vit")
