@@ -65,7 +65,10 @@ def whole(model, size=COUNT):
 
 def compare(found, expected, names):
     for name in names:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4)
+        # The diversity of an untrained MoCo v3 is 7e-8: it is all rounding.
+        np.testing.assert_allclose(
+            found[name], expected[name], rtol=1e-4, atol=1e-7
+        )
 
 
 @pytest.mark.parametrize("model", ["mim", "mae", "mpp", "dino"], indirect=True)

@@ -31,7 +31,8 @@ def prepared(tmp_path, monkeypatch):
     keras_vit.converters.save(model, weights)
     with mocked(tmp_path / "tfds", sets):
         yield (
-            *("--weights", weights, "--image-size", 12, "--batch-size", 8),
+            # One batch holds every split, of which only three images are read.
+            *("--weights", weights, "--image-size", 12, "--batch-size", 64),
             *("--steps", 2, "--output", tmp_path / "out"),
         )
 
