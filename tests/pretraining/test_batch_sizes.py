@@ -83,8 +83,10 @@ def test_losses_do_not_depend_on_the_batch_size(model):
 @pytest.mark.parametrize("model", MODELS, indirect=True)
 def test_padding_does_not_count(model):
     expected = whole(model)
+    # Rounding decides which of the equal features of MoCo v3 is the nearest.
+    names = expected.keys() - {"contrastive_accuracy"}
     for shape in ((-1,), (-1, 1)):
-        compare(padded(model, 8, shape), expected, expected)
+        compare(padded(model, 8, shape), expected, names)
 
 
 @pytest.mark.parametrize("model", CONTRASTIVE, indirect=True)
