@@ -147,7 +147,7 @@ def test_links_of_the_readme_on_pypi():
     pages = [x for x in targets if x.startswith(f"{address}/blob/{tag}/")]
     images = [x for x in targets if x.startswith(f"{raw}/{tag}/")]
     assert f"{address}/blob/{tag}/docs/start.md" in pages
-    assert f"{raw}/{tag}/docs/images/photo_attention.jpg" in images
+    assert f"{raw}/{tag}/docs/images/encoder.jpg" in images
     for target in pages + images:
         assert (ROOT / target.partition(f"/{tag}/")[2]).exists()
     # Only links differ.

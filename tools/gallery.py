@@ -82,7 +82,7 @@ def encoder_picture(path: str, *photos: str) -> None:
         ends = np.percentile(heat, (2, 98))
         column[2].imshow(heat, cmap="inferno", vmin=ends[0], vmax=ends[1])
     figure.savefig(
-        "docs/images/encoder.jpg", pil_kwargs={"quality": 80, "optimize": True}
+        "docs/images/encoder.jpg", pil_kwargs={"quality": 60, "optimize": True}
     )
 
 
