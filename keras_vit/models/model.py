@@ -80,6 +80,16 @@ class Model(keras.Model):
             if isinstance(layer, PatchEmbedding):
                 if layer.input is self.inputs[0]:
                     layer.compute_output_shape(shape)
+        # Under JAX, Keras's `predict` runs a model on images of another size.
+        size = self.inputs[0].shape[1:3]
+        if any(
+            a not in (None, b) for a, b in zip(size, shape[1:3], strict=True)
+        ):
+            raise ValueError(
+                f"{self.name!r} takes images of {size[0]} x {size[1]} pixels. "
+                f"Received: images of shape {shape}. Resize them, or build the "
+                "model with `input_shape=(None, None, 3)` for any size."
+            )
 
 
 def build_model(

@@ -95,6 +95,21 @@ def test_one_image_without_a_batch_axis_raises():
     assert_works(model, 2, 16, 16, 3)
 
 
+def test_images_of_another_size_raise():
+    """With JAX, Keras's `predict` returns numbers for them."""
+    model = vit(16, 16)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
+    images, labels = zeros(2, 24, 16, 3), np.zeros(2, "int32")
+    for call in (
+        lambda: model.predict(images, verbose=0),
+        lambda: model.evaluate(images, labels, verbose=0),
+        lambda: model.fit(images, labels, verbose=0),
+    ):
+        with pytest.raises(ValueError, match="takes images of 16 x 16 pixels"):
+            call()
+    assert_works(model, 2, 16, 16, 3)
+
+
 def test_hybrids_check_channels():
     model = keras_vit.HybridVisionTransformer(
         resnet_layers=(),
