@@ -213,7 +213,7 @@ class Report:
                 " The sign of the first component of all patches separates "
                 "them from the background, which is dark."
             )
-            * (share < 1),
+            * bool(share < 1),
             self._draw(
                 "feature_pca.png",
                 plots.plot_feature_pca(

@@ -9,7 +9,6 @@ from keras_vit import _replicas
 from keras_vit.layers import initializers
 from keras_vit.layers.replicated import float32_variables
 from keras_vit.models import weights_by_path
-from keras_vit.optimizers import inner_optimizer
 from keras_vit.pretraining.base import EncoderStages
 from keras_vit.pretraining.base import PretrainingModel
 from keras_vit.pretraining.base import freeze
@@ -149,7 +148,8 @@ class MomentumModel(PretrainingModel):
 
     def compile(self, optimizer="rmsprop", *args, **kwargs):
         super().compile(optimizer, *args, **kwargs)
-        optimizer = inner_optimizer(self)
+        # Mixed float16 wraps the optimizer, in one with an `inner_optimizer`.
+        optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         steps = getattr(optimizer, "gradient_accumulation_steps", None)
         if steps:
             raise ValueError(

@@ -135,12 +135,11 @@ def test_onnx_of_a_model_with_rotary_positions(export, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.backends("tensorflow")
 def test_onnx_of_a_bit_of_any_size(export):
     """ONNX Runtime fuses a padding with zeros and a pooling as if the padding
     were minus infinity."""
     require("onnx")
-    if BACKEND not in formats.FORMATS["onnx"].any_size:
-        pytest.skip("ONNX files of this backend have one image size")
     model = build_model(
         "compact-bit", None, None, input_shape=(None, None, 3), classes=3
     )
