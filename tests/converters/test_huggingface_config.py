@@ -102,6 +102,15 @@ NO_EFFECT = {
     *("return_dict", "dtype", "chunk_size_feed_forward"),
     *("is_encoder_decoder", "id2label", "label2id", "problem_type"),
 }
+# Sizes that are not square, which transformers itself cannot run.
+THEY_FAIL = {
+    ("siglip_vision_model", "image_size"),
+    ("siglip_vision_model", "patch_size"),
+    ("clip_vision_model", "image_size"),
+    ("clip_vision_model", "patch_size"),
+    ("dinov2", "image_size"),
+    ("dinov2_with_registers", "image_size"),
+}
 
 
 def fields_of(family):
@@ -148,6 +157,7 @@ def test_every_field_has_a_case(family):
         for field, values in FIELDS.items()
         for value in values
         if field in fields_of(family)
+        if not (isinstance(value, list) and (family, field) in THEY_FAIL)
     ],
 )
 def test_field_gives_their_numbers_or_is_refused(
@@ -156,17 +166,14 @@ def test_field_gives_their_numbers_or_is_refused(
     options = {field: value}
     if field == "use_gated_mlp":
         options["hidden_act"] = "silu"
-    try:
-        model = build(family, **options)
-        model.save_pretrained(tmp_path)
-        config = model.config
-        size, channels = config.image_size, config.num_channels
-        size = (size, size) if isinstance(size, int) else tuple(size)
-        images = np.random.default_rng(1).uniform(-1, 1, (1, *size, channels))
-        images = images.astype("float32")
-        expected = theirs(model, family, images)
-    except (RuntimeError, ValueError, TypeError) as error:
-        pytest.skip(f"transformers cannot run it: {error}")
+    model = build(family, **options)
+    model.save_pretrained(tmp_path)
+    config = model.config
+    size, channels = config.image_size, config.num_channels
+    size = (size, size) if isinstance(size, int) else tuple(size)
+    images = np.random.default_rng(1).uniform(-1, 1, (1, *size, channels))
+    images = images.astype("float32")
+    expected = theirs(model, family, images)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
