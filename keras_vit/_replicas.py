@@ -51,26 +51,18 @@ def sum_of_all(x: Any) -> Any:
     return found.all_reduce(tf.distribute.ReduceOp.SUM, x)
 
 
-def per_replica(seed: Any) -> Any:
-    """Returns the seed of a replica; the first one's is that of one device.
+class SeedGenerator(keras.random.SeedGenerator):
+    """A `SeedGenerator` of other numbers in each replica of a strategy.
 
-    Keras gives all replicas the same state of a `SeedGenerator`, with which
-    they would draw equal random numbers for different images.
+    Keras gives all replicas the same state, with which they would draw equal
+    numbers for different images. Those of the first one are of one device.
     """
-    if context() is None or not isinstance(seed, keras.random.SeedGenerator):
-        return seed
-    return _OfReplica(seed)
 
-
-class _OfReplica(keras.random.SeedGenerator):
-    """A `SeedGenerator` with the state of another one, for one replica."""
-
-    def __init__(self, generator):
-        # `super().__init__` would make a state of its own.
-        self._generator = generator
-
-    def next(self, ordered=True):
-        seed = self._generator.next(ordered)
-        replica = context().replica_id_in_sync_group
-        step = ops.convert_to_tensor([_SEED_STEP, 0], seed.dtype)
-        return seed + ops.cast(replica, seed.dtype) * step
+    def next(self, ordered: bool = True) -> Any:
+        seed, found = super().next(ordered), context()
+        if found is None:
+            return seed
+        replica = ops.cast(found.replica_id_in_sync_group, seed.dtype)
+        return seed + replica * ops.convert_to_tensor(
+            [_SEED_STEP, 0], seed.dtype
+        )

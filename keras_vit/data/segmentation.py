@@ -3,7 +3,6 @@
 import concurrent.futures
 import dataclasses
 import os
-import threading
 
 import keras
 import numpy as np
@@ -69,7 +68,6 @@ class SegmentationDataset:
         seed=0,
         start=0,
         shard=(0, 1),
-        micro_batches=1,
         flip=True,
         scale=2.0,
     ):
@@ -88,7 +86,6 @@ class SegmentationDataset:
             seed: Integer. Random seed.
             start: Integer. The batch to begin with.
             shard: `(index, count)` of this process; see `ImageDataset.train`.
-            micro_batches: Integer. Number of parts of a batch.
             flip: Boolean. Whether to flip images horizontally.
             scale: Float, 1 or more; 1 for no random scale.
 
@@ -102,7 +99,6 @@ class SegmentationDataset:
             seed=seed,
             start=start,
             shard=shard,
-            micro_batches=micro_batches,
             flip=flip,
         )
         return _TrainBatches(self, options, scale)
@@ -149,22 +145,10 @@ class _TrainBatches(keras.utils.PyDataset):
         if not scale >= 1:
             raise ValueError(f"`scale` must be 1 or more. Received: {scale!r}")
         self.data, self.options, self.scale = data, options, scale
-        self._last, self._lock = (None, None), threading.Lock()
 
     def __getitem__(self, index):
-        number, micro_batch = divmod(index, self.options.micro_batches)
-        with self._lock:
-            if self._last[0] != number:
-                batch = self._batch(self.options.start + number)
-                self._last = (number, batch)
-            batch = self._last[1]
-        size = self.options.micro_batch_size
-        rows = slice(micro_batch * size, (micro_batch + 1) * size)
-        return tuple(x[rows] for x in batch)
-
-    def _batch(self, number):
         options = self.options
-        first = number * options.batch_size
+        first = (options.start + index) * options.batch_size
         chosen = batch_indices(self.data.num_train, first, options)
 
         def one(row):

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._replicas import per_replica
+from keras_vit._replicas import SeedGenerator
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
 from keras_vit.pretraining import momentum
@@ -147,7 +147,7 @@ class DINO(MomentumModel):
             )
             self.mask_token.build((None, None, self.stages.hidden_size))
             self.patch_center = self._add_center("patch_center")
-            self.seed_generator = keras.random.SeedGenerator(seed)
+            self.seed_generator = SeedGenerator(seed)
         self.entropy_tracker = keras.metrics.Mean(
             "teacher_entropy", dtype="float32"
         )
@@ -208,8 +208,7 @@ class DINO(MomentumModel):
         masked = masks.random_mask(
             batch, stages.num_patches, self.mask_ratio, self.seed_generator
         )
-        seed = per_replica(self.seed_generator)
-        chosen = keras.random.uniform((batch, 1), seed=seed)
+        chosen = keras.random.uniform((batch, 1), seed=self.seed_generator)
         masked = masked * ops.cast(chosen < 0.5, masked.dtype)
         tokens = stages.embed(
             images, lambda x: self.mask_token(x, masked), training

@@ -4,7 +4,6 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._replicas import per_replica
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.positions import sincos_positions
@@ -187,8 +186,7 @@ class MaskedAutoencoder(MaskedModel):
         stages = self.stages
         if noise is None:
             shape = (ops.shape(images)[0], stages.num_patches)
-            seed = per_replica(self.seed_generator)
-            noise = keras.random.uniform(shape, seed=seed)
+            noise = keras.random.uniform(shape, seed=self.seed_generator)
         order, ids_restore = masks.argsort_and_ranks(noise)
         tokens = stages.embed(images, training=training)
         prefix = tokens[:, : stages.num_prefix]

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit._replicas import SeedGenerator
 from keras_vit.models import weights_by_path
 from keras_vit.pretraining.base import PretrainingModel
 
@@ -27,7 +28,7 @@ class MaskedModel(PretrainingModel):
     def __init__(self, encoder, seed=None, **kwargs):
         super().__init__(encoder, **kwargs)
         self.seed = seed
-        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.seed_generator = SeedGenerator(seed)
         self.built = True  # subclass constructors build all layers
 
     def variables_by_path(self):

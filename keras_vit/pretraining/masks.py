@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._replicas import per_replica
 
 # A block of BEiT has at least 16 of 196 patches, and an aspect ratio between
 # 0.3 and 1 / 0.3.
@@ -40,7 +39,7 @@ def random_mask(batch_size, num_patches, ratio, seed=None):
     """
     kept = num_kept(num_patches, ratio)
     shape = (batch_size, num_patches)
-    noise = keras.random.uniform(shape, seed=per_replica(seed))
+    noise = keras.random.uniform(shape, seed=seed)
     return mask_from_noise(noise, kept)
 
 
@@ -72,7 +71,7 @@ def block_mask(batch_size, grid_size, ratio, seed=None):
     # block, and a tie breaker of each patch.
     num_block_values = 4 * _NUM_BLOCKS
     shape = (batch_size, num_block_values + length)
-    noise = keras.random.uniform(shape, seed=per_replica(seed))
+    noise = keras.random.uniform(shape, seed=seed)
     blocks = ops.reshape(noise[:, :num_block_values], (-1, _NUM_BLOCKS, 4))
     area, aspect, top, left = (blocks[..., i] for i in range(4))
 

@@ -5,7 +5,6 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._replicas import per_replica
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
 from keras_vit.pretraining.base import float32_output_policy
@@ -117,7 +116,7 @@ class MaskedPatchPrediction(MaskedModel):
         masked = ops.cast(masked, "float32")
         noise = keras.random.uniform(
             (batch, stages.num_patches, 2),
-            seed=per_replica(self.seed_generator),
+            seed=self.seed_generator,
         )
         tokens = stages.embed(
             images, lambda x: self.corrupt(x, masked, noise), training

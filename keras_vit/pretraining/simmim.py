@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._replicas import per_replica
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
 from keras_vit.pretraining.base import float32_output_policy
@@ -167,9 +166,7 @@ class MaskedImageModeling(MaskedModel):
             self._patches_per_unit,
         )
         kept = masks.num_kept_units(rows * columns, self.mask_ratio)
-        noise = keras.random.uniform(
-            (batch_size, rows * columns), seed=per_replica(seed)
-        )
+        noise = keras.random.uniform((batch_size, rows * columns), seed=seed)
         masked = ops.reshape(
             masks.mask_from_noise(noise, kept), (-1, rows, columns)
         )

@@ -28,7 +28,7 @@ class EoMTModel(Model):
 
     def __init__(self, inputs, outputs, name=None, **kwargs):
         super().__init__(inputs, outputs, name=name, **kwargs)
-        self.seed_generator = keras.random.SeedGenerator()
+        self.seed_generator = _replicas.SeedGenerator()
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -43,8 +43,7 @@ class EoMTModel(Model):
             )
 
         def uniform(shape):
-            seed = _replicas.per_replica(self.seed_generator)
-            return keras.random.uniform(shape, seed=seed)
+            return keras.random.uniform(shape, seed=self.seed_generator)
 
         options = self.get_layer("eomt_head").loss_options
         loss = mask_loss(y_pred, y, uniform=uniform, **options)
@@ -330,7 +329,7 @@ class QueryMask(keras.Layer):
         kwargs["autocast"] = False
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
-        self.seed_generator = keras.random.SeedGenerator()
+        self.seed_generator = _replicas.SeedGenerator()
 
     def build(self, inputs_shape, grid_shape):
         self.probability = self.add_weight(
@@ -348,8 +347,7 @@ class QueryMask(keras.Layer):
         seen = ops.reshape(seen, (batch, -1, queries))
         seen = ops.transpose(seen, (0, 2, 1))  # (B, Q, N)
         random = keras.random.uniform(
-            (batch, queries, 1),
-            seed=_replicas.per_replica(self.seed_generator),
+            (batch, queries, 1), seed=self.seed_generator
         )
         is_free = random > ops.cast(self.probability, "float32")
         seen = ops.logical_or(seen, is_free)
