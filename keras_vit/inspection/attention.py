@@ -199,8 +199,9 @@ def attention_rollout(
             to account for the residual connection.
         outliers: String. "keep", as published, or "mask": in each layer, no
             attention is paid to patches that receive more than 10 times the
-            mean attention. In the first block of a trained DINOv2, a fifth of
-            all attention falls on 10 of 576 patches, which show nothing in
+            mean attention; a token that attends to no others attends to
+            itself. In the first block of a trained DINOv2, a fifth of all
+            attention falls on 10 of 576 patches, which show nothing in
             particular, and the rollout of the other blocks cannot be seen
             beside them.
         num_prefix: Integer. Number of tokens before the patches, which are
@@ -225,13 +226,16 @@ def attention_rollout(
             )
         layer = keras.ops.convert_to_numpy(layer)
         step = layer.mean(axis=1, dtype="float64")
+        identity = np.eye(shape[-1])
         if outliers == "mask":
             received = step.mean(axis=1) * shape[-1]
             received[:, :num_prefix] = 0
             step = np.where(received[:, None] > _OUTLIER, 0, step)
-            step /= step.sum(axis=-1, keepdims=True)
+            total = step.sum(axis=-1, keepdims=True)
+            step = np.where(total > 0, step, identity)
+            step /= np.where(total > 0, total, 1)
         if residual:
-            step = (step + np.eye(shape[-1])) / 2
+            step = (step + identity) / 2
         rolled = step if rolled is None else step @ rolled
     if rolled is None:
         raise ValueError("`maps` must hold one layer or more. Received: none")

@@ -206,8 +206,8 @@ class ViTConfig:
     )
     drop_path: float = option(
         0.0,
-        "Float in [0, 1). Stochastic depth rate of the last block; the rate "
-        "grows linearly from 0 in the first block.",
+        "Float in [0, 1). Stochastic depth rate of the last block, or the only "
+        "one; the rate grows linearly from 0 in the first of several blocks.",
     )
     block: type = option(
         TransformerBlock,

@@ -236,8 +236,9 @@ def with_any_size(model):
         model: A functional model of images, of layers that take any size.
 
     Returns:
-        A model of the same class, which shares its weights and scales images,
-        but does not resize them; `model` itself if it is one already.
+        A model of the same class, which shares its weights, scales images, but
+        does not resize them, and is not compiled; `model` itself if it is one
+        already.
     """
     resizes = any(
         isinstance(x, ImagePreprocessing) and x.image_size for x in model.layers
@@ -256,9 +257,15 @@ def with_any_size(model):
         (None, None, images.shape[-1]), dtype=images.dtype, name="images"
     )
     structure = [inputs] if isinstance(model.input, list) else inputs
-    return keras.models.clone_model(
-        model, input_tensors=structure, clone_function=reuse
-    )
+    # `clone_model` would compile the copy of a compiled model, which fails with
+    # a loss that is not registered.
+    compiled, model.compiled = model.compiled, False
+    try:
+        return keras.models.clone_model(
+            model, input_tensors=structure, clone_function=reuse
+        )
+    finally:
+        model.compiled = compiled
 
 
 def for_another_size(layer: keras.Layer) -> keras.Layer:

@@ -301,7 +301,9 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
             c, name, num_positioned, num_prefix - num_positioned
         )
     relative = None
-    for i, drop_path in enumerate(np.linspace(0, c.drop_path, c.num_layers)):
+    rates = np.linspace(0, c.drop_path, c.num_layers)
+    rates[-1] = c.drop_path  # also of the only block
+    for i, drop_path in enumerate(rates):
         block = c.block(
             c.num_heads,
             c.mlp_dim,

@@ -134,6 +134,13 @@ def test_masked_rollout_ignores_patches_that_receive_most_attention():
         inspection.attention_rollout(maps[1:], outliers="mask"),
         inspection.attention_rollout(maps[1:]),
     )
+    # Where all tokens attend to one patch alone, each attends to itself.
+    maps[0] = np.eye(50)[30]
+    masked = inspection.attention_rollout(maps, outliers="mask")
+    np.testing.assert_allclose(masked.sum(-1), 1, atol=1e-6)
+    np.testing.assert_array_equal(
+        inspection.attention_rollout(maps[:1], False, "mask")[0], np.eye(50)
+    )
     with pytest.raises(ValueError, match="outliers='remove'"):
         inspection.attention_rollout(maps, outliers="remove")
 

@@ -8,6 +8,7 @@ import keras_vit
 from keras_vit.layers import TransformerBlock
 from keras_vit.models import Model
 from keras_vit.models import inference_model
+from keras_vit.models import with_any_size
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -115,10 +116,12 @@ def test_gradients_match_the_full_computation(name, record_error):
 
 
 @pytest.mark.backends("torch")
-def test_compiled_models_give_models_that_are_not_compiled():
-    model = build()
+@pytest.mark.parametrize("function", [inference_model, with_any_size])
+def test_compiled_models_give_models_that_are_not_compiled(function):
+    model = build(pooling="token", input_shape=(8, 8, 3))
     model.compile("adam", lambda labels, outputs: outputs)
-    assert not inference_model(model).compiled
+    other = function(model)
+    assert other is not model and not other.compiled and model.compiled
 
 
 def test_dropout_trains():

@@ -390,6 +390,15 @@ def test_drop_path_grows_with_depth():
     np.testing.assert_allclose(rates, [0, 0.1, 0.2, 0.3, 0.4])
 
 
+@pytest.mark.backends("torch")
+def test_the_only_block_has_drop_path(tmp_path):
+    model = tiny(num_layers=1, drop_path=0.4)
+    model.save(tmp_path / "model.keras")
+    with_head = keras_vit.converters.load(tmp_path / "model.keras", classes=5)
+    for one in (model, with_head):
+        assert one.get_layer("block_0").drop_path == 0.4
+
+
 ERRORS = {
     "patch_size=-4": ({"patch_size": -4}, "patch_size=-4"),
     "hidden_size=0": ({"hidden_size": 0}, "hidden_size=0"),
