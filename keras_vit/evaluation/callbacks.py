@@ -1,8 +1,14 @@
 """Keras callback that measures features during pre-training."""
 
+from typing import Any
+
 import keras
 import numpy as np
 
+from keras_vit._program import require
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit.data import ImageDataset
 from keras_vit.evaluation.metrics import accuracy
 from keras_vit.evaluation.probes import nearest_neighbours
 
@@ -25,18 +31,24 @@ class NearestNeighbours(keras.callbacks.Callback):
             random sample of all.
     """
 
-    def __init__(self, data, options, k=20, limit=20_000):
+    def __init__(
+        self,
+        data: ImageDataset,
+        options: Config,
+        k: int = 20,
+        limit: int = 20_000,
+    ) -> None:
         super().__init__()
+        require("sklearn.neighbors")  # before the training
         self._data, self._options = data.sample("train", limit), options
         self._k = k
-        self._features = None
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         logs["val_knn_accuracy"] = self.accuracy()
 
-    def accuracy(self):
+    def accuracy(self) -> float:
         """Returns the accuracy of the model as it is now."""
         x, y = self._compute("train")
         test = self._data.evaluation_split
@@ -47,7 +59,7 @@ class NearestNeighbours(keras.callbacks.Callback):
         )
         return accuracy(scores, test_y)
 
-    def _compute(self, split):
+    def _compute(self, split: str) -> tuple[Array, Array]:
         """Returns the features and the labels of the images of a split."""
         features, labels = [], []
         for images, classes, weights in self._data.batches(
@@ -59,7 +71,8 @@ class NearestNeighbours(keras.callbacks.Callback):
             labels.append(np.asarray(classes)[keep])
         return np.concatenate(features), np.concatenate(labels)
 
-    def _pooled(self, images):
+    def _pooled(self, images: Array) -> Array:
+        """Returns the class tokens, or the means of the patches."""
         encoder = self.model.pretrained_encoder
         tokens = keras.ops.convert_to_numpy(encoder.predict_on_batch(images))
         stages = self.model.stages

@@ -2,14 +2,22 @@
 
 import json
 import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+
+from keras_vit import _checks
+from keras_vit._program import require
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
+from keras_vit._types import StrPath
 
 # Rounding error of a sum of probabilities in half precision.
 _SUM_TOLERANCE = 1e-3
 
 
-def accuracy(scores, labels, k=1):
+def accuracy(scores: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
     """Returns the top-k accuracy.
 
     Args:
@@ -28,18 +36,14 @@ def accuracy(scores, labels, k=1):
     """
     scores = check_scores(scores)
     labels = check_labels(labels, *scores.shape)
-    if not 1 <= k <= scores.shape[1]:
-        raise ValueError(
-            f"`k` must be from 1 to {scores.shape[1]}, the number of classes. "
-            f"Received: {k}"
-        )
+    check_k(k, scores.shape[1], "classes")
     own = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(scores.shape[1]) < labels[:, None]
     rank = np.sum((scores > own) | ((scores == own) & before), axis=1)
     return float(np.mean(rank < k))
 
 
-def softmax(logits):
+def softmax(logits: ArrayLike) -> Array:
     """Returns the softmax of each row, in float64.
 
     Args:
@@ -56,7 +60,7 @@ def softmax(logits):
     return exp / exp.sum(axis=1, keepdims=True)
 
 
-def sigmoid(logits):
+def sigmoid(logits: ArrayLike) -> Array:
     """Returns the sigmoid of each logit, in float64.
 
     Args:
@@ -74,7 +78,7 @@ def sigmoid(logits):
     return np.where(logits >= 0, 1, exp) / (1 + exp)
 
 
-def real_accuracy(scores, labels):
+def real_accuracy(scores: ArrayLike, labels: Any) -> float:
     """Returns the accuracy on ImageNet's reassessed labels (ReaL).
 
     An image counts as correct if its top class is one of its labels. Images
@@ -104,44 +108,14 @@ def real_accuracy(scores, labels):
     return float(correct[np.arange(len(best)), best][labelled].mean())
 
 
-def _multi_hot(labels, images, classes):
+def _multi_hot(labels: Any, images: int, classes: int) -> Array:
+    """Returns labels of any kind as booleans of shape `(images, classes)`."""
     if hasattr(labels, "toarray"):  # a sparse matrix of SciPy
         labels = labels.toarray()
     if hasattr(labels, "shape"):  # an array, a tensor or a table
         labels = np.asarray(labels)
-        if labels.dtype != object:
-            return _positive(labels, images, classes)
-    if len(labels) != images:
-        raise ValueError(
-            f"`labels` must be {images} lists, one per image. Received: "
-            f"{len(labels)}"
-        )
-    rows = [np.asarray(members) for members in labels]
-    if all(
-        row.shape == (classes,) and np.isin(row, (0, 1)).all() for row in rows
-    ):
-        if classes > 2:  # a list of classes would name one twice
-            return _positive(np.stack(rows), images, classes)
-        raise ValueError(
-            "`labels` may be rows of zeros and ones or lists of the classes 0 "
-            f"and 1. Received: {list(labels[0])} as the first of {images}. "
-            "Give an array of shape (images, classes), positive where a class "
-            "applies."
-        )
-    multi_hot = np.zeros((images, classes), bool)
-    for multi_hot_row, row in zip(multi_hot, rows, strict=True):
-        integers = not row.size or (row.ndim == 1 and row.dtype.kind in "iu")
-        if not integers or not all(0 <= label < classes for label in row):
-            raise ValueError(
-                f"Labels must be integers from 0 to {classes - 1}. Received: "
-                f"{row.tolist()}"
-            )
-        multi_hot_row[row.astype(int)] = True
-    return multi_hot
-
-
-def _positive(labels, images, classes):
-    """Returns where a numeric array of multi-hot labels is positive."""
+    if not hasattr(labels, "dtype") or labels.dtype.kind == "O":
+        labels = _multi_hot_of_lists(labels, classes)
     if labels.shape != (images, classes):
         raise ValueError(
             f"`labels` must be of shape {(images, classes)}, that of the "
@@ -156,11 +130,37 @@ def _positive(labels, images, classes):
     return labels > 0
 
 
-def average_precisions(scores, labels):
+def _multi_hot_of_lists(labels: Sequence, classes: int) -> Array:
+    """Converts a list of classes, or of zeros and ones, per image."""
+    rows = [np.asarray(members) for members in labels]
+    if all(
+        row.shape == (classes,) and np.isin(row, (0, 1)).all() for row in rows
+    ):
+        if classes > 2:  # a list of classes would name one twice
+            return np.array(rows)
+        raise ValueError(
+            "`labels` may be rows of zeros and ones or lists of the classes 0 "
+            f"and 1. Received: {list(labels[0])} as the first of {len(rows)}. "
+            "Give an array of shape (images, classes), positive where a class "
+            "applies."
+        )
+    multi_hot = np.zeros((len(rows), classes), bool)
+    for multi_hot_row, row in zip(multi_hot, rows, strict=True):
+        integers = not row.size or (row.ndim == 1 and row.dtype.kind in "iu")
+        if not integers or not all(0 <= label < classes for label in row):
+            raise ValueError(
+                f"Labels must be integers from 0 to {classes - 1}. Received: "
+                f"{row.tolist()}"
+            )
+        multi_hot_row[row.astype(int)] = True
+    return multi_hot
+
+
+def average_precisions(scores: ArrayLike, labels: Any) -> list[float | None]:
     """Returns the average precision of each class.
 
     It is the sum over all thresholds of the precision, each multiplied by the
-    increase of the recall, without interpolation, as in scikit-learn's
+    increase of the recall, without interpolation: scikit-learn's
     `average_precision_score`.
 
     Args:
@@ -177,26 +177,14 @@ def average_precisions(scores, labels):
     """
     scores = check_scores(scores)
     correct = _multi_hot(labels, *scores.shape)
+    average_precision = require("sklearn.metrics").average_precision_score
     return [
-        _average_precision(column, positive)
+        float(average_precision(positive, column)) if positive.any() else None
         for column, positive in zip(scores.T, correct.T, strict=True)
     ]
 
 
-def _average_precision(scores, positive):
-    total = positive.sum()
-    if not total:
-        return None
-    order = np.argsort(-scores, kind="stable")
-    scores, positive = scores[order], positive[order]
-    # A threshold is the last of equal scores.
-    last = np.append(scores[1:] != scores[:-1], True)
-    found = positive.cumsum()[last]
-    precision = found / (1 + np.flatnonzero(last))
-    return float(np.sum(precision * np.diff(found, prepend=0)) / total)
-
-
-def mean_average_precision(scores, labels):
+def mean_average_precision(scores: ArrayLike, labels: Any) -> float:
     """Returns the mean of the average precisions of the classes.
 
     Args:
@@ -228,7 +216,7 @@ def mean_average_precision(scores, labels):
     return float(np.mean(found))
 
 
-def load_real_labels(path):
+def load_real_labels(path: StrPath) -> list[list[int]]:
     """Reads the ReaL labels of ImageNet's validation images.
 
     Args:
@@ -246,15 +234,8 @@ def load_real_labels(path):
     path = pathlib.Path(path).expanduser()
     try:
         labels = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"There is no file {str(path)!r}. real.json is in "
-            "https://github.com/google-research/reassessed-imagenet"
-        ) from error
-    except ValueError as error:
-        raise ValueError(
-            f"{str(path)!r} cannot be read as JSON: {error}"
-        ) from error
+    except json.JSONDecodeError:
+        labels = None
     if (
         not isinstance(labels, list)
         or not labels
@@ -266,12 +247,15 @@ def load_real_labels(path):
     ):
         raise ValueError(
             f"{str(path)!r} must hold a list with one list of class numbers "
-            "for each validation image, [[65], [], [795, 970], ...]."
+            "for each validation image, [[65], [], [795, 970], ...], in JSON. "
+            "It is in https://github.com/google-research/reassessed-imagenet"
         )
     return labels
 
 
-def reliability(probabilities, labels, bins=15):
+def reliability(
+    probabilities: ArrayLike, labels: ArrayLike, bins: int = 15
+) -> list[dict[str, Any]]:
     """Computes a reliability diagram: accuracy by confidence.
 
     Images are sorted into bins of equal width by the probability of their top
@@ -295,8 +279,7 @@ def reliability(probabilities, labels, bins=15):
     """
     probabilities = check_scores(probabilities, "probabilities")
     labels = check_labels(labels, *probabilities.shape)
-    if bins < 1:
-        raise ValueError(f"`bins` must be 1 or more. Received: {bins}")
+    bins = _checks.positive_int("bins", bins)
     sums = probabilities.sum(axis=1, dtype=np.float64)
     if probabilities.min() < 0 or np.abs(sums - 1).max() > _SUM_TOLERANCE:
         raise ValueError(
@@ -328,7 +311,9 @@ def reliability(probabilities, labels, bins=15):
     return rows
 
 
-def calibration_error(probabilities, labels, bins=15):
+def calibration_error(
+    probabilities: ArrayLike, labels: ArrayLike, bins: int = 15
+) -> float:
     """Returns the expected calibration error.
 
     It is the absolute difference of confidence and accuracy, averaged over the
@@ -354,7 +339,12 @@ def calibration_error(probabilities, labels, bins=15):
     )
 
 
-def confusion_matrix(predicted, labels, classes, ignore=None):
+def confusion_matrix(
+    predicted: ArrayLike,
+    labels: ArrayLike,
+    classes: int,
+    ignore: int | None = None,
+) -> Array:
     """Counts images, or pixels, by true and predicted class.
 
     Args:
@@ -388,7 +378,7 @@ def confusion_matrix(predicted, labels, classes, ignore=None):
     return pairs.reshape(classes, classes)
 
 
-def mean_iou(confusion):
+def mean_iou(confusion: ArrayLike) -> tuple[float, Array]:
     """Computes the intersection over union of each class, and their mean.
 
     It is the number of pixels that are of a class and predicted as such,
@@ -415,25 +405,24 @@ def mean_iou(confusion):
     ...         predicted, mask, 21, ignore=255)
     >>> mean, by_class = keras_vit.evaluation.mean_iou(confusion)
     """
-    confusion = np.asarray(confusion)
-    if confusion.ndim != 2 or len(set(confusion.shape)) != 1:
+    confusion = np.asarray(confusion, "float64")  # float32 has 24 bits
+    square = confusion.ndim == 2 and len(set(confusion.shape)) == 1
+    if not square or not confusion.any():
         raise ValueError(
-            "`confusion` must be of shape (classes, classes). Received: "
-            f"{confusion.shape}"
+            "`confusion` must be of shape (classes, classes) and count one "
+            f"pixel or more. Received: shape {confusion.shape}, with "
+            f"{confusion.sum():g} pixels. Give images with pixels of a class "
+            "that is not ignored."
         )
-    if not confusion.any():
-        raise ValueError(
-            "`confusion` has no pixel with a class: all are ignored, or there "
-            "are no images."
-        )
-    confusion = confusion.astype("float64")  # float32 has 24 bits for counts
     both = np.diag(confusion)
     either = confusion.sum(0) + confusion.sum(1) - both
     iou = np.divide(both, either, np.full_like(both, np.nan), where=either > 0)
     return float(np.nanmean(iou)), iou
 
 
-def per_class(confusion, class_names):
+def per_class(
+    confusion: ArrayLike, class_names: Sequence[str]
+) -> list[dict[str, Any]]:
     """Computes the accuracy and precision of each class.
 
     Args:
@@ -463,37 +452,28 @@ def per_class(confusion, class_names):
             f"`confusion` must have a row and a column for each of the "
             f"{len(class_names)} classes. Received: shape {confusion.shape}"
         )
-    rows = []
-    for index, name in enumerate(class_names):
-        images, predicted = confusion[index].sum(), confusion[:, index].sum()
-        right = confusion[index, index]
-        wrong = confusion[index].copy()
-        wrong[index] = 0
-        other = int(wrong.argmax())
-        rows.append(
-            {
-                "class": name,
-                "images": int(images),
-                "right": int(right),
-                "accuracy": float(right / images) if images else None,
-                "precision": float(right / predicted) if predicted else None,
-                "mistaken_for": class_names[other] if wrong[other] else None,
-                "times": int(wrong[other]),
-            }
-        )
-    return rows
+    images, predicted = confusion.sum(axis=1), confusion.sum(axis=0)
+    right = np.diag(confusion)
+    wrong = confusion - np.diag(right)
+    others, times = wrong.argmax(axis=1), wrong.max(axis=1)
+    return [
+        {
+            "class": name,
+            "images": int(images[i]),
+            "right": int(right[i]),
+            "accuracy": float(right[i] / images[i]) if images[i] else None,
+            "precision": (
+                float(right[i] / predicted[i]) if predicted[i] else None
+            ),
+            "mistaken_for": class_names[others[i]] if times[i] else None,
+            "times": int(times[i]),
+        }
+        for i, name in enumerate(class_names)
+    ]
 
 
-def check_scores(scores, name="scores"):
-    """Returns scores or features as a finite 2-D array.
-
-    Args:
-        scores: Array of shape `(images, columns)`.
-        name: String. Name of the argument in error messages.
-
-    Raises:
-        ValueError: if they have another shape, or are not finite numbers.
-    """
+def check_scores(scores: ArrayLike, name: str = "scores") -> Array:
+    """Returns scores or features as a finite array `(images, columns)`."""
     array = np.asarray(scores)
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiu":
         raise ValueError(
@@ -510,18 +490,13 @@ def check_scores(scores, name="scores"):
     return array
 
 
-def check_labels(labels, count, classes=None, name="labels"):
-    """Returns labels as an int64 array.
-
-    Args:
-        labels: Array of integers.
-        count: Integer. Number of images.
-        classes: Integer. Number of classes; None for any.
-        name: String. Name of the argument in error messages.
-
-    Raises:
-        ValueError: if they are not `count` integers in [0, classes).
-    """
+def check_labels(
+    labels: ArrayLike,
+    count: int,
+    classes: int | None = None,
+    name: str = "labels",
+) -> Array:
+    """Returns `count` labels in [0, classes) as an int64 array."""
     array = np.asarray(labels)
     if array.shape != (count,) or array.dtype.kind not in "iu":
         raise ValueError(
@@ -531,8 +506,15 @@ def check_labels(labels, count, classes=None, name="labels"):
     highest = np.inf if classes is None else classes - 1
     if count and not (0 <= array.min() and array.max() <= highest):
         raise ValueError(
-            f"`{name}` must be from 0 to "
-            + (f"{highest}. " if classes is not None else "above. ")
-            + f"Received: {array.min()} to {array.max()}"
+            f"`{name}` must be from 0 to {highest}. Received: {array.min()} "
+            f"to {array.max()}"
         )
     return array.astype(np.int64)
+
+
+def check_k(k: int, most: int, what: str) -> None:
+    """Raises a `ValueError` unless `k` is from 1 to a number of things."""
+    if not 1 <= k <= most:
+        raise ValueError(
+            f"`k` must be from 1 to {most}, the number of {what}. Received: {k}"
+        )
