@@ -7,6 +7,10 @@ NumPy numbers are accepted.
 
 import difflib
 import numbers
+from collections.abc import Collection
+from typing import Any
+
+from keras_vit._types import Shape
 
 
 def boolean(name: str, value: object) -> bool:
@@ -18,7 +22,7 @@ def boolean(name: str, value: object) -> bool:
     return bool(value)
 
 
-def positive_int(name, value):
+def positive_int(name: str, value: Any) -> int:
     """Checks that a value is an integer above 0."""
     if not _is_int(value) or value <= 0:
         raise ValueError(
@@ -27,7 +31,7 @@ def positive_int(name, value):
     return int(value)
 
 
-def non_negative_int(name, value):
+def non_negative_int(name: str, value: Any) -> int:
     """Checks that a value is an integer of 0 or more."""
     if not _is_int(value) or value < 0:
         raise ValueError(
@@ -37,7 +41,7 @@ def non_negative_int(name, value):
     return int(value)
 
 
-def positive_pair(name, value):
+def positive_pair(name: str, value: Any) -> tuple[int, int]:
     """Checks that a value is a positive integer or a pair of them, and returns
     it as `(rows, columns)`."""
     pair = (value, value) if _is_int(value) else value
@@ -53,7 +57,7 @@ def positive_pair(name, value):
     return (int(pair[0]), int(pair[1]))
 
 
-def rate(name, value):
+def rate(name: str, value: Any) -> float:
     """Checks that a value is a number in [0, 1)."""
     if not _is_real(value) or not 0 <= value < 1:
         raise ValueError(
@@ -63,7 +67,7 @@ def rate(name, value):
     return float(value)
 
 
-def positive_float(name, value):
+def positive_float(name: str, value: Any) -> float:
     """Checks that a value is a finite number above 0."""
     if not _is_real(value) or not 0 < value < float("inf"):
         raise ValueError(
@@ -76,7 +80,7 @@ def positive_float(name, value):
 _ELSEWHERE = {"avg": "gap", "mean": "gap", "cls": "token", "max": None}
 
 
-def one_of(name, value, choices):
+def one_of(name: str, value: Any, choices: Collection[str | None]) -> Any:
     """Checks that a value is one of the choices, which are strings or None."""
     if not isinstance(value, (str, type(None))) or value not in choices:
         names = [choice for choice in choices if isinstance(choice, str)]
@@ -90,14 +94,9 @@ def one_of(name, value, choices):
     return value
 
 
-def check_rank(layer, shape, axes):
-    """Checks the number of axes of a layer's input.
-
-    Args:
-        layer: The layer.
-        shape: Shape of the input.
-        axes: String. The expected axes, such as "(batch, length, channels)".
-    """
+def check_rank(layer: object, shape: Shape, axes: str) -> None:
+    """Checks that the input of a layer has as many axes as the text `axes`,
+    such as "(batch, length, channels)"."""
     rank = axes.count(",") + 1
     if len(shape) != rank:
         raise ValueError(
@@ -106,15 +105,15 @@ def check_rank(layer, shape, axes):
         )
 
 
-def _is_int(value):
+def _is_int(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def _is_real(value):
+def _is_real(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def check_image_mode(image) -> None:
+def check_image_mode(image: Any) -> None:
     """Raises a `ValueError` if Pillow would clip the pixels of its image."""
     # Before version 11.3, Pillow gave PNG images of 16 bits the mode "I".
     if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):

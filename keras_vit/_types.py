@@ -12,6 +12,7 @@ __all__ = [
     "ArrayLike",
     "Config",
     "Dataset",
+    "Shape",
     "StrPath",
     "Tensor",
 ]
@@ -25,5 +26,8 @@ Tensor: TypeAlias = Any
 Dataset: TypeAlias = Any
 # Arguments of a layer or a model, as in `get_config()` and JSON files.
 Config: TypeAlias = dict[str, Any]
+# A shape in a call: each size is an integer, None if it is not known, or a
+# scalar tensor where TensorFlow knows it only when the graph runs.
+Shape: TypeAlias = tuple[Any, ...]
 # A path of a file or folder.
 StrPath: TypeAlias = str | os.PathLike[str]

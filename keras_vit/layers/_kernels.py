@@ -10,10 +10,14 @@ and 6: 1.30 s instead of 1.46, 0.405 instead of 0.423).
 
 import logging
 import math
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_vit._types import Tensor
 from keras_vit.layers._utils import cast_inputs
 
 # On JAX, with this many tokens or more, attention runs one image at a time, so
@@ -27,24 +31,17 @@ QUERY_CHUNK = 256
 _logger = logging.getLogger(__name__)
 
 
-def dot_product_attention(query, key, value, bias=None):
-    """Computes scaled dot-product attention.
-
-    Args:
-        query: Tensor of shape `(batch, length, num_heads, head_size)`.
-        key: Tensor of shape `(batch, context_length, num_heads, head_size)`.
-        value: Tensor of the shape of `key`.
-        bias: Tensor of shape `(batch, num_heads, length, context_length)` that
-            is added to the scaled scores, or None.
-
-    Returns:
-        Tensor of the shape of `query`.
-    """
+def dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """Computes scaled dot-product attention of tensors `(batch, length,
+    num_heads, head_size)`; `bias`, of `(batch, num_heads, length,
+    context_length)`, is added to the scaled scores."""
     kernel = _kernel("attention", query) or ops.dot_product_attention
     return kernel(query, key, value, bias=bias)
 
 
-def gelu(x, approximate):
+def gelu(x: Tensor, approximate: bool) -> Tensor:
     """Computes GELU, exactly or with the tanh approximation."""
     kernel = _kernel("gelu", x) or ops.gelu
     return kernel(x, approximate=approximate)
@@ -73,7 +70,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     >>> keras_vit.layers.LayerNormalization(epsilon=1e-6)(tokens)
     """
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)
         kernel = _kernel("layer_norm", inputs)
         is_usual = (
@@ -88,7 +85,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         )
 
 
-class _Projection:
+class _Projection(keras.Layer):
     """Mixin that computes a dense layer without activation by a fast kernel.
 
     The layer sums over the last `num_summed_axes` axes of its inputs and the
@@ -97,7 +94,7 @@ class _Projection:
 
     num_summed_axes = 1
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         kernel = _kernel("dense", inputs)
         if kernel is None:
             return super().call(inputs)
@@ -108,7 +105,12 @@ class _Projection:
             self.num_summed_axes,
         )
 
-    def quantize(self, mode=None, type_check=True, config=None):
+    def quantize(
+        self,
+        mode: str | None = None,
+        type_check: bool = True,
+        config: Any = None,
+    ) -> None:
         # With its type check, Keras refuses to quantise a subclass.
         return super().quantize(mode, type_check=False, config=config)
 
@@ -125,7 +127,7 @@ class EinsumDense(_Projection, keras.layers.EinsumDense):
     """
 
     @property
-    def num_summed_axes(self):
+    def num_summed_axes(self) -> int:
         operands, output = self.equation.split("->")
         return sum(axis not in output for axis in operands.split(",")[1])
 
@@ -134,7 +136,7 @@ class EinsumDense(_Projection, keras.layers.EinsumDense):
 # accelerators.
 
 
-def _is_jax_cpu(x):
+def _is_jax_cpu(x: Tensor) -> bool:
     # In half precision, Keras's operations accumulate in float32 where needed.
     if x.dtype not in ("float32", "float64"):
         return False
@@ -143,7 +145,9 @@ def _is_jax_cpu(x):
     return jax.default_backend() == "cpu"
 
 
-def _jax_attention(query, key, value, bias=None):
+def _jax_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
+) -> Tensor:
     import jax
 
     batch, length = query.shape[:2]  # not integers if unknown
@@ -172,7 +176,9 @@ def _jax_attention(query, key, value, bias=None):
     return attention(*tensors)
 
 
-def jax_attention(query, key, value, bias=None):
+def jax_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
+) -> Tensor:
     """Computes attention with the head axis before the tokens.
 
     The softmax is normalised after multiplying by the values. XLA copies less
@@ -198,7 +204,7 @@ def jax_attention(query, key, value, bias=None):
     return x.swapaxes(1, 2)
 
 
-def jax_chunked_attention(query, key, value):
+def jax_chunked_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Computes attention sequentially, for `QUERY_CHUNK` queries at a time.
 
     Scores are recomputed for the gradients.
@@ -218,7 +224,9 @@ def jax_chunked_attention(query, key, value):
     return x
 
 
-def jax_attention_per_image(attention, *tensors):
+def jax_attention_per_image(
+    attention: Callable[..., Tensor], *tensors: Tensor
+) -> Tensor:
     """Computes attention for one image at a time.
 
     The scores of an image stay in the cache; they are recomputed for the
@@ -227,13 +235,15 @@ def jax_attention_per_image(attention, *tensors):
     """
     import jax
 
-    def attention_of_one(tensors):
+    def attention_of_one(tensors: Sequence[Tensor]) -> Tensor:
         return attention(*(x[None] for x in tensors))[0]
 
     return jax.lax.map(jax.checkpoint(attention_of_one), tensors)
 
 
-def _jax_dense(x, kernel, bias, num_summed_axes):
+def _jax_dense(
+    x: Tensor, kernel: Tensor, bias: Tensor | None, num_summed_axes: int
+) -> Tensor:
     """Computes a dense layer as a product of two matrices.
 
     For the gradients of a product of tensors with more axes, XLA would copy
@@ -248,7 +258,7 @@ def _jax_dense(x, kernel, bias, num_summed_axes):
     return x.reshape(*leading, *trailing)
 
 
-def _jax_gelu(x, approximate):
+def _jax_gelu(x: Tensor, approximate: bool) -> Tensor:
     """Computes GELU, storing only its input for the gradient.
 
     Otherwise XLA writes an MLP's hidden layer, the largest tensor of a model,
@@ -259,7 +269,9 @@ def _jax_gelu(x, approximate):
     return jax.checkpoint(lambda x: ops.gelu(x, approximate=approximate))(x)
 
 
-def _jax_layer_norm(x, gamma, beta, epsilon, dtype):
+def _jax_layer_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, dtype: str
+) -> Tensor:
     """Computes a layer norm with a fast gradient.
 
     XLA fuses the gradient of a variance computed as the mean of squares minus
@@ -282,22 +294,24 @@ def _jax_layer_norm(x, gamma, beta, epsilon, dtype):
 # half each.
 
 
-def _is_torch_float(x):
+def _is_torch_float(x: Tensor) -> bool:
     # In half precision, Keras's operations compute in float32 where needed.
     return keras.backend.standardize_dtype(x.dtype) in ("float32", "float64")
 
 
-def _is_torch_cpu(x):
+def _is_torch_cpu(x: Tensor) -> bool:
     return x.device.type == "cpu" and _is_torch_float(x)
 
 
-def _is_torch_linear(x):
+def _is_torch_linear(x: Tensor) -> bool:
     return _is_torch_float(x) or (
         keras.backend.standardize_dtype(x.dtype) == "bfloat16"
     )
 
 
-def _torch_attention(query, key, value, bias=None):
+def _torch_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
+) -> Tensor:
     """Computes attention without copying tensors to `(B, H, T, d)`, as Keras
     does."""
     import torch
@@ -309,7 +323,9 @@ def _torch_attention(query, key, value, bias=None):
     return x.transpose(1, 2)
 
 
-def _torch_dense(x, kernel, bias, num_summed_axes):
+def _torch_dense(
+    x: Tensor, kernel: Tensor, bias: Tensor | None, num_summed_axes: int
+) -> Tensor:
     """Computes the product and the bias of a dense layer in one operation.
 
     Two operations would allocate two tensors, and those of an MLP are the
@@ -328,7 +344,9 @@ def _torch_dense(x, kernel, bias, num_summed_axes):
     return x.reshape(*leading, *trailing)
 
 
-def _torch_layer_norm(x, gamma, beta, epsilon, dtype):
+def _torch_layer_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, dtype: str
+) -> Tensor:
     """Computes a layer norm whose normalised shape is static.
 
     Keras takes the shape from the inputs, where it consists of tensors while
@@ -346,18 +364,22 @@ def _torch_layer_norm(x, gamma, beta, epsilon, dtype):
 # TensorFlow. Unlike PyTorch, it has no fused attention, on any device.
 
 
-def _has_many_queries(query):
+def _has_many_queries(query: Tensor) -> bool:
     length = query.shape[1]  # None in a function of images of any size
     return length is not None and length > CHUNKED_MIN_QUERIES
 
 
-def _tensorflow_attention(query, key, value, bias=None):
+def _tensorflow_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
+) -> Tensor:
     if bias is not None:  # as large as all scores
         return ops.dot_product_attention(query, key, value, bias=bias)
     return tensorflow_chunked_attention(query, key, value)
 
 
-def tensorflow_chunked_attention(query, key, value):
+def tensorflow_chunked_attention(
+    query: Tensor, key: Tensor, value: Tensor
+) -> Tensor:
     """Computes attention sequentially, for `QUERY_CHUNK` queries at a time.
 
     Scores are recomputed for the gradients. As in Keras's operation, they are
@@ -370,7 +392,7 @@ def tensorflow_chunked_attention(query, key, value):
     heads, length, size = query.shape[1:]  # B may be unknown
 
     @tf.recompute_grad
-    def attention(query, key, value):
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         scores = tf.matmul(query, key, transpose_b=True)  # (B, H, T, S)
         dtype = keras.backend.result_type(scores.dtype, "float32")
         weights = ops.softmax(ops.cast(scores, dtype) / math.sqrt(size))
@@ -382,7 +404,7 @@ def tensorflow_chunked_attention(query, key, value):
     chunks = ops.reshape(chunks, (-1, heads, count, QUERY_CHUNK, size))
     chunks = ops.moveaxis(chunks, 2, 0)
 
-    def add_chunk(i, x):
+    def add_chunk(i: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         chunk = attention(chunks[i], key, value)
         return i + 1, tf.tensor_scatter_nd_update(x, [[i]], chunk[None])
 
@@ -415,7 +437,7 @@ _KERNELS = {
 }
 
 
-def _kernel(operation, x):
+def _kernel(operation: str, x: Tensor) -> Callable[..., Tensor] | None:
     """Returns the kernel of an operation for a tensor, or None if there is
     none."""
     found = _KERNELS.get((keras.config.backend(), operation))

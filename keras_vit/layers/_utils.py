@@ -1,9 +1,17 @@
 """Helpers that several layers share."""
 
 import re
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 from keras import ops
+
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 
 
 class NumberedLayer(keras.Layer):
@@ -14,7 +22,7 @@ class NumberedLayer(keras.Layer):
     layer that is added to a model must have another name.
     """
 
-    def __init__(self, *, name=None, **kwargs):
+    def __init__(self, *, name: str | None = None, **kwargs: Any) -> None:
         if name is None:
             words = re.sub(r"(?<=.)(?=[A-Z])", "_", type(self).__name__).lower()
             name = f"{words}_{keras.backend.get_uid(words)}"
@@ -25,39 +33,31 @@ class CompositeLayer(keras.Layer):
     """Base class of layers that contain other layers.
 
     Saves and restores two properties of sublayers that a Keras config does not
-    contain:
+    contain. Subclasses call `restore_trainable` at the end of `build`.
 
-    - which sublayers are frozen. Keras creates them as trainable, and a model
-      counts their variables even if the outer layer is frozen, so that a frozen
-      block would be trained after loading or cloning. Here sublayers inherit
-      the `trainable` flag of the layer that contains them, and flags that
-      differ from it are part of the config;
-    - which sublayers are quantised. `model.quantize("int8")` quantises the
+    - Which sublayers are frozen, in `sublayer_trainable`: paths of sublayers,
+      such as "mlp/dense_1", to booleans. Keras creates sublayers as trainable,
+      so that a frozen block would be trained after loading or cloning. Here
+      they inherit the flag of the layer that contains them, unless listed.
+    - Which sublayers are quantised. `model.quantize("int8")` quantises the
       dense layers inside a block, but a saved block is created from its own
       arguments only. The quantisation configs of its sublayers are therefore
       added to the build config, which Keras stores next to the config.
-
-    A subclass must call `restore_trainable` at the end of `build`, when all of
-    its sublayers exist.
-
-    Args:
-        sublayer_trainable: Dict of paths of sublayers to booleans, such as
-            `{"attention": False, "mlp/dense_1": False}`. Sublayers that are
-            not listed inherit the flag of the layer that contains them.
-        **kwargs: Arguments of `keras.Layer`.
     """
 
-    def __init__(self, *, sublayer_trainable=None, **kwargs):
+    def __init__(
+        self,
+        *,
+        sublayer_trainable: Mapping[str, bool] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         # Pairs, because Keras would wrap a dict. None once they are applied.
         self._pending_flags = tuple((sublayer_trainable or {}).items())
 
-    def restore_trainable(self):
-        """Sets the `trainable` flags of the sublayers, outer layers first.
-
-        Raises:
-            ValueError: if `sublayer_trainable` names an unknown layer.
-        """
+    def restore_trainable(self) -> None:
+        """Sets the `trainable` flags of the sublayers, outer layers first;
+        raises a `ValueError` if `sublayer_trainable` names an unknown layer."""
         flags = dict(self._pending_flags or ())
         paths = set()
         for path, sublayer, parent in _sublayers(self):
@@ -75,7 +75,7 @@ class CompositeLayer(keras.Layer):
             )
         self._pending_flags = None
 
-    def get_config(self):
+    def get_config(self) -> Config:
         config = super().get_config()
         flags = self._pending_flags
         if flags is None:
@@ -88,10 +88,12 @@ class CompositeLayer(keras.Layer):
             config["sublayer_trainable"] = dict(flags)
         return config
 
-    def get_build_config(self):
+    def get_build_config(self) -> Config:
         config = super().get_build_config()
         quantization = {
-            path: _quantization_of(sublayer)
+            path: keras.saving.serialize_keras_object(
+                getattr(sublayer, "quantization_config", None)
+            )
             for path, sublayer, _ in _sublayers(self)
             if sublayer.quantization_mode is not None
         }
@@ -99,31 +101,22 @@ class CompositeLayer(keras.Layer):
             config = {**config, "quantization": quantization}
         return config
 
-    def build_from_config(self, config):
+    def build_from_config(self, config: Config) -> None:
         super().build_from_config(config)
         quantization = config.get("quantization", {})
         for path, sublayer, _ in _sublayers(self):
             value = quantization.get(path)
             if sublayer.quantization_mode is not None:
                 continue  # by the dtype policy, as of a `DTypePolicyMap`
-            if isinstance(value, str):  # a mode, stored by earlier versions
-                sublayer.quantize(value)
-            elif value is not None:
+            if value is not None:
                 sublayer.quantize(
                     config=keras.saving.deserialize_keras_object(value)
                 )
 
 
-def _quantization_of(layer):
-    """Returns a layer's serialised quantisation config, or the name of its
-    mode if it was quantised without one."""
-    config = getattr(layer, "quantization_config", None)
-    if config is None:
-        return layer.quantization_mode
-    return keras.saving.serialize_keras_object(config)
-
-
-def _sublayers(layer, prefix=""):
+def _sublayers(
+    layer: keras.Layer, prefix: str = ""
+) -> Iterator[tuple[str, keras.Layer, keras.Layer]]:
     """Yields `(path, sublayer, parent)` for all layers inside a layer.
 
     Keras has no public way to list the layers inside a layer that is not a
@@ -135,7 +128,7 @@ def _sublayers(layer, prefix=""):
         yield from _sublayers(sublayer, f"{path}/")
 
 
-def cast_inputs(layer, inputs):
+def cast_inputs(layer: keras.Layer, inputs: Tensor) -> Tensor:
     """Returns integer inputs of a call in the layer's compute dtype.
 
     Before a call, Keras casts floats, but not integers, to whose dtype a layer
@@ -147,7 +140,7 @@ def cast_inputs(layer, inputs):
     return ops.cast(inputs, layer.compute_dtype)
 
 
-def axis_sizes(x, *axes):
+def axis_sizes(x: Tensor, *axes: int) -> tuple[Any, ...]:
     """Returns the sizes of the given axes of a tensor.
 
     Sizes are integers, or scalar tensors where TensorFlow knows them only when
@@ -162,12 +155,14 @@ def axis_sizes(x, *axes):
     return sizes
 
 
-def is_static(sizes):
+def is_static(sizes: Iterable[Any]) -> bool:
     """Returns whether all sizes are integers, not tensors of a graph."""
     return all(isinstance(size, int) for size in sizes)
 
 
-def call_channels_last(operation, x, *args, **kwargs):
+def call_channels_last(
+    operation: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any
+) -> Tensor:
     """Calls `ops.conv` or `ops.max_pool` on images with channels last.
 
     With PyTorch, Keras would copy the images into another memory layout, and

@@ -1,11 +1,15 @@
 """Multi-head attention and attention pooling."""
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 from keras_vit.layers import _kernels
 from keras_vit.layers import initializers
 from keras_vit.layers._utils import CompositeLayer
@@ -77,16 +81,16 @@ class MultiHeadAttention(CompositeLayer):
 
     def __init__(
         self,
-        num_heads,
+        num_heads: int,
         *,  # Keras's layer of this name takes another second argument
-        qkv_bias=True,
-        qk_norm=False,
-        dropout=0.0,
-        norm_epsilon=1e-6,
-        kernel_regularizer=None,
-        key_bias=True,
-        **kwargs,
-    ):
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        dropout: float = 0.0,
+        norm_epsilon: float = 1e-6,
+        kernel_regularizer: Any = None,
+        key_bias: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
         self.qkv_bias = _checks.boolean("qkv_bias", qkv_bias)
@@ -99,7 +103,12 @@ class MultiHeadAttention(CompositeLayer):
             self.dropout, dtype=self.dtype_policy, name="dropout"
         )
 
-    def build(self, inputs_shape, context_shape=None, relative_shape=None):
+    def build(
+        self,
+        inputs_shape: Shape,
+        context_shape: Shape | None = None,
+        relative_shape: Shape | None = None,
+    ) -> None:
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         hidden_size = inputs_shape[-1]
         if hidden_size % self.num_heads:
@@ -149,7 +158,14 @@ class MultiHeadAttention(CompositeLayer):
             self.key_norm.build((*context_shape[:2], *heads))
         self.restore_trainable()
 
-    def _projection(self, equation, output_shape, bias_axes, hidden_size, name):
+    def _projection(
+        self,
+        equation: str,
+        output_shape: tuple[int, ...],
+        bias_axes: str | None,
+        hidden_size: int,
+        name: str,
+    ) -> _kernels.EinsumDense:
         return _kernels.EinsumDense(
             equation,
             output_shape=(None, *output_shape),
@@ -163,14 +179,19 @@ class MultiHeadAttention(CompositeLayer):
             name=name,
         )
 
-    def _norm(self, name):
+    def _norm(self, name: str) -> _kernels.LayerNormalization:
         return _kernels.LayerNormalization(
             epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
         )
 
     def call(
-        self, inputs, context=None, relative=None, training=False, mask=None
-    ):
+        self,
+        inputs: Tensor,
+        context: Tensor | None = None,
+        relative: Tensor | None = None,
+        training: bool = False,
+        mask: Tensor | None = None,
+    ) -> Tensor:
         check_mask(self, mask)
         inputs = cast_inputs(self, inputs)
         context = inputs if context is None else cast_inputs(self, context)
@@ -189,7 +210,13 @@ class MultiHeadAttention(CompositeLayer):
             x = _kernels.dot_product_attention(query, key, value, bias)
         return self.attention_output(x)  # (B, T, H, d) to (B, T, D)
 
-    def _bias(self, query, key, relative, mask):
+    def _bias(
+        self,
+        query: Tensor,
+        key: Tensor,
+        relative: Tensor | None,
+        mask: Tensor | None,
+    ) -> Tensor | None:
         """Returns what is added to the scaled scores, of 4 axes, or None."""
         bias = None
         if relative is not None:
@@ -199,7 +226,13 @@ class MultiHeadAttention(CompositeLayer):
         mask = additive_mask(mask, query)  # (B, 1 or H, 1 or T, 1 or S)
         return mask if bias is None else bias + mask
 
-    def probabilities(self, inputs, context=None, relative=None, mask=None):
+    def probabilities(
+        self,
+        inputs: Tensor,
+        context: Tensor | None = None,
+        relative: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
         """Computes the attention probabilities.
 
         A call does not return them, since fused attention does not store them.
@@ -235,7 +268,9 @@ class MultiHeadAttention(CompositeLayer):
         bias = self._bias(query, key, relative, mask)
         return _probabilities(query, key, bias)
 
-    def query_and_key(self, inputs, context):
+    def query_and_key(
+        self, inputs: Tensor, context: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Computes queries and keys, for calls and for `probabilities`.
 
         A subclass overrides it to change both, for example to rotate them by
@@ -256,15 +291,20 @@ class MultiHeadAttention(CompositeLayer):
         return query, key
 
     def compute_output_shape(
-        self, inputs_shape, context_shape=None, relative_shape=None
-    ):
+        self,
+        inputs_shape: Shape,
+        context_shape: Shape | None = None,
+        relative_shape: Shape | None = None,
+    ) -> Shape:
         return inputs_shape
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(
+        self, inputs: Tensor, previous_mask: Tensor | None
+    ) -> None:
         # When a model is built, Keras calls this method instead of `call`.
         check_mask(self, previous_mask)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
@@ -307,14 +347,14 @@ class AttentionPooling(CompositeLayer):
 
     def __init__(
         self,
-        num_heads,
-        mlp_dim,
-        activation="gelu_tanh",
-        norm_epsilon=1e-6,
-        qkv_bias=True,
-        num_prefix_tokens=0,
-        **kwargs,
-    ):
+        num_heads: int,
+        mlp_dim: int,
+        activation: str = "gelu_tanh",
+        norm_epsilon: float = 1e-6,
+        qkv_bias: bool = True,
+        num_prefix_tokens: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
@@ -335,7 +375,7 @@ class AttentionPooling(CompositeLayer):
             mlp_dim, activation=activation, dtype=dtype, name="mlp"
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         _checks.check_rank(self, input_shape, "(batch, length, channels)")
         batch, _, hidden_size = input_shape
         self.probe = self.add_weight(
@@ -349,7 +389,7 @@ class AttentionPooling(CompositeLayer):
         self.mlp.build(probe_shape)
         self.restore_trainable()
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)
         patches = inputs[:, self.num_prefix_tokens :]
         probe = ops.cast(self.probe, inputs.dtype)
@@ -359,10 +399,10 @@ class AttentionPooling(CompositeLayer):
         x = x + self.mlp(self.norm(x))
         return x[:, 0]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], input_shape[2])
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
@@ -374,7 +414,7 @@ class AttentionPooling(CompositeLayer):
         }
 
 
-def check_mask(layer, mask):
+def check_mask(layer: keras.Layer, mask: Tensor | None) -> None:
     """Checks that a mask is one of pairs of tokens, or None.
 
     Keras passes a mask of an earlier layer, of one value per token, under the
@@ -392,7 +432,7 @@ def check_mask(layer, mask):
         )
 
 
-def additive_mask(mask, query):
+def additive_mask(mask: Tensor, query: Tensor) -> Tensor:
     """Returns a mask of 4 axes to add to scores `(B, H, T, S)`, with the
     query's batch size and precision."""
     if len(mask.shape) == 3:
@@ -407,15 +447,17 @@ def additive_mask(mask, query):
     return ops.broadcast_to(mask, (ops.shape(query)[0], *ops.shape(mask)[1:]))
 
 
-def _is_rotary(relative):
+def _is_rotary(relative: Tensor | None) -> bool:
     return relative is not None and len(relative.shape) == 4
 
 
-def _check_relative_shape(relative_shape, length, head_size):
+def _check_relative_shape(
+    relative_shape: Shape, length: int | None, head_size: int
+) -> None:
     """Checks the shape of relative position embeddings for `length` tokens."""
     if len(relative_shape) == 4:
         _, count, *channels = relative_shape
-        is_of_length = None in (count, length) or count >= length
+        is_of_length = count is None or length is None or count >= length
         if not is_of_length or tuple(channels) != (2, head_size // 2):
             raise ValueError(
                 "`relative` of rotary positions must be of shape (batch, "
@@ -424,7 +466,7 @@ def _check_relative_shape(relative_shape, length, head_size):
             )
         return
     _, count, channels = relative_shape
-    fits = None in (count, length) or (count % 2 and count < 2 * length)
+    fits = length is None or count is None or (count % 2 and count < 2 * length)
     if channels != head_size or not fits:
         raise ValueError(
             "`relative` must be of shape (batch, 2 * patches - 1, "
@@ -433,7 +475,7 @@ def _check_relative_shape(relative_shape, length, head_size):
         )
 
 
-def _probabilities(query, key, bias):
+def _probabilities(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
     """Computes the softmax of the scaled scores in at least float32, as fused
     kernels do in half precision."""
     dtype = keras.backend.result_type(query.dtype, "float32")

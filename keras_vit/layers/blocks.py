@@ -1,8 +1,14 @@
 """The encoder block and `LayerScale`."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 
 from keras_vit import _checks
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 from keras_vit.layers import _kernels
 from keras_vit.layers._utils import CompositeLayer
 from keras_vit.layers._utils import cast_inputs
@@ -31,26 +37,26 @@ class LayerScale(keras.Layer):
         That of `inputs`.
     """
 
-    def __init__(self, initial_value=1e-5, **kwargs):
+    def __init__(self, initial_value: float = 1e-5, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.initial_value = _checks.positive_float(
             "initial_value", initial_value
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.gamma = self.add_weight(
             shape=(input_shape[-1],),
             initializer=keras.initializers.Constant(self.initial_value),
             name="gamma",
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         return cast_inputs(self, inputs) * self.gamma
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "initial_value": self.initial_value}
 
 
@@ -139,21 +145,21 @@ class TransformerBlock(CompositeLayer):
 
     def __init__(
         self,
-        num_heads,
-        mlp_dim,
-        activation="gelu_tanh",
-        norm_epsilon=1e-6,
-        qkv_bias=True,
-        qk_norm=False,
-        layer_scale=None,
-        dropout=0.0,
-        attention_dropout=0.0,
-        drop_path=0.0,
-        remat=False,
-        kernel_regularizer=None,
-        key_bias=True,
-        **kwargs,
-    ):
+        num_heads: int,
+        mlp_dim: int,
+        activation: str = "gelu_tanh",
+        norm_epsilon: float = 1e-6,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        layer_scale: float | None = None,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        drop_path: float = 0.0,
+        remat: bool = False,
+        kernel_regularizer: Any = None,
+        key_bias: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
         self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
@@ -196,7 +202,7 @@ class TransformerBlock(CompositeLayer):
             for name in ("path_1", "path_2")
         )
 
-    def make_norm(self, name):
+    def make_norm(self, name: str) -> keras.Layer:
         """Returns the norm before the attention or the MLP.
 
         Args:
@@ -210,7 +216,7 @@ class TransformerBlock(CompositeLayer):
             epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
         )
 
-    def make_attention(self, name):
+    def make_attention(self, name: str) -> keras.Layer:
         """Returns the attention layer.
 
         Args:
@@ -236,7 +242,7 @@ class TransformerBlock(CompositeLayer):
             name=name,
         )
 
-    def make_mlp(self, name):
+    def make_mlp(self, name: str) -> keras.Layer:
         """Returns the MLP.
 
         Args:
@@ -255,7 +261,9 @@ class TransformerBlock(CompositeLayer):
             name=name,
         )
 
-    def build(self, inputs_shape, relative_shape=None):
+    def build(
+        self, inputs_shape: Shape, relative_shape: Shape | None = None
+    ) -> None:
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         relative = {}
         if relative_shape is not None:
@@ -264,19 +272,19 @@ class TransformerBlock(CompositeLayer):
         self.attention.build(inputs_shape, inputs_shape, **relative)
         self.norm_2.build(inputs_shape)
         self.mlp.build(inputs_shape)
-        if self.layer_scale is not None:
-            self.scale_1.build(inputs_shape)
-            self.scale_2.build(inputs_shape)
+        for scale in (self.scale_1, self.scale_2):
+            if scale is not None:
+                scale.build(inputs_shape)
         self.restore_trainable()
 
     def call(
         self,
-        inputs,
-        relative=None,
-        num_queries=None,
-        training=False,
-        mask=None,
-    ):
+        inputs: Tensor,
+        relative: Tensor | None = None,
+        num_queries: int | None = None,
+        training: bool = False,
+        mask: Tensor | None = None,
+    ) -> Tensor:
         inputs = cast_inputs(self, inputs)
         check_mask(self, mask)
         _check_num_queries(num_queries, inputs.shape[1])
@@ -287,7 +295,7 @@ class TransformerBlock(CompositeLayer):
         tensors = {k: x for k, x in tensors.items() if x is not None}
         if self.remat and training:
 
-            def function(*values):
+            def function(*values: Tensor) -> Tensor:
                 named = dict(zip(tensors, values, strict=True))
                 return self._call(
                     **named, training=True, num_queries=num_queries
@@ -298,12 +306,12 @@ class TransformerBlock(CompositeLayer):
 
     def _call(
         self,
-        inputs,
-        relative=None,
-        mask=None,
-        training=False,
-        num_queries=None,
-    ):
+        inputs: Tensor,
+        relative: Tensor | None = None,
+        mask: Tensor | None = None,
+        training: bool = False,
+        num_queries: int | None = None,
+    ) -> Tensor:
         x = self.norm_1(inputs)
         options = {"training": training}
         if mask is not None:
@@ -338,30 +346,35 @@ class TransformerBlock(CompositeLayer):
         return x + y
 
     def compute_output_shape(
-        self, inputs_shape, relative_shape=None, num_queries=None
-    ):
+        self,
+        inputs_shape: Shape,
+        relative_shape: Shape | None = None,
+        num_queries: int | None = None,
+    ) -> Shape:
         batch, length, channels = inputs_shape
         _check_num_queries(num_queries, length)
         return (batch, num_queries or length, channels)
 
     def compute_output_spec(
         self,
-        inputs,
-        relative=None,
-        num_queries=None,
-        training=False,
-        mask=None,
-    ):
+        inputs: Tensor,
+        relative: Tensor | None = None,
+        num_queries: int | None = None,
+        training: bool = False,
+        mask: Tensor | None = None,
+    ) -> keras.KerasTensor:
         # Keras would pass the shapes of tensors to `compute_output_shape`, but
         # not `num_queries`.
         shape = self.compute_output_shape(inputs.shape, num_queries=num_queries)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(
+        self, inputs: Tensor, previous_mask: Tensor | None
+    ) -> None:
         # When a model is built, Keras calls this method instead of `call`.
         check_mask(self, previous_mask)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
@@ -382,7 +395,7 @@ class TransformerBlock(CompositeLayer):
         }
 
 
-def _check_num_queries(num_queries, length):
+def _check_num_queries(num_queries: int | None, length: int | None) -> None:
     if num_queries is None:
         return
     _checks.positive_int("num_queries", num_queries)
@@ -393,21 +406,16 @@ def _check_num_queries(num_queries, length):
         )
 
 
-def _rematerialized(layer, function, *inputs):
-    """Calls a function and recomputes its intermediate values for gradients.
+def _rematerialized(
+    layer: keras.Layer, function: Callable[..., Tensor], *inputs: Tensor
+) -> Tensor:
+    """Calls a function of tensors and recomputes its intermediate values for
+    gradients.
 
     `keras.remat` alone would sample other random numbers in the recomputation
     (TensorFlow, PyTorch), or leave a traced state behind (JAX). Therefore the
     state of the layer's random generators is an argument and a result of the
     rematerialised function.
-
-    Args:
-        layer: The layer whose sublayers the function calls.
-        function: Function that takes the tensors `inputs` and returns one.
-        *inputs: Tensors.
-
-    Returns:
-        The function's result.
     """
     count = len(inputs)
     weight_ids = {id(weight) for weight in layer.weights}
@@ -417,7 +425,7 @@ def _rematerialized(layer, function, *inputs):
         # A stateless scope does not see the values of an enclosing scope.
         traced_weights = [(weight, weight.value) for weight in layer.weights]
 
-    def stateless_function(*values):
+    def stateless_function(*values: Tensor) -> tuple[Tensor, ...]:
         inputs, states_in = values[:count], values[count:]
         mapping = [*traced_weights, *zip(states, states_in, strict=True)]
         with keras.StatelessScope(mapping) as scope:

@@ -1,9 +1,14 @@
 """Layers of feature maps: from tokens, to a pyramid, to pixels."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 from keras_vit.layers import _kernels
 from keras_vit.layers._utils import CompositeLayer
 from keras_vit.layers._utils import axis_sizes
@@ -44,23 +49,25 @@ class FeatureMap(keras.Layer):
     (1, 14, 14, 768)
     """
 
-    def __init__(self, num_prefix_tokens=0, **kwargs):
+    def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_prefix_tokens = _checks.non_negative_int(
             "num_prefix_tokens", num_prefix_tokens
         )
 
-    def build(self, inputs_shape, grid_shape):
+    def build(self, inputs_shape: Shape, grid_shape: Shape) -> None:
         self.compute_output_shape(inputs_shape, grid_shape)
 
-    def call(self, inputs, grid):
+    def call(self, inputs: Tensor, grid: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)
         self.compute_output_shape(inputs.shape, grid.shape)
         patches = inputs[:, self.num_prefix_tokens :]
         shape = (ops.shape(inputs)[0], *axis_sizes(grid, 1, 2))
         return ops.reshape(patches, (*shape, inputs.shape[-1]))
 
-    def compute_output_shape(self, inputs_shape, grid_shape):
+    def compute_output_shape(
+        self, inputs_shape: Shape, grid_shape: Shape
+    ) -> Shape:
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         batch, length, hidden_size = inputs_shape
         rows, columns = grid_shape[1:3]
@@ -75,7 +82,7 @@ class FeatureMap(keras.Layer):
                 )
         return (batch, rows, columns, hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "num_prefix_tokens": self.num_prefix_tokens,
@@ -122,12 +129,14 @@ class SimpleFeaturePyramid(CompositeLayer):
     (1, 28, 28, 256)
     """
 
-    def __init__(self, filters=256, norm_epsilon=1e-6, **kwargs):
+    def __init__(
+        self, filters: int = 256, norm_epsilon: float = 1e-6, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.filters = _checks.positive_int("filters", filters)
         self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
         channels = input_shape[-1]
         self.p2_up_1 = self._deconvolution(channels // 2, "p2_up_1")
@@ -164,7 +173,7 @@ class SimpleFeaturePyramid(CompositeLayer):
             self.heads[level] = head
         self.restore_trainable()
 
-    def _deconvolution(self, filters, name):
+    def _deconvolution(self, filters: int, name: str) -> keras.Layer:
         return keras.layers.Conv2DTranspose(
             filters,
             2,
@@ -174,12 +183,12 @@ class SimpleFeaturePyramid(CompositeLayer):
             name=name,
         )
 
-    def _norm(self, name):
+    def _norm(self, name: str) -> keras.Layer:
         return _kernels.LayerNormalization(
             epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> dict[str, Tensor]:
         inputs = cast_inputs(self, inputs)
         twice = self.p2_norm(self.p2_up_1(inputs))
         maps = {
@@ -193,7 +202,7 @@ class SimpleFeaturePyramid(CompositeLayer):
                 maps[level] = layer(maps[level])
         return maps
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> dict[str, Shape]:
         _checks.check_rank(
             self, input_shape, "(batch, rows, columns, channels)"
         )
@@ -218,7 +227,7 @@ class SimpleFeaturePyramid(CompositeLayer):
             for level, scale in _SCALES.items()
         }
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "filters": self.filters,
@@ -254,14 +263,14 @@ class UpsampleMap(keras.Layer):
     (1, 224, 224, 21)
     """
 
-    def __init__(self, stride, **kwargs):
+    def __init__(self, stride: int | tuple[int, int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.stride = _checks.positive_pair("stride", stride)
 
-    def build(self, inputs_shape, images_shape):
+    def build(self, inputs_shape: Shape, images_shape: Shape) -> None:
         self.compute_output_shape(inputs_shape, images_shape)
 
-    def call(self, inputs, images):
+    def call(self, inputs: Tensor, images: Tensor) -> Tensor:
         self.compute_output_shape(inputs.shape, images.shape)
         height, width = axis_sizes(images, 1, 2)
         grid = axis_sizes(inputs, 1, 2)
@@ -269,7 +278,9 @@ class UpsampleMap(keras.Layer):
         x = resample_maps(cast_inputs(self, inputs), size)
         return x[:, :height, :width]
 
-    def compute_output_shape(self, inputs_shape, images_shape):
+    def compute_output_shape(
+        self, inputs_shape: Shape, images_shape: Shape
+    ) -> Shape:
         _checks.check_rank(
             self, inputs_shape, "(batch, rows, columns, channels)"
         )
@@ -284,5 +295,5 @@ class UpsampleMap(keras.Layer):
                 )
         return (inputs_shape[0], *size, inputs_shape[-1])
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "stride": self.stride}

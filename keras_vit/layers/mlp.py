@@ -1,27 +1,33 @@
 """The MLP of an encoder block, and its activation functions."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 from keras_vit.layers import _kernels
 from keras_vit.layers import initializers
 from keras_vit.layers._utils import CompositeLayer
 
 
-def _gelu_tanh(x):
+def _gelu_tanh(x: Tensor) -> Tensor:
     return _kernels.gelu(x, approximate=True)
 
 
-def _gelu(x):
+def _gelu(x: Tensor) -> Tensor:
     return _kernels.gelu(x, approximate=False)
 
 
-def _quick_gelu(x):
+def _quick_gelu(x: Tensor) -> Tensor:
     return x * ops.sigmoid(1.702 * x)
 
 
-def _swiglu(x):
+def _swiglu(x: Tensor) -> Tensor:
     gate, value = ops.split(x, 2, axis=-1)
     return ops.silu(gate) * value
 
@@ -37,7 +43,7 @@ _ACTIVATIONS = {
 }
 
 
-def _activation(name):
+def _activation(name: str) -> Callable[[Tensor], Tensor]:
     if isinstance(name, str) and name in _ACTIVATIONS:
         return _ACTIVATIONS[name]
     try:
@@ -79,12 +85,12 @@ class MlpBlock(CompositeLayer):
 
     def __init__(
         self,
-        mlp_dim,
-        activation="gelu_tanh",
-        dropout=0.0,
-        kernel_regularizer=None,
-        **kwargs,
-    ):
+        mlp_dim: int,
+        activation: str = "gelu_tanh",
+        dropout: float = 0.0,
+        kernel_regularizer: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
         self.activation = activation
@@ -98,7 +104,7 @@ class MlpBlock(CompositeLayer):
             dropout, dtype=self.dtype_policy, name="dropout_2"
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         hidden_size = input_shape[-1]
         units = self.mlp_dim * (2 if self.activation == "swiglu" else 1)
         self.dense_1 = self._dense(hidden_size, units, "dense_1")
@@ -107,7 +113,7 @@ class MlpBlock(CompositeLayer):
         self.dense_2.build((*input_shape[:-1], self.mlp_dim))
         self.restore_trainable()
 
-    def _dense(self, inputs, units, name):
+    def _dense(self, inputs: int, units: int, name: str) -> _kernels.Dense:
         return _kernels.Dense(
             units,
             kernel_initializer=initializers.glorot_uniform(inputs, units),
@@ -117,7 +123,7 @@ class MlpBlock(CompositeLayer):
             name=name,
         )
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         x = self._activation(self.dense_1(inputs))
         if self.dropout > 0:
             x = self._dropout_1(x, training=training)
@@ -126,10 +132,10 @@ class MlpBlock(CompositeLayer):
             x = self._dropout_2(x, training=training)
         return x
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "mlp_dim": self.mlp_dim,

@@ -1,11 +1,16 @@
 """Layers that split images into patches."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers._utils import NumberedLayer
 from keras_vit.layers._utils import axis_sizes
@@ -46,15 +51,20 @@ class Patches(keras.Layer):
     (1, 196, 768)
     """
 
-    def __init__(self, patch_size, pad_to_patch=False, **kwargs):
+    def __init__(
+        self,
+        patch_size: int | tuple[int, int],
+        pad_to_patch: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.patch_size = _checks.positive_pair("patch_size", patch_size)
         self.pad_to_patch = _checks.boolean("pad_to_patch", pad_to_patch)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)
         images = _pad_or_check(inputs, self.patch_size, self.pad_to_patch)
         height, width = axis_sizes(images, 1, 2)
@@ -65,7 +75,7 @@ class Patches(keras.Layer):
         x = ops.transpose(x, (0, 1, 3, 2, 4, 5))  # (B, rows, columns, p, q, C)
         return ops.reshape(x, (batch, rows * columns, p * q * channels))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         _checks.check_rank(
             self, input_shape, "(batch, height, width, channels)"
         )
@@ -73,15 +83,14 @@ class Patches(keras.Layer):
         rows, columns = grid_size(
             image_size, self.patch_size, self.pad_to_patch
         )
-        known = None not in (rows, columns)
         area = self.patch_size[0] * self.patch_size[1]
         return (
             batch,
-            rows * columns if known else None,
+            None if rows is None or columns is None else rows * columns,
             None if channels is None else area * channels,
         )
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "patch_size": self.patch_size,
@@ -129,19 +138,19 @@ class PatchEmbedding(NumberedLayer):
 
     def __init__(
         self,
-        hidden_size,
-        patch_size,
-        use_bias=True,
-        pad_to_patch=False,
-        **kwargs,
-    ):
+        hidden_size: int,
+        patch_size: int | tuple[int, int],
+        use_bias: bool = True,
+        pad_to_patch: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.hidden_size = _checks.positive_int("hidden_size", hidden_size)
         self.patch_size = _checks.positive_pair("patch_size", patch_size)
         self.use_bias = _checks.boolean("use_bias", use_bias)
         self.pad_to_patch = _checks.boolean("pad_to_patch", pad_to_patch)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
         channels = input_shape[-1]
         if channels is None:
@@ -165,7 +174,7 @@ class PatchEmbedding(NumberedLayer):
             )
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         images = _pad_or_check(
             cast_inputs(self, inputs),
             self.patch_size,
@@ -181,14 +190,14 @@ class PatchEmbedding(NumberedLayer):
         )
         return x + self.bias if self.use_bias else x
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         _checks.check_rank(
             self, input_shape, "(batch, height, width, channels)"
         )
         grid = grid_size(input_shape[1:3], self.patch_size, self.pad_to_patch)
         return (input_shape[0], *grid, self.hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "hidden_size": self.hidden_size,
@@ -198,21 +207,14 @@ class PatchEmbedding(NumberedLayer):
         }
 
 
-def grid_size(image_size, patch_size, pad_to_patch=False):
-    """Returns the number of rows and columns of patches in an image.
-
-    Args:
-        image_size: `(height, width)` in pixels; None for an unknown size.
-        patch_size: `(rows, columns)` in pixels.
-        pad_to_patch: Boolean. Whether the image is padded to whole patches.
-
-    Returns:
-        `(rows, columns)`; None for an unknown size.
-
-    Raises:
-        ValueError: if the patch does not divide a known size and
-            `pad_to_patch` is False.
-    """
+def grid_size(
+    image_size: Sequence[int | None],
+    patch_size: tuple[int, int],
+    pad_to_patch: bool = False,
+) -> tuple[int | None, ...]:
+    """Returns the rows and columns of patches in an image of `(height, width)`
+    pixels, None for an unknown size; raises a `ValueError` if the patch does
+    not divide a known size and the image is not padded."""
     if not pad_to_patch:
         _check_divisible(image_size, patch_size)
     return tuple(
@@ -221,7 +223,12 @@ def grid_size(image_size, patch_size, pad_to_patch=False):
     )
 
 
-def _pad_or_check(images, patch_size, pad_to_patch, channels=None):
+def _pad_or_check(
+    images: Tensor,
+    patch_size: tuple[int, int],
+    pad_to_patch: bool,
+    channels: int | None = None,
+) -> Tensor:
     """Returns images (B, H, W, C) whose sizes are multiples of the patch size.
 
     With `pad_to_patch`, pads with zeros at the bottom and at the right.
@@ -256,7 +263,9 @@ def _pad_or_check(images, patch_size, pad_to_patch, channels=None):
     return ops.reshape(images, shape)
 
 
-def _check_divisible(image_size, patch_size):
+def _check_divisible(
+    image_size: Sequence[int | None], patch_size: tuple[int, int]
+) -> None:
     for size, patch in zip(image_size, patch_size, strict=True):
         if size is not None and (size % patch or size <= 0):
             below, above = size // patch * patch, -(-size // patch) * patch

@@ -1,12 +1,19 @@
 """Layers of absolute, relative and rotary position embeddings."""
 
 import math
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers._utils import cast_inputs
@@ -74,13 +81,13 @@ class AddPositionEmbs(keras.Layer):
 
     def __init__(
         self,
-        kind="learned",
-        grid_size=None,
-        num_prefix_tokens=0,
-        resampling="bilinear_align_corners",
-        num_skipped_tokens=0,
-        **kwargs,
-    ):
+        kind: str = "learned",
+        grid_size: int | tuple[int, int] | None = None,
+        num_prefix_tokens: int = 0,
+        resampling: str = "bilinear_align_corners",
+        num_skipped_tokens: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.kind = _checks.one_of(
             "kind", kind, ("learned", "learned_2d", "sincos2d", "none")
@@ -99,7 +106,9 @@ class AddPositionEmbs(keras.Layer):
         self.resampling = _checks.one_of("resampling", resampling, RESAMPLINGS)
         self.embedding = self.columns = self.rows = self.prefix = None
 
-    def build(self, inputs_shape, grid_shape=None):
+    def build(
+        self, inputs_shape: Shape, grid_shape: Shape | None = None
+    ) -> None:
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         hidden_size = inputs_shape[-1]
         self.built_grid = self.grid_size or tuple((grid_shape or ())[1:3])
@@ -129,7 +138,9 @@ class AddPositionEmbs(keras.Layer):
             "embedding", (1, length, hidden_size)
         )
 
-    def _build_learned_2d(self, rows, columns, hidden_size):
+    def _build_learned_2d(
+        self, rows: int, columns: int, hidden_size: int
+    ) -> None:
         if hidden_size % 2:
             raise ValueError(
                 "Position embeddings of kind 'learned_2d' need an even hidden "
@@ -144,7 +155,7 @@ class AddPositionEmbs(keras.Layer):
             shape = (1, self.num_prefix_tokens, hidden_size)
             self.prefix = self._add_embedding("prefix", shape)
 
-    def _add_embedding(self, name, shape):
+    def _add_embedding(self, name: str, shape: Shape) -> keras.Variable:
         # No autocast: resampling is computed in the variable's precision.
         return self.add_weight(
             shape=shape,
@@ -153,7 +164,7 @@ class AddPositionEmbs(keras.Layer):
             name=name,
         )
 
-    def call(self, inputs, grid=None):
+    def call(self, inputs: Tensor, grid: Tensor | None = None) -> Tensor:
         inputs = cast_inputs(self, inputs)
         if self.kind == "none":
             return inputs
@@ -177,7 +188,7 @@ class AddPositionEmbs(keras.Layer):
             )
         return inputs + ops.cast(positions, inputs.dtype)
 
-    def _concatenate(self, prefix, patches):
+    def _concatenate(self, prefix: Tensor | None, patches: Tensor) -> Tensor:
         """Returns the embeddings of all tokens: (1, length, hidden_size)."""
         parts = [] if prefix is None else [prefix]
         if self.num_skipped_tokens:
@@ -186,7 +197,7 @@ class AddPositionEmbs(keras.Layer):
         parts.append(patches)
         return ops.concatenate(parts, axis=1) if len(parts) > 1 else patches
 
-    def _learned(self, size):
+    def _learned(self, size: tuple[Any, ...]) -> tuple[Tensor | None, Tensor]:
         """Returns the embeddings of the prefix tokens (None if they are part of
         those of the patches, or there are none) and of the patches."""
         prefix = self.num_prefix_tokens
@@ -199,7 +210,9 @@ class AddPositionEmbs(keras.Layer):
             patches = self._resample(patches, size)
         return embedding[:, :prefix] if prefix else None, patches[None]
 
-    def _learned_2d(self, size):
+    def _learned_2d(
+        self, size: tuple[Any, ...]
+    ) -> tuple[Tensor | None, Tensor]:
         x, y = (
             resample_axis(
                 ops.convert_to_tensor(table), new, self.resampling, ops
@@ -217,13 +230,13 @@ class AddPositionEmbs(keras.Layer):
             prefix = ops.convert_to_tensor(self.prefix)
         return prefix, patches
 
-    def _resample(self, patches, size):
+    def _resample(self, patches: Tensor, size: tuple[Any, ...]) -> Tensor:
         hidden_size = patches.shape[-1]
         patches = ops.reshape(patches, (*self.built_grid, hidden_size))
         patches = resample(patches, size, self.resampling)
         return ops.reshape(patches, (-1, hidden_size))
 
-    def _check_length(self, shape, size):
+    def _check_length(self, shape: Shape, size: tuple[Any, ...]) -> None:
         if not is_static(size):
             return
         prefix = self.num_prefix_tokens + self.num_skipped_tokens
@@ -237,27 +250,23 @@ class AddPositionEmbs(keras.Layer):
                 "`grid` if it is not the one the layer was built with."
             )
 
-    def compute_output_shape(self, inputs_shape, grid_shape=None):
+    def compute_output_shape(
+        self, inputs_shape: Shape, grid_shape: Shape | None = None
+    ) -> Shape:
         return inputs_shape
 
-    def embedding_variables(self):
+    def embedding_variables(self) -> dict[str, keras.Variable]:
         """Returns a dict of the names of the learned variables to them."""
         names = ("embedding", "columns", "rows", "prefix")
         tables = {name: getattr(self, name) for name in names}
         return {k: table for k, table in tables.items() if table is not None}
 
-    def resample_arrays(self, arrays, grid):
-        """Resamples stored embeddings to the grid that the layer was built
-        with.
-
-        Args:
-            arrays: Dict of NumPy arrays with the keys of
-                `embedding_variables()`.
-            grid: `(rows, columns)` of the arrays.
-
-        Returns:
-            Dict of NumPy arrays with the shapes of the variables.
-        """
+    def resample_arrays(
+        self, arrays: Mapping[str, Array], grid: tuple[int, int]
+    ) -> dict[str, Array]:
+        """Resamples stored embeddings, with the keys of
+        `embedding_variables()`, from a grid of `(rows, columns)` to the one
+        that the layer was built with."""
         arrays = dict(arrays)
         if "embedding" in arrays:
             arrays["embedding"] = resample_embedding(
@@ -274,13 +283,13 @@ class AddPositionEmbs(keras.Layer):
                 )
         return arrays
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         _save(self, store)
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         _load(self, store, f"kind={self.kind!r}")
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "kind": self.kind,
@@ -292,28 +301,19 @@ class AddPositionEmbs(keras.Layer):
 
 
 def sincos_positions(
-    grid_size, hidden_size, num_prefix_tokens=0, endpoint=True
-):
-    """Computes fixed 2-D sine-cosine position embeddings.
+    grid_size: tuple[Any, Any],
+    hidden_size: int,
+    num_prefix_tokens: int = 0,
+    endpoint: bool = True,
+) -> Tensor:
+    """Computes fixed 2-D sine-cosine position embeddings of shape `(1,
+    num_prefix_tokens + rows * columns, hidden_size)`.
 
     The channels are sines and cosines of the column, then of the row, at
-    `hidden_size / 4` frequencies from 1 down to 1e-4.
-
-    Args:
-        grid_size: `(rows, columns)` of patches, integers or scalar tensors.
-        hidden_size: Integer, a multiple of 4.
-        num_prefix_tokens: Integer. Number of tokens before the patches, whose
-            embeddings are zero.
-        endpoint: Boolean. Whether 1e-4 is the last frequency, as in
-            big_vision, or is excluded, as in MAE.
-
-    Returns:
-        NumPy array of shape
-        `(1, num_prefix_tokens + rows * columns, hidden_size)`; a tensor if
-        `grid_size` contains tensors.
-
-    Raises:
-        ValueError: if `hidden_size` is not a multiple of 4.
+    `hidden_size / 4` frequencies from 1 down to 1e-4, which with `endpoint` is
+    the last one, as in big_vision, and otherwise excluded, as in MAE. The
+    embeddings of the tokens before the patches are zero. The result is a NumPy
+    array, or a tensor if `grid_size` contains tensors.
     """
     if hidden_size % 4:
         raise ValueError(
@@ -381,11 +381,11 @@ class RelativePositionEmbs(keras.Layer):
 
     def __init__(
         self,
-        head_size,
-        grid_size=None,
-        resampling="bilinear_align_corners",
-        **kwargs,
-    ):
+        head_size: int,
+        grid_size: int | tuple[int, int] | None = None,
+        resampling: str = "bilinear_align_corners",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.head_size = _checks.positive_int("head_size", head_size)
         self.grid_size = (
@@ -395,7 +395,7 @@ class RelativePositionEmbs(keras.Layer):
         )
         self.resampling = _checks.one_of("resampling", resampling, RESAMPLINGS)
 
-    def build(self, grid_shape):
+    def build(self, grid_shape: Shape) -> None:
         if len(grid_shape) < 3:
             raise ValueError(
                 "RelativePositionEmbs takes the grid that patches come from, "
@@ -418,7 +418,7 @@ class RelativePositionEmbs(keras.Layer):
             name="offsets",
         )
 
-    def call(self, grid):
+    def call(self, grid: Tensor) -> Tensor:
         offsets = resample_offsets(
             ops.convert_to_tensor(self.offsets),
             self.built_grid,
@@ -430,39 +430,33 @@ class RelativePositionEmbs(keras.Layer):
         shape = (ops.shape(grid)[0], *ops.shape(offsets)[1:])
         return ops.broadcast_to(offsets, shape)
 
-    def compute_output_shape(self, grid_shape):
+    def compute_output_shape(self, grid_shape: Shape) -> Shape:
         rows, columns = grid_shape[1:3]
         count = None if None in (rows, columns) else 2 * rows * columns - 1
         return (grid_shape[0], count, self.head_size)
 
-    def embedding_variables(self):
+    def embedding_variables(self) -> dict[str, keras.Variable]:
         """Returns a dict of the names of the learned variables to them."""
         return {"offsets": self.offsets}
 
-    def resample_arrays(self, arrays, grid):
-        """Resamples stored embeddings to the grid that the layer was built
-        with.
-
-        Args:
-            arrays: Dict of NumPy arrays with the keys of
-                `embedding_variables()`.
-            grid: `(rows, columns)` of the arrays.
-
-        Returns:
-            Dict of NumPy arrays with the shapes of the variables.
-        """
+    def resample_arrays(
+        self, arrays: Mapping[str, Array], grid: tuple[int, int]
+    ) -> dict[str, Array]:
+        """Resamples stored embeddings, with the keys of
+        `embedding_variables()`, from a grid of `(rows, columns)` to the one
+        that the layer was built with."""
         offsets = resample_offsets(
             arrays["offsets"], grid, self.built_grid, self.resampling, np
         )
         return {"offsets": offsets}
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         _save(self, store)
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         _load(self, store, "relative positions")
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "head_size": self.head_size,
@@ -471,18 +465,12 @@ class RelativePositionEmbs(keras.Layer):
         }
 
 
-def relative_logits(query, relative):
-    """Computes the logits of relative positions, for attention.
+def relative_logits(query: Tensor, relative: Tensor) -> Tensor:
+    """Computes the logits (B, H, T, T) of relative positions, for attention.
 
-    They are scaled dot products of queries and offset embeddings, and zero for
-    tokens before the patches.
-
-    Args:
-        query: Tensor (B, T, H, d) whose last tokens are the N patches.
-        relative: Tensor (B, 2 N - 1, d) from `RelativePositionEmbs`.
-
-    Returns:
-        Tensor (B, H, T, T).
+    They are scaled dot products of queries (B, T, H, d), whose last tokens are
+    the N patches, and offset embeddings (B, 2 N - 1, d), and zero for tokens
+    before the patches.
     """
     (length,) = axis_sizes(query, 1)
     (num_offsets,) = axis_sizes(relative, 1)
@@ -562,15 +550,15 @@ class RotaryPositionEmbs(keras.Layer):
 
     def __init__(
         self,
-        head_size,
-        base=100.0,
-        num_prefix_tokens=0,
-        shift=0.0,
-        jitter=1.0,
-        rescale=1.0,
-        seed=None,
-        **kwargs,
-    ):
+        head_size: int,
+        base: float = 100.0,
+        num_prefix_tokens: int = 0,
+        shift: float = 0.0,
+        jitter: float = 1.0,
+        rescale: float = 1.0,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.head_size = _checks.positive_int("head_size", head_size)
         if self.head_size % 4:
@@ -589,7 +577,7 @@ class RotaryPositionEmbs(keras.Layer):
         if self._changes:
             self.seed_generator = keras.random.SeedGenerator(seed)
 
-    def build(self, grid_shape):
+    def build(self, grid_shape: Shape) -> None:
         if len(grid_shape) < 3:
             raise ValueError(
                 "RotaryPositionEmbs takes the grid that patches come from, "
@@ -605,12 +593,14 @@ class RotaryPositionEmbs(keras.Layer):
             name="periods",
         )
 
-    def _initial_periods(self, shape, dtype=None):
+    def _initial_periods(
+        self, shape: Shape, dtype: str | None = None
+    ) -> Tensor:
         return ops.convert_to_tensor(
             rotary_periods(self.base, self.head_size), dtype
         )
 
-    def call(self, grid, training=False):
+    def call(self, grid: Tensor, training: bool = False) -> Tensor:
         size = axis_sizes(grid, 1, 2)
         periods = ops.convert_to_tensor(self.periods)
         dtype = keras.backend.result_type(periods.dtype, "float32")
@@ -639,7 +629,7 @@ class RotaryPositionEmbs(keras.Layer):
         shape = (ops.shape(grid)[0], *ops.shape(table)[1:])
         return ops.broadcast_to(table, shape)
 
-    def _change(self, y, x):
+    def _change(self, y: Tensor, x: Tensor) -> list[Tensor]:
         random = keras.random.uniform(
             (5,), -1, 1, dtype=y.dtype, seed=self.seed_generator
         )
@@ -651,18 +641,18 @@ class RotaryPositionEmbs(keras.Layer):
             for i, centres in enumerate((y, x))
         ]
 
-    def compute_output_shape(self, grid_shape):
+    def compute_output_shape(self, grid_shape: Shape) -> Shape:
         rows, columns = grid_shape[1:3]
         length = None
         if None not in (rows, columns):
             length = self.num_prefix_tokens + rows * columns
         return (grid_shape[0], length, 2, self.head_size // 2)
 
-    def embedding_variables(self):
+    def embedding_variables(self) -> dict[str, keras.Variable]:
         """Returns a dict of the variables to resample for a grid: none."""
         return {}
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "head_size": self.head_size,
@@ -675,14 +665,14 @@ class RotaryPositionEmbs(keras.Layer):
         }
 
 
-def rotary_periods(base, head_size):
+def rotary_periods(base: float, head_size: int) -> Array:
     """Returns the periods of `RotaryPositionEmbs`, an array of
     `head_size / 4` float32 numbers."""
     exponents = np.arange(head_size // 4, dtype="float64") * 4 / head_size
     return (float(base) ** exponents).astype("float32")
 
 
-def check_rotary_changes(**changes):
+def check_rotary_changes(**changes: float) -> None:
     """Raises a `ValueError` for a wrong `shift`, `jitter` or `rescale`, whose
     names may have a prefix."""
     for name, value in changes.items():
@@ -695,23 +685,15 @@ def check_rotary_changes(**changes):
             )
 
 
-def _centres(count, dtype):
+def _centres(count: Any, dtype: str) -> Tensor:
     """Returns the coordinates of `count` patches, from -1 to 1."""
     centres = ops.arange(0, count, dtype=dtype) + 0.5
     return 2 * centres / ops.cast(count, dtype) - 1
 
 
-def rotate(x, rotary):
-    """Rotates queries or keys by their positions.
-
-    Args:
-        x: Tensor of shape `(batch, length, num_heads, head_size)`: all tokens,
-            or the first ones.
-        rotary: Output of `RotaryPositionEmbs`.
-
-    Returns:
-        Tensor of the shape of `x`.
-    """
+def rotate(x: Tensor, rotary: Tensor) -> Tensor:
+    """Rotates queries or keys of the first tokens, `(batch, length, num_heads,
+    head_size)`, by the output of `RotaryPositionEmbs`."""
     (length,) = axis_sizes(x, 1)
     rotary = rotary[:, :length, :, None]  # (B, T, 2, 1, d / 2)
     sin, cos = rotary[:, :, 0], rotary[:, :, 1]
@@ -721,7 +703,7 @@ def rotate(x, rotary):
     )
 
 
-def _save(layer, store):
+def _save(layer: keras.Layer, store: Any) -> None:
     """Saves a layer's position embeddings with their grid in a Keras file, so
     that they can be loaded for another grid."""
     tables = layer.embedding_variables()
@@ -731,13 +713,10 @@ def _save(layer, store):
         store["grid_size"] = np.asarray(layer.built_grid)
 
 
-def _load(layer, store, description):
-    """Loads position embeddings from `_save`, resampled to the layer's grid.
-
-    Raises:
-        ValueError: if the names of the file's arrays are not those of the
-            layer's variables.
-    """
+def _load(layer: keras.Layer, store: Any, description: str) -> None:
+    """Loads position embeddings from `_save`, resampled to the layer's grid;
+    raises a `ValueError` if the names of the file's arrays are not those of the
+    layer's variables."""
     tables = layer.embedding_variables()
     found = set(store.keys()) - {"grid_size"}
     if found != set(tables):
@@ -753,5 +732,5 @@ def _load(layer, store, description):
         tables[name].assign(array)
 
 
-def _quoted(names):
+def _quoted(names: Iterable[str]) -> str:
     return ", ".join(map(repr, sorted(names))) or "nothing"

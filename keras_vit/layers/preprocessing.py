@@ -1,10 +1,15 @@
 """Resizing and scaling of images inside a model."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers.resampling import resampling_matrix
 
@@ -67,7 +72,12 @@ class ImagePreprocessing(keras.Layer):
     (1, 224, 224, 3)
     """
 
-    def __init__(self, image_size=None, mode="tf", **kwargs):
+    def __init__(
+        self,
+        image_size: int | tuple[int, int] | None = None,
+        mode: str = "tf",
+        **kwargs: Any,
+    ) -> None:
         # Without autocast, so that pixels are not rounded to half precision.
         super().__init__(autocast=False, **kwargs)
         _checks.one_of("mode", mode, tuple(SCALE_AND_SHIFT))
@@ -76,10 +86,10 @@ class ImagePreprocessing(keras.Layer):
         self.image_size = image_size
         self.mode = mode
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         images = ops.cast(inputs, "float32")
         if self.image_size is not None:
             for axis, (letter, new) in enumerate(
@@ -96,7 +106,7 @@ class ImagePreprocessing(keras.Layer):
         images = images / ops.cast(scale, "float32")
         return ops.cast(images - ops.cast(shift, "float32"), self.compute_dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         _checks.check_rank(
             self, input_shape, "(batch, height, width, channels)"
         )
@@ -108,12 +118,12 @@ class ImagePreprocessing(keras.Layer):
             )
         return (batch, *(self.image_size or image_size), channels)
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Tensor) -> keras.KerasTensor:
         return keras.KerasTensor(
             self.compute_output_shape(inputs.shape), self.compute_dtype
         )
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "image_size": self.image_size,

@@ -1,5 +1,7 @@
 """Keras's batch norm, for several devices of TensorFlow and half precision."""
 
+from typing import Any
+
 import keras
 
 from keras_vit import _replicas
@@ -13,7 +15,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
     and "float16", in which small changes would be rounded to none.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         # One replica needs no synchronization, with which the variance is less
         # exact.
         kwargs["synchronized"] = _replicas.count_of_strategy() > 1

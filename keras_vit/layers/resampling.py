@@ -6,9 +6,14 @@ them in float64 if the sizes are integers; the backend computes them in float32
 if a size is known only when the graph runs.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from keras import ops
 
+from keras_vit._types import Array
+from keras_vit._types import Tensor
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers._utils import is_static
 
@@ -33,18 +38,12 @@ RESAMPLINGS = {
 }
 
 
-def resample(grid, size, method, xp=ops):
-    """Resamples a grid of vectors to another number of rows and columns.
-
-    Args:
-        grid: Array of shape `(rows, columns, channels)`.
-        size: New `(rows, columns)`, integers or scalar tensors.
-        method: String. A key of `RESAMPLINGS`.
-        xp: `keras.ops`, or `numpy` for NumPy arrays.
-
-    Returns:
-        Array of shape `(*size, channels)` with the dtype of `grid`.
-    """
+def resample(
+    grid: Tensor, size: Sequence[Any], method: str, xp: Any = ops
+) -> Tensor:
+    """Resamples a grid of vectors, `(rows, columns, channels)`, to another
+    number of rows and columns, which may be scalar tensors; `xp` is
+    `keras.ops`, or `numpy` for NumPy arrays."""
     *_, offset = RESAMPLINGS[method]
     if offset:
         offset = offset * _grid_changes(grid.shape[:2], size)
@@ -59,18 +58,12 @@ def resample(grid, size, method, xp=ops):
     return xp.einsum("Ww,Hwd->HWd", columns, grid)
 
 
-def resample_maps(maps, size):
-    """Resamples a batch of feature maps bilinearly, without antialiasing.
+def resample_maps(maps: Tensor, size: Sequence[Any]) -> Tensor:
+    """Resamples a batch of feature maps, `(batch, rows, columns, channels)`,
+    bilinearly, without antialiasing.
 
     Pixels, not their centres, are aligned at the borders, as in PyTorch's
     `interpolate(mode="bilinear", align_corners=False)`.
-
-    Args:
-        maps: Tensor of shape `(batch, rows, columns, channels)`.
-        size: New `(rows, columns)`, integers or scalar tensors.
-
-    Returns:
-        Tensor of shape `(batch, *size, channels)` with the dtype of `maps`.
     """
     rows, columns = (
         ops.cast(_bilinear_matrix(old, new), maps.dtype)
@@ -81,7 +74,7 @@ def resample_maps(maps, size):
     return ops.einsum("Ww,bHwd->bHWd", columns, maps)
 
 
-def _bilinear_matrix(old, new):
+def _bilinear_matrix(old: Any, new: Any) -> Tensor:
     """Returns an array (new, old), or a tensor if a size is one."""
     if is_static((old, new)):
         xp, scale, last = np, old / new, old - 1
@@ -95,26 +88,15 @@ def _bilinear_matrix(old, new):
 
 
 def resample_embedding(
-    embedding, source_grid, target_grid, method, num_prefix_tokens
-):
-    """Resamples learned position embeddings to another grid, with NumPy.
-
-    Args:
-        embedding: Array of shape `(1, num_prefix_tokens + rows * columns,
-            hidden_size)` for the grid `source_grid`.
-        source_grid: `(rows, columns)` of the array.
-        target_grid: New `(rows, columns)`.
-        method: String. A key of `RESAMPLINGS`.
-        num_prefix_tokens: Integer. Number of tokens before the patches, whose
-            embeddings are not changed.
-
-    Returns:
-        Array for the new grid, with the same dtype; `embedding` itself if the
-        grids are equal.
-
-    Raises:
-        ValueError: if the shape of the array is not that for `source_grid`.
-    """
+    embedding: Array,
+    source_grid: tuple[int, int],
+    target_grid: Sequence[Any],
+    method: str,
+    num_prefix_tokens: int,
+) -> Array:
+    """Resamples learned position embeddings, `(1, num_prefix_tokens + rows *
+    columns, hidden_size)`, to another grid, with NumPy; raises a `ValueError`
+    if their shape is not that for `source_grid`."""
     length = num_prefix_tokens + source_grid[0] * source_grid[1]
     if embedding.shape[:2] != (1, length):
         raise ValueError(
@@ -131,18 +113,9 @@ def resample_embedding(
     return np.concatenate([prefix, patches])[None].astype(embedding.dtype)
 
 
-def resample_axis(table, size, method, xp):
-    """Resamples the embeddings of rows, or of columns, to another size.
-
-    Args:
-        table: Array of shape `(old_size, channels)`.
-        size: New size, an integer or a scalar tensor.
-        method: String. A key of `RESAMPLINGS`.
-        xp: `keras.ops`, or `numpy` for NumPy arrays.
-
-    Returns:
-        Array of shape `(size, channels)` with the dtype of `table`.
-    """
+def resample_axis(table: Tensor, size: Any, method: str, xp: Any) -> Tensor:
+    """Resamples the embeddings of rows, or of columns, `(old_size, channels)`,
+    to another size, which may be a scalar tensor."""
     if isinstance(size, int) and size == table.shape[0]:
         return table
     dtype = table.dtype
@@ -152,8 +125,11 @@ def resample_axis(table, size, method, xp):
     return table.astype(dtype) if xp is np else table
 
 
-def resample_patch_kernel(kernel, size, method="bicubic_antialias"):
-    """Resizes the kernel of a patch embedding to another patch size.
+def resample_patch_kernel(
+    kernel: Array, size: Sequence[Any], method: str = "bicubic_antialias"
+) -> Array:
+    """Resizes the kernel of a patch embedding, `(rows, columns, channels,
+    filters)`, to another patch size.
 
     If R resizes an image of the old patch size to the new one, the new kernel
     is the pseudo-inverse of R applied to the old one: of all kernels, the one
@@ -163,15 +139,6 @@ def resample_patch_kernel(kernel, size, method="bicubic_antialias"):
 
     From "FlexiViT: One Model for All Patch Sizes", Section 3.4
     (https://arxiv.org/abs/2212.08013), as in timm's `resample_patch_embed`.
-
-    Args:
-        kernel: NumPy array of shape `(rows, columns, channels, filters)`.
-        size: New `(rows, columns)`.
-        method: String. A key of `RESAMPLINGS`, for R.
-
-    Returns:
-        NumPy array of shape `(*size, channels, filters)` with the dtype of
-        `kernel`; `kernel` itself if the sizes are equal.
     """
     if tuple(kernel.shape[:2]) == tuple(size):
         return kernel
@@ -185,8 +152,15 @@ def resample_patch_kernel(kernel, size, method="bicubic_antialias"):
     return resized.astype(kernel.dtype)
 
 
-def resample_offsets(offsets, source_grid, target_grid, method, xp):
-    """Resamples the embeddings of 1-D offsets between patches to another grid.
+def resample_offsets(
+    offsets: Tensor,
+    source_grid: tuple[int, int],
+    target_grid: Sequence[Any],
+    method: str,
+    xp: Any,
+) -> Tensor:
+    """Resamples the embeddings of 1-D offsets between patches, `(2 * rows *
+    columns - 1, channels)` with the most negative first, to another grid.
 
     Patches are numbered in row-major order, so the 1-D offset of two patches is
     `down * columns + right`, where `right` may be negative: it stands for one
@@ -194,20 +168,6 @@ def resample_offsets(offsets, source_grid, target_grid, method, xp):
     offset, resampled, and converted back to 1-D offsets: where two 2-D offsets
     have the same 1-D offset, as the mean weighted by the number of pairs of
     patches that have each.
-
-    Args:
-        offsets: Array of shape `(2 * rows * columns - 1, channels)` for the
-            grid `source_grid`, the most negative offset first.
-        source_grid: `(rows, columns)` of the array.
-        target_grid: New `(rows, columns)`, integers or scalar tensors.
-        method: String. A key of `RESAMPLINGS`.
-        xp: `keras.ops`, or `numpy` for NumPy arrays.
-
-    Returns:
-        Array for the new grid, with the same dtype.
-
-    Raises:
-        ValueError: if the shape of the array is not that for `source_grid`.
     """
     rows, columns = source_grid
     if offsets.shape[0] != 2 * rows * columns - 1:
@@ -249,20 +209,12 @@ def resample_offsets(offsets, source_grid, target_grid, method, xp):
     return resampled.astype(dtype) if xp is np else resampled
 
 
-def resampling_matrix(old, new, method, offset=0):
-    """Returns the matrix (new, old) that resamples one axis.
-
-    Args:
-        old: Integer. Size of the axis. For methods with antialiasing, it may
-            be a scalar tensor.
-        new: New size, an integer or a scalar tensor.
-        method: String. A key of `RESAMPLINGS`.
-        offset: Number added to `new` to compute the scale.
-
-    Returns:
-        A float64 NumPy array if both sizes are integers, else a float32
-        tensor.
-    """
+def resampling_matrix(
+    old: Any, new: Any, method: str, offset: Any = 0
+) -> Tensor:
+    """Returns the matrix (new, old) that resamples one axis: a float64 NumPy
+    array if both sizes are integers, else a float32 tensor. The scale is old /
+    (new + offset)."""
     kernel, align_corners, antialias, _ = RESAMPLINGS[method]
     if is_static((old, new)):
         xp, dtype, length = np, "float64", np.float64(new)
@@ -293,7 +245,7 @@ def resampling_matrix(old, new, method, offset=0):
     return xp.concatenate([first, weights[:, 3:-3], last], axis=1)
 
 
-def _grid_changes(old, new):
+def _grid_changes(old: Sequence[int], new: Sequence[Any]) -> Tensor:
     """Returns 1 if the grid changes and otherwise 0, as a number or tensor."""
     if is_static(new):
         return int(tuple(old) != tuple(new))
@@ -301,11 +253,11 @@ def _grid_changes(old, new):
     return ops.cast(unequal, "float32")
 
 
-def _linear(x, a, xp):
+def _linear(x: Any, a: float, xp: Any) -> Tensor:
     return xp.maximum(1 - x, 0)
 
 
-def _cubic(x, a, xp):
+def _cubic(x: Any, a: float, xp: Any) -> Tensor:
     """Computes Keys' cubic convolution kernel.
 
     PyTorch uses a = -0.75, and -0.5 with antialiasing.

@@ -3,11 +3,15 @@
 import functools
 import itertools
 import math
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers._utils import CompositeLayer
 from keras_vit.layers._utils import axis_sizes
@@ -63,14 +67,14 @@ class StdConv2D(keras.Layer):
 
     def __init__(
         self,
-        filters,
-        kernel_size,
-        strides=1,
-        padding="same",
-        epsilon=1e-5,
-        epsilon_place="std",
-        **kwargs,
-    ):
+        filters: int,
+        kernel_size: int | tuple[int, int],
+        strides: int | tuple[int, int] = 1,
+        padding: str = "same",
+        epsilon: float = 1e-5,
+        epsilon_place: str = "std",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.filters = _checks.positive_int("filters", filters)
         self.kernel_size = _checks.positive_pair("kernel_size", kernel_size)
@@ -83,7 +87,7 @@ class StdConv2D(keras.Layer):
             "epsilon_place", epsilon_place, ("std", "variance")
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
         channels = input_shape[-1]
         if channels is None:
@@ -102,7 +106,7 @@ class StdConv2D(keras.Layer):
         )
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
 
-    def standardised_kernel(self):
+    def standardised_kernel(self) -> Tensor:
         """Computes the standardised kernel, with which a call convolves."""
         kernel = ops.convert_to_tensor(self.kernel)
         dtype = keras.backend.result_type(kernel.dtype, "float32")
@@ -116,7 +120,7 @@ class StdConv2D(keras.Layer):
         std = ops.sqrt(ops.maximum(variance, 1e-30))
         return kernel / (std + self.epsilon)
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)
         kernel = ops.cast(self.standardised_kernel(), inputs.dtype)
         if self.kernel_size == (1, 1):  # no padding needed
@@ -128,7 +132,7 @@ class StdConv2D(keras.Layer):
             ops.conv, inputs, kernel, strides=self.strides, padding=padding
         )
 
-    def _pointwise_conv(self, inputs, kernel):
+    def _pointwise_conv(self, inputs: Tensor, kernel: Tensor) -> Tensor:
         """Computes a 1 x 1 convolution as a matrix product, which is faster."""
         if self.strides != (1, 1):
             inputs = inputs[:, :: self.strides[0], :: self.strides[1]]
@@ -138,7 +142,7 @@ class StdConv2D(keras.Layer):
         # jax2onnx cannot export a reshape to an unknown number of images.
         return ops.reshape(x, (-1, *axis_sizes(inputs, 1, 2), self.filters))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         shape = _window_output_shape(
             self,
             input_shape,
@@ -148,7 +152,7 @@ class StdConv2D(keras.Layer):
         )
         return (*shape, self.filters)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "filters": self.filters,
@@ -191,14 +195,19 @@ class GroupNorm(keras.Layer):
     """
 
     def __init__(
-        self, groups=32, *, epsilon, gamma_initializer="ones", **kwargs
-    ):
+        self,
+        groups: int = 32,
+        *,
+        epsilon: float,
+        gamma_initializer: Any = "ones",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.groups = _checks.positive_int("groups", groups)
         self.epsilon = _checks.positive_float("epsilon", epsilon)
         self.gamma_initializer = keras.initializers.get(gamma_initializer)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
         channels = input_shape[-1]
         if channels is None or channels % self.groups:
@@ -220,7 +229,7 @@ class GroupNorm(keras.Layer):
             setattr(self, name, weight)
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         x = ops.cast(inputs, dtype)
@@ -237,7 +246,7 @@ class GroupNorm(keras.Layer):
         x = x * scale + (ops.cast(self.beta, dtype) - mean * scale)
         return ops.cast(x, inputs.dtype)
 
-    def _mean_over_groups(self, means):
+    def _mean_over_groups(self, means: Tensor) -> Tensor:
         """Averages means of channels (B, C) over groups, as (B, 1, 1, C)."""
         channels = means.shape[-1]
         size = channels // self.groups
@@ -246,13 +255,13 @@ class GroupNorm(keras.Layer):
         means = ops.repeat(means, size, axis=2)
         return ops.reshape(means, (-1, 1, 1, channels))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         _checks.check_rank(
             self, input_shape, "(batch, height, width, channels)"
         )
         return tuple(input_shape)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "groups": self.groups,
@@ -285,7 +294,13 @@ class MaxPool2D(keras.Layer):
         `(batch, ceil(height / strides), ceil(width / strides), channels)`
     """
 
-    def __init__(self, pool_size=3, strides=2, padding="same", **kwargs):
+    def __init__(
+        self,
+        pool_size: int | tuple[int, int] = 3,
+        strides: int | tuple[int, int] = 2,
+        padding: str = "same",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.pool_size = _checks.positive_pair("pool_size", pool_size)
         self.strides = _checks.positive_pair("strides", strides)
@@ -293,10 +308,10 @@ class MaxPool2D(keras.Layer):
             "padding", padding, ("same", "symmetric", "zeros")
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         inputs = cast_inputs(self, inputs)
         zeros = self.padding == "zeros"
         inputs, padding = _pad(
@@ -323,13 +338,13 @@ class MaxPool2D(keras.Layer):
             padding=padding,
         )
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         shape = _window_output_shape(
             self, input_shape, self.pool_size, self.strides
         )
         return (*shape, input_shape[-1])
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "pool_size": self.pool_size,
@@ -378,18 +393,18 @@ class ResidualUnit(CompositeLayer):
 
     def __init__(
         self,
-        filters,
-        strides=1,
-        projects=False,
-        preactivation=False,
-        groups=32,
+        filters: int,
+        strides: int | tuple[int, int] = 1,
+        projects: bool = False,
+        preactivation: bool = False,
+        groups: int = 32,
         *,
-        group_norm_epsilon,
-        std_epsilon=1e-5,
-        std_epsilon_place="std",
-        conv_padding="same",
-        **kwargs,
-    ):
+        group_norm_epsilon: float,
+        std_epsilon: float = 1e-5,
+        std_epsilon_place: str = "std",
+        conv_padding: str = "same",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.filters = _checks.positive_int("filters", filters)
         self.strides = _checks.positive_int("strides", strides)
@@ -417,7 +432,13 @@ class ResidualUnit(CompositeLayer):
             if not preactivation:
                 self.norm_proj = self._norm("norm_proj")
 
-    def _conv(self, filters, kernel_size, name, strides=1):
+    def _conv(
+        self,
+        filters: int,
+        kernel_size: int | tuple[int, int],
+        name: str,
+        strides: int | tuple[int, int] = 1,
+    ) -> StdConv2D:
         return StdConv2D(
             filters,
             kernel_size,
@@ -429,7 +450,7 @@ class ResidualUnit(CompositeLayer):
             name=name,
         )
 
-    def _norm(self, name, gamma="ones"):
+    def _norm(self, name: str, gamma: str = "ones") -> GroupNorm:
         return GroupNorm(
             self.groups,
             epsilon=self.group_norm_epsilon,
@@ -438,7 +459,7 @@ class ResidualUnit(CompositeLayer):
             name=name,
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         shape = self.compute_output_shape(input_shape)
         if not self.projects and (
             self.strides != 1 or input_shape[-1] != shape[-1]
@@ -463,42 +484,42 @@ class ResidualUnit(CompositeLayer):
             self.norm_proj.build(shape)
         self.restore_trainable()
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)
         if self.preactivation:
             return self._pre_activation(inputs)
         return self._post_activation(inputs)
 
-    def _post_activation(self, x):
+    def _post_activation(self, x: Tensor) -> Tensor:
         """Applies norms after convolutions, as in vit_jax/models_resnet.py."""
         shortcut = x
-        if self.projects:
+        if self.conv_proj is not None and self.norm_proj is not None:
             shortcut = self.norm_proj(self.conv_proj(x))
         x = ops.relu(self.norm_1(self.conv_1(x)))
         x = ops.relu(self.norm_2(self.conv_2(x)))
         x = self.norm_3(self.conv_3(x))
         return ops.relu(x + shortcut)
 
-    def _pre_activation(self, x):
+    def _pre_activation(self, x: Tensor) -> Tensor:
         """Applies norms before convolutions, as in BiT.
 
         The projection's input is normalised, not its output.
         """
         shortcut = x
         x = ops.relu(self.norm_1(x))
-        if self.projects:
+        if self.conv_proj is not None:
             shortcut = self.conv_proj(x)
         x = ops.relu(self.norm_2(self.conv_1(x)))
         x = ops.relu(self.norm_3(self.conv_2(x)))
         return self.conv_3(x) + shortcut
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         shape = _window_output_shape(
-            self, input_shape, (1, 1), (self.strides,) * 2
+            self, input_shape, (1, 1), (self.strides, self.strides)
         )
         return (*shape, 4 * self.filters)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "filters": self.filters,
@@ -513,24 +534,20 @@ class ResidualUnit(CompositeLayer):
         }
 
 
-def _pad(x, kernel_size, strides, padding, value=0.0):
-    """Pads images for a convolution or pooling.
+def _pad(
+    x: Tensor,
+    kernel_size: tuple[int, int],
+    strides: tuple[int, int],
+    padding: str,
+    value: float = 0.0,
+) -> tuple[Tensor, str]:
+    """Pads images for a convolution or pooling, and returns them with the
+    operation's `padding` argument, "valid" or "same".
 
     Images are not padded here where "same" padding by the operation needs no
     copy, or where their size is known only when the graph runs. Otherwise they
     are, since with PyTorch this keeps the memory layout of the images, which
     the operation's own "same" padding does not.
-
-    Args:
-        x: Images of shape `(batch, height, width, channels)`.
-        kernel_size: `(rows, columns)`.
-        strides: `(rows, columns)`.
-        padding: "same", "symmetric" (half a kernel on each side) or "valid".
-        value: Float. Value to pad with.
-
-    Returns:
-        `(images, padding)`: the images, and the operation's `padding` argument,
-        "valid" or "same".
     """
     if padding == "valid":
         return x, "valid"
@@ -552,7 +569,9 @@ def _pad(x, kernel_size, strides, padding, value=0.0):
     return ops.pad(x, [(0, 0), *pads, (0, 0)], constant_values=value), "valid"
 
 
-def _max_of_slices(x, pool_size, strides):
+def _max_of_slices(
+    x: Tensor, pool_size: tuple[int, int], strides: tuple[int, int]
+) -> Tensor:
     """Computes max pooling without padding as the maximum of strided slices.
 
     On JAX it is equal and takes a quarter of the time of `ops.max_pool` on a
@@ -572,7 +591,7 @@ def _max_of_slices(x, pool_size, strides):
     return ops.cast(functools.reduce(ops.maximum, slices), x.dtype)
 
 
-def _same_padding(size, kernel, stride):
+def _same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """Returns TensorFlow's "same" padding of one axis, `(before, after)`.
 
     If the total is odd, `after` is larger by one.
@@ -581,7 +600,13 @@ def _same_padding(size, kernel, stride):
     return total // 2, total - total // 2
 
 
-def _window_output_shape(layer, shape, kernel_size, strides, valid=False):
+def _window_output_shape(
+    layer: keras.Layer,
+    shape: Shape,
+    kernel_size: tuple[int, int],
+    strides: tuple[int, int],
+    valid: bool = False,
+) -> Shape:
     """Returns `(batch, height, width)` of a convolution's or pooling's output.
 
     It is equal for "same" and symmetric padding.

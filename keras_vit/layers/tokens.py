@@ -1,9 +1,14 @@
 """Layers that add, replace and pool tokens."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 from keras_vit.layers._utils import NumberedLayer
 from keras_vit.layers._utils import cast_inputs
 
@@ -38,13 +43,19 @@ class ClassToken(NumberedLayer):
     (1, 197, 768)
     """
 
-    def __init__(self, num_tokens=1, index=0, initializer="zeros", **kwargs):
+    def __init__(
+        self,
+        num_tokens: int = 1,
+        index: int = 0,
+        initializer: Any = "zeros",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_tokens = _checks.positive_int("num_tokens", num_tokens)
         self.index = _checks.non_negative_int("index", index)
         self.initializer = keras.initializers.get(initializer)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
         self.tokens = self.add_weight(
             shape=(1, self.num_tokens, input_shape[-1]),
@@ -52,7 +63,7 @@ class ClassToken(NumberedLayer):
             name="tokens",
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)
         tokens = ops.broadcast_to(
             ops.cast(self.tokens, inputs.dtype),
@@ -61,7 +72,7 @@ class ClassToken(NumberedLayer):
         parts = [inputs[:, : self.index], tokens, inputs[:, self.index :]]
         return ops.concatenate(parts if self.index else parts[1:], axis=1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         _checks.check_rank(self, input_shape, "(batch, length, channels)")
         batch, length, hidden_size = input_shape
         if length is not None and length < self.index:
@@ -72,7 +83,7 @@ class ClassToken(NumberedLayer):
         new_length = None if length is None else length + self.num_tokens
         return (batch, new_length, hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "num_tokens": self.num_tokens,
@@ -98,21 +109,25 @@ class MaskToken(NumberedLayer):
         That of `inputs`.
     """
 
-    def build(self, inputs_shape, masked_shape=None):
+    def build(
+        self, inputs_shape: Shape, masked_shape: Shape | None = None
+    ) -> None:
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         self.tokens = self.add_weight(
             shape=(1, 1, inputs_shape[-1]), initializer="zeros", name="tokens"
         )
 
-    def call(self, inputs, masked=None):
+    def call(self, inputs: Tensor, masked: Tensor | None = None) -> Tensor:
         inputs = cast_inputs(self, inputs)
         if masked is None:
             return inputs
-        masked = ops.cast(masked, inputs.dtype)[..., None]
+        replaced = ops.cast(masked, inputs.dtype)[..., None]
         tokens = ops.cast(self.tokens, inputs.dtype)
-        return inputs * (1 - masked) + tokens * masked
+        return inputs * (1 - replaced) + tokens * replaced
 
-    def compute_output_shape(self, inputs_shape, masked_shape=None):
+    def compute_output_shape(
+        self, inputs_shape: Shape, masked_shape: Shape | None = None
+    ) -> Shape:
         return inputs_shape
 
 
@@ -138,7 +153,13 @@ class Pooling(NumberedLayer):
         ValueError: if `inputs` has too few tokens.
     """
 
-    def __init__(self, mode="token", index=0, num_prefix_tokens=0, **kwargs):
+    def __init__(
+        self,
+        mode: str = "token",
+        index: int = 0,
+        num_prefix_tokens: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.mode = _checks.one_of(
             "mode", mode, ("token", "gap", "token_gap", "first_patch")
@@ -148,10 +169,10 @@ class Pooling(NumberedLayer):
             "num_prefix_tokens", num_prefix_tokens
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)
         if self.mode == "first_patch":
             return inputs[:, self.num_prefix_tokens]
@@ -162,7 +183,7 @@ class Pooling(NumberedLayer):
             return mean
         return ops.concatenate([inputs[:, self.index], mean], axis=-1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         _checks.check_rank(self, input_shape, "(batch, length, channels)")
         batch, length, hidden_size = input_shape
         needed = self.index
@@ -176,7 +197,7 @@ class Pooling(NumberedLayer):
         width = 2 if self.mode == "token_gap" else 1
         return (batch, width * hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "mode": self.mode,

@@ -105,16 +105,6 @@ def test_quantized_model_save_and_load_round_trip(name, tmp_path):
     np.testing.assert_array_equal(loaded.predict(images(), verbose=0), expected)
 
 
-def test_old_quantization_config_is_read():
-    """Earlier versions stored the mode and no quantization config."""
-    block = keras_vit.layers.MlpBlock(8)
-    block.build_from_config(
-        {"input_shape": (None, 3, 4), "quantization": {"dense_1": "int8"}}
-    )
-    assert block.dense_1.quantization_mode == "int8"
-    assert block.dense_2.quantization_mode is None
-
-
 def test_int8_model_in_a_name_scope_is_loaded(tmp_path):
     with keras.name_scope("outer"):
         model = tiny(hidden_size=48, num_layers=1)
