@@ -1,15 +1,16 @@
 """Makes the pictures of docs/gallery.md from scikit-learn's two photographs.
 
-  KERAS_BACKEND=jax python tools/gallery.py runs/photos/model.keras
+  KERAS_BACKEND=jax python tools/gallery.py dinov2_s14
 
-The argument is the model of docs/example.md, whose attention and position
-embeddings are shown. The pictures are written to docs/images, or to the folder
-that is given as the second argument. Needs the extra `recipes`.
+The argument is the encoder that `tools/trained_encoder.py` writes, whose
+attention and position embeddings are shown. The pictures are written to
+docs/images, or to the folder that is given as the second argument. Needs the
+extra `recipes`.
 
   python tools/gallery.py --encoder dinov2_s14 astronaut.png coffee.png ...
 
-The picture docs/images/encoder.jpg: features and attention of the encoder that
-`tools/trained_encoder.py` writes, on four photographs of scikit-image.
+The picture docs/images/encoder.jpg: features and attention of this encoder on
+four photographs of scikit-image.
 """
 
 import os
@@ -18,6 +19,7 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import keras
 import matplotlib.figure
 import numpy as np
 from PIL import Image
@@ -29,22 +31,25 @@ from keras_vit import inspection
 
 NAMES = ("china.jpg", "flower.jpg")
 SIZE = 160  # of the pictures' images, in pixels
+GRID = (24, 36)  # patches of a photograph
 DARK = "#22303c"
 
 
-def main(model_path, folder="docs/images"):
+def main(model_path: str, folder: str = "docs/images") -> None:
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     photos = np.stack(load_sample_images().images)  # (2, 427, 640, 3)
     data = keras_vit.data.from_arrays(
         photos, np.arange(2), test=(photos, np.arange(2)), class_names=NAMES
     )
-    model = keras_vit.converters.load(model_path, input_shape=(192, 288, 3))
-    small = keras_vit.converters.load(model_path)
+    trained = keras_vit.converters.load(model_path)
+    patch = inspection.token_layout(trained).patch_size
+    size = [n * pixels for n, pixels in zip(GRID, patch, strict=True)]
+    model = keras_vit.converters.load(model_path, input_shape=(*size, 3))
     for name, figure in {
         "photo_preprocessing": preprocessing(photos, data),
         "photo_patches": patches(photos),
-        "photo_positions": positions(small),
+        "photo_positions": positions(trained),
         "photo_protocols": protocols(data),
         "photo_randaugment": augmentations(data),
         "photo_attention": attention(photos, model),
@@ -147,7 +152,7 @@ def patches(photos):
 def positions(model):
     """Similarity of positions: as trained, and resampled to a photograph."""
     layer = model.get_layer("position_embedding")
-    grids = (layer.built_grid, (24, 36))
+    grids = (layer.built_grid, GRID)
     where = (
         ("upper left", 0.2, 0.2),
         ("centre", 0.5, 0.5),
@@ -202,29 +207,16 @@ def show_batch(row, data, name, **options):
         axis.imshow(image)
 
 
-def attention(photos, model):
-    """Attention over whole photographs: rollout, and a single head."""
-    layer, head = 2, 2
+def attention(
+    photos: np.ndarray, model: keras.Model
+) -> matplotlib.figure.Figure:
+    """Attention over whole photographs: rollout, and the last block."""
     images = model_inputs(photos, model)
-    layout = inspection.token_layout(model, images.shape[1:3])
-    rollout = inspection.attention_heatmap(model, images)
-    maps = inspection.attention_maps(model, images, layers=layer)[0, :, head]
-    single = maps[..., layout.num_prefix :].mean(axis=1)  # over all queries
-    single = single.reshape(-1, *layout.grid)
-    figure, axes = tiles(2, 3, width=8, size=1.85)
-    title(axes[0, 0], "photograph")
-    title(axes[0, 1], "attention rollout")
-    title(axes[0, 2], f"layer {layer + 1}, head {head + 1}")
-    for row, photo, *heats in zip(axes, photos, rollout, single, strict=True):
-        row[0].imshow(photo)
-        for axis, heat in zip(row[1:], heats, strict=True):
-            # A few patches get much more attention than all others.
-            heat = np.clip(heat / np.quantile(heat, 0.99), 0, 1)
-            heat = Image.fromarray((255 * heat).astype("uint8"))
-            heat = heat.resize((photo.shape[1], photo.shape[0]), Image.BICUBIC)
-            axis.imshow(photo.mean(-1), cmap="gray", vmin=0, vmax=255)
-            axis.imshow(np.asarray(heat), cmap="inferno", alpha=0.65)
-    return figure
+    maps = {
+        "last block": inspection.attention_heads(model, images).mean(axis=1),
+        "rollout": inspection.attention_heatmap(model, images, outliers="mask"),
+    }
+    return inspection.plot_attention_heatmap(list(photos), maps)
 
 
 def heads(photos, model):
@@ -241,7 +233,8 @@ def model_inputs(photos, model):
         np.asarray(Image.fromarray(photo).resize((width, height), Image.BOX))
         for photo in photos
     ]
-    return keras_vit.preprocess_input(np.stack(resized))
+    images = np.stack(resized).astype("float32")
+    return keras_vit.preprocess_input(images, mode="torch")
 
 
 if __name__ == "__main__":
