@@ -296,7 +296,7 @@ def _check_pairs(pairs, ignore, classes, problems):
                     size = size[::-1]
             path = pair[1]
             mask = read_mask(path)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # Pillow raises many types
             return f"{path}: {error}", {}
         if mask.shape != size:
             return (
