@@ -24,12 +24,14 @@ import sys
 from benchmarks import chart
 from benchmarks import converting
 from benchmarks import cost
+from benchmarks import dense
 from benchmarks import importing
 from benchmarks import inference
 from benchmarks import masked
 from benchmarks import memory
 from benchmarks import models
 from benchmarks import pipeline
+from benchmarks import quantized
 from benchmarks import scaling
 from benchmarks import self_supervised
 from benchmarks import startup
@@ -113,6 +115,20 @@ KINDS = {
         self_supervised,
         "a training step of DINO, compared with lightly's",
         "rounds batch=8",
+    ),
+    "dense": (
+        lambda a: dense.main(a.encoder, a.images, a.image_size or 112),
+        dense,
+        "segmentation by a trained and by a random encoder",
+        "encoder images image-size",
+    ),
+    "quantized": (
+        lambda a: quantized.main(
+            a.encoder, a.images, a.image_size or 112, a.rounds
+        ),
+        quantized,
+        "a trained encoder in int8 and int4, in Keras and in other runtimes",
+        "encoder images image-size rounds",
     ),
     "memory": (
         lambda a: memory.print_memory(),
@@ -230,6 +246,14 @@ def options():
         ),
         "table": dict(
             choices=tuple(cost.TABLES), default="paper", help="what to print"
+        ),
+        "encoder": dict(
+            metavar="FILE",
+            required=True,
+            help="a checkpoint, such as tools/trained_encoder.py writes",
+        ),
+        "images": dict(
+            metavar="FOLDER", required=True, help="folder of images"
         ),
         "model": dict(default="ViTB16", help="model function of keras_vit"),
         "timm": dict(

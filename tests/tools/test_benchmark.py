@@ -3,8 +3,12 @@
 import importlib
 import json
 import pathlib
+import types
 
+import numpy as np
 import pytest
+
+import keras_vit
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -191,3 +195,45 @@ def test_scaling_varies_batch_and_image_size(tool, monkeypatch, tmp_path):
     assert [r["images_per_second"] for r in results] == [2, 8, 4, 4]
     assert "batch 2" in (tmp_path / "results.md").read_text()
     assert (tmp_path / "results.png").exists()
+
+
+@pytest.fixture
+def encoder():
+    return keras_vit.VisionTransformer(
+        input_shape=(32, 32, 3),
+        patch_size=8,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        mlp_dim=32,
+        include_top=False,
+        pooling="token",
+    )
+
+
+def test_dense_features_segment_bright_objects(tool, encoder):
+    """Squares of random brightness are found by both measures."""
+    rng = np.random.default_rng(0)
+    masks = np.zeros((16, 32, 32), "int32")
+    masks[:, 8:24, 8:24] = 1
+    images = np.where(masks == 1, 1.0, -1.0)[..., None]
+    images = images + rng.normal(0, 0.1, (16, 32, 32, 3))
+    images = images.astype("float32")
+    masks[:, 0] = 255
+    data = types.SimpleNamespace(class_names=("no", "yes"), ignore=255)
+    dense = tool.dense
+    both = (images, masks)
+    assert dense.linear_iou(encoder, data, both, both) > 0.95
+    assert dense.foreground_iou(encoder, *both, 255) == 1
+
+
+def test_quantized_models_in_keras_are_saved_and_timed(tool, encoder, tmp_path):
+    runs = tool.quantized.keras_runs(encoder, tmp_path)
+    images = np.random.default_rng(0).normal(size=(2, 32, 32, 3))
+    expected = runs["Keras"](images)
+    assert list(runs) == ["Keras", "Keras int8", "Keras int4"]
+    for name, run in runs.items():
+        assert (tmp_path / f"{name}.keras").is_file()
+        assert (run(images) * expected).sum() > 0.9 * (expected**2).sum()
+    times = tool.quantized.cpu_milliseconds(runs, images, 2)
+    assert list(times) == list(runs)

@@ -1,0 +1,158 @@
+"""Size, time and features of an encoder in float32 and in fewer bits.
+
+It needs PyTorch, onnxruntime, OpenVINO and NNCF. `--images` is a folder with
+train/CLASS/* and test/CLASS/*. The cosine of the features with those of
+float32 is the mean of the test images, and the lowest; the accuracy is that of
+the 5 nearest neighbours among the training images. 64 training images calibrate
+static quantization. Milliseconds are CPU time, which other programs hardly
+affect, on one thread; runs of the contenders alternate.
+"""
+
+import os
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+NUM_CALIBRATION = 64
+Runner = Callable[[np.ndarray], np.ndarray]
+
+
+def keras_runs(model: object, folder: pathlib.Path) -> dict[str, Runner]:
+    """Returns the model in Keras, by the name of its precision."""
+    import keras
+
+    found = {"Keras": model.predict_on_batch}
+    model.save(folder / "Keras.keras")
+    for bits in ("int8", "int4"):
+        copy = keras.models.load_model(folder / "Keras.keras")
+        copy.quantize(bits)
+        copy.save(folder / f"Keras {bits}.keras")
+        found[f"Keras {bits}"] = copy.predict_on_batch
+    return found
+
+
+def exported_runs(
+    model: object, folder: pathlib.Path, calibration: np.ndarray
+) -> dict[str, Runner]:
+    """Returns the exported model and quantized ones, by their names."""
+    import nncf
+    import openvino
+    from onnxruntime import quantization
+    from onnxruntime.quantization import shape_inference
+
+    from keras_vit.exporting import export
+    from keras_vit.exporting import formats
+
+    def write(name: str, form: str, **options: bool) -> pathlib.Path:
+        path = folder / f"{name}{formats.FORMATS[form].suffix}"
+        size = calibration.shape[1:]
+        export.export(
+            *(model, path, form, (None, *size), size[:2]), log=str, **options
+        )
+        return path
+
+    class Batches(quantization.CalibrationDataReader):
+        def __init__(self) -> None:
+            self.rest = list(calibration)
+
+        def get_next(self) -> dict | None:
+            return {"images": self.rest.pop()[None]} if self.rest else None
+
+    onnx, openvino_ = formats.read_onnx, formats.read_openvino
+    found = {"ONNX Runtime": onnx(path := write("ONNX Runtime", "onnx"))}
+    dynamic = write("ONNX Runtime int8 dynamic", "onnx", int8=True)
+    found[dynamic.stem] = onnx(dynamic)
+    static = folder / "ONNX Runtime int8 static.onnx"
+    ready = folder / "ready.onnx"
+    shape_inference.quant_pre_process(path, ready, skip_symbolic_shape=True)
+    quantization.quantize_static(
+        ready,
+        static,
+        Batches(),
+        op_types_to_quantize=["MatMul", "Gemm"],
+        per_channel=True,
+        reduce_range=True,  # as in the export of dynamic int8
+    )
+    found[static.stem] = onnx(static)
+    found["OpenVINO"] = openvino_(path := write("OpenVINO", "openvino"))
+    dynamic = write("OpenVINO int8 dynamic", "openvino", int8=True)
+    found[dynamic.stem] = openvino_(dynamic)
+    read = openvino.Core().read_model
+    transformer = nncf.ModelType.TRANSFORMER
+    samples = nncf.Dataset([image[None] for image in calibration])
+    for name, fewer in {
+        "OpenVINO int8 static": lambda x: nncf.quantize(
+            x, samples, model_type=transformer, subset_size=NUM_CALIBRATION
+        ),
+        "OpenVINO int8 weights": lambda x: nncf.compress_weights(x),
+    }.items():
+        target = folder / f"{name}.xml"
+        openvino.save_model(fewer(read(path)), target, compress_to_fp16=False)
+        found[name] = openvino_(target)
+    return found
+
+
+def cpu_milliseconds(
+    runs: dict[str, Runner], images: np.ndarray, rounds: int
+) -> dict[str, float]:
+    """Returns the median CPU time of each contender."""
+    times = {name: [] for name in runs}
+    for number in range(rounds + 1):
+        for name, run in runs.items():
+            start = time.process_time()
+            run(images)
+            if number:  # the first call may compile
+                times[name].append(1000 * (time.process_time() - start))
+    return {name: statistics.median(x) for name, x in times.items()}
+
+
+def main(encoder: str, images: str, image_size: int, rounds: int) -> None:
+    os.environ["KERAS_BACKEND"] = "torch"
+    # The runtimes take as many threads as there are cores, and wait by
+    # spinning, which is CPU time.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+
+    import keras_vit
+
+    data = keras_vit.data.load_dataset(images)
+    shape = (image_size, image_size, 3)
+    model = keras_vit.converters.load(encoder, input_shape=shape)
+    model = keras_vit.models.inference_model(model)
+    options = dict(image_size=image_size, mode="torch", protocol="whole")
+    (x, y), (test_x, test_y) = (
+        map(np.concatenate, zip(*(b[:2] for b in batches), strict=True))
+        for batches in (
+            data.batches(split, batch_size=32, **options)
+            for split in ("train", "test")
+        )
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        runs = keras_runs(model, folder)
+        runs |= exported_runs(model, folder, x[:: len(x) // NUM_CALIBRATION])
+        one, eight = (cpu_milliseconds(runs, x[:n], rounds) for n in (1, 8))
+        print("| | MB | 1 image, ms | 8 images, ms | cosine | lowest | k-NN |")
+        print("|---|---|---|---|---|---|---|")
+        expected = None
+        for name, run in runs.items():
+            files = [f for f in folder.iterdir() if f.stem == name]
+            size = sum(f.stat().st_size for f in files) / 1e6
+            train, test = (
+                np.concatenate([run(z[i : i + 8]) for i in range(0, len(z), 8)])
+                for z in (x, test_x)
+            )
+            expected = test if expected is None else expected
+            cosine = (test * expected).sum(1)
+            cosine /= np.prod(np.linalg.norm([test, expected], axis=2), axis=0)
+            votes = keras_vit.evaluation.nearest_neighbours(
+                train, y, len(data.class_names), test, 5
+            )
+            accuracy = keras_vit.evaluation.accuracy(votes, test_y)
+            print(
+                f"| {name} | {size:.1f} | {one[name]:.0f} | {eight[name]:.0f} "
+                f"| {cosine.mean():.4f} | {cosine.min():.4f} | {accuracy:.3f} |"
+            )
