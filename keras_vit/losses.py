@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_vit._types import Tensor
+
 
 @keras.saving.register_keras_serializable("keras_vit")
 class SigmoidCrossentropy(keras.losses.Loss):
@@ -21,13 +23,13 @@ class SigmoidCrossentropy(keras.losses.Loss):
 
     def __init__(
         self,
-        reduction="sum_over_batch_size",
-        name="sigmoid_crossentropy",
-        dtype=None,
-    ):
+        reduction: str | None = "sum_over_batch_size",
+        name: str = "sigmoid_crossentropy",
+        dtype: str | keras.DTypePolicy | None = None,
+    ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         ops = keras.ops
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)
@@ -49,7 +51,9 @@ class SigmoidCrossentropy(keras.losses.Loss):
 LOSSES = ("softmax", "sigmoid")
 
 
-def get_loss(name, one_hot, label_smoothing=0.0):
+def get_loss(
+    name: str, one_hot: bool, label_smoothing: float = 0.0
+) -> keras.losses.Loss:
     """Returns a cross-entropy loss of logits.
 
     Args:

@@ -3,8 +3,11 @@
 import keras
 from keras import ops
 
-# The logits that are told apart. At their ends, the probabilities are within
-# 1.2e-7, the precision of float32, of 0 and 1.
+from keras_vit._types import Config
+from keras_vit._types import Tensor
+
+# Larger logits share a bin: their probabilities are within 1.2e-7, which is the
+# precision of float32, of 1.
 _LARGEST_LOGIT = 16.0
 
 
@@ -31,7 +34,7 @@ class MeanAveragePrecision(keras.metrics.Metric):
 
     Args:
         classes: Integer. Number of classes.
-        bins: Integer. Number of scores that are told apart.
+        bins: Integer. Number of scores that are distinguished.
         from_logits: Boolean. Whether predictions are logits, and not
             probabilities.
         name: String.
@@ -52,12 +55,12 @@ class MeanAveragePrecision(keras.metrics.Metric):
 
     def __init__(
         self,
-        classes,
-        bins=4096,
-        from_logits=False,
-        name="mean_average_precision",
-        dtype=None,
-    ):
+        classes: int,
+        bins: int = 4096,
+        from_logits: bool = False,
+        name: str = "mean_average_precision",
+        dtype: str | keras.DTypePolicy | None = None,
+    ) -> None:
         super().__init__(name=name, dtype=dtype)
         if classes < 1 or bins < 2:
             raise ValueError(
@@ -70,7 +73,12 @@ class MeanAveragePrecision(keras.metrics.Metric):
             for name in ("positives", "images")
         )
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self,
+        y_true: Tensor,
+        y_pred: Tensor,
+        sample_weight: Tensor | None = None,
+    ) -> None:
         """Counts a batch.
 
         Args:
@@ -107,7 +115,7 @@ class MeanAveragePrecision(keras.metrics.Metric):
             )
             counts.assign_add(ops.reshape(added, counts.shape))
 
-    def result(self):
+    def result(self) -> Tensor:
         """Returns the mean average precision, 0 if there are no positives."""
         # Thresholds from the highest to the lowest.
         found = ops.flip(ops.convert_to_tensor(self._positives), axis=1)
@@ -121,7 +129,7 @@ class MeanAveragePrecision(keras.metrics.Metric):
         classes = ops.sum(ops.cast(positives > 0, "float32"))
         return ops.divide_no_nan(ops.sum(average), classes)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "classes": self.classes,
@@ -130,16 +138,8 @@ class MeanAveragePrecision(keras.metrics.Metric):
         }
 
 
-def get_metric(multi_label, classes):
-    """Returns the metric of a classifier whose outputs are logits.
-
-    Args:
-        multi_label: Boolean. Whether an image may have several classes.
-        classes: Integer. Number of classes.
-
-    Returns:
-        "accuracy", or a `MeanAveragePrecision` if `multi_label`.
-    """
+def get_metric(multi_label: bool, classes: int) -> str | MeanAveragePrecision:
+    """Returns the metric of a classifier whose outputs are logits."""
     if multi_label:
         return MeanAveragePrecision(classes, from_logits=True)
     return "accuracy"

@@ -3,6 +3,7 @@
 import dataclasses
 
 from keras_vit.data.protocols import PROTOCOLS
+from keras_vit.evaluation.loading import LoadedClassifier
 from keras_vit.evaluation.loading import load_classifier
 from keras_vit.training.command_line import arg
 from keras_vit.training.command_line import check_range
@@ -42,7 +43,7 @@ class EvaluationFlags:
     )
     mode: str | None = arg(
         None,
-        "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
+        "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
         "mean and standard deviation; default: as in training",
         "NAME",
     )
@@ -62,7 +63,7 @@ class EvaluationFlags:
         False, "replace the files of an earlier run in --output"
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         image_size = parse_image_size(self.image_size)
         object.__setattr__(self, "image_size", image_size)
         check_range(self, "batch_size", "patch_size", minimum=1)
@@ -71,14 +72,10 @@ class EvaluationFlags:
                 "Give --weights: the model to use, such as runs/digits."
             )
 
-    def trained(self):
-        """Loads the model.
-
-        Returns:
-            A `LoadedClassifier`.
-        """
+    def trained(self) -> LoadedClassifier:
+        """Loads the model."""
         return load_classifier(
-            self.weights,
+            str(self.weights),
             self.model,
             self.image_size,
             self.mode,

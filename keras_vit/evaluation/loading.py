@@ -5,16 +5,20 @@ import functools
 import json
 import pathlib
 import re
-from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit import converters
 from keras_vit._program import printable
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
+from keras_vit._types import Config
 from keras_vit._warnings import warn
+from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.formats.huggingface import MULTI_LABEL
+from keras_vit.data import ImageDataset
 from keras_vit.data.protocols import height_and_width
 from keras_vit.evaluation.metrics import sigmoid
 from keras_vit.evaluation.metrics import softmax
@@ -55,12 +59,12 @@ class LoadedClassifier:
             classes each.
     """
 
-    model: Any
-    image_size: int | tuple
+    model: keras.Model
+    image_size: int | tuple[int, int]
     channels: int
     mode: str
     protocol: str | None = None
-    class_names: tuple | None = None
+    class_names: tuple[str, ...] | None = None
     dataset: str | None = None
     test_split: str | None = None
     skip_bad_images: bool = False
@@ -73,7 +77,9 @@ class LoadedClassifier:
         """The model without what its output does not read, for programs."""
         return _for_inference(self.model)
 
-    def reading(self, data, batch_size, protocol="vit_jax"):
+    def reading(
+        self, data: ImageDataset, batch_size: int, protocol: str = "vit_jax"
+    ) -> Config:
         """Returns the arguments of `ImageDataset.test` for the model.
 
         Args:
@@ -92,7 +98,7 @@ class LoadedClassifier:
             "protocol": self.protocol or plain,
         }
 
-    def describe(self):
+    def describe(self) -> str:
         """Returns a human-readable summary of several lines."""
         name, size = self.model.name, size_text(self.image_size)
         height, width = height_and_width(self.image_size)
@@ -110,13 +116,13 @@ class LoadedClassifier:
 
 
 def load_classifier(
-    weights,
-    model=None,
-    image_size=None,
-    mode=None,
-    protocol=None,
-    patch_size=None,
-):
+    weights: str,
+    model: str | None = None,
+    image_size: int | tuple[int, int] | str | None = None,
+    mode: str | None = None,
+    protocol: str | None = None,
+    patch_size: int | None = None,
+) -> LoadedClassifier:
     """Loads a trained model with its classification head and preprocessing.
 
     Arguments that are None, and the class names, are read from the config.json
@@ -186,13 +192,9 @@ def load_classifier(
     )
 
 
-def _run_config(folder):
-    """Reads the config.json of a recipe's run.
-
-    Returns:
-        Tuple of its content and its path; ({}, None) if there is no such file,
-        or if it is another config.json, such as that of Hugging Face.
-    """
+def _run_config(folder: pathlib.Path) -> tuple[Config, str | None]:
+    """Returns the config.json of a recipe's run and its path, or {} and None if
+    there is none, or another, such as that of Hugging Face."""
     path = folder / "config.json"
     try:
         spec = json.loads(path.read_text())
@@ -202,7 +204,9 @@ def _run_config(folder):
     return (spec, str(path)) if known[0] else ({}, None)
 
 
-def _hub_class_names(checkpoint, model):
+def _hub_class_names(
+    checkpoint: Checkpoint, model: keras.Model
+) -> tuple[str, ...] | None:
     """Returns the class names in a config.json of the Hugging Face hub, or
     None. Those of ImageNet have several spellings, and are left to
     `match_class_names`."""
@@ -217,7 +221,12 @@ def _hub_class_names(checkpoint, model):
     return tuple(names)
 
 
-def _load(checkpoint, image_size, patch_size):
+def _load(
+    checkpoint: Checkpoint,
+    image_size: int | tuple[int, int] | None,
+    patch_size: int | None,
+) -> keras.Model:
+    """Builds the model for images of a size, with one vector per image."""
     overrides = {}
     if patch_size is not None:
         if checkpoint.family != "vit":
@@ -243,13 +252,13 @@ def _load(checkpoint, image_size, patch_size):
     return converters.load(checkpoint, **overrides)
 
 
-def _size_of(model):
+def _size_of(model: keras.Model) -> int | tuple[int, int] | None:
     """Returns the size of a model's images, or None if it takes any."""
     size = model.input_shape[1:3]
     return None if None in size else parse_image_size(size)
 
 
-def head_of(model):
+def head_of(model: keras.Model) -> keras.Layer | None:
     """Returns the layer whose output are the logits, or None."""
     names = {layer.name for layer in model.layers}
     for name in ("distilled_mean", "head"):
@@ -258,7 +267,7 @@ def head_of(model):
     return None
 
 
-def num_classes_of(trained):
+def num_classes_of(trained: LoadedClassifier) -> int:
     """Returns the number of classes of a model.
 
     Args:
@@ -275,7 +284,9 @@ def num_classes_of(trained):
     return trained.model.output.shape[-1]
 
 
-def probabilities(model, outputs, loss="softmax"):
+def probabilities(
+    model: keras.Model, outputs: ArrayLike, loss: str = "softmax"
+) -> Array:
     """Converts the outputs of a classifier to probabilities.
 
     Args:
@@ -303,7 +314,7 @@ def probabilities(model, outputs, loss="softmax"):
     return (sigmoid if loss == "sigmoid" else softmax)(outputs)
 
 
-def feature_model(model):
+def feature_model(model: keras.Model) -> keras.Model:
     """Returns a model of the features that the classification head receives.
 
     They are called "pre_logits" in the published code. A model without a head
@@ -334,7 +345,7 @@ def feature_model(model):
     return _for_inference(features)
 
 
-def _for_inference(model):
+def _for_inference(model: keras.Model) -> keras.Model:
     """Returns a model without tokens that it does not read, with XLA if that is
     faster."""
     model = inference_model(model)
@@ -343,7 +354,9 @@ def _for_inference(model):
     return model
 
 
-def match_class_names(trained, data):
+def match_class_names(
+    trained: LoadedClassifier, data: ImageDataset
+) -> tuple[Array, tuple[str, ...]]:
     """Maps the classes of a dataset to those of a model, by name.
 
     If the class names of the model are unknown and the numbers of classes are
@@ -393,7 +406,8 @@ def match_class_names(trained, data):
     return np.array([known.index(name) for name in wanted]), known
 
 
-def _warn_of_order(count, data):
+def _warn_of_order(count: int, data: ImageDataset) -> None:
+    """Warns that the classes of weights without names are assumed."""
     first = ", ".join(
         f"{number} is {name!r}"
         for number, name in enumerate(data.class_names[:2])
@@ -406,15 +420,18 @@ def _warn_of_order(count, data):
     )
 
 
-def _train(data):
+def _train(data: ImageDataset) -> str:
+    """Returns the command that trains a head for a dataset."""
     return f"recipes/finetune_cifar.py --dataset {data.name} --weights ..."
 
 
-def _are_ids(names):
+def _are_ids(names: tuple[str, ...]) -> bool:
+    """Returns whether all class names are WordNet identifiers."""
     return all(re.fullmatch(r"n\d{8}", name) for name in names)
 
 
-def _hint(count, wanted):
+def _hint(count: int, wanted: int) -> str:
+    """Returns what the number of a model's classes suggests, or ""."""
     if count == wanted + 1:
         return (
             "One more is usually a background, class 0, and needs a head "
@@ -425,12 +442,12 @@ def _hint(count, wanted):
     return ""
 
 
-def _is_digits(data):
+def _is_digits(data: ImageDataset) -> bool:
     """Returns whether a dataset is scikit-learn's digits, not a folder."""
     return data.name == "digits" and data.image_size == 8
 
 
-def fitted(data, trained):
+def fitted(data: ImageDataset, trained: LoadedClassifier) -> ImageDataset:
     """Returns a dataset with the number of channels that a model takes.
 
     Args:

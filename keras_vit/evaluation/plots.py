@@ -1,20 +1,32 @@
 """Plots of evaluation results.
 
 Every function returns a `matplotlib.figure.Figure`. pyplot is not used, so that
-the caller's pyplot state does not change. matplotlib is imported at the first
-plot.
+the caller's pyplot state does not change.
 """
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from keras_vit._program import plot_label
+from keras_vit._program import require
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
+from keras_vit.inspection.plots import new_figure
 
-_BLUE, _RED, _GREY = "#1f5fa8", "#c62828", "#9aa5b1"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_BLUE, _RED, _GRAY = "#1f5fa8", "#c62828", "#9aa5b1"
 _MAX_NAMED_CLASSES = 40  # more names would be illegible
 _MAX_NAME_LENGTH = 18
 
 
-def plot_reliability(rows, title=""):
+def plot_reliability(
+    rows: Sequence[dict[str, Any]], title: str = ""
+) -> "Figure":
     """Plots a reliability diagram: accuracy against confidence.
 
     Args:
@@ -24,7 +36,7 @@ def plot_reliability(rows, title=""):
     Returns:
         A `matplotlib.figure.Figure`.
     """
-    figure = _figure((5, 5.4), title)
+    figure = new_figure(5, 5.4, title)
     top, bottom = figure.subplots(
         2, 1, sharex=True, gridspec_kw={"height_ratios": (4, 1)}
     )
@@ -35,16 +47,18 @@ def plot_reliability(rows, title=""):
     filled = [row for row in rows if row["images"]]
     confidence = [row["confidence"] for row in filled]
     accuracy = [row["accuracy"] for row in filled]
-    top.plot((0, 1), (0, 1), "--", color=_GREY, label="perfect calibration")
+    top.plot((0, 1), (0, 1), "--", color=_GRAY, label="perfect calibration")
     top.plot(confidence, accuracy, "o", ms=4, color=_RED, label="mean of a bin")
     top.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     top.legend(frameon=False, fontsize=8)
-    bottom.bar(left, [row["images"] for row in rows], color=_GREY, **bars)
+    bottom.bar(left, [row["images"] for row in rows], color=_GRAY, **bars)
     bottom.set(xlabel="confidence", ylabel="images")
     return figure
 
 
-def plot_confusion(confusion, class_names, title=""):
+def plot_confusion(
+    confusion: ArrayLike, class_names: Sequence[str], title: str = ""
+) -> "Figure":
     """Plots a confusion matrix, each row divided by its sum.
 
     Args:
@@ -59,7 +73,7 @@ def plot_confusion(confusion, class_names, title=""):
     count = len(class_names)
     named = count <= _MAX_NAMED_CLASSES
     side = max(5.0, 0.28 * count) if named else 8.0
-    figure = _figure((side + 1.2, side), title)
+    figure = new_figure(side + 1.2, side, title)
     axes = figure.subplots()
     images = np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     shown = axes.imshow(confusion / images, cmap="Blues", vmin=0, vmax=1)
@@ -86,7 +100,12 @@ def plot_confusion(confusion, class_names, title=""):
     return figure
 
 
-def plot_top_predictions(images, tops, names, title=""):
+def plot_top_predictions(
+    images: Sequence[Array],
+    tops: Sequence[Sequence[tuple[str, float]]],
+    names: Sequence[str],
+    title: str = "",
+) -> "Figure":
     """Plots images, each with a bar chart of its top classes.
 
     Args:
@@ -102,7 +121,7 @@ def plot_top_predictions(images, tops, names, title=""):
     """
     columns = min(3, len(images))
     rows = -(-len(images) // columns)
-    figure = _figure((4.6 * columns, 1.7 * rows + 0.4), title)
+    figure = new_figure(4.6 * columns, 1.7 * rows + 0.4, title)
     grid = figure.subplots(rows, 2 * columns, squeeze=False)
     for axes in grid.ravel():
         axes.axis("off")
@@ -123,17 +142,14 @@ def plot_top_predictions(images, tops, names, title=""):
     return figure
 
 
-def _figure(size, title):
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, dpi=120, layout="constrained")
-    figure.suptitle(plot_label(title), fontsize=10)
-    return figure
-
-
 def plot_segmentation(
-    images, masks, predicted, class_names, title="", ignore=255
-):
+    images: Array,
+    masks: Array,
+    predicted: Array,
+    class_names: Sequence[str],
+    title: str = "",
+    ignore: int = 255,
+) -> "Figure":
     """Plots images, their masks and the predictions, one row for each.
 
     Args:
@@ -150,9 +166,9 @@ def plot_segmentation(
     Returns:
         A `matplotlib.figure.Figure`.
     """
-    colours = _class_colours(len(class_names))
+    colors = _class_colors(len(class_names))
     count = len(images)
-    figure = _figure((5.4, 1.7 * count + 0.9), title)
+    figure = new_figure(5.4, 1.7 * count + 0.9, title)
     grid = figure.subplots(count, 3, squeeze=False)
     for axes, name in zip(
         grid[0], ("image", "truth", "prediction"), strict=True
@@ -162,18 +178,22 @@ def plot_segmentation(
         grid, zip(images, masks, predicted, strict=True), strict=True
     ):
         ignored = mask == ignore
-        truth = colours[np.where(ignored, 0, mask)]
+        truth = colors[np.where(ignored, 0, mask)]
         truth[ignored] = 1
-        grey = image.shape[-1] == 1
-        shown = np.repeat(image, 3, -1) if grey else image
+        gray = image.shape[-1] == 1
+        shown = np.repeat(image, 3, -1) if gray else image
         for axes, picture in zip(
-            row, (shown, truth, colours[guess]), strict=True
+            row, (shown, truth, colors[guess]), strict=True
         ):
             axes.imshow(picture, vmin=0, vmax=1)
             axes.axis("off")
     present = np.union1d(predicted, masks[masks != ignore])
+    patch = require("matplotlib.patches").Patch
     patches = [
-        _patch(colours[i], plot_label(class_names[i], _MAX_NAME_LENGTH))
+        patch(
+            color=colors[i],
+            label=plot_label(class_names[i], _MAX_NAME_LENGTH),
+        )
         for i in present[:_MAX_NAMED_CLASSES]
     ]
     figure.legend(
@@ -186,19 +206,11 @@ def plot_segmentation(
     return figure
 
 
-def _class_colours(count):
-    """Returns an array `(count, 3)`: grey, and colours that differ."""
-    import matplotlib.colors
-
+def _class_colors(count: int) -> Array:
+    """Returns an array `(count, 3)`: gray, and colors that differ."""
     hues = np.arange(count) * 0.618 % 1
     values = np.where(np.arange(count) % 2, 0.95, 0.7)
     hsv = np.stack([hues, np.full(count, 0.75), values], -1)
-    colours = matplotlib.colors.hsv_to_rgb(hsv)
-    colours[0] = 0.25
-    return colours
-
-
-def _patch(colour, label):
-    import matplotlib.patches
-
-    return matplotlib.patches.Patch(color=colour, label=label)
+    colors = require("matplotlib.colors").hsv_to_rgb(hsv)
+    colors[0] = 0.25
+    return colors

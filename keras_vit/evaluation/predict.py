@@ -2,15 +2,23 @@
 
 import itertools
 import sys
+from collections.abc import Iterable
+from collections.abc import Iterator
 
 import keras
 import numpy as np
 
+from keras_vit._types import Array
 from keras_vit.data import parse_image_error
 from keras_vit.data import parse_label_error
 
 
-def predict_dataset(model, batches, total, limit=None):
+def predict_dataset(
+    model: keras.Model,
+    batches: Iterable[tuple],
+    total: int,
+    limit: int | None = None,
+) -> tuple[Array, Array]:
     """Returns the outputs of a model for all images of a dataset.
 
     It shows a progress bar on a terminal.
@@ -53,12 +61,8 @@ def predict_dataset(model, batches, total, limit=None):
     return np.concatenate(found)[:total], np.concatenate(labels)[:total]
 
 
-def _named(batches):
-    """Yields the batches of an iterable.
-
-    TensorFlow's errors for images and labels that cannot be read are replaced
-    by a `ValueError` with a message of one line.
-    """
+def _named(batches: Iterable[tuple]) -> Iterator[tuple]:
+    """Yields batches; errors of images and labels get a message of one line."""
     iterator = iter(batches)
     for _ in itertools.count():
         try:

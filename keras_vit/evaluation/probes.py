@@ -80,7 +80,7 @@ def few_shot(
     if holds_out != (test_labels is None):
         raise ValueError("Give `test_features` and `test_labels`, or neither.")
     test_x, test_y = features, labels
-    if not holds_out:
+    if test_features is not None and test_labels is not None:
         test_x = check_scores(test_features, "test_features")
         test_y = check_labels(test_labels, len(test_x), name="test_labels")
     classes = int(max(labels.max(), test_y.max())) + 1
@@ -108,7 +108,10 @@ def few_shot(
                 results = _accuracies(best == test_y[tested], test_y[tested])
                 row = (len(chosen), *results)
                 found.setdefault((count, penalty), []).append(row)
-    return [_summary(*key, rows) for key, rows in found.items()]
+    return [
+        _summary(count, penalty, rows)
+        for (count, penalty), rows in found.items()
+    ]
 
 
 def _shuffle_by_class(labels: Array, classes: int, seed: int) -> list[Array]:
@@ -125,7 +128,8 @@ def _accuracies(correct: Array, labels: Array) -> tuple[float, float]:
     counts = np.bincount(labels)
     num_correct = np.bincount(labels, weights=correct)
     present = counts > 0
-    return correct.mean(), np.mean(num_correct[present] / counts[present])
+    by_class = num_correct[present] / counts[present]
+    return float(correct.mean()), float(by_class.mean())
 
 
 def _summary(shots: int, l2: float, rows: list[tuple]) -> dict[str, Any]:
@@ -403,14 +407,14 @@ def nearest_neighbours(
     labels = check_labels(labels, len(x), classes)
     test = _directions(test_features, "test_features")
     check_k(k, len(x), "images")
-    weights: Any = "uniform"
+    scale = np.inf  # of equal weights
     if temperature is not None:
         scale = _checks.positive_float("temperature", temperature)
 
-        def weights(distances: Array) -> Array:
-            # Relative to the nearest, so that not all weights become 0.
-            nearest = distances.min(axis=1, keepdims=True)
-            return np.exp((nearest - distances) / scale)
+    def weights(distances: Array) -> Array:
+        # Relative to the nearest, so that not all weights become 0.
+        nearest = distances.min(axis=1, keepdims=True)
+        return np.exp((nearest - distances) / scale)
 
     neighbors = require("sklearn.neighbors")
     classifier = neighbors.KNeighborsClassifier(

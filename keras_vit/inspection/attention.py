@@ -1,10 +1,16 @@
 """Attention maps, attention distance, attention rollout and token norms."""
 
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
 import keras
 import numpy as np
-import numpy.typing  # np.typing in annotations
 
 from keras_vit import _checks
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
+from keras_vit._types import Tensor
 from keras_vit.inspection import tokens
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers import Pooling
@@ -14,14 +20,18 @@ from keras_vit.models.features import all_tokens
 _OUTLIER = 10  # times the mean attention that a token receives
 
 
-def attention_maps(model, images, layers=None):
+def attention_maps(
+    model: keras.Model,
+    images: ArrayLike,
+    layers: int | Sequence[int] | None = None,
+) -> Array:
     """Returns the attention probabilities of all tokens.
 
-    The model's fused attention does not materialise them, so they are
+    The model's fused attention does not materialize them, so they are
     computed separately from the model's queries and keys, in float32 whatever
     the model's precision. The model is not modified. All models of this
     package with attention are supported, at any image size: hybrids, models
-    with registers, distilled and quantised models.
+    with registers, distilled and quantized models.
 
     Args:
         model: A functional model made by this package or of its layers.
@@ -48,7 +58,11 @@ def attention_maps(model, images, layers=None):
     return np.stack(list(iterate_attention_maps(model, images, layers)))
 
 
-def iterate_attention_maps(model, images, layers=None):
+def iterate_attention_maps(
+    model: keras.Model,
+    images: ArrayLike,
+    layers: int | Sequence[int] | None = None,
+) -> Iterator[Array]:
     """Yields the attention maps of each layer, `(B, heads, Q, K)`."""
     blocks = tokens.find_blocks(model, layers)
     images = tokens.check_images(model, images)
@@ -64,7 +78,11 @@ def iterate_attention_maps(model, images, layers=None):
         yield keras.ops.convert_to_numpy(probabilities)
 
 
-def token_norms(model, images, layers=None):
+def token_norms(
+    model: keras.Model,
+    images: ArrayLike,
+    layers: int | Sequence[int] | None = None,
+) -> Array:
     """Returns the L2 norm of every token after each block.
 
     Large models store global information in the tokens of a few patches of
@@ -93,14 +111,19 @@ def token_norms(model, images, layers=None):
     )
 
 
-def attention_distance(model, images, layers=None, batch_size=16):
+def attention_distance(
+    model: keras.Model,
+    images: ArrayLike,
+    layers: int | Sequence[int] | None = None,
+    batch_size: int = 16,
+) -> Array:
     """Returns the mean attention distance of each head (Figure 7, right).
 
-    It is the distance between the centres of the query's and the key's patch,
+    It is the distance between the centers of the query's and the key's patch,
     weighted by attention and averaged over query patches and images. It is
     analogous to the receptive field size of a convolution. Tokens without a
     position in the image, such as the class token, are ignored, and the
-    attention to patches is normalised to sum to 1.
+    attention to patches is normalized to sum to 1.
 
     From "An Image is Worth 16x16 Words", Section 4.5 and Appendix D.7
     (https://arxiv.org/abs/2010.11929), which averages over 128 images.
@@ -122,7 +145,7 @@ def attention_distance(model, images, layers=None, batch_size=16):
     layout = tokens.token_layout(model, images.shape[1:3])
     distance = patch_distances(layout)
     first = layout.num_prefix
-    total = 0.0
+    total = np.zeros(())
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size]
         sums = []
@@ -134,12 +157,8 @@ def attention_distance(model, images, layers=None, batch_size=16):
     return (total / len(images)).astype("float32")
 
 
-def patch_distances(layout):
-    """Returns the distances between all patch centres, `(N, N)`, in pixels.
-
-    Args:
-        layout: The output of `token_layout`.
-    """
+def patch_distances(layout: tokens.TokenLayout) -> Array:
+    """Returns the distances between all patch centers, `(N, N)`, in pixels."""
     rows, columns = np.indices(layout.grid).reshape(2, -1, 1)
     down = (rows - rows.T) * layout.patch_size[0]
     right = (columns - columns.T) * layout.patch_size[1]
@@ -147,8 +166,8 @@ def patch_distances(layout):
 
 
 def attention_heads(
-    model: keras.Model, images: np.typing.ArrayLike, layer: int = -1
-) -> np.ndarray:
+    model: keras.Model, images: ArrayLike, layer: int = -1
+) -> Array:
     """Returns the attention of the model's output in one block, head by head.
 
     The query is the token that the model's pooling reads, or the weighted mean
@@ -180,11 +199,11 @@ def attention_heads(
 
 
 def attention_rollout(
-    maps: np.typing.ArrayLike,
+    maps: Iterable[Tensor],
     residual: bool = True,
     outliers: str = "keep",
     num_prefix: int = 1,
-) -> np.ndarray:
+) -> Array:
     """Accumulates attention over all layers by attention rollout.
 
     The maps of each layer are averaged over heads and multiplied by those of
@@ -244,10 +263,10 @@ def attention_rollout(
 
 def attention_heatmap(
     model: keras.Model,
-    images: np.typing.ArrayLike,
+    images: ArrayLike,
     residual: bool = True,
     outliers: str = "keep",
-) -> np.ndarray:
+) -> Array:
     """Returns the attention of the model's output to the image (Figure 6).
 
     The rows of the attention rollout are averaged with the weights that the
@@ -301,17 +320,11 @@ def attention_heatmap(
     return (heat / heat.max((1, 2), keepdims=True)).astype("float32")
 
 
-def pooling_weights(model, images, layout):
-    """Returns the weight of each token in the pooled output.
-
-    Args:
-        model: As in `attention_maps`.
-        images: As in `attention_maps`.
-        layout: The output of `token_layout`.
-
-    Returns:
-        Array of shape `(batch, tokens)` or `(1, tokens)`.
-    """
+def pooling_weights(
+    model: keras.Model, images: Array, layout: tokens.TokenLayout
+) -> Array:
+    """Returns the weight of each token in the pooled output, `(batch, tokens)`
+    or `(1, tokens)`."""
     pooling = tokens.find_layer(model, AttentionPooling)
     if pooling is not None:
         return _attention_pooling_weights(model, pooling, images, layout)
@@ -327,7 +340,7 @@ def pooling_weights(model, images, layout):
         mean[:, layout.num_prefix :] = 1 / (length - layout.num_prefix)
         first = np.zeros((1, length))
         first[:, layout.num_prefix] = 1
-        by_mode = {
+        by_mode: dict[str | None, Array] = {
             "token": token,
             "gap": mean,
             "token_gap": (token + mean) / 2,
@@ -337,7 +350,13 @@ def pooling_weights(model, images, layout):
     return np.mean(weights, axis=0)
 
 
-def _attention_pooling_weights(model, pooling, images, layout):
+def _attention_pooling_weights(
+    model: keras.Model,
+    pooling: AttentionPooling,
+    images: Array,
+    layout: tokens.TokenLayout,
+) -> Array:
+    """Returns the attention of the pooling's probe, averaged over heads."""
     (x,) = tokens.compute_tensors(model, [pooling.input], images)
     patches = x[:, layout.num_prefix :]
     probe = keras.ops.convert_to_numpy(pooling.probe)

@@ -23,20 +23,25 @@ import argparse
 import os
 import pathlib
 import time
+from typing import TYPE_CHECKING
 
 from keras_vit import _program
 from keras_vit._logging import logger
 
+if TYPE_CHECKING:
+    from keras_vit.checkpoints.checkpoint import Checkpoint
+
 DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
 
 
-def main(argv=None):
+def main(argv: list[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     # Intermixed parsing allows options between the images.
     return _program.run_program(_run, _parser().parse_intermixed_args(argv))
 
 
-def _run(a):
+def _run(a: argparse.Namespace) -> int:
+    """Writes the report and returns the exit status."""
     # Imported here, so that --help does not wait for Keras.
     from keras_vit import converters
     from keras_vit.inspection import images as image_files
@@ -92,7 +97,8 @@ def _run(a):
     return 0
 
 
-def _check_output(folder, overwrite):
+def _check_output(folder: pathlib.Path, overwrite: bool) -> pathlib.Path:
+    """Returns the folder of the report, which can be written."""
     folder = folder.expanduser()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {str(folder)!r} is a file, not a folder.")
@@ -112,13 +118,15 @@ def _check_output(folder, overwrite):
     return folder
 
 
-def _channels(checkpoint):
+def _channels(checkpoint: "Checkpoint") -> int:
+    """Returns the number of channels of the images of a checkpoint."""
     first = ("root_conv/kernel", "patch_embedding/kernel")
     weights = checkpoint.weights
     return next(weights[name] for name in first if name in weights).shape[2]
 
 
-def _parser():
+def _parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
     parser = _program.Parser(
         prog="report.py",
         description=__doc__,

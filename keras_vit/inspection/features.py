@@ -2,10 +2,13 @@
 common."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
 from keras_vit.inspection import tokens
 from keras_vit.models import dense_features
 
@@ -23,12 +26,17 @@ class FeaturePCA:
             component.
     """
 
-    components: list
-    foreground: list
-    explained: np.ndarray
+    components: list[Array]
+    foreground: list[Array]
+    explained: Array
 
 
-def feature_pca(model, images, block=-1, foreground=True):
+def feature_pca(
+    model: keras.Model,
+    images: ArrayLike | Sequence[ArrayLike],
+    block: int = -1,
+    foreground: bool = True,
+) -> FeaturePCA:
     """Computes the principal components of the features of patches.
 
     Patches of the same kind of part get similar components, over all images.
@@ -97,22 +105,11 @@ def feature_pca(model, images, block=-1, foreground=True):
     )
 
 
-def principal_components(features, count):
-    """Computes the first principal components in float64.
+def principal_components(features: Array, count: int) -> tuple[Array, Array]:
+    """Returns the first principal components of samples, in float64, and their
+    fractions of the variance.
 
     The entry of largest magnitude of each direction is positive.
-
-    Args:
-        features: Array of shape `(samples, channels)`.
-        count: Integer. Number of components.
-
-    Returns:
-        Array of shape `(samples, count)`; and the fraction of the variance of
-        each component.
-
-    Raises:
-        ValueError: if there are not more than `count` samples, or fewer than
-            `count` channels.
     """
     if len(features) <= count or features.shape[1] < count:
         raise ValueError(
@@ -121,17 +118,17 @@ def principal_components(features, count):
             f"{features.shape[1]} channels. Give larger images, or "
             "`foreground=False`."
         )
-    centred = features.astype("float64")
-    centred = centred - centred.mean(axis=0)
-    variances, directions = np.linalg.eigh(centred.T @ centred)
+    centered = features.astype("float64")
+    centered = centered - centered.mean(axis=0)
+    variances, directions = np.linalg.eigh(centered.T @ centered)
     directions = directions[:, ::-1][:, :count]
     largest = np.abs(directions).argmax(axis=0)
     directions = directions * np.sign(directions[largest, np.arange(count)])
     total = max(variances.sum(), np.finfo("float64").tiny)
-    return centred @ directions, variances[::-1][:count] / total
+    return centered @ directions, variances[::-1][:count] / total
 
 
-def _foreground(scores, shapes):
+def _foreground(scores: Array, shapes: list[tuple[int, int]]) -> Array:
     """Returns which patches are on the side of the first component that has
     fewer of the patches at the borders."""
     border = []

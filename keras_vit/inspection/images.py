@@ -5,31 +5,23 @@ Pillow is used, which is a dependency of matplotlib.
 
 import math
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from keras_vit._checks import check_image_mode
 from keras_vit._images import open_image
+from keras_vit._types import Array
+from keras_vit._types import StrPath
 from keras_vit.preprocessing import preprocess_input
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _PILLOW_MODES = {1: "L", 3: "RGB"}
 
 
-def image_paths(names):
-    """Returns the paths of image files, given by name or by folder.
-
-    Args:
-        names: Strings or paths of image files and of folders. Subfolders are
-            not searched.
-
-    Returns:
-        List of paths, sorted within each folder.
-
-    Raises:
-        FileNotFoundError: if a path does not exist, or a folder contains no
-            image.
-    """
+def image_paths(names: Sequence[StrPath]) -> list[pathlib.Path]:
+    """Returns the paths of image files, given by name or by folder, without
+    subfolders."""
     paths = []
     for name in names:
         path = pathlib.Path(name).expanduser()
@@ -53,28 +45,20 @@ def image_paths(names):
     return paths
 
 
-def _suggest_subfolder(folder):
-    # Subfolders are not searched, since a report shows few images.
+def _suggest_subfolder(folder: pathlib.Path) -> str:
+    """Returns a sentence with a subfolder, or "": they are not searched, since
+    a report shows few images."""
     inner = [str(p) for p in sorted(folder.iterdir()) if p.is_dir()]
     return (
         f" Give one of its subfolders, such as {inner[0]!r}." if inner else ""
     )
 
 
-def read_images(paths, channels=3):
-    """Reads image files as uint8 arrays `(height, width, channels)`.
-
-    Args:
-        paths: List of paths.
-        channels: Integer, 1 or 3. Images are converted to grey or RGB.
-
-    Returns:
-        List of arrays.
-
-    Raises:
-        ValueError: if files cannot be read, all of which are listed, or if
-            `channels` is another number.
-    """
+def read_images(
+    paths: Sequence[pathlib.Path], channels: int = 3
+) -> list[Array]:
+    """Reads image files as uint8 arrays `(height, width, channels)`, and raises
+    a `ValueError` with all that cannot be read."""
     if paths and channels not in _PILLOW_MODES:
         raise ValueError(
             f"The model takes images of {channels} channels, and image files "
@@ -108,7 +92,7 @@ def _read(path, channels):
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
-def resize(image, size):
+def resize(image: Array, size: Sequence[int]) -> Array:
     """Resizes an image to `(height, width)`, bilinearly with antialiasing."""
     from PIL import Image
 
@@ -116,11 +100,11 @@ def resize(image, size):
         return image
     grey = image.shape[-1] == 1
     picture = Image.fromarray(image[..., 0] if grey else image)
-    picture = picture.resize(size[::-1], Image.Resampling.BILINEAR)
+    picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(picture).reshape(*size, image.shape[-1])
 
 
-def thumbnail(image, max_side):
+def thumbnail(image: Array, max_side: int) -> Array:
     """Downsizes an image to at most `max_side` pixels in height and width."""
     scale = max_side / max(image.shape[:2])
     if scale >= 1:
@@ -128,12 +112,11 @@ def thumbnail(image, max_side):
     return resize(image, [max(1, round(n * scale)) for n in image.shape[:2]])
 
 
-def size_with_aspect(image_size, area, patch_size):
-    """Returns the size of an image resized to about `area` pixels.
-
-    Height and width are multiples of the patch size that keep the aspect ratio
-    of `image_size` as closely as possible.
-    """
+def size_with_aspect(
+    image_size: Sequence[int], area: int, patch_size: Sequence[int]
+) -> tuple[int, ...]:
+    """Returns the size of an image of about `area` pixels: multiples of the
+    patch size, as close as possible to the aspect ratio of `image_size`."""
     scale = math.sqrt(area / (image_size[0] * image_size[1]))
     return tuple(
         max(1, round(side * scale / patch)) * patch
@@ -141,20 +124,15 @@ def size_with_aspect(image_size, area, patch_size):
     )
 
 
-def make_batches(images, size, patch_size, mode, keep_aspect):
-    """Resizes and preprocesses images, and groups them into batches.
-
-    Args:
-        images: List of uint8 arrays `(height, width, channels)`.
-        size: `(height, width)` of the model's inputs.
-        patch_size: `(rows, columns)` of a patch, in pixels.
-        mode: As in `preprocess_input`.
-        keep_aspect: Boolean. Whether images keep their aspect ratio.
-
-    Returns:
-        List of batches: one of all images or, with `keep_aspect`, one per
-        image.
-    """
+def make_batches(
+    images: Sequence[Array],
+    size: Sequence[int],
+    patch_size: Sequence[int],
+    mode: str,
+    keep_aspect: bool,
+) -> list[Array]:
+    """Resizes and preprocesses images: one batch of all, or one per image if
+    they keep their aspect ratios."""
     area = size[0] * size[1]
     scaled = [
         resize(

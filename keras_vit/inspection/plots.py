@@ -8,26 +8,31 @@ not change.
 import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from keras_vit._program import plot_label
 from keras_vit._program import require
+from keras_vit._types import Array
+from keras_vit.inspection.features import FeaturePCA
+from keras_vit.inspection.tokens import TokenLayout
 from keras_vit.layers.resampling import resample
 
 if TYPE_CHECKING:
-    import matplotlib.figure
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-_DARK, _BLUE, _RED, _GREY = "#22303c", "#1f5fa8", "#c62828", "#9aa5b1"
+_DARK, _BLUE, _RED, _GRAY = "#22303c", "#1f5fa8", "#c62828", "#9aa5b1"
 BACKGROUND = np.array([0.78, 0.82, 0.86])
 _MAX_TILES = 16  # rows and columns shown; more would be illegible
 
 
 def plot_attention_heatmap(
-    images: Sequence[np.ndarray],
-    heatmaps: Sequence[np.ndarray] | dict[str, Sequence[np.ndarray]],
-    titles: list[str] | None = None,
-) -> "matplotlib.figure.Figure":
+    images: Sequence[Array],
+    heatmaps: Sequence[Array] | dict[str, Sequence[Array]],
+    titles: Sequence[str] | None = None,
+) -> "Figure":
     """Plots images, images multiplied by attention, and heat maps.
 
     The second column is as in the paper's Figure 6. Colors range from the 2nd
@@ -62,10 +67,10 @@ def plot_attention_heatmap(
 
 
 def plot_attention_heads(
-    images: Sequence[np.ndarray],
-    heads: Sequence[np.ndarray],
-    titles: list[str] | None = None,
-) -> "matplotlib.figure.Figure":
+    images: Sequence[Array],
+    heads: Sequence[Array],
+    titles: Sequence[str] | None = None,
+) -> "Figure":
     """Plots images and the attention of each head of one block.
 
     Colors range from the 2nd to the 98th percentile of each map. From
@@ -94,7 +99,11 @@ def plot_attention_heads(
     return figure
 
 
-def plot_feature_pca(images, found, titles=None):
+def plot_feature_pca(
+    images: Sequence[Array],
+    found: FeaturePCA,
+    titles: Sequence[str] | None = None,
+) -> "Figure":
     """Plots images and the principal components of their patches.
 
     The three components are red, green and blue, scaled from the 2nd to the
@@ -115,17 +124,19 @@ def plot_feature_pca(images, found, titles=None):
     for (left, right), image, components in zip(
         rows, shown, found.components, strict=True
     ):
-        colours = (components - low) / np.maximum(high - low, 1e-12)
+        colors = (components - low) / np.maximum(high - low, 1e-12)
         left.imshow(image)
         right.imshow(
-            np.nan_to_num(np.clip(colours, 0, 1), nan=0.08),
+            np.nan_to_num(np.clip(colors, 0, 1), nan=0.08),
             extent=(0, image.shape[1], image.shape[0], 0),
             interpolation="nearest",
         )
     return figure
 
 
-def plot_attention_maps(maps, layout, image=0, query=None):
+def plot_attention_maps(
+    maps: Array, layout: TokenLayout, image: int = 0, query: int | None = None
+) -> "Figure":
     """Plots the attention of one query in every layer and head.
 
     Args:
@@ -148,7 +159,7 @@ def plot_attention_maps(maps, layout, image=0, query=None):
     layers, heads = tiles.shape[:2]
     aspect = layout.grid[0] / layout.grid[1]
     side = min(0.8, 9 / heads)
-    figure = _figure(side * heads + 0.8, side * aspect * layers + 0.8)
+    figure = new_figure(side * heads + 0.8, side * aspect * layers + 0.8)
     axes = figure.subplots()
     picture, rows, columns = _mosaic(tiles)
     axes.imshow(picture, cmap="inferno", vmin=0, vmax=1, aspect="auto")
@@ -160,7 +171,9 @@ def plot_attention_maps(maps, layout, image=0, query=None):
     return figure
 
 
-def plot_attention_distance(distances, uniform=None, title=""):
+def plot_attention_distance(
+    distances: Array, uniform: float | None = None, title: str = ""
+) -> "Figure":
     """Plots the attention distance of heads by layer (Figure 7, right).
 
     Args:
@@ -172,7 +185,7 @@ def plot_attention_distance(distances, uniform=None, title=""):
     Returns:
         A `matplotlib.figure.Figure`.
     """
-    figure = _figure(4.6, 3.8, title)
+    figure = new_figure(4.6, 3.8, title)
     axes = figure.subplots()
     depth = np.arange(1, len(distances) + 1)
     for head in distances.T:
@@ -185,18 +198,18 @@ def plot_attention_distance(distances, uniform=None, title=""):
             uniform, color=_DARK, ls=":", lw=1.2, label="uniform attention"
         )
     axes.set_ylim(0, 1.1 * max(distances.max(), uniform or 0, 1e-6))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     _style(axes)
     return figure
 
 
-def plot_embedding_filters(filters, title=""):
+def plot_embedding_filters(filters: Array, title: str = "") -> "Figure":
     """Plots principal components of the patch embedding (Figure 7, left).
 
     Args:
         filters: The output of `embedding_filters`. A single channel is shown
-            in grey; two, or more than three, are reduced to three principal
+            in gray; two, or more than three, are reduced to three principal
             components, shown as red, green and blue.
         title: String.
 
@@ -206,23 +219,23 @@ def plot_embedding_filters(filters, title=""):
     count, height, width = filters.shape[:3]
     columns = min(7, count)
     rows = -(-count // columns)
-    colours = _to_rgb(_to_three_channels(filters) * 2 - 1)
-    # A grey that differs from the extreme values of filters.
+    colors = _to_rgb(_to_three_channels(filters) * 2 - 1)
+    # A gray that differs from the extreme values of filters.
     background = BACKGROUND
     blank = np.ones((rows * columns - count, height, width, 3)) * background
-    tiles = np.concatenate([colours, blank])
+    tiles = np.concatenate([colors, blank])
     tiles = tiles.reshape(rows, columns, height, width, 3)
     picture, _, _ = _mosaic(tiles, background)
     wide = 4.6 / picture.shape[1]
-    figure = _figure(4.6, wide * picture.shape[0] + 0.4, title)
+    figure = new_figure(4.6, wide * picture.shape[0] + 0.4, title)
     axes = figure.subplots()
     axes.imshow(picture)
     axes.axis("off")
     return figure
 
 
-def plot_position_similarity(similarity, title=""):
-    """Plots the similarity of position embeddings (Figure 7, centre).
+def plot_position_similarity(similarity: Array, title: str = "") -> "Figure":
+    """Plots the similarity of position embeddings (Figure 7, center).
 
     Args:
         similarity: The output of `position_similarity`. At most 16 rows and
@@ -235,15 +248,15 @@ def plot_position_similarity(similarity, title=""):
     """
     rows, columns = map(_evenly_spaced, similarity.shape[:2])
     tiles = similarity[np.ix_(rows, columns)]
-    picture, centres_y, centres_x = _mosaic(tiles)
+    picture, centers_y, centers_x = _mosaic(tiles)
     tall = 3.9 * picture.shape[0] / picture.shape[1]
-    figure = _figure(4.9, min(max(tall, 1.2), 8) + 0.6, title)
+    figure = new_figure(4.9, min(max(tall, 1.2), 8) + 0.6, title)
     axes = figure.subplots()
     image = axes.imshow(picture, cmap="viridis", vmin=-1, vmax=1)
     _label_tiles(
         axes,
-        (centres_y, rows + 1, "patch row"),
-        (centres_x, columns + 1, "patch column"),
+        (centers_y, rows + 1, "patch row"),
+        (centers_x, columns + 1, "patch column"),
     )
     bar = figure.colorbar(image, ax=axes, shrink=0.8)
     bar.set_label("cosine similarity", fontsize=8)
@@ -251,7 +264,9 @@ def plot_position_similarity(similarity, title=""):
     return figure
 
 
-def plot_token_norms(norms, layout, image=0, title=""):
+def plot_token_norms(
+    norms: Array, layout: TokenLayout, image: int = 0, title: str = ""
+) -> "Figure":
     """Plots the L2 norms of tokens by layer.
 
     Args:
@@ -269,7 +284,7 @@ def plot_token_norms(norms, layout, image=0, title=""):
     depth = np.arange(1, len(norms) + 1)
     patches = norms[:, :, first:].reshape(len(norms), -1)
     low, middle, high = np.percentile(patches, (5, 50, 95), axis=1)
-    figure = _figure(8.4, 3.6, title)
+    figure = new_figure(8.4, 3.6, title)
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     left.fill_between(
         depth, low, high, color=_BLUE, alpha=0.2, lw=0, label="patches, 5-95 %"
@@ -277,14 +292,14 @@ def plot_token_norms(norms, layout, image=0, title=""):
     left.plot(depth, middle, color=_BLUE, label="patches, median")
     left.plot(depth, patches.max(1), ":", color=_BLUE, label="patches, maximum")
     names = np.array(layout.prefix)
-    styles = itertools.cycle(((_RED, "-"), (_DARK, "--"), (_GREY, "-.")))
+    styles = itertools.cycle(((_RED, "-"), (_DARK, "--"), (_GRAY, "-.")))
     for name in dict.fromkeys(layout.prefix):
         own = norms[:, :, :first][..., names == name].mean((1, 2))
-        colour, style = next(styles)
+        color, style = next(styles)
         words = name.replace("_", " ")
-        left.plot(depth, own, style, color=colour, label=words)
+        left.plot(depth, own, style, color=color, label=words)
     left.set(xlabel="layer", ylabel="L2 norm of token", ylim=(0, None))
-    left.xaxis.get_major_locator().set_params(integer=True)
+    left.locator_params(axis="x", integer=True)
     left.legend(frameon=False, fontsize=8)
     _style(left)
     mappable = right.imshow(
@@ -296,7 +311,7 @@ def plot_token_norms(norms, layout, image=0, title=""):
     return figure
 
 
-def _to_rgb(image):
+def _to_rgb(image: Array) -> Array:
     """Converts an image of uint8 or in [-1, 1] to RGB floats in [0, 1]."""
     image = np.asarray(image)
     if image.dtype == np.uint8:
@@ -316,7 +331,7 @@ def _to_rgb(image):
     return scaled if scaled.shape[-1] == 3 else _to_three_channels(scaled)
 
 
-def _to_three_channels(values):
+def _to_three_channels(values: Array) -> Array:
     """Reduces channels to three principal components, each in [0, 1]."""
     channels = values.shape[-1]
     if channels in (1, 3):
@@ -326,20 +341,19 @@ def _to_three_channels(values):
     components = np.linalg.svd(flat, full_matrices=False)[2][:3]
     projected = flat @ components.T
     low, high = projected.min(0), projected.max(0)
-    colours = (projected - low) / np.where(high > low, high - low, 1)
-    missing = 3 - colours.shape[1]
-    colours = np.pad(colours, ((0, 0), (0, missing)))
-    return colours.reshape(*values.shape[:-1], 3)
+    colors = (projected - low) / np.where(high > low, high - low, 1)
+    missing = 3 - colors.shape[1]
+    colors = np.pad(colors, ((0, 0), (0, missing)))
+    return colors.reshape(*values.shape[:-1], 3)
 
 
-def _mosaic(tiles, background=np.nan):
-    """Assembles tiles `(rows, columns, h, w, ...)` to one image, with gaps.
+def _mosaic(
+    tiles: Array, background: float | Array = np.nan
+) -> tuple[Array, Array, Array]:
+    """Assembles tiles `(rows, columns, h, w, ...)` to one image, with gaps, and
+    returns it and the centers of the rows and columns of tiles, in its pixels.
 
     matplotlib draws one image much faster than hundreds.
-
-    Returns:
-        The image, and the centres of the rows and columns of tiles, in its
-        pixels.
     """
     times = max(1, 16 // max(tiles.shape[2:4]))  # for gaps of an eighth
     tiles = tiles.repeat(times, axis=2).repeat(times, axis=3)
@@ -355,25 +369,25 @@ def _mosaic(tiles, background=np.nan):
     return picture, top + (height - 1) / 2, left + (width - 1) / 2
 
 
-def robust_scale(maps: np.ndarray) -> np.ndarray:
+def robust_scale(maps: Array) -> Array:
     """Scales each map from its 2nd to its 98th percentile to [0, 1]."""
     low, high = np.percentile(maps, (2, 98), axis=(-2, -1), keepdims=True)
     return np.clip((maps - low) / np.maximum(high - low, 1e-12), 0, 1)
 
 
 def _image_rows(
-    shown: list[np.ndarray],
-    titles: list[str] | None,
+    shown: list[Array],
+    titles: Sequence[str] | None,
     columns: Sequence[str],
     height: float = 1.9,
-) -> tuple["matplotlib.figure.Figure", np.ndarray]:
+) -> tuple["Figure", Array]:
     """Returns a figure and its axes, a row per image and titled columns."""
     aspects = [image.shape[0] / image.shape[1] for image in shown]
     # The height of rows with tall images is limited.
     heights = [height * min(aspect, 1.5) + 0.1 for aspect in aspects]
     width = min(height * len(columns) + 0.4, 10)
     heights = [x * (width - 0.4) / (height * len(columns)) for x in heights]
-    figure = _figure(width, sum(heights) + 0.35)
+    figure = new_figure(width, sum(heights) + 0.35)
     rows = figure.subplots(
         len(shown), len(columns), squeeze=False, height_ratios=heights
     )
@@ -386,24 +400,26 @@ def _image_rows(
     return figure, rows
 
 
-def _evenly_spaced(count: int, most: int = _MAX_TILES) -> np.ndarray:
+def _evenly_spaced(count: int, most: int = _MAX_TILES) -> Array:
     """Returns at most `most` evenly spaced indices below `count`."""
     number = min(count, most)
     return np.linspace(0, count - 1, number).round().astype(int)
 
 
-def enlarge(image, side):
+def enlarge(image: Array, side: int) -> Array:
     """Repeats the pixels of a small image, so that its heat map is smooth."""
     times = max(1, side // max(image.shape[:2]))
     return image.repeat(times, axis=0).repeat(times, axis=1)
 
 
-def _resize_heat(heat, size):
+def _resize_heat(heat: Array, size: Sequence[int]) -> Array:
+    """Resizes a heat map to the size of its image."""
     grid = np.asarray(heat, "float32")[..., None]
     return np.clip(resample(grid, size, "bilinear", xp=np)[..., 0], 0, 1)
 
 
-def _figure(width, height, title=""):
+def new_figure(width: float, height: float, title: str = "") -> "Figure":
+    """Returns an empty figure with a title, without pyplot."""
     figure = require("matplotlib.figure", "recipes").Figure(
         figsize=(width, height), dpi=120, layout="constrained"
     )
@@ -412,18 +428,22 @@ def _figure(width, height, title=""):
     return figure
 
 
-def _style(axes):
+def _style(axes: "Axes") -> None:
+    """Leaves out the upper and right borders, and adds a grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
 
 
-def _hide_ticks(axes):
+def _hide_ticks(axes: "Axes") -> None:
+    """Leaves out the ticks and borders of an image."""
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
 
 
-def _label_tiles(axes, rows, columns):
-    """Labels rows and columns of tiles, each `(centres, numbers, name)`."""
+def _label_tiles(
+    axes: "Axes", rows: Sequence[Any], columns: Sequence[Any]
+) -> None:
+    """Labels rows and columns of tiles, each `(centers, numbers, name)`."""
     axes.spines[:].set_visible(False)
     axes.set_yticks(*rows[:2])
     axes.set_xticks(*columns[:2])

@@ -3,12 +3,20 @@
 import base64
 import html
 import io
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit._program import printable
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import StrPath
 from keras_vit._version import __version__
+from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.files import class_names_of
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.infer import placement
@@ -23,6 +31,9 @@ from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import RotaryPositionEmbs
 from keras_vit.preprocessing import decode_predictions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NUM_SHOWN = 8  # images in figures; distances are averaged over all images
 FIGURES = (
@@ -42,39 +53,32 @@ _MAX_SIDE = 480  # maximum height and width of an image in a figure, in pixels
 class Report:
     """Builds the page and the figures of a report.
 
-    Args:
-        model: A model made by this package.
-        checkpoint: The `Checkpoint` it was loaded from.
-        settings: Dict of arguments that the user gave explicitly.
-        images: List of uint8 arrays `(height, width, channels)`.
-        names: List of strings, one per image.
-        size: `(height, width)` of the model's inputs.
-        mode: As in `preprocess_input`.
-        keep_aspect: Boolean. Whether images keep their aspect ratio.
-        labels: As in `decode_predictions`. None for ImageNet's names if the
-            number of classes is ImageNet's, otherwise for class numbers.
-        log: Function that is called with a line of text to report progress.
+    Images are uint8 arrays `(height, width, channels)`; `settings` are the
+    arguments that the user gave; `labels` are as in `decode_predictions`, or
+    None for ImageNet's names if there are as many classes, else for numbers.
     """
 
     def __init__(
         self,
-        model,
-        checkpoint,
-        settings,
-        images,
-        names,
-        size,
-        mode,
-        keep_aspect=False,
-        labels=None,
-        log=print,
-    ):
+        model: keras.Model,
+        checkpoint: Checkpoint,
+        settings: Config,
+        images: Sequence[Array],
+        names: Sequence[str],
+        size: tuple[int, int],
+        mode: str,
+        keep_aspect: bool = False,
+        labels: StrPath | Sequence[str] | None = None,
+        log: Callable[[str], Any] = print,
+    ) -> None:
         self.model, self.checkpoint = model, checkpoint
         self.settings = settings
         self.images, self.names = images, names
         self.size, self.mode, self.labels = size, mode, labels
         self.keep_aspect = keep_aspect
-        self.figures, self.sections, self.log = {}, [], log
+        self.figures: dict[str, bytes] = {}
+        self.sections: list[str] = []
+        self.log = log
         patch = (1, 1)
         self.has_patches = tokens.find_layer(model, PatchEmbedding) is not None
         if self.has_patches:
@@ -83,7 +87,7 @@ class Report:
         self.few = [batch[:NUM_SHOWN] for batch in self.batches[:NUM_SHOWN]]
         self.small = [thumbnail(x, _MAX_SIDE) for x in images[:NUM_SHOWN]]
 
-    def build(self):
+    def build(self) -> dict[str, bytes]:
         """Returns the files as `{name: bytes}`, the page last."""
         self._model()
         if self.images and any(x.name == "head" for x in self.model.layers):
@@ -102,23 +106,29 @@ class Report:
         page = _html_page(title, subtitle, self.sections)
         return {**self.figures, PAGE: page.encode()}
 
-    def _draw(self, name, figure, alt, caption=""):
+    def _draw(
+        self, name: str, figure: "Figure", alt: str, caption: str = ""
+    ) -> str:
+        """Keeps a figure as PNG, and returns its HTML."""
         self.log(f"  {name}")
         buffer = io.BytesIO()
         figure.savefig(buffer, bbox_inches="tight", pad_inches=0.05)
         self.figures[name] = buffer.getvalue()
         return _html_figure(buffer.getvalue(), alt, caption)
 
-    def _section(self, heading, text, *parts):
+    def _section(self, heading: str, text: str, *parts: str) -> None:
+        """Adds a section to the page."""
         self.sections.append(_html_section(heading, text, *parts))
 
-    def _model(self):
+    def _model(self) -> None:
+        """Adds the table of the model's properties."""
         rows = describe_model(
             self.model, self.checkpoint, self.settings, self.size, self.mode
         )
         self._section("The model", "", _html_table(rows))
 
-    def _predictions(self):
+    def _predictions(self) -> None:
+        """Adds the images with their top classes."""
         outputs = [
             tokens.compute_tensors(self.model, self.model.outputs, batch)[0]
             for batch in self.few
@@ -135,7 +145,8 @@ class Report:
         text = "The top classes of each image. " + note
         self._section("Predictions", text, _html_row(cards))
 
-    def _attention(self):
+    def _attention(self) -> None:
+        """Adds the heat maps, the heads of the last block and all maps."""
         heads = [
             maps
             for batch in self.few
@@ -198,7 +209,8 @@ class Report:
             ),
         )
 
-    def _features(self):
+    def _features(self) -> None:
+        """Adds the principal components of patches."""
         try:
             found = features.feature_pca(self.model, self.few)
         except ValueError:  # fewer than four patches in the foreground
@@ -207,7 +219,7 @@ class Report:
         self._section(
             "Features of patches",
             "The first three principal components of the last block's "
-            "features, as red, green and blue: patches of one colour are "
+            "features, as red, green and blue: patches of one color are "
             "alike."
             + (
                 " The sign of the first component of all patches separates "
@@ -225,7 +237,8 @@ class Report:
             ),
         )
 
-    def _figure_7(self):
+    def _figure_7(self) -> None:
+        """Adds the three panels of the paper's Figure 7."""
         filters = weights.embedding_filters(self.model)
         count, height, width = filters.shape[:3]
         panels = [
@@ -248,7 +261,8 @@ class Report:
             _html_row(panels),
         )
 
-    def _positions(self):
+    def _positions(self) -> str:
+        """Returns the panel of position embeddings."""
         similar = weights.position_similarity(self.model)
         rows, columns = similar.shape[:2]
         nearest = similar[0, 0, 0, min(1, columns - 1)]
@@ -256,14 +270,15 @@ class Report:
             "position_similarity.png",
             plots.plot_position_similarity(similar),
             f"Similarity of {rows} by {columns} position embeddings. That of "
-            f"the first patch and its right neighbour is {nearest:.2f}, of it "
+            f"the first patch and its right neighbor is {nearest:.2f}, of it "
             f"and the last {similar[0, 0, -1, -1]:.2f}, of all "
             f"{similar.mean():.2f} on average.",
             "Cosine similarity of the position embedding of each patch with "
             "those of all patches.",
         )
 
-    def _distance(self):
+    def _distance(self) -> str:
+        """Returns the panel of attention distances."""
         totals = [
             len(batch) * attention.attention_distance(self.model, batch)
             for batch in self.batches
@@ -288,7 +303,8 @@ class Report:
             f"{size_text}.",
         )
 
-    def _norms(self):
+    def _norms(self) -> None:
+        """Adds the norms of tokens."""
         batch = self.few[0]
         layout = tokens.token_layout(self.model, batch.shape[1:3])
         norms = attention.token_norms(self.model, batch)
@@ -310,7 +326,8 @@ class Report:
         )
 
 
-def _png(image):
+def _png(image: Array) -> bytes:
+    """Returns a small image as a PNG file."""
     from PIL import Image
 
     small = plots.enlarge(thumbnail(image, 192), 192)
@@ -320,7 +337,7 @@ def _png(image):
     return buffer.getvalue()
 
 
-def _contrast(heat: list[np.ndarray]) -> str:
+def _contrast(heat: list[Array]) -> str:
     """Returns a sentence that tells whether colors exaggerate differences."""
     ends = [np.percentile(x, (2, 98)) for x in heat]
     times = [high / max(low, 1e-12) for low, high in ends]
@@ -330,15 +347,15 @@ def _contrast(heat: list[np.ndarray]) -> str:
     )
 
 
-def _describe_maximum(heat):
+def _describe_maximum(heat: Array) -> str:
     """Returns where the largest value is, such as "top left"."""
     row, column = np.unravel_index(heat.argmax(), heat.shape)
     down = ("top", "middle", "bottom")[3 * row // heat.shape[0]]
-    right = ("left", "centre", "right")[3 * column // heat.shape[1]]
+    right = ("left", "center", "right")[3 * column // heat.shape[1]]
     return f"{down} {right}"
 
 
-def format_name(checkpoint):
+def format_name(checkpoint: Checkpoint) -> str:
     """Returns the name of a checkpoint's format."""
     if checkpoint.layout == "keras":
         return "Keras"
@@ -346,16 +363,14 @@ def format_name(checkpoint):
     return ":".join(filter(None, (checkpoint.layout, variant)))
 
 
-def describe_model(model, checkpoint, settings, size, mode):
-    """Returns the properties of a model as `[(name, value), ...]`.
-
-    Args:
-        model: The model.
-        checkpoint: As in `Report`.
-        settings: As in `Report`.
-        size: As in `Report`.
-        mode: As in `Report`.
-    """
+def describe_model(
+    model: keras.Model,
+    checkpoint: Checkpoint,
+    settings: Config,
+    size: tuple[int, int],
+    mode: str,
+) -> list[tuple[str, str]]:
+    """Returns the properties of a model as `[(name, value), ...]`."""
     # From the checkpoint, as a layer's `get_config` imports TensorFlow.
     positions = tokens.find_positions(model)
     arguments = checkpoint.arguments(
@@ -401,7 +416,10 @@ _POOLING = {
 }
 
 
-def _describe_encoder(model, arguments, size):
+def _describe_encoder(
+    model: keras.Model, arguments: Config, size: tuple[int, int]
+) -> list[tuple[str, str]]:
+    """Returns the properties of a transformer."""
     layout = tokens.token_layout(model, size)
     rows, columns = layout.grid
     names = [name.replace("_", " ") for name in layout.prefix]
@@ -431,33 +449,34 @@ def _describe_encoder(model, arguments, size):
     ]
 
 
-def infer_mode(checkpoint, channels):
+def infer_mode(checkpoint: Checkpoint, channels: int) -> str:
     """Infers the `mode` of `preprocess_input` from a checkpoint."""
     if channels != 3:
         return "tf"
     return checkpoint.preprocess_mode or "tf"
 
 
-def _config(checkpoint, name="config.json"):
+def _config(checkpoint: Checkpoint) -> Config:
     """Returns the JSON config next to a checkpoint; {} if there is none."""
     try:
-        return read_config(checkpoint.path, name)
+        return read_config(checkpoint.path)
     except (ValueError, OSError):
         return {}
 
 
-def class_names(checkpoint, classes):
+def class_names(checkpoint: Checkpoint, classes: int) -> list[str] | None:
     """Returns class names from the config next to a checkpoint, or None."""
     return class_names_of(_config(checkpoint), classes)
 
 
-def _top_classes(outputs, model, labels, top=5):
-    """Returns the names and probabilities of the top classes of each image.
-
-    Returns:
-        A list with one list of `(name, probability)` per image; and a note
-        about the names for the report's reader, or "".
-    """
+def _top_classes(
+    outputs: Array,
+    model: keras.Model,
+    labels: StrPath | Sequence[str] | None,
+    top: int = 5,
+) -> tuple[list[list[tuple[str, float]]], str]:
+    """Returns `(name, probability)` of the top classes of each image, and a
+    note about the names for the report's reader, or ""."""
     outputs = np.asarray(outputs, "float32")
     activation = model.get_layer("head").activation
     if activation in (None, keras.activations.linear):
@@ -485,11 +504,12 @@ def _top_classes(outputs, model, labels, top=5):
     ], note
 
 
-def _numbers(classes):
+def _numbers(classes: int) -> list[str]:
+    """Returns names for classes without names."""
     return [f"class {index}" for index in range(classes)]
 
 
-def _html_page(title, subtitle, parts):
+def _html_page(title: str, subtitle: str, parts: Sequence[str]) -> str:
     """Returns an HTML page whose body is `parts`, a list of HTML strings."""
     return _PAGE.format(
         title=html.escape(title),
@@ -499,13 +519,15 @@ def _html_page(title, subtitle, parts):
     )
 
 
-def _html_section(heading, text, *parts):
+def _html_section(heading: str, text: str, *parts: str) -> str:
+    """Returns HTML of a heading, a paragraph and its parts."""
     paragraph = [f"<p>{html.escape(text)}</p>"] if text else []
     inside = "\n".join([*paragraph, *parts])
     return f"<section>\n<h2>{html.escape(heading)}</h2>\n{inside}\n</section>"
 
 
-def _html_table(rows):
+def _html_table(rows: Sequence[tuple[str, str]]) -> str:
+    """Returns HTML of a table of names and values."""
     cells = "\n".join(
         f'<tr><th scope="row">{html.escape(name)}</th>'
         f"<td>{html.escape(str(value))}</td></tr>"
@@ -514,22 +536,27 @@ def _html_table(rows):
     return f"<table>\n{cells}\n</table>"
 
 
-def _html_row(parts):
+def _html_row(parts: Sequence[str]) -> str:
+    """Returns HTML of parts next to each other."""
     return '<div class="row">\n' + "\n".join(parts) + "\n</div>"
 
 
-def _html_figure(png, alt, caption=""):
+def _html_figure(png: bytes, alt: str, caption: str = "") -> str:
+    """Returns HTML of an image and its caption."""
     if caption:
         caption = f"<figcaption>{html.escape(caption)}</figcaption>"
     return f"<figure>\n{_html_image(png, alt)}\n{caption}</figure>"
 
 
-def _html_image(png, alt):
+def _html_image(png: bytes, alt: str) -> str:
+    """Returns HTML of an image that is part of the page."""
     data = base64.b64encode(png).decode("ascii")
     return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
 
 
-def _html_predictions(png, name, guesses):
+def _html_predictions(
+    png: bytes, name: str, guesses: Sequence[tuple[str, float]]
+) -> str:
     """Returns HTML of an image and its `[(class, probability), ...]`."""
     items = "\n".join(
         f"<li><span>{html.escape(label)}</span><span>{probability:.1%}</span>"

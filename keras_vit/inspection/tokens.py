@@ -1,10 +1,16 @@
 """Layers and tokens of a model: how to find, describe and compute them."""
 
 import dataclasses
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
+from keras_vit._types import Tensor
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import ClassToken
 from keras_vit.layers import PatchEmbedding
@@ -18,16 +24,18 @@ from keras_vit.models import patch_pixels
 class TokenLayout:
     """The tokens of a model; see `token_layout`."""
 
-    prefix: tuple
-    grid: tuple
-    patch_size: tuple
+    prefix: tuple[str, ...]
+    grid: tuple[int, int]
+    patch_size: tuple[int, int]
 
     @property
-    def num_prefix(self):
+    def num_prefix(self) -> int:
         return len(self.prefix)
 
 
-def token_layout(model, image_size=None):
+def token_layout(
+    model: keras.Model, image_size: Sequence[int] | None = None
+) -> TokenLayout:
     """Describes the tokens of a model, which are the axes of attention maps.
 
     Args:
@@ -72,13 +80,13 @@ def token_layout(model, image_size=None):
     return TokenLayout(tuple(prefix), tuple(grid), patch_pixels(model))
 
 
-def find_positions(model):
+def find_positions(model: keras.Model) -> Any:
     """Returns the first layer of position embeddings, or None."""
     classes = (AddPositionEmbs, RelativePositionEmbs, RotaryPositionEmbs)
     return find_layer(model, classes)
 
 
-def image_size(model):
+def image_size(model: keras.Model) -> tuple[int, int] | None:
     """Returns the image size of a model, `(height, width)`.
 
     If the model takes images of any size, it is the size for which its
@@ -94,22 +102,15 @@ def image_size(model):
     return tuple(count * pixels for count, pixels in pairs)
 
 
-def find_layer(model, layer_class):
+def find_layer(model: keras.Model, layer_class: type | tuple) -> Any:
     """Returns the model's first layer of a class, or None."""
     return next((x for x in model.layers if isinstance(x, layer_class)), None)
 
 
-def find_blocks(model, layers=None):
-    """Returns the encoder blocks, in order.
-
-    Args:
-        model: A functional model.
-        layers: Integer or list of integers. Indices of the blocks; negative
-            ones count from the last. None for all blocks.
-
-    Raises:
-        ValueError: if the model has no blocks, or an index is out of range.
-    """
+def find_blocks(
+    model: keras.Model, layers: int | Sequence[int] | None = None
+) -> list[TransformerBlock]:
+    """Returns the encoder blocks of these indices, or all, in order."""
     blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
     if not blocks:
         raise _missing_layer(model, "has no attention", TransformerBlock)
@@ -127,7 +128,10 @@ def find_blocks(model, layers=None):
     return [blocks[index] for index in indices]
 
 
-def _missing_layer(model, problem, layer_class):
+def _missing_layer(
+    model: keras.Model, problem: str, layer_class: type
+) -> ValueError:
+    """Returns an error that names a model in the model that has the layer."""
     nested = [
         layer.name
         for layer in model.layers
@@ -143,12 +147,8 @@ def _missing_layer(model, problem, layer_class):
     )
 
 
-def check_images(model, images):
-    """Returns a batch of images as a NumPy array.
-
-    Raises:
-        ValueError: if its shape is not that of the model's inputs.
-    """
+def check_images(model: keras.Model, images: ArrayLike) -> Array:
+    """Returns a batch of images of the model's shape as a NumPy array."""
     shape = getattr(images, "shape", ())
     expected = model.inputs[0].shape
     if len(shape) != len(expected) or any(
@@ -163,17 +163,10 @@ def check_images(model, images):
     return keras.ops.convert_to_numpy(images)
 
 
-def compute_tensors(model, tensors, images):
-    """Computes intermediate tensors of a model.
-
-    Args:
-        model: A functional model.
-        tensors: List of symbolic tensors of the model, or of lists of them.
-        images: Array. A batch of images.
-
-    Returns:
-        List of arrays, or of lists of arrays.
-    """
+def compute_tensors(
+    model: keras.Model, tensors: Sequence[Tensor], images: Array
+) -> list[Any]:
+    """Computes symbolic tensors of a model, or lists of them, for a batch."""
     # A dict, since Keras would unpack a list of one tensor.
     named = {str(index): tensor for index, tensor in enumerate(tensors)}
     extract = keras.Model(model.inputs[0], named)
@@ -183,7 +176,8 @@ def compute_tensors(model, tensors, images):
     return [values[name] for name in named]
 
 
-def _flatten(model):
+def _flatten(model: keras.Model) -> Iterator[keras.Layer]:
+    """Yields the layers of a model and of the models in it."""
     for layer in model.layers:
         yield layer
         if isinstance(layer, keras.Model):

@@ -1,14 +1,17 @@
 """Filters of the patch embedding and similarity of position embeddings."""
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 
+from keras_vit._types import Array
 from keras_vit.inspection import tokens
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import PatchEmbedding
 
 
-def embedding_filters(model, count=28):
+def embedding_filters(model: keras.Model, count: int = 28) -> Array:
     """Returns principal components of the embedding filters (Figure 7, left).
 
     These are the filters of the patch embedding or, for a hybrid or a BiT, of
@@ -44,7 +47,8 @@ def embedding_filters(model, count=28):
     return scaled.reshape(-1, *kernel.shape[:3]).astype("float32")
 
 
-def _first_kernel(model):
+def _first_kernel(model: keras.Model) -> Array:
+    """Returns the kernel of the first convolution or the patch embedding."""
     layers = {layer.name: layer for layer in model.layers}
     first = layers.get("root_conv") or tokens.find_layer(model, PatchEmbedding)
     if first is None:
@@ -55,8 +59,10 @@ def _first_kernel(model):
     return keras.ops.convert_to_numpy(first.kernel)
 
 
-def position_similarity(model, grid_size=None):
-    """Returns the cosine similarity of position embeddings (Figure 7, centre).
+def position_similarity(
+    model: keras.Model, grid_size: Sequence[int] | None = None
+) -> Array:
+    """Returns the cosine similarity of position embeddings (Figure 7, center).
 
     If each block adds separate embeddings, those of the first block are
     compared. From "An Image is Worth 16x16 Words", Section 4.5

@@ -6,6 +6,9 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 
 # float32 holds the integers up to it, and float32 is the one dtype that all
 # backends have on all devices. Counts are sums of a multiple of it and a rest.
@@ -48,7 +51,13 @@ class MeanIoU(keras.metrics.Metric):
     0.25
     """
 
-    def __init__(self, classes, ignore=None, name="mean_iou", dtype=None):
+    def __init__(
+        self,
+        classes: int,
+        ignore: int | None = None,
+        name: str = "mean_iou",
+        dtype: str | keras.DTypePolicy | None = None,
+    ) -> None:
         super().__init__(name=name, dtype=dtype)
         self.classes = _checks.positive_int("classes", classes)
         if ignore is not None and not isinstance(ignore, numbers.Integral):
@@ -63,7 +72,7 @@ class MeanIoU(keras.metrics.Metric):
         )
 
     @property
-    def confusion(self):
+    def confusion(self) -> Array:
         """The number of pixels by true and predicted class, in float64."""
         multiples, rests = (
             ops.convert_to_numpy(x).astype("float64")
@@ -71,7 +80,12 @@ class MeanIoU(keras.metrics.Metric):
         )
         return multiples * _LARGEST_REST + rests
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self,
+        y_true: Tensor,
+        y_pred: Tensor,
+        sample_weight: Tensor | None = None,
+    ) -> None:
         if sample_weight is not None:
             raise ValueError(
                 "`MeanIoU` takes no sample weights: give pixels without a "
@@ -102,7 +116,7 @@ class MeanIoU(keras.metrics.Metric):
             ops.where(ops.any(wrong), float("nan"), total - rests)
         )
 
-    def result(self):
+    def result(self) -> Tensor:
         confusion = ops.convert_to_tensor(self._multiples) * _LARGEST_REST
         confusion = confusion + ops.convert_to_tensor(self._rests)
         both = ops.diagonal(confusion)
@@ -111,7 +125,7 @@ class MeanIoU(keras.metrics.Metric):
         ious = both / ops.maximum(either, 1)
         return ops.sum(ious) / ops.maximum(ops.sum(found), 1)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "classes": self.classes,
