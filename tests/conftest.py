@@ -146,11 +146,8 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(monkeypatch):
-    """A web server; downloads retry without delay."""
-    from keras_vit.downloads import http
-
+    """A web server."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(http, "RETRY_DELAYS", (0, 0))
     with web.running() as running:
         yield running
 

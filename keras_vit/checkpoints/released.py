@@ -190,13 +190,12 @@ def _fetch_released(variant, tag, sizes):
 
     sizes = {**sizes, **_same_names(released.arguments, sizes)}
 
-    def read(path, source):
-        return open_checkpoint(path, layouts[source], sizes.get("num_heads"))
-
-    checked = {}  # a file is read to check it at its first use, not again
+    checked = {}  # a file is read once: to check it, and for its weights
 
     def check(path, source):
-        checkpoint = read(path, source)
+        checkpoint = open_checkpoint(
+            path, layouts[source], sizes.get("num_heads")
+        )
         _check_complete(checkpoint, released, sizes)
         checked[source] = checkpoint
 
@@ -206,7 +205,7 @@ def _fetch_released(variant, tag, sizes):
         check,
         label=f"{variant}(weights={tag!r})",
     )
-    checkpoint = checked.get(source) or read(path, source)
+    checkpoint = checked[source]
     weights = dict(checkpoint.weights)
     if released.zero_init_head and "head/kernel" not in weights:
         norm = weights["encoder_norm/beta"]

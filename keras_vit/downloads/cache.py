@@ -1,28 +1,34 @@
-"""Cache of downloaded files, which are verified by their digests."""
+"""Cache of downloaded files, which are verified at every use."""
 
-import contextlib
-import datetime
 import errno
 import hashlib
-import json
 import os
 import pathlib
 import re
-import secrets
 import shutil
 import urllib.parse
+import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import HTTPException
+from http.client import HTTPMessage
+from typing import IO
+from typing import TypeGuard
 
 from keras_vit._logging import logger
-from keras_vit.downloads import http
+from keras_vit._types import StrPath
+from keras_vit._version import __version__
 from keras_vit.downloads import hub
 
-_UNWRITABLE_ERRNOS = (
+TIMEOUT = 30  # seconds without data
+# Errors of the disk or the folder: another source would not help.
+_UNWRITABLE = (
     errno.EACCES,
+    errno.EEXIST,
+    errno.ENOSPC,
+    errno.ENOTDIR,
     errno.EPERM,
     errno.EROFS,
-    errno.EEXIST,
-    errno.ENOTDIR,
 )
 
 
@@ -42,7 +48,7 @@ class Source:
     digest: str = ""
 
     @property
-    def name(self):
+    def name(self) -> str:
         """Name of the file, without folders."""
         # Unescape first, as %2F is a separator too.
         path = urllib.parse.unquote(self.address.partition("?")[0])
@@ -55,7 +61,7 @@ class Source:
         return name
 
 
-def cache_dir():
+def cache_dir() -> pathlib.Path:
     """Returns the `pathlib.Path` of the folder of downloaded files.
 
     It is `$KERAS_VIT_HOME` if that is set, otherwise the folder `keras_vit`
@@ -68,13 +74,13 @@ def cache_dir():
     return pathlib.Path(keras_home).expanduser() / "keras_vit"
 
 
-def is_url(path):
+def is_url(path: object) -> TypeGuard[str]:
     """Returns whether `path` is a URL to download from."""
     schemes = ("hf://", "https://", "http://", "gs://")
     return isinstance(path, str) and path.startswith(schemes)
 
 
-def fetch_if_remote(path):
+def fetch_if_remote(path: StrPath) -> StrPath:
     """Downloads a file or folder if `path` is a URL.
 
     Args:
@@ -101,7 +107,7 @@ def fetch_if_remote(path):
         )
     if address.startswith("gs://"):
         address = "https://storage.googleapis.com/" + address[5:]
-    if address.startswith("hf://") and hub.parse(address)[2] is None:
+    if address.startswith("hf://") and not hub.parse(address)[2]:
         if digest:
             raise ValueError(
                 "A digest is for one file: append the file's name to the "
@@ -114,110 +120,81 @@ def fetch_if_remote(path):
     return fetch(folder, (Source(address, digest),), label=address)[0]
 
 
-def fetch(folder, sources, check=None, label="The file"):
-    """Returns `(path, source)` of a cached file, downloading it if necessary.
+Check = Callable[[pathlib.Path, Source], object]
 
-    A download is verified before it is moved into `folder`. Its SHA-256, size
-    and modification time are recorded next to it. As long as size and time are
-    unchanged, the file is not read again; otherwise its SHA-256 must equal the
-    recorded one. A file that the user put into the folder is verified in the
-    same way at its first use. Only one process at a time downloads into a
-    folder; others wait and use its file.
 
-    Args:
-        folder: Path of the folder; created if it does not exist.
-        sources: Tuple of `Source`s of the same file, in order of preference.
-        check: Function of a path and a `Source` that raises a `ValueError` if
-            the file is not as expected; or None.
-        label: String. Description of the file in messages.
+def fetch(
+    folder: StrPath,
+    sources: tuple[Source, ...],
+    check: Check | None = None,
+    label: str = "The file",
+) -> tuple[pathlib.Path, Source]:
+    """Returns a cached file and its source, downloading it if necessary.
+
+    The sources are tried in their order. A file is verified by its source's
+    digest and by `check`, which raises a `ValueError` if the file is not the
+    expected one: a download before it is moved into the folder, and a cached
+    file, which the user may have put there, at every call. Only one process at
+    a time downloads into a folder; others wait and use its file. Messages
+    describe the file by `label`.
 
     Raises:
-        OSError: if no source provides the file, the cached file has changed
-            or is not the expected one, or the folder is not writable. The
-            message lists all attempts and the remedy.
+        OSError: if no source provides the file, the cached file is not the
+            expected one, or the folder is not writable. The message lists all
+            attempts and the remedy.
     """
+    from filelock import FileLock
+
     folder = pathlib.Path(folder)
     cached = _cached(folder, sources, check)
     if cached is not None:
         return cached
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _lock(folder):
+        with FileLock(folder / ".lock"):
             # Another process may have downloaded it in the meantime.
             cached = _cached(folder, sources, check)
             return cached or _download(folder, sources, check, label)
     except OSError as error:
-        if error.errno not in _UNWRITABLE_ERRNOS:
+        if error.errno not in _UNWRITABLE:
             raise
         raise OSError(
-            f"{label} cannot be saved: the folder {str(folder)!r} is not "
-            f"writable ({error.strerror}). Set KERAS_VIT_HOME to one that is."
+            error.errno,
+            f"{label} cannot be saved ({error.strerror}). Free some space, or "
+            "set KERAS_VIT_HOME to another folder, one that is writable",
+            str(folder),
         ) from error
 
 
-def _cached(folder, sources, check):
-    """Returns `(path, source)` of a file in the cache, or None."""
-    for name in dict.fromkeys(source.name for source in sources):
-        path = folder / name
-        if not path.is_file():
-            continue
-        record, stamp = _read_record(path), _stamp(path)
-        if record is None:
-            digest = digest_of(path)
-            source = _identify_manual_file(path, sources, check, digest)
-            with contextlib.suppress(OSError):  # the folder may be read-only
-                _write_record(path, digest, source, stamp)
-            return path, source
-        unchanged = record["stamp"] == stamp
-        digest = record["sha256"] if unchanged else digest_of(path)
-        if record["sha256"] != digest:
-            raise OSError(
-                f"{str(path)!r} has changed since it was downloaded: its "
-                f"sha256 is {digest}, expected {record['sha256']}. To download "
-                "it again, or to put another file in its place, delete it and "
-                f"{_record_path(path).name}."
-            )
-        for source in sources:
-            if record["source"] not in (source.address, None):
-                continue
-            # The source's digest may have been unknown when it was downloaded.
-            if not unchanged or record["digest"] != source.digest:
-                try:
-                    _verify(path, source, None, digest)
-                except ValueError as error:
-                    raise OSError(
-                        f"{str(path)!r} cannot be used: {error}."
-                    ) from error
-                with contextlib.suppress(OSError):
-                    _write_record(path, digest, source, stamp)
-            return path, source
-        # Downloaded from a URL that is no longer among the sources.
-        return path, _identify_manual_file(path, sources, check, digest)
-    return None
-
-
-def _identify_manual_file(path, sources, check, digest):
-    """Returns the source that a file put into the cache by the user matches.
-
-    Raises:
-        OSError: if it matches none.
-    """
-    failures = {}
+def _cached(
+    folder: pathlib.Path, sources: tuple[Source, ...], check: Check | None
+) -> tuple[pathlib.Path, Source] | None:
+    """Returns a file in the cache and the source whose file it is, if any."""
+    failures = {}  # without repetitions
     for source in sources:
-        if source.name == path.name:
+        path = folder / source.name
+        if path.is_file():
             try:
-                _verify(path, source, check, digest)
-                return source
+                _verify(path, source, check)
+                return path, source
             except ValueError as error:
-                failures[str(error)] = None
+                failures[f"{str(path)!r}: {error}"] = None
+    if not failures:
+        return None
     raise OSError(
-        f"{str(path)!r} was not downloaded by keras_vit and is not the "
-        f"expected file: {'; or '.join(failures)}. Replace it, or delete it "
-        "to have it downloaded."
+        "A file in the cache is not the expected one: "
+        f"{'; or '.join(failures)}. Replace it, or delete it to have it "
+        "downloaded."
     )
 
 
-def _download(folder, sources, check, label):
+def _download(
+    folder: pathlib.Path,
+    sources: tuple[Source, ...],
+    check: Check | None,
+    label: str,
+) -> tuple[pathlib.Path, Source]:
+    """Moves the file of the first source that provides it into a folder."""
     failures = []
     parts = folder / "parts"  # on the same file system: a move is atomic
     for i, source in enumerate(sources):
@@ -228,27 +205,17 @@ def _download(folder, sources, check, label):
         try:
             if source.address.startswith("hf://"):
                 part = hub.download_file(source.address, part.parent)
-                part = pathlib.Path(part)
             else:
-                http.download(source.address, part)
-            digest, stamp = digest_of(part), _stamp(part)
-            _verify(part, source, check, digest)
-        except (ValueError, OSError, ImportError) as error:
-            if getattr(error, "errno", None) == errno.ENOSPC:
-                shutil.rmtree(parts, ignore_errors=True)
-                raise OSError(
-                    errno.ENOSPC,
-                    f"{label} does not fit on the disk ({error.strerror}). "
-                    "Free some space, or set KERAS_VIT_HOME to another folder",
-                    str(folder),
-                ) from error
-            if isinstance(error, ValueError):
-                http.remove(part)  # a wrong file must not be resumed
+                _download_url(source.address, part)
+            _verify(part, source, check)
+        except (ValueError, OSError, HTTPException) as error:
+            part.unlink(missing_ok=True)
+            if getattr(error, "errno", None) in _UNWRITABLE:
+                raise
             reason = str(error).replace(str(part), source.name)
             failures.append(f"  {source.address}\n    {reason}")
             continue
         path = folder / source.name
-        _write_record(path, digest, source, stamp)
         os.replace(part, path)
         shutil.rmtree(parts, ignore_errors=True)
         return path, source
@@ -266,20 +233,61 @@ def _download(folder, sources, check, label):
     )
 
 
-def _verify(path, source, check, sha256):
-    """Raises a `ValueError` if a file fails its source's digest or `check`.
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to https, and from http also to http."""
 
-    Args:
-        path: `pathlib.Path` of the file.
-        source: Its `Source`.
-        check: As in `fetch`.
-        sha256: String. SHA-256 of the file.
-    """
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        if not newurl.startswith(req.type):
+            raise OSError(
+                f"the server redirects to {newurl!r}, which is not https. "
+                "Download the file by other means if you trust that address"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _download_url(url: str, path: pathlib.Path) -> None:
+    """Downloads a file, of which a failure may leave a part."""
+    from huggingface_hub.utils import tqdm
+
+    agent = {"User-Agent": f"keras_vit/{__version__}"}
+    request = urllib.request.Request(url, headers=agent)
+    opener = urllib.request.build_opener(_Redirects)
+    with opener.open(request, timeout=TIMEOUT) as response:
+        if response.headers.get_content_type() == "text/html":
+            raise ValueError("the server sent a web page instead of the file")
+        size = int(response.headers.get("Content-Length", 0))
+        with (
+            open(path, "wb") as file,
+            tqdm(
+                desc=path.name,
+                total=size or None,
+                unit="B",
+                unit_scale=True,
+                disable=None,  # only on a terminal
+            ) as bar,
+        ):
+            while chunk := response.read(1 << 20):
+                file.write(chunk)
+                bar.update(len(chunk))
+        received = path.stat().st_size
+    if received < size:
+        raise OSError(f"the connection ended after {received} of {size} bytes")
+
+
+def _verify(path: pathlib.Path, source: Source, check: Check | None) -> None:
+    """Raises a `ValueError` if a file fails its source's digest or `check`."""
     algorithm, _, expected = source.digest.partition(":")
     if expected:
-        digest = sha256
-        if algorithm != "sha256":
-            digest = digest_of(path, algorithm)
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, algorithm).hexdigest()
         if not digest.startswith(expected):
             raise ValueError(
                 f"its {algorithm} is {digest}, expected {expected}: it is "
@@ -287,77 +295,3 @@ def _verify(path, source, check, sha256):
             )
     if check is not None:
         check(path, source)
-
-
-def digest_of(path, algorithm="sha256"):
-    """Returns the digest of a file as a hexadecimal string."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
-
-
-def _record_path(path):
-    return path.with_name(path.name + ".json")
-
-
-def _stamp(path):
-    """Returns size and modification time, which show if a file has changed."""
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns]
-
-
-def _write_record(path, digest, source, stamp):
-    """Records the digest of a file in the cache.
-
-    Args:
-        path: Path of the file.
-        digest: String. Its SHA-256.
-        source: The `Source` that it was verified against.
-        stamp: `_stamp(path)` of the file with this digest.
-    """
-    record = {
-        "sha256": digest,
-        "source": source.address,
-        "date": datetime.date.today().isoformat(),
-        "checked": source.digest,
-        "size": stamp[0],
-        "mtime_ns": stamp[1],
-    }
-    # Written atomically, since other processes may read it.
-    final = _record_path(path)
-    temporary = final.with_name(f"{final.name}.{secrets.token_hex(8)}")
-    try:
-        temporary.write_text(json.dumps(record, indent=2))
-        os.replace(temporary, final)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _read_record(path):
-    try:
-        record = json.loads(_record_path(path).read_text())
-        return {
-            "sha256": record["sha256"],
-            "source": record.get("source"),
-            "digest": record.get("checked"),
-            "stamp": [record.get("size"), record.get("mtime_ns")],
-        }
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-@contextlib.contextmanager
-def _lock(folder):
-    from filelock import FileLock
-    from filelock import Timeout
-
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=1)
-    except Timeout:
-        logger.warning(f"Another process is downloading to {folder}; waiting.")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()

@@ -5,30 +5,21 @@ hf://owner/name[@revision]/path for a file.
 """
 
 import contextlib
-import os
+import pathlib
+from collections.abc import Iterator
 
 # Patterns of the names of weight files, in order of preference.
 _WEIGHTS = tuple(
     (f"{stem}.{suffix}", f"{stem}-*.{suffix}", f"{stem}.{suffix}.index.json")
     for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin"))
 )
-# Of a preset of keras-hub.
+# A preset of keras-hub has these files.
 _PRESET = ("model.weights.h5", "task.*", "image_converter.json")
 
 
-def parse(address):
-    """Splits an address into `(repository, revision, file)`.
-
-    Args:
-        address: String: hf://owner/name[@revision][/path].
-
-    Returns:
-        Tuple of strings. The revision and the file are None if they are not in
-        the address.
-
-    Raises:
-        ValueError: if the address does not name a repository.
-    """
+def parse(address: str) -> tuple[str, str | None, str]:
+    """Splits an address into its repository, revision and path of a file, which
+    is "" for a repository."""
     owner, _, rest = address.removeprefix("hf://").partition("/")
     name, _, file = rest.partition("/")
     name, _, revision = name.partition("@")
@@ -38,23 +29,15 @@ def parse(address):
             "hf://owner/name/path/of/a/file, optionally with @revision after "
             f"the name. Received: {address!r}"
         )
-    return f"{owner}/{name}", revision or None, file or None
+    return f"{owner}/{name}", revision or None, file
 
 
-def download_file(address, folder):
-    """Downloads one file into a folder and returns its path.
-
-    Args:
-        address: String: hf://owner/name[@revision]/path.
-        folder: Path of the folder.
-
-    Raises:
-        OSError: if the download failed.
-    """
-    repository, revision, file = parse(address)
-    hub = _hub()
+def download_file(address: str, folder: pathlib.Path) -> pathlib.Path:
+    """Downloads one file into a folder and returns its path."""
+    import huggingface_hub as hub
     from huggingface_hub.errors import HfHubHTTPError
 
+    repository, revision, file = parse(address)
     with _translate_errors():
         # Without a network this fails at once, where the download would be
         # tried again for 24 seconds. Errors of the server are left to it.
@@ -62,62 +45,51 @@ def download_file(address, folder):
             hub.get_hf_file_metadata(
                 hub.hf_hub_url(repository, file, revision=revision)
             )
-        return hub.hf_hub_download(
-            repository, file, revision=revision, local_dir=folder
+        return pathlib.Path(
+            hub.hf_hub_download(
+                repository, file, revision=revision, local_dir=folder
+            )
         )
 
 
-def download_repository(address, cache):
-    """Downloads a repository's config and weights and returns their folder.
+def download_repository(address: str, cache: pathlib.Path) -> pathlib.Path:
+    """Downloads a repository's config and weights and returns their folder in
+    a cache of huggingface_hub."""
+    import huggingface_hub as hub
 
-    Args:
-        address: String: hf://owner/name[@revision].
-        cache: Path of a cache folder of huggingface_hub, which may contain
-            several revisions.
-
-    Raises:
-        OSError: if the download failed, or the repository has no weights.
-    """
     repository, revision, _ = parse(address)
-    hub = _hub()
     with _translate_errors(address):
         for names in (*_WEIGHTS, _PRESET):
-            folder = hub.snapshot_download(
-                repository,
-                revision=revision,
-                cache_dir=cache,
-                allow_patterns=["config.json", *names],
+            folder = pathlib.Path(
+                hub.snapshot_download(
+                    repository,
+                    revision=revision,
+                    cache_dir=cache,
+                    allow_patterns=["config.json", *names],
+                )
             )
-            if any(
-                os.path.exists(os.path.join(folder, name))
-                for name in (names[0], f"{names[0]}.index.json")
-            ):
+            if (folder / names[0]).exists() or (
+                folder / f"{names[0]}.index.json"
+            ).exists():
                 return folder
         raise OSError(
-            f"{repository} has no {_WEIGHTS[0][0]}, {_WEIGHTS[1][0]} or "
-            f"{_PRESET[0]}. "
-            f"Name a file of it: hf://{repository}/FILE"
+            f"{repository} has no model.safetensors, pytorch_model.bin or "
+            f"model.weights.h5. Name a file of it: hf://{repository}/FILE"
         )
 
 
-def upload_folder(folder, repository, private=False):
-    """Uploads a folder's files to a repository, which is created if needed.
+def upload_folder(
+    folder: pathlib.Path | str, repository: str, private: bool = False
+) -> str:
+    """Uploads a folder's files to a repository, which is created if needed, and
+    returns its URL.
 
     The token is that of `hf auth login`, or the environment variable HF_TOKEN.
-
-    Args:
-        folder: Path of the folder.
-        repository: String: owner/name.
-        private: Boolean. Whether a new repository is private.
-
-    Returns:
-        String. The URL of the repository.
-
-    Raises:
-        OSError: if the upload failed.
     """
+    import huggingface_hub
+
     with _translate_errors():
-        client = _hub().HfApi()
+        client = huggingface_hub.HfApi()
         url = client.create_repo(repository, private=private, exist_ok=True)
         client.upload_folder(
             repo_id=repository,
@@ -127,20 +99,11 @@ def upload_folder(folder, repository, private=False):
         return str(url)
 
 
-def check_repository(repository):
-    """Checks that uploads are possible and a repository's name is valid.
+def check_repository(repository: str) -> None:
+    """Raises a `ValueError` if a repository's name is not valid."""
+    from huggingface_hub.utils import validate_repo_id
 
-    Args:
-        repository: String: owner/name.
-
-    Raises:
-        OSError: if huggingface_hub is not installed.
-        ValueError: if the name is not valid.
-    """
     try:
-        _hub()
-        from huggingface_hub.utils import validate_repo_id
-
         validate_repo_id(repository)
         valid = repository.count("/") == 1
     except ValueError:
@@ -152,19 +115,8 @@ def check_repository(repository):
         )
 
 
-def _hub():
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise OSError(
-            f"hf:// addresses need huggingface_hub ({error}). Install it with: "
-            "pip install huggingface_hub"
-        ) from error
-    return huggingface_hub
-
-
 @contextlib.contextmanager
-def _translate_errors(address=None):
+def _translate_errors(address: str = "") -> Iterator[None]:
     """Converts errors to an `OSError` with the first line of the root cause."""
     try:
         yield
@@ -174,11 +126,11 @@ def _translate_errors(address=None):
         # Raised by this module or by the system, for example for a full disk.
         if type(error) is OSError or getattr(error, "errno", None) is not None:
             raise
-        cause = error
+        cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        lines = str(cause).strip().splitlines() or [""]
-        message = f"{lines[0]} ({type(error).__name__})"
+        line = str(cause).strip().partition("\n")[0]
+        message = f"{line} ({type(error).__name__})"
         if address:
             message = (
                 f"{address} could not be downloaded: {message}. Without a "

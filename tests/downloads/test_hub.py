@@ -101,12 +101,6 @@ def test_missing_repository_raises(hub):
         downloads.fetch_if_remote("hf://o/n")
 
 
-def test_missing_huggingface_hub_raises(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(OSError, match="pip install huggingface_hub"):
-        downloads.fetch(tmp_path, (Source("hf://o/n/w.bin"),))
-
-
 @pytest.mark.parametrize("address", ["hf://", "hf://o", "hf:///n", "hf://o/"])
 def test_malformed_repository_raises(address):
     with pytest.raises(ValueError, match="hf://owner/name"):

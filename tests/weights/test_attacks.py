@@ -22,7 +22,7 @@ from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints import torch_files
 from keras_vit.data.huggingface import to_pixels
 from keras_vit.data.masks import read_image
-from keras_vit.downloads import http
+from keras_vit.downloads import cache
 from keras_vit.evaluation import load_classifier
 from keras_vit.exporting import command_line as export
 from keras_vit.inspection import command_line as report
@@ -466,7 +466,7 @@ def test_redirects_to_other_protocols_are_refused(
 
 def test_redirects_from_https_to_http_are_refused():
     request = urllib.request.Request("https://example.com/a.npz")
-    follow = http._Redirects().redirect_request
+    follow = cache._Redirects().redirect_request
     arguments = (None, 302, "Found", {})
     assert follow(request, *arguments, "https://other.example/a.npz")
     with pytest.raises(OSError, match="redirects to 'http://other"):

@@ -360,6 +360,8 @@ def test_row_of_the_weights_table(variant, tag):
         keys = {"activation", "norm_epsilon", "resampling"}
         assert row.arguments.keys() >= keys
     assert tag not in ALIASES
+    # The name of a cached file says which of them it is.
+    assert len({source.name for source, _ in row.files}) == len(row.files)
     for source, layout in row.files:
         assert layout in LAYOUTS
         assert re.fullmatch(r"|sha256:[0-9a-f]{8}", source.digest)
