@@ -1,12 +1,8 @@
 """Downloads from a server with every known kind of failure."""
 
-import errno
 import hashlib
-import json
 import os
 import pathlib
-import shutil
-import sys
 import time
 import urllib.parse
 
