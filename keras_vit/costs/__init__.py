@@ -2,4 +2,4 @@
 
 from keras_vit.costs.cost import Cost as Cost
 from keras_vit.costs.cost import cost as cost
-from keras_vit.costs.layers import LayerCost as LayerCost
+from keras_vit.costs.trace import LayerCost as LayerCost

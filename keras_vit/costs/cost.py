@@ -3,13 +3,18 @@
 import dataclasses
 import itertools
 import math
+import pathlib
+from typing import Any
 
 import keras
 
 from keras_vit import _checks
-from keras_vit.costs.graph import trace
-from keras_vit.costs.plan import plan
+from keras_vit import models
+from keras_vit._types import Config
+from keras_vit._types import StrPath
 from keras_vit.costs.plots import plot_cost
+from keras_vit.costs.trace import LayerCost
+from keras_vit.costs.trace import trace
 
 # Variables of an optimizer for each weight.
 OPTIMIZERS = {"sgd": 1, "adam": 2, "adamw": 2, None: 0}
@@ -24,45 +29,42 @@ PRECISIONS = {
 
 
 def cost(
-    model,
-    image_size=None,
-    batch=1,
+    model: str | keras.Model,
+    image_size: int | tuple[int, int] | None = None,
+    batch: int = 1,
     *,
-    classes=None,
-    channels=3,
-    include_top=True,
-    optimizer="adamw",
-    clip=True,
-    accumulate=1,
-    precision=None,
-    **architecture,
-):
+    classes: int | None = None,
+    channels: int = 3,
+    include_top: bool = True,
+    optimizer: str | None = "adamw",
+    clip: bool = True,
+    accumulate: int = 1,
+    precision: str | None = None,
+    **architecture: Any,
+) -> "Cost":
     """Computes what a model costs: parameters, multiply-adds and memory.
 
-    Everything is computed from the sizes of the layers, without building the
-    model or running anything. A Keras model may be given instead of a name; it
-    is not run either.
+    A model of a given name is built without its variables' values, which takes
+    about a second for the largest ones, and called on symbolic tensors, which
+    computes nothing.
 
     Multiply-adds are those of matrix products and convolutions, as PyTorch's
     `FlopCounterMode` and timm's lists count them; padding counts. Norms,
     softmax and activation functions do not count, nor does the resampling of
     position embeddings.
 
-    Memory is that of weights and tensors when PyTorch computes a step of
-    `model.fit` with an optimizer of `keras_vit.optimizers`, without what the
-    libraries themselves need. JAX and TensorFlow also store the scores of
-    attention for the gradients if an image has few tokens, and otherwise
-    fuse operations and need less. With `remat`, PyTorch needs more than
-    computed, until Python collects garbage. Layers that are not trained count
-    as if they stored tensors for gradients: with a frozen encoder, a step needs
-    less than computed. See docs/cost.md for measurements.
+    Memory is an estimate for a step of `model.fit` under PyTorch: the weights,
+    the gradients, the optimizer's variables and the tensors that are stored for
+    the gradients, without what the libraries themselves need. Other backends
+    fuse operations and need less, and so does a frozen encoder. See
+    docs/cost.md for measurements, and for what the backends report themselves.
 
     Args:
         model: String, the name of a model such as "ViTB16",
             "VisionTransformer" or "BiT"; or a functional `keras.Model`.
         image_size: Integer or `(height, width)`. None means 224, or the size
             that the given model was built for.
-        batch: Integer. Images of a step, for the memory.
+        batch: Integer. Images per step, for the memory.
         classes: Integer. Number of classes; None for 1000. For a name only, as
             are `channels`, `include_top` and `architecture`.
         channels: Integer. Channels of the images.
@@ -83,8 +85,8 @@ def cost(
         A `Cost`. Printing it prints a table.
 
     Raises:
-        ValueError: if an argument is wrong, or the given model has a layer
-            whose cost is not known.
+        ValueError: if an argument is wrong, or the model has a layer whose cost
+            is not known.
         TypeError: if the model function has no such argument.
 
     Example:
@@ -105,19 +107,14 @@ def cost(
     _checks.one_of("optimizer", optimizer, tuple(OPTIMIZERS))
     if precision is not None:
         _checks.one_of("precision", precision, tuple(PRECISIONS))
-    if architecture.get("all_tokens") is True:
-        del architecture["all_tokens"]  # earlier versions counted fewer
     if isinstance(model, str):
+        named = {"classes": classes, "include_top": include_top}
+        named |= architecture
+        size = 224 if image_size is None else image_size
+        size = _checks.positive_pair("image_size", size)
         channels = _checks.positive_int("channels", channels)
-        rows = plan(
-            model,
-            image_size,
-            channels,
-            classes,
-            include_top,
-            dict(architecture),
-        )
-        name = model
+        rows = _trace_named(model, (*size, channels), named)
+        name, precision = model, precision or "float32"
     else:
         given = {
             "classes": classes is not None,
@@ -140,17 +137,23 @@ def cost(
                 f"known. Give `precision`, one of {tuple(PRECISIONS)}."
             )
     return Cost(
-        name,
-        tuple(rows),
-        batch,
-        optimizer,
-        clip,
-        accumulate,
-        precision or "float32",
+        name, tuple(rows), batch, optimizer, clip, accumulate, precision
     )
 
 
-def _policy_of_layers(model):
+def _trace_named(
+    name: str, shape: tuple[int, ...], arguments: Config
+) -> list[LayerCost]:
+    """Returns the costs of a named model's layers, without its weights."""
+    functions = ("VisionTransformer", "HybridVisionTransformer", "BiT")
+    known = (*models.VARIANTS, *models.BIT_VARIANTS, *functions)
+    function = getattr(models, _checks.one_of("model", name, known))
+    with keras.StatelessScope(initialize_variables=False):
+        model = function(weights=None, input_shape=shape, **arguments)
+        return trace(model)
+
+
+def _policy_of_layers(model: keras.Model) -> str:
     """Returns the dtype policy of the largest layer that is not a head.
 
     A functional model itself has the policy of the process that loads it.
@@ -169,7 +172,7 @@ class Cost:
         model: String. Name of the model.
         layers: Tuple of `LayerCost`, in the order of computation. Their numbers
             are those of one image.
-        batch: Integer. Images of a step.
+        batch: Integer. Images per step.
         optimizer: String. As in `cost`.
         clip: Boolean. As in `cost`.
         accumulate: Integer. As in `cost`.
@@ -177,7 +180,7 @@ class Cost:
     """
 
     model: str
-    layers: tuple
+    layers: tuple[LayerCost, ...]
     batch: int = 1
     optimizer: str | None = "adamw"
     clip: bool = True
@@ -185,125 +188,86 @@ class Cost:
     precision: str = "float32"
 
     @property
-    def parameters(self):
+    def parameters(self) -> int:
         """Number of weights."""
         return self._sum("parameters")
 
     @property
-    def macs(self):
+    def macs(self) -> int:
         """Multiply-adds of the forward pass of one image."""
         return self._sum("macs")
 
     @property
-    def padding_macs(self):
+    def padding_macs(self) -> int:
         """How many of `macs` multiply zeros of the padding of convolutions."""
         return self._sum("padding_macs")
 
     @property
-    def activations(self):
+    def activations(self) -> int:
         """Values that the matrix products of one image output, as counted in
         timm's lists."""
         return self._sum("activations")
 
     @property
-    def inference_bytes(self):
-        """Peak memory of a forward pass of the batch, in bytes."""
+    def inference_bytes(self) -> int:
+        """Peak memory of a forward pass of the batch, in bytes: the weights,
+        and the layer that computes the most values."""
         weight, value = PRECISIONS[self.precision]
-        last = {row.group: row for row in self.layers}
-        # Values of outputs that exist until the end; the most at any time
-        held = most = 0
-        for row in self.layers:
-            most = max(most, held + row.forward_workspace)
-            if row is last[row.group] and row.forward_workspace:
-                held += math.prod(row.output_shape)
+        most = max(
+            row.stored + math.prod(row.output_shape) for row in self.layers
+        )
         return self.parameters * weight + self.batch * value * most
 
     @property
-    def step_bytes(self):
+    def step_bytes(self) -> int:
         """Peak memory of a training step of the batch, in bytes."""
         return max(self.step_parts().values())
 
-    def step_parts(self):
-        """Returns the memory at the moments of a training step that may be its
-        peak.
+    def step_parts(self) -> dict[str, int]:
+        """Returns the memory at the two moments that may be a step's peak.
 
         Returns:
-            Dict of bytes: "forward", at the end of the forward pass;
-            "backward", the most while gradients are computed; "update", while
-            the optimizer changes the weights.
+            Dict of bytes: "gradients", when the forward pass has stored all
+            tensors that the gradients need; "update", when the optimizer
+            changes the weights.
         """
-        images = self.batch // self.accumulate
         weight, value = PRECISIONS[self.precision]
-        half = value == 2
         trained = self.parameters - self._sum("non_trainable")
         gradients = trained * weight
         slots = OPTIMIZERS[self.optimizer] * trained * 4
         accumulated = gradients if self.accumulate > 1 else 0
-        # The batch itself, once as given and once on the device
-        pixels = math.prod(self.layers[0].output_shape)
-        data = 4 * pixels * (self.batch + images)
-        base = self.parameters * weight + slots + accumulated + data
+        images = 4 * self.batch * math.prod(self.layers[0].output_shape)
+        base = self.parameters * weight + slots + accumulated + images
+        stored = self._stored_bytes() * self.batch // self.accumulate
+        stored += 4 * self._sum("stored_weights")
+        if weight != value:  # the weights in the precision of the computation
+            stored += self.parameters * value
+        copies = 1 + (self.clip or self.accumulate > 1)
+        copies += self.clip and self.accumulate > 1
+        return {"gradients": base + stored, "update": base + copies * gradients}
 
-        def stored(row):
-            size = value * row.stored + 4 * row.stored_float32
-            if half:
-                size += 4 * row.stored_half
-            size = images * size + 4 * row.stored_weights
-            if half and weight == 4:
-                size += 2 * row.cast_weights
-            return size
-
-        def outputs(rows):
-            return images * value * math.prod(rows[-1].output_shape)
-
-        groups = [
-            list(rows)
-            for _, rows in itertools.groupby(self.layers, lambda r: r.group)
-        ]
-        full = [sum(map(stored, rows)) for rows in groups]
-        kept = [
-            outputs(rows) if rows[0].remat else size
-            for rows, size in zip(groups, full, strict=True)
-        ]
-        retained = sum(
-            images * value * row.retained
-            for rows in groups
-            for row in rows
-            if not rows[0].remat
-        )
-        workspace = [
-            images * value * max(row.backward_workspace for row in rows)
-            for rows in groups
-        ]
-        forward = sum(kept) + retained
-        for rows, size in zip(groups, full, strict=True):
+    def _stored_bytes(self) -> int:
+        """Returns the bytes per image that are stored for the gradients: of
+        blocks that are computed again, their outputs and the largest one. The
+        layer whose gradients are computed needs as much as it stores again.
+        """
+        _, value = PRECISIONS[self.precision]
+        kept = largest = recomputed = 0
+        for _, group in itertools.groupby(self.layers, lambda r: r.group):
+            rows = list(group)
+            sizes = [value * row.stored for row in rows]
+            if value == 2:  # norms compute in float32
+                sizes += [4 * row.stored for row in rows if "Norm" in row.kind]
+            largest = max(largest, *sizes)
             if rows[0].remat:
-                forward = max(forward, sum(kept) + size)
-        backward = 0
-        below, above = sum(kept), 0
-        for rows, size, kept_size, extra in zip(
-            reversed(groups),
-            reversed(full),
-            reversed(kept),
-            reversed(workspace),
-            strict=True,
-        ):
-            below -= kept_size
-            backward = max(backward, below + size + extra + above)
-            above += weight * sum(r.parameters - r.non_trainable for r in rows)
-        largest = max(row.parameters for row in self.layers)
-        update = gradients * (2 if self.clip or self.accumulate > 1 else 1)
-        if self.clip and self.accumulate > 1:
-            update += gradients
-        # Temporary tensors of the update of one variable
-        update += (4 if OPTIMIZERS[self.optimizer] == 2 else 2) * 4 * largest
-        return {
-            "forward": base + forward,
-            "backward": base + backward,
-            "update": base + update,
-        }
+                recomputed = max(recomputed, sum(sizes))
+                sizes = [value * math.prod(rows[0].output_shape)]
+            kept += sum(sizes)
+        return kept + largest + recomputed
 
-    def training(self, images, epochs=1, rate=None):
+    def training(
+        self, images: float, epochs: float = 1, rate: float | None = None
+    ) -> dict[str, float]:
         """Computes what training costs.
 
         A gradient takes two products for each one of the forward pass, and a
@@ -334,7 +298,7 @@ class Cost:
             found["core_days"] = operations / rate / 86400
         return found
 
-    def groups(self):
+    def groups(self) -> list[LayerCost]:
         """Returns the layers of the model, each with its sublayers' sum.
 
         Returns:
@@ -359,7 +323,7 @@ class Cost:
             )
         return found
 
-    def plot(self, path):
+    def plot(self, path: StrPath) -> pathlib.Path:
         """Plots the multiply-adds of each layer, and memory by batch size.
 
         Args:
@@ -370,7 +334,7 @@ class Cost:
         """
         return plot_cost(self, path)
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [("layer", "output", "parameters", "MMACs", "M values stored")]
         rows = [r for r in self.groups() if r.parameters or r.macs]
         same = itertools.groupby(rows, _key)
@@ -416,7 +380,7 @@ class Cost:
         table = [
             f"{self.model}, images of {' x '.join(map(str, size))}",
             *table,
-            f"activations (outputs of products): "
+            f"activations (outputs of matrix products): "
             f"{self.activations / 1e6:.2f} M values",
             f"memory, batch of {self.batch}{split}, {self.precision}: "
             f"inference {megabytes(self.inference_bytes)}, training step with "
@@ -424,11 +388,11 @@ class Cost:
         ]
         return "\n".join(table)
 
-    def _sum(self, name):
+    def _sum(self, name: str) -> int:
         return sum(getattr(row, name) for row in self.layers)
 
 
-def _composite(name):
+def _composite(name: str) -> str:
     if name.startswith("block_"):
         return "TransformerBlock"
     if name.startswith("stage_"):
@@ -436,7 +400,7 @@ def _composite(name):
     return "AttentionPooling" if name == "pooling" else "layers"
 
 
-def _key(row):
+def _key(row: LayerCost) -> tuple:
     return (
         row.name.rstrip("0123456789"),
         row.kind,
@@ -447,6 +411,6 @@ def _key(row):
     )
 
 
-def megabytes(number):
+def megabytes(number: float) -> str:
     """Returns a number of bytes as text, in MB of 10**6 bytes."""
     return f"{number / 1e6:,.0f} MB"

@@ -2,8 +2,10 @@
 
 import dataclasses
 import pathlib
+from typing import Any
 
 from keras_vit._program import require
+from keras_vit._types import StrPath
 
 _PARTS = {
     "attention": ("MultiHeadAttention", "#1f5fa8"),
@@ -14,16 +16,8 @@ _PARTS = {
 _OTHER = "#9aa5b1"
 
 
-def plot_cost(cost, path):
-    """Plots the multiply-adds of each layer, and memory by batch size.
-
-    Args:
-        cost: A `Cost`.
-        path: Path of the image file to write.
-
-    Returns:
-        The path.
-    """
+def plot_cost(cost: Any, path: StrPath) -> pathlib.Path:
+    """Plots the multiply-adds of a `Cost`'s layers, and memory by batch size."""
     figure = require("matplotlib.figure").Figure(
         figsize=(10, 3.8), dpi=120, layout="constrained"
     )
@@ -33,7 +27,7 @@ def plot_cost(cost, path):
     kinds = {kind: name for name, (kind, _) in _PARTS.items()}
     names = [*_PARTS, "other"]
     for name in names:
-        colour = _PARTS[name][1] if name in _PARTS else _OTHER
+        color = _PARTS[name][1] if name in _PARTS else _OTHER
         heights = [
             sum(
                 row.macs / 1e6
@@ -43,10 +37,10 @@ def plot_cost(cost, path):
             for group in groups
         ]
         if any(heights):
-            left.bar(groups, heights, bottom=bottom, color=colour, label=name)
+            left.bar(groups, heights, bottom=bottom, color=color, label=name)
             bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
     left.tick_params("x", rotation=90, labelsize=7)
-    left.set_ylabel("million multiply-adds of an image")
+    left.set_ylabel("million multiply-adds per image")
     left.set_title(f"{cost.model}: {cost.macs / 1e9:.2f} G multiply-adds")
     left.set_ylim(0, 1.15 * max(bottom, default=1))
     left.legend(frameon=False, fontsize=8, ncol=5, loc="upper center")

@@ -1,7 +1,7 @@
 """Computation and memory of models, from the sizes of their layers.
 
-Nothing is built or run, except for the table "memory", which runs training
-steps of the PyTorch backend in new processes.
+Nothing is run, except for the table "memory", which runs training steps of the
+PyTorch backend in new processes.
 
 paper: exaFLOPs of pre-training, next to the paper's Table 6
 (arXiv 2010.11929). They are 6 x multiply-adds x epochs x 303 million images of
