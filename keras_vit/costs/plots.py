@@ -17,7 +17,7 @@ _OTHER = "#9aa5b1"
 
 
 def plot_cost(cost: Any, path: StrPath) -> pathlib.Path:
-    """Plots the multiply-adds of a `Cost`'s layers, and memory by batch size."""
+    """Plots a `Cost`: multiply-adds by layer, and memory by batch size."""
     figure = require("matplotlib.figure").Figure(
         figsize=(10, 3.8), dpi=120, layout="constrained"
     )

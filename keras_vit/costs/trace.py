@@ -214,9 +214,11 @@ _PRODUCTS = (
 
 
 def _row(layer: keras.layers.Layer, output: Shape, **costs: int) -> LayerCost:
+    """Returns the cost of a layer, with its weights; `costs` are fields."""
     parameters, frozen = _sizes(layer)
     kind = type(layer).__name__
-    return LayerCost(layer.name, kind, output, parameters, frozen, **costs)
+    row = LayerCost(layer.name, kind, output, parameters, frozen)
+    return dataclasses.replace(row, **costs)
 
 
 def _without_products(call: _Call) -> LayerCost:
