@@ -27,12 +27,12 @@
       fine-tunes a BiT: BiT-HyperRule chooses image size, number of steps,
       learning rate and mixup
 
-Without --preset, the settings are this recipe's own, not the paper's: batches
-of 64 images of the size of the weights' training, for small machines and
-datasets. The values and sources of the presets are in
-keras_vit/training/presets.py. Presets train on the same fraction of the
-training images as their source, and evaluate on the test set. With --holdout 0,
-and in the last training of --sweep, the model trains on all training images.
+Without --preset, the settings are this recipe's own, for small machines and
+datasets; docs/transfer.md measures those for --weights. The values and sources
+of the presets are in keras_vit/training/presets.py. Presets train on the same
+fraction of the training images as their source, and evaluate on the test set.
+With --holdout 0, and in the last training of --sweep, the model trains on all
+training images.
 
 An interrupted run resumes bit for bit with the same command.
 
@@ -76,6 +76,11 @@ from keras_vit.training.models import check_classes
 # The published batch size, 512, is for several accelerators. A smaller one
 # gives more updates of the weights in the same time.
 BATCH_SIZE = 64
+# For --weights without --preset, as measured in docs/transfer.md: AdamW's peak
+# learning rate for batches of 32 images, by --train. It is proportional to the
+# square root of the batch size.
+LEARNING_RATES = {"all": 3e-4, "lora": 1e-3, "head": 3e-3}
+LAYER_DECAY = 0.75  # with --train all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,9 +109,9 @@ class Config(cli.TrainingFlags):
     image_size: int | str | None = cli.arg(
         None,
         "images are resized to N x N, or to height x width, such as 64x48; "
-        "default: the image size of --weights, 224 with --model, else that of "
-        "the dataset, from scratch at most 64; if images differ in size, their "
-        "median is taken",
+        "default: that of the dataset, its median if images differ in size, in "
+        "whole patches; with --weights at most their image size and at least "
+        "4 x 4 patches, from scratch at most 64; with --model 224",
         "N|HxW",
     )
     patch_size: int | None = cli.arg(
@@ -134,14 +139,17 @@ class Config(cli.TrainingFlags):
         None,
         "training steps; default without --epochs: from scratch, 2400 or 30 "
         "epochs, whichever is more, and half of that for compact-hybrid on "
-        "images above 40 pixels; with --weights, 500, or 10000 for 20000 "
-        "images or more, or 20000 for 500000 images or more",
+        "images above 40 pixels; with --weights, 100 or 30 epochs, whichever "
+        "is more, at most 500, or 10000 for 20000 images or more, or 20000 for "
+        "500000 images or more",
     )
     learning_rate: float | None = cli.arg(
         None,
         "peak learning rate; default: that of --preset, else 0.003 from "
-        "scratch (0.001 with a ResNet), and with --weights 0.03 for sgd and "
-        "0.0003 for adamw",
+        "scratch (0.001 with a ResNet), and with --weights 0.03 for sgd and, "
+        "for adamw, "
+        + ", ".join(f"{x:g} ({name})" for name, x in LEARNING_RATES.items())
+        + " by --train, times the square root of the batch size / 32",
         "X",
     )
     warmup: float | None = cli.arg(
@@ -155,8 +163,9 @@ class Config(cli.TrainingFlags):
     )
     optimizer: str | None = cli.arg(
         None,
-        "sgd (momentum 0.9, without weight decay) or adamw; default: sgd "
-        "with --weights, as published, and adamw from scratch",
+        "sgd (momentum 0.9, without weight decay) or adamw; default: that of "
+        "--preset, sgd for --weights with --sweep paper, whose learning rates "
+        "are for it, else adamw",
         "NAME",
     )
     # The higher weight decay of the paper's ImageNet models is for 300 epochs.
@@ -246,8 +255,9 @@ class Config(cli.TrainingFlags):
     layer_decay: float | None = cli.arg(
         None,
         "layer-wise learning rate decay: the learning rate of each layer is "
-        "this times that of the layer above; after masked pre-training 0.75, "
-        "or 0.65 for ViT-B; default: no decay",
+        "this times that of the layer above, 1 for no decay; default: that of "
+        f"--preset, {LAYER_DECAY} for --weights of a Vision Transformer with "
+        "adamw and --train all, else no decay",
         "X",
     )
     sweep: str | None = cli.arg(
@@ -261,6 +271,10 @@ class Config(cli.TrainingFlags):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.sweep == "paper" and self.weights and not self.preset:
+            # It stays when the sweep has chosen one of SGD's learning rates.
+            optimizer = self.optimizer or "sgd"
+            object.__setattr__(self, "optimizer", optimizer)
         if self.sweep is not None:
             training.parse_learning_rates(self.sweep)
             if self.learning_rate is not None:
@@ -321,8 +335,8 @@ class Config(cli.TrainingFlags):
         if self.weight_decay is not None and self.optimizer_name == "sgd":
             raise ValueError(
                 "--weight-decay is of AdamW, and the model is trained with "
-                "SGD, without weight decay, as --weights are by default: leave "
-                "it out, or give --optimizer adamw."
+                "SGD, without weight decay: leave it out, or give --optimizer "
+                "adamw."
             )
         if self.train != "all" and self.weights is None:
             raise ValueError(
@@ -361,10 +375,10 @@ class Config(cli.TrainingFlags):
             )
 
     @property
-    def optimizer_name(self):
-        if self.optimizer is None and self.preset:
+    def optimizer_name(self) -> str:
+        if self.preset:
             return training.FINE_TUNING[self.preset].optimizer
-        return self.optimizer or ("sgd" if self.weights else "adamw")
+        return self.optimizer or "adamw"
 
     @property
     def one_hot(self):
@@ -538,8 +552,12 @@ def resolve_config(config, data):
         check_classes(config.weights, data)
     if config.preset:
         config = training.FINE_TUNING[config.preset].fill(config, data)
+    default_size = spec["image_size"]
+    if config.weights and not config.patch_sizes:
+        side = data.image_size or data.median_side
+        default_size = training.models.fine_tuning_size(spec, side)
     image_size, patch_size = training.resolve_sizes(
-        (config.image_size, spec["image_size"], data.image_size, 64),
+        (config.image_size, default_size, data.image_size, 64),
         spec["patch_size"],
         spec["stride"],
     )
@@ -551,8 +569,14 @@ def resolve_config(config, data):
     steps, evaluate_every = count_steps(config, batch_size, data)
     adamw = config.optimizer_name == "adamw"
     learning_rate = 0.003 if spec["stride"] == 1 else 0.001  # with a ResNet
-    if config.weights:
-        learning_rate = 0.0003 if adamw else 0.03
+    layer_decay = None
+    if config.weights and adamw and not config.preset:
+        learning_rate = LEARNING_RATES[config.train]
+        learning_rate *= math.sqrt(batch_size / 32)
+        if config.train == "all" and spec["stride"]:
+            layer_decay = LAYER_DECAY
+    elif config.weights:
+        learning_rate = 0.03
     has_warmup = config.warmup_steps is None and not (
         config.preset == "bit-hyperrule"
     )
@@ -566,7 +590,9 @@ def resolve_config(config, data):
         evaluate_every=evaluate_every,
     )
     return config.with_defaults(
+        optimizer=None if config.preset else config.optimizer_name,
         learning_rate=learning_rate,
+        layer_decay=layer_decay,
         warmup=0.1 if has_warmup else None,
         weight_decay=0.05 if adamw else None,
         clip=1.0,
@@ -611,6 +637,8 @@ def count_steps(config, batch_size, data):
         # For Pets, CIFAR and ImageNet these are also the steps of the paper's
         # Table 4, which has batches of 512 images.
         steps = BiTHyperRule.steps_for(data.num_train)
+        if not config.preset:
+            steps = min(steps, max(100, 30 * steps_per_epoch))
     elif steps is None:
         steps = max(2400, 30 * steps_per_epoch)
         # A step on images of 64 pixels takes four times as long as on 32.

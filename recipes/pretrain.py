@@ -39,8 +39,8 @@ finetune_cifar.py.
 
 Measured on 2026-11-21 on 2 CPU cores that also ran other programs and tests
 (load 5 to 15), on JAX: digits with the default settings, test accuracy 0.9916
-in 233 s; fine-tuned from there at 16 pixels, 0.9916 in 390 s. Published, but
-not reproduced here: 76.5% on ImageNet with big-vision-s16
+in 233 s; fine-tuned from there at 16 pixels with SGD, 0.9916 in 390 s.
+Published, but not reproduced here: 76.5% on ImageNet with big-vision-s16
 (big_vision/configs/vit_s16_i1k.py); after fine-tuning with `finetune_cifar.py
 --preset vit_jax`, 77.91% with paper-imagenet and 83.97% with paper-imagenet21k,
 both for B/16 (the paper, Table 5).

@@ -17,8 +17,8 @@ prediction of "An Image is Worth 16x16 Words", Appendix B.1.2
       trains for 800 epochs as published, on many accelerators
   python recipes/finetune_cifar.py --dataset imagenet2012 --weights runs/... \\
       --layer-decay 0.65 --epochs 100
-      fine-tunes with SGD, unlike MAE and SimMIM; docs/reproduce.md lists the
-      differences
+      fine-tunes with other crops and rates than MAE and SimMIM; --preset mae
+      has those of MAE
   python recipes/pretrain_masked.py --method mim --model ViTS16 --dataset photos
       trains on your own images, in photos/CLASS/* (one class is enough)
 

@@ -28,6 +28,7 @@ PATCHES = range(2, 17)
 # Patches per side. The cost of attention is proportional to their fourth power.
 GRIDS = range(2, 25)
 WANTED_GRID = 8
+MIN_GRID = 4
 
 
 def choose_patch_size(image_size):
@@ -109,6 +110,22 @@ def resolve_sizes(image_sizes, patch_size, stride):
             patch_size = choose_patch_size(image_size)
         check_patch_size(image_size, patch_size * stride)
     return image_size, patch_size
+
+
+def fine_tuning_size(
+    spec: dict, side: int | None
+) -> int | tuple[int, int] | None:
+    """Returns the image size at which a recipe fine-tunes weights by default.
+
+    It is that of the weights, `spec` being what `resolve_model_spec` returns.
+    For smaller images, of `side` pixels, it is their size, rounded up to whole
+    patches, and at least `MIN_GRID` patches a side.
+    """
+    size = spec["image_size"]
+    if not (spec["stride"] and side and isinstance(size, int)):
+        return size
+    patch = spec["patch_size"] * spec["stride"]
+    return min(size, max(MIN_GRID, -(-side // patch)) * patch)
 
 
 def size_text(image_size):

@@ -167,7 +167,7 @@ def test_fine_tuning_at_twice_the_image_size(digits, tmp_path):
     )
     config = read_metadata(output)["config"]
     assert config["image_size"] == 16 and config["patch_size"] == 2
-    assert config["learning_rate"] == 0.03
+    assert config["learning_rate"] == pytest.approx(3e-4 * 2**0.5)
     model = keras.models.load_model(output / "model.keras")
     assert model.input_shape == (None, 16, 16, 1)
     assert accuracy_of(model, 16) == pytest.approx(
@@ -224,6 +224,10 @@ def test_steps_and_epochs():
     assert steps(epochs=3, batch_size=100) == (45, 15)  # 1438 images
     assert steps() == (2400, 240)
     assert steps(weights="x.npz") == (500, 50)
+    assert steps(weights="x.npz", batch_size=360) == (120, 12)  # 30 epochs
+    assert steps(weights="x.npz", batch_size=720) == (100, 10)
+    preset = {"preset": "bit-hyperrule", "batch_size": 720}
+    assert steps(weights="x.npz", **preset) == (500, 50)
     for images, count in ((49_000, 10_000), (1_281_167, 20_000)):
         data = dataclasses.replace(data, num_train=images)
         assert steps(weights="x.npz")[0] == count
@@ -464,11 +468,85 @@ def test_bit_hyperrule_selects_the_settings(monkeypatch):
     assert found == (64, 32, "vit_jax", 0.5, 0.1, 9)
 
 
+VIT = {"patch_size": 14, "image_size": 518, "stride": 1, "mode": "torch"}
+HYBRID = {"patch_size": 1, "image_size": 224, "stride": 16, "mode": "tf"}
+BIT = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("spec", "settings", "expected"),
+    [
+        (VIT, {"batch_size": 32}, ("adamw", 3e-4, 0.75)),
+        (VIT, {}, ("adamw", 3e-4 * 2**0.5, 0.75)),  # batches of 64
+        (VIT, {"batch_size": 512}, ("adamw", 1.2e-3, 0.75)),
+        (VIT, {"batch_size": 8, "train": "lora"}, ("adamw", 5e-4, None)),
+        (VIT, {"batch_size": 32, "train": "head"}, ("adamw", 3e-3, None)),
+        (HYBRID, {"batch_size": 32}, ("adamw", 3e-4, 0.75)),
+        (BIT, {"batch_size": 32}, ("adamw", 3e-4, None)),
+        (VIT, {"layer_decay": 1.0}, ("adamw", 3e-4 * 2**0.5, 1.0)),
+        (VIT, {"learning_rate": 0.1}, ("adamw", 0.1, 0.75)),
+        (VIT, {"optimizer": "sgd"}, ("sgd", 0.03, None)),
+        # The rates of the paper are SGD's.
+        (VIT, {"sweep": "paper"}, ("sgd", 0.1, None)),
+        (VIT, {"sweep": "0.1,0.2"}, ("adamw", 0.1, 0.75)),
+        # The preset says which optimizer.
+        (
+            VIT,
+            {"preset": "vit_jax-augreg", "image_size": 56},
+            (None, 0.03, None),
+        ),
+        (None, {}, ("adamw", 0.003, None)),
+        (None, {"batch_size": 8}, ("adamw", 0.003, None)),
+    ],
+)
+def test_own_defaults_of_fine_tuning(spec, settings, expected, monkeypatch):
+    if spec:
+        settings = {"weights": "x.npz", **settings}
+        monkeypatch.setattr(training, "resolve_model_spec", lambda *_: spec)
+    data = keras_vit.data.load_dataset("digits")
+    config = recipe.Config(**settings)
+    if config.sweep:
+        config = dataclasses.replace(config, sweep=None, learning_rate=0.1)
+    config = recipe.resolve_config(config, data)
+    assert (config.optimizer, config.layer_decay) == expected[::2]
+    assert config.learning_rate == pytest.approx(expected[1])
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("spec", "side", "expected"),
+    [
+        (VIT, 112, 112),
+        (VIT, 100, 112),  # whole patches
+        (VIT, 28, 56),  # 4 x 4 patches
+        (VIT, 600, 518),
+        (VIT, None, 518),
+        (HYBRID, 100, 112),
+        (BIT, 28, 224),
+        ({**VIT, "image_size": (28, 42)}, 14, (28, 42)),
+        ({**VIT, "image_size": 28}, 8, 28),
+        ({**VIT, "image_size": None, "patch_size": 8}, 8, 64),
+    ],
+)
+def test_images_are_not_enlarged_to_the_size_of_weights(
+    spec, side, expected, monkeypatch
+):
+    monkeypatch.setattr(training, "resolve_model_spec", lambda *_: spec)
+    data = keras_vit.data.load_dataset("digits")
+    data = dataclasses.replace(data, image_size=None, median_side=side)
+    config = recipe.Config(weights="x.npz")
+    assert recipe.resolve_config(config, data).image_size == expected
+
+
 @pytest.mark.backends("torch")
 def test_flags_without_effect_are_refused():
     tuned = {"weights": "x.npz"}
     for match, settings in (
-        ("--weight-decay is of AdamW", {**tuned, "weight_decay": 0.5}),
+        (
+            "--weight-decay is of AdamW",
+            {**tuned, "weight_decay": 0.5, "sweep": "paper"},
+        ),
         ("--warmup or --warmup-steps", {"warmup": 0.1, "warmup_steps": 3}),
         (
             "fine-tunes with sgd",
