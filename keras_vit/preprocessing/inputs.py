@@ -1,11 +1,15 @@
 """Scaling of images for pretrained models."""
 
 import sys
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import _checks
+from keras_vit._types import Array
+from keras_vit._types import Tensor
 from keras_vit._warnings import warn
 from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 
@@ -13,7 +17,7 @@ from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 _TOLERANCE = 1e-3
 
 
-def preprocess_input(images, mode="tf"):
+def preprocess_input(images: Tensor, mode: str = "tf") -> Tensor:
     """Scales images with values in [0, 255] for pretrained models.
 
     - `mode="tf"` scales to [-1, 1]: `images / 127.5 - 1`. All weights by
@@ -62,11 +66,7 @@ def preprocess_input(images, mode="tf"):
     >>> keras_vit.preprocessing.preprocess_input(image)
     array([[[-1. , -0.6,  1. ]]], dtype=float32)
     """
-    if mode not in SCALE_AND_SHIFT:
-        raise ValueError(
-            f"`mode` must be one of {', '.join(map(repr, SCALE_AND_SHIFT))}. "
-            f"Received: mode={mode!r}"
-        )
+    _checks.one_of("mode", mode, tuple(SCALE_AND_SHIFT))
     if not is_numeric(images):
         raise _not_images(images)
     if mode != "tf" and tuple(images.shape)[-1:] != (3,):
@@ -92,7 +92,7 @@ def preprocess_input(images, mode="tf"):
     return images / scale - shift
 
 
-def _to_float32(images):
+def _to_float32(images: Tensor) -> Tensor:
     """Casts a tensor to float32 with its own library."""
     if isinstance(images, keras.KerasTensor) or ops.is_tensor(images):
         return ops.cast(images, "float32")
@@ -108,11 +108,8 @@ def _to_float32(images):
     raise _not_images(images)
 
 
-def _as_numpy_view(images):
-    """Returns a NumPy view of a tensor's memory.
-
-    None if the tensor is not in CPU memory, or is symbolic.
-    """
+def _as_numpy_view(images: Tensor) -> Array | None:
+    """Returns a NumPy view of a tensor in CPU memory, or else None."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.compiler.is_compiling():
         return None
@@ -122,7 +119,8 @@ def _as_numpy_view(images):
         return None
 
 
-def _not_images(images):
+def _not_images(images: Any) -> ValueError:
+    """Returns an error for what is not an array of numbers."""
     return ValueError(
         "`images` must be a NumPy array or a tensor of integers or floats in "
         "[0, 255]. Turn lists and images of other libraries into arrays "
@@ -131,7 +129,8 @@ def _not_images(images):
     )
 
 
-def _check_values(images):
+def _check_values(images: Array) -> None:
+    """Raises for values outside [0, 255], and warns of those in [0, 1]."""
     if images.dtype == "uint8" or images.size == 0:
         return
     with np.errstate(invalid="ignore"):
@@ -140,7 +139,7 @@ def _check_values(images):
     if not (lowest >= -_TOLERANCE and highest <= 255 + _TOLERANCE):
         raise ValueError(
             "`images` must have values in [0, 255], and no NaN. Images "
-            "in [-1, 1], or standardised, must not be preprocessed again. "
+            "in [-1, 1], or standardized, must not be preprocessed again. "
             "After a bicubic or Lanczos resize, use "
             "`np.clip(images, 0, 255)`. "
             f"Received: values from {lowest:g} to {highest:g}"
@@ -155,12 +154,9 @@ def _check_values(images):
         )
 
 
-def is_numeric(array):
-    """Returns whether `array`, of any library, holds real numbers.
-
-    False for booleans, strings, objects and complex numbers, and for anything
-    without a `dtype`, such as a list.
-    """
+def is_numeric(array: Any) -> bool:
+    """Returns whether an array of any library holds real numbers, which
+    booleans and complex numbers are not."""
     dtype = getattr(array, "dtype", None)
     if dtype is None:
         return False
@@ -171,7 +167,7 @@ def is_numeric(array):
     return dtype.startswith(("int", "uint", "float", "bfloat"))
 
 
-def describe(value):
+def describe(value: Any) -> str:
     """Describes a rejected value for an error message."""
     dtype = getattr(value, "dtype", None)
     if dtype is not None:

@@ -8,15 +8,24 @@ import json
 import os
 import pathlib
 import re
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import downloads
+from keras_vit._types import Array
+from keras_vit._types import StrPath
+from keras_vit._types import Tensor
 from keras_vit._warnings import warn
 from keras_vit.preprocessing.inputs import describe
 from keras_vit.preprocessing.inputs import is_numeric
+
+Labels: TypeAlias = list[tuple[str | None, str]]
 
 IMAGENET_CLASSES = 1000
 IMAGENET21K_CLASSES = 21843
@@ -42,7 +51,11 @@ SOURCES = {
 _WORDNET_ID = re.compile(r"n\d{8}")
 
 
-def decode_predictions(predictions, top=5, labels=None):
+def decode_predictions(
+    predictions: Tensor,
+    top: int = 5,
+    labels: StrPath | Sequence[str] | None = None,
+) -> list[list[tuple[str | None, str, float]]]:
     """Returns the names and scores of the top classes of each image.
 
     The labels of ImageNet-2012 (1000 classes) and ImageNet-21k (21843) are
@@ -72,10 +85,10 @@ def decode_predictions(predictions, top=5, labels=None):
 
     Raises:
         ValueError: if `predictions` has another shape, is not numeric or
-            contains NaN, if `top` is out of range, or if the labels cannot be
-            read or their number is not the number of classes.
-        FileNotFoundError: if `labels` is a path that does not exist.
-        OSError: if ImageNet's labels cannot be downloaded.
+            contains NaN, if `top` is out of range, or if a file of labels has
+            another form or their number is not the number of classes.
+        OSError: if the file of labels cannot be read, or ImageNet's labels
+            cannot be downloaded.
 
     Example:
 
@@ -86,12 +99,11 @@ def decode_predictions(predictions, top=5, labels=None):
     """
     scores = _scores(predictions)
     classes = scores.shape[1]
-    if isinstance(top, bool) or not isinstance(top, (int, np.integer)):
-        raise ValueError(f"`top` must be an integer. Received: top={top!r}")
-    if not 1 <= top <= classes:
+    whole = isinstance(top, (int, np.integer)) and not isinstance(top, bool)
+    if not whole or not 1 <= top <= classes:
         raise ValueError(
-            f"`top` must be from 1 to {classes}, the number of classes in "
-            f"`predictions`. Received: top={top}"
+            f"`top` must be an integer from 1 to {classes}, the number of "
+            f"classes in `predictions`. Received: top={top!r}"
         )
     pairs = _resolve_labels(labels, classes)
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
@@ -101,7 +113,8 @@ def decode_predictions(predictions, top=5, labels=None):
     ]
 
 
-def _scores(predictions):
+def _scores(predictions: Any) -> Array:
+    """Returns predictions in float64, with a warning if these are logits."""
     if not is_numeric(predictions) or isinstance(
         predictions, keras.KerasTensor
     ):
@@ -142,7 +155,9 @@ def _scores(predictions):
     return scores
 
 
-def _resolve_labels(labels, classes):
+def _resolve_labels(
+    labels: StrPath | Sequence[str] | None, classes: int
+) -> Labels:
     """Returns one pair `(id, name)` for each class."""
     if labels is None:
         if classes == IMAGENET_CLASSES:
@@ -167,34 +182,33 @@ def _resolve_labels(labels, classes):
     return pairs
 
 
-def _from_list(labels):
-    if not isinstance(labels, (list, tuple)):
-        raise ValueError(
-            "`labels` must be a list or tuple of names, or the path of a "
-            f"file of them. Received: {describe(labels)}"
-        )
-    for index, name in enumerate(labels):
+def _from_list(labels: Any) -> Labels:
+    """Returns the pairs of a list of names."""
+    wrong = "" if isinstance(labels, (list, tuple)) else describe(labels)
+    for index, name in enumerate([] if wrong else labels):
         if not isinstance(name, str) or not name.strip():
-            raise ValueError(
-                "`labels` must be names, strings that are not empty. "
-                f"Received: {name!r} for class {index}"
-            )
+            wrong = wrong or f"{name!r} for class {index}"
+    if wrong:
+        raise ValueError(
+            "`labels` must be a list or tuple of names, strings that are not "
+            f"empty, or the path of a file of them. Received: {wrong}"
+        )
     return [(None, name) for name in labels]
 
 
-def imagenet_labels():
+def imagenet_labels() -> Labels:
     """Returns the 1000 pairs `(wordnet_id, name)` of ImageNet-2012."""
     return _fetch(IMAGENET_INDEX, _parse_imagenet)
 
 
-def imagenet21k_labels():
+def imagenet21k_labels() -> Labels:
     """Returns the 21843 pairs `(wordnet_id, name)` of ImageNet-21k."""
     ids = _fetch(IMAGENET21K_IDS, _parse_imagenet21k_ids)
     names = _fetch(IMAGENET21K_NAMES, _parse_imagenet21k)
     return list(zip(ids, names, strict=True))
 
 
-def _fetch(name, parse):
+def _fetch(name: str, parse: Callable[[pathlib.Path], list]) -> list:
     """Returns the parsed content of a label file, downloaded if necessary."""
     try:
         path, _ = downloads.fetch(
@@ -211,26 +225,30 @@ def _fetch(name, parse):
     return parse(path)
 
 
-def _parse_imagenet(path):
+def _parse_imagenet(path: pathlib.Path) -> Labels:
+    """Reads the file of ImageNet-2012, if it is the right one."""
     labels = _read_json(path)
     _check_count(path, labels, IMAGENET_CLASSES)
-    _check_ids(path, [wordnet_id for wordnet_id, _ in labels])
+    _check_ids(path, [str(wordnet_id) for wordnet_id, _ in labels])
     return labels
 
 
-def _parse_imagenet21k(path):
+def _parse_imagenet21k(path: pathlib.Path) -> list[str]:
+    """Reads the lines of a file of ImageNet-21k, if they are as many."""
     lines = [line.strip() for line in _read_lines(path)]
     _check_count(path, lines, IMAGENET21K_CLASSES)
     return lines
 
 
-def _parse_imagenet21k_ids(path):
+def _parse_imagenet21k_ids(path: pathlib.Path) -> list[str]:
+    """Reads the ids of ImageNet-21k, if they are ids."""
     ids = _parse_imagenet21k(path)
     _check_ids(path, ids)
     return ids
 
 
-def _check_count(path, labels, expected):
+def _check_count(path: pathlib.Path, labels: list, expected: int) -> None:
+    """Raises if a file, such as a login page, has another number of labels."""
     if len(labels) != expected:
         raise ValueError(
             f"{path.name} must hold {expected} labels. Received: "
@@ -238,7 +256,8 @@ def _check_count(path, labels, expected):
         )
 
 
-def _check_ids(path, ids):
+def _check_ids(path: pathlib.Path, ids: list[str]) -> None:
+    """Raises if one of the ids is not a WordNet id."""
     for index, wordnet_id in enumerate(ids):
         if not _WORDNET_ID.fullmatch(wordnet_id):
             raise ValueError(
@@ -247,96 +266,63 @@ def _check_ids(path, ids):
             )
 
 
-def read_labels(path):
-    """Reads a file of labels: JSON if its suffix is `.json`, else text.
-
-    Args:
-        path: String or path of the file; see `decode_predictions`.
-
-    Returns:
-        List of pairs `(id, name)`.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is not a file of labels.
-    """
+def read_labels(path: StrPath) -> Labels:
+    """Reads a file of labels: JSON if its suffix is `.json`, else text."""
     path = pathlib.Path(path).expanduser()
     if path.suffix.lower() == ".json":
         return _read_json(path)
     return _read_text(path)
 
 
-def _read_json(path):
+def _read_json(path: pathlib.Path) -> Labels:
     """Reads a class index as in Keras: `{"0": ["n01440764", "tench"], ...}`."""
     try:
         index = json.loads(_read_utf8(path))
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise ValueError(
             f"{str(path)!r} cannot be read as JSON: {error}. Its "
             "download may be incomplete, or it is another kind of file."
         ) from error
-    if not isinstance(index, dict) or not index:
-        raise ValueError(
-            f"{str(path)!r} must hold a JSON object of classes, "
-            '{"0": ["n01440764", "tench"], ...}. '
-            f"Received: {type(index).__name__} of {str(index)[:60]!r}"
-        )
-    labels = []
-    for key in map(str, range(len(index))):
-        entry = index.get(key)
+    entries: list[Any] = [str(index)]  # which is refused below
+    if isinstance(index, dict) and index:
+        entries = [index.get(str(number)) for number in range(len(index))]
+    for number, entry in enumerate(entries):
         if (
             not isinstance(entry, list)
             or len(entry) != 2
             or not all(isinstance(part, str) and part for part in entry)
         ):
             raise ValueError(
-                f"{str(path)!r} holds {len(index)} classes, and each of "
-                f'"0" to "{len(index) - 1}" must be an id and a name, '
-                f'["n01440764", "tench"]. Received: {entry!r} for "{key}"'
+                f"{str(path)!r} must hold a JSON object of classes, "
+                '{"0": ["n01440764", "tench"], ...}, without gaps. Received: '
+                f'{str(entry)[:60]} for "{number}" of {len(entries)} classes'
             )
-        labels.append(tuple(entry))
-    return labels
+    return [(wordnet_id, name) for wordnet_id, name in entries]
 
 
-def _read_text(path):
+def _read_text(path: pathlib.Path) -> Labels:
     """Reads one label per line: `name`, or `id<TAB>name`."""
-    labels = []
+    labels: Labels = []
     for number, line in enumerate(_read_lines(path), start=1):
         parts = [part.strip() for part in line.split("\t")]
         if len(parts) > 2 or not all(parts):
             raise ValueError(
-                f"Line {number} of {str(path)!r} must be a name, or an id, "
-                f"one tab and a name. Received: {line!r}"
+                f"Line {number} of {str(path)!r} must be the name of class "
+                f"{number - 1}, or its id, one tab and its name. Received: "
+                f"{line!r}"
             )
-        labels.append((None, *parts) if len(parts) == 1 else tuple(parts))
+        labels.append((parts[0] if len(parts) == 2 else None, parts[-1]))
     return labels
 
 
-def _read_lines(path):
-    """Returns the lines of a text file, none of which may be empty."""
+def _read_lines(path: pathlib.Path) -> list[str]:
+    """Returns the lines of a text file."""
     # `splitlines` would also split at characters that names may contain.
-    lines = _read_utf8(path).rstrip("\n").split("\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            raise ValueError(
-                f"Line {number} of {str(path)!r} is empty. Line i + 1 must be "
-                "the label of class i."
-            )
-    return lines
+    return _read_utf8(path).rstrip("\n").split("\n")
 
 
-def _read_utf8(path):
-    if not path.exists():
-        raise FileNotFoundError(
-            f"There is no file {str(path)!r}. Give the path of a .json file "
-            '({"0": ["n01440764", "tench"], ...}) or of a text file with one '
-            "label a line."
-        )
-    if not path.is_file():
-        raise ValueError(
-            f"{str(path)!r} is not a file. Give the path of a .json or text "
-            "file of labels."
-        )
+def _read_utf8(path: pathlib.Path) -> str:
+    """Returns the text of a file."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

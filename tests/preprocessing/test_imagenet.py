@@ -122,7 +122,7 @@ PAGE = b"<!DOCTYPE html>\n<html><body>Sign in to the network</body></html>\n"
         (
             INDEX,
             b'{"error": "quota"}',
-            "must be an id and a name",
+            "must hold a JSON object of classes",
         ),
         (
             IDS,
@@ -132,7 +132,7 @@ PAGE = b"<!DOCTYPE html>\n<html><body>Sign in to the network</body></html>\n"
         (IDS, lines("{}"), "must hold WordNet ids"),
         (IDS, lines("n{:08d}", 21841), "Received: 21841"),
         (NAMES, PAGE, "must hold 21843 labels"),
-        (NAMES, b"", "is empty"),
+        (NAMES, b"", "must hold 21843 labels"),
         (NAMES, b"\xff\xfe" * 99, "not text in UTF-8"),
     ],
 )

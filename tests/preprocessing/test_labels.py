@@ -140,17 +140,17 @@ def test_label_files(tmp_path, name, data, expected, convert):
     [
         ("a.json", JSON[:-9], "cannot be read as JSON"),
         ("a.json", "", "cannot be read as JSON"),
-        ("a.json", '["cat", "dog", "owl"]', "JSON object.*Received: list"),
-        ("a.json", "{}", "JSON object.*Received: dict"),
-        ("a.json", JSON.replace('"2"', '"3"'), 'Received: None for "2"'),
-        ("a.json", JSON.replace('"n1", ', ""), r"\['dog'\] for \"1\""),
+        ("a.json", '["cat", "dog", "owl"]', r"JSON object.*Received: \['cat'"),
+        ("a.json", "{}", "JSON object.*Received: {} "),
+        ("a.json", JSON.replace('"2"', '"3"'), "Received: None for .2. of 3"),
+        ("a.json", JSON.replace('"n1", ', ""), r"\['dog'\] for .1."),
         ("a.json", JSON.replace('"dog"', "7"), r"\['n1', 7\]"),
         ("a.json", b"\xff\xfe{", "not text in UTF-8"),
         ("a.txt", b"cat\n\xff\nowl", "not text in UTF-8"),
-        ("a.txt", "", "Line 1 .* is empty"),
-        ("a.txt", "cat\n\nowl", "Line 2 .* is empty"),
-        ("a.txt", "cat\n\tdog\nowl", "Line 2 .*one tab and a name"),
-        ("a.txt", "cat\nn\tdog\tx\nowl", "Line 2 .*one tab and a name"),
+        ("a.txt", "", "Line 1 .*one tab and its name"),
+        ("a.txt", "cat\n\nowl", "Line 2 .*one tab and its name"),
+        ("a.txt", "cat\n\tdog\nowl", "Line 2 .*one tab and its name"),
+        ("a.txt", "cat\nn\tdog\tx\nowl", "Line 2 .*one tab and its name"),
         ("a.txt", "cat\ndog", "Received: 2 labels in .*a.txt"),
     ],
 )
@@ -161,10 +161,8 @@ def test_wrong_label_files_raise(tmp_path, name, data, message):
 
 
 def test_missing_label_file_raises(tmp_path):
-    with pytest.raises(FileNotFoundError, match="There is no file .*one label"):
+    with pytest.raises(FileNotFoundError, match="no.txt"):
         decode_predictions(ONE, 1, tmp_path / "no.txt")
-    with pytest.raises(ValueError, match="is not a file"):
-        decode_predictions(ONE, 1, tmp_path)
 
 
 def test_control_characters_are_part_of_a_name(tmp_path):
