@@ -12,8 +12,8 @@ from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import _kernels
 from keras_vit.layers import initializers
-from keras_vit.layers._utils import CompositeLayer
 from keras_vit.layers._utils import cast_inputs
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.positions import relative_logits
 from keras_vit.layers.positions import rotate
@@ -156,7 +156,7 @@ class MultiHeadAttention(CompositeLayer):
             self.query_norm.build((*inputs_shape[:2], *heads))
             self.key_norm = self._norm("key_norm")
             self.key_norm.build((*context_shape[:2], *heads))
-        self.restore_trainable()
+        self.restore_sublayers()
 
     def _projection(
         self,
@@ -387,7 +387,7 @@ class AttentionPooling(CompositeLayer):
         self.attention.build(probe_shape, input_shape)
         self.norm.build(probe_shape)
         self.mlp.build(probe_shape)
-        self.restore_trainable()
+        self.restore_sublayers()
 
     def call(self, inputs: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)

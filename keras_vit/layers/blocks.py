@@ -10,11 +10,11 @@ from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import _kernels
-from keras_vit.layers._utils import CompositeLayer
 from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.attention import additive_mask
 from keras_vit.layers.attention import check_mask
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.mlp import MlpBlock
 
 
@@ -275,7 +275,7 @@ class TransformerBlock(CompositeLayer):
         for scale in (self.scale_1, self.scale_2):
             if scale is not None:
                 scale.build(inputs_shape)
-        self.restore_trainable()
+        self.restore_sublayers()
 
     def call(
         self,

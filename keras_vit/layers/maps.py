@@ -10,9 +10,9 @@ from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import _kernels
-from keras_vit.layers._utils import CompositeLayer
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers._utils import cast_inputs
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.resampling import resample_maps
 
 # Output: number of positions along an axis for each of the input's.
@@ -171,7 +171,7 @@ class SimpleFeaturePyramid(CompositeLayer):
                 norm.build(shape)
                 head += [convolution, norm]
             self.heads[level] = head
-        self.restore_trainable()
+        self.restore_sublayers()
 
     def _deconvolution(self, filters: int, name: str) -> keras.Layer:
         return keras.layers.Conv2DTranspose(

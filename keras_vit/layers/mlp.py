@@ -12,7 +12,7 @@ from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import _kernels
 from keras_vit.layers import initializers
-from keras_vit.layers._utils import CompositeLayer
+from keras_vit.layers.composite import CompositeLayer
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class MlpBlock(CompositeLayer):
         self.dense_1.build(input_shape)
         self.dense_2 = self._dense(self.mlp_dim, hidden_size, "dense_2")
         self.dense_2.build((*input_shape[:-1], self.mlp_dim))
-        self.restore_trainable()
+        self.restore_sublayers()
 
     def _dense(self, inputs: int, units: int, name: str) -> _kernels.Dense:
         return _kernels.Dense(

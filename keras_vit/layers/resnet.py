@@ -13,11 +13,11 @@ from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import initializers
-from keras_vit.layers._utils import CompositeLayer
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers._utils import call_channels_last
 from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers._utils import is_static
+from keras_vit.layers.composite import CompositeLayer
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -482,7 +482,7 @@ class ResidualUnit(CompositeLayer):
             self.conv_proj.build(input_shape)
         if self.norm_proj is not None:
             self.norm_proj.build(shape)
-        self.restore_trainable()
+        self.restore_sublayers()
 
     def call(self, inputs: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)

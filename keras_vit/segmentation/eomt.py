@@ -8,6 +8,7 @@ from keras_vit import _replicas
 from keras_vit.layers import ClassToken
 from keras_vit.layers import LayerNormalization
 from keras_vit.layers import TransformerBlock
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.resampling import resample_maps
 from keras_vit.models import Model
 from keras_vit.models import with_any_size
@@ -177,7 +178,7 @@ def EoMT(
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class EoMTHead(keras.Layer):
+class EoMTHead(CompositeLayer):
     """Predicts a mask and a class for each query.
 
     The feature map is enlarged several times by a deconvolution of stride 2,
@@ -236,6 +237,7 @@ class EoMTHead(keras.Layer):
             layer = Upscale(name=f"up_{number}", **options)
             layer.build((*grid_shape[:3], width))
             self.upscales.append(layer)
+        self.restore_sublayers()
 
     def call(self, inputs, grid):
         queries = inputs[:, : self.num_queries]
@@ -272,7 +274,7 @@ class EoMTHead(keras.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class Upscale(keras.Layer):
+class Upscale(CompositeLayer):
     """Enlarges a map to twice its rows and columns, as `EoMTHead` does.
 
     Call arguments:
@@ -296,6 +298,7 @@ class Upscale(keras.Layer):
         )
         for layer in (self.deconvolution, self.convolution, self.norm):
             layer.build(input_shape)
+        self.restore_sublayers()
 
     def call(self, inputs):
         x = ops.gelu(self.deconvolution(inputs), approximate=False)

@@ -93,7 +93,7 @@ ON_EVERY_BACKEND = ("int8, another range", "int4, blocks of 16")
     ],
 )
 @pytest.mark.usefixtures("eager")
-def test_quantized_model_save_and_load_round_trip(name, tmp_path):
+def test_quantized_models_are_saved_and_cloned(name, tmp_path):
     pooling = "map"  # which has an attention and an MLP besides the block's
     model = tiny(hidden_size=48, num_layers=1, pooling=pooling)
     head = np.random.default_rng(0).normal(size=(48, 5))
@@ -102,7 +102,15 @@ def test_quantized_model_save_and_load_round_trip(name, tmp_path):
     expected = model.predict(images(), verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded.predict(images(), verbose=0), expected)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    for other in (loaded, clone):
+        np.testing.assert_array_equal(
+            other.predict(images(), verbose=0), expected
+        )
+        mlp = other.get_layer("block_0").mlp
+        mode = model.get_layer("block_0").mlp.dense_1.quantization_mode
+        assert mlp.dense_1.quantization_mode == mode
 
 
 def test_int8_model_in_a_name_scope_is_loaded(tmp_path):

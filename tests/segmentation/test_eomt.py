@@ -240,6 +240,22 @@ def test_it_learns_and_is_saved(tmp_path):
 
 
 @ON_TORCH
+def test_int8_and_frozen_heads_are_saved(tmp_path):
+    encoder = tiny(num_layers=1, pooling=None, include_top=False, classes=None)
+    model = EoMT(encoder, 2, queries=3, blocks=1, masked=False)
+    model.quantize("int8")
+    model.get_layer("eomt_head").upscales[0].trainable = False
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for a, b in zip(model.weights, loaded.weights, strict=True):
+        np.testing.assert_array_equal(numpy(a), numpy(b))
+        assert a.trainable == b.trainable
+    head = loaded.get_layer("eomt_head")
+    assert head.class_head.quantization_mode == "int8"
+    assert not head.upscales[0].trainable
+
+
+@ON_TORCH
 def test_points_are_grid_sample():
     import torch
 

@@ -1,0 +1,115 @@
+"""Layers that contain other layers."""
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from keras_vit._types import Config
+
+
+class CompositeLayer(keras.Layer):
+    """Base class of layers that contain other layers.
+
+    Saves and restores two properties of sublayers that a Keras config does not
+    contain, by paths of sublayers such as "mlp/dense_1". Subclasses call
+    `restore_sublayers` at the end of `build`.
+
+    - Which sublayers are frozen, in `sublayer_trainable`: paths to booleans.
+      Keras creates sublayers as trainable, so that a frozen block would be
+      trained after loading or cloning. Here they inherit the flag of the layer
+      that contains them, unless listed.
+    - Which sublayers are quantized, in `sublayer_quantization`: paths to
+      serialized quantization configs. `model.quantize("int8")` quantizes the
+      dense layers inside a block, but a saved or cloned block is created from
+      its own arguments only.
+    """
+
+    def __init__(
+        self,
+        *,
+        sublayer_trainable: Mapping[str, bool] | None = None,
+        sublayer_quantization: Mapping[str, Config] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        # Pairs, because Keras would wrap a dict. None once they are applied.
+        self._pending_flags = tuple((sublayer_trainable or {}).items())
+        self._pending_quantization = _pairs(sublayer_quantization)
+
+    def restore_sublayers(self) -> None:
+        """Sets the `trainable` flags of the sublayers, outer layers first, and
+        quantizes them; raises a `ValueError` if `sublayer_trainable` names an
+        unknown layer."""
+        flags = dict(self._pending_flags or ())
+        quantization = dict(self._pending_quantization)
+        paths = set()
+        for path, sublayer, parent in _sublayers(self):
+            paths.add(path)
+            # With TensorFlow, Keras's setter ignores an unchanged value and
+            # so does not reach deeper layers: each layer is set here.
+            inherited = parent.trainable and sublayer.trainable
+            sublayer.trainable = flags.get(path, inherited)
+            # A dtype policy, as of a `DTypePolicyMap`, may have quantized it.
+            if path in quantization and sublayer.quantization_mode is None:
+                sublayer.quantize(config=quantization[path])
+        unknown = sorted(flags.keys() - paths)
+        if unknown:
+            raise ValueError(
+                f"`sublayer_trainable` of {self.name!r} must name layers "
+                f"inside it: {', '.join(sorted(paths))}. "
+                f"Received: {', '.join(unknown)}"
+            )
+        self._pending_flags, self._pending_quantization = None, ()
+
+    def get_config(self) -> Config:
+        config = super().get_config()
+        flags, quantized = self._pending_flags, self._pending_quantization
+        if flags is None:
+            flags = [
+                (path, sublayer.trainable)
+                for path, sublayer, parent in _sublayers(self)
+                if sublayer.trainable != parent.trainable
+            ]
+            quantized = [
+                (path, getattr(sublayer, "quantization_config", None))
+                for path, sublayer, _ in _sublayers(self)
+                if sublayer.quantization_mode is not None
+            ]
+        if flags:
+            config["sublayer_trainable"] = dict(flags)
+        if quantized:
+            config["sublayer_quantization"] = {
+                path: keras.saving.serialize_keras_object(value)
+                for path, value in quantized
+            }
+        return config
+
+    def build_from_config(self, config: Config) -> None:
+        # Earlier versions stored the quantization here.
+        self._pending_quantization += _pairs(config.get("quantization"))
+        super().build_from_config(config)
+
+
+def _pairs(quantization: Mapping[str, Config] | None) -> tuple:
+    """Returns pairs of a path and a quantization config."""
+    return tuple(
+        (path, keras.saving.deserialize_keras_object(value))
+        for path, value in (quantization or {}).items()
+        if value is not None  # of layers that a dtype policy quantizes
+    )
+
+
+def _sublayers(
+    layer: keras.Layer, prefix: str = ""
+) -> Iterator[tuple[str, keras.Layer, keras.Layer]]:
+    """Yields `(path, sublayer, parent)` for all layers inside a layer.
+
+    Keras has no public way to list the layers inside a layer that is not a
+    model, hence the private method `_flatten_layers`. It is used only here.
+    """
+    for sublayer in layer._flatten_layers(include_self=False, recursive=False):
+        path = prefix + sublayer.name
+        yield path, sublayer, layer
+        yield from _sublayers(sublayer, f"{path}/")
