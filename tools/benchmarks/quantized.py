@@ -47,14 +47,6 @@ def exported_runs(
     from keras_vit.exporting import export
     from keras_vit.exporting import formats
 
-    def write(name: str, form: str, **options: bool) -> pathlib.Path:
-        path = folder / f"{name}{formats.FORMATS[form].suffix}"
-        size = calibration.shape[1:]
-        export.export(
-            *(model, path, form, (None, *size), size[:2]), log=str, **options
-        )
-        return path
-
     class Batches(quantization.CalibrationDataReader):
         def __init__(self) -> None:
             self.rest = list(calibration)
@@ -62,37 +54,48 @@ def exported_runs(
         def get_next(self) -> dict | None:
             return {"images": self.rest.pop()[None]} if self.rest else None
 
-    onnx, openvino_ = formats.read_onnx, formats.read_openvino
-    found = {"ONNX Runtime": onnx(path := write("ONNX Runtime", "onnx"))}
-    dynamic = write("ONNX Runtime int8 dynamic", "onnx", int8=True)
-    found[dynamic.stem] = onnx(dynamic)
-    static = folder / "ONNX Runtime int8 static.onnx"
-    ready = folder / "ready.onnx"
-    shape_inference.quant_pre_process(path, ready, skip_symbolic_shape=True)
-    quantization.quantize_static(
-        ready,
-        static,
-        Batches(),
-        op_types_to_quantize=["MatMul", "Gemm"],
-        per_channel=True,
-        reduce_range=True,  # as in the export of dynamic int8
+    paths = {
+        name: folder / f"ONNX Runtime{name}.onnx"
+        for name in ("", " int8 dynamic", " int8 static")
+    }
+    path, dynamic, static = paths.values()
+    size = calibration.shape[1:]
+    export.export(
+        model, path, "onnx", (None, *size), size[:2], check=False, log=str
     )
-    found[static.stem] = onnx(static)
-    found["OpenVINO"] = openvino_(path := write("OpenVINO", "openvino"))
-    dynamic = write("OpenVINO int8 dynamic", "openvino", int8=True)
-    found[dynamic.stem] = openvino_(dynamic)
+    shape_inference.quant_pre_process(
+        path, folder / "ready.onnx", skip_symbolic_shape=True
+    )
+    # As in tools/export.py --int8-weights.
+    options = {
+        "op_types_to_quantize": ["MatMul", "Gemm"],
+        "per_channel": True,
+        "weight_type": quantization.QuantType.QInt8,
+        "reduce_range": True,
+    }
+    quantization.quantize_dynamic(folder / "ready.onnx", dynamic, **options)
+    quantization.quantize_static(
+        folder / "ready.onnx", static, Batches(), **options
+    )
+    found = {x.stem: formats.read_onnx(x) for x in paths.values()}
     read = openvino.Core().read_model
     transformer = nncf.ModelType.TRANSFORMER
     samples = nncf.Dataset([image[None] for image in calibration])
-    for name, fewer in {
-        "OpenVINO int8 static": lambda x: nncf.quantize(
-            x, samples, model_type=transformer, subset_size=NUM_CALIBRATION
+    for name, make in {
+        "OpenVINO": lambda: read(path),
+        "OpenVINO int8 dynamic": lambda: read(dynamic),
+        "OpenVINO int8 static": lambda: nncf.quantize(
+            read(path),
+            samples,
+            model_type=transformer,
+            subset_size=NUM_CALIBRATION,
         ),
-        "OpenVINO int8 weights": lambda x: nncf.compress_weights(x),
+        "OpenVINO int8 weights": lambda: nncf.compress_weights(read(path)),
     }.items():
         target = folder / f"{name}.xml"
-        openvino.save_model(fewer(read(path)), target, compress_to_fp16=False)
-        found[name] = openvino_(target)
+        # The default would round the weights to float16.
+        openvino.save_model(make(), target, compress_to_fp16=False)
+        found[name] = formats.read_openvino(target)
     return found
 
 
