@@ -83,7 +83,8 @@ def load(path, layout=None, num_heads=None, **overrides):
         "hybrid": models.HybridVisionTransformer,
         "bit": models.BiT,
     }[checkpoint.family]
-    arguments = {**_build_arguments(checkpoint), **overrides}
+    arguments = _build_arguments(checkpoint, overrides.get("classes"))
+    arguments |= overrides
     representation = checkpoint.weights.get("pre_logits/bias")
     pools = arguments["include_top"] or arguments.get("pooling")
     if representation is not None and pools:
@@ -306,12 +307,19 @@ def _unfreeze_pretrained(model, path):
         )
 
 
-def _build_arguments(checkpoint):
-    """Returns the arguments that build the model of a checkpoint."""
+def _build_arguments(
+    checkpoint: Checkpoint, classes: int | None = None
+) -> dict[str, object]:
+    """Returns the arguments that build the model of a checkpoint, with a new
+    head if `classes` asks for one that it does not have."""
     has_head = "head/kernel" in checkpoint.weights
     arguments = {"include_top": has_head, **checkpoint.build_arguments}
     if has_head:
         arguments.pop("pooling", None)  # inferred with the architecture
+    elif classes is not None:
+        arguments["include_top"] = True
+        if arguments.get("pooling") is None:  # also inferred
+            arguments.pop("pooling", None)
     else:
         arguments.setdefault("pooling", _pooling(checkpoint.weights))
     return arguments

@@ -104,7 +104,8 @@ def existing_path(path):
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ValueError(
-            f"A checkpoint is given by its path. Received: {path!r}"
+            f"A checkpoint is given by its path. Received: {path!r}. Save a "
+            "model that you have in Python first, such as by model.save."
         )
     path = pathlib.Path(path).expanduser()
     if not path.exists():

@@ -279,7 +279,8 @@ def num_classes_of(trained: LoadedClassifier) -> int:
     if head_of(trained.model) is None:
         raise ValueError(
             f"The model {trained.model.name!r} has no classification head. "
-            "Train one: recipes/finetune_cifar.py --weights ..."
+            "Train one with recipes/finetune_cifar.py --weights, or evaluate "
+            "the features with recipes/few_shot.py --weights."
         )
     return trained.model.output.shape[-1]
 

@@ -87,6 +87,35 @@ def test_other_classes_give_a_zero_head(arrays):
     assert not weights_of(model)["head/bias"].any()
 
 
+@pytest.mark.parametrize("name", ["a.keras", "a.safetensors", "folder"])
+@pytest.mark.parametrize("pooling", ["gap", "token", None])
+def test_classes_give_an_encoder_a_zero_head(name, pooling, tmp_path):
+    """Encoders have no head; `classes` once had no effect on them."""
+    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1}
+    encoder = keras_vit.VisionTransformer(
+        input_shape=(8, 8, 3),
+        num_heads=2,
+        include_top=False,
+        pooling=pooling,
+        activation="gelu",
+        class_token=pooling != "gap",
+        **sizes,
+    )
+    layout = {"a.safetensors": "timm", "folder": "huggingface"}.get(name)
+    if pooling == "gap" and layout == "huggingface":
+        pytest.skip("transformers has only the class token")
+    keras_vit.converters.save(encoder, tmp_path / name, layout=layout)
+    model = keras_vit.converters.load(tmp_path / name, num_heads=2, classes=5)
+    head = model.get_layer("head")
+    assert model.output.shape == (None, 5)
+    assert not np.any(head.get_weights()[0])
+    pooled = model.get_layer("pooling").mode
+    assert pooled == (pooling or "token")
+    same = keras_vit.converters.load(tmp_path / name, num_heads=2)
+    assert same.get_layer("block_0").output.shape[-1] == 16
+    assert "head" not in [layer.name for layer in same.layers]
+
+
 def test_include_top_false_keeps_the_body(arrays):
     model = build(TOKEN, include_top=False)
     assert model.output_shape == (None, 17, 48)
@@ -395,7 +424,7 @@ class TestStrict:
 
     @pytest.mark.parametrize("weights", [5, {}, 1.5])
     def test_weights_that_are_not_a_path_raise(self, weights):
-        with pytest.raises(ValueError, match="given by its path. Received"):
+        with pytest.raises(ValueError, match="by its path. Received.*Save"):
             build(weights)
 
     def test_weights_of_another_model_raise(self, tmp_path):
