@@ -71,7 +71,7 @@ def run_program(run, arguments):
     try:
         return run(arguments)
     except (ValueError, OSError, ImportError) as error:
-        logger.error("error: %s", _printable_lines(error))
+        logger.error("error: %s", printable_lines(error))
         return 1
     except MemoryError as error:
         logger.error(
@@ -105,7 +105,8 @@ def printable(text: object) -> str:
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], str(text))
 
 
-def _printable_lines(text: object) -> str:
+def printable_lines(text: object) -> str:
+    """Returns a message of several lines, each as `printable` returns it."""
     return "\n".join(map(printable, str(text).split("\n")))
 
 
@@ -123,13 +124,13 @@ def plot_label(name, longest=None):
 
 
 def _show(message, category, *where):
-    logger.warning("warning: %s", _printable_lines(message))
+    logger.warning("warning: %s", printable_lines(message))
 
 
 def format_warning(message, category, *where):
     """Formats a warning without the line of code, as `warnings.formatwarning`
     of programs whose warnings are about data or flags."""
-    return f"warning: {message}\n"
+    return f"warning: {printable_lines(message)}\n"
 
 
 # Module name: package name, where they differ.

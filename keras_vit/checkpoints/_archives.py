@@ -11,10 +11,13 @@ import struct
 import zipfile
 import zlib
 
+from keras_vit._program import printable
+
 # Unpacked contents may have 4 times the file's size plus 64 MiB. Weights hardly
 # compress, so an archive that claims more is a zip bomb.
 MAX_EXPANSION_RATIO = 4
 MAX_EXTRA_BYTES = 2**26
+MAX_MEMBERS = 2**16  # a checkpoint has one or two for each array
 COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 METHODS_WITH_LZMA = (*COMPRESSION_METHODS, zipfile.ZIP_LZMA)
 # Exceptions that parsers raise for damaged files. MemoryError is not included,
@@ -56,14 +59,17 @@ def open_archive(path, methods=COMPRESSION_METHODS):
         A `zipfile.ZipFile`.
 
     Raises:
-        ValueError: if a member is a duplicate, encrypted, a link, compressed
-            by another method, or has a path outside of the archive; or if
-            the members together exceed the limit on unpacked contents.
+        ValueError: if there are too many members; if one is a duplicate,
+            encrypted, a link, compressed by another method, or has a path
+            outside of the archive; or if the members together exceed the
+            limit on unpacked contents.
         zipfile.BadZipFile: or another of `PARSE_ERRORS`, if the file is
             damaged.
     """
     with zipfile.ZipFile(path) as archive:
         names, total, size = set(), 0, path.stat().st_size
+        if len(archive.infolist()) > MAX_MEMBERS:
+            raise ValueError(f"it holds more than {MAX_MEMBERS:,} files")
         for member in archive.infolist():
             problem = _problem_of(member, names, methods)
             if member.compress_size > size:  # `zipfile` allocates it
@@ -136,13 +142,13 @@ def parsing(kind, path, errors=PARSE_ERRORS):
     try:
         yield
     except errors as error:
-        raise format_error(f"{kind} ({error})", path) from error
+        raise format_error(f"{kind} ({printable(error)})", path) from error
     except OSError as error:
         # For damaged files, zipfile may seek to a negative offset (EINVAL), and
         # h5py raises OSError without an errno.
         if error.errno not in (None, errno.EINVAL):
             raise
-        raise format_error(f"{kind} ({error})", path) from error
+        raise format_error(f"{kind} ({printable(error)})", path) from error
 
 
 def format_error(kind, path):

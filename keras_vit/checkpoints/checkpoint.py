@@ -282,7 +282,7 @@ def _stored_mode(path):
     except (ValueError, OSError):
         return None
     run, timm = (config.get(key) for key in ("config", "pretrained_cfg"))
-    if isinstance(run, dict) and run.get("mode") in PREPROCESSING:
+    if isinstance(run, dict) and run.get("mode") in list(PREPROCESSING):
         return run["mode"]
     stored = [(preprocessor.get("image_mean"), preprocessor.get("image_std"))]
     converter = converter.get("config")

@@ -231,7 +231,7 @@ def check_arrays(path, arrays, problems=(), finite=True, empty=()):
         lines = [*problems[:MAX_REPORTED], *([f"and {more} more"] * (more > 0))]
         raise ValueError(
             f"{str(path)!r} holds arrays that cannot be used:\n"
-            + "\n".join(f"  {line}" for line in lines)
+            + "\n".join(f"  {printable(line)}" for line in lines)
         )
 
 

@@ -15,6 +15,7 @@ import pickletools
 import ml_dtypes
 import numpy as np
 
+from keras_vit._program import printable
 from keras_vit.checkpoints import _archives
 
 # Keys under which training code stores a model's weights, and prefixes that
@@ -71,7 +72,7 @@ class UnsafePickleError(Exception):
 
     def __init__(self, name):
         super().__init__(f"it names {name}")
-        self.name = name
+        self.name = printable(name)
 
 
 class _Inert:

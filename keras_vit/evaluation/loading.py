@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import pathlib
 import re
 
@@ -28,6 +27,7 @@ from keras_vit.models import inference_model
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training.command_line import parse_image_size
 from keras_vit.training.models import open_weights
+from keras_vit.training.models import read_run_config
 from keras_vit.training.models import resolve_model_spec
 from keras_vit.training.models import size_text
 from keras_vit.training.setup import jit_compile
@@ -155,9 +155,10 @@ def load_classifier(
     if (path / "model.keras").is_file():
         path = path / "model.keras"
         weights = str(path)
-    run_config, config_path = (
-        _run_config(path.parent) if path.is_file() else ({}, None)
-    )
+    run_config = read_run_config(path.parent) if path.is_file() else {}
+    if not run_config.get("data", {}).get("class_names"):  # of pre-training
+        run_config = {}
+    config_path = str(path.with_name("config.json")) if run_config else None
     config, data = run_config.get("config", {}), run_config.get("data", {})
     image_size = parse_image_size(image_size or config.get("image_size"))
     # A .keras file may hold any architecture, so that it is checked only
@@ -190,18 +191,6 @@ def load_classifier(
         loss=config.get("loss", "sigmoid" if several else None),
         multi_label=data.get("multi_label", several),
     )
-
-
-def _run_config(folder: pathlib.Path) -> tuple[Config, str | None]:
-    """Returns the config.json of a recipe's run and its path, or {} and None if
-    there is none, or another, such as that of Hugging Face."""
-    path = folder / "config.json"
-    try:
-        spec = json.loads(path.read_text())
-        known = isinstance(spec["config"], dict), spec["data"]["class_names"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}, None
-    return (spec, str(path)) if known[0] else ({}, None)
 
 
 def _hub_class_names(

@@ -234,7 +234,7 @@ def load_real_labels(path: StrPath) -> list[list[int]]:
     path = pathlib.Path(path).expanduser()
     try:
         labels = json.loads(path.read_text())
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         labels = None
     if (
         not isinstance(labels, list)

@@ -278,7 +278,7 @@ def _read_json(path: pathlib.Path) -> Labels:
     """Reads a class index as in Keras: `{"0": ["n01440764", "tench"], ...}`."""
     try:
         index = json.loads(_read_utf8(path))
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(
             f"{str(path)!r} cannot be read as JSON: {error}. Its "
             "download may be incomplete, or it is another kind of file."

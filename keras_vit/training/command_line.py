@@ -118,7 +118,7 @@ def run(main, config_class, description, argv=None):
     try:
         main(config)
     except UserError as error:
-        logger.error("error: %s", error)
+        logger.error("error: %s", _program.printable_lines(error))
         sys.exit(2)
     except Preempted as preempted:
         logger.info("\n%s", preempted)

@@ -2,18 +2,20 @@
 
 import dataclasses
 import difflib
-import json
 import math
 import pathlib
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit import converters
 from keras_vit import models
+from keras_vit._types import StrPath
 from keras_vit.checkpoints import Checkpoint
 from keras_vit.checkpoints import open_checkpoint
 from keras_vit.checkpoints import resolve_weights
+from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.formats import check_representable
 from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.formats import implied_arguments
@@ -29,6 +31,14 @@ PATCHES = range(2, 17)
 GRIDS = range(2, 25)
 WANTED_GRID = 8
 MIN_GRID = 4
+# What programs read from the config.json of a run.
+_RUN_CONFIG_TYPES = {
+    "image_size": (int, str, list),
+    "class_names": list,
+    "multi_label": bool,
+    "skip_bad_images": bool,
+    **dict.fromkeys(("dataset", "loss", "mode", "protocol", "test_split"), str),
+}
 
 
 def choose_patch_size(image_size):
@@ -326,14 +336,42 @@ def config_of_run(path):
         Dict. It is empty for files that were not written by a recipe.
     """
     path = pathlib.Path(path)
-    config = path.with_name("config.json")
     # Other files in the folder are not those of the run.
     names = ("encoder.keras", "model.keras", "model.npz", "model.weights.h5")
-    if path.name not in names or not config.is_file():
+    return read_run_config(path.parent) if path.name in names else {}
+
+
+def read_run_config(folder: StrPath) -> dict[str, Any]:
+    """Returns the `config.json` of a recipe's run in a folder.
+
+    Args:
+        folder: Path of the folder, which anybody may have made.
+
+    Returns:
+        Dict. It is empty if there is no such file, or if it is another one,
+        such as that of Hugging Face.
+
+    Raises:
+        ValueError: if it is not valid JSON, or a value that programs read is
+            of another type.
+    """
+    found = read_config(folder)
+    config, data = found.get("config"), found.get("data", {})
+    if not isinstance(config, dict) or not isinstance(data, dict):
         return {}
-    found = json.loads(config.read_text())
-    known = isinstance(found, dict) and isinstance(found.get("config"), dict)
-    return found if known else {}
+    wrong = [
+        f"{name}={values[name]!r}"
+        for values in (config, data)
+        for name, kinds in _RUN_CONFIG_TYPES.items()
+        if values.get(name) is not None and not isinstance(values[name], kinds)
+    ]
+    if wrong:
+        raise ValueError(
+            f"{str(pathlib.Path(folder) / 'config.json')!r} has values of "
+            f"another type than a recipe writes: {', '.join(wrong)[:300]}. "
+            "Remove the file, and give flags instead."
+        )
+    return found
 
 
 def _checkpoint_spec(model, weights, patch_size):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from keras_vit import convert as _cli
+from keras_vit.checkpoints import _archives
 from keras_vit.checkpoints.files import read
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
@@ -163,6 +164,10 @@ FILES = {  # name, ending: bytes and what the error says
         archive(("\x1b[2J.npy", npy())),
         r"'\\x1b\[2J': a key with unprintable characters",
     ),
+    ("terminal and more", ".npz"): (
+        archive(("\x1b[2J.npy", b"")),
+        r"\\x1b\[2J: EOF",
+    ),
     ("twice", ".safetensors"): (
         tensors(b'{"cls":' + json.dumps(tensor()).encode() + b',"cls":1}'),
         "is not a .safetensors file",
@@ -239,6 +244,10 @@ FILES = {  # name, ending: bytes and what the error says
         pth(b"cos\nsystem\n" + text("touch trap") + b"\x85R"),
         RUN + "os.system",
     ),
+    ("terminal", ".pth"): (
+        pth(b"c\x1b[2J\nsystem\n)R"),
+        RUN + r"\\x1b\[2J",
+    ),
     ("old command", ".bin"): (
         b"cos\nsystem\n" + text("touch trap") + b"\x85R.",
         RUN + "os.system",
@@ -280,7 +289,7 @@ def refused(path, message, capsys, *more):
     folder = path.parent
     with pytest.raises(ValueError, match=message) as error:
         open_checkpoint(path)
-    assert path.name in str(error.value)
+    assert path.name in str(error.value) and "\x1b" not in str(error.value)
     target = folder / "target.npz"
     target.write_text("before")
     there = set(os.listdir(folder))
@@ -305,6 +314,13 @@ def test_malicious_file_is_refused(kind, tmp_path, capsys, monkeypatch):
 def test_unused_large_stride_is_accepted(tmp_path):
     (tmp_path / "a.pth").write_bytes(pth(rebuilt(shape=1, stride=2**62)))
     assert read(tmp_path / "a.pth")["cls"].tolist() == [0.0]
+
+
+def test_archives_of_many_members_are_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(_archives, "MAX_MEMBERS", 2)
+    path = tmp_path / "a.npz"
+    path.write_bytes(archive(*((name, npy()) for name in "abc")))
+    refused(path, "more than 2 files", capsys)
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

@@ -192,7 +192,8 @@ def test_load_real_labels(tmp_path):
     path = tmp_path / "real.json"
     path.write_text(json.dumps([[65], [], [795, 970]]))
     assert evaluation.load_real_labels(path) == [[65], [], [795, 970]]
-    for wrong in ("[[1], 2]", "{}", "[]", "[[true]]", "[[1], "):
+    deep = "[" * 100_000
+    for wrong in ("[[1], 2]", "{}", "[]", "[[true]]", "[[1], ", deep):
         path.write_text(wrong)
         with pytest.raises(
             ValueError, match="class numbers.*reassessed-imagenet"

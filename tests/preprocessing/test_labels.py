@@ -140,6 +140,7 @@ def test_label_files(tmp_path, name, data, expected, convert):
     [
         ("a.json", JSON[:-9], "cannot be read as JSON"),
         ("a.json", "", "cannot be read as JSON"),
+        ("a.json", "[" * 100_000, "cannot be read as JSON"),
         ("a.json", '["cat", "dog", "owl"]', r"JSON object.*Received: \['cat'"),
         ("a.json", "{}", "JSON object.*Received: {} "),
         ("a.json", JSON.replace('"2"', '"3"'), "Received: None for .2. of 3"),

@@ -29,6 +29,19 @@ def test_dataclass_fields_become_flags():
     assert command_line.parse_args(Config, "", []) == Config()
 
 
+def test_errors_and_warnings_do_not_change_the_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+
+    def main(config):
+        raise command_line.UserError("c\x1b[2Jd\ne")
+
+    with pytest.raises(SystemExit):
+        command_line.run(main, Config, "", [])
+    assert "error: c\\x1b[2Jd\ne" in capsys.readouterr().err
+    line = warnings.formatwarning("a\x1b[2J", UserWarning, "a.py", 3)
+    assert line == "warning: a\\x1b[2J\n"
+
+
 @dataclasses.dataclass(frozen=True)
 class Several:
     shots: tuple[int, ...] = command_line.arg((1, 5), "how many")

@@ -54,6 +54,32 @@ def test_config_json_of_another_tool_is_ignored(tmp_path):
     assert "no config.json" in found.describe()
 
 
+@pytest.mark.parametrize(
+    "name,value",
+    [
+        ("mode", {}),
+        ("image_size", 1.5),
+        ("dataset", ["digits"]),
+        ("class_names", 3),
+        ("multi_label", "yes"),
+    ],
+)
+def test_config_json_of_other_types_raises(name, value, tmp_path):
+    config, data = {"mode": "tf"}, {"class_names": ["a", "b", "c"]}
+    (data if name in ("class_names", "multi_label") else config)[name] = value
+    run = write(tmp_path / "run", vit(), config=config, data=data)
+    with pytest.raises(ValueError, match=f"config.json' has .*{name}="):
+        keras_vit.evaluation.load_classifier(run)
+
+
+def test_deep_or_broken_config_json_raises(tmp_path):
+    run = write(tmp_path / "run", vit())
+    for text in ("[" * 100_000, "{"):
+        (tmp_path / "run" / "config.json").write_text(text)
+        with pytest.raises(ValueError, match="config.json' is not valid JSON"):
+            keras_vit.evaluation.load_classifier(run)
+
+
 def test_image_size_of_a_model_of_any_size(tmp_path):
     model = vit(input_shape=(None, None, 3), grid_size=2)
     found = keras_vit.evaluation.load_classifier(write(tmp_path / "run", model))

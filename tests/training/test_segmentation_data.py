@@ -70,6 +70,19 @@ def test_a_folder_without_splits(tmp_path):
     assert more.num_test - data.num_test in (0, 1)
 
 
+@pytest.mark.parametrize("kind", ["images", "masks"])
+def test_an_image_of_too_many_pixels_is_named(kind, tmp_path):
+    for name in "ab":
+        write(tmp_path, name, suffix=".png")
+    header = b"IHDR" + struct.pack(">2L5B", 10**5, 10**5, 8, 0, 0, 0, 0)
+    start = b"\x89PNG\r\n\x1a\n" + struct.pack(">L", 13)
+    end = struct.pack(">2L", zlib.crc32(header), 0) + b"IDAT"
+    (tmp_path / kind / "a.png").write_bytes(start + header + end)
+    message = f"{kind}/a.png: Image size .10000000000 pixels. exceeds limit"
+    with pytest.raises(ValueError, match=message):
+        load_segmentation(str(tmp_path))
+
+
 def test_all_wrong_files_are_named(tmp_path):
     for name in "abcdefgh":
         write(tmp_path, name)
