@@ -375,7 +375,7 @@ def match_class_names(
         return np.arange(count), tuple(wanted)
     is_imagenet = count == imagenet.IMAGENET_CLASSES and _are_ids(wanted)
     if known is None and is_imagenet:
-        known = tuple(name for name, _ in imagenet.imagenet_labels())
+        known = tuple(str(name) for name, _ in imagenet.imagenet_labels())
     if known is None:
         raise ValueError(
             f"The model has {count} classes, and {data.name!r} has "

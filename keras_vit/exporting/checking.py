@@ -1,8 +1,20 @@
 """Comparison of an exported model with the Keras model."""
 
 import time
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import TypeAlias
 
+import keras
 import numpy as np
+
+from keras_vit._types import Array
+
+Outputs: TypeAlias = Array | dict[str, Array]
+# Batch, height, width and channels of images; None where dynamic.
+Shape: TypeAlias = tuple[int | None, int | None, int | None, int]
+# A function that applies an exported model to images.
+Run: TypeAlias = Callable[[Array], Outputs]
 
 # Tolerances by precision, relative to the largest output or, except for int8,
 # to 1 if that is larger.
@@ -13,15 +25,12 @@ NUM_AGREEMENT_IMAGES = 64
 _BATCH_SIZE = 3  # neither 1 nor a power of two
 
 
-def image_shapes(shape, size):
-    """Returns the shapes of images to test an exported model with.
+def image_shapes(shape: Shape, size: tuple[int, int]) -> list[tuple[int, ...]]:
+    """Returns shapes of images to test an exported model with, of `size` where
+    `shape`, `(batch, height, width, channels)`, is None.
 
     They include two batch sizes if the batch size is dynamic, and two widths
     if the width is.
-
-    Args:
-        shape: `(batch, height, width, channels)`, None where dynamic.
-        size: `(height, width)` to use where `shape` is dynamic.
     """
     batch, *sides, channels = shape
     sides = [side or other for side, other in zip(sides, size, strict=True)]
@@ -32,13 +41,15 @@ def image_shapes(shape, size):
     return shapes
 
 
-def random_images(shape, dtype, seed=0):
+def random_images(shape: Sequence[int], dtype: str, seed: int = 0) -> Array:
     """Returns random images with values in [-1, 1]."""
     rng = np.random.default_rng(seed)
     return rng.uniform(-1, 1, shape).astype(dtype)
 
 
-def expected_outputs(model, shapes):
+def expected_outputs(
+    model: keras.Model, shapes: Sequence[Sequence[int]]
+) -> list[tuple[Array, Outputs]]:
     """Returns a pair of random images and Keras outputs for each shape."""
     dtype = model.inputs[0].dtype
     return [
@@ -47,7 +58,7 @@ def expected_outputs(model, shapes):
     ]
 
 
-def _by_name(outputs):
+def _by_name(outputs: Outputs) -> dict[str, Array]:
     """Returns a dict of float32 arrays, with the name "" if there is one."""
     if not isinstance(outputs, dict):
         outputs = {"": outputs}
@@ -56,19 +67,13 @@ def _by_name(outputs):
     return {name: np.asarray(x, "float32") for name, x in outputs.items()}
 
 
-def compare(run, pairs, precision):
-    """Compares the outputs of the exported model with those of Keras.
+def compare(
+    run: Run, pairs: Sequence[tuple[Array, Outputs]], precision: str
+) -> str:
+    """Compares the outputs of an exported model with those of Keras, and
+    returns the largest absolute difference for each shape.
 
-    Args:
-        run: Function that applies the exported model to an array of images.
-        pairs: The output of `expected_outputs`.
-        precision: String. The model's compute dtype, or "int8".
-
-    Returns:
-        String. The largest absolute difference for each shape.
-
-    Raises:
-        ValueError: if a shape differs, or a difference exceeds its limit.
+    `precision` is the model's compute dtype, or "int8".
     """
     differences = []
     for images, outputs in pairs:
@@ -104,17 +109,11 @@ def compare(run, pairs, precision):
     return ", ".join(differences)
 
 
-def agreement(run, model, shape):
-    """Counts random images to which both models give the same top class.
-
-    Args:
-        run: As in `compare`.
-        model: The Keras model.
-        shape: Shape of a batch of images.
-
-    Returns:
-        Numbers of images: `(agreeing, total)`.
-    """
+def agreement(
+    run: Run, model: keras.Model, shape: Sequence[int]
+) -> tuple[int, int]:
+    """Returns the number of random images to which both models give the same
+    top class, and that of all."""
     count, *rest = shape
     same = total = 0
     while total < NUM_AGREEMENT_IMAGES:
@@ -131,7 +130,7 @@ def agreement(run, model, shape):
     return same, total
 
 
-def best_time(run, images):
+def best_time(run: Callable, images: Array) -> float:
     """Returns the time of the fastest of several calls, in seconds."""
     run(images)  # the first call may compile
     times = []

@@ -36,7 +36,7 @@ exceeds 1 (with --int8-weights a quarter of the largest), TARGET is not written.
 Finally a batch, of 1 if the batch size is dynamic, is timed with both.
 
 --int8-weights uses Keras's quantize("int8") for SavedModel and .pt2, LiteRT's
-dynamic-range quantisation for .tflite, and onnxruntime's dynamic quantisation
+dynamic-range quantization for .tflite, and onnxruntime's dynamic quantization
 for ONNX and OpenVINO. Matrix products are computed in int8, too.
 
 Exit status: 0 done, 1 error, 2 wrong usage.
@@ -44,17 +44,19 @@ Exit status: 0 done, 1 error, 2 wrong usage.
 
 import argparse
 import pathlib
+from typing import Any
 
 from keras_vit import _program
 from keras_vit._logging import logger
 
 
-def main(argv=None):
+def main(argv: list[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     return _program.run_program(_run, _parser().parse_args(argv))
 
 
-def _run(a):
+def _run(a: argparse.Namespace) -> int:
+    """Exports the model and returns the exit status."""
     # Imported here, so that --help does not wait for Keras.
     from keras_vit.exporting import export
     from keras_vit.exporting import formats
@@ -86,7 +88,8 @@ def _run(a):
     return 0
 
 
-def _count(text):
+def _count(text: str) -> int:
+    """Parses a whole number above 0."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(
             f"expected a whole number above 0. Received: {text!r}"
@@ -94,11 +97,13 @@ def _count(text):
     return int(text)
 
 
-def _batch(text):
+def _batch(text: str) -> int | None:
+    """Parses a batch size."""
     return None if text == "dynamic" else _count(text)
 
 
-def _parser():
+def _parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
     parser = _program.Parser(
         prog="export.py",
         description=__doc__,
@@ -138,7 +143,7 @@ def _parser():
     parser.add_argument(
         "--int8-weights",
         action="store_true",
-        help="quantise dense weights to int8, and report the difference",
+        help="quantize dense weights to int8, and report the difference",
     )
     parser.add_argument(
         "--softmax",
@@ -172,7 +177,15 @@ def _parser():
 
 
 class _Size(argparse.Action):
-    def __call__(self, parser, namespace, values, option=None):
+    """Stores one number or two as `(height, width)`."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
         if len(values) > 2:
-            parser.error(f"{option} takes one number or two.")
+            parser.error(f"{option_string} takes one number or two.")
         setattr(namespace, self.dest, (values[0], values[-1]))

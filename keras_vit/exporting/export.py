@@ -4,12 +4,16 @@ import contextlib
 import os
 import pathlib
 import shutil
+from collections.abc import Callable
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 
+from keras_vit._types import Array
 from keras_vit.exporting import checking
 from keras_vit.exporting.formats import FORMATS
+from keras_vit.exporting.formats import Format
 from keras_vit.exporting.formats import check_representable
 from keras_vit.exporting.formats import quiet
 from keras_vit.exporting.formats import writer_of
@@ -19,26 +23,21 @@ from keras_vit.models import inference_model
 _SAVED_MODEL_FILE = "saved_model.pb"
 
 
-def export(model, target, name, shape, size, int8=False, check=True, log=print):
-    """Exports a model and compares its outputs with Keras's.
+def export(
+    model: keras.Model,
+    target: pathlib.Path,
+    name: str,
+    shape: checking.Shape,
+    size: tuple[int, int],
+    int8: bool = False,
+    check: bool = True,
+    log: Callable[[str], Any] = print,
+) -> None:
+    """Exports a model to the format `name`, and compares its outputs with those
+    of Keras on images of `size` where `shape` is dynamic.
 
-    If anything fails, `target` is not changed.
-
-    Args:
-        model: `keras.Model` with one input, and one output or a dict of them,
-            whose names the exported model has, too.
-        target: `pathlib.Path`, which is replaced if it exists.
-        name: String. Name of the format, a key of `FORMATS`.
-        shape: `(batch, height, width, channels)`, None where dynamic.
-        size: `(height, width)` of the test images where `shape` is dynamic.
-        int8: Boolean. Whether to quantise dense weights to int8.
-        check: Boolean. Whether to run the exported model and compare its
-            outputs.
-        log: Function that is called with a line of text to report progress.
-
-    Raises:
-        ValueError: if the format cannot represent the model, or its outputs
-            differ from Keras's.
+    The exported model has the names of the outputs. `target` is replaced if it
+    exists, and not changed if anything fails.
     """
     check_representable(name, model, shape)
     spec, write = FORMATS[name], writer_of(name)
@@ -47,12 +46,11 @@ def export(model, target, name, shape, size, int8=False, check=True, log=print):
         + " x ".join("any" if n is None else str(n) for n in shape)
     )
     whole, model = model, inference_model(model)
-    pairs = check and checking.expected_outputs(
-        model, checking.image_shapes(shape, size)
-    )
+    shapes = checking.image_shapes(shape, size) if check else []
+    pairs = checking.expected_outputs(model, shapes)
     source = model
-    if int8 and not spec.quantises:
-        source = inference_model(_quantised(whole))
+    if int8 and not spec.quantizes:
+        source = inference_model(_quantized(whole))
     with _replacing(target, spec.second) as temporary:
         with _explained(f"{keras.config.backend()} could not write", name):
             write(source, temporary, shape, int8)
@@ -62,25 +60,21 @@ def export(model, target, name, shape, size, int8=False, check=True, log=print):
                 run = spec.reader(temporary)
                 run(pairs[0][0])
             _check(run, spec, model, pairs, int8, log)
-    size = _size_of(target, spec) / 1e6
+    megabytes = _size_of(target, spec) / 1e6
     log(
-        f"wrote    {target} ({size:.2f} MB; the weights in float32 are "
+        f"wrote    {target} ({megabytes:.2f} MB; the weights in float32 are "
         f"{4 * model.count_params() / 1e6:.2f})"
     )
 
 
-def with_softmax(model):
-    """Returns a model with a softmax layer after a model's logits.
-
-    Raises:
-        ValueError: if the model does not output logits.
-    """
+def with_softmax(model: keras.Model) -> keras.Model:
+    """Returns a model with a softmax layer after a model's logits."""
     output, last = model.outputs[0], model.layers[-1]
     activation = getattr(last, "activation", None)
     if activation in (keras.activations.softmax, keras.activations.sigmoid):
         raise ValueError(
             f"--softmax: the model's last layer, {last.name!r}, has the "
-            f"activation {activation.__name__} already."
+            f"activation {keras.activations.serialize(activation)} already."
         )
     if len(output.shape) != 2 or len(model.outputs) > 1:
         shapes = ", ".join(str(x.shape) for x in model.outputs)
@@ -94,8 +88,7 @@ def with_softmax(model):
 
 @contextlib.contextmanager
 def _explained(problem: str, name: str) -> Iterator[None]:
-    """Raises errors of other libraries anew, with the backends that are left
-    for a format."""
+    """Raises errors of other libraries with the other backends of a format."""
     try:
         yield
     except (ImportError, OSError):
@@ -113,15 +106,24 @@ def _explained(problem: str, name: str) -> Iterator[None]:
         raise ValueError(message) from error
 
 
-def _quantised(model):
+def _quantized(model: keras.Model) -> keras.Model:
+    """Returns a copy of a model with dense weights in int8."""
     copy = keras.models.clone_model(model)
     copy.set_weights(model.get_weights())
-    with quiet():  # warnings about layers that cannot be quantised
+    with quiet():  # warnings about layers that cannot be quantized
         copy.quantize("int8")
     return copy
 
 
-def _check(run, spec, model, pairs, int8, log):
+def _check(
+    run: checking.Run,
+    spec: Format,
+    model: keras.Model,
+    pairs: list[tuple[Array, checking.Outputs]],
+    int8: bool,
+    log: Callable[[str], Any],
+) -> None:
+    """Compares an exported model with Keras's, and reports the differences."""
     precision = "int8" if int8 else model.layers[-1].compute_dtype
     log(f"checked  difference {checking.compare(run, pairs, precision)}")
     images = pairs[0][0]
@@ -137,18 +139,10 @@ def _check(run, spec, model, pairs, int8, log):
     )
 
 
-def check_target(target, is_folder, overwrite):
-    """Checks that the target can be written, and replaced if it exists.
-
-    Args:
-        target: String or path.
-        is_folder: Boolean. Whether the format is a folder, not a file.
-        overwrite: Boolean. Whether an existing target may be replaced.
-
-    Raises:
-        ValueError: if it cannot be written, or must not be replaced.
-    """
-    target = pathlib.Path(target)
+def check_target(
+    target: pathlib.Path, is_folder: bool, overwrite: bool
+) -> None:
+    """Raises a `ValueError` unless a target can be written, or replaced."""
     kind = "folder" if is_folder else "file"
     if target.exists() and target.is_dir() != is_folder:
         raise ValueError(
@@ -179,7 +173,9 @@ def check_target(target, is_folder, overwrite):
 
 
 @contextlib.contextmanager
-def _replacing(target, second=None):
+def _replacing(
+    target: pathlib.Path, second: str | None = None
+) -> Iterator[pathlib.Path]:
     """Yields a temporary path, which replaces `target` if the body succeeds.
 
     If the format has a `second` file, this is replaced first.
@@ -208,15 +204,15 @@ def _replacing(target, second=None):
             _remove(new.with_suffix(second))
 
 
-def _size_of(target, spec):
+def _size_of(target: pathlib.Path, spec: Format) -> int:
     """Returns the size of the files of a target, in bytes."""
-    files = spec.files(target)
-    if target.is_dir():
-        files = target.rglob("*")
+    folder = target.is_dir()
+    files = target.rglob("*") if folder else spec.files(target)
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _remove(path):
+def _remove(path: pathlib.Path) -> None:
+    """Deletes a file or a folder if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:

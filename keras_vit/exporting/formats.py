@@ -1,7 +1,7 @@
 """Export formats, with a writer for each backend and a reader.
 
 A writer is a function of `(model, path, shape, int8)`: `shape` is the shape of
-the images, None where dynamic, and `int8` requests the quantisation of the
+the images, None where dynamic, and `int8` requests the quantization of the
 format's own converter, if it has one. A reader loads an exported model and
 returns a function that maps an array of images to an array, or to a dict of
 arrays by name if the model has several outputs.
@@ -12,12 +12,24 @@ import dataclasses
 import io
 import logging
 import os
+import pathlib
 import warnings
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
 
 from keras_vit._program import require
+from keras_vit._types import Array
+from keras_vit._types import Tensor
+from keras_vit.exporting.checking import Outputs
+from keras_vit.exporting.checking import Run
+from keras_vit.exporting.checking import Shape
+
+Path: TypeAlias = pathlib.Path
 
 _MAX_FLATBUFFER_BYTES = 2**31  # also the limit of ONNX (protocol buffers)
 
@@ -27,45 +39,36 @@ class Format:
     """An export format.
 
     Attributes:
-        suffix: String. Suffix of the file name; "" for a folder.
-        writers: Dict. Maps a backend to its writer.
-        reader: Function. The reader.
-        program: String. Name of the library that runs the exported model.
-        any_size: Tuple of strings. Backends that can export dynamic height
-            and width.
-        quantises: Boolean. Whether the writer quantises weights; otherwise
-            Keras quantises the model before.
-        max_bytes: Integer or None. Size limit of a file.
-        second: String or None. Suffix of a second file, which the format
-            writes next to the first one.
+        suffix: Suffix of the file name; "" for a folder.
+        writers: The writer of each backend.
+        reader: The reader.
+        program: Name of the library that runs the exported model.
+        any_size: Backends that can export dynamic height and width.
+        quantizes: Whether the writer quantizes weights; otherwise Keras
+            quantizes the model before.
+        max_bytes: Size limit of a file.
+        second: Suffix of a second file, which the format writes next to the
+            first one.
     """
 
     suffix: str
-    writers: dict
-    reader: object
+    writers: dict[str, Callable[..., None]]
+    reader: Callable[[Path], Run]
     program: str
-    any_size: tuple = ()
-    quantises: bool = False
+    any_size: tuple[str, ...] = ()
+    quantizes: bool = False
     max_bytes: int | None = None
     second: str | None = None
 
-    def files(self, target):
+    def files(self, target: Path) -> list[Path]:
         """Returns the paths of the files or the folder of a target."""
         second = [target.with_suffix(self.second)] if self.second else []
         return [target, *second]
 
 
-def format_of(name, target):
-    """Returns the name of the format to write.
-
-    Args:
-        name: String, a key of `FORMATS`; None infers it from the suffix of
-            `target`.
-        target: `pathlib.Path`.
-
-    Raises:
-        ValueError: if the target's suffix is unknown or of another format.
-    """
+def format_of(name: str | None, target: Path) -> str:
+    """Returns the format to write, a key of `FORMATS`, which the suffix of the
+    target decides if `name` is None."""
     by_suffix = {form.suffix: key for key, form in FORMATS.items()}
     suffix = target.suffix
     known = f"{', '.join(filter(None, by_suffix))} or none for a SavedModel"
@@ -89,12 +92,8 @@ def format_of(name, target):
     return name
 
 
-def writer_of(name):
-    """Returns the writer of a format for the current backend.
-
-    Raises:
-        ValueError: if this backend cannot write the format.
-    """
+def writer_of(name: str) -> Callable[..., None]:
+    """Returns the writer of a format for the current backend."""
     backend = keras.config.backend()
     writers = FORMATS[name].writers
     if backend not in writers:
@@ -107,18 +106,9 @@ def writer_of(name):
     return writers[backend]
 
 
-def check_representable(name, model, shape):
-    """Checks that a format can represent a model.
-
-    Args:
-        name: String. A key of `FORMATS`.
-        model: `keras.Model`.
-        shape: Shape of the images, None where dynamic.
-
-    Raises:
-        ValueError: if the backend cannot export dynamic image sizes in this
-            format, or if the weights exceed its size limit.
-    """
+def check_representable(name: str, model: keras.Model, shape: Shape) -> None:
+    """Raises a `ValueError` if the backend cannot export images of any size in
+    a format, or if the weights exceed its size limit."""
     form, backend = FORMATS[name], keras.config.backend()
     if None in shape[1:3] and backend not in form.any_size:
         able = " or ".join(f"KERAS_BACKEND={x}" for x in form.any_size)
@@ -136,7 +126,9 @@ def check_representable(name, model, shape):
         )
 
 
-def write_saved_model(model, path, shape, int8=False):
+def write_saved_model(
+    model: keras.Model, path: Path, shape: Shape, int8: bool = False
+) -> None:
     """Writes a SavedModel with TensorFlow or jax2tf."""
     require("tensorflow", "export")
     options = {}
@@ -152,7 +144,9 @@ def write_saved_model(model, path, shape, int8=False):
         )
 
 
-def write_onnx(model, path, shape, int8=False):
+def write_onnx(
+    model: keras.Model, path: Path, shape: Shape, int8: bool = False
+) -> None:
     """Writes ONNX with tf2onnx or jax2onnx."""
     prefix = "tf" if keras.config.backend() == "tensorflow" else "jax"
     require(f"{prefix}2onnx", "export")
@@ -166,12 +160,14 @@ def write_onnx(model, path, shape, int8=False):
     _embed_external_data(path)
     _name_outputs(path, model)
     if int8:
-        _quantise_onnx(path)
+        _quantize_onnx(path)
 
 
-def write_onnx_with_torch(model, path, shape, int8=False):
+def write_onnx_with_torch(
+    model: keras.Model, path: Path, shape: Shape, int8: bool = False
+) -> None:
     """Writes ONNX with PyTorch's dynamo exporter."""
-    import torch
+    torch = require("torch", "export")
 
     require("onnxscript", "export")
     axes = {0: "batch"} if shape[0] is None else None
@@ -188,10 +184,12 @@ def write_onnx_with_torch(model, path, shape, int8=False):
     _embed_external_data(path)
     _name_outputs(path, model)
     if int8:
-        _quantise_onnx(path)
+        _quantize_onnx(path)
 
 
-def write_openvino(model, path, shape, int8=False):
+def write_openvino(
+    model: keras.Model, path: Path, shape: Shape, int8: bool = False
+) -> None:
     """Writes OpenVINO's format with its reader of ONNX.
 
     `keras.Model.export(format="openvino")` traces a fixed batch size under
@@ -207,7 +205,9 @@ def write_openvino(model, path, shape, int8=False):
         onnx.unlink(missing_ok=True)
 
 
-def write_litert(model, path, shape, int8=False):
+def write_litert(
+    model: keras.Model, path: Path, shape: Shape, int8: bool = False
+) -> None:
     """Writes LiteRT with TensorFlow's converter."""
     import tensorflow as tf
 
@@ -222,9 +222,11 @@ def write_litert(model, path, shape, int8=False):
         )
 
 
-def write_torch_program(model, path, shape, int8=False):
+def write_torch_program(
+    model: keras.Model, path: Path, shape: Shape, int8: bool = False
+) -> None:
     """Writes an exported program of PyTorch."""
-    import torch
+    torch = require("torch", "export")
 
     axes = {0: torch.export.Dim.DYNAMIC} if shape[0] is None else None
     with quiet(), torch.no_grad():
@@ -237,12 +239,8 @@ def write_torch_program(model, path, shape, int8=False):
         torch.export.save(program, path)
 
 
-def _embed_external_data(path):
-    """Moves large weights from the external data file into the ONNX file.
-
-    Raises:
-        ValueError: if the ONNX file would exceed 2 GB.
-    """
+def _embed_external_data(path: Path) -> None:
+    """Moves large weights from the external data file into the ONNX file."""
     external = path.with_name(f"{path.name}.data")
     if not external.exists():
         return
@@ -253,7 +251,7 @@ def _embed_external_data(path):
         external.unlink()
 
 
-def _name_outputs(path, model):
+def _name_outputs(path: Path, model: keras.Model) -> None:
     """Gives the outputs of an ONNX file the names of a model's outputs.
 
     The name of a single output is "output". The converters choose names such
@@ -277,8 +275,8 @@ def _name_outputs(path, model):
     onnx.save_model(file, path)
 
 
-def _quantise_onnx(path):
-    """Quantises dense weights to int8, and activations at run time."""
+def _quantize_onnx(path: Path) -> None:
+    """Quantizes dense weights to int8, and activations at run time."""
     quantization = require("onnxruntime.quantization", "export")
     shapes = require("onnxruntime.quantization.shape_inference", "export")
     full = path.with_name(f"{path.stem}-float{path.suffix}")
@@ -286,7 +284,7 @@ def _quantise_onnx(path):
     try:
         with quiet():
             # Folds the transpositions of PyTorch's weights into constants,
-            # since only constants are quantised.
+            # since only constants are quantized.
             shapes.quant_pre_process(full, full, skip_symbolic_shape=True)
             quantization.quantize_dynamic(
                 full,
@@ -301,22 +299,22 @@ def _quantise_onnx(path):
         full.unlink()
 
 
-def _module(model):
+def _module(model: keras.Model) -> Any:
     """Wraps a Keras model as a PyTorch module with a single argument.
 
     PyTorch's exporter needs a fixed signature, and that of a Keras model is
     `(*args, **kwargs)`.
     """
-    import torch
+    torch = require("torch", "export")
 
     class Module(torch.nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             # The list keeps PyTorch from registering the model's weights,
             # which would be stored twice: as weights and as constants.
             self.models = [model]
 
-        def forward(self, images):
+        def forward(self, images: Tensor) -> Any:
             outputs = self.models[0](images, training=False)
             if isinstance(outputs, dict):
                 outputs = {name: outputs[name] for name in sorted(outputs)}
@@ -325,37 +323,42 @@ def _module(model):
     return Module().eval()
 
 
-def _sample(model, shape):
+def _sample(model: keras.Model, shape: Shape) -> Tensor:
+    """Returns images of a shape, which is traced."""
     # Not 1, as PyTorch would treat an axis of length 1 as static.
     return keras.ops.zeros(
         [2 if n is None else n for n in shape], model.inputs[0].dtype
     )
 
 
-def _spec(model, shape):
+def _spec(model: keras.Model, shape: Shape) -> keras.InputSpec:
+    """Returns the signature of the exported model."""
     return keras.InputSpec(
         shape=shape, dtype=model.inputs[0].dtype, name="images"
     )
 
 
-def _num_cores():
+def _num_cores() -> int | None:
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()
 
 
-def read_saved_model(path):
+def read_saved_model(path: Path) -> Run:
+    """Reads a SavedModel."""
     tf = require("tensorflow", "export")
     served = tf.saved_model.load(str(path))
 
-    def run(images):
+    def run(images: Array) -> Outputs:
         outputs = served.serve(tf.constant(images))
         return keras.tree.map_structure(np.asarray, outputs)
 
     return run
 
 
-def read_onnx(path):
+def read_onnx(path: Path) -> Run:
+    """Reads an ONNX file."""
     runtime = require("onnxruntime", "export")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
@@ -366,7 +369,7 @@ def read_onnx(path):
 
     names = [output.name for output in session.get_outputs()]
 
-    def run(images):
+    def run(images: Array) -> Outputs:
         arrays = session.run(None, {name: images})
         return (
             arrays[0]
@@ -377,13 +380,14 @@ def read_onnx(path):
     return run
 
 
-def read_openvino(path):
+def read_openvino(path: Path) -> Run:
+    """Reads OpenVINO's format."""
     openvino = require("openvino", "export")
     # Otherwise, CPUs that have bfloat16 compute in it.
     options = {"INFERENCE_PRECISION_HINT": "f32"}
     compiled = openvino.Core().compile_model(str(path), "CPU", options)
 
-    def run(images):
+    def run(images: Array) -> Outputs:
         found = compiled(images)
         if len(compiled.outputs) == 1:
             return found[0]
@@ -392,14 +396,15 @@ def read_openvino(path):
     return run
 
 
-def read_litert(path):
+def read_litert(path: Path) -> Run:
+    """Reads a LiteRT file."""
     try:
-        from ai_edge_litert.interpreter import Interpreter
+        litert = require("ai_edge_litert.interpreter", "export")
     except ImportError:  # older versions of TensorFlow include it
-        Interpreter = require("tensorflow", "export").lite.Interpreter
+        litert = require("tensorflow", "export").lite
     # By default it uses one core, whereas other libraries use all.
     with quiet():  # TensorFlow's interpreter warns that it is deprecated
-        interpreter = Interpreter(str(path), num_threads=_num_cores())
+        interpreter = litert.Interpreter(str(path), num_threads=_num_cores())
     interpreter.allocate_tensors()
     source = interpreter.get_input_details()[0]["index"]
     results = {
@@ -410,7 +415,7 @@ def read_litert(path):
     }
     shape = tuple(interpreter.get_input_details()[0]["shape"])
 
-    def run(images):
+    def run(images: Array) -> Outputs:
         nonlocal shape
         if images.shape != shape:
             interpreter.resize_tensor_input(source, images.shape)
@@ -427,12 +432,13 @@ def read_litert(path):
     return run
 
 
-def read_torch_program(path):
-    import torch
+def read_torch_program(path: Path) -> Run:
+    """Reads an exported program of PyTorch."""
+    torch = require("torch", "export")
 
     module = torch.export.load(path).module()
 
-    def run(images):
+    def run(images: Array) -> Outputs:
         with torch.no_grad():
             outputs = module(keras.ops.convert_to_tensor(images))
             return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
@@ -441,7 +447,7 @@ def read_torch_program(path):
 
 
 @contextlib.contextmanager
-def quiet():
+def quiet() -> Iterator[None]:
     """Suppresses the logs, warnings and printed output of converters."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -474,7 +480,7 @@ FORMATS = {
         read_onnx,
         "onnxruntime",
         any_size=("tensorflow",),
-        quantises=True,
+        quantizes=True,
         max_bytes=_MAX_FLATBUFFER_BYTES,
     ),
     "openvino": Format(
@@ -485,7 +491,7 @@ FORMATS = {
         # Its reader of ONNX finds different shapes of one dense layer in models
         # of any size ("Argument shapes are inconsistent", openvino 2026.4).
         any_size=(),
-        quantises=True,
+        quantizes=True,
         max_bytes=_MAX_FLATBUFFER_BYTES,
         second=".bin",
     ),
@@ -495,7 +501,7 @@ FORMATS = {
         read_litert,
         "LiteRT",
         any_size=("tensorflow",),
-        quantises=True,
+        quantizes=True,
         max_bytes=_MAX_FLATBUFFER_BYTES,
     ),
     "torch": Format(

@@ -1,7 +1,12 @@
 """Loading of the model to export, for the requested image size."""
 
+from typing import Any
+
+import keras
+
 from keras_vit import converters
 from keras_vit import downloads
+from keras_vit._types import Config
 from keras_vit.checkpoints.files import resolve_run_folder
 from keras_vit.inspection import tokens
 from keras_vit.models import load_keras_file
@@ -9,23 +14,14 @@ from keras_vit.models import load_keras_file
 DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
 
 
-def load(path, layout=None, settings=None, size=None):
-    """Loads a model to export.
-
-    Args:
-        path: As in `converters.load`, or a .keras file of any model.
-        layout: As in `converters.load`.
-        settings: Dict of arguments that override the file's.
-        size: `(height, width)` of the images; None for that of the model.
-
-    Returns:
-        The model, and the shape of an image `(height, width, channels)`, None
-        where dynamic.
-
-    Raises:
-        ValueError: if the model cannot be loaded, does not support the size,
-            or has several inputs, or several outputs without names.
-    """
+def load(
+    path: str,
+    layout: str | None = None,
+    settings: Config | None = None,
+    size: tuple[int, int] | None = None,
+) -> tuple[keras.Model, tuple[int | None, int | None, int]]:
+    """Returns the model of a checkpoint, or of any .keras file, and the shape
+    of its images, `(height, width, channels)`, None where dynamic."""
     settings = settings or {}
     checkpoint = None
     try:
@@ -40,31 +36,30 @@ def load(path, layout=None, settings=None, size=None):
             raise
         model = load_keras_file(local)
     check_exportable(model)
-    shape = tuple(model.inputs[0].shape[1:])
-    requested = (*(size or shape[:2]), shape[-1])
-    if shape[:2] != requested[:2] and None not in shape[:2]:
+    sides, channels = (
+        tuple(model.inputs[0].shape[1:3]),
+        model.inputs[0].shape[3],
+    )
+    height, width = size or sides
+    if sides != (height, width) and None not in sides:
         if checkpoint is None:
             raise ValueError(
                 f"--image-size: {str(path)!r} was not made by keras_vit and "
-                f"takes only images of {shape[0]} x {shape[1]} pixels."
+                f"takes only images of {sides[0]} x {sides[1]} pixels."
             )
-        settings = {**settings, "input_shape": requested}
+        settings = {**settings, "input_shape": (height, width, channels)}
         model = converters.load(checkpoint, layout, **settings)
-    return model, requested
+    return model, (height, width, channels)
 
 
-def image_size(model):
+def image_size(model: keras.Model) -> tuple[int, int]:
     """Returns the image size of a model, or a default if it is dynamic."""
     return tokens.image_size(model) or (DEFAULT_SIZE, DEFAULT_SIZE)
 
 
-def check_exportable(model):
-    """Checks that a model has one input, a batch of images, and one output or
-    a dict of them.
-
-    Raises:
-        ValueError: if it has not.
-    """
+def check_exportable(model: Any) -> None:
+    """Raises a `ValueError` unless a model has one input, a batch of images,
+    and one output or a dict of them."""
     try:
         shapes = [tuple(x.shape) for x in model.inputs]
         named = len(model.outputs) == 1 or isinstance(model.output, dict)
