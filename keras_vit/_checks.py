@@ -122,3 +122,28 @@ def check_image_mode(image: Any) -> None:
             f"its pixels are {kind} (mode {image.mode!r}), whose range is "
             "unknown. Scale them to 0 to 255 and save them as 8 bits"
         )
+
+
+def averages_fit_norms(model: Any) -> None:
+    """Raises a `ValueError` if averages of weights are trained before a batch
+    norm, whose moving statistics are those of the weights themselves."""
+    optimizer = getattr(model, "optimizer", None)
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if not getattr(optimizer, "use_ema", False):
+        return
+    trained, layers = False, list(reversed(model.layers))
+    while layers:
+        layer = layers.pop()
+        inner = getattr(layer, "layers", None)
+        if inner:
+            layers.extend(reversed(inner))
+            continue
+        names = [x.name for x in layer.non_trainable_variables]
+        if trained and layer.trainable and "moving_mean" in names:
+            raise ValueError(
+                "Averages of the weights (`use_ema`, `average_from`) do not "
+                f"fit the moving statistics of the batch norm {layer.name!r}, "
+                "which are those of the weights that are not averaged. Freeze "
+                "the layers before it, or leave the averages out."
+            )
+        trained = trained or bool(layer.trainable_variables)

@@ -5,6 +5,7 @@ import functools
 
 import keras
 
+from keras_vit import _checks
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import initializers
@@ -32,6 +33,7 @@ class Model(keras.Model):
 
     @functools.wraps(keras.Model.fit)
     def fit(self, x=None, *args, **kwargs):
+        _checks.averages_fit_norms(self)
         self._check_images(x)
         return super().fit(x, *args, **kwargs)
 

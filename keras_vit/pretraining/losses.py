@@ -123,7 +123,9 @@ def koleo_loss(features, epsilon=1e-8, weights=None):
 
     It is the negative mean of the logarithm of each feature's distance to its
     nearest neighbor in the batch, on the unit sphere, so that it depends on
-    the size of the batch. A feature without another one counts 0. From
+    the size of the batch. Each replica of TensorFlow compares its own part of
+    the batch, as DINOv2 does on each GPU. A feature without another one counts
+    0. From
     "Spreading vectors for similarity search"
     (https://arxiv.org/abs/1806.03198), as DINOv2 uses it
     (https://arxiv.org/abs/2304.07193, Section 4).

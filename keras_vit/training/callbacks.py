@@ -9,6 +9,7 @@ import time
 
 import keras
 
+from keras_vit import _checks
 from keras_vit._logging import logger
 from keras_vit._program import require
 from keras_vit.optimizers import averaged
@@ -401,6 +402,7 @@ class EvaluateAverages(keras.callbacks.Callback):
         self._evaluation = self._raw = None
 
     def on_train_begin(self, logs=None):
+        _checks.averages_fit_norms(self.model)
         if self._raw is not None:
             for variable, value in zip(
                 self.model.trainable_variables, self._raw, strict=True

@@ -1,0 +1,24 @@
+"""Averages of weights and the batch norm of a linear segmenter."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.segmentation import LinearSegmenter
+from tests.models.test_vit import tiny
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("frozen", [False, True])
+def test_averages_before_a_batch_norm_are_refused(frozen: bool) -> None:
+    encoder = tiny(num_layers=1, pooling=None, include_top=False, classes=None)
+    encoder.trainable = not frozen
+    model = LinearSegmenter(encoder, 3)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1, use_ema=True), loss)
+    data = np.zeros((2, 8, 12, 3)), np.zeros((2, 8, 12), "int32")
+    if frozen:
+        model.fit(*data, verbose=0)
+        return
+    with pytest.raises(ValueError, match="batch norm 'head_norm'"):
+        model.fit(*data, verbose=0)
