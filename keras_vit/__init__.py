@@ -2,6 +2,7 @@
 Keras 3, with converters of their weights."""
 
 from keras_vit import _requirements as _requirements  # checks Keras: keep first
+from keras_vit import config as config
 from keras_vit import converters as converters
 from keras_vit import costs as costs
 from keras_vit import data as data

@@ -7,7 +7,6 @@ import warnings
 
 import numpy as np
 
-from keras_vit.checkpoints import infer
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.checkpoints.formats import RESNET_CONSTANTS
@@ -17,6 +16,7 @@ from keras_vit.checkpoints.formats.reference import reference_model
 from keras_vit.checkpoints.keras_files import is_keras
 from keras_vit.checkpoints.writing import FOLDERS
 from keras_vit.checkpoints.writing import write_checkpoint
+from keras_vit.config import stride
 
 BATCH, SEED = 2, 0
 # Tolerances, relative to the largest output. In float32, programs that sum in
@@ -159,8 +159,8 @@ def _image_shape(model, arguments):
     if arguments.get("grid_size"):
         grid, patch = arguments["grid_size"], arguments["patch_size"]
         if "resnet_layers" in arguments:
-            stride = infer.stride(arguments["resnet_layers"])
-            patch = tuple(stride * size for size in patch)
+            pixels = stride(arguments["resnet_layers"])
+            patch = tuple(pixels * size for size in patch)
     else:
         grid, patch = (224, 224), (1, 1)
     return (

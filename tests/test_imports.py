@@ -27,7 +27,7 @@ PROGRAMS = "recipes", "tools"
 
 # The order of the subpackages: each may import those on lines above its own.
 ORDER = (
-    {"downloads"},
+    {"config", "downloads"},
     {"checkpoints"},
     {"layers"},
     {"models"},
@@ -42,8 +42,9 @@ ORDER = (
 )
 # All that these may import, besides `keras_vit/_*.py`.
 ALLOWED = {
+    "config": set(),
     "downloads": set(),
-    "checkpoints": {"downloads"},
+    "checkpoints": {"config", "downloads"},
     "layers": set(),
     "preprocessing": {"downloads", "layers"},
     "distribution": set(),
@@ -53,7 +54,8 @@ ALLOWED = {
     "metrics": set(),
     "data": {"preprocessing", "downloads", "distribution", "layers"},
 }
-# What `checkpoints`, which is plain NumPy, must not import with itself.
+# What `checkpoints` and `config`, which are plain Python and NumPy, must not
+# import with themselves.
 FRAMEWORKS = {"keras", "jax", "torch", "tensorflow"}
 
 
@@ -263,8 +265,9 @@ def wrong_order(source):
 
 
 def frameworks(source):
-    """Returns imports of frameworks that importing `checkpoints` makes."""
-    begin = {m for m in source.files if area(m) == "checkpoints"}
+    """Returns imports of frameworks that importing `checkpoints` or `config`
+    makes."""
+    begin = {m for m in source.files if area(m) in ("checkpoints", "config")}
     graph = collections.defaultdict(set)
     for r in source.references:
         if not r.in_function and r.target in source.files:

@@ -20,6 +20,7 @@ from keras_vit.checkpoints.keras_files import is_keras
 from keras_vit.checkpoints.keras_files import read_keras
 from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.checkpoints.weight_map import from_checkpoint
+from keras_vit.config import stride
 
 # Keras files already use keras_vit's paths: there is nothing to map.
 _KERAS_MAP = WeightMap("", {}, ())
@@ -109,7 +110,7 @@ class Checkpoint:
         """Downsampling factor of the ResNet; 1 if there is none."""
         if self.family == "vit":
             return 1
-        return infer.stride(infer.units_per_stage(self.weights))
+        return stride(infer.units_per_stage(self.weights))
 
     def arguments(
         self,

@@ -338,15 +338,6 @@ def units_per_stage(paths):
     )
 
 
-def stride(resnet_layers):
-    """Returns the downsampling factor of a ResNet.
-
-    Args:
-        resnet_layers: Tuple of the number of units in each stage.
-    """
-    return 4 * 2 ** max(len(resnet_layers) - 1, 0)
-
-
 def infer_bit(shapes):
     """Infers the arguments of `BiT`.
 

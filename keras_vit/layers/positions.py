@@ -570,8 +570,9 @@ class RotaryPositionEmbs(keras.Layer):
         self.num_prefix_tokens = _checks.non_negative_int(
             "num_prefix_tokens", num_prefix_tokens
         )
-        self.shift, self.jitter, self.rescale = shift, jitter, rescale
-        check_rotary_changes(shift=shift, jitter=jitter, rescale=rescale)
+        self.shift = _checks.rotary_change("shift", shift)
+        self.jitter = _checks.rotary_change("jitter", jitter)
+        self.rescale = _checks.rotary_change("rescale", rescale)
         self.seed = seed
         self._changes = shift > 0 or jitter > 1 or rescale > 1
         if self._changes:
@@ -670,19 +671,6 @@ def rotary_periods(base: float, head_size: int) -> Array:
     `head_size / 4` float32 numbers."""
     exponents = np.arange(head_size // 4, dtype="float64") * 4 / head_size
     return (float(base) ** exponents).astype("float32")
-
-
-def check_rotary_changes(**changes: float) -> None:
-    """Raises a `ValueError` for a wrong `shift`, `jitter` or `rescale`, whose
-    names may have a prefix."""
-    for name, value in changes.items():
-        lowest = 0 if name.endswith("shift") else 1
-        is_number = isinstance(value, (int, float)) and value is not True
-        if not (is_number and lowest <= value < math.inf):
-            raise ValueError(
-                f"`{name}` must be a number from {lowest}, which means none. "
-                f"Received: {name}={value!r}"
-            )
 
 
 def _centres(count: Any, dtype: str) -> Tensor:

@@ -1,6 +1,9 @@
-from keras_vit.models.config import BIT_VARIANTS as BIT_VARIANTS
-from keras_vit.models.config import VARIANTS as VARIANTS
-from keras_vit.models.config import ViTConfig as ViTConfig
+from keras_vit.config import BIT_VARIANTS as BIT_VARIANTS
+from keras_vit.config import VARIANTS as VARIANTS
+from keras_vit.config import BiTConfig as BiTConfig
+from keras_vit.config import HybridConfig as HybridConfig
+from keras_vit.config import ResNetConfig as ResNetConfig
+from keras_vit.config import ViTConfig as ViTConfig
 from keras_vit.models.features import all_tokens as all_tokens
 from keras_vit.models.features import dense_features as dense_features
 from keras_vit.models.features import feature_extractor as feature_extractor
@@ -12,8 +15,6 @@ from keras_vit.models.loading import load_weights as load_weights
 from keras_vit.models.loading import weights_by_path as weights_by_path
 from keras_vit.models.model import Model as Model
 from keras_vit.models.resnet import BiT as BiT
-from keras_vit.models.resnet import BiTConfig as BiTConfig
-from keras_vit.models.resnet import ResNetConfig as ResNetConfig
 from keras_vit.models.variants import BiT_R50x1 as BiT_R50x1
 from keras_vit.models.variants import BiT_R50x3 as BiT_R50x3
 from keras_vit.models.variants import BiT_R101x1 as BiT_R101x1

@@ -6,7 +6,7 @@ import re
 import keras
 import numpy as np
 
-from keras_vit.checkpoints.infer import stride
+from keras_vit.config import stride
 from keras_vit.layers import ClassToken
 from keras_vit.layers import FeatureMap
 from keras_vit.layers import ImagePreprocessing

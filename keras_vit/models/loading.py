@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from keras_vit._types import Config
+from keras_vit._types import StrPath
 from keras_vit._warnings import warn
 from keras_vit.checkpoints import Checkpoint
 from keras_vit.checkpoints import open_checkpoint
@@ -22,34 +24,25 @@ _FUNCTIONS = {
 }
 
 
-def open_for(function, weights, explicit):
-    """Opens a checkpoint for a function that builds models.
+def open_for(
+    family: str, weights: StrPath | Checkpoint, explicit: Config
+) -> Checkpoint:
+    """Opens a checkpoint for a function that builds models of a family.
 
-    Args:
-        function: String. "VisionTransformer", "HybridVisionTransformer" or
-            "BiT".
-        weights: Path, URL or `Checkpoint`.
-        explicit: Dict of the architecture arguments that the caller passes;
-            None means unspecified.
-
-    Returns:
-        A `Checkpoint`.
-
-    Raises:
-        ValueError: if another function builds the checkpoint's model, or the
-            checkpoint does not store an argument that is not passed either.
+    It raises a `ValueError` if another function builds the checkpoint's model,
+    or if an architecture argument is neither stored nor in `explicit`.
     """
     checkpoint = resolve_weights(weights)
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(
             checkpoint, num_heads=explicit.get("num_heads")
         )
-    needed = _FUNCTIONS[checkpoint.family]
-    if needed != function:
+    if checkpoint.family != family:
+        needed = _FUNCTIONS[checkpoint.family]
         raise ValueError(
             f"{checkpoint.path!r} holds a model that `{needed}` builds, not "
-            f"`{function}`. Call that one, or `converters.load`, which finds "
-            "it."
+            f"`{_FUNCTIONS[family]}`. Call that one, or `converters.load`, "
+            "which finds it."
         )
     check_hyperparameters(checkpoint, explicit)
     return checkpoint

@@ -1,148 +1,40 @@
 """ResNets: v1 as the stem of the hybrids, and BiT, which is v2."""
 
-import dataclasses
+from collections.abc import Callable
 
 import keras
 
 from keras_vit import _checks
-from keras_vit.checkpoints import infer
+from keras_vit._types import StrPath
+from keras_vit._types import Tensor
+from keras_vit.checkpoints import Checkpoint
+from keras_vit.config import GROUPS
+from keras_vit.config import BiTConfig
+from keras_vit.config import ResNetConfig
 from keras_vit.layers import GroupNorm
 from keras_vit.layers import MaxPool2D
 from keras_vit.layers import ResidualUnit
 from keras_vit.layers import StdConv2D
 from keras_vit.models.config import DEFAULT_IMAGE_SIZE
-from keras_vit.models.config import check_required
-from keras_vit.models.config import option
+from keras_vit.models.config import architecture_of
 from keras_vit.models.config import resolve
 from keras_vit.models.config import resolve_classes
 from keras_vit.models.config import resolve_input_shape
 from keras_vit.models.config import resolve_preprocessing
-from keras_vit.models.config import takes_fields_of
+from keras_vit.models.config import suggests_names
 from keras_vit.models.loading import open_for
+from keras_vit.models.model import Model
 from keras_vit.models.model import build_model
 from keras_vit.models.model import classification_head
 from keras_vit.models.model import unique_name
 
-GROUPS = 32
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ResNetConfig:
-    """Architecture of the hybrids' ResNet; see `HybridVisionTransformer`.
-
-    The defaults are those of google-research/vision_transformer.
-    """
-
-    resnet_layers: tuple = option(
-        None,
-        "Tuple of integers. Number of units of each stage: (3, 4, 6, 3) for a "
-        "ResNet-50, () for the root alone. The root reduces height and width "
-        "to a quarter, and each stage but the first halves them. Required "
-        "without `weights`.",
-    )
-    width_factor: float = option(
-        1.0,
-        "Float. The root has `64 * width_factor` channels, which must be a "
-        f"multiple of the {GROUPS} groups of a norm.",
-    )
-    group_norm_epsilon: float = option(
-        1e-6, "Float above 0. Epsilon of the group norms."
-    )
-    std_epsilon: float = option(
-        1e-5, "Float above 0. Epsilon of the weight standardisation."
-    )
-    std_epsilon_place: str = option(
-        "std",
-        'String. "std" or "variance": where `std_epsilon` is added; see '
-        "`StdConv2D`.",
-    )
-    conv_padding: str = option(
-        "same",
-        'String. "same" or "symmetric": padding of the convolutions; see '
-        "`StdConv2D`.",
-    )
-    pool_padding: str = option(
-        "same",
-        'String. "same", "symmetric" or "zeros": padding of the root\'s max '
-        "pooling; see `MaxPool2D`.",
-    )
-
-    def __post_init__(self):
-        check_required(self, ("resnet_layers",))
-        layers = self.resnet_layers
-        layers = tuple(layers) if isinstance(layers, list) else layers
-        if not isinstance(layers, tuple):
-            raise ValueError(
-                "`resnet_layers` must be a tuple of the number of units of "
-                "each stage, such as (3, 4, 9), or () for the root alone. "
-                f"Received: resnet_layers={layers!r}"
-            )
-        layers = tuple(_checks.positive_int("resnet_layers", n) for n in layers)
-        object.__setattr__(self, "resnet_layers", layers)
-        for name in ("width_factor", "group_norm_epsilon", "std_epsilon"):
-            _checks.positive_float(name, getattr(self, name))
-        for name, choices in (
-            ("std_epsilon_place", ("std", "variance")),
-            ("conv_padding", ("same", "symmetric")),
-            ("pool_padding", ("same", "symmetric", "zeros")),
-        ):
-            _checks.one_of(name, getattr(self, name), choices)
-        if not self.width or self.width % GROUPS:
-            raise ValueError(
-                "`width_factor` must make the root's 64 channels a multiple "
-                f"of the {GROUPS} groups of its norms: 0.5, 1, 1.5, 2 ... "
-                f"Received: width_factor={self.width_factor!r}"
-            )
-
-    @property
-    def width(self):
-        """Number of channels of the root."""
-        return int(64 * self.width_factor)
-
-    @property
-    def stride(self):
-        """Number of pixels per position of the feature map, along an axis."""
-        return infer.stride(self.resnet_layers)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BiTConfig(ResNetConfig):
-    """Architecture of a `BiT`.
-
-    The defaults are those of google-research/big_transfer.
-    """
-
-    group_norm_epsilon: float = option(
-        1e-5, "Float above 0. Epsilon of the group norms."
-    )
-    std_epsilon: float = option(
-        1e-10, "Float above 0. Epsilon of the weight standardisation."
-    )
-    std_epsilon_place: str = option(
-        "variance",
-        'String. "variance" or "std": where `std_epsilon` is added; see '
-        "`StdConv2D`.",
-    )
-    conv_padding: str = option(
-        "symmetric",
-        'String. "symmetric" or "same": padding of the convolutions; see '
-        "`StdConv2D`.",
-    )
-    pool_padding: str = option(
-        "zeros",
-        'String. "zeros", "symmetric" or "same": padding of the root\'s max '
-        "pooling; see `MaxPool2D`.",
-    )
-
-
-def resnet(images, config, preactivation=False):
+def resnet(images: Tensor, config: ResNetConfig) -> Tensor:
     """Builds the graph of a ResNet up to its feature map.
 
     Args:
         images: Keras tensor of shape `(B, H, W, channels)`.
-        config: A `ResNetConfig`.
-        preactivation: Boolean. Whether to use the units of ResNet v2, with norm
-            and ReLU before each convolution.
+        config: A `ResNetConfig`; a `BiTConfig` for version 2.
 
     Returns:
         Keras tensor of shape `(B, H / stride, W / stride, C)`.
@@ -154,7 +46,7 @@ def resnet(images, config, preactivation=False):
         "epsilon_place": c.std_epsilon_place,
     }
     x = StdConv2D(c.width, 7, 2, **convolution, name="root_conv")(images)
-    if not preactivation:
+    if not c.preactivation:
         x = GroupNorm(GROUPS, epsilon=c.group_norm_epsilon, name="root_norm")(x)
         x = keras.layers.ReLU(name="root_relu")(x)
     x = MaxPool2D(3, 2, c.pool_padding, name="root")(x)  # (B, H/4, W/4, width)
@@ -165,7 +57,7 @@ def resnet(images, config, preactivation=False):
                 c.width * 2 ** (stage - 1),
                 strides=2 if first_in_stage and stage > 1 else 1,
                 projects=first_in_stage,
-                preactivation=preactivation,
+                preactivation=c.preactivation,
                 groups=GROUPS,
                 group_norm_epsilon=c.group_norm_epsilon,
                 std_epsilon=c.std_epsilon,
@@ -177,21 +69,28 @@ def resnet(images, config, preactivation=False):
     return x
 
 
-@takes_fields_of(BiTConfig)
+@suggests_names
 def BiT(
+    config: ResNetConfig | None = None,
     *,
-    include_top=True,
-    weights=None,
-    input_tensor=None,
-    input_shape=None,
-    pooling=None,
-    classes=None,
-    classifier_activation=None,
-    preprocessing=False,
-    preactivation=None,
-    name=None,
-    **architecture,
-):
+    include_top: bool = True,
+    weights: StrPath | Checkpoint | None = None,
+    input_tensor: Tensor | None = None,
+    input_shape: tuple[int | None, ...] | None = None,
+    pooling: str | None = None,
+    classes: int | None = None,
+    classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
+    preprocessing: bool | str = False,
+    preactivation: bool | None = None,
+    name: str | None = None,
+    resnet_layers: tuple[int, ...] | None = None,
+    width_factor: float | None = None,
+    group_norm_epsilon: float | None = None,
+    std_epsilon: float | None = None,
+    std_epsilon_place: str | None = None,
+    conv_padding: str | None = None,
+    pool_padding: str | None = None,
+) -> Model:
     """Builds a BiT ResNet of any size as a functional Keras model.
 
     From "Big Transfer (BiT): General Visual Representation Learning",
@@ -209,6 +108,9 @@ def BiT(
     outputs.
 
     Args:
+        config: A `keras_vit.config.BiTConfig`, or a `ResNetConfig` for
+            version 1, over which the other arguments take precedence; None for
+            these alone.
         include_top: Boolean. Whether to end in a classification head, which
             is initialised to zero.
         weights: None for random weights, or the path or URL of a checkpoint:
@@ -230,7 +132,23 @@ def BiT(
             without weights.
         name: String. Name of the model. None for "bit", with a
             number from the second such model of a program on.
-        {architecture}
+        resnet_layers: Tuple of integers. Number of units of each stage:
+            (3, 4, 6, 3) for a ResNet-50, () for the root alone. The root
+            reduces height and width to a quarter, and each stage but the first
+            halves them. Required without `weights`.
+        width_factor: Float. The root has `64 * width_factor` channels,
+            which must be a multiple of the 32 groups of a norm; 1.0 by
+            default.
+        group_norm_epsilon: Float above 0. Epsilon of the group norms;
+            1e-05 by default.
+        std_epsilon: Float above 0. Epsilon of the weight standardization;
+            1e-10 by default.
+        std_epsilon_place: String. "variance" or "std": where `std_epsilon`
+            is added; see `StdConv2D`; "variance" by default.
+        conv_padding: String. "symmetric" or "same": padding of the
+            convolutions; see `StdConv2D`; "symmetric" by default.
+        pool_padding: String. "zeros", "symmetric" or "same": padding of
+            the root's max pooling; see `MaxPool2D`; "zeros" by default.
 
     Loading `weights` is exact and strict, as in `VisionTransformer`. With
     another number of `classes`, the head is initialised to zero; with another
@@ -248,17 +166,20 @@ def BiT(
 
     >>> model = keras_vit.BiT(resnet_layers=(3, 4, 6, 3), classes=10)
     """
+    architecture = architecture_of(ResNetConfig, config, locals())
     _checks.one_of("pooling", pooling, ("gap", None))
     input_shape = resolve_input_shape(input_shape, input_tensor)
     checkpoint, inferred = None, {}
     if weights is not None:
-        checkpoint = open_for("BiT", weights, architecture)
+        checkpoint = open_for("bit", weights, architecture)
         inferred = checkpoint.arguments()
+    if preactivation is None and config is not None:
+        preactivation = config.preactivation
     if preactivation is None:
         preactivation = inferred.get("preactivation", True)
     _checks.boolean("preactivation", preactivation)
     config_class = BiTConfig if preactivation else ResNetConfig
-    config = resolve(config_class, architecture, inferred)
+    resolved = resolve(config_class, architecture, inferred)
     if input_shape is None:
         size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
         input_shape = (*size, inferred.get("channels", 3))
@@ -267,10 +188,10 @@ def BiT(
         preprocessing, input_tensor, checkpoint
     )
 
-    def forward(images):
-        x = resnet(images, config, preactivation)  # (B, h, w, C)
+    def forward(images: Tensor) -> Tensor:
+        x = resnet(images, resolved)  # (B, h, w, C)
         if preactivation:
-            epsilon = config.group_norm_epsilon
+            epsilon = resolved.group_norm_epsilon
             x = GroupNorm(GROUPS, epsilon=epsilon, name="final_norm")(x)
             x = keras.layers.ReLU(name="final_relu")(x)
         if pooling == "gap" or include_top:

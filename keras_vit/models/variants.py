@@ -1,11 +1,18 @@
 """The functions that build named variants, such as `ViTB16`."""
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
+from keras_vit._types import Config
+from keras_vit._types import StrPath
+from keras_vit._types import Tensor
+from keras_vit.checkpoints import Checkpoint
 from keras_vit.checkpoints import resolve_weights
-from keras_vit.models.config import BIT_VARIANTS
-from keras_vit.models.config import VARIANTS
+from keras_vit.config import BIT_VARIANTS
+from keras_vit.config import variant_sizes
 from keras_vit.models.config import check_arguments
+from keras_vit.models.model import Model
 from keras_vit.models.model import unique_name
 from keras_vit.models.resnet import BiT
 from keras_vit.models.vit import HybridVisionTransformer
@@ -60,19 +67,13 @@ _BIT = """a BiT ResNet for images.
     (https://arxiv.org/abs/1912.11370)."""
 
 
-def variant_builder(variant):
-    """Returns the function that builds a named variant.
-
-    Args:
-        variant: String. A key of `VARIANTS` or `BIT_VARIANTS`.
-    """
+def variant_builder(variant: str):
+    """Returns the function that builds a model of `VARIANTS` or
+    `BIT_VARIANTS`."""
+    sizes = variant_sizes(variant)
     if variant in BIT_VARIANTS:
-        build = BiT
-        layers, width = BIT_VARIANTS[variant]
-        sizes = {"resnet_layers": layers, "width_factor": width}
-        description = _BIT.format(**sizes)
+        build, description = BiT, _BIT.format(**sizes)
     else:
-        sizes = VARIANTS[variant].sizes()
         hybrid = "resnet_layers" in sizes
         build = HybridVisionTransformer if hybrid else VisionTransformer
         listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
@@ -80,16 +81,16 @@ def variant_builder(variant):
     accepted = inspect.signature(build).parameters
 
     def model(
-        include_top=True,
-        weights=None,
-        input_tensor=None,
-        input_shape=None,
-        pooling=None,
-        classes=None,
-        classifier_activation=None,
-        name=None,
-        **architecture,
-    ):
+        include_top: bool = True,
+        weights: StrPath | Checkpoint | None = None,
+        input_tensor: Tensor | None = None,
+        input_shape: tuple[int | None, ...] | None = None,
+        pooling: str | None = None,
+        classes: int | None = None,
+        classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
+        name: str | None = None,
+        **architecture: Any,
+    ) -> Model:
         check_arguments(variant, architecture, accepted)
         resolved = resolve_weights(weights, variant, sizes)
         differing = {}
@@ -115,7 +116,7 @@ def variant_builder(variant):
     return model
 
 
-def _differing_sizes(checkpoint, sizes):
+def _differing_sizes(checkpoint: Checkpoint, sizes: Config) -> Config:
     """Returns the sizes in which released weights differ from a variant.
 
     MoCo v3's ViT-S/16 has 12 heads.

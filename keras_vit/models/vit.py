@@ -2,12 +2,20 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import keras
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit._types import Config
+from keras_vit._types import StrPath
+from keras_vit._types import Tensor
 from keras_vit._warnings import warn
+from keras_vit.checkpoints import Checkpoint
+from keras_vit.config import POOLINGS
+from keras_vit.config import HybridConfig
+from keras_vit.config import ViTConfig
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers import ClassToken
@@ -21,37 +29,70 @@ from keras_vit.layers import TransformerBlock
 from keras_vit.layers import initializers
 from keras_vit.layers.positions import rotary_periods
 from keras_vit.models.config import DEFAULT_IMAGE_SIZE
-from keras_vit.models.config import POOLINGS
-from keras_vit.models.config import ViTConfig
-from keras_vit.models.config import resolve
+from keras_vit.models.config import architecture_of
 from keras_vit.models.config import resolve_classes
 from keras_vit.models.config import resolve_input_shape
 from keras_vit.models.config import resolve_preprocessing
 from keras_vit.models.config import resolve_vit
-from keras_vit.models.config import takes_fields_of
+from keras_vit.models.config import suggests_names
 from keras_vit.models.loading import open_for
+from keras_vit.models.model import Model
 from keras_vit.models.model import build_model
 from keras_vit.models.model import classification_head
 from keras_vit.models.model import unique_name
-from keras_vit.models.resnet import ResNetConfig
 from keras_vit.models.resnet import resnet
 
 CLASSES_21K = 21843
 
 
-@takes_fields_of(ViTConfig)
+@suggests_names
 def VisionTransformer(
+    config: ViTConfig | None = None,
     *,
-    include_top=True,
-    weights=None,
-    input_tensor=None,
-    input_shape=None,
-    classes=None,
-    classifier_activation=None,
-    preprocessing=False,
-    name=None,
-    **architecture,
-):
+    include_top: bool = True,
+    weights: StrPath | Checkpoint | None = None,
+    input_tensor: Tensor | None = None,
+    input_shape: tuple[int | None, ...] | None = None,
+    classes: int | None = None,
+    classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
+    preprocessing: bool | str = False,
+    name: str | None = None,
+    patch_size: int | tuple[int, int] | None = None,
+    hidden_size: int | None = None,
+    num_layers: int | None = None,
+    num_heads: int | None = None,
+    mlp_dim: int | None = None,
+    pooling: str | None = None,
+    representation_size: int | None = None,
+    class_token: bool | None = None,
+    num_registers: int | None = None,
+    distillation: bool | None = None,
+    mask_token: bool | None = None,
+    position_embedding: str | None = None,
+    position_placement: str | None = None,
+    position_prefix: str | None = None,
+    grid_size: int | tuple[int, int] | None = None,
+    resampling: str | None = None,
+    rope_base: float | None = None,
+    rope_shift: float | None = None,
+    rope_jitter: float | None = None,
+    rope_rescale: float | None = None,
+    patch_bias: bool | None = None,
+    pre_norm: bool | None = None,
+    qkv_bias: bool | None = None,
+    key_bias: bool | None = None,
+    qk_norm: bool | None = None,
+    layer_scale: float | None = None,
+    activation: str | None = None,
+    norm_epsilon: float | None = None,
+    final_norm: str | None = None,
+    dropout: float | None = None,
+    attention_dropout: float | None = None,
+    drop_path: float | None = None,
+    block: Callable[..., TransformerBlock] | None = None,
+    remat: bool | None = None,
+    pad_to_patch: bool | None = None,
+) -> Model:
     """Builds a Vision Transformer of any size as a functional Keras model.
 
     From "An Image is Worth 16x16 Words", Section 3.1
@@ -59,8 +100,9 @@ def VisionTransformer(
     google-research/vision_transformer; the other options are for models of
     timm, Hugging Face, torchvision and big_vision.
 
-    An architecture argument that is not passed, or None, is inferred from
-    `weights`, or else has its default.
+    The architecture is given by `config`, or by its fields as arguments. One
+    that is not given, or None, is inferred from `weights`, or else has the
+    default that is stated below.
 
     Images are `(batch, height, width, channels)` floats in [-1, 1] (see
     `preprocess_input`). Layers are named `patch_embedding`, `class_token`,
@@ -70,6 +112,8 @@ def VisionTransformer(
     shared, `position_embedding_shared`.
 
     Args:
+        config: A `keras_vit.config.ViTConfig`, over which the other arguments
+            take precedence; None for these alone.
         include_top: Boolean. Whether to end in a classification head, which
             is initialised to zero. Without it, the output is the pooled vector
             (after `pre_logits`), or all tokens if `pooling` is None.
@@ -93,7 +137,111 @@ def VisionTransformer(
             "clip".
         name: String. Name of the model. None for "vision_transformer", with a
             number from the second such model of a program on.
-        {architecture}
+        patch_size: Integer or `(rows, columns)`, in pixels, or positions
+            of a hybrid's feature map. Required without `weights`.
+        hidden_size: Integer. Number of channels of a token, D in the
+            paper. Required without `weights`.
+        num_layers: Integer. Number of encoder blocks. Required without
+            `weights`.
+        num_heads: Integer. Number of attention heads, which must divide
+            `hidden_size`. Required without `weights`.
+        mlp_dim: Integer. Width of the MLPs' hidden layers; None for 4
+            times `hidden_size`.
+        pooling: String. "token" (the class token), "gap" (mean of the
+            patches), "token_gap" (both, concatenated: DINOv2's classifier),
+            "first_patch" (the token of the top left patch: big_vision's
+            `pool_type="0"`, whose checkpoints have the same arrays as for
+            "gap"), "map" (attention pooling), or None. With `include_top`,
+            None means "token", or "gap" without a class token; otherwise it
+            means no pooling.
+        representation_size: Integer. Width of the tanh layer `pre_logits`
+            before the head, which the paper uses in pre-training; None for no
+            such layer.
+        class_token: Boolean. Whether to have a class token. None means
+            True, unless `pooling` is "gap", "first_patch" or "map", which do
+            not use it.
+        num_registers: Integer. Number of register tokens after the class
+            token; 0 by default.
+        distillation: Boolean. Whether to have DeiT's distillation token.
+            With a head, the output is then the mean of the outputs of both
+            tokens' heads; False by default.
+        mask_token: Boolean. Whether to store the vector for masked patches
+            that DINOv2's checkpoints contain. It does not affect the output;
+            False by default.
+        position_embedding: String. "learned" (also called "learned_1d"),
+            "learned_2d", "relative", "sincos2d" or "none": those of the
+            paper's Appendix D.4 and big_vision's fixed embeddings; "rope":
+            DINOv3's rotary positions. See `AddPositionEmbs`,
+            `RelativePositionEmbs` and `RotaryPositionEmbs`; "learned" by
+            default.
+        position_placement: String. Where position embeddings are added:
+            "stem" (once before the blocks), "every_layer" (before every block,
+            separate embeddings) or "every_layer_shared" (before every block,
+            the same embeddings). None means "stem", or "every_layer" for
+            relative positions, which are part of every block's attention, and
+            "every_layer_shared" for rotary ones. Ignored if
+            `position_embedding` is "none".
+        position_prefix: String. Which tokens before the patches have a
+            position embedding: "all", "class" (registers have none: DINOv2) or
+            "none" (big_vision and timm's `no_embed_class`). Only patches have
+            relative positions; "all" by default.
+        grid_size: `(rows, columns)` of patches for which position
+            embeddings are learned. None takes the grid of `input_shape`; if
+            its size is None, that of `weights`, or else that of 224 x 224
+            pixels.
+        resampling: String. Method to resample position embeddings to
+            another grid; see `AddPositionEmbs`; "bilinear_align_corners" by
+            default.
+        rope_base: Float above 0. The periods of rotary positions are
+            powers of it, up to nearly `rope_base` itself; see
+            `RotaryPositionEmbs`; 100.0 by default.
+        rope_shift: Float. In training, rotary positions are shifted by
+            random numbers in [-rope_shift, rope_shift]; 0, the
+            default, for none.
+        rope_jitter: Float, 1 or more. In training, rotary positions of
+            rows and of columns are multiplied by random numbers in [1 /
+            rope_jitter, rope_jitter]; 1, the default, for none.
+        rope_rescale: Float, 1 or more. In training, all rotary positions
+            are multiplied by one random number in [1 / rope_rescale,
+            rope_rescale]; 1, the default, for none.
+        patch_bias: Boolean. Whether the patch embedding has a bias; True
+            by default.
+        pre_norm: Boolean. Whether to normalize tokens before the first
+            block; False by default.
+        qkv_bias: Boolean. Whether the query, key and value projections
+            have a bias; True by default.
+        key_bias: Boolean. Whether the key projection has a bias, if
+            `qkv_bias`. DINOv3's has none; True by default.
+        qk_norm: Boolean. Whether to normalize queries and keys; False by
+            default.
+        layer_scale: Float above 0. Initial value of the factors of
+            `LayerScale`; None for no `LayerScale`.
+        activation: String. "gelu_tanh" (Google's weights), "gelu" (exact:
+            PyTorch's weights), "quick_gelu", "swiglu", or the name of a Keras
+            activation; see `MlpBlock`; "gelu_tanh" by default.
+        norm_epsilon: Float above 0. Epsilon of every layer norm; 1e-12 in
+            some of Hugging Face's weights; 1e-6 by default.
+        final_norm: String. Where the last layer norm is: "before_pooling"
+            (layer `encoder_norm`, on all tokens), "after_pooling" (layer
+            `head_norm`, as in timm's average pooling) or "none";
+            "before_pooling" by default.
+        dropout: Float in [0, 1). Dropout rate after the position
+            embeddings, after the attention and after both dense layers of the
+            MLP; 0.0 by default.
+        attention_dropout: Float in [0, 1). Dropout rate of the attention
+            probabilities; 0.0 by default.
+        drop_path: Float in [0, 1). Stochastic depth rate of the last
+            block, or the only one; the rate grows linearly from 0 in the first
+            of several blocks; 0.0 by default.
+        block: Class of the encoder blocks: `TransformerBlock` or a
+            subclass; or a function that returns such a block. It is called
+            with arguments of `TransformerBlock`; see the example of
+            `VisionTransformer`.
+        remat: Boolean. Whether training recomputes the blocks' activations
+            for the gradients instead of storing them; False by default.
+        pad_to_patch: Boolean. Whether to pad images whose size is no
+            multiple of the patch size with zeros at the bottom and at the
+            right; False by default.
 
     Loading `weights` is exact and strict: if arrays are missing, unknown or of
     the wrong shape, one error lists all of them. Five differences are adapted.
@@ -141,8 +289,9 @@ def VisionTransformer(
     >>> model.save("model.keras")
     >>> model = keras.models.load_model("model.keras")
     """
+    architecture = architecture_of(ViTConfig, config, locals())
     return _build(
-        "VisionTransformer",
+        ViTConfig,
         architecture,
         include_top=include_top,
         weights=weights,
@@ -155,20 +304,62 @@ def VisionTransformer(
     )
 
 
-@takes_fields_of(ResNetConfig, ViTConfig)
+@suggests_names
 def HybridVisionTransformer(
+    config: HybridConfig | None = None,
     *,
-    include_top=True,
-    weights=None,
-    input_tensor=None,
-    input_shape=None,
-    classes=None,
-    classifier_activation=None,
-    preprocessing=False,
-    move_stage_4=False,
-    name=None,
-    **architecture,
-):
+    include_top: bool = True,
+    weights: StrPath | Checkpoint | None = None,
+    input_tensor: Tensor | None = None,
+    input_shape: tuple[int | None, ...] | None = None,
+    classes: int | None = None,
+    classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
+    preprocessing: bool | str = False,
+    move_stage_4: bool = False,
+    name: str | None = None,
+    resnet_layers: tuple[int, ...] | None = None,
+    width_factor: float | None = None,
+    group_norm_epsilon: float | None = None,
+    std_epsilon: float | None = None,
+    std_epsilon_place: str | None = None,
+    conv_padding: str | None = None,
+    pool_padding: str | None = None,
+    patch_size: int | tuple[int, int] | None = None,
+    hidden_size: int | None = None,
+    num_layers: int | None = None,
+    num_heads: int | None = None,
+    mlp_dim: int | None = None,
+    pooling: str | None = None,
+    representation_size: int | None = None,
+    class_token: bool | None = None,
+    num_registers: int | None = None,
+    distillation: bool | None = None,
+    mask_token: bool | None = None,
+    position_embedding: str | None = None,
+    position_placement: str | None = None,
+    position_prefix: str | None = None,
+    grid_size: int | tuple[int, int] | None = None,
+    resampling: str | None = None,
+    rope_base: float | None = None,
+    rope_shift: float | None = None,
+    rope_jitter: float | None = None,
+    rope_rescale: float | None = None,
+    patch_bias: bool | None = None,
+    pre_norm: bool | None = None,
+    qkv_bias: bool | None = None,
+    key_bias: bool | None = None,
+    qk_norm: bool | None = None,
+    layer_scale: float | None = None,
+    activation: str | None = None,
+    norm_epsilon: float | None = None,
+    final_norm: str | None = None,
+    dropout: float | None = None,
+    attention_dropout: float | None = None,
+    drop_path: float | None = None,
+    block: Callable[..., TransformerBlock] | None = None,
+    remat: bool | None = None,
+    pad_to_patch: bool | None = None,
+) -> Model:
     """Builds a Vision Transformer on the feature map of a ResNet.
 
     From "An Image is Worth 16x16 Words", Section 3.1, Hybrid Architecture
@@ -185,6 +376,8 @@ def HybridVisionTransformer(
     ...; `feature_extractor` returns their outputs.
 
     Args:
+        config: A `keras_vit.config.HybridConfig`, over which the other
+            arguments take precedence; None for these alone.
         include_top: As in `VisionTransformer`.
         weights: As in `VisionTransformer`.
         input_tensor: As in `VisionTransformer`.
@@ -197,7 +390,27 @@ def HybridVisionTransformer(
             paper's option ii. False is its option i, which uses the output of
             the fourth stage.
         name: As in `VisionTransformer`, but "hybrid_vision_transformer".
-        {architecture}
+        resnet_layers: Tuple of integers. Number of units of each stage:
+            (3, 4, 6, 3) for a ResNet-50, () for the root alone. The root
+            reduces height and width to a quarter, and each stage but the first
+            halves them. Required without `weights`.
+        width_factor: Float. The root has `64 * width_factor` channels,
+            which must be a multiple of the 32 groups of a norm; 1.0 by
+            default.
+        group_norm_epsilon: Float above 0. Epsilon of the group norms;
+            1e-6 by default.
+        std_epsilon: Float above 0. Epsilon of the weight standardization;
+            1e-05 by default.
+        std_epsilon_place: String. "std" or "variance": where `std_epsilon`
+            is added; see `StdConv2D`; "std" by default.
+        conv_padding: String. "same" or "symmetric": padding of the
+            convolutions; see `StdConv2D`; "same" by default.
+        pool_padding: String. "same", "symmetric" or "zeros": padding of
+            the root's max pooling; see `MaxPool2D`; "same" by default.
+        patch_size: Integer or `(rows, columns)`, in positions of the feature
+            map. Required without `weights`.
+        hidden_size: This and all other arguments are as in
+            `VisionTransformer`.
 
     Returns:
         A `keras.Model`.
@@ -214,6 +427,7 @@ def HybridVisionTransformer(
     ...     patch_size=1, hidden_size=192, num_layers=4, num_heads=3,
     ...     classes=10)
     """
+    architecture = architecture_of(HybridConfig, config, locals())
     if _checks.boolean("move_stage_4", move_stage_4):
         layers = architecture.get("resnet_layers")
         if not isinstance(layers, (tuple, list)) or len(layers) != 4:
@@ -224,7 +438,7 @@ def HybridVisionTransformer(
             )
         architecture["resnet_layers"] = (*layers[:2], layers[2] + layers[3])
     return _build(
-        "HybridVisionTransformer",
+        HybridConfig,
         architecture,
         include_top=include_top,
         weights=weights,
@@ -237,13 +451,17 @@ def HybridVisionTransformer(
     )
 
 
-def vit(images, config, stem=None, classes=None, classifier_activation=None):
-    """Builds the graph of a Vision Transformer.
+def vit(
+    images: Tensor,
+    config: ViTConfig,
+    classes: int | None = None,
+    classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Builds the graph of a Vision Transformer, or of a hybrid.
 
     Args:
         images: Keras tensor of shape `(B, H, W, C)`.
-        config: A `ViTConfig`.
-        stem: The `ResNetConfig` of a hybrid, or None.
+        config: A `ViTConfig` or `HybridConfig`.
         classes: Integer. Number of classes; None for no head.
         classifier_activation: Activation of the head; None for logits.
 
@@ -267,7 +485,9 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
         num_positioned += count if has_position else 0
 
     # The stem: images to tokens
-    x = images if stem is None else resnet(images, stem)  # (B, H', W', C')
+    x = images
+    if isinstance(c, HybridConfig):
+        x = resnet(images, c)  # (B, H', W', C')
     grid = PatchEmbedding(
         c.hidden_size,
         c.patch_size,
@@ -294,7 +514,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
         x = norm(name="pre_norm")(x)
 
     # The encoder
-    shared = None
+    make_block, shared = _block_class(c), None
     if c.position_placement == "every_layer_shared":
         name = "position_embedding_shared"
         shared = _positions(
@@ -304,7 +524,7 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
     rates = np.linspace(0, c.drop_path, c.num_layers)
     rates[-1] = c.drop_path  # also of the only block
     for i, drop_path in enumerate(rates):
-        block = c.block(
+        block = make_block(
             c.num_heads,
             c.mlp_dim,
             activation=c.activation,
@@ -386,7 +606,29 @@ def vit(images, config, stem=None, classes=None, classifier_activation=None):
     return x if classes is None else make_head(name="head")(x)
 
 
-def _check_block(block, name):
+def _block_class(config: ViTConfig) -> Callable[..., TransformerBlock]:
+    """Returns the class or the function that makes a model's blocks."""
+    block = TransformerBlock if config.block is None else config.block
+    if isinstance(block, str):
+        raise ValueError(
+            f"The blocks of the saved model are of the class {block!r}, which "
+            "the file does not contain. Pass the class, or the function that "
+            "made them, as `block`."
+        )
+    is_class = isinstance(block, type)
+    if (
+        not callable(block)
+        or isinstance(block, keras.Layer)
+        or (is_class and not issubclass(block, TransformerBlock))
+    ):
+        raise ValueError(
+            "`block` must be `TransformerBlock`, a subclass, or a function "
+            f"that returns one. Received: block={block!r}"
+        )
+    return block
+
+
+def _check_block(block: object, name: str) -> None:
     if not isinstance(block, TransformerBlock) or block.name != name:
         raise ValueError(
             "`block` must return a `TransformerBlock` that has the `name` "
@@ -394,7 +636,13 @@ def _check_block(block, name):
         )
 
 
-def _positions(config, name, num_prefix_tokens, num_skipped_tokens=0):
+def _positions(
+    config: ViTConfig,
+    name: str,
+    num_prefix_tokens: int,
+    num_skipped_tokens: int = 0,
+) -> keras.Layer:
+    """Returns the layer of a model's position embeddings."""
     if config.position_embedding == "relative":
         return RelativePositionEmbs(
             config.hidden_size // config.num_heads,
@@ -423,29 +671,27 @@ def _positions(config, name, num_prefix_tokens, num_skipped_tokens=0):
 
 
 def _build(
-    function,
-    architecture,
-    include_top,
-    weights,
-    input_tensor,
-    input_shape,
-    classes,
-    classifier_activation,
-    preprocessing,
-    name,
-):
+    config_class: type[ViTConfig],
+    architecture: Config,
+    include_top: bool,
+    weights: StrPath | Checkpoint | None,
+    input_tensor: Tensor | None,
+    input_shape: tuple[int | None, ...] | None,
+    classes: int | None,
+    classifier_activation: str | Callable[[Tensor], Tensor] | None,
+    preprocessing: bool | str,
+    name: str,
+) -> Model:
     """Resolves the arguments of `VisionTransformer` or
     `HybridVisionTransformer`, and builds the model."""
     input_shape = resolve_input_shape(input_shape, input_tensor)
     checkpoint, inferred = None, {}
     if weights is not None:
-        checkpoint = open_for(function, weights, architecture)
+        family = "hybrid" if config_class is HybridConfig else "vit"
+        checkpoint = open_for(family, weights, architecture)
         inferred = _infer(checkpoint, architecture, input_shape)
-    stem = None
-    if function == "HybridVisionTransformer":
-        stem = resolve(ResNetConfig, architecture, inferred)
-    stride = 1 if stem is None else stem.stride
-    config = resolve_vit(architecture, inferred, include_top)
+    config = resolve_vit(config_class, architecture, inferred, include_top)
+    stride = config.stride
 
     checkpoint_grid = inferred.get("grid_size")
     if input_shape is None:
@@ -492,8 +738,8 @@ def _build(
             if pooling is None:
                 _warn_of_first_patch(checkpoint, inferred, poolings)
 
-    def forward(images):
-        return vit(images, config, stem, classes, classifier_activation)
+    def forward(images: Tensor) -> Tensor:
+        return vit(images, config, classes, classifier_activation)
 
     return build_model(
         forward,
@@ -507,7 +753,7 @@ def _build(
     )
 
 
-def _replace_periods(checkpoint, config):
+def _replace_periods(checkpoint: Checkpoint, config: ViTConfig) -> Checkpoint:
     """Returns a checkpoint with the periods of another `rope_base`."""
     path = "position_embedding_shared/periods"
     if path not in checkpoint.weights:
@@ -518,14 +764,13 @@ def _replace_periods(checkpoint, config):
     return dataclasses.replace(checkpoint, weights=weights)
 
 
-def _infer(checkpoint, explicit, input_shape):
-    """Returns the arguments that are inferred from a checkpoint.
-
-    Args:
-        checkpoint: A `Checkpoint`.
-        explicit: Dict of the caller's arguments.
-        input_shape: `(height, width, channels)`, or None.
-    """
+def _infer(
+    checkpoint: Checkpoint,
+    explicit: Config,
+    input_shape: tuple[int | None, ...] | None,
+) -> Config:
+    """Returns the arguments that are inferred from a checkpoint, given those of
+    the caller."""
     grid, image_grid = explicit.get("grid_size"), None
     if grid is not None:
         grid = _checks.positive_pair("grid_size", grid)
@@ -560,7 +805,12 @@ def _infer(checkpoint, explicit, input_shape):
     return inferred
 
 
-def _image_grid(image_size, stride, patch_size, pad_to_patch):
+def _image_grid(
+    image_size: tuple[int | None, ...],
+    stride: int,
+    patch_size: tuple[int, int],
+    pad_to_patch: bool | None,
+) -> tuple[int | None, ...]:
     """Returns `(rows, columns)` of the patches of an image, or of the feature
     map that a ResNet computes from it; None where a size is unknown."""
     size = tuple(n if n is None else -(-n // stride) for n in image_size)
@@ -579,7 +829,9 @@ def _image_grid(image_size, stride, patch_size, pad_to_patch):
         ) from error
 
 
-def _possible_poolings(checkpoint, inferred):
+def _possible_poolings(
+    checkpoint: Checkpoint, inferred: Config
+) -> tuple[str | None, ...]:
     """Returns the poolings that a checkpoint's head may have been trained with.
 
     Files of timm rarely store the pooling. Those of big_vision and of Keras's
@@ -597,7 +849,10 @@ def _possible_poolings(checkpoint, inferred):
     return (inferred["pooling"],)
 
 
-def _warn_of_first_patch(checkpoint, inferred, poolings):
+def _warn_of_first_patch(
+    checkpoint: Checkpoint, inferred: Config, poolings: tuple[str | None, ...]
+) -> None:
+    """Warns that a head may read the first patch instead of the mean."""
     if poolings == ("gap", "first_patch") and inferred["classes"] is not None:
         warn(
             f"{checkpoint.path!r} is read as a model whose head takes the mean "
@@ -608,7 +863,7 @@ def _warn_of_first_patch(checkpoint, inferred, poolings):
         )
 
 
-def _warn_of_zero_head(checkpoint, classes):
+def _warn_of_zero_head(checkpoint: Checkpoint, classes: int) -> None:
     """Warns if the head is zero, as in the paper's ImageNet-21k checkpoints."""
     head = checkpoint.weights.get("head/kernel")
     if head is not None and classes == head.shape[1] == CLASSES_21K:

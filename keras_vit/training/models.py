@@ -20,11 +20,12 @@ from keras_vit.checkpoints.formats import check_representable
 from keras_vit.checkpoints.formats import get_weight_map
 from keras_vit.checkpoints.formats import implied_arguments
 from keras_vit.checkpoints.infer import is_position_layer
-from keras_vit.checkpoints.infer import stride
+from keras_vit.config import BIT_VARIANTS
+from keras_vit.config import VARIANTS
+from keras_vit.config import stride
+from keras_vit.config import variant_sizes
 from keras_vit.converters import describe
 from keras_vit.data.protocols import height_and_width
-from keras_vit.models import BIT_VARIANTS
-from keras_vit.models import VARIANTS
 
 PATCHES = range(2, 17)
 # Patches per side. The cost of attention is proportional to their fourth power.
@@ -282,11 +283,8 @@ def resolve_model_spec(model, weights, patch_size=None):
 
 def _sizes(model):
     """Returns the arguments of the model function that a name implies."""
-    if model in VARIANTS:
-        return VARIANTS[model].sizes()
-    if model in BIT_VARIANTS:
-        layers, width = BIT_VARIANTS[model]
-        return {"resnet_layers": layers, "width_factor": width}
+    if model in VARIANTS or model in BIT_VARIANTS:
+        return variant_sizes(model)
     return COMPACT[model or "compact-vit"][1]
 
 

@@ -7,9 +7,9 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit.models.config import ViTConfig
-from keras_vit.models.resnet import BiTConfig
-from keras_vit.models.resnet import ResNetConfig
+from keras_vit.config import BiTConfig
+from keras_vit.config import ResNetConfig
+from keras_vit.config import ViTConfig
 
 pytestmark = pytest.mark.backends("torch")
 

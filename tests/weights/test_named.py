@@ -15,14 +15,14 @@ from keras_vit import _logging
 from keras_vit.checkpoints import resolve_weights
 from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.checkpoints.formats import RESNET_CONSTANTS
-from keras_vit.checkpoints.infer import stride
 from keras_vit.checkpoints.released import ALIASES
 from keras_vit.checkpoints.released import RELEASED
 from keras_vit.checkpoints.released import ReleasedWeights
+from keras_vit.config import Variant
+from keras_vit.config import stride
 from keras_vit.convert import main
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
-from keras_vit.models.config import Variant
 from keras_vit.models.variants import variant_builder
 from tests import server as web
 from tests.models.test_block import RMSNormBlock

@@ -4,8 +4,9 @@ import inspect
 import re
 
 import keras_vit
-from keras_vit.models import BIT_VARIANTS
-from keras_vit.models import VARIANTS
+from keras_vit.config import BIT_VARIANTS
+from keras_vit.config import VARIANTS
+from keras_vit.config import variant_sizes
 
 MODELS = ("VisionTransformer", "HybridVisionTransformer", "BiT")
 TITLES = {"hub": "Hugging Face hub", "pretraining": "Masked pre-training"}
@@ -72,30 +73,26 @@ def _models():
     lines = [
         "# Models",
         "",
-        "A function builds each model. The named variants take every argument",
-        "of the function of their family.",
+        "A function builds each model.",
         "",
         *(f"::: keras_vit.{name}" for name in MODELS),
         "",
         "## Variants",
         "",
-        "::: keras_vit.ViTB16",
-        "    options:",
-        "      heading_level: 3",
+        "```python",
+        f"keras_vit.ViTB16{inspect.signature(keras_vit.ViTB16)}",
+        "```",
         "",
-        "### Others",
-        "",
-        "The other variants have the same arguments:",
+        "The named variants take every argument of the function of their",
+        "family, of which the first ones may be given by position. `weights`",
+        "may be the name of released weights, which are downloaded once:",
+        "`keras_vit.list_weights()` prints all.",
         "",
     ]
     lines += ["| variant | sizes |", "|---|---|"]
-    for name, variant in VARIANTS.items():
-        if name != "ViTB16":
-            listed = ", ".join(f"{k} {v}" for k, v in variant.sizes().items())
-            lines.append(_row(name, listed))
-    for name, (layers, width) in BIT_VARIANTS.items():
-        sizes = f"resnet_layers {layers}, width_factor {width}"
-        lines.append(_row(name, sizes))
+    for name in (*VARIANTS, *BIT_VARIANTS):
+        sizes = variant_sizes(name).items()
+        lines.append(_row(name, ", ".join(f"{k} {v}" for k, v in sizes)))
     return "\n".join(lines) + "\n"
 
 

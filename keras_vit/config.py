@@ -1,0 +1,373 @@
+"""The architectures of models as data, and the sizes of the named variants."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+from typing import ClassVar
+
+from keras_vit import _checks
+
+POOLINGS = ("token", "gap", "token_gap", "first_patch", "map", None)
+FINAL_NORMS = ("before_pooling", "after_pooling", "none")
+POSITION_EMBEDDINGS = (
+    "learned",
+    "learned_1d",
+    "learned_2d",
+    "relative",
+    "rope",
+    "sincos2d",
+    "none",
+)
+POSITION_PLACEMENTS = ("stem", "every_layer", "every_layer_shared")
+POSITION_PREFIXES = ("all", "class", "none")
+# The placements of position embeddings that have not all of them, the default
+# first: relative and rotary positions are part of every block's attention.
+_PLACEMENTS = {
+    "relative": ("every_layer", "every_layer_shared"),
+    "rope": ("every_layer_shared",),
+}
+_ROTARY_CHANGES = ("rope_shift", "rope_jitter", "rope_rescale")
+# vit-keras and keras-hub call the head's activation `activation`.
+_OUTPUT_ACTIVATIONS = ("linear", "log_softmax", "sigmoid", "softmax")
+GROUPS = 32  # of the ResNets' norms
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """Architecture of a Vision Transformer.
+
+    The fields are arguments of `keras_vit.VisionTransformer`, which describes
+    them. The defaults are those of google-research/vision_transformer; the
+    other values are for models of timm, Hugging Face, torchvision and
+    big_vision.
+
+    Raises:
+        ValueError: if a value is wrong, or contradicts another.
+
+    Example:
+
+    >>> config = keras_vit.config.ViTConfig(
+    ...     patch_size=4, hidden_size=192, num_layers=6, num_heads=3)
+    >>> model = keras_vit.VisionTransformer(config, classes=10)
+    """
+
+    patch_size: tuple[int, int]
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    mlp_dim: int | None = None
+    pooling: str | None = None
+    representation_size: int | None = None
+    class_token: bool | None = None
+    num_registers: int = 0
+    distillation: bool = False
+    mask_token: bool = False
+    position_embedding: str = "learned"
+    position_placement: str | None = None
+    position_prefix: str = "all"
+    grid_size: tuple[int, int] | None = None
+    resampling: str = "bilinear_align_corners"
+    rope_base: float = 100.0
+    rope_shift: float = 0.0
+    rope_jitter: float = 1.0
+    rope_rescale: float = 1.0
+    patch_bias: bool = True
+    pre_norm: bool = False
+    qkv_bias: bool = True
+    key_bias: bool = True
+    qk_norm: bool = False
+    layer_scale: float | None = None
+    activation: str = "gelu_tanh"
+    norm_epsilon: float = 1e-6
+    final_norm: str = "before_pooling"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0
+    block: Callable[..., Any] | None = None
+    remat: bool = False
+    pad_to_patch: bool = False
+
+    def __post_init__(self) -> None:
+        _convert_fields(self)
+        for name, choices in (
+            ("pooling", POOLINGS),
+            ("final_norm", FINAL_NORMS),
+            ("position_prefix", POSITION_PREFIXES),
+            ("position_embedding", POSITION_EMBEDDINGS),
+        ):
+            _checks.one_of(name, getattr(self, name), choices)
+        if self.activation in _OUTPUT_ACTIVATIONS:
+            raise ValueError(
+                "`activation` is that of the encoder's MLPs. Received: "
+                f"activation={self.activation!r}. Give "
+                f"`classifier_activation={self.activation!r}` for the head's, "
+                "or a `block` whose `make_mlp` uses it."
+            )
+        if self.mlp_dim is None:
+            _set(self, "mlp_dim", 4 * self.hidden_size)
+        self._resolve_positions()
+        self._resolve_tokens()
+
+    def _resolve_positions(self) -> None:
+        if self.position_embedding == "learned_1d":
+            _set(self, "position_embedding", "learned")
+        kind = self.position_embedding
+        allowed = _PLACEMENTS.get(kind, POSITION_PLACEMENTS)
+        placement = self.position_placement or allowed[0]
+        _checks.one_of("position_placement", placement, allowed)
+        placement = "stem" if kind == "none" else placement
+        _set(self, "position_placement", placement)
+        if kind == "rope":
+            if self.hidden_size % (4 * self.num_heads):
+                raise ValueError(
+                    "Rotary positions need a number of channels per head that "
+                    "is a multiple of 4. Received: hidden_size="
+                    f"{self.hidden_size}, num_heads={self.num_heads}"
+                )
+            return
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name.startswith("rope_") and value != field.default:
+                raise ValueError(
+                    f"`{field.name}` has an effect only with "
+                    "`position_embedding='rope'`. Received: "
+                    f"{field.name}={value!r}, position_embedding={kind!r}"
+                )
+
+    def _resolve_tokens(self) -> None:
+        uses_token = self.pooling in ("token", "token_gap")
+        if self.class_token is None:
+            _set(self, "class_token", uses_token or self.pooling is None)
+        if uses_token and not self.class_token:
+            raise ValueError(
+                f"`pooling={self.pooling!r}` uses the class token, and this "
+                "model has none. Set `class_token=True`, or choose "
+                "`pooling='gap'`, 'first_patch' or 'map'."
+            )
+        has_late_norm = self.final_norm == "after_pooling"
+        if self.pooling is None and (self.representation_size or has_late_norm):
+            raise ValueError(
+                "`representation_size`, like `final_norm='after_pooling'`, "
+                "needs a `pooling`. Received: pooling=None, "
+                f"representation_size={self.representation_size}, "
+                f"final_norm={self.final_norm!r}"
+            )
+        if self.distillation and (
+            not self.class_token or self.representation_size or has_late_norm
+        ):
+            raise ValueError(
+                "`distillation=True` needs `class_token=True`, no "
+                "`representation_size` and no norm after the pooling. "
+                f"Received: class_token={self.class_token}, "
+                f"pooling={self.pooling!r}, "
+                f"representation_size={self.representation_size}, "
+                f"final_norm={self.final_norm!r}"
+            )
+
+    @property
+    def prefix_tokens(self) -> dict[str, tuple[int, bool]]:
+        """Tokens before the patches, in order: `{layer name: (number of tokens,
+        whether they have a position embedding)}`."""
+        counts = {
+            "class_token": int(bool(self.class_token)),
+            "distillation_token": int(self.distillation),
+            "register_tokens": self.num_registers,
+        }
+        embedded = {
+            "all": tuple(counts),
+            "class": ("class_token", "distillation_token"),
+            "none": (),
+        }[self.position_prefix]
+        return {
+            name: (count, name in embedded)
+            for name, count in counts.items()
+            if count
+        }
+
+    @property
+    def stride(self) -> int:
+        """Pixels per position of what is cut into patches, along an axis."""
+        return 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResNetConfig:
+    """Architecture of the hybrids' ResNet, which is of version 1.
+
+    The fields are arguments of `keras_vit.HybridVisionTransformer`, which
+    describes them. The defaults are those of
+    google-research/vision_transformer.
+
+    Raises:
+        ValueError: if a value is wrong.
+    """
+
+    # Whether norm and ReLU come before each convolution (version 2).
+    preactivation: ClassVar[bool] = False
+
+    resnet_layers: tuple[int, ...]
+    width_factor: float = 1.0
+    group_norm_epsilon: float = 1e-6
+    std_epsilon: float = 1e-5
+    std_epsilon_place: str = "std"
+    conv_padding: str = "same"
+    pool_padding: str = "same"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.resnet_layers, (tuple, list)):
+            raise ValueError(
+                "`resnet_layers` must be a tuple of the number of units of "
+                "each stage, such as (3, 4, 9), or () for the root alone. "
+                f"Received: resnet_layers={self.resnet_layers!r}"
+            )
+        units = (
+            _checks.positive_int("resnet_layers", n) for n in self.resnet_layers
+        )
+        _set(self, "resnet_layers", tuple(units))
+        for name in ("width_factor", "group_norm_epsilon", "std_epsilon"):
+            _checks.positive_float(name, getattr(self, name))
+        for name, choices in (
+            ("std_epsilon_place", ("std", "variance")),
+            ("conv_padding", ("same", "symmetric")),
+            ("pool_padding", ("same", "symmetric", "zeros")),
+        ):
+            _checks.one_of(name, getattr(self, name), choices)
+        if not self.width or self.width % GROUPS:
+            raise ValueError(
+                "`width_factor` must make the root's 64 channels a multiple "
+                f"of the {GROUPS} groups of its norms: 0.5, 1, 1.5, 2 ... "
+                f"Received: width_factor={self.width_factor!r}"
+            )
+
+    @property
+    def width(self) -> int:
+        """Number of channels of the root."""
+        return int(64 * self.width_factor)
+
+    @property
+    def stride(self) -> int:
+        """Pixels per position of the feature map, along an axis."""
+        return stride(self.resnet_layers)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BiTConfig(ResNetConfig):
+    """Architecture of a BiT, a ResNet of version 2.
+
+    The fields are arguments of `keras_vit.BiT`, which describes them. The
+    defaults are those of google-research/big_transfer.
+    """
+
+    preactivation: ClassVar[bool] = True
+
+    group_norm_epsilon: float = 1e-5
+    std_epsilon: float = 1e-10
+    std_epsilon_place: str = "variance"
+    conv_padding: str = "symmetric"
+    pool_padding: str = "zeros"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HybridConfig(ResNetConfig, ViTConfig):
+    """Architecture of a Vision Transformer on the feature map of a ResNet.
+
+    The fields are arguments of `keras_vit.HybridVisionTransformer`.
+    """
+
+    def __post_init__(self) -> None:
+        ResNetConfig.__post_init__(self)
+        ViTConfig.__post_init__(self)
+
+
+def stride(resnet_layers: tuple[int, ...]) -> int:
+    """Returns the downsampling factor of a ResNet."""
+    return 4 * 2 ** max(len(resnet_layers) - 1, 0)
+
+
+def _set(config: ViTConfig | ResNetConfig, name: str, value: object) -> None:
+    object.__setattr__(config, name, value)
+
+
+def _convert_fields(config: ViTConfig) -> None:
+    """Replaces numbers by Python's, and lists and integers by pairs."""
+    flags = [f.name for f in dataclasses.fields(config) if f.type is bool]
+    sizes = ("hidden_size", "num_layers", "num_heads", "mlp_dim")
+    for check, names in (
+        (_checks.positive_int, (*sizes, "representation_size")),
+        (_checks.non_negative_int, ("num_registers",)),
+        (_checks.positive_pair, ("patch_size", "grid_size")),
+        (_checks.rate, ("dropout", "attention_dropout", "drop_path")),
+        (_checks.positive_float, ("norm_epsilon", "layer_scale", "rope_base")),
+        (_checks.rotary_change, _ROTARY_CHANGES),
+        (_checks.boolean, (*flags, "class_token")),
+    ):
+        for name in names:
+            value = getattr(config, name)
+            if value is not None:
+                _set(config, name, check(name, value))
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """Sizes of a named model; see `VARIANTS`."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    mlp_dim: int
+    patch_size: int
+    resnet_layers: tuple[int, ...] | None = None  # None: no hybrid
+
+    def sizes(self) -> dict[str, Any]:
+        """Returns the arguments of the function that builds the model."""
+        values = dataclasses.asdict(self)
+        return {name: v for name, v in values.items() if v is not None}
+
+
+# Ti, S: https://arxiv.org/abs/2106.10270, Table 2.
+# B, L, H: https://arxiv.org/abs/2010.11929, Table 1.
+# g, G: https://arxiv.org/abs/2106.04560, Table 2 (there with `pooling="map"`).
+# S, B, L with patches of 14: https://arxiv.org/abs/2304.07193 (DINOv2).
+#                   hidden layers heads   mlp patch
+VARIANTS = {
+    "ViTTi16": Variant(192, 12, 3, 768, 16),
+    "ViTS16": Variant(384, 12, 6, 1536, 16),
+    "ViTS32": Variant(384, 12, 6, 1536, 32),
+    "ViTB8": Variant(768, 12, 12, 3072, 8),
+    "ViTB16": Variant(768, 12, 12, 3072, 16),
+    "ViTB32": Variant(768, 12, 12, 3072, 32),
+    "ViTL16": Variant(1024, 24, 16, 4096, 16),
+    "ViTL32": Variant(1024, 24, 16, 4096, 32),
+    "ViTH14": Variant(1280, 32, 16, 5120, 14),
+    "ViTS14": Variant(384, 12, 6, 1536, 14),
+    "ViTB14": Variant(768, 12, 12, 3072, 14),
+    "ViTL14": Variant(1024, 24, 16, 4096, 14),
+    "ViTg14": Variant(1408, 40, 16, 6144, 14),
+    "ViTG14": Variant(1664, 48, 16, 8192, 14),
+    # google-research/vision_transformer, configs/models.py. Patch sizes are in
+    # positions of the feature map; one position after the root is 4 x 4 pixels.
+    "R_ViTTi16": Variant(192, 12, 3, 768, 8, ()),
+    "R26ViTS32": Variant(384, 12, 6, 1536, 1, (2, 2, 2, 2)),
+    "R26ViTB32": Variant(768, 12, 12, 3072, 1, (2, 2, 2, 2)),
+    "R50ViTB16": Variant(768, 12, 12, 3072, 1, (3, 4, 9)),
+    "R50ViTL32": Variant(1024, 24, 16, 4096, 1, (3, 4, 6, 3)),
+}
+
+# https://arxiv.org/abs/1912.11370: (number of units of each stage, width
+# factor).
+BIT_VARIANTS = {
+    "BiT_R50x1": ((3, 4, 6, 3), 1),
+    "BiT_R50x3": ((3, 4, 6, 3), 3),
+    "BiT_R101x1": ((3, 4, 23, 3), 1),
+    "BiT_R101x3": ((3, 4, 23, 3), 3),
+    "BiT_R152x2": ((3, 8, 36, 3), 2),
+    "BiT_R152x4": ((3, 8, 36, 3), 4),
+}
+
+
+def variant_sizes(name: str) -> dict[str, Any]:
+    """Returns what a name implies of the arguments of its model's function."""
+    if name in BIT_VARIANTS:
+        layers, width = BIT_VARIANTS[name]
+        return {"resnet_layers": layers, "width_factor": width}
+    return VARIANTS[name].sizes()
