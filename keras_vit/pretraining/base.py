@@ -1,10 +1,17 @@
 """Base class of the pre-training models, and the stages of their encoder."""
 
+from collections.abc import Callable
+from typing import Any
+from typing import Self
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import _replicas
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 from keras_vit.layers import Patches
 
 # Arguments of `compile` that require labels.
@@ -15,16 +22,11 @@ class PretrainingModel(keras.Model):
     """Base class of models that learn from images without labels.
 
     A subclass implements `call` and `compute_loss`. `fit` takes images only;
-    labels are ignored.
-
-    Args:
-        encoder: A `VisionTransformer` for images of one size that outputs all
-            tokens. Its weights are shared, not copied, so that
-            `model.encoder` is the trained one.
-        **kwargs: `name`, `dtype`.
+    labels are ignored. The weights of the encoder, a `VisionTransformer` for
+    images of one size that outputs all tokens, are shared, not copied.
     """
 
-    def __init__(self, encoder, **kwargs):
+    def __init__(self, encoder: keras.Model, **kwargs: Any) -> None:
         # By default the encoder's dtype policy, not the global one.
         kwargs.setdefault("dtype", getattr(encoder, "dtype_policy", None))
         # Without autocast, since noise in half precision would have ties.
@@ -35,28 +37,15 @@ class PretrainingModel(keras.Model):
 
     def compile(
         self,
-        optimizer="rmsprop",
-        loss=None,
-        loss_weights=None,
-        metrics=None,
-        weighted_metrics=None,
-        **kwargs,
-    ):
-        """Configures the model for training.
-
-        The model computes its loss from the images, without labels.
-
-        Args:
-            optimizer: Keras optimizer, or its name.
-            loss: Must be None.
-            loss_weights: Must be None.
-            metrics: Must be None.
-            weighted_metrics: Must be None.
-            **kwargs: As for `keras.Model.compile`, such as `jit_compile`.
-
-        Raises:
-            ValueError: if a loss or a metric is given.
-        """
+        optimizer: str | keras.optimizers.Optimizer = "rmsprop",
+        loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Configures the model for training; raises a `ValueError` if a loss or
+        a metric is given, since the model computes its loss from the images."""
         values = (loss, loss_weights, metrics, weighted_metrics)
         received = [
             f"{name}={value!r}"
@@ -72,7 +61,7 @@ class PretrainingModel(keras.Model):
             )
         super().compile(optimizer, **kwargs)
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: Config) -> None:
         # While loading, Keras does not call a `compile` that is overridden.
         config = keras.saving.deserialize_keras_object(config)
         # Files of earlier versions may contain a loss or metrics, which never
@@ -80,24 +69,20 @@ class PretrainingModel(keras.Model):
         self.compile(**{**config, **dict.fromkeys(_LABEL_ARGUMENTS)})
         self.optimizer.build(self.trainable_variables)
 
-    def add_extra_losses(self, loss):
-        """Adds the losses of regularizers and `add_loss`.
-
-        Args:
-            loss: Scalar tensor. The mean loss of the batch.
-
-        Returns:
-            Scalar tensor, divided by the number of replicas of a TensorFlow
-            strategy, which sums the losses of its replicas.
-        """
+    def add_extra_losses(self, loss: Tensor) -> Tensor:
+        """Adds the losses of regularizers and `add_loss` to the mean loss of
+        the batch, and divides by the number of replicas of a TensorFlow
+        strategy, which sums the losses of its replicas."""
         for extra in self.losses:
             loss = loss + ops.cast(ops.sum(extra), loss.dtype)
         return loss / _replicas.count()
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(
+        self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None
+    ) -> dict[str, Any]:
         return self.get_metrics_result()  # only the loss
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             "encoder": keras.saving.serialize_keras_object(self.encoder),
             "name": self.name,
@@ -105,7 +90,9 @@ class PretrainingModel(keras.Model):
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: Config, custom_objects: dict[str, Any] | None = None
+    ) -> Self:
         deserialize = keras.saving.deserialize_keras_object
         return cls(
             **{
@@ -116,7 +103,7 @@ class PretrainingModel(keras.Model):
         )
 
 
-def freeze(layer):
+def freeze(layer: keras.Layer) -> None:
     """Makes the weights of a layer not trainable, but not the layer.
 
     A file stores the flags of layers, not those of weights: what is saved of
@@ -131,32 +118,13 @@ def freeze(layer):
 class EncoderStages:
     """Runs a `VisionTransformer` in two stages, to mask patches in between.
 
-    `embed` runs the layers before the blocks, `encode` the blocks and the
-    final norm. The encoder's layers are called, not copied.
-
-    Args:
-        encoder: A `VisionTransformer` for images of one size that outputs all
-            tokens.
-
-    Attributes:
-        patch_size: `(rows, columns)` of a patch, in pixels.
-        grid_size: `(rows, columns)` of the image, in patches.
-        num_patches: Integer. Number of patch tokens.
-        num_prefix: Integer. Number of tokens before the patches.
-        has_class_token: Boolean. Whether the first token is a class token.
-        patch_area: Integer. Number of values of a patch: rows * columns *
-            channels.
-        hidden_size: Integer. Width of the tokens.
-        channels: Integer. Number of image channels.
-        positions: The layer `position_embedding`.
-        activation: The activation of the blocks' MLPs.
-        norm_epsilon: Float. Epsilon of the blocks' layer normalizations.
-
-    Raises:
-        ValueError: if `encoder` is not such a model.
+    `embed` runs the layers before the blocks, `encode` the blocks and the final
+    norm. The encoder's layers are called, not copied. `grid_size` is in
+    patches, and `patch_area` is the number of values of a patch, rows * columns
+    * channels.
     """
 
-    def __init__(self, encoder):
+    def __init__(self, encoder: keras.Model) -> None:
         _check_encoder(encoder)
         layers = {layer.name: layer for layer in encoder.layers}
         names = list(layers)
@@ -186,18 +154,18 @@ class EncoderStages:
 
     # `training` is passed explicitly: under JAX, Keras's trainer runs `call`
     # outside the call context from which layers would infer it.
-    def embed(self, images, transform=None, training=None):
-        """Embeds images as tokens, with position embeddings.
+    def embed(
+        self,
+        images: Tensor,
+        transform: Callable[[Tensor], Tensor] | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        """Embeds images `(B, H, W, C)` as tokens `(B, P + N, D)`: P prefix
+        tokens and N patches, with position embeddings.
 
-        Args:
-            images: Tensor of shape `(B, H, W, C)`. For a size that is not the
-                encoder's, position embeddings are resampled.
-            transform: Function applied to the patch embeddings `(B, N, D)`
-                before prefix tokens and positions are added; None for none.
-            training: Boolean or None. Whether to apply dropout.
-
-        Returns:
-            Tensor of shape `(B, P + N, D)`: P prefix tokens and N patches.
+        Position embeddings are resampled for a size that is not the encoder's.
+        `transform` is applied to the patch embeddings `(B, N, D)` before prefix
+        tokens and positions are added.
         """
         grid = self.embedding(images)
         rows, columns = grid.shape[1:3]
@@ -209,22 +177,17 @@ class EncoderStages:
             x = layer(*inputs, training=training)
         return x
 
-    def encode(self, tokens, training=None):
+    def encode(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         """Applies the blocks and the final norm to any number of tokens."""
         for layer in self._block_layers:
             tokens = layer(tokens, training=training)
         return tokens
 
-    def freeze_positions(self, positions):
-        """Replaces the learned position embeddings by fixed ones.
-
-        Args:
-            positions: Array of shape `(1, num_patches, hidden_size)`. Those of
-                tokens before the patches become zero.
-
-        Raises:
-            ValueError: if the encoder has no learned positions for its grid.
-        """
+    def freeze_positions(self, positions: Array) -> None:
+        """Replaces the learned position embeddings by fixed ones, `(1,
+        num_patches, hidden_size)`, and those of tokens before the patches by
+        zeros; raises a `ValueError` if the encoder has no learned positions for
+        its grid."""
         layer = self.positions
         if layer.embedding is None or layer.built_grid != self.grid_size:
             raise ValueError(
@@ -238,12 +201,12 @@ class EncoderStages:
         layer.embedding.assign(np.pad(positions, prefix))
         freeze(layer)
 
-    def patchify(self, images):
+    def patchify(self, images: Tensor) -> Tensor:
         """Splits images into flat patches `(B, num_patches, patch_area)`."""
         images = ops.cast(images, "float32")
         return self._patches(ops.reshape(images, (-1, *self._image_shape)))
 
-    def unpatchify(self, patches):
+    def unpatchify(self, patches: Tensor) -> Tensor:
         """Assembles flat patches to images; the inverse of `patchify`."""
         (rows, columns), (p, q) = self.grid_size, self.patch_size
         x = ops.reshape(patches, (-1, rows, columns, p, q, self.channels))
@@ -251,7 +214,7 @@ class EncoderStages:
         return ops.reshape(x, (-1, *self._image_shape))
 
 
-def float32_output_policy(policy):
+def float32_output_policy(policy: keras.DTypePolicy) -> keras.DTypePolicy:
     """Returns the dtype policy of an output layer.
 
     It is float32 if `policy` computes in half precision, so that losses are
@@ -261,7 +224,7 @@ def float32_output_policy(policy):
     return keras.DTypePolicy("float32") if half else policy
 
 
-def _check_encoder(encoder):
+def _check_encoder(encoder: keras.Model) -> None:
     names = [layer.name for layer in getattr(encoder, "layers", ())]
     required = ("patch_embedding", "tokens", "position_embedding", "block_0")
     if any(name.startswith("position_embedding_") for name in names):

@@ -1,10 +1,15 @@
 """Self-distillation with no labels (DINO)."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import _checks
 from keras_vit._replicas import SeedGenerator
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
 from keras_vit.pretraining import momentum
@@ -98,21 +103,21 @@ class DINO(MomentumModel):
 
     def __init__(
         self,
-        encoder,
-        output_dim=65536,
-        hidden_dim=2048,
-        bottleneck_dim=256,
-        teacher_momentum=0.996,
-        teacher_temperature=0.04,
-        student_temperature=0.1,
-        center_momentum=0.9,
-        frozen_steps=0,
-        koleo_weight=0.0,
-        ibot_weight=0.0,
-        mask_ratio=0.3,
-        seed=None,
-        **kwargs,
-    ):
+        encoder: keras.Model,
+        output_dim: int = 65536,
+        hidden_dim: int = 2048,
+        bottleneck_dim: int = 256,
+        teacher_momentum: float | Callable = 0.996,
+        teacher_temperature: float | Callable = 0.04,
+        student_temperature: float = 0.1,
+        center_momentum: float | None = 0.9,
+        frozen_steps: int = 0,
+        koleo_weight: float = 0.0,
+        ibot_weight: float = 0.0,
+        mask_ratio: float = 0.3,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(encoder, teacher_momentum, **kwargs)
         self.output_dim = _checks.positive_int("output_dim", output_dim)
         self.hidden_dim = _checks.positive_int("hidden_dim", hidden_dim)
@@ -153,7 +158,7 @@ class DINO(MomentumModel):
         )
         self.built = True
 
-    def _add_center(self, name):
+    def _add_center(self, name: str) -> keras.Variable:
         return self.add_weight(
             shape=(self.output_dim,),
             dtype="float32",
@@ -163,17 +168,19 @@ class DINO(MomentumModel):
         )
 
     @property
-    def pretrained_encoder(self):
+    def pretrained_encoder(self) -> keras.Model:
         """The teacher, which is better than the student (Section 5.2)."""
         return self.teacher
 
-    def variables_by_path(self):
+    def variables_by_path(self) -> dict[str, keras.Variable]:
         paths = {**super().variables_by_path(), "center": self.center}
         if self.ibot_weight:
             paths["patch_center"] = self.patch_center
         return paths
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Any, training: bool | None = None
+    ) -> dict[str, Tensor]:
         crops, local = self.split_crops(inputs)
         frozen = None
         if training:
@@ -197,7 +204,13 @@ class DINO(MomentumModel):
         outputs["student"] = self.projection(student, frozen=frozen)
         return outputs
 
-    def _masked(self, crops, frozen, training, outputs):
+    def _masked(
+        self,
+        crops: Tensor,
+        frozen: Tensor | None,
+        training: bool | None,
+        outputs: dict[str, Tensor],
+    ) -> Tensor:
         """Returns the features of masked global crops, for iBOT's loss.
 
         It adds the outputs of teacher and student for the patches.
@@ -218,7 +231,7 @@ class DINO(MomentumModel):
             self.teacher_stages.embed(images, training=False), False
         )
 
-        def per_image(x):
+        def per_image(x: Tensor) -> Tensor:
             return ops.reshape(x, (-1, count, *x.shape[1:]))
 
         first = stages.num_prefix
@@ -235,8 +248,13 @@ class DINO(MomentumModel):
         return per_image(momentum.pool(tokens, stages))
 
     def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Tensor | None = None,
+        training: bool = True,
+    ) -> Tensor:
         teacher = ops.stop_gradient(y_pred["teacher"])
         temperature = momentum.value_at(self.teacher_temperature, self.step)
         losses = dino_losses(
@@ -262,7 +280,9 @@ class DINO(MomentumModel):
             self.finish_step()
         return self.add_extra_losses(loss)
 
-    def _patch_losses(self, y_pred, temperature, training):
+    def _patch_losses(
+        self, y_pred: dict[str, Tensor], temperature: Tensor, training: bool
+    ) -> Tensor:
         """Returns iBOT's loss of each image, the mean over its crops."""
         teacher = ops.stop_gradient(y_pred["teacher_patches"])
         losses = ibot_losses(
@@ -277,7 +297,7 @@ class DINO(MomentumModel):
             self._update_center(self.patch_center, teacher)
         return ops.mean(losses, axis=1)
 
-    def _update_center(self, center, teacher):
+    def _update_center(self, center: keras.Variable, teacher: Tensor) -> None:
         if self.center_momentum is not None:
             center.assign(
                 updated_center(
@@ -285,7 +305,9 @@ class DINO(MomentumModel):
                 )
             )
 
-    def _update_metrics(self, teacher, temperature, sample_weight):
+    def _update_metrics(
+        self, teacher: Tensor, temperature: Tensor, sample_weight: Tensor | None
+    ) -> None:
         probabilities = teacher_probabilities(teacher, self.center, temperature)
         weights = momentum.weights_of(probabilities, sample_weight)
         entropy, diversity = entropy_and_diversity(probabilities[:, 0], weights)
@@ -294,7 +316,7 @@ class DINO(MomentumModel):
         )
         self.update_diversity(diversity, weights)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "output_dim": self.output_dim,

@@ -1,9 +1,14 @@
 """Projection and prediction heads of DINO and of MoCo v3."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers.replicated import BatchNormalization
 from keras_vit.pretraining.base import float32_output_policy
@@ -17,24 +22,15 @@ class WeightNormalizedDense(keras.Layer):
     each of the learned directions. It is the last layer of DINO's head:
     PyTorch's `weight_norm` of a linear layer, of which the norms are 1
     (`norm_last_layer=True` in facebookresearch/dino, vision_transformer.py).
-    Other norms may be loaded, and are not trained.
-
-    Args:
-        units: Integer. Number of outputs.
-
-    Call arguments:
-        inputs: Tensor of shape `(..., channels)`.
-        frozen: Boolean tensor. Whether no gradient flows into the kernel.
-
-    Output shape:
-        `(..., units)`
+    Other norms may be loaded, and are not trained. No gradient flows into the
+    kernel while `frozen`.
     """
 
-    def __init__(self, units, **kwargs):
+    def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.units = _checks.positive_int("units", units)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         # PyTorch's default for a linear layer: uniform below 1 / sqrt(inputs).
         limit = input_shape[-1] ** -0.5
         self.kernel = self.add_weight(
@@ -49,7 +45,7 @@ class WeightNormalizedDense(keras.Layer):
             name="norm",
         )
 
-    def call(self, inputs, frozen=None):
+    def call(self, inputs: Tensor, frozen: Tensor | None = None) -> Tensor:
         kernel = ops.convert_to_tensor(self.kernel)
         if frozen is not None:
             constant = ops.stop_gradient(kernel)
@@ -59,10 +55,12 @@ class WeightNormalizedDense(keras.Layer):
         kernel = ops.normalize(kernel, axis=0)
         return ops.matmul(inputs, kernel * ops.cast(self.norm, kernel.dtype))
 
-    def compute_output_shape(self, input_shape, frozen_shape=None):
+    def compute_output_shape(
+        self, input_shape: Shape, frozen_shape: Shape | None = None
+    ) -> Shape:
         return (*input_shape[:-1], self.units)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "units": self.units}
 
 
@@ -89,14 +87,20 @@ class DINOHead(keras.Layer):
     """
 
     def __init__(
-        self, output_dim=65536, hidden_dim=2048, bottleneck_dim=256, **kwargs
-    ):
+        self,
+        output_dim: int = 65536,
+        hidden_dim: int = 2048,
+        bottleneck_dim: int = 256,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.output_dim = output_dim
         self.hidden_dim = hidden_dim
         self.bottleneck_dim = bottleneck_dim
 
-        def dense(units, activation, name):
+        def dense(
+            units: int, activation: str | None, name: str
+        ) -> keras.layers.Dense:
             return keras.layers.Dense(
                 units,
                 activation=activation,
@@ -115,7 +119,7 @@ class DINOHead(keras.Layer):
             name="last_layer",
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         for layer in (
             self.dense_1,
             self.dense_2,
@@ -125,15 +129,17 @@ class DINOHead(keras.Layer):
             layer.build(input_shape)
             input_shape = layer.compute_output_shape(input_shape)
 
-    def call(self, inputs, frozen=None):
+    def call(self, inputs: Tensor, frozen: Tensor | None = None) -> Tensor:
         x = self.dense_3(self.dense_2(self.dense_1(inputs)))
         x = ops.normalize(ops.cast(x, self.last_layer.compute_dtype), axis=-1)
         return self.last_layer(x, frozen=frozen)
 
-    def compute_output_shape(self, input_shape, frozen_shape=None):
+    def compute_output_shape(
+        self, input_shape: Shape, frozen_shape: Shape | None = None
+    ) -> Shape:
         return (*input_shape[:-1], self.output_dim)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "output_dim": self.output_dim,
@@ -168,7 +174,13 @@ class MoCoHead(keras.Layer):
         `(batch, output_dim)`
     """
 
-    def __init__(self, output_dim=256, hidden_dim=4096, num_layers=3, **kwargs):
+    def __init__(
+        self,
+        output_dim: int = 256,
+        hidden_dim: int = 4096,
+        num_layers: int = 3,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.output_dim = output_dim
         self.hidden_dim = hidden_dim
@@ -194,7 +206,7 @@ class MoCoHead(keras.Layer):
             self.linear.append(linear)
             self.norms.append(norm)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         for linear, norm in zip(self.linear, self.norms, strict=True):
             # PyTorch's default for a linear layer.
             bound = input_shape[-1] ** -0.5
@@ -203,7 +215,7 @@ class MoCoHead(keras.Layer):
             input_shape = linear.compute_output_shape(input_shape)
             norm.build(input_shape)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = inputs
         layers = list(zip(self.linear, self.norms, strict=True))
         for linear, norm in layers[:-1]:
@@ -211,10 +223,10 @@ class MoCoHead(keras.Layer):
         linear, norm = layers[-1]
         return norm(linear(x), training=training)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:-1], self.output_dim)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "output_dim": self.output_dim,

@@ -1,13 +1,16 @@
 """Loading of pre-training models from checkpoints."""
 
 import dataclasses
+from typing import Any
 
 from keras_vit import converters
+from keras_vit._types import StrPath
 from keras_vit.checkpoints.infer import drop_pretraining
 from keras_vit.checkpoints.keras_files import is_momentum_model
 from keras_vit.checkpoints.keras_files import is_pretraining
 from keras_vit.checkpoints.weight_map import raise_problems
 from keras_vit.models import load_keras_file
+from keras_vit.pretraining.base import PretrainingModel
 from keras_vit.pretraining.dino import DINO
 from keras_vit.pretraining.mae import MaskedAutoencoder
 from keras_vit.pretraining.mocov3 import MoCoV3
@@ -44,8 +47,12 @@ _POSITIONS = "position_embedding/embedding"
 
 
 def load(
-    path, layout=None, num_heads=None, decoder_num_heads=None, **overrides
-):
+    path: StrPath | converters.Checkpoint,
+    layout: str | None = None,
+    num_heads: int | None = None,
+    decoder_num_heads: int | None = None,
+    **overrides: Any,
+) -> PretrainingModel:
     """Builds the pre-training model of a checkpoint and loads its weights.
 
     Reads Meta's MAE with its decoder, checkpoints of the training of
@@ -127,23 +134,19 @@ def load(
     return model
 
 
-def _encoder_weights(weights):
+def _encoder_weights(weights: dict[str, Any]) -> dict[str, Any]:
     """Returns the encoder's weights, without decoder and mask token."""
     weights = drop_pretraining(weights)
     weights.pop("mask_token/tokens", None)
     return weights
 
 
-def _load_decoder(model, checkpoint, resized):
-    """Assigns all weights outside the encoder, or raises and assigns none.
-
-    Args:
-        model: `MaskedModel`, whose encoder is loaded.
-        checkpoint: `Checkpoint`.
-        resized: Boolean. Whether the model's grid differs from the
-            checkpoint's. If so, the decoder keeps the positions computed for
-            the model's grid.
-    """
+def _load_decoder(
+    model: PretrainingModel, checkpoint: converters.Checkpoint, resized: bool
+) -> None:
+    """Assigns all weights outside the encoder, or raises and assigns none; if
+    the grid was resized, the decoder keeps the positions computed for the
+    model's grid."""
     variables = model.variables_by_path()
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
     if resized:
@@ -181,5 +184,5 @@ def _load_decoder(model, checkpoint, resized):
         variables[path].assign(array)
 
 
-def _is_position_layer(path):
+def _is_position_layer(path: str) -> bool:
     return path.endswith(_POSITIONS)

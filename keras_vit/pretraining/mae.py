@@ -1,9 +1,15 @@
 """Masked autoencoders (MAE)."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.positions import sincos_positions
@@ -79,17 +85,17 @@ class MaskedAutoencoder(MaskedModel):
 
     def __init__(
         self,
-        encoder,
-        mask_ratio=0.75,
-        decoder_hidden_size=512,
-        decoder_num_layers=8,
-        decoder_num_heads=16,
-        decoder_mlp_dim=None,
-        norm_pixels=True,
-        positions="sincos2d",
-        seed=None,
-        **kwargs,
-    ):
+        encoder: keras.Model,
+        mask_ratio: float = 0.75,
+        decoder_hidden_size: int = 512,
+        decoder_num_layers: int = 8,
+        decoder_num_heads: int = 16,
+        decoder_mlp_dim: int | None = None,
+        norm_pixels: bool = True,
+        positions: str = "sincos2d",
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(encoder, seed=seed, **kwargs)
         self.num_kept = masks.num_kept(self.stages.num_patches, mask_ratio)
         self.mask_ratio = mask_ratio
@@ -116,7 +122,7 @@ class MaskedAutoencoder(MaskedModel):
             )
         self.decoder = self._build_decoder()
 
-    def _build_decoder(self):
+    def _build_decoder(self) -> keras.Model:
         stages, dtype = self.stages, self.dtype_policy
         hidden_size = self.decoder_hidden_size
         num_tokens = stages.num_prefix + self.num_kept
@@ -138,7 +144,7 @@ class MaskedAutoencoder(MaskedModel):
             name="position_embedding",
         )
         x = positions(x)
-        positions.embedding.assign(
+        positions.embedding_variables()["embedding"].assign(
             _mae_positions(stages.grid_size, hidden_size, stages.num_prefix)
         )
         for i in range(self.decoder_num_layers):
@@ -160,13 +166,23 @@ class MaskedAutoencoder(MaskedModel):
         )(x)
         return keras.Model([tokens, ids_restore], x, name="decoder")
 
-    def call(self, images, noise=None, training=None):
+    def call(
+        self,
+        images: Tensor,
+        noise: Tensor | None = None,
+        training: bool | None = None,
+    ) -> dict[str, Tensor]:
         latent, masked, ids_restore = self.encode(images, noise, training)
         x = self.decoder([latent, ids_restore], training=training)
         x = x[:, self.stages.num_prefix :]
         return {"prediction": x, "masked": masked}
 
-    def encode(self, images, noise=None, training=None):
+    def encode(
+        self,
+        images: Tensor,
+        noise: Tensor | None = None,
+        training: bool | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Encodes the kept patches.
 
         Args:
@@ -198,20 +214,24 @@ class MaskedAutoencoder(MaskedModel):
         masked = ops.cast(ids_restore >= self.num_kept, "float32")
         return latent, masked, ops.cast(ids_restore, "int32")
 
-    def patch_losses(self, images, outputs):
+    def patch_losses(
+        self, images: Tensor, outputs: dict[str, Tensor]
+    ) -> Tensor:
         target = self.stages.patchify(images)
         if self.norm_pixels:
             mean, std = _mean_and_std(target)
             target = (target - mean) / std
         return ops.mean((outputs["prediction"] - target) ** 2, axis=-1)
 
-    def prediction_to_pixels(self, prediction, patches):
+    def prediction_to_pixels(
+        self, prediction: Tensor, patches: Tensor
+    ) -> Tensor:
         if not self.norm_pixels:
             return prediction
         mean, std = _mean_and_std(patches)
         return prediction * std + mean
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "mask_ratio": self.mask_ratio,
@@ -224,7 +244,9 @@ class MaskedAutoencoder(MaskedModel):
         }
 
 
-def _mae_positions(grid_size, hidden_size, num_prefix_tokens=0):
+def _mae_positions(
+    grid_size: tuple[int, int], hidden_size: int, num_prefix_tokens: int = 0
+) -> Array:
     """Returns MAE's fixed sine-cosine positions.
 
     Unlike big_vision's, they do not include the lowest frequency, 1e-4.
@@ -234,7 +256,7 @@ def _mae_positions(grid_size, hidden_size, num_prefix_tokens=0):
     )
 
 
-def _mean_and_std(patches):
+def _mean_and_std(patches: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the mean and the unbiased standard deviation of each patch."""
     mean = ops.mean(patches, axis=-1, keepdims=True)
     count = patches.shape[-1]
@@ -244,40 +266,29 @@ def _mean_and_std(patches):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class RestoreTokens(keras.Layer):
-    """Moves kept patches to their positions and fills in mask tokens.
+    """Moves kept patches to their positions and fills in mask tokens, all of
+    which are the same learned vector.
 
-    All masked patches are the same learned vector.
-
-    From "Masked Autoencoders Are Scalable Vision Learners", Section 3
+    `ids_restore`, `(batch, num_patches)`, is the index of each patch among the
+    kept ones; an index of `num_kept` or more marks a masked patch. From "Masked
+    Autoencoders Are Scalable Vision Learners", Section 3
     (https://arxiv.org/abs/2111.06377).
-
-    Args:
-        num_prefix_tokens: Integer. Number of leading tokens, such as the
-            class token, which are not moved.
-
-    Call arguments:
-        inputs: Tokens of shape `(batch, num_prefix_tokens + num_kept,
-            hidden_size)`.
-        ids_restore: Integers of shape `(batch, num_patches)`. The index of
-            each patch among the kept ones; an index of `num_kept` or more
-            marks a masked patch.
-
-    Output shape:
-        `(batch, num_prefix_tokens + num_patches, hidden_size)`
     """
 
-    def __init__(self, num_prefix_tokens=0, **kwargs):
+    def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
 
-    def build(self, inputs_shape, ids_restore_shape=None):
+    def build(
+        self, inputs_shape: Shape, ids_restore_shape: Shape | None = None
+    ) -> None:
         self.tokens = self.add_weight(
             shape=(1, 1, inputs_shape[-1]),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
             name="tokens",
         )
 
-    def call(self, inputs, ids_restore):
+    def call(self, inputs: Tensor, ids_restore: Tensor) -> Tensor:
         prefix = inputs[:, : self.num_prefix_tokens]
         kept = inputs[:, self.num_prefix_tokens :]
         batch, length = ops.shape(ids_restore)[0], ids_restore.shape[1]
@@ -292,11 +303,13 @@ class RestoreTokens(keras.Layer):
         )
         return ops.concatenate([prefix, patches], axis=1)
 
-    def compute_output_shape(self, inputs_shape, ids_restore_shape):
+    def compute_output_shape(
+        self, inputs_shape: Shape, ids_restore_shape: Shape
+    ) -> Shape:
         length = self.num_prefix_tokens + ids_restore_shape[1]
         return (inputs_shape[0], length, inputs_shape[2])
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "num_prefix_tokens": self.num_prefix_tokens,

@@ -1,9 +1,13 @@
 """Base class of the models that predict masked patches."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit._replicas import SeedGenerator
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 from keras_vit.models import weights_by_path
 from keras_vit.pretraining.base import PretrainingModel
 
@@ -12,26 +16,21 @@ class MaskedModel(PretrainingModel):
     """Base class of models that learn to predict masked patches of images.
 
     A subclass implements `patch_losses`, `prediction_to_pixels` and `call`,
-    which returns a dict of `prediction` (one row per patch) and `masked` (1
-    for patches that count in the loss). `fit` takes images only, as an array
-    or a `tf.data.Dataset`. Labels are ignored; a sample weight multiplies the
-    loss of its image.
-
-    Args:
-        encoder: A `VisionTransformer` for images of one size that outputs all
-            tokens. Its weights are shared, not copied, so that
-            `model.encoder` is the trained one.
-        seed: Integer. Seed of the masks; None for a random one.
-        **kwargs: `name`, `dtype`.
+    which returns a dict of `prediction` (one row per patch) and `masked` (1 for
+    patches that count in the loss). `fit` takes images only, as an array or a
+    `tf.data.Dataset`. Labels are ignored; a sample weight multiplies the loss
+    of its image.
     """
 
-    def __init__(self, encoder, seed=None, **kwargs):
+    def __init__(
+        self, encoder: keras.Model, seed: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(encoder, **kwargs)
         self.seed = seed
         self.seed_generator = SeedGenerator(seed)
         self.built = True  # subclass constructors build all layers
 
-    def variables_by_path(self):
+    def variables_by_path(self) -> dict[str, keras.Variable]:
         """Returns `{path: variable}`, with the paths of `converters`.
 
         The encoder's paths have no prefix, the decoder's begin with
@@ -48,36 +47,28 @@ class MaskedModel(PretrainingModel):
                 paths[f"decoder/{path}"] = variable
         return paths
 
-    def patch_losses(self, images, outputs):
-        """Computes the loss of each patch.
-
-        Args:
-            images: Tensor of shape `(batch, height, width, channels)`.
-            outputs: Dict. The output of `call`.
-
-        Returns:
-            Tensor of shape `(batch, num_patches)`. Only masked patches count
-            in the model's loss.
-        """
+    def patch_losses(
+        self, images: Tensor, outputs: dict[str, Tensor]
+    ) -> Tensor:
+        """Computes the loss of each patch, `(batch, num_patches)`, of which the
+        masked ones count."""
         raise NotImplementedError
 
-    def prediction_to_pixels(self, prediction, patches):
-        """Converts predictions to pixels, for display.
-
-        Args:
-            prediction: Tensor of shape `(batch, num_patches, ...)`, the
-                `prediction` of a call.
-            patches: The original patches, of shape `(batch, num_patches,
-                rows * columns * channels)`.
-
-        Returns:
-            Tensor of the shape of `patches`.
-        """
+    def prediction_to_pixels(
+        self, prediction: Tensor, patches: Tensor
+    ) -> Tensor:
+        """Converts predictions to pixels of the shape of the original patches,
+        `(batch, num_patches, rows * columns * channels)`, for display."""
         raise NotImplementedError
 
     def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Tensor:
         losses = self.patch_losses(x, y_pred)
         weights = ops.cast(y_pred["masked"], losses.dtype)
         # All images have the same number of masked patches. The sum of the
@@ -90,18 +81,12 @@ class MaskedModel(PretrainingModel):
         loss = ops.sum(losses * weights) / count
         return self.add_extra_losses(loss)
 
-    def reconstruct(self, images, **kwargs):
-        """Replaces masked patches by the model's prediction.
-
-        Args:
-            images: Array of shape `(batch, height, width, channels)`.
-            **kwargs: Call arguments of the model, such as `masked` or
-                `noise`.
-
-        Returns:
-            Two tensors of the images' shape: the images with masked patches
-            set to 0, and the images with masked patches predicted.
-        """
+    def reconstruct(
+        self, images: Tensor, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Returns images with masked patches set to 0, and images with masked
+        patches predicted; the keyword arguments, such as `masked` or `noise`,
+        are those of a call."""
         outputs = self(images, **kwargs)
         patches = self.stages.patchify(images)
         masked = outputs["masked"][..., None]
@@ -110,5 +95,5 @@ class MaskedModel(PretrainingModel):
         filled = visible + masked * pixels
         return self.stages.unpatchify(visible), self.stages.unpatchify(filled)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "seed": self.seed}

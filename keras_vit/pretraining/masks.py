@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Tensor
 
 # A block of BEiT has at least 16 of 196 patches, and an aspect ratio between
 # 0.3 and 1 / 0.3.
@@ -16,7 +17,12 @@ _MAX_ASPECT_RATIO = 1 / 0.3
 _NUM_BLOCKS = 24
 
 
-def random_mask(batch_size, num_patches, ratio, seed=None):
+def random_mask(
+    batch_size: int | Tensor,
+    num_patches: int,
+    ratio: float,
+    seed: int | keras.random.SeedGenerator | None = None,
+) -> Tensor:
     """Samples masks of patches chosen uniformly at random.
 
     As in "Masked Autoencoders Are Scalable Vision Learners"
@@ -43,7 +49,12 @@ def random_mask(batch_size, num_patches, ratio, seed=None):
     return mask_from_noise(noise, kept)
 
 
-def block_mask(batch_size, grid_size, ratio, seed=None):
+def block_mask(
+    batch_size: int | Tensor,
+    grid_size: int | tuple[int, int],
+    ratio: float,
+    seed: int | keras.random.SeedGenerator | None = None,
+) -> Tensor:
     """Samples masks of rectangles of patches.
 
     From "BEiT: BERT Pre-Training of Image Transformers", Algorithm 1
@@ -94,20 +105,20 @@ def block_mask(batch_size, grid_size, ratio, seed=None):
     return mask_from_noise(-order, kept)
 
 
-def num_kept(num_patches, ratio):
+def num_kept(num_patches: int, ratio: float) -> int:
     """Returns the number of patches per image that MAE keeps."""
     # As published, including the floating-point error: at a ratio of 0.9, 9
     # of 100 patches are kept.
     return _check_kept(num_patches, int(num_patches * (1 - ratio)), ratio)
 
 
-def num_kept_units(num_units, ratio):
+def num_kept_units(num_units: int, ratio: float) -> int:
     """Returns the number of mask units per image that SimMIM keeps."""
     kept = num_units - math.ceil(num_units * ratio)
     return _check_kept(num_units, kept, ratio)
 
 
-def _check_kept(num_patches, kept, ratio):
+def _check_kept(num_patches: int, kept: int, ratio: float) -> int:
     if not 0 < kept < num_patches:
         raise ValueError(
             f"A ratio of {ratio} masks {num_patches - kept} of {num_patches} "
@@ -117,7 +128,7 @@ def _check_kept(num_patches, kept, ratio):
     return kept
 
 
-def argsort_and_ranks(noise):
+def argsort_and_ranks(noise: Tensor) -> tuple[Tensor, Tensor]:
     """Returns two permutations `(order, ranks)` of each row.
 
     `order` sorts the row; its inverse, `ranks`, is MAE's `ids_restore`.
@@ -126,12 +137,12 @@ def argsort_and_ranks(noise):
     return order, ops.argsort(order, axis=1)
 
 
-def mask_from_noise(noise, num_kept):
+def mask_from_noise(noise: Tensor, num_kept: int) -> Tensor:
     """Returns 0 for the `num_kept` lowest values of each row, 1 for others."""
     return ops.cast(argsort_and_ranks(noise)[1] >= num_kept, "float32")
 
 
-def _in_interval(count, start, length):
+def _in_interval(count: int, start: Tensor, length: Tensor) -> Tensor:
     x = ops.arange(count, dtype="float32")
     start, length = start[..., None], length[..., None]
     return ops.cast(ops.logical_and(x >= start, x < start + length), "float32")

@@ -1,10 +1,16 @@
 """Contrastive pre-training with a momentum encoder (MoCo v3)."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 from keras_vit.layers.positions import sincos_positions
 from keras_vit.pretraining import momentum
 from keras_vit.pretraining.base import freeze
@@ -79,15 +85,15 @@ class MoCoV3(MomentumModel):
 
     def __init__(
         self,
-        encoder,
-        output_dim=256,
-        hidden_dim=4096,
-        teacher_momentum=0.99,
-        temperature=0.2,
-        frozen_patches=True,
-        positions="sincos2d",
-        **kwargs,
-    ):
+        encoder: keras.Model,
+        output_dim: int = 256,
+        hidden_dim: int = 4096,
+        teacher_momentum: float | Callable = 0.99,
+        temperature: float = 0.2,
+        frozen_patches: bool = True,
+        positions: str = "sincos2d",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(encoder, teacher_momentum, **kwargs)
         self.output_dim = _checks.positive_int("output_dim", output_dim)
         self.hidden_dim = _checks.positive_int("hidden_dim", hidden_dim)
@@ -111,7 +117,9 @@ class MoCoV3(MomentumModel):
         )
         self.built = True
 
-    def _head(self, num_layers, name, policy):
+    def _head(
+        self, num_layers: int, name: str, policy: keras.DTypePolicy
+    ) -> MoCoHead:
         return MoCoHead(
             self.output_dim,
             self.hidden_dim,
@@ -121,11 +129,13 @@ class MoCoV3(MomentumModel):
         )
 
     @property
-    def pretrained_encoder(self):
+    def pretrained_encoder(self) -> keras.Model:
         """The student, as in main_lincls.py of facebookresearch/moco-v3."""
         return self.encoder
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: Any, training: bool | None = None
+    ) -> dict[str, Tensor]:
         crops, _ = self.split_crops(inputs)
         if training:
             self.update_teacher(self.step)
@@ -148,8 +158,13 @@ class MoCoV3(MomentumModel):
         }
 
     def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Tensor:
         queries, keys = y_pred["student"], y_pred["teacher"]
         weights = momentum.weights_of(queries, sample_weight)
         every_weight, _ = momentum.gather(weights)
@@ -168,7 +183,14 @@ class MoCoV3(MomentumModel):
         loss = momentum.weighted_mean(losses, sample_weight)
         return self.add_extra_losses(loss)
 
-    def _update_metrics(self, queries, keys, labels, weights, every_weight):
+    def _update_metrics(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        every_weight: Tensor,
+    ) -> None:
         keys = ops.normalize(ops.stop_gradient(keys), axis=-1)
         # The standard deviation of unit vectors is 1 / sqrt(dimensions) if
         # they are spread evenly, and 0 if they are all the same.
@@ -188,7 +210,7 @@ class MoCoV3(MomentumModel):
             ops.cast(correct, "float32"), sample_weight=weights
         )
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "output_dim": self.output_dim,
@@ -199,7 +221,7 @@ class MoCoV3(MomentumModel):
         }
 
 
-def _moco_positions(grid_size, hidden_size):
+def _moco_positions(grid_size: tuple[int, int], hidden_size: int) -> Array:
     """Returns MoCo v3's fixed positions, for patches.
 
     The first half of the channels is of the row and the second of the column;

@@ -1,11 +1,16 @@
 """Base class of models with a momentum encoder: DINO and MoCo v3."""
 
+from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import keras
 from keras import ops
 
 from keras_vit import _replicas
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers.replicated import float32_variables
 from keras_vit.models import weights_by_path
@@ -25,20 +30,17 @@ class MomentumModel(PretrainingModel):
     has trained. It is a variable of the model like any other, so that
     checkpoints contain it.
 
-    A subclass creates the heads of both, `projection` and
-    `teacher_projection`, by `add_heads` and implements `call`, which calls
-    `update_teacher` when it trains, and `compute_loss`, which calls
-    `finish_step`.
-
-    Args:
-        encoder: A `VisionTransformer` for images of one size that outputs all
-            tokens: `include_top=False, pooling=None`. Its weights are shared:
-            it is the student.
-        teacher_momentum: Float in [0, 1], or a schedule of the step.
-        **kwargs: `name`, `dtype`.
+    A subclass creates the heads of both, `projection` and `teacher_projection`,
+    by `add_heads` and implements `call`, which calls `update_teacher` when it
+    trains, and `compute_loss`, which calls `finish_step`.
     """
 
-    def __init__(self, encoder, teacher_momentum, **kwargs):
+    def __init__(
+        self,
+        encoder: keras.Model,
+        teacher_momentum: float | Callable,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(encoder, **kwargs)
         self.teacher_momentum = teacher_momentum
         config = {**encoder.get_config(), "name": "teacher"}
@@ -58,13 +60,11 @@ class MomentumModel(PretrainingModel):
             "teacher_diversity", dtype="float32"
         )
 
-    def add_heads(self, make):
-        """Returns the student's and the teacher's head, with equal weights.
-
-        Args:
-            make: Function of a name and a dtype policy that returns a layer,
-                which takes the pooled features.
-        """
+    def add_heads(
+        self, make: Callable[[str, keras.DTypePolicy], keras.Layer]
+    ) -> tuple[keras.Layer, keras.Layer]:
+        """Returns the student's and the teacher's head of pooled features, with
+        equal weights, that `make` returns for a name and a dtype policy."""
         policy = self.dtype_policy
         student = make("projection", policy)
         teacher = make("teacher_projection", float32_variables(policy))
@@ -74,12 +74,9 @@ class MomentumModel(PretrainingModel):
         freeze(teacher)
         return student, teacher
 
-    def update_teacher(self, step):
-        """Moves the teacher's weights towards those of the student.
-
-        Args:
-            step: Integer tensor. The step whose momentum is used.
-        """
+    def update_teacher(self, step: Any) -> None:
+        """Moves the teacher's weights towards those of the student, with the
+        momentum of a step."""
         momentum = value_at(self.teacher_momentum, step)
         update_momentum(self.teacher.weights, self.encoder.weights, momentum)
         update_momentum(
@@ -88,41 +85,32 @@ class MomentumModel(PretrainingModel):
             momentum,
         )
 
-    def update_diversity(self, diversity, weights):
+    def update_diversity(self, diversity: Tensor, weights: Tensor) -> None:
         """Adds the diversity of a batch to its metric; one image has none."""
         count = ops.sum(ops.cast(weights > 0, "float32"))
         self.diversity_tracker.update_state(
             diversity, sample_weight=ops.where(count > 1, count, 0.0)
         )
 
-    def finish_step(self):
+    def finish_step(self) -> None:
         """Counts a training step. `compute_loss` calls it last."""
         self.step.assign(self.step + 1)
 
-    def split_crops(self, inputs):
-        """Returns the global and the local crops of a batch.
-
-        Args:
-            inputs: Dict of `global`, of shape `(batch, crops, height, width,
-                channels)`, and optionally `local`, of shape `(batch, crops,
-                local height, local width, channels)`; or a tensor of images,
-                `(batch, height, width, channels)`, each of which counts as two
-                equal global crops.
-
-        Returns:
-            Tuple of two tensors; the second is None without local crops.
-        """
+    def split_crops(self, inputs: Any) -> tuple[Tensor, Tensor | None]:
+        """Returns the global and the local crops of a batch: of a dict of
+        `global` and perhaps `local`, `(batch, crops, height, width, channels)`,
+        or of images, each of which counts as two equal global crops."""
         if isinstance(inputs, dict):
             return inputs["global"], inputs.get("local")
         images = ops.convert_to_tensor(inputs)
         return ops.stack([images, images], axis=1), None
 
     @property
-    def pretrained_encoder(self):
+    def pretrained_encoder(self) -> keras.Model:
         """The encoder to use after training."""
         raise NotImplementedError
 
-    def variables_by_path(self):
+    def variables_by_path(self) -> dict[str, keras.Variable]:
         """Returns `{path: variable}`, with the paths of `converters`.
 
         The paths of `pretrained_encoder` have no prefix, those of the other
@@ -146,7 +134,12 @@ class MomentumModel(PretrainingModel):
                     paths[f"{layer.name}/{path}"] = variable
         return paths
 
-    def compile(self, optimizer="rmsprop", *args, **kwargs):
+    def compile(
+        self,
+        optimizer: str | keras.optimizers.Optimizer = "rmsprop",
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
         super().compile(optimizer, *args, **kwargs)
         # Mixed float16 wraps the optimizer, in one with an `inner_optimizer`.
         optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
@@ -159,14 +152,16 @@ class MomentumModel(PretrainingModel):
                 f"gradient_accumulation_steps={steps}"
             )
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "teacher_momentum": serialize_schedule(self.teacher_momentum),
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: Config, custom_objects: dict[str, Any] | None = None
+    ) -> Self:
         schedules = {
             name: keras.saving.deserialize_keras_object(value, custom_objects)
             for name, value in config.items()
@@ -191,72 +186,66 @@ def _float32(config: Any) -> Any:
     return {key: _float32(value) for key, value in config.items()}
 
 
-def _assign(targets, sources):
+def _assign(
+    targets: Sequence[keras.Variable], sources: Sequence[keras.Variable]
+) -> None:
     for target, source in zip(targets, sources, strict=True):
         # A copy, because JAX donates the buffers of a model's variables.
         target.assign(ops.convert_to_numpy(source))
 
 
-def _parameters(layer):
+def _parameters(layer: keras.Layer) -> list[keras.Variable]:
     """Returns the weights of a layer without batch norms' moving statistics."""
     return [x for x in layer.weights if not x.name.startswith("moving_")]
 
 
-def pool(tokens, stages):
-    """Returns the class token, or the mean of the patches if there is none.
-
-    Args:
-        tokens: Tensor of shape `(batch, length, hidden_size)`.
-        stages: `EncoderStages` of the encoder that computed them.
-    """
+def pool(tokens: Tensor, stages: EncoderStages) -> Tensor:
+    """Returns the class token of tokens `(batch, length, hidden_size)`, or the
+    mean of the patches if there is none."""
     if stages.has_class_token:
         return tokens[:, 0]
     return ops.mean(tokens[:, stages.num_prefix :], axis=1)
 
 
-def features(stages, crops, training=None):
-    """Returns the pooled features of crops.
-
-    Args:
-        stages: `EncoderStages`.
-        crops: Tensor of shape `(batch, crops, height, width, channels)`.
-        training: Boolean. Whether to apply dropout and stochastic depth.
-
-    Returns:
-        Tensor of shape `(batch, crops, hidden_size)`.
-    """
+def features(
+    stages: EncoderStages, crops: Tensor, training: bool | None = None
+) -> Tensor:
+    """Returns the pooled features `(batch, crops, hidden_size)` of crops
+    `(batch, crops, height, width, channels)`."""
     count, shape = crops.shape[1], crops.shape[2:]
     images = ops.reshape(crops, (-1, *shape))
     tokens = stages.encode(stages.embed(images, training=training), training)
     return ops.reshape(pool(tokens, stages), (-1, count, stages.hidden_size))
 
 
-def weighted_mean(losses, sample_weight=None):
+def weighted_mean(
+    losses: Tensor, sample_weight: Tensor | None = None
+) -> Tensor:
     """Returns the mean of the images' losses, each times its weight, as Keras's
     losses do: the mean over batches of any size is then that over images."""
     return ops.mean(losses * weights_of(losses, sample_weight))
 
 
-def weights_of(x, sample_weight=None):
+def weights_of(x: Tensor, sample_weight: Tensor | None = None) -> Tensor:
     """Returns the weights of the rows of a tensor, 1 if none are given."""
     if sample_weight is None:
         return ops.ones((ops.shape(x)[0],), dtype=x.dtype)
     return ops.cast(ops.reshape(sample_weight, (-1,)), x.dtype)
 
 
-def value_at(schedule, step):
+def value_at(schedule: Any, step: Any) -> Any:
     """Returns the value of a schedule at a step, or a constant."""
     return schedule(step) if callable(schedule) else schedule
 
 
-def serialize_schedule(schedule):
+def serialize_schedule(schedule: Any) -> Any:
     """Returns what `get_config` stores of a schedule, or a constant."""
     if callable(schedule):
         return keras.saving.serialize_keras_object(schedule)
     return schedule
 
 
-def mean_of_all(x, axis):
+def mean_of_all(x: Tensor, axis: int) -> Tensor:
     """Returns the mean over an axis and over the replicas of TensorFlow.
 
     Under JAX, a batch that is split over devices is one array.
@@ -264,15 +253,9 @@ def mean_of_all(x, axis):
     return _replicas.sum_of_all(ops.mean(x, axis=axis)) / _replicas.count()
 
 
-def gather(x):
-    """Returns the rows of all TensorFlow replicas, and the first of this one.
-
-    Args:
-        x: Tensor of shape `(batch, ...)`, of the same size in each replica.
-
-    Returns:
-        Tuple of a tensor of shape `(replicas * batch, ...)` and an integer.
-    """
+def gather(x: Tensor) -> tuple[Tensor, Any]:
+    """Returns the rows of all TensorFlow replicas, each with as many, and the
+    index of the first of this one."""
     context = _replicas.context()
     if context is None:
         return x, 0

@@ -1,10 +1,15 @@
 """Masked patch prediction, the self-supervised task of the ViT paper."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
 from keras_vit.pretraining.base import float32_output_policy
@@ -69,13 +74,13 @@ class MaskedPatchPrediction(MaskedModel):
 
     def __init__(
         self,
-        encoder,
-        target="mean_color",
-        mask_ratio=0.5,
-        value_range=(-1.0, 1.0),
-        seed=None,
-        **kwargs,
-    ):
+        encoder: keras.Model,
+        target: str = "mean_color",
+        mask_ratio: float = 0.5,
+        value_range: tuple[Any, Any] = (-1.0, 1.0),
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(encoder, seed=seed, **kwargs)
         stages = self.stages
         masks.num_kept(stages.num_patches, mask_ratio)
@@ -106,7 +111,12 @@ class MaskedPatchPrediction(MaskedModel):
         )
         self.predictor.build((None, None, stages.hidden_size))
 
-    def call(self, images, masked=None, training=None):
+    def call(
+        self,
+        images: Tensor,
+        masked: Tensor | None = None,
+        training: bool | None = None,
+    ) -> dict[str, Tensor]:
         stages = self.stages
         batch = ops.shape(images)[0]
         if masked is None:
@@ -129,7 +139,9 @@ class MaskedPatchPrediction(MaskedModel):
             x = ops.reshape(x, (-1, *shape))
         return {"prediction": x, "masked": masked}
 
-    def corrupt(self, embeddings, masked, noise):
+    def corrupt(
+        self, embeddings: Tensor, masked: Tensor, noise: Tensor
+    ) -> Tensor:
         """Corrupts patch embeddings.
 
         Args:
@@ -160,7 +172,9 @@ class MaskedPatchPrediction(MaskedModel):
         x = embeddings * (1 - to_swap) + others * to_swap
         return self.mask_token(x, to_mask)
 
-    def patch_losses(self, images, outputs):
+    def patch_losses(
+        self, images: Tensor, outputs: dict[str, Tensor]
+    ) -> Tensor:
         patches = self.stages.patchify(images)
         prediction = outputs["prediction"]
         if self.target == "pixels":
@@ -170,7 +184,7 @@ class MaskedPatchPrediction(MaskedModel):
         )
         return ops.mean(losses, axis=-1)
 
-    def color_classes(self, patches):
+    def color_classes(self, patches: Tensor) -> Tensor:
         """Returns the target classes: the quantised colours of patches.
 
         Args:
@@ -196,7 +210,9 @@ class MaskedPatchPrediction(MaskedModel):
             classes, (-1, stages.num_patches, x.shape[2] * x.shape[3])
         )
 
-    def prediction_to_pixels(self, prediction, patches):
+    def prediction_to_pixels(
+        self, prediction: Tensor, patches: Tensor
+    ) -> Tensor:
         if self.target == "pixels":
             return prediction
         stages = self.stages
@@ -215,7 +231,7 @@ class MaskedPatchPrediction(MaskedModel):
         x = ops.einsum("ip,jq,bnijc->bnpqc", *upsampling, x)
         return ops.reshape(x, (-1, stages.num_patches, stages.patch_area))
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "target": self.target,
@@ -224,7 +240,9 @@ class MaskedPatchPrediction(MaskedModel):
         }
 
 
-def _check_range(value_range, channels):
+def _check_range(
+    value_range: tuple[Any, Any], channels: int
+) -> tuple[Array, Array]:
     low, high = (np.asarray(bound, "float32") for bound in value_range)
     if any(x.shape not in ((), (channels,)) for x in (low, high)) or not (
         np.all(low < high)
@@ -237,13 +255,9 @@ def _check_range(value_range, channels):
     return low, high
 
 
-def area_pooling_matrix(size, num_cells):
-    """Returns the mean pooling of `size` pixels as a matrix.
-
-    A pixel that overlaps two cells contributes to both in proportion.
-
-    Returns:
-        Array of shape `(num_cells, size)`.
+def area_pooling_matrix(size: int, num_cells: int) -> Array:
+    """Returns the mean pooling of `size` pixels as a matrix `(num_cells,
+    size)`; a pixel that overlaps two cells contributes to both in proportion.
     """
     edges = np.linspace(0, size, num_cells + 1)
     pixel = np.arange(size)

@@ -2,12 +2,16 @@
 
 import math
 import random
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
 from keras_vit.pretraining.base import float32_output_policy
@@ -73,13 +77,13 @@ class MaskedImageModeling(MaskedModel):
 
     def __init__(
         self,
-        encoder,
-        mask_ratio=0.5,
-        masking="random",
-        seed=None,
-        mask_patch_size=None,
-        **kwargs,
-    ):
+        encoder: keras.Model,
+        mask_ratio: float = 0.5,
+        masking: str = "random",
+        seed: int | None = None,
+        mask_patch_size: int | tuple[int, int] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(encoder, seed=seed, **kwargs)
         self.mask_ratio = mask_ratio
         self.masking = _checks.one_of("masking", masking, MASKS)
@@ -104,7 +108,7 @@ class MaskedImageModeling(MaskedModel):
         )(tokens)
         self.decoder = keras.Model(tokens, prediction, name="decoder")
 
-    def _find_patches_per_unit(self):
+    def _find_patches_per_unit(self) -> tuple[int, int]:
         """Returns the size of a mask unit, `(rows, columns)` in patches."""
         patch, grid = self.stages.patch_size, self.stages.grid_size
         if self.mask_patch_size is None:
@@ -127,7 +131,12 @@ class MaskedImageModeling(MaskedModel):
                 )
         return units
 
-    def call(self, images, masked=None, training=None):
+    def call(
+        self,
+        images: Tensor,
+        masked: Tensor | None = None,
+        training: bool | None = None,
+    ) -> dict[str, Tensor]:
         stages = self.stages
         if masked is None:
             batch_size = ops.shape(images)[0]
@@ -147,7 +156,11 @@ class MaskedImageModeling(MaskedModel):
         x = ops.reshape(x, (-1, stages.num_patches, stages.patch_area))
         return {"prediction": x, "masked": masked}
 
-    def sample_mask(self, batch_size, seed=None):
+    def sample_mask(
+        self,
+        batch_size: int | Tensor,
+        seed: int | keras.random.SeedGenerator | None = None,
+    ) -> Tensor:
         """Samples masks, as a call without `masked` does.
 
         Args:
@@ -173,14 +186,18 @@ class MaskedImageModeling(MaskedModel):
         masked = ops.repeat(ops.repeat(masked, height, axis=1), width, axis=2)
         return ops.reshape(masked, (-1, self.stages.num_patches))
 
-    def patch_losses(self, images, outputs):
+    def patch_losses(
+        self, images: Tensor, outputs: dict[str, Tensor]
+    ) -> Tensor:
         difference = outputs["prediction"] - self.stages.patchify(images)
         return ops.mean(ops.abs(difference), axis=-1)
 
-    def prediction_to_pixels(self, prediction, patches):
+    def prediction_to_pixels(
+        self, prediction: Tensor, patches: Tensor
+    ) -> Tensor:
         return prediction
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "mask_ratio": self.mask_ratio,
@@ -189,7 +206,7 @@ class MaskedImageModeling(MaskedModel):
         }
 
 
-def _initial_token(hidden_size, seed):
+def _initial_token(hidden_size: int, seed: int | None) -> Array:
     """Samples the initial mask token as SimMIM does.
 
     The distribution is normal with a standard deviation of 0.02, truncated at

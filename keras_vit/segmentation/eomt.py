@@ -1,10 +1,16 @@
 """EoMT: a mask transformer inside the last blocks of a Vision Transformer."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import _checks
 from keras_vit import _replicas
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 from keras_vit.layers import ClassToken
 from keras_vit.layers import LayerNormalization
 from keras_vit.layers import TransformerBlock
@@ -20,20 +26,24 @@ from keras_vit.segmentation.matching import mask_loss
 
 @keras.saving.register_keras_serializable("keras_vit")
 class EoMTModel(Model):
-    """The functional model that `EoMT` returns, which trains with `mask_loss`.
-
-    `fit` takes targets `{"classes": (batch, objects), "masks": (batch, objects,
-    height, width)}`; see `mask_loss`, whose arguments the layer `eomt_head`
-    has as `loss_options`.
+    """The functional model that `EoMT` returns, which `fit` trains with
+    `mask_loss` and its targets; the layer `eomt_head` has the `loss_options`.
     """
 
-    def __init__(self, inputs, outputs, name=None, **kwargs):
+    def __init__(
+        self, inputs: Any, outputs: Any, name: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(inputs, outputs, name=name, **kwargs)
         self.seed_generator = _replicas.SeedGenerator()
 
     def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Tensor:
         given = getattr(self, "loss", None)  # of `compile`
         if given is not None or sample_weight is not None:
             raise ValueError(
@@ -43,7 +53,7 @@ class EoMTModel(Model):
                 + (f"loss={given!r}" if given else "`sample_weight`")
             )
 
-        def uniform(shape):
+        def uniform(shape: tuple[int, ...]) -> Tensor:
             return keras.random.uniform(shape, seed=self.seed_generator)
 
         options = self.get_layer("eomt_head").loss_options
@@ -55,15 +65,15 @@ class EoMTModel(Model):
 
 
 def EoMT(
-    encoder,
-    classes,
-    queries=100,
-    blocks=4,
-    masked=True,
-    num_upscales=2,
-    loss_options=None,
-    name=None,
-):
+    encoder: keras.Model,
+    classes: int,
+    queries: int = 100,
+    blocks: int = 4,
+    masked: bool = True,
+    num_upscales: int = 2,
+    loss_options: Config | None = None,
+    name: str | None = None,
+) -> Model:
     """Builds an Encoder-only Mask Transformer on a Vision Transformer.
 
     Learned queries join the tokens of the last blocks. Each of them becomes a
@@ -179,40 +189,25 @@ def EoMT(
 
 @keras.saving.register_keras_serializable("keras_vit")
 class EoMTHead(CompositeLayer):
-    """Predicts a mask and a class for each query.
+    """Predicts a mask, `(batch, rows * 2**num_upscales, columns *
+    2**num_upscales, queries)`, and a class, `(batch, queries, classes + 1)`,
+    for each query, the first tokens.
 
     The feature map is enlarged several times by a deconvolution of stride 2,
     GELU, a depthwise 3 x 3 convolution and a layer norm. A mask is the product
-    of the map and an MLP of the query.
-
-    Args:
-        classes: Integer. Number of classes.
-        num_queries: Integer. Number of queries, the first tokens.
-        num_prefix_tokens: Integer. Number of tokens before the patches,
-            queries included.
-        num_upscales: Integer. How often the map is enlarged.
-        loss_options: Dict of arguments of `mask_loss`, with which the model
-            trains, or None.
-
-    Call arguments:
-        inputs: Normalised tokens of shape `(batch, num_prefix_tokens + rows *
-            columns, hidden_size)`.
-        grid: Tensor of shape `(batch, rows, columns, ...)`.
-
-    Output shape:
-        `(batch, rows * 2**num_upscales, columns * 2**num_upscales, queries)`
-        and `(batch, queries, classes + 1)`.
+    of the map and an MLP of the query. `num_prefix_tokens` is the number of
+    tokens before the patches, queries included.
     """
 
     def __init__(
         self,
-        classes,
-        num_queries,
-        num_prefix_tokens,
-        num_upscales=2,
-        loss_options=None,
-        **kwargs,
-    ):
+        classes: int,
+        num_queries: int,
+        num_prefix_tokens: int,
+        num_upscales: int = 2,
+        loss_options: Config | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.loss_options = check_loss_options(loss_options)
         self.classes = classes
@@ -220,7 +215,7 @@ class EoMTHead(CompositeLayer):
         self.num_prefix_tokens = num_prefix_tokens
         self.num_upscales = num_upscales
 
-    def build(self, inputs_shape, grid_shape):
+    def build(self, inputs_shape: Shape, grid_shape: Shape) -> None:
         width = inputs_shape[-1]
         options = {"dtype": self.dtype_policy}
         self.class_head = keras.layers.Dense(
@@ -239,7 +234,7 @@ class EoMTHead(CompositeLayer):
             self.upscales.append(layer)
         self.restore_sublayers()
 
-    def call(self, inputs, grid):
+    def call(self, inputs: Tensor, grid: Tensor) -> tuple[Tensor, Tensor]:
         queries = inputs[:, : self.num_queries]
         x = inputs[:, self.num_prefix_tokens :]
         shape = ops.shape(grid)
@@ -254,7 +249,9 @@ class EoMTHead(CompositeLayer):
         masks = ops.einsum("bqc,bhwc->bhwq", masks, x)
         return masks, self.class_head(queries)
 
-    def compute_output_shape(self, inputs_shape, grid_shape):
+    def compute_output_shape(
+        self, inputs_shape: Shape, grid_shape: Shape
+    ) -> tuple[Shape, Shape]:
         factor = 2**self.num_upscales
         grid = (None if n is None else n * factor for n in grid_shape[1:3])
         return (
@@ -262,7 +259,7 @@ class EoMTHead(CompositeLayer):
             (inputs_shape[0], self.num_queries, self.classes + 1),
         )
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "classes": self.classes,
@@ -275,16 +272,9 @@ class EoMTHead(CompositeLayer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Upscale(CompositeLayer):
-    """Enlarges a map to twice its rows and columns, as `EoMTHead` does.
+    """Enlarges a map to twice its rows and columns, as `EoMTHead` does."""
 
-    Call arguments:
-        inputs: Map of shape `(batch, rows, columns, channels)`.
-
-    Output shape:
-        `(batch, 2 * rows, 2 * columns, channels)`
-    """
-
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
         options = {"data_format": "channels_last", "dtype": self.dtype_policy}
         self.deconvolution = keras.layers.Conv2DTranspose(
@@ -300,41 +290,33 @@ class Upscale(CompositeLayer):
             layer.build(input_shape)
         self.restore_sublayers()
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         x = ops.gelu(self.deconvolution(inputs), approximate=False)
         return self.norm(self.convolution(x))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, *grid, width = input_shape
         return (batch, *(None if n is None else 2 * n for n in grid), width)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class QueryMask(keras.Layer):
-    """Makes an attention mask by which queries see only their own masks.
+    """Makes an attention mask, `(batch, length, length)`, by which queries see
+    only their own masks.
 
-    Args:
-        num_prefix_tokens: Integer. Number of tokens between the queries and
-            the patches.
-
-    Call arguments:
-        inputs: Logits of the masks, `(batch, height, width, queries)`.
-        grid: Tensor of shape `(batch, rows, columns, ...)` of the patches.
-
-    Output shape:
-        `(batch, length, length)`, booleans: queries attend to all queries and
-        prefix tokens, and to the patches at which their mask, resampled to the
-        grid, is above 0. Each query is masked with the probability that the
-        weight `probability` holds; other tokens attend to all tokens.
+    Queries attend to all queries and the `num_prefix_tokens` tokens after them,
+    and to the patches at which their mask, resampled to the grid, is above 0.
+    Each query is masked with the probability that the weight `probability`
+    holds; other tokens attend to all tokens.
     """
 
-    def __init__(self, num_prefix_tokens, **kwargs):
+    def __init__(self, num_prefix_tokens: int, **kwargs: Any) -> None:
         kwargs["autocast"] = False
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
         self.seed_generator = _replicas.SeedGenerator()
 
-    def build(self, inputs_shape, grid_shape):
+    def build(self, inputs_shape: Shape, grid_shape: Shape) -> None:
         self.probability = self.add_weight(
             shape=(),
             initializer="ones",
@@ -343,7 +325,7 @@ class QueryMask(keras.Layer):
             name="probability",
         )
 
-    def call(self, inputs, grid):
+    def call(self, inputs: Tensor, grid: Tensor) -> Tensor:
         batch, rows, columns = ops.shape(grid)[:3]
         queries = inputs.shape[-1]
         seen = resample_maps(ops.cast(inputs, "float32"), (rows, columns)) > 0
@@ -361,14 +343,16 @@ class QueryMask(keras.Layer):
         rest = ops.repeat(rest, ops.shape(seen)[2] - queries, axis=1)
         return ops.concatenate([seen, rest], axis=1)
 
-    def compute_output_spec(self, inputs, grid):
+    def compute_output_spec(
+        self, inputs: Tensor, grid: Tensor
+    ) -> keras.KerasTensor:
         batch, rows, columns = grid.shape[:3]
         length = None
         if None not in (rows, columns):
             length = inputs.shape[-1] + self.num_prefix_tokens + rows * columns
         return keras.KerasTensor((batch, length, length), dtype="bool")
 
-    def get_config(self):
+    def get_config(self) -> Config:
         config = {
             **super().get_config(),
             "num_prefix_tokens": self.num_prefix_tokens,
@@ -388,11 +372,13 @@ class AnnealMasks(keras.callbacks.Callback):
         power: Float. 0.9 in EoMT's code.
     """
 
-    def __init__(self, steps, power=0.9):
+    def __init__(
+        self, steps: Sequence[tuple[int, int]], power: float = 0.9
+    ) -> None:
         super().__init__()
         self.steps, self.power = list(steps), power
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         layers = [x for x in self.model.layers if isinstance(x, QueryMask)]
         if len(layers) != len(self.steps):
             raise ValueError(
@@ -403,20 +389,22 @@ class AnnealMasks(keras.callbacks.Callback):
 
         self._assign()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, float] | None = None
+    ) -> None:
         if hasattr(self.model, "jax_state_sync"):
             # Keras would overwrite the values by those of before the step.
             self.model.jax_state_sync()
         self._assign()
 
-    def _assign(self):
+    def _assign(self) -> None:
         step = int(self.model.optimizer.iterations)
         for layer, (first, last) in zip(self._layers, self.steps, strict=True):
             left = min(1.0, max(0.0, (last - step) / max(1, last - first)))
             layer.probability.assign(left**self.power)
 
 
-def semantic_scores(outputs):
+def semantic_scores(outputs: dict[str, Tensor]) -> Tensor:
     """Combines the masks of an EoMT to scores of the classes of each pixel.
 
     Args:

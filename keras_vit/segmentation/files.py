@@ -7,6 +7,9 @@ import keras
 import numpy as np
 
 from keras_vit import downloads
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import StrPath
 from keras_vit.checkpoints.files import atomic_write
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import read_config
@@ -38,7 +41,7 @@ _LOSS_OPTIONS = {
 }
 
 
-def load(path, masked=None):
+def load(path: StrPath, masked: bool | None = None) -> keras.Model:
     """Builds the EoMT of a folder of transformers and loads its weights.
 
     Args:
@@ -98,7 +101,7 @@ def load(path, masked=None):
     return model
 
 
-def save(model, folder, overwrite=False):
+def save(model: keras.Model, folder: StrPath, overwrite: bool = False) -> None:
     """Writes an EoMT as a folder that transformers reads.
 
     The weights of the loss (`loss_options` of `EoMT`) are written, too.
@@ -144,12 +147,14 @@ def save(model, folder, overwrite=False):
         pathlib.Path(temporary).write_text(json.dumps(config, indent=2))
 
 
-def _is_masked(masked, probabilities):
+def _is_masked(masked: bool | None, probabilities: Array) -> bool:
     return bool(probabilities.any()) if masked is None else masked
 
 
-def _build(config, weights, masked):
-    def shape(path):
+def _build(
+    config: Config, weights: dict[str, Array], masked: bool
+) -> keras.Model:
+    def shape(path: str) -> tuple[int, ...]:
         if path not in weights:
             raise ValueError(f"The file has no array for {path!r}.")
         return weights[path].shape
@@ -201,11 +206,11 @@ def _build(config, weights, masked):
         )
 
 
-def _query_masks(model):
+def _query_masks(model: keras.Model) -> list[QueryMask]:
     return [x for x in model.layers if isinstance(x, QueryMask)]
 
 
-def _variables(model):
+def _variables(model: keras.Model) -> dict[str, keras.Variable]:
     """Returns the variables that a file has, by path."""
     return {
         variable.path: variable
@@ -214,7 +219,9 @@ def _variables(model):
     }
 
 
-def _assign(model, weights, path):
+def _assign(
+    model: keras.Model, weights: dict[str, Array], path: StrPath
+) -> None:
     variables = _variables(model)
     raise_problems(
         {
@@ -237,7 +244,7 @@ def _assign(model, weights, path):
         variables[name].assign(array)
 
 
-def _config(model):
+def _config(model: keras.Model) -> Config:
     """Returns the content of config.json, or raises a `ValueError`."""
     blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
     head = model.get_layer("eomt_head")
@@ -309,7 +316,7 @@ def _config(model):
     return config
 
 
-def _gated_ratio(mlp_dim, width):
+def _gated_ratio(mlp_dim: int, width: int) -> int:
     """Returns the ratio that gives a gated MLP its width in transformers."""
     for ratio in range(1, 17):
         if (int(width * ratio * 2 / 3) + 7) // 8 * 8 == mlp_dim:
@@ -321,7 +328,7 @@ def _gated_ratio(mlp_dim, width):
     )
 
 
-def _blocks_after(model, queries):
+def _blocks_after(model: keras.Model, queries: keras.Layer) -> int:
     """Returns the number of blocks after the queries in the layers' order."""
     layers = model.layers
     first = layers.index(queries)

@@ -1,5 +1,7 @@
 """A linear classifier of patches, as a model of pixels."""
 
+from collections.abc import Callable
+
 import keras
 
 from keras_vit import _checks
@@ -13,13 +15,13 @@ from keras_vit.models.model import unique_name
 
 
 def LinearSegmenter(
-    encoder,
-    classes,
-    blocks=-1,
-    dropout=0.1,
-    classifier_activation=None,
-    name=None,
-):
+    encoder: keras.Model,
+    classes: int,
+    blocks: int | tuple[int, ...] = -1,
+    dropout: float = 0.1,
+    classifier_activation: str | Callable | None = None,
+    name: str | None = None,
+) -> keras.Model:
     """Builds a model that classifies each pixel by a linear head.
 
     The maps of one or several blocks of a Vision Transformer, normalised by

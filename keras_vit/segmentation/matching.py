@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -10,20 +11,24 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit import _replicas
 from keras_vit._program import require
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Shape
+from keras_vit._types import Tensor
 
 
 def mask_loss(
-    outputs,
-    targets,
-    class_weight=2.0,
-    mask_weight=5.0,
-    dice_weight=5.0,
-    no_object_weight=0.1,
-    num_points=12544,
-    oversampling=3.0,
-    importance=0.75,
-    uniform=None,
-):
+    outputs: dict[str, Tensor],
+    targets: dict[str, Tensor],
+    class_weight: float = 2.0,
+    mask_weight: float = 5.0,
+    dice_weight: float = 5.0,
+    no_object_weight: float = 0.1,
+    num_points: int = 12544,
+    oversampling: float = 3.0,
+    importance: float = 0.75,
+    uniform: Callable[..., Tensor] | None = None,
+) -> Tensor:
     """Computes the loss of an EoMT's predictions.
 
     Each object is matched with one query, by the assignment of least cost. The
@@ -97,7 +102,7 @@ def mask_loss(
     return total
 
 
-def _check_targets(classes, masks):
+def _check_targets(classes: Shape, masks: Shape) -> None:
     """Checks the shapes of the targets' classes and masks."""
     if len(classes) != 2 or len(masks) != 4 or 0 in classes[1:]:
         raise ValueError(
@@ -108,7 +113,7 @@ def _check_targets(classes, masks):
         )
 
 
-def check_loss_options(options):
+def check_loss_options(options: Config | None) -> Config:
     """Returns a dict of arguments of `mask_loss` after a check, {} for None."""
     options = dict(options or {})
     known = [
@@ -138,23 +143,22 @@ def check_loss_options(options):
     return options
 
 
-def match(logits, classes, labels, masks, weights, num_points, uniform):
-    """Assigns each object a query, so that the sum of the costs is the least.
+def match(
+    logits: Tensor,
+    classes: Tensor,
+    labels: Tensor,
+    masks: Tensor,
+    weights: tuple[float, float, float],
+    num_points: int,
+    uniform: Callable[..., Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Assigns each object a query, so that the sum of the costs of class,
+    cross-entropy and dice is the least.
 
-    Args:
-        logits: Tensor `(B, Q, h, w)` of predicted masks.
-        classes: Tensor `(B, Q, classes + 1)` of predicted classes.
-        labels: Tensor `(B, N)` of the objects' classes, -1 for no object.
-        masks: Tensor `(B, N, H, W)` of the objects' masks.
-        weights: Weights of the costs of class, cross-entropy and dice.
-        num_points: Integer. Number of random points at which masks are
-            compared, which are the same for all masks of an image.
-        uniform: As in `mask_loss`.
-
-    Returns:
-        Indices of queries and of objects, both `(B, N)`, by increasing query,
-        and booleans `(B, N)`: the first pairs of an image are valid, as many
-        as it has objects.
+    Masks, `(B, Q, h, w)` and `(B, N, H, W)`, are compared at random points,
+    which are the same for all masks of an image. Returns indices of queries and
+    of objects, both `(B, N)`, by increasing query, and booleans `(B, N)`: the
+    first pairs of an image are valid, as many as it has objects.
     """
     points = uniform((ops.shape(labels)[0], num_points, 2))
     predicted, truth = (
@@ -189,7 +193,9 @@ def match(logits, classes, labels, masks, weights, num_points, uniform):
     return _on_host(assign, cost, labels)
 
 
-def _assign(cost, labels, num_classes):
+def _assign(
+    cost: Array, labels: Array, num_classes: int
+) -> tuple[Array, Array, Array]:
     """Returns the assignment of least cost, with NumPy and SciPy."""
     optimize = require("scipy.optimize")
     cost, labels = np.asarray(cost), np.asarray(labels)
@@ -213,7 +219,9 @@ def _assign(cost, labels, num_classes):
     return query, target, valid
 
 
-def _on_host(function, cost, labels):
+def _on_host(
+    function: Callable, cost: Tensor, labels: Tensor
+) -> tuple[Tensor, ...]:
     """Calls a NumPy function on tensors, also in a compiled step."""
     backend = keras.config.backend()
     if backend == "jax":
@@ -246,7 +254,7 @@ def _on_host(function, cost, labels):
     return tuple(ops.convert_to_tensor(x) for x in found)
 
 
-def _take(x, index):
+def _take(x: Tensor, index: Tensor) -> Tensor:
     """Returns `x[b, index[b]]` for each image: (B, N, ...)."""
     size = x.shape[2] * x.shape[3]
     flat = ops.reshape(x, (-1, x.shape[1], size))
@@ -256,7 +264,14 @@ def _take(x, index):
     return ops.reshape(found, (-1, count, *x.shape[2:]))
 
 
-def _class_loss(classes, labels, query, target, valid, no_object_weight):
+def _class_loss(
+    classes: Tensor,
+    labels: Tensor,
+    query: Tensor,
+    target: Tensor,
+    valid: Tensor,
+    no_object_weight: float,
+) -> Tensor:
     """Returns the weighted mean of the cross-entropy of all queries."""
     num_queries, none = classes.shape[1], classes.shape[2] - 1
     found = ops.take_along_axis(labels, target, axis=1)
@@ -274,8 +289,14 @@ def _class_loss(classes, labels, query, target, valid, no_object_weight):
 
 
 def _mask_losses(
-    logits, masks, valid, num_points, oversampling, importance, uniform
-):
+    logits: Tensor,
+    masks: Tensor,
+    valid: Tensor,
+    num_points: int,
+    oversampling: float,
+    importance: float,
+    uniform: Callable[..., Tensor],
+) -> tuple[Tensor, Tensor]:
     """Returns cross-entropy and dice loss of pairs of masks (B, N, h, w)."""
     logits, masks = (
         ops.reshape(x, (-1, *x.shape[2:])) for x in (logits, masks)
@@ -306,17 +327,10 @@ def _mask_losses(
     )
 
 
-def sample_points(maps, points):
-    """Interpolates maps bilinearly at points.
-
-    Args:
-        maps: Tensor of shape `(R, h, w)`, zero outside.
-        points: Tensor of shape `(R, P, 2)` of `(x, y)`, from 0 at the left and
-            the top border to 1 at the right and the bottom border.
-
-    Returns:
-        Tensor of shape `(R, P)`.
-    """
+def sample_points(maps: Tensor, points: Tensor) -> Tensor:
+    """Interpolates maps `(R, h, w)`, zero outside, bilinearly at points `(R, P,
+    2)` of `(x, y)` from 0 at the left and the top border to 1 at the right and
+    the bottom border."""
     height, width = maps.shape[1:]
     flat = ops.reshape(maps, (-1, height * width))
     x, y = points[..., 0] * width - 0.5, points[..., 1] * height - 0.5

@@ -1,11 +1,21 @@
 """Segmentation of large images window by window."""
 
+import keras
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
 
 
-def sliding_window(model, image, window, stride, batch_size=4, argmax=False):
+def sliding_window(
+    model: keras.Model,
+    image: ArrayLike,
+    window: int | tuple[int, int],
+    stride: int | tuple[int, int],
+    batch_size: int = 4,
+    argmax: bool = False,
+) -> Array:
     """Segments an image of any size by overlapping windows.
 
     The model is applied to windows of the size that it was trained on, and the
@@ -58,7 +68,7 @@ def sliding_window(model, image, window, stride, batch_size=4, argmax=False):
     window = min(window[0], height), min(window[1], width)
     tops = _starts(height, window[0], stride[0])
     lefts = _starts(width, window[1], stride[1])
-    result = logits = counts = None
+    result = logits = counts = np.empty(0)
     done = 0  # rows that are finished
     for top, next_top in zip(tops, [*tops[1:], height], strict=True):
         rows = slice(top, top + window[0])
@@ -79,7 +89,7 @@ def sliding_window(model, image, window, stride, batch_size=4, argmax=False):
                     f"pixel, of shape (batch, {window[0]}, {window[1]}, "
                     f"classes). Received: shape {outputs.shape}"
                 )
-            if logits is None:
+            if not logits.size:
                 classes = outputs.shape[-1]
                 logits = np.zeros((window[0], width, classes), "float32")
                 counts = np.zeros((window[0], width, 1), "float32")
@@ -92,7 +102,7 @@ def sliding_window(model, image, window, stride, batch_size=4, argmax=False):
         count = next_top - top if next_top < height else window[0]
         finished = result[done : done + count]
         if argmax:
-            np.argmax(logits[:count], axis=-1, out=finished)
+            finished[:] = np.argmax(logits[:count], axis=-1)
         else:
             np.divide(logits[:count], counts[:count], out=finished)
         done += count
@@ -103,6 +113,6 @@ def sliding_window(model, image, window, stride, batch_size=4, argmax=False):
     return result
 
 
-def _starts(size, window, stride):
+def _starts(size: int, window: int, stride: int) -> list[int]:
     """Returns the first pixels of windows that cover an axis."""
     return [*range(0, size - window, stride), size - window]
