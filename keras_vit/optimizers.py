@@ -1,12 +1,24 @@
 """Optimizers of the published training code, as Keras optimizers."""
 
+# PyTorch has no public names for its functions of many tensors, which Keras's
+# optimizers use as well.
+# pyright: reportPrivateImportUsage=false
+
 import contextlib
 import re
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+from typing import Self
+from typing import TypeAlias
 
 import keras
 from keras import ops
 
 from keras_vit import _replicas
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 
 # Position embeddings of a block learn at its rate.
 _BLOCK = re.compile(r"(?:block|position_embedding)_(\d+)")
@@ -17,7 +29,7 @@ _FIRST = re.compile(
 )
 
 
-def layer_decay_multipliers(paths, decay):
+def layer_decay_multipliers(paths: Sequence[str], decay: float) -> list[float]:
     """Returns the factor of the learning rate of each variable.
 
     This is the layer-wise learning rate decay with which "Masked Autoencoders
@@ -55,7 +67,7 @@ def layer_decay_multipliers(paths, decay):
     ]
 
 
-def _block(path):
+def _block(path: str) -> int | None:
     for part in path.split("/"):
         match = _BLOCK.fullmatch(part)
         if match:
@@ -63,13 +75,15 @@ def _block(path):
     return None
 
 
-def _depth(path, block, top):
+def _depth(path: str, block: int | None, top: int) -> int:
     if block is not None:
         return block + 1
     first = any(_FIRST.fullmatch(part) for part in path.split("/"))
     return 0 if first else top
 
 
+# What PyTorch's functions of many tensors take.
+_Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]
 CONVENTIONS = ("keras", "optax")
 # Variables are updated in groups of this size, because an update takes up to
 # twice the memory of its group.
@@ -92,24 +106,16 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        learning_rate,
-        weight_decay=None,
+        learning_rate: float | Callable,
+        weight_decay: float | Callable | None = None,
         *,
-        convention="keras",
-        decay_kernels_only=False,
-        layer_decay=None,
-        momentum_dtype=None,
-        average_from=None,
-        **kwargs,
-    ):
-        if "peak_rate" in kwargs:
-            raise ValueError(
-                "`peak_rate` was removed: `weight_decay` is multiplied by the "
-                "learning rate, as in Keras. For the steps of before, divide "
-                "`weight_decay` by the peak learning rate, and give "
-                "convention='optax' and decay_kernels_only=True. Received: "
-                f"peak_rate={kwargs['peak_rate']}"
-            )
+        convention: str = "keras",
+        decay_kernels_only: bool = False,
+        layer_decay: float | None = None,
+        momentum_dtype: str | None = None,
+        average_from: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         if convention not in CONVENTIONS:
             raise ValueError(
                 f"`convention` must be one of {CONVENTIONS}. Received: "
@@ -127,15 +133,18 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         self.layer_decay = layer_decay
         self.momentum_dtype = momentum_dtype
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         super().build(variables)
         if self.layer_decay is not None:
             paths = [variable.path for variable in variables]
             self._scales = layer_decay_multipliers(paths, self.layer_decay)
 
     def add_variable_from_reference(
-        self, reference_variable, name=None, initializer="zeros"
-    ):
+        self,
+        reference_variable: keras.Variable,
+        name: str | None = None,
+        initializer: Any = "zeros",
+    ) -> keras.Variable:
         """Adds a variable like Keras, in the dtype of moments or updates."""
         variable = reference_variable
         dtype = name == "momentum" and self.momentum_dtype
@@ -152,14 +161,14 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             layout=getattr(variable, "_layout", None),
         )
 
-    def _rate_of(self, variable, learning_rate):
+    def _rate_of(self, variable: Any, learning_rate: Tensor) -> Tensor:
         """Returns the learning rate of a variable."""
         rate = ops.cast(learning_rate, compute_dtype(variable))
         if self.layer_decay is None:
             return rate
         return rate * self._scales[self._get_variable_index(variable)]
 
-    def _update(self, variable, update, rate):
+    def _update(self, variable: Any, update: Tensor, rate: Tensor) -> None:
         """Subtracts an update and the weight decay from a variable."""
         if self.weight_decay and self._decays(variable):
             value = ops.cast(variable, update.dtype)
@@ -167,7 +176,12 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             update = update + decay * rate * value
         self.assign_sub(variable, ops.cast(update, variable.dtype))
 
-    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+    def _backend_update_step(
+        self,
+        grads: _Tensors,
+        trainable_variables: Sequence[keras.Variable],
+        learning_rate: Tensor,
+    ) -> None:
         # Keras provides this method for implementations that update all
         # variables at once.
         if self._can_update_all(grads, trainable_variables):
@@ -180,7 +194,9 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
                 grads, trainable_variables, learning_rate
             )
 
-    def _can_update_all(self, grads, variables):
+    def _can_update_all(
+        self, grads: _Tensors, variables: Sequence[keras.Variable]
+    ) -> bool:
         """Returns whether `_update_all` can replace `update_step`.
 
         It is for PyTorch, for dense gradients, and for variables and moments
@@ -205,17 +221,19 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         dtypes |= {keras.backend.standardize_dtype(x.dtype) for x in grads}
         return dtypes in ({"float32"}, {"float64"})
 
-    def _update_all(self, grads, variables, learning_rate):
+    def _update_all(
+        self,
+        grads: _Tensors,
+        variables: Sequence[keras.Variable],
+        learning_rate: Tensor,
+    ) -> None:
         """Computes `update_step` for several variables, on lists of tensors.
 
-        PyTorch then starts about 10 operations for a whole model, instead of
-        10 to 30 for each of its variables. Like Keras's optimizers for PyTorch,
-        this calls `torch._foreach_*`, for which there are no public functions.
-
-        Subclasses have two methods for it. `_moments` returns the list of all
-        their moments, and `_all_updates` updates the moments and returns what
-        is subtracted from the variables. It does not change `grads`, and what
-        it returns may be the moments.
+        PyTorch then starts about 10 operations for a whole model, instead of 10
+        to 30 for each of its variables. Subclasses have two methods for it:
+        `_moments` returns the list of all their moments, and `_all_updates`
+        updates the moments and returns what is subtracted from the variables.
+        It does not change `grads`, and what it returns may be the moments.
         """
         import torch
 
@@ -241,7 +259,12 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
                     updates[i] = term
             torch._foreach_sub_(values, updates)
 
-    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+    def stateless_apply(
+        self,
+        optimizer_variables: Sequence[Tensor],
+        grads: _Tensors,
+        trainable_variables: Sequence[Tensor],
+    ) -> Any:
         if keras.config.backend() == "torch":
             # `_update_all` changes tensors in place, and these are the
             # caller's, often those of the model.
@@ -251,27 +274,25 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             optimizer_variables, grads, trainable_variables
         )
 
-    def _scale_layers(self, tensors, indices):
+    def _scale_layers(self, tensors: _Tensors, indices: Sequence[int]) -> None:
         """Multiplies tensors by the factors of `layer_decay`, in place."""
         import torch
 
         if self.layer_decay is not None:
             torch._foreach_mul_(tensors, [self._scales[i] for i in indices])
 
-    def _decays(self, variable):
+    def _decays(self, variable: Any) -> bool:
         # Under TensorFlow, `variable` is a tf.Variable, which has no path.
         variable = self._trainable_variables[self._get_variable_index(variable)]
         if self.decay_kernels_only and not is_kernel(variable):
             return False
         return self._use_weight_decay(variable)
 
-    def _apply_weight_decay(self, variables):
-        """Does nothing: `_update` applies weight decay.
+    def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
+        """Does nothing: `_update` applies weight decay, with the learning rate
+        of each layer."""
 
-        It does so with the learning rate of each layer.
-        """
-
-    def get_config(self):
+    def get_config(self) -> Config:
         decay = self.weight_decay
         if callable(decay):
             decay = keras.saving.serialize_keras_object(decay)
@@ -286,11 +307,12 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: Config, custom_objects: dict[str, Any] | None = None
+    ) -> Self:
         if "peak_rate" in config:
-            # The config was written by an earlier version, in which
-            # `weight_decay` was already multiplied by the peak learning rate,
-            # and optax's convention was the only one.
+            # In the config of an older file, `weight_decay` was already
+            # multiplied by the peak learning rate, in optax's convention.
             config = dict(config)
             peak = config.pop("peak_rate")
             config["weight_decay"] = (config["weight_decay"] or 0.0) / (
@@ -304,7 +326,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             )
         return super().from_config(config, custom_objects)
 
-    def _now(self, value):
+    def _now(self, value: Any) -> Any:
         """Returns the value of a schedule at this step, or a constant."""
         if not callable(value):
             return value
@@ -313,7 +335,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             self._iterations if self.convention == "keras" else self.iterations
         )
 
-    def _get_current_learning_rate(self):
+    def _get_current_learning_rate(self) -> Tensor:
         schedule = self._learning_rate
         if isinstance(
             schedule, keras.optimizers.schedules.LearningRateSchedule
@@ -321,7 +343,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             return self._now(schedule)
         return super()._get_current_learning_rate()
 
-    def _is_update(self):
+    def _is_update(self) -> bool | Tensor:
         """Returns whether averages are updated after this micro-batch.
 
         Keras updates them after each: with 8 micro-batches, a decay of 0.9999
@@ -332,7 +354,9 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         steps = self.gradient_accumulation_steps or 1
         return ops.equal((self._iterations + 1) % steps, 0)
 
-    def _update_model_variables_moving_average(self, trainable_variables):
+    def _update_model_variables_moving_average(
+        self, trainable_variables: Sequence[keras.Variable]
+    ) -> None:
         if self.average_from is None:
             is_first = ops.equal(self.iterations, 0)
             share = ops.where(is_first, 1.0, 1.0 - self.ema_momentum)
@@ -354,7 +378,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
                 moved = mean + ops.cast(share, mean.dtype) * (value - mean)
                 average.assign(ops.where(ops.equal(share, 1.0), value, moved))
 
-    def _overwrite_with_averages(self, is_due):
+    def _overwrite_with_averages(self, is_due: bool | Tensor) -> None:
         for variable, average in zip(
             self._trainable_variables,
             self._model_variables_moving_average,
@@ -365,11 +389,17 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
                 value = ops.cast(ops.convert_to_tensor(average), old.dtype)
                 variable.assign(ops.where(is_due, value, old))
 
-    def finalize_variable_values(self, var_list):
+    def finalize_variable_values(
+        self, var_list: Sequence[keras.Variable]
+    ) -> None:
         if self.use_ema:
             self._overwrite_with_averages(True)
 
-    def _backend_apply_gradients(self, grads, trainable_variables):
+    def _backend_apply_gradients(
+        self,
+        grads: _Tensors,
+        trainable_variables: Sequence[keras.Variable],
+    ) -> None:
         if self.gradient_accumulation_steps and _replicas.count() > 1:
             # Keras would fail with TensorFlow's message about `merge_call`.
             raise ValueError(
@@ -404,7 +434,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             for variable in trainable_variables:
                 variable.value.grad = None
 
-    def _clip_gradients(self, grads):
+    def _clip_gradients(self, grads: _Tensors) -> _Tensors:
         is_clipped = self.clipnorm or self.clipvalue or self.global_clipnorm
         if not is_clipped or _replicas.count() == 1:
             return super()._clip_gradients(grads)
@@ -415,7 +445,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         return [grad / _replicas.count() for grad in whole]
 
 
-def _check_average_from(average_from, options):
+def _check_average_from(average_from: Any, options: Config) -> None:
     """Raises a `ValueError` for values that do not fit `average_from`."""
     if type(average_from) is not int or average_from < 0:
         raise ValueError(
@@ -434,7 +464,9 @@ def _check_average_from(average_from, options):
         )
 
 
-def _groups(variables, max_bytes):
+def _groups(
+    variables: Sequence[keras.Variable], max_bytes: int
+) -> Iterator[slice]:
     """Yields slices of a list of variables.
 
     Each has at most `max_bytes` of variables, or one variable.
@@ -449,15 +481,13 @@ def _groups(variables, max_bytes):
     yield slice(start, len(variables))
 
 
-def is_kernel(variable):
-    """Returns whether a variable is named "kernel".
-
-    With `decay_kernels_only`, weight decay applies only to these.
-    """
+def is_kernel(variable: Any) -> bool:
+    """Returns whether a variable is named "kernel", to which
+    `decay_kernels_only` restricts weight decay."""
     return variable.path.rpartition("/")[2] == "kernel"
 
 
-def compute_dtype(variable):
+def compute_dtype(variable: Any) -> str:
     """Returns the dtype in which the update of a variable is computed.
 
     It is float32 for float16 and bfloat16, in which 0.999 is rounded to 1, so
@@ -521,13 +551,13 @@ class SGD(ScheduledOptimizer):
 
     def __init__(
         self,
-        learning_rate=0.01,
-        momentum=0.0,
-        nesterov=False,
+        learning_rate: float | Callable = 0.01,
+        momentum: float = 0.0,
+        nesterov: bool = False,
         *,
-        weight_decay=None,
-        **kwargs,
-    ):
+        weight_decay: float | Callable | None = None,
+        **kwargs: Any,
+    ) -> None:
         if not 0 <= momentum <= 1:
             raise ValueError(
                 f"`momentum` must be in [0, 1]. Received: momentum={momentum}"
@@ -536,7 +566,7 @@ class SGD(ScheduledOptimizer):
         self.momentum = momentum
         self.nesterov = nesterov
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -544,7 +574,9 @@ class SGD(ScheduledOptimizer):
         if self.momentum:
             self.momentums = self.add_optimizer_variables(variables, "momentum")
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Tensor, variable: Any, learning_rate: Tensor
+    ) -> None:
         dtype = compute_dtype(variable)
         gradient = ops.cast(gradient, dtype)
         rate = self._rate_of(variable, learning_rate)
@@ -564,10 +596,12 @@ class SGD(ScheduledOptimizer):
             update = rate * update
         self._update(variable, update, rate)
 
-    def _moments(self):
+    def _moments(self) -> list[keras.Variable]:
         return self.momentums
 
-    def _all_updates(self, grads, indices, rate):
+    def _all_updates(
+        self, grads: _Tensors, indices: Sequence[int], rate: Tensor
+    ) -> _Tensors:
         import torch
 
         keras_order = self.convention == "keras"
@@ -588,7 +622,7 @@ class SGD(ScheduledOptimizer):
             self._scale_layers(updates, indices)
         return updates
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "momentum": self.momentum,
@@ -636,15 +670,15 @@ class AdamW(ScheduledOptimizer):
 
     def __init__(
         self,
-        learning_rate=0.001,
-        weight_decay=0.004,
+        learning_rate: float | Callable = 0.001,
+        weight_decay: float | Callable = 0.004,
         *,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=None,
-        amsgrad=False,
-        **kwargs,
-    ):
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float | None = None,
+        amsgrad: bool = False,
+        **kwargs: Any,
+    ) -> None:
         if weight_decay is None:
             raise ValueError(
                 "`weight_decay` must be a float, such as 0.0 for none. "
@@ -657,7 +691,7 @@ class AdamW(ScheduledOptimizer):
         self.epsilon = epsilon
         self.amsgrad = amsgrad
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -667,7 +701,9 @@ class AdamW(ScheduledOptimizer):
         if self.amsgrad:
             self.velocity_hats = add(variables, "velocity_hat")
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Tensor, variable: Any, learning_rate: Tensor
+    ) -> None:
         dtype = compute_dtype(variable)
         gradient = ops.cast(gradient, dtype)
         rate = self._rate_of(variable, learning_rate)
@@ -699,10 +735,12 @@ class AdamW(ScheduledOptimizer):
             update = rate_hat * mean / (ops.sqrt(square) + self.epsilon)
         self._update(variable, update, rate)
 
-    def _moments(self):
+    def _moments(self) -> list[keras.Variable]:
         return [*self.momentums, *self.velocities]
 
-    def _all_updates(self, grads, indices, rate):
+    def _all_updates(
+        self, grads: _Tensors, indices: Sequence[int], rate: Tensor
+    ) -> _Tensors:
         import torch
 
         means = [self.momentums[i].value for i in indices]
@@ -729,7 +767,7 @@ class AdamW(ScheduledOptimizer):
         self._scale_layers(updates, indices)
         return updates
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "beta_1": self.beta_1,
@@ -740,7 +778,7 @@ class AdamW(ScheduledOptimizer):
 
 
 @contextlib.contextmanager
-def averaged(model):
+def averaged(model: keras.Model) -> Iterator[keras.Model]:
     """Temporarily assigns a model the moving averages of its weights.
 
     Within the context, the weights are the averages that an optimizer with
@@ -777,7 +815,7 @@ def averaged(model):
             variable.assign(value)
 
 
-def assign_averages(model):
+def assign_averages(model: keras.Model) -> None:
     """Assigns a model the moving averages of its weights, if there are any.
 
     `model.fit` does the same when it ends.
@@ -790,10 +828,7 @@ def assign_averages(model):
         optimizer.finalize_variable_values(model.trainable_variables)
 
 
-def inner_optimizer(model):
-    """Returns the optimizer of a model, without a `LossScaleOptimizer`.
-
-    Args:
-        model: Compiled Keras model.
-    """
+def inner_optimizer(model: keras.Model) -> Any:
+    """Returns the optimizer of a compiled model, without a
+    `LossScaleOptimizer`."""
     return getattr(model.optimizer, "inner_optimizer", model.optimizer)

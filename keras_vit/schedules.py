@@ -1,7 +1,13 @@
 """Learning rate schedules of the published training code."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
+
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 
 STAIRS = (30 / 90, 60 / 90, 80 / 90)
 
@@ -31,7 +37,14 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             range.
     """
 
-    def __init__(self, peak, steps, warmup_steps, decay="cosine", end=1e-5):
+    def __init__(
+        self,
+        peak: float,
+        steps: int,
+        warmup_steps: int,
+        decay: str = "cosine",
+        end: float = 1e-5,
+    ) -> None:
         if decay not in DECAYS:
             raise ValueError(
                 f"There is no decay {decay!r}. There are: {', '.join(DECAYS)}."
@@ -44,7 +57,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.peak, self.steps, self.warmup_steps = peak, steps, warmup_steps
         self.decay, self.end = decay, end
 
-    def __call__(self, step):
+    def __call__(self, step: Any) -> Tensor:
         ops = keras.ops
         step = ops.cast(step, "float32")
         rate = DECAYS[self.decay](self, step)
@@ -52,26 +65,26 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             rate = rate * ops.minimum(step / self.warmup_steps, 1.0)
         return rate
 
-    def _done(self, step):
+    def _done(self, step: Any) -> Tensor:
         """Returns the completed fraction of the steps after the warm-up."""
         done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
         return keras.ops.clip(done, 0.0, 1.0)
 
-    def _cosine(self, step):
+    def _cosine(self, step: Any) -> Tensor:
         cosine = keras.ops.cos(np.pi * self._done(step))
         return self.peak * 0.5 * (1 + cosine)
 
-    def _linear(self, step):
+    def _linear(self, step: Any) -> Tensor:
         return self.end + (self.peak - self.end) * (1 - self._done(step))
 
-    def _staircase(self, step):
+    def _staircase(self, step: Any) -> Tensor:
         rate = self.peak * keras.ops.ones_like(step)
         for share in STAIRS:
             stair = round(share * self.steps)
             rate = keras.ops.where(step >= stair, rate / 10, rate)
         return rate
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             "peak": self.peak,
             "steps": self.steps,
@@ -101,7 +114,14 @@ class WarmupMultiStep(keras.optimizers.schedules.LearningRateSchedule):
         ValueError: if the warm-up ends after the first milestone.
     """
 
-    def __init__(self, peak, warmup_steps, milestones, start=0.0, factor=0.1):
+    def __init__(
+        self,
+        peak: float,
+        warmup_steps: int,
+        milestones: Sequence[int],
+        start: float = 0.0,
+        factor: float = 0.1,
+    ) -> None:
         if milestones and warmup_steps > min(milestones):
             raise ValueError(
                 "The warm-up must end before the first milestone. Received: "
@@ -111,7 +131,7 @@ class WarmupMultiStep(keras.optimizers.schedules.LearningRateSchedule):
         self.milestones = list(milestones)
         self.start, self.factor = start, factor
 
-    def __call__(self, step):
+    def __call__(self, step: Any) -> Tensor:
         ops = keras.ops
         step = ops.cast(step, "float32")
         done = ops.minimum(step / max(1, self.warmup_steps), 1.0)
@@ -122,7 +142,7 @@ class WarmupMultiStep(keras.optimizers.schedules.LearningRateSchedule):
             rate = ops.where(step >= milestone, rate * self.factor, rate)
         return rate
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             "peak": self.peak,
             "warmup_steps": self.warmup_steps,
@@ -147,16 +167,16 @@ class CosineSchedule(keras.optimizers.schedules.LearningRateSchedule):
         steps: Integer. Number of training steps.
     """
 
-    def __init__(self, start, end, steps):
+    def __init__(self, start: float, end: float, steps: int) -> None:
         self.start, self.end, self.steps = start, end, steps
 
-    def __call__(self, step):
+    def __call__(self, step: Any) -> Tensor:
         ops = keras.ops
         done = ops.minimum(ops.cast(step, "float32") / self.steps, 1.0)
         change = 0.5 * (self.start - self.end) * (1 + ops.cos(np.pi * done))
         return self.end + change
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {"start": self.start, "end": self.end, "steps": self.steps}
 
 
@@ -170,15 +190,15 @@ class LinearSchedule(keras.optimizers.schedules.LearningRateSchedule):
         steps: Integer. Number of steps of the change.
     """
 
-    def __init__(self, start, end, steps):
+    def __init__(self, start: float, end: float, steps: int) -> None:
         self.start, self.end, self.steps = start, end, steps
 
-    def __call__(self, step):
+    def __call__(self, step: Any) -> Tensor:
         ops = keras.ops
         done = ops.minimum(ops.cast(step, "float32") / max(1, self.steps), 1.0)
         return self.start + (self.end - self.start) * done
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {"start": self.start, "end": self.end, "steps": self.steps}
 
 
@@ -189,7 +209,7 @@ DECAYS = {
 }
 
 
-def warmup_cosine(peak, steps, warmup):
+def warmup_cosine(peak: float, steps: int, warmup: float) -> WarmupDecay:
     """Returns the paper's schedule: linear warm-up, then cosine decay to 0.
 
     Args:
@@ -207,8 +227,7 @@ def warmup_cosine(peak, steps, warmup):
     return WarmupDecay(peak, max(steps, rising + 1), rising)
 
 
-# The name of earlier versions, which saved models contain.
-@keras.saving.register_keras_serializable("keras_vit", name="HyperRule")
+@keras.saving.register_keras_serializable("keras_vit")
 class BiTHyperRule(keras.optimizers.schedules.LearningRateSchedule):
     """Learning rate schedule of BiT-HyperRule, for fine-tuning.
 
@@ -224,10 +243,10 @@ class BiTHyperRule(keras.optimizers.schedules.LearningRateSchedule):
         steps: Integer. Number of training steps, including the warm-up.
     """
 
-    def __init__(self, peak, steps):
+    def __init__(self, peak: float, steps: int) -> None:
         self.peak, self.steps = peak, steps
 
-    def __call__(self, step):
+    def __call__(self, step: Any) -> Tensor:
         ops = keras.ops
         step = ops.cast(step, "float32")
         short = self.steps < 10_000
@@ -239,7 +258,7 @@ class BiTHyperRule(keras.optimizers.schedules.LearningRateSchedule):
         return rate
 
     @staticmethod
-    def steps_for(num_images):
+    def steps_for(num_images: int) -> int:
         """Returns the number of steps that the rule gives a dataset.
 
         Args:
@@ -253,5 +272,5 @@ class BiTHyperRule(keras.optimizers.schedules.LearningRateSchedule):
             return 500
         return 10_000 if num_images < 500_000 else 20_000
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {"peak": self.peak, "steps": self.steps}

@@ -675,10 +675,8 @@ def test_configs_of_older_files_are_converted(name):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_removed_and_unknown_arguments_raise(name):
+def test_unknown_arguments_raise(name):
     make = getattr(keras_vit.optimizers, name)
-    with pytest.raises(ValueError, match="multiplied by the learning rate"):
-        make(0.1, weight_decay=0.1, peak_rate=0.1)
     with pytest.raises(ValueError, match="convention='pytorch'"):
         make(0.1, convention="pytorch")
     with pytest.raises(ValueError, match="not recognized"):
