@@ -2,7 +2,10 @@
 
 import json
 import os
+from collections.abc import Sequence
+from typing import Any
 
+from keras_vit._types import Dataset
 from keras_vit.distribution import sharding
 
 NO_MULTIWORKER = (
@@ -14,7 +17,7 @@ NO_MULTIWORKER = (
 )
 
 
-def auto(devices):
+def auto(devices: Sequence[str] | None) -> tuple[str, str]:
     """Returns the name of the strategy that fits the machine, and why."""
     import tensorflow as tf
 
@@ -28,16 +31,9 @@ def auto(devices):
     return "none", "there is one GPU" if count else "there is no GPU"
 
 
-def settings(name, devices):
-    """Returns attributes of a `Strategy`, as a dict.
-
-    Args:
-        name: "mirrored", "tpu" or "multiworker".
-        devices: List of names of devices, or None.
-
-    Raises:
-        ValueError: if the strategy is not available.
-    """
+def settings(name: str, devices: Sequence[str] | None) -> dict[str, Any]:
+    """Returns attributes of a `Strategy` named "mirrored" or "tpu", as a dict;
+    raises a `ValueError` if it is not available, as "multiworker" never is."""
     import tensorflow as tf
 
     if name == "multiworker":
@@ -50,7 +46,7 @@ def settings(name, devices):
         distribution = tf.distribute.MirroredStrategy(devices or _devices(tf))
     replicas = distribution.num_replicas_in_sync
 
-    def distribute(batches):
+    def distribute(batches: Any) -> Dataset:
         # `model.fit` splits each batch of a `tf.data.Dataset` over the
         # replicas. If they are on several machines (a TPU slice), each machine
         # reads all images and keeps its rows of a batch: with the other
@@ -73,21 +69,21 @@ def settings(name, devices):
     }
 
 
-def _devices(tf):
+def _devices(tf: Any) -> list[str]:
     """Returns the names of all GPUs, or else of all CPUs."""
     gpus = tf.config.list_logical_devices("GPU")
     devices = gpus or tf.config.list_logical_devices("CPU")
     return [device.name for device in devices]
 
 
-def _num_workers():
+def _num_workers() -> int:
     """Returns how many workers TF_CONFIG names."""
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")
     cluster = config.get("cluster", {})
     return sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
 
 
-def _tpu_name():
+def _tpu_name() -> str | None:
     """Returns the address of a TPU for TensorFlow, or None."""
     for variable in ("TPU_NAME", "COLAB_TPU_ADDR"):
         if os.environ.get(variable):
@@ -96,7 +92,7 @@ def _tpu_name():
     return "local" if os.path.exists("/dev/accel0") else None
 
 
-def _tpu_strategy(tf):
+def _tpu_strategy(tf: Any) -> Any:
     address = _tpu_name()
     if address is None:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import Any
 
 import keras
 
@@ -45,7 +46,9 @@ RULES = {
 }
 
 
-def layout_map(device_mesh):
+def layout_map(
+    device_mesh: keras.distribution.DeviceMesh,
+) -> keras.distribution.LayoutMap:
     """Returns a Keras `LayoutMap` for the models of this package.
 
     Attention is split by attention heads, MLPs by hidden units and
@@ -94,10 +97,12 @@ class ModelParallel(keras.distribution.ModelParallel):
     ...     model = keras_vit.ViTH14(classes=1000)
     """
 
-    def __init__(self, device_mesh, **kwargs):
+    def __init__(
+        self, device_mesh: keras.distribution.DeviceMesh, **kwargs: Any
+    ) -> None:
         super().__init__(layout_map=layout_map(device_mesh), **kwargs)
 
-    def get_variable_layout(self, variable):
+    def get_variable_layout(self, variable: keras.Variable) -> Any:
         layout = super().get_variable_layout(variable)
         axes = getattr(layout, "axes", None)
         if axes is None:  # a sharding object of the backend
@@ -112,7 +117,12 @@ class ModelParallel(keras.distribution.ModelParallel):
         return layout
 
 
-def bytes_per_device(model, distribution=None):
+def bytes_per_device(
+    model: keras.Model,
+    distribution: keras.distribution.DataParallel
+    | keras.distribution.ModelParallel
+    | None = None,
+) -> int:
     """Computes the size in bytes of a model's variables on each device.
 
     Only shapes and layouts are used, so the model may be built in
@@ -139,12 +149,12 @@ def bytes_per_device(model, distribution=None):
     return total
 
 
-def _axis_sizes(mesh):
+def _axis_sizes(mesh: keras.distribution.DeviceMesh) -> dict[str, int]:
     return dict(zip(mesh.axis_names, mesh.shape, strict=True))
 
 
-def _itemsize(dtype):
+def _itemsize(dtype: str) -> int:
     # NumPy does not know names such as "bfloat16".
     if dtype == "bool":
         return 1
-    return int(re.search(r"\d+", dtype)[0]) // 8
+    return int(re.findall(r"\d+", dtype)[0]) // 8

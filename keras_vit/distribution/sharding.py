@@ -1,27 +1,26 @@
 """Batches that several devices can split evenly."""
 
 import itertools
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import Dataset
+from keras_vit._types import Tensor
 
-def pad_batches(batches, multiple):
-    """Pads batches whose size is not a multiple of the number of devices.
 
-    Batches of `(images, labels, weights)` are padded with rows of weight 0.
-    Batches without weights cannot be padded: every image of them counts.
+def pad_batches(batches: Any, multiple: int) -> Any:
+    """Pads batches, of a `tf.data.Dataset`, a `keras.utils.PyDataset` or an
+    iterator, to a multiple of the number of devices.
 
-    Args:
-        batches: A `tf.data.Dataset`, a `keras.utils.PyDataset` or an iterator.
-        multiple: Integer. Number of devices.
-
-    Returns:
-        Batches of the same kind.
-
-    Raises:
-        ValueError: if a batch cannot be split and has no weights. Of a
-            `tf.data.Dataset`, it is a TensorFlow error when the batch is read.
+    Batches of `(images, labels, weights)` are padded with rows of weight 0. A
+    batch without weights cannot be padded, as every image of it counts: it is a
+    `ValueError`, or TensorFlow's error when the batch of a `tf.data.Dataset` is
+    read.
     """
     if multiple == 1:
         return batches
@@ -32,7 +31,7 @@ def pad_batches(batches, multiple):
     return (pad_batch(batch, multiple) for batch in batches)
 
 
-def pad_batch(batch, multiple):
+def pad_batch(batch: Sequence[Array], multiple: int) -> Sequence[Array]:
     """Pads a batch of arrays to a multiple of the number of devices."""
     missing = -len(batch[0]) % multiple
     if not missing:
@@ -50,7 +49,7 @@ def pad_batch(batch, multiple):
     return images, labels, weights
 
 
-def _uneven(multiple):
+def _uneven(multiple: int) -> str:
     return (
         f"A batch must be a multiple of {multiple} images, which {multiple} "
         "devices split evenly, or have weights: (images, labels, weights) is "
@@ -59,32 +58,32 @@ def _uneven(multiple):
 
 
 class _Padded(keras.utils.PyDataset):
-    def __init__(self, batches, multiple):
+    def __init__(self, batches: Any, multiple: int) -> None:
         super().__init__()
         self.batches, self.multiple = batches, multiple
         if hasattr(batches, "shapes"):  # see `to_tf_dataset`
             self.shapes = batches.shapes
 
     @property
-    def num_batches(self):
+    def num_batches(self) -> int | None:
         return self.batches.num_batches
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Sequence[Array]:
         return pad_batch(self.batches[index], self.multiple)
 
-    def on_epoch_begin(self):
+    def on_epoch_begin(self) -> None:
         self.batches.on_epoch_begin()
 
-    def on_epoch_end(self):
+    def on_epoch_end(self) -> None:
         self.batches.on_epoch_end()
 
 
-def _pad_tf_dataset(batches, multiple):
+def _pad_tf_dataset(batches: Any, multiple: int) -> Dataset:
     import tensorflow as tf
 
-    def pad(*batch):
+    def pad(*batch: Tensor) -> Any:
         count = tf.shape(tf.nest.flatten(batch)[0])[0]
-        missing = -count % multiple
+        missing = tf.math.floormod(-count, multiple)
         if len(batch) < 3:
             even = tf.debugging.assert_equal(missing, 0, _uneven(multiple))
             with tf.control_dependencies([even]):
@@ -103,7 +102,7 @@ def _pad_tf_dataset(batches, multiple):
     return batches.map(pad)
 
 
-def without_autotune(dataset):
+def without_autotune(dataset: Dataset) -> Dataset:
     """Returns a `tf.data.Dataset` whose autotuning is off.
 
     TensorFlow tunes a dataset in a thread that sleeps until a time of the wall
@@ -118,23 +117,16 @@ def without_autotune(dataset):
     return dataset.with_options(options)
 
 
-def to_tf_dataset(batches):
-    """Returns batches as a `tf.data.Dataset` whose autotuning is off.
+def to_tf_dataset(batches: Any) -> Dataset:
+    """Returns batches, of a `tf.data.Dataset` or a `keras.utils.PyDataset`, as
+    a `tf.data.Dataset` whose autotuning is off.
 
-    Keras itself would turn a `keras.utils.PyDataset` into one that is tuned.
-
-    Under a strategy of TensorFlow, `model.fit` reads the first batch for its
-    shapes, and then starts again from the beginning. With an iterator, which
-    cannot start again, batches would be lost.
-
-    Args:
-        batches: A `tf.data.Dataset` or a `keras.utils.PyDataset`. If the
-            batches of the latter differ in shape, its attribute `shapes` has
-            the shape of each column without the batch, with None for sizes
-            that differ.
-
-    Raises:
-        TypeError: if `batches` can be read only once.
+    Keras itself would turn a `keras.utils.PyDataset` into one that is tuned. If
+    its batches differ in shape, its attribute `shapes` has the shape of each
+    column without the batch, with None for sizes that differ. Under a strategy
+    of TensorFlow, `model.fit` reads the first batch for its shapes, and then
+    starts again from the beginning: an iterator, which cannot start again, is a
+    `TypeError`.
     """
     if isinstance(batches, keras.utils.PyDataset):
         batches = _from_py_dataset(batches)
@@ -147,7 +139,7 @@ def to_tf_dataset(batches):
     return without_autotune(batches.prefetch(2))
 
 
-def _from_py_dataset(batches):
+def _from_py_dataset(batches: Any) -> Dataset:
     import tensorflow as tf
 
     length = batches.num_batches  # None if there is no end
@@ -155,7 +147,7 @@ def _from_py_dataset(batches):
     # Of batches of images that differ in size.
     shapes = getattr(batches, "shapes", [x.shape[1:] for x in columns])
 
-    def generate():
+    def generate() -> Iterator[tuple[Array, ...]]:
         indices = itertools.count() if length is None else range(length)
         return (tuple(batches[index]) for index in indices)
 
@@ -170,6 +162,6 @@ def _from_py_dataset(batches):
     return dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
 
 
-def _is_tf_dataset(batches):
+def _is_tf_dataset(batches: Any) -> bool:
     # `isinstance` would import TensorFlow, also under JAX and PyTorch.
     return hasattr(batches, "element_spec")

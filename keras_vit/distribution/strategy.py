@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -32,11 +34,11 @@ TORCH = (
 )
 
 
-def _unchanged(batches):
+def _unchanged(batches: Any) -> Any:
     return batches
 
 
-def _one_process(number):
+def _one_process(number: int) -> list[int]:
     return [number]
 
 
@@ -82,11 +84,11 @@ class Strategy:
     gather: Callable = dataclasses.field(default=_one_process, repr=False)
 
     @property
-    def is_main(self):
+    def is_main(self) -> bool:
         """Whether this process writes the files and logs."""
         return self.process[0] == 0
 
-    def describe(self):
+    def describe(self) -> str:
         """Returns a summary in one line."""
         index, count = self.process
         devices = f"{self.num_devices} device{'s'[: self.num_devices > 1]}"
@@ -95,7 +97,7 @@ class Strategy:
         process = f", process {index + 1} of {count}" if count > 1 else ""
         return f"{self.name} on {devices}{split}{process}: {self.reason}"
 
-    def process_batch_size(self, batch_size):
+    def process_batch_size(self, batch_size: int) -> int:
         """Returns the number of images in this process's shard of a batch.
 
         Args:
@@ -115,7 +117,12 @@ class Strategy:
         return batch_size // self.process[1]
 
 
-def get_strategy(name="auto", *, devices=None, model_devices=None):
+def get_strategy(
+    name: str = "auto",
+    *,
+    devices: Sequence[str] | None = None,
+    model_devices: int | None = None,
+) -> Strategy:
     """Chooses a strategy for training on the devices there are.
 
     Call it first: before a model is built, before TensorFlow runs an operation
@@ -178,7 +185,7 @@ def get_strategy(name="auto", *, devices=None, model_devices=None):
     return Strategy(name, reason, **_tensorflow.settings(name, devices))
 
 
-def _check(name, backend, model_devices):
+def _check(name: str, backend: str, model_devices: int | None) -> None:
     known = dict.fromkeys(["auto", *sum(NAMES.values(), ())])
     if name not in known:
         raise ValueError(
@@ -198,7 +205,7 @@ def _check(name, backend, model_devices):
         )
 
 
-def _auto_jax(devices):
+def _auto_jax(devices: Sequence[str] | None) -> tuple[str, str]:
     import jax
 
     count = len(devices or jax.devices())
@@ -208,14 +215,16 @@ def _auto_jax(devices):
     return "none", f"there is one {kind}"
 
 
-def _connect_jax_processes():
+def _connect_jax_processes() -> None:
     """Connects the processes that the environment names, if any."""
     import jax
 
     count = int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", 1))
     if count < 2 or jax.distributed.is_initialized():
         return
-    if not jax.config.jax_cpu_collectives_implementation:
+    # JAX defines the names of its options at run time.
+    config: Any = jax.config
+    if not config.jax_cpu_collectives_implementation:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         keras.distribution.initialize()
@@ -228,7 +237,12 @@ def _connect_jax_processes():
         ) from error
 
 
-def _jax(name, reason, devices, model_devices):
+def _jax(
+    name: str,
+    reason: str,
+    devices: Sequence[str] | None,
+    model_devices: int | None,
+) -> Strategy:
     import jax
 
     devices = devices or keras.distribution.list_devices()
@@ -270,7 +284,7 @@ def _jax(name, reason, devices, model_devices):
     )
 
 
-def _gather_jax(number):
+def _gather_jax(number: int) -> list[int]:
     from jax.experimental import multihost_utils
 
     numbers = multihost_utils.process_allgather(np.int32(number))
