@@ -2,10 +2,13 @@
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import keras
 
 from keras_vit._program import require
+from keras_vit._types import Tensor
 
 # The published random crop: fractions of the image's area, and ratios of width
 # to height (tf.image's default).
@@ -22,7 +25,7 @@ _FLIPPED = (3, 4, 7, 8), (2, 3, 6, 7)
 
 
 @functools.cache  # functions that tf.data traces call it, and cannot import
-def import_tensorflow():
+def import_tensorflow() -> Any:
     """Imports TensorFlow. Under another backend it does not use the GPU."""
     tf = require("tensorflow")
     if keras.backend.backend() != "tensorflow":
@@ -33,21 +36,14 @@ def import_tensorflow():
     return tf
 
 
-def decode(encoded, channels):
-    """Decodes a JPEG, PNG, BMP or GIF image, and returns pixels unchanged.
+def decode(encoded: Tensor, channels: int) -> Tensor:
+    """Decodes a string tensor of a JPEG, PNG, BMP or GIF image to uint8
+    `(height, width, channels)`, and returns pixels unchanged.
 
     A JPEG is rotated and flipped as its EXIF orientation says. Of 16 bits the
     upper 8 are kept, and of an animation the first frame. Alpha is ignored, but
     transparent pixels of a GIF are black. CMYK becomes RGB, and images are
-    converted to the given number of channels.
-
-    Args:
-        encoded: String tensor; or pixels, a numeric tensor of shape
-            `(height, width, channels)`.
-        channels: 1 or 3.
-
-    Returns:
-        A uint8 tensor of shape `(height, width, channels)`, or the pixels.
+    converted to 1 or 3 channels.
     """
     tf = import_tensorflow()
     encoded = tf.convert_to_tensor(encoded)
@@ -63,28 +59,28 @@ def decode(encoded, channels):
     )
 
 
-def decode_random_area(encoded, channels, seed, window=None):
-    """Decodes a random crop. Of a JPEG, only this crop is decoded.
+def decode_random_area(
+    encoded: Tensor,
+    channels: int,
+    seed: Tensor,
+    window: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Decodes a random crop; of a JPEG, only this crop is decoded.
 
-    Args:
-        encoded: String tensor, or pixels; see `decode`.
-        channels: 1 or 3.
-        seed: Two integers.
-        window: Function of the image's shape and the seed that returns the
-            top, left, height and width, such as `sample_resized_crop_window`;
-            None for `sample_crop_window`.
+    `window` returns the top, left, height and width for the image's shape and
+    the seed.
     """
     tf = import_tensorflow()
     encoded = tf.convert_to_tensor(encoded)
     window_of = window or sample_crop_window
 
-    def of_jpeg():
+    def of_jpeg() -> Tensor:
         window = window_of(tf.io.extract_jpeg_shape(encoded), seed)
         crop = functools.partial(tf.io.decode_and_crop_jpeg, crop_window=window)
         part = _of_jpeg(crop, encoded, channels)
         return apply_exif_orientation(part, exif_orientation(encoded))
 
-    def crop_pixels(pixels):
+    def crop_pixels(pixels: Tensor) -> Tensor:
         top, left, height, width = tf.unstack(window_of(tf.shape(pixels), seed))
         return pixels[top : top + height, left : left + width]
 
@@ -97,7 +93,7 @@ def decode_random_area(encoded, channels, seed, window=None):
     )
 
 
-def exif_orientation(encoded):
+def exif_orientation(encoded: Tensor) -> Tensor:
     """Returns the EXIF orientation of a JPEG: 1 to 8, where 1 is upright.
 
     Only the first bytes are searched, where cameras write it.
@@ -111,7 +107,7 @@ def exif_orientation(encoded):
         [data[i : _EXIF_START + i] == byte for i, byte in enumerate(_EXIF)], 0
     )
 
-    def read():
+    def read() -> Tensor:
         tiff = data[tf.argmax(starts) + len(_EXIF) :]
         # The byte order: big endian is "MM", little endian "II".
         is_big = tiff[0] == ord("M")
@@ -129,11 +125,11 @@ def exif_orientation(encoded):
     return tf.cond(tf.reduce_any(starts), read, lambda: 1)
 
 
-def apply_exif_orientation(pixels, orientation):
+def apply_exif_orientation(pixels: Tensor, orientation: Tensor) -> Tensor:
     """Rotates and flips an image as its EXIF orientation says."""
     tf = import_tensorflow()
 
-    def turned():
+    def turned() -> Tensor:
         x = tf.cond(
             orientation > 4,
             lambda: tf.transpose(pixels, (1, 0, 2)),
@@ -150,7 +146,7 @@ def apply_exif_orientation(pixels, orientation):
     )
 
 
-def sample_crop_window(shape, seed):
+def sample_crop_window(shape: Tensor, seed: Tensor) -> Tensor:
     """Returns the top, left, height and width of a random crop."""
     tf = import_tensorflow()
     # The number of channels has no influence, and may be missing for CMYK.
@@ -166,20 +162,15 @@ def sample_crop_window(shape, seed):
     return tf.concat([begin[:2], size[:2]], 0)
 
 
-def sample_resized_crop_window(shape, seed, scale):
-    """Samples a crop as torchvision's `RandomResizedCrop` does.
+def sample_resized_crop_window(
+    shape: Tensor, seed: Tensor, scale: tuple[float, float]
+) -> Tensor:
+    """Samples the top, left, height and width of a crop as torchvision's
+    `RandomResizedCrop` does, for a `(smallest, largest)` fraction of the area.
 
     Ten attempts sample the area uniformly and the aspect ratio log-uniformly
     from 3/4 to 4/3. If no crop fits the image, it is the largest one at its
     centre whose aspect ratio is in this range.
-
-    Args:
-        shape: Integers `(height, width, ...)`.
-        seed: Two integers.
-        scale: `(smallest, largest)` fraction of the area.
-
-    Returns:
-        Integers: the top, left, height and width.
     """
     tf = import_tensorflow()
     sides = tf.cast(shape[:2], tf.float32)
@@ -210,7 +201,9 @@ def sample_resized_crop_window(shape, seed, scale):
     return tf.cast(tf.concat([at, part], 0), tf.int32)
 
 
-def _of_jpeg(read, encoded, channels):
+def _of_jpeg(
+    read: Callable[..., Tensor], encoded: Tensor, channels: int
+) -> Tensor:
     tf = import_tensorflow()
     if channels != 1:
         return read(encoded, channels=channels)
@@ -223,7 +216,7 @@ def _of_jpeg(read, encoded, channels):
     )
 
 
-def _decode_other(encoded, channels):
+def _decode_other(encoded: Tensor, channels: int) -> Tensor:
     tf = import_tensorflow()
     # TensorFlow refuses to convert some formats: a GIF, a BMP with alpha.
     pixels = tf.io.decode_image(encoded, expand_animations=False)

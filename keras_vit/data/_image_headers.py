@@ -2,6 +2,11 @@
 
 import os
 import statistics
+from collections.abc import Sequence
+from typing import BinaryIO
+from typing import Literal
+
+from keras_vit._types import StrPath
 
 _MAGIC_BYTES = {
     b"\xff\xd8\xff": "JPEG",
@@ -19,13 +24,12 @@ _BMP_MASKS = (0xFF0000, 0xFF00, 0xFF)
 _SOF_MARKERS = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-def check_header_and_trailer(path):
-    """Checks both ends of an image file without decoding it.
+def check_header_and_trailer(path: StrPath) -> tuple[str | None, bool]:
+    """Returns the defect of an image file as text, or None, and whether the
+    file ends with the trailer of its format, without decoding it.
 
-    Returns:
-        The defect as text, or None; and whether the file ends with the trailer
-        of its format. A file without it may be valid, as cameras append data:
-        only decoding shows it.
+    A file without a trailer may be valid, as cameras append data: only decoding
+    shows it.
     """
     try:
         with open(path, "rb") as file:
@@ -46,17 +50,9 @@ def check_header_and_trailer(path):
         return f"cannot be read: {error.strerror}.", False
 
 
-def median_side(paths, sample=200):
-    """Returns the median of the heights and widths of image files.
-
-    Args:
-        paths: List of paths.
-        sample: Integer. Maximum number of files to read, at equal distances in
-            the list. Only headers are read.
-
-    Returns:
-        Integer, in pixels. None if no header states a size.
-    """
+def median_side(paths: Sequence[StrPath], sample: int = 200) -> int | None:
+    """Returns the median of the heights and widths, in pixels, that the headers
+    of at most `sample` image files state."""
     sides = []
     for path in paths[:: -(-len(paths) // sample) or 1]:
         with open(path, "rb") as file:
@@ -66,13 +62,13 @@ def median_side(paths, sample=200):
     return round(statistics.median(sides)) if sides else None
 
 
-def _kind(start):
+def _kind(start: bytes) -> str | None:
     """Returns the format of a file that begins with these bytes, or None."""
     kinds = (k for s, k in _MAGIC_BYTES.items() if start[: len(s)] == s)
     return next(kinds, None)
 
 
-def _bmp_defect(start):
+def _bmp_defect(start: bytes) -> str | None:
     if _number(start, 14, 4) < 40:
         return "is a BMP of OS/2, which cannot be read."
     bits, compression = _number(start, 28, 2), _number(start, 30, 4)
@@ -85,7 +81,7 @@ def _bmp_defect(start):
     return None
 
 
-def _size_defect(size):
+def _size_defect(size: tuple[int, ...] | None) -> str | None:
     if size is None:
         return None
     height, width = size
@@ -103,15 +99,16 @@ def _size_defect(size):
     return None
 
 
-def _size(file, kind, start):
+def _size(file: BinaryIO, kind: str, start: bytes) -> tuple[int, ...] | None:
     """Returns `(height, width)`, or None if the file does not contain it."""
     if kind == "JPEG":
         return _size_of_jpeg(file)
-    width, height, length, order = {
-        "PNG": (16, 20, 4, "big"),
-        "GIF": (6, 8, 2, "little"),
-        "BMP": (18, 22, 4, "little"),
+    width, height, length = {
+        "PNG": (16, 20, 4),
+        "GIF": (6, 8, 2),
+        "BMP": (18, 22, 4),
     }[kind]
+    order = "big" if kind == "PNG" else "little"
     if len(start) < height + length:
         return None
     # A BMP from top to bottom has a height below zero.
@@ -122,7 +119,7 @@ def _size(file, kind, start):
     return tuple(size) if min(size) else None
 
 
-def _size_of_jpeg(file):
+def _size_of_jpeg(file: BinaryIO) -> tuple[int, ...] | None:
     file.seek(2)
     while len(head := file.read(4)) == 4 and head[0] == 0xFF:
         if head[1] == 0xFF:  # padding
@@ -136,7 +133,7 @@ def _size_of_jpeg(file):
     return None
 
 
-def _has_trailer(file, kind):
+def _has_trailer(file: BinaryIO, kind: str) -> bool:
     size = file.seek(0, os.SEEK_END)
     if kind == "BMP":
         file.seek(2)
@@ -146,5 +143,11 @@ def _has_trailer(file, kind):
     return file.read() == end
 
 
-def _number(content, at, length, order="little", signed=False):
+def _number(
+    content: bytes,
+    at: int,
+    length: int,
+    order: Literal["little", "big"] = "little",
+    signed: bool = False,
+) -> int:
     return int.from_bytes(content[at : at + length], order, signed=signed)

@@ -4,9 +4,16 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import Dataset
+from keras_vit._types import StrPath
+from keras_vit._types import Tensor
 from keras_vit.data import mixing
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.data.dataset import local_evaluation_rows
@@ -32,19 +39,6 @@ class ImageSource:
     position is an int64, the name a string, the content any tensor that `read`
     takes, and the label an int32, or a row of float32 zeros and ones if the
     data set is multi-label.
-
-    Attributes:
-        train_stream: Function of `PipelineOptions` that returns the endless
-            stream of this process's training images from batch `start` on.
-            The position of an image is its number in the batches of all
-            processes, counted from batch 0.
-        evaluation_stream: Function of a split ("train", "validation" or
-            "test") and a range. It returns the stream of these images of the
-            split, each once and in order.
-        read: Function of a content that returns the encoded image or its
-            pixels.
-        label: Function of the label of an image that is evaluated on. It
-            returns the label and a weight of 0 or 1.
     """
 
     train_stream: Callable
@@ -52,13 +46,15 @@ class ImageSource:
     read: Callable
     label: Callable = lambda label: (label, 1.0)
 
-    def train(self, data, options):
+    def train(self, data: Any, options: Any) -> Dataset:
         return train_batches(data, options)
 
-    def evaluation_batches(self, data, split, total, options):
+    def evaluation_batches(
+        self, data: Any, split: str, total: int, options: Any
+    ) -> Dataset:
         return evaluation_batches(data, split, total, options)
 
-    def class_counts(self, data):
+    def class_counts(self, data: Any) -> Array:
         images = self.evaluation_stream("train", range(data.num_train))
         labels = images.map(lambda position, name, content, label: label)
         counts = np.zeros(len(data.class_names), np.int64)
@@ -69,11 +65,11 @@ class ImageSource:
                 counts += batch.sum(0, dtype=np.int64)
         return counts
 
-    def sample(self, split, total, chosen):
+    def sample(self, split: str, total: int, chosen: Array) -> "ImageSource":
         """Returns a source to evaluate on, of which a split has some images."""
         is_chosen = np.isin(np.arange(total), chosen)
 
-        def stream(name, rows):
+        def stream(name: str, rows: range) -> Dataset:
             if name != split:
                 return self.evaluation_stream(name, rows)
             tf = import_tensorflow()
@@ -87,43 +83,41 @@ class ImageSource:
 
         return dataclasses.replace(self, evaluation_stream=stream)
 
-    def image_names(self, split, total):
+    def image_names(self, split: str, total: int) -> list[str]:
         images = self.evaluation_stream(split, range(total))
         return [os.fsdecode(name) for _, name, *_ in images.as_numpy_iterator()]
 
 
-def listed_source(names, labels, splits, read, contents=None):
-    """Returns the `ImageSource` of images whose names and labels are in a list.
-
-    Args:
-        names: List of strings or bytes, one for each image.
-        labels: Integer array of shape `(count,)`, or float array of shape
-            `(count, classes)`.
-        splits: Dict of "train", "validation" and "test" to arrays of indices.
-        read: Function of an image's content, a tensor, that returns the
-            encoded image or its pixels.
-        contents: Array of the images' contents. None for their names.
-    """
-    names = np.array([os.fsencode(name) for name in names], object)
+def listed_source(
+    names: Iterable[StrPath],
+    labels: Array,
+    splits: Mapping[str, Array],
+    read: Callable[[Tensor], Tensor],
+    contents: Array | None = None,
+) -> ImageSource:
+    """Returns the `ImageSource` of images whose names, labels (classes, or rows
+    of floats) and contents, by default the names, are in lists; `splits` has
+    the indices of each split."""
+    encoded = np.array([os.fsencode(name) for name in names], object)
     is_multi_label = labels.ndim == 2
     labels = labels.astype("float32" if is_multi_label else "int32")
 
-    def columns(index):
+    def columns(index: Array | slice) -> tuple[Tensor, Tensor, Tensor]:
         tf = import_tensorflow()
         # The type of an empty list cannot be inferred.
-        column = tf.constant(names[index].tolist(), tf.string)
+        column = tf.constant(encoded[index].tolist(), tf.string)
         content = column if contents is None else tf.constant(contents[index])
         return column, content, tf.constant(labels[index])
 
-    def train_stream(options):
+    def train_stream(options: Any) -> Dataset:
         table = columns(splits["train"])
 
-        def look_up(position, row):
+        def look_up(position: Tensor, row: Tensor) -> tuple[Tensor, ...]:
             return position, *(column[row] for column in table)
 
         return shuffled_indices(len(splits["train"]), options).map(look_up)
 
-    def evaluation_stream(split, rows):
+    def evaluation_stream(split: str, rows: range) -> Dataset:
         tf = import_tensorflow()
         table = columns(splits[split][rows.start : rows.stop])
         positions = np.arange(len(rows))
@@ -132,13 +126,9 @@ def listed_source(names, labels, splits, read, contents=None):
     return ImageSource(train_stream, evaluation_stream, read)
 
 
-def train_batches(data, options):
-    """Returns endless batches `(images, labels)` of an `ImageDataset`.
-
-    Args:
-        data: `ImageDataset` whose `source` is an `ImageSource`.
-        options: `PipelineOptions`.
-    """
+def train_batches(data: Any, options: Any) -> Dataset:
+    """Returns endless batches `(images, labels)` of an `ImageDataset` whose
+    `source` is an `ImageSource`."""
     tf = import_tensorflow()
     size, channels = options.image_size, data.channels
     cut = PROTOCOLS[options.protocol].for_training(data.image_size)(
@@ -153,7 +143,9 @@ def train_batches(data, options):
             )
         augment = rand_augment(options.augment, size)
 
-    def prepare(position, name, content, label):
+    def prepare(
+        position: Tensor, name: Tensor, content: Tensor, label: Tensor
+    ) -> tuple[Any, ...]:
         seed = tf.stack([tf.constant(options.seed, tf.int64), position])
         if options.crops is not None:
             crops = options.crops(
@@ -191,7 +183,7 @@ def train_batches(data, options):
         batches = images.batch(len(options.local_rows), drop_remainder=True)
         numbers = tf.data.Dataset.range(options.start, FOREVER)
         batches = tf.data.Dataset.zip(numbers, batches).map(
-            lambda number, batch: apply_mixing(number, *batch, options)
+            lambda number, batch: apply_mixing(number, *batch, options=options)
         )
         if options.micro_batches > 1:
             batches = batches.map(
@@ -204,30 +196,29 @@ def train_batches(data, options):
     return without_autotune(batches.prefetch(2))
 
 
-def in_micro_batches(x, options):
+def in_micro_batches(x: Tensor, options: Any) -> Tensor:
     tf = import_tensorflow()
     shape = (options.micro_batches, options.micro_batch_size, *x.shape[1:])
     return tf.reshape(x, shape)
 
 
-def evaluation_batches(data, split, total, options):
-    """Returns batches `(images, labels, weights)`, every image once.
+def evaluation_batches(
+    data: Any, split: str, total: int, options: Any
+) -> Dataset:
+    """Returns batches `(images, labels, weights)` of an `ImageDataset` whose
+    `source` is an `ImageSource`, every image once.
 
     All batches are full, with padding, if `options.pads`; see
     `local_evaluation_rows`.
-
-    Args:
-        data: `ImageDataset` whose `source` is an `ImageSource`.
-        split: "train", "validation" or "test".
-        total: Integer. Number of images in the split.
-        options: `PipelineOptions`.
     """
     tf = import_tensorflow()
     cut = PROTOCOLS[options.protocol].test(options.image_size, data.channels)
 
     rows, count, weight = local_evaluation_rows(total, options)
 
-    def prepare(position, name, content, label):
+    def prepare(
+        position: Tensor, name: Tensor, content: Tensor, label: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         label, label_weight = data.source.label(label)
         image = cut(data.source.read(content), tf.zeros(2, tf.int64))
         image, label = normalise_and_encode(image, label, data, options)
@@ -248,7 +239,9 @@ def evaluation_batches(data, split, total, options):
     return without_autotune(batches.prefetch(2))
 
 
-def normalise_and_encode(image, label, data, options):
+def normalise_and_encode(
+    image: Tensor, label: Tensor, data: Any, options: Any
+) -> tuple[Tensor, Tensor]:
     """Normalises pixels in [0, 255], and makes the label one-hot if needed."""
     tf = import_tensorflow()
     image = tf.ensure_shape(image, (*options.image_size, data.channels))
@@ -258,7 +251,9 @@ def normalise_and_encode(image, label, data, options):
     return image, label
 
 
-def map_with_named_errors(examples, prepare):
+def map_with_named_errors(
+    examples: Dataset, prepare: Callable[..., Any]
+) -> Dataset:
     """Maps `prepare` over images. An error contains the image's name.
 
     An error in a tf.data graph does not name the element that caused it, and
@@ -268,10 +263,10 @@ def map_with_named_errors(examples, prepare):
     """
     tf = import_tensorflow()
 
-    def one(*example):
+    def one(*example: Tensor) -> Dataset:
         whole = tf.data.Dataset.from_tensors(example).map(prepare)
 
-        def fail(name):
+        def fail(name: Tensor) -> Any:
             # An error message that is not UTF-8 does not reach Python.
             name = tf.strings.unicode_transcode(name, "UTF-8", "UTF-8")
             is_wrong = tf.debugging.Assert(
@@ -296,7 +291,7 @@ def map_with_named_errors(examples, prepare):
     )
 
 
-def parse_image_error(error):
+def parse_image_error(error: Exception) -> str | None:
     """Returns the name of the image that caused an error, or None.
 
     Args:
@@ -311,18 +306,14 @@ def parse_image_error(error):
     )
 
 
-def check_label(label, num_classes, dataset, split):
-    """Casts labels to int32, in a function that `tf.data` maps.
+def check_label(
+    label: Tensor, num_classes: int, dataset: str, split: str
+) -> Tensor:
+    """Casts labels of any shape to int32, in a function that `tf.data` maps.
 
     A label out of range is an error when its image is read. Some data sets have
     images without labels, which are stored as -1: their metrics would be
     meaningless.
-
-    Args:
-        label: Integer tensor of any shape: one class, or several.
-        num_classes: Integer.
-        dataset: String. Name of the data set, for the message.
-        split: String. Name of its split.
     """
     tf = import_tensorflow()
     message = (
@@ -338,7 +329,7 @@ def check_label(label, num_classes, dataset, split):
         return tf.cast(label, tf.int32)
 
 
-def parse_label_error(error):
+def parse_label_error(error: Exception) -> str | None:
     """Returns the message of `check_label` in an error, or None.
 
     Args:
@@ -350,12 +341,14 @@ def parse_label_error(error):
     return found and f"{found[1]} {found[2]}"
 
 
-def apply_mixing(number, images, labels, options):
+def apply_mixing(
+    number: Tensor, images: Tensor, labels: Tensor, options: Any
+) -> tuple[Tensor, Tensor]:
     """Applies mixup or cutmix to batch `number`."""
     tf = import_tensorflow()
     names = ("mixup", "cutmix", "which", "top", "left")
 
-    def sample(name, p):
+    def sample(name: str, p: float | None) -> Tensor:
         # Negative, because the seeds of images are their positions from 0 on.
         seed = tf.stack([tf.constant(options.seed, tf.int64), -1 - number])
         seeds = tf.random.experimental.stateless_split(seed, 2 * len(names))
@@ -374,18 +367,15 @@ def apply_mixing(number, images, labels, options):
     return mixing.mix(tf, images, labels, options, sample)
 
 
-def shuffled_indices(count, options):
-    """Returns endless permutations of `range(count)`, one after another.
-
-    Returns:
-        A `tf.data.Dataset` of `(position, index)`: this process's rows of each
-        batch from `options.start` on.
-    """
+def shuffled_indices(count: int, options: Any) -> Dataset:
+    """Returns a `tf.data.Dataset` of `(position, index)` of endless
+    permutations of `range(count)`: this process's rows of each batch from
+    `options.start` on."""
     tf = import_tensorflow()
     first = options.start * options.batch_size
     epoch, done = divmod(first, count)
 
-    def one_pass(number):
+    def one_pass(number: Tensor) -> Dataset:
         seed = tf.stack([tf.constant(options.seed, tf.int64), number])
         order = tf.random.experimental.stateless_shuffle(
             tf.range(count, dtype=tf.int64), seed
@@ -397,12 +387,12 @@ def shuffled_indices(count, options):
     return keep_local_rows(passes.enumerate(first), options)
 
 
-def keep_local_rows(images, options):
+def keep_local_rows(images: Dataset, options: Any) -> Dataset:
     """Leaves out the rows of other processes, before anything is decoded."""
     if options.shard[1] == 1:
         return images
 
-    def is_local(position, *example):
+    def is_local(position: Tensor, *example: Tensor) -> Tensor:
         row = position % options.batch_size
         return (row >= options.local_rows.start) & (
             row < options.local_rows.stop

@@ -1,9 +1,16 @@
 """Data sets of NumPy arrays."""
 
 import pathlib
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
+from keras_vit._types import Tensor
 from keras_vit._warnings import warn
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.data._pipeline import listed_source
@@ -15,8 +22,14 @@ from keras_vit.data.splits import split_by_path
 
 
 def from_arrays(
-    images, labels, test=None, class_names=None, *, name="arrays", holdout=0.0
-):
+    images: ArrayLike,
+    labels: ArrayLike,
+    test: tuple[ArrayLike, ArrayLike] | None = None,
+    class_names: Sequence[str] | None = None,
+    *,
+    name: str = "arrays",
+    holdout: float | str = 0.0,
+) -> ImageDataset:
     """Returns the `ImageDataset` of images and labels in memory.
 
     Example:
@@ -52,26 +65,27 @@ def from_arrays(
         ValueError: if an array has another shape, dtype or range.
     """
     holdout = parse_holdout(name, holdout)
-    sets = {"images": (images, labels)}
+    given: dict[str, Any] = {"images": (images, labels)}
     if test is not None:
         if not isinstance(test, tuple | list) or len(test) != 2:
             raise ValueError(
                 "`test` must be a pair of arrays, (images, labels). Received "
                 f"an object of type {type(test).__name__}."
             )
-        sets["test"] = tuple(test)
+        given["test"] = tuple(test)
     sets = {
         key: (_check_images(key, x), _check_labels(key, y, len(x)))
-        for key, (x, y) in sets.items()
+        for key, (x, y) in given.items()
     }
     _raise_unless_alike(sets)
     all_labels = np.concatenate([y for _, y in sets.values()])
-    class_names = _class_names(all_labels, class_names)
+    names = _class_names(all_labels, class_names)
     count = len(sets["images"][0])
     indices = np.arange(len(all_labels))
-    train, test = indices[:count], indices[count:]
-    splits = split_by_index(all_labels, train, test, holdout)
-    warn_missing_classes(name, class_names, all_labels, splits)
+    splits = split_by_index(
+        all_labels, indices[:count], indices[count:], holdout
+    )
+    warn_missing_classes(name, names, all_labels, splits)
     sizes = {x.shape[1:3] for x, _ in sets.values()}
     height, width = next(iter(sizes))
     channels = sets["images"][0].shape[-1]
@@ -79,14 +93,14 @@ def from_arrays(
     is_uint8 = all(x.dtype == np.uint8 for x in arrays)
     dtype = np.dtype("uint8" if is_uint8 else "float32")
 
-    def image(index):
+    def image(index: int) -> Array:
         if index < count:
             return np.asarray(arrays[0][index], dtype)
         return np.asarray(arrays[1][index - count], dtype)
 
     return ImageDataset(
         name=name,
-        class_names=class_names,
+        class_names=names,
         channels=channels,
         image_size=height if len(sizes) == 1 and height == width else None,
         num_train=len(splits["train"]),
@@ -107,17 +121,13 @@ def from_arrays(
     )
 
 
-def image_reader(image, dtype, channels):
-    """Returns a function of an index, a tensor, that returns the pixels.
+def image_reader(
+    image: Callable[[int], Array], dtype: np.dtype, channels: int
+) -> Callable[[Tensor], Tensor]:
+    """Returns a function of an index, a tensor, that returns the pixels of the
+    array `(height, width, channels)` that `image` returns."""
 
-    Args:
-        image: Function of an integer that returns an array of shape
-            `(height, width, channels)`.
-        dtype: NumPy dtype of these arrays.
-        channels: Integer.
-    """
-
-    def read(index):
+    def read(index: Tensor) -> Tensor:
         tf = import_tensorflow()
         pixels = tf.numpy_function(image, [index], tf.as_dtype(dtype))
         return tf.ensure_shape(pixels, (None, None, channels))
@@ -125,20 +135,15 @@ def image_reader(image, dtype, channels):
     return read
 
 
-def split_by_index(labels, train, test, holdout):
+def split_by_index(
+    labels: Array, train: Array, test: Array, holdout: float
+) -> dict[str, Array]:
     """Returns the indices of the training, validation and test images.
 
     Without test images, about a fifth of the training images become test
-    images. Each index is used as the path of `split_by_path`.
-
-    Args:
-        labels: Array of all labels: classes, or rows of zeros and ones.
-        train: Array of the indices of the training images.
-        test: Array of the indices of the test images, which may be empty.
-        holdout: Float. Fraction of the training images to hold out.
-
-    Raises:
-        ValueError: if test images are needed and every class has one image.
+    images, or it is a `ValueError` if every class has one image. Each index is
+    used as the path of `split_by_path`. Labels are classes, or rows of zeros
+    and ones.
     """
     # Rows of several classes are split as if all images were of one class.
     classes = np.zeros(len(labels), int) if labels.ndim == 2 else labels
@@ -156,7 +161,7 @@ def split_by_index(labels, train, test, holdout):
     return {"train": train, "validation": validation, "test": test}
 
 
-def _check_images(name, images):
+def _check_images(name: str, images: Any) -> Any:
     if not hasattr(images, "shape"):
         images = np.asarray(images)
     if len(images.shape) != 4 or images.shape[-1] not in (1, 3):
@@ -194,7 +199,7 @@ def _check_images(name, images):
     return images
 
 
-def _check_labels(name, labels, count):
+def _check_labels(name: str, labels: ArrayLike, count: int) -> Array:
     name = "labels" if name == "images" else "test[1]"
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -232,7 +237,7 @@ def _check_labels(name, labels, count):
     return labels
 
 
-def _raise_unless_alike(sets):
+def _raise_unless_alike(sets: Mapping[str, tuple[Any, Array]]) -> None:
     if len(sets) == 1:
         return
     for what, of in (
@@ -247,10 +252,12 @@ def _raise_unless_alike(sets):
             )
 
 
-def _class_names(labels, class_names):
+def _class_names(
+    labels: Array, class_names: Sequence[str] | None
+) -> tuple[str, ...]:
     count = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
     if class_names is None:
-        class_names = map(str, range(count))
+        class_names = tuple(map(str, range(count)))
     class_names = tuple(map(str, class_names))
     too_few = len(class_names) < count
     if too_few or (labels.ndim == 2 and len(class_names) > count):
@@ -271,5 +278,5 @@ def _class_names(labels, class_names):
     return class_names
 
 
-def _first(values):
+def _first(values: Array) -> str:
     return repr(values.ravel()[0].item())

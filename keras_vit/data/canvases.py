@@ -6,10 +6,12 @@ are in test images are in no training image.
 """
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
 from keras_vit._program import require
+from keras_vit._types import Array
 from keras_vit.data.digits import resize
 from keras_vit.data.segmentation import SegmentationDataset
 from keras_vit.data.segmentation import resize_image
@@ -29,24 +31,18 @@ LEAST_INK, CERTAIN_INK = 0.2, 0.4
 TRAIN_PART = 0.7
 
 
-def digit_canvases(size=SIZE, num_train=NUM_TRAIN, num_test=NUM_TEST):
+def digit_canvases(
+    size: int = SIZE, num_train: int = NUM_TRAIN, num_test: int = NUM_TEST
+) -> SegmentationDataset:
     """Returns grey images of one or two digits on photographs, and masks.
 
     Class 0 is the background, and class `d + 1` the digit `d`, with a margin
     around its strokes. Pixels at the border of a digit are ignored.
-
-    Args:
-        size: Integer. Height and width of the images, 16 or more.
-        num_train: Integer. Number of training images.
-        num_test: Integer. Number of test images.
-
-    Returns:
-        A `SegmentationDataset`.
     """
     sources = {part: _Canvases(part) for part in ("train", "test")}
 
     @functools.cache  # an image takes a millisecond, and all of them 5 MB
-    def read(part, index):
+    def read(part: str, index: int) -> tuple[Array, Array]:
         rng = np.random.default_rng((part == "test", 0, index))
         image, mask, _ = sources[part].make(rng, size, MOST_DIGITS)
         return image, mask
@@ -64,7 +60,9 @@ def digit_canvases(size=SIZE, num_train=NUM_TRAIN, num_test=NUM_TEST):
     )
 
 
-def single_digits(size=SIZE, num_train=8000, num_test=400):
+def single_digits(
+    size: int = SIZE, num_train: int = 8000, num_test: int = 400
+) -> tuple[tuple[Array, Array], ...]:
     """Returns grey images of one digit on a photograph, and its value.
 
     A classifier that is trained on them has features of digits, but has never
@@ -93,7 +91,7 @@ def single_digits(size=SIZE, num_train=8000, num_test=400):
 class _Canvases:
     """Makes canvases from the digits and photographs of one split."""
 
-    def __init__(self, part):
+    def __init__(self, part: str) -> None:
         datasets = require("sklearn.datasets")
         images, labels = datasets.load_digits(return_X_y=True)
         train, test = stratified_split(labels)
@@ -106,7 +104,9 @@ class _Canvases:
             half = slice(border) if part == "train" else slice(border, None)
             self.photos.append(photo[:, half].mean(-1, keepdims=True) / 255)
 
-    def make(self, rng, size, most):
+    def make(
+        self, rng: np.random.Generator, size: int, most: int
+    ) -> tuple[Array, Array, list[int]]:
         """Returns an image, its mask and the values of its digits."""
         canvas = self._background(rng, size)
         mask = np.zeros((size, size), "int32")
@@ -130,7 +130,7 @@ class _Canvases:
             part[ink > CERTAIN_INK] = values[-1] + 1
         return (canvas * 255).round().astype("uint8"), mask, values
 
-    def _background(self, rng, size):
+    def _background(self, rng: np.random.Generator, size: int) -> Array:
         photo = self.photos[rng.integers(len(self.photos))]
         height, width = photo.shape[:2]
         side = int(rng.integers(size, min(3 * size, height, width) + 1))
@@ -144,7 +144,7 @@ class _Canvases:
         return crop * (BRIGHTEST_BACKGROUND / 255)
 
 
-def _maximum_of_neighbours(images):
+def _maximum_of_neighbours(images: Array) -> Array:
     """Returns the maximum of each 3 x 3 neighbourhood."""
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
     height, width = images.shape[1:3]
@@ -158,7 +158,12 @@ def _maximum_of_neighbours(images):
     )
 
 
-def _free_place(rng, boxes, side, size):
+def _free_place(
+    rng: np.random.Generator,
+    boxes: Sequence[tuple[int, int, int]],
+    side: int,
+    size: int,
+) -> tuple[int, int] | None:
     """Returns `(top, left)` of a square that overlaps no other, or None."""
     for _ in range(20):
         top, left = rng.integers(0, size - side + 1, 2)

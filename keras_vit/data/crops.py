@@ -1,7 +1,10 @@
 """Random crops of an image for self-supervised training: multi-crop."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
+from keras_vit._types import Tensor
 from keras_vit.data._decode import decode
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.data.protocols import height_and_width
@@ -59,7 +62,7 @@ class MultiCrop:
     blur_sigma: tuple = (0.1, 2.0)
     solarize_probability: float = 0.2
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.num_local < 0:
             raise ValueError(
                 "`num_local` must be 0 or more. Received: "
@@ -86,26 +89,27 @@ class MultiCrop:
                 f"{probabilities}"
             )
 
-    def __call__(self, content, seed, size, channels, mode, flip=True):
-        """Returns the crops of an image, in a function that `tf.data` maps.
-
-        Args:
-            content: String tensor, an encoded image; or its pixels.
-            seed: Two integers, which determine the crops.
-            size: Integer or `(height, width)`. Size of the global crops.
-            channels: 1 or 3.
-            mode: The `mode` of `preprocess_input`.
-            flip: Boolean. Whether half of the crops are mirrored.
-
-        Returns:
-            Dict of `global`, of shape `(2, height, width, channels)`, and, if
-            there are local crops, of `local`.
-        """
+    def __call__(
+        self,
+        content: Tensor,
+        seed: Tensor,
+        size: int | tuple[int, int],
+        channels: int,
+        mode: str,
+        flip: bool = True,
+    ) -> dict[str, Tensor]:
+        """Returns the crops of an image, in a function that `tf.data` maps."""
         tf = import_tensorflow()
         pixels = decode(content, channels)
         fold_in = tf.random.experimental.stateless_fold_in
 
-        def crop(number, size, scale, blur, solarize):
+        def crop(
+            number: Any,
+            size: int | tuple[int, int],
+            scale: tuple[float, float],
+            blur: float,
+            solarize: float,
+        ) -> Tensor:
             cut = random_resized_crop(
                 size, channels, scale=scale, method=self.resizing
             )
@@ -150,17 +154,17 @@ class MultiCrop:
             )
         return crops
 
-    def _jitter(self, x, seed):
+    def _jitter(self, x: Tensor, seed: Tensor) -> Tensor:
         """torchvision's `ColorJitter`: four operations in a random order."""
         tf = import_tensorflow()
         seeds = tf.random.experimental.stateless_split(seed, 5)
         brightness, contrast, saturation, hue = self.jitter
 
-        def factor(i, strength):
+        def factor(i: int, strength: float) -> Tensor:
             low, high = max(0.0, 1 - strength), 1 + strength
             return tf.random.stateless_uniform((), seeds[i], low, high)
 
-        def blended(x, other, amount):
+        def blended(x: Tensor, other: Tensor | float, amount: Tensor) -> Tensor:
             return tf.clip_by_value(amount * x + (1 - amount) * other, 0, 255)
 
         operations = [
@@ -184,21 +188,16 @@ class MultiCrop:
             x = tf.ensure_shape(tf.switch_case(which, branches), shape)
         return x
 
-    def _blur(self, x, seed):
+    def _blur(self, x: Tensor, seed: Tensor) -> Tensor:
         tf = import_tensorflow()
         sigma = tf.random.stateless_uniform((), seed, *self.blur_sigma)
         return gaussian_blur(x, sigma, self.blur_sigma[1])
 
 
-def gaussian_blur(x, sigma, largest):
-    """Blurs an image by a Gaussian; pixels at the edges are repeated outwards.
-
-    Args:
-        x: Float tensor of shape `(height, width, channels)`.
-        sigma: Scalar tensor. Standard deviation in pixels.
-        largest: Float. The largest possible `sigma`, of which the filter's
-            radius is the quadruple.
-    """
+def gaussian_blur(x: Tensor, sigma: Tensor, largest: float) -> Tensor:
+    """Blurs an image `(height, width, channels)` by a Gaussian of standard
+    deviation `sigma`, in pixels, with a filter whose radius is four times the
+    `largest` one; pixels at the edges are repeated outwards."""
     tf = import_tensorflow()
     radius = max(1, round(4 * largest))
     for axis in (0, 1):
@@ -216,7 +215,12 @@ def gaussian_blur(x, sigma, largest):
     return x
 
 
-def _sometimes(probability, function, x, seeds):
+def _sometimes(
+    probability: float,
+    function: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    seeds: Tensor,
+) -> Tensor:
     """Applies a function of an image and a seed with a probability."""
     tf = import_tensorflow()
     if not probability:
@@ -225,7 +229,7 @@ def _sometimes(probability, function, x, seeds):
     return tf.cond(chosen, lambda: function(x, seeds[1]), lambda: x)
 
 
-def _grey(x, seed=None):
+def _grey(x: Tensor, seed: Tensor | None = None) -> Tensor:
     """Returns the image in grey, with the same number of channels."""
     tf = import_tensorflow()
     if x.shape[-1] == 1:
@@ -234,7 +238,7 @@ def _grey(x, seed=None):
     return tf.repeat(luma, 3, axis=-1)
 
 
-def _solarized(x, seed):
+def _solarized(x: Tensor, seed: Tensor) -> Tensor:
     return import_tensorflow().where(x < 128, x, 255 - x)
 
 

@@ -4,9 +4,15 @@ import csv
 import functools
 import os
 import pathlib
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import StrPath
 from keras_vit._warnings import warn
 from keras_vit.data._image_headers import median_side
 from keras_vit.data._pipeline import listed_source
@@ -32,19 +38,21 @@ SPLITS = {
     "val": "validation",
     "dev": "validation",
 }
+# Lines of the file: their numbers, and their cells by column.
+_Rows: TypeAlias = list[tuple[int, dict[str, str]]]
 SEPARATOR = ";"  # of the classes of an image that has several
 
 
 def from_csv(
-    path,
-    image_column=None,
-    label_column=None,
-    split_column=None,
+    path: StrPath,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     *,
-    multi_label=None,
-    holdout=0.0,
-    skip_bad_images=False,
-):
+    multi_label: bool | None = None,
+    holdout: float | str = 0.0,
+    skip_bad_images: bool = False,
+) -> ImageDataset:
     """Returns the `ImageDataset` of a CSV file of paths and labels.
 
     The first line names the columns:
@@ -152,7 +160,12 @@ def from_csv(
     )
 
 
-def _read(path, image_column, label_column, split_column):
+def _read(
+    path: pathlib.Path,
+    image_column: str | None,
+    label_column: str | None,
+    split_column: str | None,
+) -> tuple[_Rows, dict[str, Any]]:
     """Returns the rows as `(line, dict)`, and the names of the columns."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -203,7 +216,7 @@ def _read(path, image_column, label_column, split_column):
     return rows, columns
 
 
-def _files(path, rows, column):
+def _files(path: pathlib.Path, rows: _Rows, column: str) -> list[pathlib.Path]:
     files = [path.parent / row[column].strip() for _, row in rows]
     missing = [
         f"{str(file)!r} (line {line})"
@@ -219,7 +232,9 @@ def _files(path, rows, column):
     return files
 
 
-def _values(path, rows, column, multi_label):
+def _values(
+    path: pathlib.Path, rows: _Rows, column: str, multi_label: bool | None
+) -> tuple[list[str] | list[list[str]], bool]:
     """Returns the classes of each image, and whether they are lists."""
     cells = [row[column].strip() for _, row in rows]
     if multi_label is None:
@@ -237,7 +252,12 @@ def _values(path, rows, column, multi_label):
     return cells, False
 
 
-def _raise_if_contradictory(path, rows, names, values):
+def _raise_if_contradictory(
+    path: pathlib.Path,
+    rows: _Rows,
+    names: Sequence[pathlib.Path],
+    values: Sequence[Any],
+) -> None:
     """Raises an error if two lines give an image different classes."""
     first = {}
     for i, (name, value) in enumerate(zip(names, values, strict=True)):
@@ -257,7 +277,11 @@ def _raise_if_contradictory(path, rows, names, values):
             )
 
 
-def _warn_repeated_images(path, names, splits):
+def _warn_repeated_images(
+    path: pathlib.Path,
+    names: Sequence[pathlib.Path],
+    splits: Mapping[str, Array],
+) -> None:
     for part in ("validation", "test"):
         repeated = len(splits[part]) - len({names[i] for i in splits[part]})
         if repeated:
@@ -268,7 +292,9 @@ def _warn_repeated_images(path, names, splits):
             )
 
 
-def _given_splits(path, rows, names, column):
+def _given_splits(
+    path: pathlib.Path, rows: _Rows, names: Sequence[pathlib.Path], column: str
+) -> dict[str, Array]:
     """Returns the indices of the images of each split."""
     splits, split_of = {"train": [], "validation": [], "test": []}, {}
     for i, ((line, row), name) in enumerate(zip(rows, names, strict=True)):
@@ -297,7 +323,9 @@ def _given_splits(path, rows, names, column):
     return {name: np.array(rows, int) for name, rows in splits.items()}
 
 
-def _names(folder, rows, column):
+def _names(
+    folder: pathlib.Path, rows: _Rows, column: str
+) -> list[pathlib.Path]:
     """Returns the paths that decide on the splits.
 
     They do not depend on how the CSV file is named. Absolute paths within its
@@ -306,7 +334,7 @@ def _names(folder, rows, column):
     folder = folder.resolve()
     resolve = functools.cache(pathlib.Path.resolve)
 
-    def name(cell):
+    def name(cell: str) -> pathlib.Path:
         path = pathlib.Path(os.path.normpath(cell.strip()))
         if path.is_absolute():
             for parent in path.parents:

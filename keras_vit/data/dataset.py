@@ -3,11 +3,14 @@
 import dataclasses
 import difflib
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from keras_vit._program import printable
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
 from keras_vit.data.crops import MultiCrop
 from keras_vit.data.erasing import RandomErasing
 from keras_vit.data.patch_sizes import RandomPatchSizes
@@ -22,7 +25,8 @@ MODES = ("tf", "torch", "clip")
 class PipelineOptions:
     """Options of the batches of an `ImageDataset`, checked in one place."""
 
-    image_size: int | tuple  # becomes (height, width)
+    # An integer or `(height, width)`, which it becomes.
+    image_size: Any
     batch_size: int
     protocol: str = "simple"
     mode: str = "tf"
@@ -35,7 +39,8 @@ class PipelineOptions:
     augment: str = "none"
     mixup: float = 0.0
     cutmix: float = 0.0
-    erase: float | RandomErasing = 0.0
+    # A probability or a `RandomErasing`, which it becomes.
+    erase: Any = 0.0
     flip: bool = True
     start: int = 0
     # Number of micro-batches that each batch is split into. Images,
@@ -49,7 +54,7 @@ class PipelineOptions:
     # A random patch size in each step.
     patch_sizes: RandomPatchSizes | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _raise_unless_in("protocol", self.protocol, PROTOCOLS)
         _raise_unless_in("augment", self.augment, AUGREG)
         _raise_unless_in("mode", self.mode, MODES)
@@ -95,7 +100,7 @@ class PipelineOptions:
                 f"{self.micro_batches}"
             )
 
-    def _check_crops(self):
+    def _check_crops(self) -> None:
         if self.crops is None:
             return
         if not isinstance(self.crops, MultiCrop):
@@ -118,7 +123,7 @@ class PipelineOptions:
                 f"cutmix={self.cutmix}, erase={self.erase.probability}"
             )
 
-    def _check_patch_sizes(self):
+    def _check_patch_sizes(self) -> None:
         if self.patch_sizes is None:
             return
         if not isinstance(self.patch_sizes, RandomPatchSizes):
@@ -135,12 +140,12 @@ class PipelineOptions:
         self.patch_sizes.check(self.image_size)
 
     @property
-    def micro_batch_size(self):
+    def micro_batch_size(self) -> int:
         """The number of images in a micro-batch of this process."""
         return len(self.local_rows) // self.micro_batches
 
     @property
-    def local_rows(self):
+    def local_rows(self) -> range:
         """The rows of the whole batch that this process gets, as a range."""
         index, count = self.shard
         rows = self.batch_size // count
@@ -152,26 +157,21 @@ class PipelineOptions:
         return self.pad or self.shard[1] > 1
 
     @property
-    def uses_mixing(self):
+    def uses_mixing(self) -> bool:
         """Whether images and labels are mixed by mixup or cutmix."""
         return self.mixup > 0 or self.cutmix > 0
 
 
-def local_evaluation_rows(total, options):
-    """Returns this process's slice of an evaluation set.
+def local_evaluation_rows(
+    total: int, options: PipelineOptions
+) -> tuple[range, int, float]:
+    """Returns this process's rows of an evaluation set, the number of batches
+    of each process, and the weight of an image.
 
     Several processes evaluate in step, so each has the same number of full
-    batches. Missing images are then padding of weight 0, as with
-    `options.pad`. Keras divides a loss by the number of rows, padding included,
-    so the weights of images are slightly above 1: the mean of all weights is 1.
-
-    Args:
-        total: Integer. Number of images, of all processes together.
-        options: `PipelineOptions`.
-
-    Returns:
-        The indices of the images, a range; the number of batches of each
-        process; and the weight of an image.
+    batches. Missing images are then padding of weight 0, as with `options.pad`.
+    Keras divides a loss by the number of rows, padding included, so the weights
+    of images are slightly above 1: the mean of all weights is 1.
     """
     index, count = options.shard
     most = -(-total // count)
@@ -181,7 +181,7 @@ def local_evaluation_rows(total, options):
     return rows, batches, padded / total
 
 
-def _raise_unless_in(name, value, known):
+def _raise_unless_in(name: str, value: Any, known: Iterable[str]) -> None:
     if value not in known:
         raise ValueError(
             f"There is no {name} {value!r}. --{name} takes: {', '.join(known)}."
@@ -217,11 +217,18 @@ class ImageDataset:
     # `class_counts`, `class_counts(data)`.
     source: Any = dataclasses.field(default=None, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         names = tuple(map(printable, self.class_names))
         object.__setattr__(self, "class_names", names)
 
-    def train(self, *, image_size, batch_size, seed=0, **options):
+    def train(
+        self,
+        *,
+        image_size: int | tuple[int, int],
+        batch_size: int,
+        seed: int = 0,
+        **options: Any,
+    ) -> Any:
         """Returns endless batches of augmented training images.
 
         Batch k depends on `seed`, k and `shard` only, so a run that resumes at
@@ -279,17 +286,17 @@ class ImageDataset:
             ValueError: if an option is invalid, or the data set does not
                 support it.
         """
-        options = PipelineOptions(image_size, batch_size, seed=seed, **options)
+        checked = PipelineOptions(image_size, batch_size, seed=seed, **options)
         if not self.num_train:
             raise ValueError(
                 f"{self.name!r} has no training images, and can only be "
                 "evaluated on."
             )
-        if options.class_weights is not None:
-            self._check_class_weights(options)
-        return self.source.train(self, options)
+        if checked.class_weights is not None:
+            self._check_class_weights(checked)
+        return self.source.train(self, checked)
 
-    def _check_class_weights(self, options):
+    def _check_class_weights(self, options: PipelineOptions) -> None:
         if self.multi_label or options.uses_mixing:
             raise ValueError(
                 "Class weights are for images of one class each. Received: "
@@ -311,7 +318,7 @@ class ImageDataset:
                 f"{options.class_weights}"
             )
 
-    def class_counts(self):
+    def class_counts(self) -> Array:
         """Returns the number of training images of each class.
 
         Without the images that are held out. The records of a TFDS data set
@@ -323,7 +330,7 @@ class ImageDataset:
         """
         return self.source.class_counts(self)
 
-    def test(self, **options):
+    def test(self, **options: Any) -> Any:
         """Returns batches of the test images, each image once and in order.
 
         The last batch may be smaller than the others, and weights are 1. An
@@ -348,7 +355,7 @@ class ImageDataset:
         """
         return self._evaluation_batches("test", **options)
 
-    def validation(self, **options):
+    def validation(self, **options: Any) -> Any:
         """Like `test`, with the training images that are held out."""
         if not self.num_validation:
             raise ValueError(
@@ -358,26 +365,26 @@ class ImageDataset:
         return self._evaluation_batches("validation", **options)
 
     @property
-    def evaluation_split(self):
+    def evaluation_split(self) -> str:
         """The split to evaluate on: "validation" if images are held out."""
         return "validation" if self.num_validation else "test"
 
     @property
-    def num_evaluation(self):
+    def num_evaluation(self) -> int:
         """The number of images to evaluate on."""
         return self.num_validation or self.num_test
 
-    def evaluation(self, **options):
+    def evaluation(self, **options: Any) -> Any:
         """Like `test`, with the images of `evaluation_split`."""
         return self._evaluation_batches(self.evaluation_split, **options)
 
-    def batches(self, split, **options):
+    def batches(self, split: str, **options: Any) -> Any:
         """Like `test`, with the images of "train", "validation" or "test"."""
         if not getattr(self, f"num_{split}"):
             raise ValueError(f"{self.name!r} has no {split} images.")
         return self._evaluation_batches(split, **options)
 
-    def sample(self, split, count):
+    def sample(self, split: str, count: int) -> "ImageDataset":
         """Returns the data set with a random sample of the images of a split.
 
         The first images of a folder or a file are those of the first classes.
@@ -401,7 +408,7 @@ class ImageDataset:
             **{f"num_{split}": count},
         )
 
-    def image_names(self, split):
+    def image_names(self, split: str) -> list[str]:
         """Returns the names of the images of `batches(split)`, in order.
 
         Raises:
@@ -413,23 +420,23 @@ class ImageDataset:
 
     def _evaluation_batches(
         self,
-        split,
+        split: str,
         *,
-        image_size,
-        batch_size,
-        protocol="simple",
-        mode="tf",
-        one_hot=False,
-        shard=(0, 1),
-        pad=False,
-    ):
+        image_size: int | tuple[int, int],
+        batch_size: int,
+        protocol: str = "simple",
+        mode: str = "tf",
+        one_hot: bool = False,
+        shard: tuple[int, int] = (0, 1),
+        pad: bool = False,
+    ) -> Any:
         options = PipelineOptions(
             image_size, batch_size, protocol, mode, one_hot, shard, pad
         )
         total = getattr(self, f"num_{split}")
         return self.source.evaluation_batches(self, split, total, options)
 
-    def metadata(self):
+    def metadata(self) -> dict[str, Any]:
         """Returns a dict of the fields that can be written as JSON."""
         return {
             field.name: getattr(self, field.name)
@@ -438,7 +445,7 @@ class ImageDataset:
         }
 
 
-def balanced_class_weights(counts):
+def balanced_class_weights(counts: ArrayLike) -> Array:
     """Returns weights that give every class the same part in the loss.
 
     They are those of scikit-learn's `class_weight="balanced"`: the number of
@@ -476,7 +483,7 @@ def balanced_class_weights(counts):
     return np.where(counts > 0, weights, 0.0)
 
 
-def unknown_dataset_error(name, known=()):
+def unknown_dataset_error(name: str, known: Iterable[str] = ()) -> ValueError:
     """Returns the error for a name that is no folder or file, nor in TFDS."""
     if name.split(":")[0] == "imagenet21k":
         return ValueError(

@@ -1,19 +1,24 @@
 """Handwritten digits, in NumPy: they do not need TensorFlow."""
 
 import dataclasses
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit._program import require
+from keras_vit._types import Array
+from keras_vit._types import Dataset
 from keras_vit.data import mixing
 from keras_vit.data._pipeline import listed_source
 from keras_vit.data.arrays import image_reader
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.dataset import PipelineOptions
 from keras_vit.data.dataset import local_evaluation_rows
 from keras_vit.data.protocols import height_and_width
 from keras_vit.data.splits import holdout_split
 from keras_vit.data.splits import stratified_split
+from keras_vit.layers.resampling import resampling_matrix
 
 BACKGROUND = -1.0
 ENLARGED = 32  # pixels; the size from which random crops are cut
@@ -24,7 +29,7 @@ MAX_LOG_SCALE = 0.15
 MAX_SHIFT = 1 / 10  # as a fraction of the image
 
 
-def digits(holdout=0.0):
+def digits(holdout: float = 0.0) -> ImageDataset:
     """Returns scikit-learn's 1,797 handwritten digits of 8 x 8 pixels."""
     images, labels = require("sklearn.datasets").load_digits(return_X_y=True)
     images = images.reshape(-1, 8, 8, 1).astype("float32") / 8 - 1  # 0 .. 16
@@ -55,7 +60,7 @@ class Digits:
     labels: np.ndarray
     splits: dict
 
-    def train(self, data, options):
+    def train(self, data: ImageDataset, options: PipelineOptions) -> Any:
         if options.augment != "none":
             raise ValueError(
                 "Digits are augmented by rotation, scaling and translation "
@@ -71,7 +76,9 @@ class Digits:
         images, labels = self._split_arrays("train", options)
         return train_batches(images, labels, options)
 
-    def _train_crops(self, data, options):
+    def _train_crops(
+        self, data: ImageDataset, options: PipelineOptions
+    ) -> Dataset:
         """Returns batches of random crops, by TensorFlow."""
         # A crop begins and ends with whole pixels: of 8 x 8 there are few.
         pixels = resize(self.images, ENLARGED)
@@ -87,17 +94,25 @@ class Digits:
         )
         return source.train(dataclasses.replace(data, source=source), options)
 
-    def sample(self, split, total, chosen):
+    def sample(self, split: str, total: int, chosen: Array) -> "Digits":
         splits = {**self.splits, split: self.splits[split][chosen]}
         return dataclasses.replace(self, splits=splits)
 
-    def class_counts(self, data):
+    def class_counts(self, data: ImageDataset) -> Array:
         return np.bincount(self.labels[self.splits["train"]], minlength=10)
 
-    def evaluation_batches(self, data, split, total, options):
+    def evaluation_batches(
+        self,
+        data: ImageDataset,
+        split: str,
+        total: int,
+        options: PipelineOptions,
+    ) -> "EvaluationBatches":
         return EvaluationBatches(*self._split_arrays(split, options), options)
 
-    def _split_arrays(self, split, options):
+    def _split_arrays(
+        self, split: str, options: PipelineOptions
+    ) -> tuple[Array, Array]:
         if options.protocol != "simple" or options.mode != "tf":
             raise ValueError(
                 "Digits are grey, and are not cropped: use --protocol "
@@ -109,12 +124,14 @@ class Digits:
         return images, encode_digit_labels(self.labels[index], options)
 
 
-def encode_digit_labels(labels, options):
+def encode_digit_labels(labels: Array, options: PipelineOptions) -> Array:
     one_hot = options.one_hot or options.uses_mixing
     return np.eye(10, dtype="float32")[labels] if one_hot else labels
 
 
-def train_batches(images, labels, options):
+def train_batches(
+    images: Array, labels: Array, options: PipelineOptions
+) -> keras.utils.PyDataset:
     """Returns endless batches of shuffled, slightly distorted images.
 
     All batches are full: if the images end within a batch, it continues with
@@ -130,12 +147,15 @@ def train_batches(images, labels, options):
 class _TrainBatches(keras.utils.PyDataset):
     num_batches = None  # endless
 
-    def __init__(self, images, labels, options):
+    def __init__(
+        self, images: Array, labels: Array, options: PipelineOptions
+    ) -> None:
         super().__init__()
         self.images, self.labels, self.options = images, labels, options
-        self._last = (None, None)  # a whole batch and its number
+        # The number of a whole batch, and the batch.
+        self._last: tuple[int | None, tuple[Array, ...]] = (None, ())
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> tuple[Array, ...]:
         number, micro_batch = divmod(index, self.options.micro_batches)
         last, batch = self._last
         if last != number:
@@ -146,14 +166,14 @@ class _TrainBatches(keras.utils.PyDataset):
         return tuple(x[rows] for x in batch)
 
     @property
-    def shapes(self):
+    def shapes(self) -> list[tuple[int | None, ...]]:
         """The shapes of the columns, without the batch; None for any size."""
         shapes = [x.shape[1:] for x in self[0]]
         if self.options.patch_sizes is not None:
             shapes[0] = (None, None, shapes[0][-1])
         return shapes
 
-    def _batch(self, number):
+    def _batch(self, number: int) -> tuple[Array, ...]:
         """Returns this process's rows of a batch."""
         images, *others = self._distorted(number)
         patch_sizes = self.options.patch_sizes
@@ -162,7 +182,7 @@ class _TrainBatches(keras.utils.PyDataset):
             images = patch_sizes.resize(images, size)
         return images, *others
 
-    def _distorted(self, number):
+    def _distorted(self, number: int) -> tuple[Array, ...]:
         options = self.options
         chosen = batch_indices(
             len(self.images), number * options.batch_size, options
@@ -180,20 +200,15 @@ class _TrainBatches(keras.utils.PyDataset):
         if not options.uses_mixing:
             return batch
 
-        def sample(name, p):
+        def sample(name: str, p: float | None) -> np.float32:
             return np.float32(rng.beta(p, p) if p else rng.uniform())
 
         return mixing.mix(np, *batch, options, sample)
 
 
-def batch_indices(count, first, options):
-    """Returns the indices of the images of one batch.
-
-    Args:
-        count: Integer. Number of training images.
-        first: Integer. Position of the batch's first image in the run.
-        options: `PipelineOptions`.
-    """
+def batch_indices(count: int, first: int, options: PipelineOptions) -> Array:
+    """Returns the indices of the images of one batch, of which the first is the
+    image `first` of the run."""
     positions = np.arange(first, first + options.batch_size)
     epochs = positions // count
     orders = {
@@ -207,7 +222,7 @@ def batch_indices(count, first, options):
     )
 
 
-def random_affine(images, rng):
+def random_affine(images: Array, rng: np.random.Generator) -> Array:
     """Rotates, scales and translates every image slightly."""
     count, height, width = images.shape[:3]
     angle = rng.uniform(-MAX_ROTATION, MAX_ROTATION, count)
@@ -229,7 +244,7 @@ def random_affine(images, rng):
     down, right = from_y - top, from_x - left  # in [0, 1)
     index = np.arange(count)[:, None, None]
 
-    def corner(dy, dx, weight):
+    def corner(dy: int, dx: int, weight: Array) -> Array:
         return padded[index, top + dy, left + dx] * weight[..., None]
 
     return (
@@ -243,7 +258,9 @@ def random_affine(images, rng):
 class EvaluationBatches(keras.utils.PyDataset):
     """Batches of this process's images, each once and in order."""
 
-    def __init__(self, images, labels, options):
+    def __init__(
+        self, images: Array, labels: Array, options: PipelineOptions
+    ) -> None:
         super().__init__()
         rows, self.count, self.weight = local_evaluation_rows(
             len(images), options
@@ -252,10 +269,10 @@ class EvaluationBatches(keras.utils.PyDataset):
         self.images, self.labels = images[rows], labels[rows]
         self.batch_size, self.pads = len(options.local_rows), options.pads
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> tuple[Array, ...]:
         rows = slice(index * self.batch_size, (index + 1) * self.batch_size)
         images, labels = self.images[rows], self.labels[rows]
         weights = np.full(len(images), self.weight, "float32")
@@ -266,24 +283,14 @@ class EvaluationBatches(keras.utils.PyDataset):
         )
 
 
-def resize(images, size):
-    """Resizes images bilinearly (pixel centres, no antialiasing).
-
-    Args:
-        images: Float array of shape `(count, height, width, channels)`.
-        size: Integer, or `(height, width)`.
-    """
+def resize(images: Array, size: int | tuple[int, int]) -> Array:
+    """Resizes images `(count, height, width, channels)` bilinearly (pixel
+    centres, no antialiasing)."""
     size = height_and_width(size)
     if size == images.shape[1:3]:
         return images
     down, right = (
-        _bilinear_weights(old, new).astype(images.dtype)
+        resampling_matrix(old, new, "bilinear").astype(images.dtype)
         for old, new in zip(images.shape[1:3], size, strict=True)
     )
     return np.einsum("yh,xw,bhwc->byxc", down, right, images)
-
-
-def _bilinear_weights(old, new):
-    """Returns an array of shape `(new, old)`."""
-    centres = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
-    return np.maximum(0, 1 - np.abs(centres[:, None] - np.arange(old)))

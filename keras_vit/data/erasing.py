@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
+from typing import Any
 
+from keras_vit._types import Tensor
 from keras_vit.data._decode import import_tensorflow
 
 MODES = ("pixel", "constant")
@@ -44,7 +46,7 @@ class RandomErasing:
     aspect: tuple = (0.3, 1 / 0.3)
     mode: str = "pixel"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:  # also not NaN
             raise ValueError(
                 "The probability of erasing must be from 0 to 1. Received: "
@@ -64,14 +66,8 @@ class RandomErasing:
                 f"{self.mode!r}"
             )
 
-    def __call__(self, image, seed):
-        """Returns the image with or without a rectangle erased.
-
-        Args:
-            image: Float tensor of shape `(height, width, channels)`, which
-                must be known.
-            seed: Two integers, which decide everything.
-        """
+    def __call__(self, image: Tensor, seed: Any) -> Tensor:
+        """Returns the image with or without a rectangle erased."""
         tf = import_tensorflow()
         height, width, _ = image.shape
         seeds = tf.unstack(

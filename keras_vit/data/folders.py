@@ -6,10 +6,18 @@ import filecmp
 import os
 import pathlib
 import re
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from keras_vit._program import printable
+from keras_vit._types import Array
+from keras_vit._types import StrPath
+from keras_vit._types import Tensor
 from keras_vit._warnings import warn
 from keras_vit.data._decode import decode
 from keras_vit.data._decode import import_tensorflow
@@ -19,6 +27,7 @@ from keras_vit.data._pipeline import listed_source
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import summarize
 from keras_vit.data.labels import warn_similar_names
+from keras_vit.data.splits import TEST_SPLITS
 from keras_vit.data.splits import hold_out_by_path
 from keras_vit.data.splits import split_by_path
 
@@ -30,13 +39,14 @@ _NOTES = (".txt", ".md", ".csv", ".json", ".xml", ".yaml", ".yml", ".html")
 _THUMBNAIL_SIDE = 512
 
 
-def image_files(root, extensions=EXTENSIONS):
+def image_files(
+    root: pathlib.Path, extensions: tuple[str, ...] = EXTENSIONS
+) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
     """Finds the files of a folder and its sub-folders that are named as images.
 
-    Returns:
-        Sorted paths of images; and those of what is left out: other files,
-        broken links, and links to folders. Hidden files and folders, and
-        notes, are in neither.
+    Returns their sorted paths, and those of what is left out: other files,
+    broken links, and links to folders. Hidden files and folders, and notes, are
+    in neither.
     """
     images, others = [], []
     for path in sorted(root.rglob("*")):
@@ -51,7 +61,9 @@ def image_files(root, extensions=EXTENSIONS):
     return images, others
 
 
-def warn_unsupported_files(paths, extensions=EXTENSIONS):
+def warn_unsupported_files(
+    paths: Sequence[pathlib.Path], extensions: tuple[str, ...] = EXTENSIONS
+) -> None:
     """Warns of the files that `image_files` left out."""
     if paths:
         warn(
@@ -62,7 +74,7 @@ def warn_unsupported_files(paths, extensions=EXTENSIONS):
         )
 
 
-def load_thumbnail(path):
+def load_thumbnail(path: pathlib.Path) -> Array:
     """Returns an image file as an array of values in [0, 1], for a plot.
 
     Of a large image, every n-th pixel is taken, to save memory.
@@ -72,19 +84,15 @@ def load_thumbnail(path):
     return pixels[::step, ::step].numpy() / 255
 
 
-def validate_images(paths, skip):
-    """Separates files that can be read as images from others.
+def validate_images(
+    paths: Sequence[pathlib.Path], skip: bool
+) -> tuple[set[pathlib.Path], list[str]]:
+    """Returns the set of the files that can be read as images, and a list of
+    descriptions of the others.
 
-    Args:
-        paths: List of paths.
-        skip: Boolean. Whether to decode every image, and to warn of those that
-            cannot be read. Otherwise the header and the trailer of every file
-            are checked, files without a trailer are decoded, and the first
-            defect is an error.
-
-    Returns:
-        The set of the paths of valid images, and a list of descriptions of the
-        others.
+    With `skip`, every image is decoded, and those that cannot be read are
+    warned of. Otherwise the header and the trailer of every file are checked,
+    files without a trailer are decoded, and the first defect is a `ValueError`.
     """
     if not skip:
         for path in paths:
@@ -112,17 +120,13 @@ def validate_images(paths, skip):
     return good, bad
 
 
-def warn_duplicate_images(files, root, depth):
-    """Warns of identical files of the same name in two classes, or in train
-    and test.
+def warn_duplicate_images(
+    files: Sequence[tuple[pathlib.Path, int]], root: pathlib.Path, depth: int
+) -> None:
+    """Warns of identical files of the same name in two classes, or in train and
+    test, which the first `depth` parts of their paths below `root` name.
 
     Only files of the same name and size are read, and only until they differ.
-
-    Args:
-        files: List of `(path, label)`.
-        root: Path of the folder that the paths in the warning are relative to.
-        depth: Integer. Number of path components below it that name the split
-            and the class.
     """
     named = collections.defaultdict(list)
     for path, _ in files:
@@ -141,7 +145,7 @@ def warn_duplicate_images(files, root, depth):
         )
 
 
-def _group_identical(paths):
+def _group_identical(paths: Sequence[pathlib.Path]) -> list[list[pathlib.Path]]:
     """Returns groups of two or more files with the same content."""
     sizes = collections.defaultdict(list)
     for path in paths:
@@ -161,7 +165,7 @@ def _group_identical(paths):
     return groups
 
 
-def _find_defect(path, thorough=True):
+def _find_defect(path: pathlib.Path, thorough: bool = True) -> str | None:
     """Returns a description of a file's defect, or None.
 
     A file with a valid header and trailer is decoded only if `thorough`.
@@ -183,16 +187,14 @@ _LAYOUTS = (
     "FOLDER/CLASS/*."
 )
 _MAX_CLASSES = 5
-_TESTS = ("test", "val", "valid", "validation")  # the first that is there
 
 
-def image_folder(name, holdout=0.0, skip_bad_images=False):
-    """Returns the `ImageDataset` of a folder of images.
-
-    Raises:
-        ValueError: if the folder has another layout, a class without images
-            or, unless they are skipped, a file that is no image.
-    """
+def image_folder(
+    name: str, holdout: float = 0.0, skip_bad_images: bool = False
+) -> ImageDataset:
+    """Returns the `ImageDataset` of a folder of images; raises a `ValueError`
+    if it has another layout, a class without images or, unless they are
+    skipped, a file that is no image."""
     root = pathlib.Path(name).expanduser()
     if not root.is_dir():
         raise ValueError(
@@ -244,12 +246,14 @@ def image_folder(name, holdout=0.0, skip_bad_images=False):
     )
 
 
-def read_file(path):
+def read_file(path: Tensor) -> Tensor:
     """Returns the content of a file, whose path is a string tensor."""
     return import_tensorflow().io.read_file(path)
 
 
-def load_files(paths, skip_bad_images=False):
+def load_files(
+    paths: Iterable[StrPath], skip_bad_images: bool = False
+) -> tuple[ImageDataset, list[pathlib.Path]]:
     """Returns an `ImageDataset` of image files without labels, and their paths.
 
     Args:
@@ -295,14 +299,16 @@ def load_files(paths, skip_bad_images=False):
     return data, files
 
 
-def _train_and_test(root):
+def _train_and_test(
+    root: pathlib.Path,
+) -> tuple[pathlib.Path, pathlib.Path] | tuple[None, None]:
     """Returns the folders of the splits, or None twice if there are classes.
 
     timm and torchvision call the second one "val".
     """
     folders = {path.name.lower(): path for path in sorted(_folders(root))}
     train = folders.pop("train", None)
-    tests = [folders.pop(name) for name in _TESTS if name in folders]
+    tests = [folders.pop(name) for name in TEST_SPLITS if name in folders]
     if train and tests:
         unused = [path.name for path in (*tests[1:], *folders.values())]
         if unused:
@@ -318,7 +324,9 @@ def _train_and_test(root):
     return None, None
 
 
-def _warn_if_deeper(root, found):
+def _warn_if_deeper(
+    root: pathlib.Path, found: Mapping[str, Sequence[pathlib.Path]]
+) -> None:
     """Warns if all images of all classes are in folders within the classes'."""
     if any(
         path.parent == root / name
@@ -340,7 +348,9 @@ def _warn_if_deeper(root, found):
         )
 
 
-def _images(root, at_least, skip_bad_images):
+def _images(
+    root: pathlib.Path, at_least: int, skip_bad_images: bool
+) -> tuple[list[tuple[pathlib.Path, int]], list[str], list[str]]:
     """Returns sorted `(path, label)`, the names of classes, and bad files."""
     classes = sorted(path.name for path in _folders(root))
     if not classes:
@@ -380,7 +390,9 @@ def _images(root, at_least, skip_bad_images):
     return files, classes, bad
 
 
-def _warn_untested_classes(root, classes, test_labels):
+def _warn_untested_classes(
+    root: pathlib.Path, classes: Array, test_labels: Array
+) -> None:
     """Warns of classes that are so small that none of their images are test
     images."""
     missing = np.setdiff1d(np.arange(len(classes)), test_labels)
@@ -395,7 +407,7 @@ def _warn_untested_classes(root, classes, test_labels):
         )
 
 
-def _check_same_classes(folders, listed):
+def _check_same_classes(folders: Sequence[Any], listed: Sequence[Any]) -> None:
     first, last = listed[0][1], listed[-1][1]
     if first != last:
         differing = ", ".join(sorted(set(first) ^ set(last)))
@@ -406,7 +418,7 @@ def _check_same_classes(folders, listed):
         )
 
 
-def _folders(root):
+def _folders(root: pathlib.Path) -> Iterator[pathlib.Path]:
     for path in root.iterdir():
         if path.is_dir() and not path.name.startswith(_HIDDEN):
             yield path

@@ -5,34 +5,36 @@ indexed by integers and by the names of columns.
 """
 
 import io
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from keras_vit._checks import check_image_mode
 from keras_vit._images import open_image
+from keras_vit._types import Array
 from keras_vit.data._pipeline import listed_source
 from keras_vit.data.arrays import image_reader
 from keras_vit.data.arrays import split_by_index
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import encode_labels
 from keras_vit.data.labels import warn_missing_classes
+from keras_vit.data.splits import TEST_SPLITS
 from keras_vit.data.splits import parse_holdout
-
-# The first of these that is there, and has labels, is evaluated on.
-TEST_SPLITS = ("test", "validation", "valid", "val")
 
 
 def from_huggingface(
-    dataset,
-    image_column="image",
-    label_column="label",
+    dataset: Any,
+    image_column: str = "image",
+    label_column: str = "label",
     *,
-    test_split=None,
-    name="huggingface",
-    channels=3,
-    image_size=None,
-    holdout=0.0,
-):
+    test_split: str | None = None,
+    name: str = "huggingface",
+    channels: int = 3,
+    image_size: int | None = None,
+    holdout: float | str = 0.0,
+) -> ImageDataset:
     """Returns the `ImageDataset` of a Hugging Face `Dataset` or `DatasetDict`.
 
     ```
@@ -80,7 +82,7 @@ def from_huggingface(
     )
     warn_missing_classes(name, class_names, labels, indices_of)
 
-    def image(index):
+    def image(index: int) -> Array:
         key, i = rows[index]
         return to_pixels(splits[key][i][image_column], channels)
 
@@ -106,18 +108,11 @@ def from_huggingface(
     )
 
 
-def to_pixels(image, channels):
-    """Returns an image as a uint8 array of shape `(height, width, channels)`.
-
-    Args:
-        image: An image of Pillow; a uint8 array of shape `(height, width)` or
-            `(height, width, channels)`; or a dict with the encoded "bytes" or
-            the "path" of a file, as `datasets.Image(decode=False)` gives it.
-        channels: 1 or 3. An alpha channel is ignored.
-
-    Raises:
-        ValueError: if it is none of them.
-    """
+def to_pixels(image: Any, channels: int) -> Array:
+    """Returns an image as a uint8 array `(height, width, channels)`: one of
+    Pillow, a uint8 array, or a dict with the encoded "bytes" or the "path" of a
+    file, as `datasets.Image(decode=False)` gives it; raises a `ValueError` for
+    others."""
     if isinstance(image, dict):
         content, path = image.get("bytes"), image.get("path")
         with open_image(io.BytesIO(content) if content else path) as opened:
@@ -146,7 +141,7 @@ def to_pixels(image, channels):
     return pixels
 
 
-def _check_column(key, split, column):
+def _check_column(key: str, split: Any, column: str) -> None:
     if column not in split.features:
         raise ValueError(
             f"The split {key!r} must have a column {column!r}. Its columns "
@@ -155,7 +150,9 @@ def _check_column(key, split, column):
         )
 
 
-def _check_first_image(image, index, key, column):
+def _check_first_image(
+    image: Callable[[int], Array], index: int, key: str, column: str
+) -> None:
     """Raises a `ValueError` with the reason if an image cannot be read."""
     try:
         image(index)
@@ -167,7 +164,7 @@ def _check_first_image(image, index, key, column):
         ) from error
 
 
-def _named_splits(dataset):
+def _named_splits(dataset: Any) -> dict[str, Any]:
     """Returns a dict of the names of splits to their data sets."""
     splits = dict(dataset) if hasattr(dataset, "keys") else {"train": dataset}
     for key, split in splits.items():
@@ -187,7 +184,9 @@ def _named_splits(dataset):
     return splits
 
 
-def _choose_splits(splits, label_column, test_split):
+def _choose_splits(
+    splits: dict[str, Any], label_column: str, test_split: str | None
+) -> dict[str, Any]:
     """Returns "train", if it is there, and the split to evaluate on, if any."""
     found = ", ".join(map(repr, splits))
     if test_split is not None and (
@@ -213,11 +212,13 @@ def _choose_splits(splits, label_column, test_split):
     return chosen
 
 
-def _is_missing(label):
+def _is_missing(label: Any) -> bool:
     return label is None or (not np.ndim(label) and label == -1)
 
 
-def _labels(splits, column):
+def _labels(
+    splits: dict[str, Any], column: str
+) -> tuple[Array, tuple[str, ...]]:
     """Returns all labels as an array, and the names of the classes."""
     names, values = {}, []
     for key, split in splits.items():
@@ -250,7 +251,7 @@ def _labels(splits, column):
     return encode_labels([value for _, value in values], class_names)
 
 
-def _class_names(feature):
+def _class_names(feature: Any) -> tuple[str, ...] | None:
     """Returns the names of a `ClassLabel`, or of a list of it, or None."""
     if isinstance(feature, list):
         (feature,) = feature
@@ -259,7 +260,7 @@ def _class_names(feature):
     return names and tuple(names)
 
 
-def _plain(value):
+def _plain(value: Any) -> Any:
     """Returns a label without NumPy's types."""
     if isinstance(value, str):
         return value
@@ -267,7 +268,7 @@ def _plain(value):
     return list(value) if isinstance(value, tuple) else value
 
 
-def _is_class(value, class_names):
+def _is_class(value: Any, class_names: Sequence[str] | None) -> bool:
     if class_names is None:
         return isinstance(value, int | str)
     return isinstance(value, int) and 0 <= value < len(class_names)

@@ -2,28 +2,27 @@
 
 import collections
 import unicodedata
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from keras_vit._types import Array
 from keras_vit._warnings import warn
 
 _MAX_LISTED = 5
 
 
-def encode_labels(values, class_names=None):
-    """Returns labels as an array, and the names of the classes.
+def encode_labels(
+    values: Sequence[Any], class_names: Sequence[str] | None = None
+) -> tuple[Array, tuple[str, ...]]:
+    """Returns labels, an integer or a string or a list of them for each image,
+    as an array of integers or of rows of zeros and ones, and the names of the
+    classes.
 
-    Args:
-        values: List of one class for each image, or of a list of classes for
-            each image. A class is an integer or a string.
-        class_names: Names of the classes that integers stand for. None takes
-            the distinct values, sorted: as numbers if all of them are integers.
-            1 and "1" are the same class; names such as "1" and "01" are two,
-            with a warning.
-
-    Returns:
-        An integer array of shape `(count,)`, or for lists a float32 array of
-        zeros and ones of shape `(count, classes)`; and a tuple of strings.
+    Without `class_names`, these are the distinct values, sorted: as numbers if
+    all of them are integers. 1 and "1" are the same class; names such as "1"
+    and "01" are two, with a warning.
     """
     is_multi_label = isinstance(values[0], list)
     lists = values if is_multi_label else [[value] for value in values]

@@ -3,6 +3,7 @@
 import pathlib
 
 from keras_vit.data.csv_files import from_csv
+from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.dataset import unknown_dataset_error
 from keras_vit.data.digits import digits
 from keras_vit.data.folders import image_folder
@@ -10,7 +11,12 @@ from keras_vit.data.splits import parse_holdout
 from keras_vit.data.tfds import from_tfds
 
 
-def load_dataset(name, holdout=0.0, skip_bad_images=False, test_split=None):
+def load_dataset(
+    name: str,
+    holdout: float | str = 0.0,
+    skip_bad_images: bool = False,
+    test_split: str | None = None,
+) -> ImageDataset:
     """Finds a dataset by its name.
 
     Args:

@@ -9,12 +9,15 @@ import concurrent.futures
 import io
 import os
 import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from keras_vit._checks import check_image_mode
 from keras_vit._images import open_image
 from keras_vit._program import require
+from keras_vit._types import Array
 from keras_vit._warnings import warn
 from keras_vit.data.canvases import IGNORE
 from keras_vit.data.canvases import digit_canvases
@@ -46,7 +49,7 @@ TFDS_MASKS = {
 }
 
 
-def load_segmentation(name, ignore=255):
+def load_segmentation(name: str, ignore: int = 255) -> SegmentationDataset:
     """Finds a data set of images with masks by its name.
 
     Args:
@@ -100,22 +103,16 @@ def load_segmentation(name, ignore=255):
     )
 
 
-def read_image(file):
-    """Returns a file of an image as a uint8 array of three channels.
-
-    Raises:
-        ValueError: if its pixels are floats or of 32 bits.
-    """
+def read_image(file: Any) -> Array:
+    """Returns a file of an image as a uint8 array of three channels; raises a
+    `ValueError` if its pixels are floats or of 32 bits."""
     with open_image(file) as image:
         return to_pixels(image, 3)
 
 
-def read_mask(file):
-    """Returns a file of a mask as an integer array of classes.
-
-    Raises:
-        ValueError: if its pixels are colours, or it is no PNG.
-    """
+def read_mask(file: Any) -> Array:
+    """Returns a file of a mask as an integer array of classes; raises a
+    `ValueError` if its pixels are colours, or it is no PNG."""
     with open_image(file) as image:
         if image.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
             raise ValueError(
@@ -138,7 +135,7 @@ def read_mask(file):
     return mask // (255 // (2**bits - 1))
 
 
-def _from_folder(folder, ignore):
+def _from_folder(folder: pathlib.Path, ignore: int) -> SegmentationDataset:
     problems = []
     parts = {
         part: _find_pairs(folder / part, problems)
@@ -177,7 +174,9 @@ def _from_folder(folder, ignore):
             f"none. Received: ignore={ignore}, which is {names[ignore]!r}"
         )
     counts_of = {
-        part: _check_pairs(pairs, ignore, names and len(names), problems)
+        part: _check_pairs(
+            pairs, ignore, len(names) if names else None, problems
+        )
         for part, pairs in parts.items()
     }
     if problems:
@@ -215,7 +214,7 @@ def _from_folder(folder, ignore):
             f"{str(folder / _CLASSES_FILE)!r}, one on each line"
         )
 
-    def read(part, index):
+    def read(part: str, index: int) -> tuple[Array, Array]:
         image, mask = parts[part][index]
         # Pillow 13 misreads rotated TIFF files without compression by path.
         return read_image(io.BytesIO(image.read_bytes())), read_mask(mask)
@@ -232,7 +231,9 @@ def _from_folder(folder, ignore):
     )
 
 
-def _find_pairs(folder, problems):
+def _find_pairs(
+    folder: pathlib.Path, problems: list[str]
+) -> list[tuple[pathlib.Path, pathlib.Path]]:
     """Returns pairs of paths of images and masks, and adds missing ones to
     `problems`."""
     found = {}
@@ -256,7 +257,7 @@ def _find_pairs(folder, problems):
     return [(found["images"][x], found["masks"][x]) for x in common]
 
 
-def _class_names(folder):
+def _class_names(folder: pathlib.Path) -> tuple[str, ...] | None:
     path = folder / _CLASSES_FILE
     if not path.is_file():
         return None
@@ -273,17 +274,19 @@ def _class_names(folder):
     return names
 
 
-def _check_pairs(pairs, ignore, classes, problems):
-    """Adds files that cannot be used to `problems`; counts the pixels.
-
-    Every image and every mask is read.
-
-    Returns:
-        Dict of the values of masks to their numbers of pixels.
-    """
+def _check_pairs(
+    pairs: Sequence[tuple[pathlib.Path, pathlib.Path]],
+    ignore: int,
+    classes: int | None,
+    problems: list[str],
+) -> collections.Counter[int]:
+    """Reads every image and mask, adds the files that cannot be used to
+    `problems`, and returns the number of pixels of each value."""
     counts = collections.Counter()
 
-    def check(pair):
+    def check(
+        pair: tuple[pathlib.Path, pathlib.Path],
+    ) -> tuple[str | None, dict[int, int]]:
         path = pair[0]
         try:
             with open_image(path) as image:
@@ -324,7 +327,12 @@ def _check_pairs(pairs, ignore, classes, problems):
     return counts
 
 
-def _check_classes(folder, names, counts, ignore):
+def _check_classes(
+    folder: pathlib.Path,
+    names: Sequence[str],
+    counts: collections.Counter[int],
+    ignore: int,
+) -> None:
     """Raises an error, or warns, if the training masks lack classes."""
     missing = [
         name for i, name in enumerate(names) if i == ignore or not counts[i]
@@ -345,7 +353,7 @@ def _check_classes(folder, names, counts, ignore):
     warn(text + ".")
 
 
-def _from_tfds(name, ignore):
+def _from_tfds(name: str, ignore: int) -> SegmentationDataset:
     """The encoded files of a data set of TFDS, which are kept in memory."""
     tfds = require("tensorflow_datasets")
     feature, names, classes, first = TFDS_MASKS[name.split(":")[0]]
@@ -369,7 +377,7 @@ def _from_tfds(name, ignore):
             for x in tfds.as_numpy(examples)
         ]
 
-    def read(part, index):
+    def read(part: str, index: int) -> tuple[Array, Array]:
         image, mask = (io.BytesIO(x) for x in files[part][index])
         with open_image(mask) as opened:
             # The classes are the values of the first channel.

@@ -5,44 +5,45 @@ of Beta(p, p), is sampled once for each batch. `xp` is `numpy` or `tensorflow`:
 the few functions used have the same name in both.
 """
 
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
+from keras_vit._types import Tensor
 
-def mixup(xp, images, labels, lam):
-    """Mixes every image and its label with the one before it.
+
+def mixup(
+    xp: Any, images: Tensor, labels: Tensor, lam: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mixes every image and its label with the one before it; the image's own
+    weight is the larger of `lam` and `1 - lam`.
 
     As big_vision does it for "How to train your ViT?"
     (https://arxiv.org/abs/2106.10270).
-
-    Args:
-        xp: Module `numpy` or `tensorflow`.
-        images: Float array of shape `(batch, height, width, channels)`.
-        labels: Float array of shape `(batch, classes)`.
-        lam: Float scalar in [0, 1], sampled from Beta(p, p). The image's own
-            weight is the larger of `lam` and `1 - lam`.
     """
     lam = xp.maximum(lam, 1 - lam)
 
-    def mix_with_previous(x):
+    def mix_with_previous(x: Tensor) -> Tensor:
         return lam * x + (1 - lam) * xp.roll(x, 1, 0)
 
     return mix_with_previous(images), mix_with_previous(labels)
 
 
-def cutmix(xp, images, labels, lam, centre):
+def cutmix(
+    xp: Any,
+    images: Tensor,
+    labels: Tensor,
+    lam: Tensor,
+    centre: Sequence[Tensor],
+) -> tuple[Tensor, Tensor]:
     """Copies a rectangle of the image before it into every image.
 
     "CutMix" (https://arxiv.org/abs/1905.04899), with the same rectangle for all
-    images of a batch. Labels are weighted by the areas of both images.
-
-    Args:
-        xp: Module `numpy` or `tensorflow`.
-        images: Float array of shape `(batch, height, width, channels)`.
-        labels: Float array of shape `(batch, classes)`.
-        lam: Float scalar in [0, 1]. Fraction of the image to keep, before the
-            rectangle is clipped at the image's edge.
-        centre: Two floats in [0, 1]. Centre of the rectangle, as fractions of
-            the height and the width.
+    images of a batch. Labels are weighted by the areas of both images. `lam` is
+    the fraction of the image to keep, before the rectangle is clipped at the
+    image's edge, and `centre` is in fractions of the height and the width.
     """
     half_side = xp.sqrt(1 - lam) / 2
     inside = [
@@ -58,21 +59,20 @@ def cutmix(xp, images, labels, lam, centre):
     return images, labels
 
 
-def mix(xp, images, labels, options, sample):
-    """Applies mixup, cutmix, or one of the two at random.
+def mix(
+    xp: Any,
+    images: Tensor,
+    labels: Tensor,
+    options: Any,
+    sample: Callable[[str, float | None], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Applies mixup, cutmix, or one of the two at random; `sample` returns a
+    scalar of Beta(p, p), or a uniform one for None, by its name."""
 
-    Args:
-        xp: Module `numpy` or `tensorflow`.
-        images, labels: A batch. Labels are of shape `(batch, classes)`.
-        options: `PipelineOptions`.
-        sample: Function of a name and of the `p` of Beta(p, p), or None for a
-            uniform distribution, that returns a float32 scalar in [0, 1].
-    """
-
-    def apply_mixup():
+    def apply_mixup() -> tuple[Tensor, Tensor]:
         return mixup(xp, images, labels, sample("mixup", options.mixup))
 
-    def apply_cutmix():
+    def apply_cutmix() -> tuple[Tensor, Tensor]:
         centre = sample("top", None), sample("left", None)
         lam = sample("cutmix", options.cutmix)
         return cutmix(xp, images, labels, lam, centre)
@@ -84,13 +84,15 @@ def mix(xp, images, labels, options, sample):
     return cond(xp, sample("which", None) < 0.5, apply_mixup, apply_cutmix)
 
 
-def cond(xp, condition, yes, no):
+def cond(
+    xp: Any, condition: Tensor, yes: Callable[[], Any], no: Callable[[], Any]
+) -> Any:
     if xp is np:
         return yes() if condition else no()
     return xp.cond(condition, yes, no)
 
 
-def _mean(xp, mask):
+def _mean(xp: Any, mask: Tensor) -> Tensor:
     if xp is np:
         return np.float32(mask.mean())
     return xp.reduce_mean(xp.cast(mask, "float32"))

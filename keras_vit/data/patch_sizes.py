@@ -1,10 +1,13 @@
 """Random patch sizes in training: FlexiViT."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit._types import Dataset
+from keras_vit._types import Tensor
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.layers.resampling import resampling_matrix
 
@@ -54,7 +57,7 @@ class RandomPatchSizes:
     sizes: tuple
     patch_size: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         sizes = self.sizes
         if not isinstance(sizes, tuple | list):
             sizes = (sizes,)
@@ -67,12 +70,9 @@ class RandomPatchSizes:
         object.__setattr__(self, "sizes", sizes)
         _checks.positive_int("patch_size", self.patch_size)
 
-    def check(self, image_size):
-        """Raises a `ValueError` if a patch size does not divide an image.
-
-        Args:
-            image_size: `(height, width)`, in pixels.
-        """
+    def check(self, image_size: tuple[int, int]) -> None:
+        """Raises a `ValueError` if a patch size does not divide an image of
+        `(height, width)`."""
         for size in self.sizes:
             if any(side % size for side in image_size):
                 raise ValueError(
@@ -81,29 +81,15 @@ class RandomPatchSizes:
                     f"of {image_size[0]} x {image_size[1]} pixels."
                 )
 
-    def choose(self, seed, number):
-        """Returns the patch size of a batch.
-
-        Args:
-            seed: Integer. Seed of the run.
-            number: Integer. Number of the batch, counted from 0.
-        """
+    def choose(self, seed: int, number: int) -> int:
+        """Returns the patch size of batch `number`, for the seed of the run."""
         rng = np.random.default_rng((seed, 2, number))
         return self.sizes[rng.integers(len(self.sizes))]
 
-    def resize(self, images, size, xp=np):
-        """Multiplies patches by the transpose of the map of their kernel.
-
-        Args:
-            images: Array of shape `(batch, height, width, channels)`.
-            size: Integer. Height and width of the patches.
-            xp: `numpy`, or `tensorflow` for its tensors.
-
-        Returns:
-            Array of shape `(batch, rows * patch_size, columns * patch_size,
-            channels)`, for a grid of `rows` by `columns` patches; `images`
-            itself if `size` is the model's patch size.
-        """
+    def resize(self, images: Tensor, size: int, xp: Any = np) -> Tensor:
+        """Multiplies the patches, of `size` pixels, of images `(batch, height,
+        width, channels)` by the transpose of the map of their kernel; `images`
+        itself if `size` is the model's patch size."""
         if size == self.patch_size:
             return images
         # As `resample_patch_kernel`, whose matrix is the transpose.
@@ -119,24 +105,18 @@ class RandomPatchSizes:
         resized = (rows * self.patch_size, columns * self.patch_size)
         return xp.reshape(patches, (batch, *resized, channels))
 
-    def map(self, batches, options):
-        """Resizes the patches of batches of a `tf.data.Dataset`.
-
-        Args:
-            batches: A `tf.data.Dataset` of `(images, ...)`, micro-batches of a
-                known size.
-            options: `PipelineOptions`.
-
-        Returns:
-            A `tf.data.Dataset`.
-        """
+    def map(self, batches: Dataset, options: Any) -> Dataset:
+        """Resizes the patches of a `tf.data.Dataset` of `(images, ...)`,
+        micro-batches of a known size."""
         tf = import_tensorflow()
 
-        def choose(number):
+        def choose(number: int) -> np.int32:
             size = self.choose(options.seed, number)
             return np.int32(self.sizes.index(size))
 
-        def resize(index, batch):
+        def resize(
+            index: Tensor, batch: tuple[Tensor, ...]
+        ) -> tuple[Tensor, ...]:
             images = batch[0]
             number = options.start + index // options.micro_batches
             chosen = tf.numpy_function(choose, [number], tf.int32)

@@ -18,9 +18,11 @@ drops the fraction; vit_jax and BiT do not. Functions that both use take
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from keras_vit._types import Tensor
 from keras_vit.data._decode import decode
 from keras_vit.data._decode import decode_random_area
 from keras_vit.data._decode import import_tensorflow
@@ -31,7 +33,7 @@ from keras_vit.data._decode import sample_resized_crop_window
 SMALL = 96
 
 
-def height_and_width(size):
+def height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
     """Returns an image size as `(height, width)`.
 
     Args:
@@ -54,23 +56,26 @@ def height_and_width(size):
     return int(pair[0]), int(pair[1])
 
 
-def scaled(size, ratio):
+def scaled(size: int | tuple[int, int], ratio: float) -> tuple[int, int]:
     """Returns `(height, width)` of a size, each side times a ratio."""
-    return tuple(round(side * ratio) for side in height_and_width(size))
+    height, width = height_and_width(size)
+    return round(height * ratio), round(width * ratio)
 
 
-def as_integers(pixels):
+def as_integers(pixels: Tensor) -> Tensor:
     """Returns float pixels after a cast to uint8, as floats."""
     tf = import_tensorflow()
     return tf.floor(tf.clip_by_value(pixels, 0, 255))
 
 
-def inception_crop(size, channels, *, integers=False):
+def inception_crop(
+    size: int | tuple[int, int], channels: int, *, integers: bool = False
+) -> Callable[..., Tensor]:
     """A random crop of 5% to 100% of the area, resized without antialiasing."""
     tf = import_tensorflow()
     size = height_and_width(size)
 
-    def train(encoded, seed):
+    def train(encoded: Tensor, seed: Tensor) -> Tensor:
         part = decode_random_area(encoded, channels, seed)
         pixels = tf.image.resize(part, size)
         return as_integers(pixels) if integers else pixels
@@ -78,35 +83,41 @@ def inception_crop(size, channels, *, integers=False):
     return train
 
 
-def resize_random_crop(size, channels, *, ratio):
+def resize_random_crop(
+    size: int | tuple[int, int], channels: int, *, ratio: float
+) -> Callable[..., Tensor]:
     """Resized to a larger square, and cropped at random."""
     tf = import_tensorflow()
     size, larger = height_and_width(size), scaled(size, ratio)
 
-    def train(encoded, seed):
+    def train(encoded: Tensor, seed: Tensor) -> Tensor:
         pixels = tf.image.resize(decode(encoded, channels), larger)
         return tf.image.stateless_random_crop(pixels, (*size, channels), seed)
 
     return train
 
 
-def resize_shorter_side_random_crop(size, channels, *, ratio):
+def resize_shorter_side_random_crop(
+    size: int | tuple[int, int], channels: int, *, ratio: float
+) -> Callable[..., Tensor]:
     """The shorter side resized to a larger size, and cropped at random."""
     tf = import_tensorflow()
     size, larger = height_and_width(size), scaled(size, ratio)
 
-    def train(encoded, seed):
+    def train(encoded: Tensor, seed: Tensor) -> Tensor:
         pixels = resize_shorter_side(decode(encoded, channels), larger)
         return tf.image.stateless_random_crop(pixels, (*size, channels), seed)
 
     return train
 
 
-def resize_shorter_side_center_crop(size, channels, *, ratio):
+def resize_shorter_side_center_crop(
+    size: int | tuple[int, int], channels: int, *, ratio: float
+) -> Callable[..., Tensor]:
     """The same, with the crop at the centre."""
     larger = scaled(size, ratio)
 
-    def test(encoded, seed=None):
+    def test(encoded: Tensor, seed: Tensor | None = None) -> Tensor:
         return center_crop(
             resize_shorter_side(decode(encoded, channels), larger), size
         )
@@ -114,19 +125,21 @@ def resize_shorter_side_center_crop(size, channels, *, ratio):
     return test
 
 
-def resize_center_crop(size, channels, *, ratio):
+def resize_center_crop(
+    size: int | tuple[int, int], channels: int, *, ratio: float
+) -> Callable[..., Tensor]:
     """Resized to a larger square, and cropped at the centre."""
     tf = import_tensorflow()
     larger = scaled(size, ratio)
 
-    def test(encoded, seed=None):
+    def test(encoded: Tensor, seed: Tensor | None = None) -> Tensor:
         pixels = tf.image.resize(decode(encoded, channels), larger)
         return center_crop(as_integers(pixels), size)
 
     return test
 
 
-def center_crop(pixels, size):
+def center_crop(pixels: Tensor, size: int | tuple[int, int]) -> Tensor:
     """Returns the centre of an image, of the given size."""
     height, width = height_and_width(size)
     shape = import_tensorflow().shape(pixels)
@@ -134,7 +147,7 @@ def center_crop(pixels, size):
     return pixels[top : top + height, left : left + width]
 
 
-def resize_shorter_side(pixels, size):
+def resize_shorter_side(pixels: Tensor, size: int | tuple[int, int]) -> Tensor:
     """Resizes the smaller side to `size` as big_vision's `resize_small` does.
 
     By area, keeping the aspect, to integers in [0, 255]. An image covers a
@@ -147,45 +160,60 @@ def resize_shorter_side(pixels, size):
     return as_integers(tf.image.resize(pixels, sides, method="area"))
 
 
-def resize(size, channels, *, antialias=False):
+def resize(
+    size: int | tuple[int, int], channels: int, *, antialias: bool = False
+) -> Callable[..., Tensor]:
     """The whole image, without keeping its aspect ratio."""
     tf = import_tensorflow()
     size = height_and_width(size)
 
-    def test(encoded, seed=None):
+    def test(encoded: Tensor, seed: Tensor | None = None) -> Tensor:
         pixels = decode(encoded, channels)
         return tf.image.resize(pixels, size, antialias=antialias)
 
     return test
 
 
-def random_translation(size, channels):
+def random_translation(
+    size: int | tuple[int, int], channels: int
+) -> Callable[..., Tensor]:
     """The whole image, translated by up to an eighth, with reflected edges."""
     tf = import_tensorflow()
     size = height_and_width(size)
     padding = (*((side // 8, side // 8) for side in size), (0, 0))
     whole = resize(size, channels, antialias=True)
 
-    def train(encoded, seed):
+    def train(encoded: Tensor, seed: Tensor) -> Tensor:
         pixels = tf.pad(whole(encoded), padding, mode="REFLECT")
         return tf.image.stateless_random_crop(pixels, (*size, channels), seed)
 
     return train
 
 
-def random_resized_crop(size, channels, *, scale, method):
+def random_resized_crop(
+    size: int | tuple[int, int],
+    channels: int,
+    *,
+    scale: tuple[float, float],
+    method: str,
+) -> Callable[..., Tensor]:
     """torchvision's `RandomResizedCrop` of a Pillow image."""
     window = functools.partial(sample_resized_crop_window, scale=scale)
     size = height_and_width(size)
 
-    def train(encoded, seed):
+    def train(encoded: Tensor, seed: Tensor) -> Tensor:
         part = decode_random_area(encoded, channels, seed, window)
         return resize_like_pillow(part, size, method)
 
     return train
 
 
-def bicubic_center_crop(size, channels, *, ratio_above_224=256 / 224):
+def bicubic_center_crop(
+    size: int | tuple[int, int],
+    channels: int,
+    *,
+    ratio_above_224: float = 256 / 224,
+) -> Callable[..., Tensor]:
     """torchvision's `Resize` of the smaller side, bicubic, and `CenterCrop`.
 
     The smaller side gets 256 pixels for 224; above 224 pixels,
@@ -198,7 +226,7 @@ def bicubic_center_crop(size, channels, *, ratio_above_224=256 / 224):
         for side in (height, width)
     ]
 
-    def test(encoded, seed=None):
+    def test(encoded: Tensor, seed: Tensor | None = None) -> Tensor:
         pixels = decode(encoded, channels)
         sides = tf.shape(pixels)[:2]
         # The image covers `small`, and one of its sides has this length.
@@ -213,7 +241,7 @@ def bicubic_center_crop(size, channels, *, ratio_above_224=256 / 224):
     return test
 
 
-def resize_like_pillow(pixels, sides, method):
+def resize_like_pillow(pixels: Tensor, sides: Any, method: str) -> Tensor:
     """Resizes with antialiasing, within one grey level of Pillow, which
     rounds to uint8 after the columns and after the rows."""
     tf = import_tensorflow()
@@ -229,12 +257,11 @@ class Protocol:
     test: Callable
     train_small: Callable | None = None  # if it differs for small images
 
-    def for_training(self, image_size):
-        """Returns the function for training.
-
-        Args:
-            image_size: Integer. That of the data set; None if images differ.
-        """
+    def for_training(
+        self, image_size: int | None
+    ) -> Callable[..., Callable[..., Tensor]]:
+        """Returns the function for training on a data set of this image size,
+        None if images differ."""
         small = image_size is not None and image_size < SMALL
         return self.train_small if small and self.train_small else self.train
 

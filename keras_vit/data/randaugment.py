@@ -15,10 +15,14 @@ keras-cv is imported here and nowhere else, when it is needed.
 
 import functools
 import math
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from keras_vit._program import require
+from keras_vit._types import Tensor
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.data.protocols import height_and_width
 
@@ -48,7 +52,9 @@ PUBLISHED_SIZE = 224
 CUTOUT, TRANSLATE = 40, 100
 
 
-def rand_augment(level, size):
+def rand_augment(
+    level: str, size: int | tuple[int, int]
+) -> Callable[[Tensor, Tensor], Tensor]:
     """Returns a function of an image and a seed that augments the image.
 
     Args:
@@ -70,14 +76,14 @@ def rand_augment(level, size):
         known = list(operations(magnitude, size, scaled).values())
     split = tf.random.experimental.stateless_split
 
-    def apply_random_op(image, seed):
+    def apply_random_op(image: Tensor, seed: Tensor) -> Tensor:
         which, seed = tf.unstack(split(seed, 2))
         index = tf.random.stateless_uniform((), which, 0, len(known), tf.int32)
         branches = [lambda f=f: f(image, seed) for f in known]
         image = tf.switch_case(index, branches)
         return tf.ensure_shape(image, (*size, 3))
 
-    def augment(image, seed):
+    def augment(image: Tensor, seed: Tensor) -> Tensor:
         if count:
             for one in tf.unstack(split(seed, count)):
                 image = apply_random_op(image, one)
@@ -86,22 +92,21 @@ def rand_augment(level, size):
     return augment
 
 
-def operations(magnitude, size, scaled=False):
+def operations(
+    magnitude: float, size: int | tuple[int, int], scaled: bool = False
+) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """Returns the 16 operations by name, as functions of image and seed.
 
-    Args:
-        magnitude: Number. The paper's range is 0 to 10, but AugReg uses more.
-        size: Integer, the height and width of the images; or
-            `(height, width)`.
-        scaled: Boolean. Whether cutout and translation scale with `size`, from
-            the published numbers of pixels at 224.
+    The paper's range of the magnitude is 0 to 10, but AugReg uses more. With
+    `scaled`, cutout and translation scale with `size`, from the published
+    numbers of pixels at 224.
     """
     size = height_and_width(size)
     level = magnitude / 10
     # Of vertical and of horizontal distances.
     scale = (1, 1)
     if scaled:
-        scale = tuple(side / PUBLISHED_SIZE for side in size)
+        scale = size[0] / PUBLISHED_SIZE, size[1] / PUBLISHED_SIZE
     enhance = level * 1.8 + 0.1
     return {
         **_keras_cv_ops(level),
@@ -114,7 +119,9 @@ def operations(magnitude, size, scaled=False):
     }
 
 
-def _keras_cv_ops(level):
+def _keras_cv_ops(
+    level: float,
+) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     layers = require("keras_cv.layers")
     tf = import_tensorflow()
     exact = {"value_range": (0, 255), "dtype": "float32"}
@@ -129,7 +136,7 @@ def _keras_cv_ops(level):
     # and 20) become 0, which inverts every pixel, and 384 becomes 128.
     threshold = float(int(level * 256) % 256)
 
-    def autocontrast(x, seed):
+    def autocontrast(x: Tensor, seed: Tensor) -> Tensor:
         # The result depends on a value, and on the lowest and the highest value
         # of the image. A lookup table of the 256 values is faster.
         low, high = (
@@ -141,10 +148,10 @@ def _keras_cv_ops(level):
         table = contrast.augment_images(every)[0, :, 0]
         return _apply_lut(_uint8(tf.transpose(table)), _lut_indices(x))
 
-    def posterized(x, seed):
+    def posterized(x: Tensor, seed: Tensor) -> Tensor:
         return _uint8(posterize.augment_image(tf.cast(x, "float32")))
 
-    def solarized(x, seed):
+    def solarized(x: Tensor, seed: Tensor) -> Tensor:
         amounts = {"additions": 0.0, "thresholds": threshold}
         return _uint8(solarize.augment_images(tf.cast(x, "float32"), amounts))
 
@@ -155,12 +162,12 @@ def _keras_cv_ops(level):
     }
 
 
-def _color_ops(level):
+def _color_ops(level: float) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """Returns operations that change the value of each pixel."""
     tf = import_tensorflow()
     most = min(int(level * 110), 255)
 
-    def solarize_add(x, seed):
+    def solarize_add(x: Tensor, seed: Tensor) -> Tensor:
         # In uint8, whose sums wrap around at 256. A product is many times
         # faster than `tf.where`.
         dark = tf.cast(x < GREY, tf.uint8)
@@ -173,7 +180,9 @@ def _color_ops(level):
     }
 
 
-def _geometric_ops(level, size, scale):
+def _geometric_ops(
+    level: float, size: tuple[int, int], scale: tuple[float, float]
+) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """Returns operations that move pixels, in a random direction."""
     half_sides = [int(level * CUTOUT * factor) for factor in scale]
     moves = {
@@ -186,8 +195,11 @@ def _geometric_ops(level, size, scale):
     }
 
 
-def _rotation(level, scale, sign, size):
-    """About the centre of the image, `centre_x` and `centre_y`."""
+def _rotation(
+    level: float, scale: tuple[float, float], sign: int, size: tuple[int, int]
+) -> tuple[tuple[float, float, float], ...]:
+    """Returns the matrix of a rotation about the centre of the image,
+    `centre_x` and `centre_y`."""
     angle = sign * math.radians(level * 30)
     cos, sin = math.cos(angle), math.sin(angle)
     centre_y, centre_x = ((side - 1) / 2 for side in size)
@@ -221,7 +233,9 @@ _MATRICES = {
 }
 
 
-def _affine_op(matrix, size):
+def _affine_op(
+    matrix: Callable[..., Any], size: tuple[int, int]
+) -> Callable[[Tensor, Tensor], Tensor]:
     """Returns an operation that takes each pixel from the nearest source pixel.
 
     Pixels from outside the image are grey. There are two directions, so the
@@ -244,7 +258,7 @@ def _affine_op(matrix, size):
         sources.append(np.where(inside, at[1] * width + at[0], height * width))
     sources = tf.constant(np.array(sources), tf.int32)
 
-    def move(image, seed):
+    def move(image: Tensor, seed: Tensor) -> Tensor:
         sign = tf.random.stateless_uniform((), seed, 0, 2, tf.int32)
         grey = tf.fill((1, 3), tf.constant(GREY, tf.uint8))
         pixels = tf.concat([tf.reshape(image, (-1, 3)), grey], 0)
@@ -253,7 +267,12 @@ def _affine_op(matrix, size):
     return move
 
 
-def _cutout(image, seed, half_sides, size):
+def _cutout(
+    image: Tensor,
+    seed: Tensor,
+    half_sides: Sequence[int],
+    size: tuple[int, int],
+) -> Tensor:
     """Greys a rectangle of twice `half_sides`, cut off at the edges."""
     tf = import_tensorflow()
     down, right = (
@@ -264,20 +283,16 @@ def _cutout(image, seed, half_sides, size):
     return tf.where(square, tf.constant(GREY, tf.uint8), image)
 
 
-def _near(seed, i, side, half):
-    """Returns which of `side` positions are near a random one.
-
-    Args:
-        i: 0 or 1: which of the two random numbers of `seed` is used.
-        half: Integer. Places at a larger distance are not near.
-    """
+def _near(seed: Tensor, i: int, side: int, half: int) -> Tensor:
+    """Returns which of `side` positions are at most `half` from a random one,
+    of which the number `i`, 0 or 1, of the seed decides."""
     tf = import_tensorflow()
     centre = tf.random.stateless_uniform((2,), seed, 0, side, tf.int32)[i]
     places = tf.range(side)
     return (places >= centre - half) & (places < centre + half)
 
 
-def _blend(degenerate, image, factor):
+def _blend(degenerate: Tensor | float, image: Tensor, factor: float) -> Tensor:
     """Blends: 0 returns `degenerate`, 1 the image, more extrapolates."""
     tf = import_tensorflow()
     degenerate = tf.cast(degenerate, tf.float32)
@@ -285,22 +300,22 @@ def _blend(degenerate, image, factor):
     return _uint8(degenerate + factor * (image - degenerate))
 
 
-def _uint8(x):
+def _uint8(x: Tensor) -> Tensor:
     tf = import_tensorflow()
     return tf.cast(tf.clip_by_value(x, 0, 255), tf.uint8)
 
 
-def _grey(image):
+def _grey(image: Tensor) -> Tensor:
     return import_tensorflow().image.rgb_to_grayscale(image)
 
 
-def _mean_gray(size):
+def _mean_gray(size: tuple[int, int]) -> int:
     # The published code computes the number of pixels divided by 256 instead of
     # the image's mean grey. Published models are trained with it.
     return min(size[0] * size[1] // 256, 255)
 
 
-def _blur(image):
+def _blur(image: Tensor) -> Tensor:
     """Returns weighted means with the 8 neighbours; edges do not change."""
     tf = import_tensorflow()
     x = tf.cast(image, tf.float32)
@@ -311,7 +326,7 @@ def _blur(image):
     return tf.concat([image[:1], middle, image[-1:]], 0)
 
 
-def _equalize(image):
+def _equalize(image: Tensor) -> Tensor:
     """Equalises the histogram of each channel, as Pillow does."""
     tf = import_tensorflow()
     values = _lut_indices(image)
@@ -328,12 +343,12 @@ def _equalize(image):
     return _apply_lut(tf.cast(table, tf.uint8), values)
 
 
-def _lut_indices(image):
+def _lut_indices(image: Tensor) -> Tensor:
     """Returns the index of each value in a table of 256 for each channel."""
     tf = import_tensorflow()
     return tf.cast(image, tf.int32) + [0, 256, 512]
 
 
-def _apply_lut(table, values):
+def _apply_lut(table: Tensor, values: Tensor) -> Tensor:
     tf = import_tensorflow()
     return tf.gather(tf.reshape(table, [-1]), values)

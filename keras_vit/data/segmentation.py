@@ -3,12 +3,16 @@
 import concurrent.futures
 import dataclasses
 import os
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit._program import printable
 from keras_vit._program import require
+from keras_vit._types import Array
 from keras_vit.data.dataset import PipelineOptions
 from keras_vit.data.dataset import local_evaluation_rows
 from keras_vit.data.digits import batch_indices
@@ -44,33 +48,33 @@ class SegmentationDataset:
     num_train: int
     num_test: int
     ignore: int
-    read: object
+    read: Callable[[str, int], tuple[Array, Array]]
     can_flip: bool = True
     num_validation: int = 0
     num_unverified: int = 0
     multi_label: bool = False
     evaluation_split = "test"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         names = tuple(map(printable, self.class_names))
         object.__setattr__(self, "class_names", names)
 
     @property
-    def num_evaluation(self):
+    def num_evaluation(self) -> int:
         return self.num_test
 
     def train(
         self,
         *,
-        image_size,
-        batch_size,
-        mode="tf",
-        seed=0,
-        start=0,
-        shard=(0, 1),
-        flip=True,
-        scale=2.0,
-    ):
+        image_size: int,
+        batch_size: int,
+        mode: str = "tf",
+        seed: int = 0,
+        start: int = 0,
+        shard: tuple[int, int] = (0, 1),
+        flip: bool = True,
+        scale: float = 2.0,
+    ) -> keras.utils.PyDataset:
         """Returns endless batches of randomly scaled and cropped images.
 
         The short side of an image is scaled to `image_size` times a random
@@ -104,8 +108,14 @@ class SegmentationDataset:
         return _TrainBatches(self, options, scale)
 
     def evaluation(
-        self, *, image_size, batch_size, mode="tf", shard=(0, 1), pad=False
-    ):
+        self,
+        *,
+        image_size: int,
+        batch_size: int,
+        mode: str = "tf",
+        shard: tuple[int, int] = (0, 1),
+        pad: bool = False,
+    ) -> keras.utils.PyDataset:
         """Returns batches of the test images, each image once and in order.
 
         Images and masks are resized to squares, masks to the nearest pixel.
@@ -128,7 +138,7 @@ class SegmentationDataset:
         )
         return _EvaluationBatches(self, options)
 
-    def metadata(self):
+    def metadata(self) -> dict[str, Any]:
         """Returns a dict of the fields that can be written as JSON."""
         return {
             field.name: getattr(self, field.name)
@@ -140,18 +150,20 @@ class SegmentationDataset:
 class _TrainBatches(keras.utils.PyDataset):
     num_batches = None  # endless
 
-    def __init__(self, data, options, scale):
+    def __init__(
+        self, data: SegmentationDataset, options: PipelineOptions, scale: float
+    ) -> None:
         super().__init__()
         if not scale >= 1:
             raise ValueError(f"`scale` must be 1 or more. Received: {scale!r}")
         self.data, self.options, self.scale = data, options, scale
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> tuple[Array, ...]:
         options = self.options
         first = (options.start + index) * options.batch_size
         chosen = batch_indices(self.data.num_train, first, options)
 
-        def one(row):
+        def one(row: int) -> tuple[Array, Array]:
             rng = np.random.default_rng((options.seed, 1, first + row))
             pair = self.data.read("train", int(chosen[row]))
             return random_crop(
@@ -167,23 +179,25 @@ class _TrainBatches(keras.utils.PyDataset):
 
 
 class _EvaluationBatches(keras.utils.PyDataset):
-    def __init__(self, data, options):
+    def __init__(
+        self, data: SegmentationDataset, options: PipelineOptions
+    ) -> None:
         super().__init__()
         self.data, self.options = data, options
         self.rows, self.count, self.weight = local_evaluation_rows(
             data.num_test, options
         )
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> tuple[Array, ...]:
         size, channels = self.options.image_size, self.data.channels
         batch = len(self.options.local_rows)
         rows = list(self.rows[index * batch : (index + 1) * batch])
         missing = batch - len(rows) if self.options.pads else 0
 
-        def one(i):
+        def one(i: int | None) -> tuple[Array, Array]:
             if i is None:
                 image = np.zeros((*size, channels), "uint8")
                 return image, np.full(size, self.data.ignore)
@@ -199,7 +213,11 @@ class _EvaluationBatches(keras.utils.PyDataset):
         return *pairs, np.full((batch, 1, 1), weight, "float32")
 
 
-def _stack(one, indices, mode):
+def _stack(
+    one: Callable[[Any], tuple[Array, Array]],
+    indices: Iterable[int | None],
+    mode: str,
+) -> tuple[Array, Array]:
     """Returns preprocessed images and masks of the function `one`."""
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         images, masks = zip(*threads.map(one, indices), strict=True)
@@ -207,25 +225,25 @@ def _stack(one, indices, mode):
     return np.asarray(images), np.stack(masks).astype("int32")
 
 
-def random_crop(image, mask, size, rng, scale, flip, ignore):
-    """Scales, crops and flips an image and its mask randomly.
+def random_crop(
+    image: Array,
+    mask: Array,
+    size: tuple[int, int],
+    rng: np.random.Generator,
+    scale: float,
+    flip: bool,
+    ignore: int,
+) -> tuple[Array, Array]:
+    """Scales, crops and flips an image `(height, width, channels)` and its mask
+    randomly.
 
-    Args:
-        image: uint8 array of shape `(height, width, channels)`.
-        mask: Integer array of shape `(height, width)`.
-        size: `(height, width)` of the crop.
-        rng: `numpy.random.Generator`.
-        scale: Float. The short side of the image becomes that of the crop
-            times a factor between `1 / scale` and `scale`.
-        flip: Boolean. Whether to flip half of the images horizontally.
-        ignore: Integer. Value of the mask where the image is padded.
-
-    Returns:
-        Image and mask of the size of the crop.
+    The short side of the image becomes that of the crop times a factor between
+    `1 / scale` and `scale`; where the image is padded, the mask is `ignore`.
     """
     factor = np.exp(rng.uniform(-1, 1) * np.log(scale))
     factor *= min(size) / min(mask.shape)
-    scaled = tuple(max(1, round(n * factor)) for n in mask.shape)
+    height, width = (max(1, round(n * factor)) for n in mask.shape)
+    scaled = height, width
     image, mask = resize_image(image, scaled), resize_mask(mask, scaled)
     missing = [max(0, n - old) for n, old in zip(size, scaled, strict=True)]
     if any(missing):
@@ -243,10 +261,9 @@ def random_crop(image, mask, size, rng, scale, flip, ignore):
     return image, mask
 
 
-def resize_image(image, size):
+def resize_image(image: Array, size: tuple[int, int]) -> Array:
     """Resizes a uint8 image bilinearly, with antialiasing."""
-    size = tuple(size)
-    if image.shape[:2] == size:
+    if image.shape[:2] == tuple(size):
         return image
     pillow = require("PIL.Image")
     grey = image.shape[-1] == 1
@@ -256,7 +273,7 @@ def resize_image(image, size):
     return np.asarray(resized).reshape(*size, image.shape[-1])
 
 
-def resize_mask(mask, size):
+def resize_mask(mask: Array, size: tuple[int, int]) -> Array:
     """Resizes a mask to the nearest pixels."""
     rows, columns = (
         ((np.arange(new) + 0.5) * old / new).astype(int)

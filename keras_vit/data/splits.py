@@ -3,9 +3,18 @@
 import hashlib
 import math
 import os
+import pathlib
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
+
+# The first of these splits or folders that is there, and has labels, is
+# evaluated on.
+TEST_SPLITS = ("test", "validation", "valid", "val")
 TEST_FRACTION = 0.2
 # Fractions of the training set that were held out to choose the learning rate:
 # vit_jax/configs and the paper, Section 4.1. Of others, a tenth.
@@ -18,17 +27,10 @@ PAPER_HOLDOUT = {
 }
 
 
-def parse_holdout(name, holdout):
-    """Returns the fraction of a data set's training images to hold out.
-
-    Args:
-        name: String. Name of the data set.
-        holdout: A fraction, also as text; "paper" for the one of
-            `PAPER_HOLDOUT`; None for nothing.
-
-    Raises:
-        ValueError: if it is no fraction from 0 to below 1.
-    """
+def parse_holdout(name: str, holdout: float | str | None) -> float:
+    """Returns the fraction of a data set's training images to hold out: of a
+    number, also as text, or of "paper", that of `PAPER_HOLDOUT`; raises a
+    `ValueError` if it is not from 0 to below 1."""
     if holdout == "paper":
         return PAPER_HOLDOUT.get(name.split(":")[0], 0.1)
     try:
@@ -43,17 +45,11 @@ def parse_holdout(name, holdout):
     return fraction
 
 
-def stratified_split(labels, fraction=TEST_FRACTION, seed=0):
-    """Splits, by default 80 to 20, within every class, always the same way.
-
-    Args:
-        labels: Array of integers. Every class has at least two examples.
-        fraction: Float. Fraction of the second part; 0 for none.
-        seed: Integer. Another seed gives another split.
-
-    Returns:
-        Sorted arrays of the training and of the test indices.
-    """
+def stratified_split(
+    labels: ArrayLike, fraction: float = TEST_FRACTION, seed: int = 0
+) -> tuple[Array, Array]:
+    """Returns the sorted indices of two parts, by default 80 to 20 within every
+    class of two examples or more, always the same ones for a seed."""
     labels = np.asarray(labels)
     if not fraction:
         return np.arange(len(labels)), np.empty(0, int)
@@ -68,27 +64,23 @@ def stratified_split(labels, fraction=TEST_FRACTION, seed=0):
     return np.setdiff1d(np.arange(len(labels)), test), test
 
 
-def split_by_path(paths, labels, fraction=TEST_FRACTION, salt="test"):
-    """Splits files by a hash of their relative paths.
+def split_by_path(
+    paths: Sequence[pathlib.PurePath],
+    labels: ArrayLike,
+    fraction: float = TEST_FRACTION,
+    salt: str = "test",
+) -> tuple[Array, Array]:
+    """Returns the sorted indices of two parts of files, by a hash of their
+    relative paths and a salt.
 
     A file is in the second part if its hash, a number in [0, 1), is below
     `fraction`. Therefore adding, removing or renaming a file moves no other
     one. There are two exceptions, so that neither part lacks what it needs: the
     file of each class with the largest hash is in the first part, and the file
-    with the smallest hash of all is in the second. They only matter if all
-    files of a class have a hash below `fraction` (with n files and a fraction
-    of 0.2, once in 5^n classes), or if no file has.
-
-    Args:
-        paths: Relative paths, of which every class has at least one. Equal
-            paths are in the same part.
-        labels: Array of integers.
-        fraction: Float. Expected fraction of the second part; 0 for none.
-        salt: String. Another salt gives another split.
-
-    Returns:
-        Sorted arrays of the indices of both splits. The second is empty only
-        with a fraction of 0, or if every class has one file.
+    with the smallest hash of all is in the second, unless `fraction` is 0 or
+    every class has one file. They only matter if all files of a class have a
+    hash below `fraction` (with n files and a fraction of 0.2, once in 5^n
+    classes), or if no file has.
     """
     labels = np.asarray(labels)
     if not fraction:
@@ -106,28 +98,30 @@ def split_by_path(paths, labels, fraction=TEST_FRACTION, salt="test"):
     return np.flatnonzero(~second), np.flatnonzero(second)
 
 
-def _hash(path, salt):
+def _hash(path: pathlib.PurePath, salt: str) -> float:
     """Returns a number in [0, 1) that depends on the path alone."""
     name = os.fsencode(path.as_posix())
     digest = hashlib.sha256(salt.encode() + b"\0" + name).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def holdout_split(train, labels, fraction):
+def holdout_split(
+    train: ArrayLike, labels: ArrayLike, fraction: float
+) -> tuple[Array, Array]:
     """Splits training indices into those to train on and those held out."""
     train, labels = np.asarray(train), np.asarray(labels)
     kept, validation = stratified_split(labels[train], fraction, seed=1)
     return train[kept], train[validation]
 
 
-def hold_out_by_path(paths, labels, train, fraction):
-    """Splits training indices into those to train on and those held out.
-
-    Args:
-        paths: `paths[i]` is the relative path of image i.
-        labels: Array of integers, those of all images.
-        train: Array of the indices of the training images.
-        fraction: Float. Expected fraction of images held out; 0 for none.
+def hold_out_by_path(
+    paths: Sequence[pathlib.PurePath] | Mapping[int, pathlib.PurePath],
+    labels: Array,
+    train: Array,
+    fraction: float,
+) -> tuple[Array, Array]:
+    """Splits training indices into those to train on and those held out, about
+    a `fraction`, by `split_by_path`; paths and labels are those of all images.
     """
     if not len(train):
         return train, train

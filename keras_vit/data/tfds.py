@@ -2,17 +2,25 @@
 
 import functools
 import math
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from keras_vit._program import require
+from keras_vit._types import Dataset
+from keras_vit._types import Tensor
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.data._pipeline import FOREVER
 from keras_vit.data._pipeline import ImageSource
 from keras_vit.data._pipeline import check_label
 from keras_vit.data._pipeline import keep_local_rows
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.dataset import PipelineOptions
 from keras_vit.data.dataset import unknown_dataset_error
+from keras_vit.data.splits import TEST_SPLITS
 
 SHUFFLE_BUFFER = 50_000  # encoded images, as in the paper's code
 # Number of slices of a training split of many files that are read concurrently.
@@ -20,15 +28,12 @@ NUM_READERS = 16
 MANY_FILES = 16
 
 
-def tfds_source(builder, label_name, ranges):
-    """Returns the `ImageSource` of a builder.
-
-    Args:
-        builder: A prepared `tfds.core.DatasetBuilder`.
-        label_name: Feature to use as label: one class, or a sequence of them.
-        ranges: Dict of "train", "validation" and "test" to `(split, range)`:
-            the split of TFDS and the indices of its images.
-    """
+def tfds_source(
+    builder: Any, label_name: str, ranges: Mapping[str, tuple[str, range]]
+) -> ImageSource:
+    """Returns the `ImageSource` of a prepared builder, whose label is one class
+    or a sequence of them; `ranges` has the split of TFDS and the indices of the
+    images of "train", "validation" and "test"."""
     label = builder.info.features[label_name]
     num_classes = getattr(label, "feature", label).num_classes
     read = functools.partial(_read, builder, label_name, num_classes)
@@ -45,7 +50,13 @@ def tfds_source(builder, label_name, ranges):
     )
 
 
-def _train_stream(builder, read, split, indices, options):
+def _train_stream(
+    builder: Any,
+    read: Callable[..., Dataset],
+    split: str,
+    indices: range,
+    options: PipelineOptions,
+) -> Dataset:
     """Shuffled images of a training split, whose files are read in order.
 
     Each reader yields some rows of every batch, from its slice of the split.
@@ -71,7 +82,9 @@ def _train_stream(builder, read, split, indices, options):
             len(indices) * end // num_readers for end in (reader, reader + 1)
         )
 
-        def with_position(index, example, row=row):
+        def with_position(
+            index: Tensor, example: Any, row: int = row
+        ) -> tuple[Any, ...]:
             position = index // width * options.batch_size + row + index % width
             return position, *example
 
@@ -90,7 +103,9 @@ def _train_stream(builder, read, split, indices, options):
     return keep_local_rows(images, options)
 
 
-def _epochs(images, count, buffer, key, first):
+def _epochs(
+    images: Dataset, count: int, buffer: int, key: tuple[int, int], first: int
+) -> Dataset:
     """Endless shuffled passes, as `(index, example)` from index `first` on."""
     tf = import_tensorflow()
     epoch, done = divmod(first, count)
@@ -98,7 +113,7 @@ def _epochs(images, count, buffer, key, first):
     uniform = tf.random.stateless_uniform
     fold = tf.random.experimental.stateless_fold_in
 
-    def one_pass(number):
+    def one_pass(number: Tensor) -> Dataset:
         # Only in the graph of this function: `shuffle` does not take a tensor
         # as seed if the program has set a global seed.
         tf.random.set_seed(None)
@@ -115,13 +130,20 @@ def _epochs(images, count, buffer, key, first):
     return passes.enumerate(first)
 
 
-def _evaluation_stream(read, ranges, name, rows):
+def _evaluation_stream(
+    read: Callable[..., Dataset],
+    ranges: Mapping[str, tuple[str, range]],
+    name: str,
+    rows: range,
+) -> Dataset:
     split, whole = ranges[name]
     images = read(split, whole[rows.start : rows.stop])
     return images.enumerate().map(lambda number, image: (number, *image))
 
 
-def _read(builder, label_name, num_classes, split, indices):
+def _read(
+    builder: Any, label_name: str, num_classes: int, split: str, indices: range
+) -> Dataset:
     """Returns a slice of a split, in order: name, encoded image, label."""
     tfds = require("tensorflow_datasets")
     if not indices:  # a process without images
@@ -138,7 +160,7 @@ def _read(builder, label_name, num_classes, split, indices):
         read_config=read_config(tfds),
     )
 
-    def columns(example):
+    def columns(example: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         label = check_label(
             example[label_name], num_classes, builder.info.full_name, split
         )
@@ -147,7 +169,7 @@ def _read(builder, label_name, num_classes, split, indices):
     return examples.map(columns)
 
 
-def read_config(tfds):
+def read_config(tfds: Any) -> Any:
     return tfds.ReadConfig(
         interleave_cycle_length=1,  # in order
         try_autocache=False,
@@ -155,7 +177,7 @@ def read_config(tfds):
     )
 
 
-def _multi_label_row(classes, members):
+def _multi_label_row(classes: int, members: Tensor) -> tuple[Tensor, Tensor]:
     """Returns classes as a row of zeros and ones, and weight 0 if there are
     none."""
     tf = import_tensorflow()
@@ -165,7 +187,6 @@ def _multi_label_row(classes, members):
     return tf.ensure_shape(tf.reduce_max(rows, 0), (classes,)), weight
 
 
-TEST_SPLITS = ("test", "validation", "val")
 # Builders of TFDS 4.9 whose split "test" has images without labels: each of
 # its records has the label -1. imagenet2012 has it since version 5.1.0, if the
 # archive of the test images was there when the data set was prepared.
@@ -182,18 +203,12 @@ UNLABELLED_TEST = frozenset(
 )
 
 
-def from_tfds(name, holdout=0.0, test_split=None):
-    """Returns the `ImageDataset` of a TFDS name; downloads it if necessary.
-
-    Args:
-        name: String, as `tfds.builder` takes it.
-        holdout: Float. Fraction of the training images for validation.
-        test_split: String. The split to evaluate on; None for the first of
-            `TEST_SPLITS` that has labels.
-
-    Raises:
-        ValueError: if there is no such name, or it is no classification of
-            images, has no labelled test set, or cannot be downloaded.
+def from_tfds(
+    name: str, holdout: float = 0.0, test_split: str | None = None
+) -> ImageDataset:
+    """Returns the `ImageDataset` of a name of `tfds.builder`, which is
+    downloaded if necessary; raises a `ValueError` if there is none, or it is no
+    classification of images, has no labelled test set, or cannot be downloaded.
     """
     try:
         import_tensorflow()
@@ -209,19 +224,15 @@ def from_tfds(name, holdout=0.0, test_split=None):
     return _data(builder, name, label, holdout, test_split)
 
 
-def choose_test_split(name, builder_name, splits, wanted=None):
-    """Returns the name of the split to evaluate on.
-
-    Args:
-        name: String. What the user asked for.
-        builder_name: String. The builder's name, without configuration and
-            version.
-        splits: Names of the splits that there are.
-        wanted: String. The split that the user asked for, or None.
-
-    Raises:
-        ValueError: if there is no such split, or none that has labels.
-    """
+def choose_test_split(
+    name: str,
+    builder_name: str,
+    splits: Sequence[str],
+    wanted: str | None = None,
+) -> str:
+    """Returns the name of the split to evaluate on: the `wanted` one, or else
+    the first of `TEST_SPLITS` with labels; raises a `ValueError` if there is
+    none."""
     unlabelled = {"test"} if builder_name in UNLABELLED_TEST else set()
     found = ", ".join(map(repr, splits)) or "none"
     if wanted is not None and wanted not in splits:
@@ -246,7 +257,9 @@ def choose_test_split(name, builder_name, splits, wanted=None):
     return test
 
 
-def _data(builder, name, label, holdout, test_split):
+def _data(
+    builder: Any, name: str, label: str, holdout: float, test_split: str | None
+) -> ImageDataset:
     splits, features = builder.info.splits, builder.info.features
     test = choose_test_split(name, builder.name, list(splits), test_split)
     # Some have none: ReaL, imagenet_v2.
@@ -277,13 +290,10 @@ def _data(builder, name, label, holdout, test_split):
     )
 
 
-def download(builder, name):
-    """Downloads and prepares a data set, unless this was done before.
-
-    Raises:
-        ValueError: if it fails. If files must be downloaded by hand, the
-            message says which ones and into which folder.
-    """
+def download(builder: Any, name: str) -> None:
+    """Downloads and prepares a data set, unless this was done before; the
+    `ValueError` of a failure says which files must be downloaded by hand, if
+    any."""
     try:
         builder.download_and_prepare()
     except Exception as error:  # of a server, a proxy or a disk
@@ -298,7 +308,7 @@ def download(builder, name):
         ) from error
 
 
-def open_builder(tfds, name):
+def open_builder(tfds: Any, name: str) -> Any:
     try:
         return tfds.builder(name)
     except tfds.core.DatasetNotFoundError as error:
@@ -311,16 +321,17 @@ def open_builder(tfds, name):
         ) from error
 
 
-def _label_of(tfds, name, features):
+def _label_of(tfds: Any, name: str, features: Any) -> str:
     """Returns the name of the label: 'label', or 'real_label' of ReaL."""
     kinds = {}
     if isinstance(features, tfds.features.FeaturesDict):
         kinds = dict(features.items())
     image, label = kinds.get("image"), kinds.get("label")
     real = getattr(kinds.get("real_label"), "feature", None)
-    if not isinstance(image, tfds.features.Image) or not any(
-        isinstance(kind, tfds.features.ClassLabel) for kind in (label, real)
-    ):
+    classes = tfds.features.ClassLabel
+    is_labelled = isinstance(label, classes) or isinstance(real, classes)
+    is_image = isinstance(image, tfds.features.Image)
+    if image is None or not is_image or not is_labelled:
         raise ValueError(
             f"{name!r} is not a classification of images: it needs the "
             "features 'image' and 'label'. It has: "
@@ -334,7 +345,7 @@ def _label_of(tfds, name, features):
     return "label" if label else "real_label"
 
 
-def _first_line(error):
+def _first_line(error: Exception) -> str:
     line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
     if isinstance(error, ModuleNotFoundError):
         # TFDS imports more than it declares.

@@ -3,15 +3,21 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from keras_vit._program import require
+from keras_vit._types import Dataset
+from keras_vit._types import Tensor
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.data._pipeline import ImageSource
 from keras_vit.data._pipeline import check_label
 from keras_vit.data._pipeline import shuffled_indices
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.dataset import PipelineOptions
 from keras_vit.data.tfds import download
 from keras_vit.data.tfds import open_builder
 from keras_vit.data.tfds import read_config
@@ -20,29 +26,29 @@ VTAB_GROUPS = ("natural", "specialized", "structured")
 NATURAL, SPECIALIZED, STRUCTURED = VTAB_GROUPS
 
 
-def label(tf, example):
+def label(tf: Any, example: Mapping[str, Any]) -> Tensor:
     return example["label"]
 
 
-def _interval(tf, value, edges):
+def _interval(tf: Any, value: Tensor, edges: Sequence[float]) -> Tensor:
     """Returns the index of the last edge below the value."""
     below = tf.where(tf.constant(edges, tf.float32) < value)
     return tf.reduce_max(below)
 
 
-def clevr_count(tf, example):
+def clevr_count(tf: Any, example: Mapping[str, Any]) -> Tensor:
     """Returns the class of an image of 3 to 10 objects."""
     return tf.shape(example["objects"]["pixel_coords"])[0] - 3
 
 
-def clevr_distance(tf, example):
+def clevr_distance(tf: Any, example: Mapping[str, Any]) -> Tensor:
     """Returns the class of the distance of the closest object: one of six
     intervals."""
     closest = tf.reduce_min(example["objects"]["pixel_coords"][:, 2])
     return _interval(tf, closest, (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0))
 
 
-def kitti_distance(tf, example):
+def kitti_distance(tf: Any, example: Mapping[str, Any]) -> Tensor:
     """Returns the class of the distance of the closest car, van or truck: one
     of four intervals, the last one if there is none."""
     objects = example["objects"]
@@ -51,21 +57,21 @@ def kitti_distance(tf, example):
     return _interval(tf, closest, (-100.0, 8.0, 20.0, 999.0))
 
 
-def dsprites_x(tf, example):
+def dsprites_x(tf: Any, example: Mapping[str, Any]) -> Tensor:
     """Returns one of 16 classes of 32 positions."""
     return example["label_x_position"] * 16 // 32
 
 
-def dsprites_orientation(tf, example):
+def dsprites_orientation(tf: Any, example: Mapping[str, Any]) -> Tensor:
     """Returns one of 16 classes of 40 orientations."""
     return example["label_orientation"] * 16 // 40
 
 
-def smallnorb_azimuth(tf, example):
+def smallnorb_azimuth(tf: Any, example: Mapping[str, Any]) -> Tensor:
     return example["label_azimuth"]
 
 
-def smallnorb_elevation(tf, example):
+def smallnorb_elevation(tf: Any, example: Mapping[str, Any]) -> Tensor:
     return example["label_elevation"]
 
 
@@ -88,28 +94,31 @@ class Task:
     flip: bool = True
 
 
-def _of_train(percent, end=100):
+def _of_train(percent: int, end: int = 100) -> dict[str, Any]:
     """Returns the training and the validation split, both from "train"."""
     return {"train": ("train", 0, percent), "val": ("train", percent, end)}
 
 
-_SPLIT_60_20_20 = {**_of_train(60, 80), "test": ("train", 80, 100)}
-_NO_CROP_NO_FLIP = {"crop": False, "flip": False}
+_SPLIT_60_20_20: dict[str, Any] = {
+    **_of_train(60, 80),
+    "test": ("train", 80, 100),
+}
+_NO_CROP_NO_FLIP: dict[str, Any] = {"crop": False, "flip": False}
 _OBJECTS = {"objects": {"pixel_coords"}}
-_CLEVR = {
+_CLEVR: dict[str, Any] = {
     **_of_train(90),
     # The images of its test split have no labels.
     "test": ("validation", 0, 100),
     "features": _OBJECTS,
     **_NO_CROP_NO_FLIP,
 }
-_DSPRITES = {
+_DSPRITES: dict[str, Any] = {
     **_of_train(80, 90),
     "test": ("train", 90, 100),
     "scale": 255,
     **_NO_CROP_NO_FLIP,
 }
-_SMALLNORB = {
+_SMALLNORB: dict[str, Any] = {
     "val": ("test", 0, 50),
     "test": ("test", 50, 100),
     **_NO_CROP_NO_FLIP,
@@ -181,7 +190,7 @@ VTAB_TASKS = {
 TRAIN, VAL = 800, 200
 
 
-def load_vtab(name, validate=False):
+def load_vtab(name: str, validate: bool = False) -> ImageDataset:
     """Returns the `ImageDataset` of a task, which is downloaded if necessary.
 
     Args:
@@ -225,17 +234,10 @@ def load_vtab(name, validate=False):
     )
 
 
-def split_ranges(task, splits):
+def split_ranges(task: Task, splits: Any) -> dict[str, tuple[str, range]]:
     """Returns the images of a task's splits, as `{name: (split, range)}`:
-    "train" and "val", of which VTAB-1k takes 800 and 200, and "test".
-
-    Args:
-        task: A value of `VTAB_TASKS`.
-        splits: Of a builder's info.
-
-    Raises:
-        ValueError: if a split is missing.
-    """
+    "train" and "val", of which VTAB-1k takes 800 and 200, and "test"; raises a
+    `ValueError` if a split is missing."""
     found = {}
     for name in ("train", "val", "test"):
         split, start, end = getattr(task, name)
@@ -252,7 +254,7 @@ def split_ranges(task, splits):
     return found
 
 
-def _read(builder, task, split, indices):
+def _read(builder: Any, task: Task, split: str, indices: range) -> Dataset:
     """Returns a slice of a split, in order: name, encoded image, label."""
     tf, tfds = import_tensorflow(), require("tensorflow_datasets")
     wanted = task.features
@@ -269,7 +271,7 @@ def _read(builder, task, split, indices):
         read_config=read_config(tfds),
     )
 
-    def columns(example):
+    def columns(example: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         label = check_label(
             task.label(tf, example),
             task.classes,
@@ -281,7 +283,11 @@ def _read(builder, task, split, indices):
     return examples.map(columns)
 
 
-def _train_stream(read, ranges, options):
+def _train_stream(
+    read: Callable[..., Dataset],
+    ranges: Sequence[tuple[str, range]],
+    options: PipelineOptions,
+) -> Dataset:
     """Returns shuffled images; all thousand are kept in memory, encoded."""
     tf = import_tensorflow()
     examples = [
@@ -293,19 +299,24 @@ def _train_stream(read, ranges, options):
         tf.constant(np.array(column)) for column in zip(*examples, strict=True)
     )
 
-    def look_up(position, index):
+    def look_up(position: Tensor, index: Tensor) -> tuple[Tensor, ...]:
         return position, names[index], images[index], labels[index]
 
     return shuffled_indices(len(examples), options).map(look_up)
 
 
-def _evaluation_stream(read, test, name, rows):
+def _evaluation_stream(
+    read: Callable[..., Dataset],
+    test: tuple[str, range],
+    name: str,
+    rows: range,
+) -> Dataset:
     split, whole = test
     images = read(split, whole[rows.start : rows.stop])
     return images.enumerate().map(lambda number, image: (number, *image))
 
 
-def _rescale_png(scale, encoded):
+def _rescale_png(scale: int, encoded: Tensor) -> Tensor:
     """Multiplies pixels: those of dSprites are 0 and 1."""
     if scale == 1:
         return encoded
