@@ -18,7 +18,8 @@ from tests.recipes import programs
 pytestmark = pytest.mark.backends("torch")
 
 ROOT = pathlib.Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = SETTINGS["project"]
 WORKFLOWS = {
     path.stem: yaml.safe_load(path.read_text())
     for path in (ROOT / ".github" / "workflows").glob("*.yml")
@@ -46,6 +47,17 @@ def test_the_changelog_has_this_version():
         "Security",
         "Known limitations",
     }
+
+
+def test_data_files_are_installed():
+    package = ROOT / "keras_vit"
+    found = [
+        str(path.relative_to(package))
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc", ".md")
+    ]
+    data = SETTINGS["tool"]["setuptools"]["package-data"]["keras_vit"]
+    assert sorted(found) == sorted(data)
 
 
 def test_workflows_test_every_backend_and_every_row():
