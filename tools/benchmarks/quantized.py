@@ -23,12 +23,12 @@ Runner = Callable[[np.ndarray], np.ndarray]
 
 def keras_runs(model: object, folder: pathlib.Path) -> dict[str, Runner]:
     """Returns the model in Keras, by the name of its precision."""
-    import keras
+    from keras_vit import converters
 
     found = {"Keras": model.predict_on_batch}
     model.save(folder / "Keras.keras")
     for bits in ("int8", "int4"):
-        copy = keras.models.load_model(folder / "Keras.keras")
+        copy = converters.load(folder / "Keras.keras")
         copy.quantize(bits)
         copy.save(folder / f"Keras {bits}.keras")
         found[f"Keras {bits}"] = copy.predict_on_batch
