@@ -3,7 +3,7 @@
 `--images` is a folder with {train,test}/{images,masks}/*, as for
 recipes/segment.py. A `LinearSegmenter` on the frozen features of the last block
 is trained without augmentation, so that they are computed once. The foreground
-is that of `feature_pca`, computed for a few test images at a time; it is
+is that of `feature_pca`, computed for each test image on its own; it is
 compared with the pixels of any class but the first, the background. The random
 encoder is a ViT-S with the initial weights of the paper.
 """
@@ -12,7 +12,6 @@ import numpy as np
 
 BATCH = 32
 EPOCHS = 60
-GROUP = 8  # images whose foreground is computed together
 
 
 def read(data: object, split: str, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -72,9 +71,9 @@ def foreground_iou(
     from keras_vit.data import segmentation
 
     found = []
-    for start in range(0, len(images), GROUP):
-        some = images[start : start + GROUP]
-        found += keras_vit.inspection.feature_pca(encoder, some).foreground
+    for image in images:
+        result = keras_vit.inspection.feature_pca(encoder, image[None])
+        found += result.foreground
     found = [segmentation.resize_mask(x, masks.shape[1:]) for x in found]
     objects = np.where(masks == ignore, ignore, masks > 0)
     confusion = keras_vit.evaluation.confusion_matrix(

@@ -155,7 +155,9 @@ def main(encoder: str, images: str, image_size: int, rounds: int) -> None:
                 train, y, len(data.class_names), test, 5
             )
             accuracy = keras_vit.evaluation.accuracy(votes, test_y)
+            times = f"{one[name]:.0f} | {eight[name]:.0f}"
+            same = f"{cosine.mean():.4f} | {cosine.min():.4f}"
             print(
-                f"| {name} | {size:.1f} | {one[name]:.0f} | {eight[name]:.0f} "
-                f"| {cosine.mean():.4f} | {cosine.min():.4f} | {accuracy:.3f} |"
+                f"| {name} | {size:.1f} | {times} | {same} | {accuracy:.3f} |",
+                flush=True,
             )
