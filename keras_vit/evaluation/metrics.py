@@ -232,6 +232,11 @@ def load_real_labels(path: StrPath) -> list[list[int]]:
         ValueError: if the file has another format.
     """
     path = pathlib.Path(path).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"There is no file {str(path)!r}. real.json is in "
+            "https://github.com/google-research/reassessed-imagenet"
+        )
     try:
         labels = json.loads(path.read_text())
     except (ValueError, RecursionError):
@@ -247,8 +252,7 @@ def load_real_labels(path: StrPath) -> list[list[int]]:
     ):
         raise ValueError(
             f"{str(path)!r} must hold a list with one list of class numbers "
-            "for each validation image, [[65], [], [795, 970], ...], in JSON. "
-            "It is in https://github.com/google-research/reassessed-imagenet"
+            "for each validation image, [[65], [], [795, 970], ...], in JSON."
         )
     return labels
 

@@ -87,8 +87,8 @@ def decode_predictions(
         ValueError: if `predictions` has another shape, is not numeric or
             contains NaN, if `top` is out of range, or if a file of labels has
             another form or their number is not the number of classes.
-        OSError: if the file of labels cannot be read, or ImageNet's labels
-            cannot be downloaded.
+        FileNotFoundError: if there is no file of labels.
+        OSError: if ImageNet's labels cannot be downloaded.
 
     Example:
 
@@ -323,6 +323,12 @@ def _read_lines(path: pathlib.Path) -> list[str]:
 
 def _read_utf8(path: pathlib.Path) -> str:
     """Returns the text of a file."""
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"There is no file {str(path)!r}. Give the path of a .json file "
+            '({"0": ["n01440764", "tench"], ...}) or of a text file with one '
+            "label per line."
+        )
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

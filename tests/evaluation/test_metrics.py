@@ -195,11 +195,9 @@ def test_load_real_labels(tmp_path):
     deep = "[" * 100_000
     for wrong in ("[[1], 2]", "{}", "[]", "[[true]]", "[[1], ", deep):
         path.write_text(wrong)
-        with pytest.raises(
-            ValueError, match="class numbers.*reassessed-imagenet"
-        ):
+        with pytest.raises(ValueError, match="one list of class numbers"):
             evaluation.load_real_labels(path)
-    with pytest.raises(FileNotFoundError, match="none.json"):
+    with pytest.raises(FileNotFoundError, match="reassessed-imagenet"):
         evaluation.load_real_labels(tmp_path / "none.json")
 
 
