@@ -33,7 +33,9 @@ from keras_vit.data._decode import sample_resized_crop_window
 SMALL = 96
 
 
-def height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
+def height_and_width(
+    size: int | tuple[int, ...] | list[int],
+) -> tuple[int, int]:
     """Returns an image size as `(height, width)`.
 
     Args:

@@ -1,22 +1,29 @@
 """Keras callbacks: metrics file, early stopping, progress, TensorBoard, EMA."""
 
+import contextlib
 import csv
 import logging
 import pathlib
 import shutil
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
+from typing import TypeAlias
 
 import keras
 
 from keras_vit import _checks
 from keras_vit._logging import logger
 from keras_vit._program import require
+from keras_vit._types import StrPath
 from keras_vit.optimizers import averaged
 from keras_vit.optimizers import inner_optimizer
 from keras_vit.training.run_folder import atomic_write
 from keras_vit.training.run_folder import log_os_errors
 
+# The metrics by name, in all calls by `model.fit`: Keras's default is None.
+Logs: TypeAlias = Any
 # What a model is selected by: the first of these that is measured. The sign is
 # that of a higher score for a better model.
 SCORES = {
@@ -28,17 +35,10 @@ SCORES = {
 }
 
 
-def selection_score(row):
-    """Returns the model selection score of a row; higher is better.
-
-    Args:
-        row: Dict. A row of `metrics.csv`.
-
-    Returns:
-        Float. The first of `SCORES` on the evaluation split that there is:
-        accuracy, mean average precision, mean IoU, or the negative loss. 0 if
-        there is none of them.
-    """
+def selection_score(row: dict[str, Any]) -> float:
+    """Returns the model selection score of a row of `metrics.csv`, of which a
+    higher one is better: the first of `SCORES` on the evaluation split that
+    there is, or 0."""
     for name, sign in SCORES.items():
         for split in ("test", "validation"):
             if f"{split}_{name}" in row:
@@ -46,7 +46,7 @@ def selection_score(row):
     return 0
 
 
-def best_row(rows):
+def best_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns the row with the highest `selection_score`, or the last such."""
     return max(reversed(rows), key=selection_score)
 
@@ -80,15 +80,15 @@ class CSVMetrics(keras.callbacks.Callback):
 
     def __init__(
         self,
-        path,
-        batch_size,
-        learning_rate,
-        rows=None,
-        step=0,
-        micro_batches=1,
-        split="test",
-        metric=None,
-    ):
+        path: StrPath | None,
+        batch_size: int,
+        learning_rate: Callable[[int], Any],
+        rows: list[dict[str, Any]] | None = None,
+        step: int = 0,
+        micro_batches: int = 1,
+        split: str = "test",
+        metric: str | None = None,
+    ) -> None:
         super().__init__()
         self._micro_batches = micro_batches
         self.rows = [] if rows is None else rows
@@ -101,29 +101,29 @@ class CSVMetrics(keras.callbacks.Callback):
         self._metric = metric
         self._write()
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._timed_from, self._started = self._step, time.perf_counter()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._step += 1
         if self._step == self._first_step + 1:
             # The first step includes compilation, so the speed is measured
             # from its end, unless it is the only step of the interval.
             self._first = time.perf_counter()
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: Logs = None) -> None:
         self._seconds = self._clock()
 
     @property
-    def fractional_step(self):
+    def fractional_step(self) -> float:
         """Float. Completed steps, with the fraction of the current one."""
         return self._step / self._micro_batches
 
-    def now(self, logs):
+    def now(self, logs: Logs) -> dict[str, Any]:
         """Returns a row for the current interval, without an evaluation."""
         return self._row(logs, self._clock())
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         row = self._row(logs, self._seconds)
         if self._metric and f"{self._split}_{self._metric}" not in row:
             raise ValueError(
@@ -135,7 +135,7 @@ class CSVMetrics(keras.callbacks.Callback):
         self.rows.append(row)
         self._write()
 
-    def _write(self):
+    def _write(self) -> None:
         """Writes all rows: earlier ones may be missing if the disk was full."""
         if self._path is None:
             return
@@ -148,14 +148,14 @@ class CSVMetrics(keras.callbacks.Callback):
                     csv.writer(file).writerow(self.rows[0])
                 csv.writer(file).writerows(map(_cells, self.rows))
 
-    def _clock(self):
+    def _clock(self) -> float:
         """Returns the seconds of the interval, without compilation."""
         first = self._first_step
         if self._timed_from == first and self._step > first + 1:
             self._timed_from, self._started = first + 1, self._first
         return time.perf_counter() - self._started
 
-    def _row(self, logs, seconds):
+    def _row(self, logs: Logs, seconds: float) -> dict[str, Any]:
         images = (self._step - self._timed_from) * self._batch_size
         step = self._step // self._micro_batches
         # The last update used the learning rate at the step before it.
@@ -183,7 +183,7 @@ class CSVMetrics(keras.callbacks.Callback):
         return {"step": step, **row}
 
 
-def _cells(row):
+def _cells(row: dict[str, Any]) -> list[Any]:
     return [
         f"{value:.6g}" if name != "step" else value
         for name, value in row.items()
@@ -191,30 +191,26 @@ def _cells(row):
 
 
 class StopEarly(keras.callbacks.Callback):
-    """Stops the training when evaluations no longer improve.
+    """Stops the training after `patience` successive evaluations without a
+    better `selection_score`.
 
-    Unlike Keras's `EarlyStopping`, it decides by all rows of the run, so that
-    a run that resumes stops at the same step.
-
-    Args:
-        rows: List of the rows of `metrics.csv`.
-        patience: Integer. Number of successive evaluations without a better
-            `selection_score` after which the training stops.
+    Unlike Keras's `EarlyStopping`, it decides by all rows of the run, so that a
+    run that resumes stops at the same step.
     """
 
-    def __init__(self, rows, patience):
+    def __init__(self, rows: list[dict[str, Any]], patience: int) -> None:
         super().__init__()
         self._rows, self._patience = rows, patience
 
     @property
-    def is_due(self):
+    def is_due(self) -> bool:
         """Whether the training has to stop now."""
         if not self._rows:
             return False
         scores = [selection_score(row) for row in self._rows]
         return len(scores) - 1 - scores.index(max(scores)) >= self._patience
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if self.is_due:
             logger.info(
                 f"stopped: {self._patience} evaluations without improvement"
@@ -223,30 +219,26 @@ class StopEarly(keras.callbacks.Callback):
 
 
 class Progress(keras.callbacks.Callback):
-    """Logs a line for each evaluation.
+    """Logs a line for each evaluation; `metrics` must precede it in the list of
+    callbacks.
 
-    On a terminal, a further line shows the progress between evaluations, if
-    the log level is INFO or lower.
-
-    Args:
-        metrics: `CSVMetrics`. It must precede this callback in the list of
-            callbacks.
-        steps: Integer. Steps of the whole run.
+    On a terminal, a further line shows the progress between evaluations, if the
+    log level is INFO or lower.
     """
 
     # Seconds between updates of the progress line. Each reads the loss, which
     # waits for the device.
     EVERY = 0.3
 
-    def __init__(self, metrics, steps):
+    def __init__(self, metrics: CSVMetrics, steps: int) -> None:
         super().__init__()
         self._metrics, self._steps = metrics, steps
-        self._first = self._from = None
+        self._first = self._from = -1.0  # before the first step
         self._shown = 0.0
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         now = time.perf_counter()
-        if self._first is None:  # the first step includes compilation
+        if self._first < 0:  # the first step includes compilation
             self._first, self._from = now, self._metrics.fractional_step
         if self._is_live() and now - self._shown > self.EVERY:
             self._shown = now
@@ -254,19 +246,19 @@ class Progress(keras.callbacks.Callback):
             width = shutil.get_terminal_size().columns - 1
             self._rewrite(self._line(self._metrics.now(logs), width))
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if self._is_live():
             self._rewrite("")
         logger.info(self._line(self._metrics.rows[-1]))
 
-    def _is_live(self):
+    def _is_live(self) -> bool:
         return sys.stdout.isatty() and logger.isEnabledFor(logging.INFO)
 
-    def _rewrite(self, text):
+    def _rewrite(self, text: str) -> None:
         sys.stdout.write(f"\r\033[K{text}")
         sys.stdout.flush()
 
-    def _line(self, row, width=None):
+    def _line(self, row: dict[str, Any], width: int | None = None) -> str:
         """Formats a row; if it is too wide, the time left follows the step."""
         texts = [f"step {row['step']:{len(str(self._steps))}}/{self._steps}"]
         for name, value in row.items():
@@ -280,7 +272,7 @@ class Progress(keras.callbacks.Callback):
             line = "  ".join([texts[0], texts[-1], *texts[1:-1]])[:width]
         return line
 
-    def _left(self):
+    def _left(self) -> str:
         done = self._metrics.fractional_step - self._from
         if not done:
             return "?"
@@ -290,7 +282,7 @@ class Progress(keras.callbacks.Callback):
         )
 
 
-def format_duration(seconds):
+def format_duration(seconds: float) -> str:
     """Formats a duration in seconds as `1:02:03`, or `2:03` below an hour."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -300,31 +292,25 @@ def format_duration(seconds):
 
 
 class EventFiles(keras.callbacks.Callback):
-    """Writes the rows of `metrics.csv` as TensorBoard event files.
+    """Writes the rows of `metrics.csv` as TensorBoard event files; `metrics`
+    must precede it in the list of callbacks.
 
     It works with every backend, if TensorFlow is installed.
-    `keras.callbacks.TensorBoard` writes the epochs of `model.fit` as steps,
-    and needs the package tensorboard, which TensorFlow does not install.
-
-    Args:
-        folder: Path of the folder for event files.
-        metrics: `CSVMetrics`. It must precede this callback in the list of
-            callbacks.
-
-    Raises:
-        ImportError: if TensorFlow is not installed.
+    `keras.callbacks.TensorBoard` writes the epochs of `model.fit` as steps, and
+    needs the package tensorboard, which TensorFlow does not install.
     """
 
-    def __init__(self, folder, metrics):
+    def __init__(self, folder: pathlib.Path, metrics: CSVMetrics) -> None:
         super().__init__()
         self._tf = require("tensorflow")
-        self._folder, self._metrics, self._file = folder, metrics, None
+        self._folder, self._metrics = folder, metrics
+        self._file: Any = None  # a `TFRecordWriter`
         self._write_new_row()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         self._write_new_row()
 
-    def _write_new_row(self):
+    def _write_new_row(self) -> None:
         """Appends the last row, or writes all rows to a new file.
 
         A new file is also started after a failed write: TensorBoard cannot
@@ -342,12 +328,12 @@ class EventFiles(keras.callbacks.Callback):
                 self._file = None
                 raise OSError(error.message) from error
 
-    def _open(self):
+    def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file = self._tf.io.TFRecordWriter(str(self._next_path()))
         self._write(file_version="brain.Event:2")
 
-    def _next_path(self):
+    def _next_path(self) -> pathlib.Path:
         """Returns the path of a new event file.
 
         TensorBoard reads files whose names contain "tfevents", in the order
@@ -359,7 +345,7 @@ class EventFiles(keras.callbacks.Callback):
         last = max((int(end) for end in ends if end.isdecimal()), default=0)
         return self._folder / f"{begin}{max(time.time_ns(), last + 1):019}"
 
-    def _write_row(self, row):
+    def _write_row(self, row: dict[str, Any]) -> None:
         proto = self._tf.compat.v1.Summary
         values = [
             proto.Value(tag=_tag(name), simple_value=value)
@@ -368,13 +354,13 @@ class EventFiles(keras.callbacks.Callback):
         ]
         self._write(step=row["step"], summary=proto(value=values))
 
-    def _write(self, **event):
-        event = self._tf.compat.v1.Event(wall_time=time.time(), **event)
-        self._file.write(event.SerializeToString())
+    def _write(self, **event: Any) -> None:
+        record = self._tf.compat.v1.Event(wall_time=time.time(), **event)
+        self._file.write(record.SerializeToString())
         self._file.flush()
 
 
-def _tag(name):
+def _tag(name: str) -> str:
     """Returns the TensorBoard tag of a column of `metrics.csv`.
 
     `train_loss` becomes `loss/train`, so that TensorBoard groups the charts of
@@ -397,11 +383,11 @@ class EvaluateAverages(keras.callbacks.Callback):
     averages, so that each evaluation would change the weights by rounding.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self._evaluation = self._raw = None
+        self._evaluation, self._raw = contextlib.ExitStack(), None
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         _checks.averages_fit_norms(self.model)
         if self._raw is not None:
             for variable, value in zip(
@@ -410,14 +396,13 @@ class EvaluateAverages(keras.callbacks.Callback):
                 variable.assign(value)
         self._raw = None
 
-    def on_test_begin(self, logs=None):
-        self._evaluation = averaged(self.model)
-        self._evaluation.__enter__()
+    def on_test_begin(self, logs: Logs = None) -> None:
+        self._evaluation.enter_context(averaged(self.model))
 
-    def on_test_end(self, logs=None):
-        self._evaluation.__exit__(None, None, None)
+    def on_test_end(self, logs: Logs = None) -> None:
+        self._evaluation.close()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if epoch + 1 == self.params["epochs"]:
             self._raw = [
                 keras.ops.convert_to_numpy(variable)
@@ -426,33 +411,29 @@ class EvaluateAverages(keras.callbacks.Callback):
 
 
 class PeriodicPlots(keras.callbacks.Callback):
-    """Calls `plot(step)` of a subclass every few steps, and after the last.
+    """Calls `plot(step)` of a subclass every few micro-batches, and after the
+    last."""
 
-    Args:
-        every: Integer. Micro-batches between two plots.
-        micro_batches: Integer. Micro-batches per step.
-    """
-
-    def __init__(self, every, micro_batches=1):
+    def __init__(self, every: int, micro_batches: int = 1) -> None:
         super().__init__()
         self._every, self._micro_batches = every, micro_batches
         self._count, self._last = 0, None
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         # A resumed run starts at the step of its checkpoint.
         optimizer = inner_optimizer(self.model)
         steps = int(keras.ops.convert_to_numpy(optimizer.iterations))
         self._count = steps * self._micro_batches
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._count += 1
         if self._count % self._every == 0:
             self._plot_once()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: Logs = None) -> None:
         self._plot_once()
 
-    def _plot_once(self):
+    def _plot_once(self) -> None:
         if self._last == self._count:
             return
         self._last = self._count

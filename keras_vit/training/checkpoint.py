@@ -7,13 +7,19 @@ import pathlib
 import re
 import signal
 import threading
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit._logging import logger
+from keras_vit._types import Array
+from keras_vit._types import StrPath
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.optimizers import assign_averages
+from keras_vit.training.callbacks import Logs
 from keras_vit.training.callbacks import best_row
 from keras_vit.training.run_folder import atomic_write
 from keras_vit.training.run_folder import log_os_errors
@@ -23,14 +29,11 @@ class Diverged(ArithmeticError):
     """Raised when the loss or a weight is NaN or infinite."""
 
 
-def check_same_run(path, found, expected):
-    """Raises a `ValueError` if a file was written by a different run.
-
-    Args:
-        path: Path of the file, for the error message.
-        found: Dict. The fingerprint in the file, which was read from JSON.
-        expected: Dict. The fingerprint of the current run.
-    """
+def check_same_run(
+    path: StrPath, found: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """Raises a `ValueError` if the fingerprint in a file, which was read from
+    JSON, is not that of the current run."""
     expected = json.loads(json.dumps(expected))
     differing = [
         f"{name} was {found.get(name, 'not recorded')!r} and is "
@@ -59,29 +62,29 @@ class _TorchRandom:
 
     dtype = "uint8"
 
-    def __init__(self, device):
+    def __init__(self, device: Any) -> None:
         self.device = device
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         return tuple(self.device.get_rng_state().shape)
 
-    def seed(self, entropy):
+    def seed(self, entropy: Sequence[int]) -> None:
         import torch
 
         (seed,) = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
         torch.manual_seed(int(seed >> np.uint64(1)))
 
-    def assign(self, array):
+    def assign(self, array: Array) -> None:
         import torch
 
         self.device.set_rng_state(torch.from_numpy(array.copy()))
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
         return self.device.get_rng_state().numpy().copy()
 
 
-def random_states():
+def random_states() -> list[_TorchRandom]:
     if keras.backend.backend() != "torch":
         return []
     import torch
@@ -90,16 +93,9 @@ def random_states():
     return [_TorchRandom(torch.cuda if torch.cuda.is_available() else torch)]
 
 
-def collect_state(model):
-    """Returns the variables of a training run by name.
-
-    Args:
-        model: Compiled model.
-
-    Returns:
-        Dict of strings and variables: those of the model, of its optimizer,
-        and, under PyTorch, the state of the random generator.
-    """
+def collect_state(model: keras.Model) -> dict[str, Any]:
+    """Returns the variables of a compiled model and of its optimizer by name,
+    and, under PyTorch, the state of the random generator."""
     groups = {
         "model": model.variables,
         "optimizer": model.optimizer.variables,
@@ -112,7 +108,7 @@ def collect_state(model):
     }
 
 
-def _raise_unless_finite(name, array):
+def _raise_unless_finite(name: str, array: Array) -> None:
     """Raises `Diverged` if an array has a value that is NaN or infinite.
 
     A step can make weights infinite while the loss, which was computed before
@@ -129,12 +125,9 @@ def _raise_unless_finite(name, array):
         )
 
 
-def to_arrays(state):
-    """Returns the values of `collect_state` as NumPy arrays for `write_state`.
-
-    Raises:
-        Diverged: if a value is NaN or infinite.
-    """
+def to_arrays(state: dict[str, Any]) -> dict[str, Array]:
+    """Returns the values of `collect_state` as NumPy arrays for `write_state`;
+    raises `Diverged` if one is NaN or infinite."""
     arrays = {}
     for name, variable in state.items():
         dtype = keras.backend.standardize_dtype(variable.dtype)
@@ -148,22 +141,25 @@ def to_arrays(state):
     return arrays
 
 
-def write_state(path, arrays, note):
+def write_state(
+    path: StrPath, arrays: dict[str, Array], note: dict[str, Any]
+) -> None:
     # The names of the arrays are stored too, because a zip archive has no
     # checksum of its list of members.
     text = json.dumps({**note, "names": list(arrays)}).encode()
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, note=np.frombuffer(text, np.uint8), **arrays)
+        named: dict[str, Any] = {
+            "note": np.frombuffer(text, np.uint8),
+            **arrays,
+        }
+        np.savez(file, **named)
         file.flush()
         os.fsync(file.fileno())  # a power failure could leave an empty file
 
 
-def read_state(path):
-    """Reads a file of `write_state` and verifies its checksums.
-
-    Returns:
-        Tuple of a dict of arrays and a dict, the note.
-    """
+def read_state(path: StrPath) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Returns the arrays and the note in a file of `write_state`, whose
+    checksums it verifies."""
     with np.load(path, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     note = json.loads(arrays.pop("note").tobytes())
@@ -224,15 +220,15 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     def __init__(
         self,
-        folder,
-        every,
-        fingerprint=None,
-        keep=3,
-        seed=0,
-        micro_batches=1,
-        strategy=None,
-        keep_best=False,
-    ):
+        folder: StrPath,
+        every: int,
+        fingerprint: dict[str, Any] | None = None,
+        keep: int = 3,
+        seed: int = 0,
+        micro_batches: int = 1,
+        strategy: Strategy | None = None,
+        keep_best: bool = False,
+    ) -> None:
         super().__init__()
         self.micro_batches = micro_batches
         self.strategy = strategy or Strategy("none", "there is one process")
@@ -247,7 +243,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         self._saved = None
         self._random = None  # of the interval that is resumed
 
-    def restore(self, model):
+    def restore(self, model: keras.Model) -> int:
         """Restores the newest readable checkpoint.
 
         Args:
@@ -281,7 +277,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             return self.step
         return 0
 
-    def restore_best(self, model):
+    def restore_best(self, model: keras.Model) -> dict[str, Any]:
         """Assigns a model the weights of its best evaluation.
 
         If the optimizer has `use_ema=True`, these are the moving averages of
@@ -316,10 +312,12 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         return best
 
     @property
-    def _best(self):
+    def _best(self) -> pathlib.Path:
         return self.folder / "best.npz"
 
-    def _assign(self, model, arrays, path):
+    def _assign(
+        self, model: keras.Model, arrays: dict[str, Array], path: pathlib.Path
+    ) -> None:
         model.optimizer.build(model.trainable_variables)
         variables = collect_state(model)
         shapes = {name: tuple(v.shape) for name, v in variables.items()}
@@ -342,10 +340,10 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             self._random = arrays.get("random/0")
 
     @contextlib.contextmanager
-    def watching(self):
+    def watching(self) -> Iterator[None]:
         """Returns a context in which SIGTERM saves a checkpoint and stops."""
 
-        def terminate(number, frame):
+        def terminate(number: int, frame: Any) -> None:
             self._signalled = True
 
         if threading.current_thread() is not threading.main_thread():
@@ -357,7 +355,13 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         finally:
             signal.signal(signal.SIGTERM, before)
 
-    def fit_calls(self, model, steps, interval, validation_data):
+    def fit_calls(
+        self,
+        model: keras.Model,
+        steps: int,
+        interval: int,
+        validation_data: Any,
+    ) -> Iterator[tuple[int, int, int]]:
         """Yields the calls of `model.fit` that are left after `restore`.
 
         Args:
@@ -384,7 +388,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     # In `model.fit`
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         if batch == 0:
             for state in random_states():
                 if self._random is None:
@@ -393,7 +397,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
                     state.assign(self._random)
             self._random = None
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         # Keras has just reset the metrics, but a resumed interval continues
         # with those of its earlier steps.
         if self._metrics:
@@ -411,7 +415,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
                 )
         self._metrics = None
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self.step += 1
         if self.strategy.process[1] == 1:
             self._terminated = self._signalled
@@ -427,7 +431,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             self.save(self.model.metrics_variables)
             self._raise_if_terminated()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         self._raise_if_diverged(logs)
         # The best weights are saved before the checkpoint: a run that is
         # killed between the two evaluates this step again.
@@ -441,19 +445,19 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             self.save()
         self._raise_if_terminated()
 
-    def _due(self):
+    def _due(self) -> bool:
         if self._terminated and self.step % self.micro_batches == 0:
             return True
         return self.step % self.every == 0
 
-    def _raise_if_terminated(self):
+    def _raise_if_terminated(self) -> None:
         if self._terminated:
             raise Preempted(
                 f"Saved step {self.done} in {str(self.folder)!r}; the same "
                 "command resumes from there."
             )
 
-    def _raise_if_diverged(self, logs):
+    def _raise_if_diverged(self, logs: Logs) -> None:
         loss = float(logs["loss"])
         if np.isfinite(loss):
             return
@@ -466,7 +470,11 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             "the warm-up."
         )
 
-    def save(self, metrics=(), path=None):
+    def save(
+        self,
+        metrics: Sequence[keras.Variable] = (),
+        path: pathlib.Path | None = None,
+    ) -> None:
         """Writes a checkpoint of the current step.
 
         If the disk is full, a warning is logged, training continues, and the
@@ -500,7 +508,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             path.unlink(missing_ok=True)
 
     @property
-    def last(self):
+    def last(self) -> str:
         """String. A sentence about the last checkpoint, for messages."""
         if not self._saved:
             return "There is no checkpoint yet."
@@ -510,32 +518,27 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         )
 
     @property
-    def done(self):
+    def done(self) -> int:
         """Integer. Completed steps."""
         return self.step // self.micro_batches
 
-    def _files(self):
+    def _files(self) -> list[pathlib.Path]:
         if not self.folder.is_dir():
             return []
         return [p for p in self.folder.iterdir() if _NAME.fullmatch(p.name)]
 
-    def _path(self, step):
+    def _path(self, step: int) -> pathlib.Path:
         return self.folder / f"step-{step:08d}.npz"
 
 
-def plan_fit_calls(done, steps, interval):
-    """Lists the calls of `model.fit` from a step to the end of a run.
+def plan_fit_calls(
+    done: int, steps: int, interval: int
+) -> list[tuple[int, int, int]]:
+    """Lists the calls of `model.fit` from step `done` to the end of a run:
+    tuples of the first step, `steps_per_epoch` and `epochs`.
 
     There are up to three: one up to the next evaluation, one for all complete
     intervals, and one for the remaining steps.
-
-    Args:
-        done: Integer. Completed steps.
-        steps: Integer. Steps of the whole run.
-        interval: Integer. Steps between two evaluations.
-
-    Returns:
-        List of tuples of the first step, `steps_per_epoch` and `epochs`.
     """
     calls = []
     for length in (interval - done % interval, interval, steps % interval):

@@ -8,6 +8,12 @@ import sys
 import types
 import typing
 import warnings
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+from typing import NoReturn
+from typing import Self
 
 from keras_vit import _program
 from keras_vit._logging import logger
@@ -24,20 +30,15 @@ from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import Preempted
 
 
-def arg(default, text, metavar="N"):
-    """Returns a dataclass field that `parse_args` turns into a flag.
-
-    Args:
-        default: The default value.
-        text: String. The help text. `--help` appends the default to it, unless
-            that is None, False or an empty tuple.
-        metavar: String. The name of the value in `--help`.
-    """
+def arg(default: Any, text: str, metavar: str = "N") -> Any:
+    """Returns a dataclass field that `parse_args` turns into a flag."""
     metadata = {"help": text, "metavar": metavar}
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def parse_args(config_class, description, argv=None):
+def parse_args(
+    config_class: type, description: str, argv: Sequence[str] | None = None
+) -> Any:
     """Parses the command line into an instance of a dataclass.
 
     Every field `like_this: type = arg(default, text)` becomes `--like-this
@@ -45,19 +46,6 @@ def parse_args(config_class, description, argv=None):
     (a number or text), `int | str` (text, which `__post_init__` parses),
     `tuple[int, ...]` or another tuple (one or more values), or bool (a flag
     without a value, False by default).
-
-    Args:
-        config_class: Dataclass. Its `__post_init__` may raise a `ValueError`
-            for invalid values or combinations of values.
-        description: String. `--help` shows it above the flags.
-        argv: List of strings. Defaults to the arguments of the process.
-
-    Returns:
-        An instance of `config_class`.
-
-    Raises:
-        SystemExit: with status 2, after an error message of one line, if the
-            arguments are invalid; with status 0 after `--help`.
     """
     parser = _Parser(
         description=description,
@@ -94,22 +82,18 @@ def parse_args(config_class, description, argv=None):
         parser.error(str(error))
 
 
-def run(main, config_class, description, argv=None):
+def run(
+    main: Callable[[Any], Any],
+    config_class: type,
+    description: str,
+    argv: Sequence[str] | None = None,
+) -> None:
     """Runs a recipe from the command line: `main(config)`.
 
     The exit status is 0 for success, 1 if training diverged, 2 for a user
     error, 130 after Ctrl-C and 143 after SIGTERM. The last two are 128 plus the
     number of the signal, from which schedulers such as SLURM and Kubernetes
     infer that the run should be restarted.
-
-    Args:
-        main: Function of an instance of `config_class`.
-        config_class: Dataclass, as for `parse_args`.
-        description: String, as for `parse_args`.
-        argv: List of strings, as for `parse_args`.
-
-    Raises:
-        SystemExit: with the exit status, if it is not 0.
     """
     show_log()
     _program.escape_unprintable_output()
@@ -138,18 +122,18 @@ def run(main, config_class, description, argv=None):
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         message += nearest_flag(self, message)
         self.exit(2, f"error: {message} (--help lists all flags)\n")
 
 
-def _shown(default):
+def _shown(default: Any) -> Any:
     if isinstance(default, tuple):
         return " ".join(map(str, default))
     return default
 
 
-def _plain(hint):
+def _plain(hint: Any) -> Any:
     """Returns the type of a flag's value, such as int for `int | None`."""
     if isinstance(hint, types.UnionType):
         kinds = set(typing.get_args(hint)) - {types.NoneType}
@@ -161,27 +145,17 @@ def _plain(hint):
     return hint
 
 
-def _number_or_text(text):
+def _number_or_text(text: str) -> float | str:
     try:
         return float(text)
     except ValueError:
         return text
 
 
-def parse_image_size(value):
-    """Returns the value of `--image-size` as a size.
-
-    Args:
-        value: Integer, such as 64; string, such as "64" or "64x48", height x
-            width; `(height, width)`; or None.
-
-    Returns:
-        Integer, or `(height, width)` if height and width differ. None if the
-        value is None.
-
-    Raises:
-        ValueError: if it is no size.
-    """
+def parse_image_size(value: Any) -> int | tuple[int, int] | None:
+    """Returns the value of `--image-size`, such as 64, "64" or "64x48", as an
+    integer or, if they differ, `(height, width)`; raises a `ValueError` if it
+    is no size."""
     if value is None:
         return None
     sides = value if isinstance(value, tuple | list) else str(value).split("x")
@@ -200,17 +174,16 @@ def parse_image_size(value):
     return height if height == width else (height, width)
 
 
-def check_range(config, *names, minimum=None, above=None, below=None):
+def check_range(
+    config: Any,
+    *names: str,
+    minimum: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> None:
     """Raises a `ValueError` if a field of a dataclass is out of range.
 
     None is always accepted: it stands for a default that is chosen later.
-
-    Args:
-        config: Instance of a dataclass.
-        *names: Strings. The fields to check.
-        minimum: Number. Lowest valid value, None for no limit.
-        above: Number. Exclusive lower limit, None for no limit.
-        below: Number. Exclusive upper limit, None for no limit.
     """
     limits = []
     if minimum is not None:
@@ -232,14 +205,10 @@ def check_range(config, *names, minimum=None, above=None, below=None):
             )
 
 
-def check_choices(config, **known):
+def check_choices(config: Any, **known: Iterable[str]) -> None:
     """Raises a `ValueError` if a field is none of its valid names.
 
     None is always accepted: it stands for a default that is chosen later.
-
-    Args:
-        config: Instance of a dataclass.
-        **known: Iterables of strings. The valid names of each field.
     """
     for name, names in known.items():
         value, names = getattr(config, name), list(names)
@@ -422,7 +391,7 @@ class TrainingFlags:
         False, "replace the files of an earlier run in --output"
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         image_size = parse_image_size(self.image_size)
         object.__setattr__(self, "image_size", image_size)
         sizes = ("patch_size", "batch_size", "steps", "epochs")
@@ -455,12 +424,8 @@ class TrainingFlags:
                 f"{self.batch_size}."
             )
 
-    def with_defaults(self, **defaults):
-        """Returns a config in which fields that are None have other values.
-
-        Args:
-            **defaults: The values, by the names of the fields.
-        """
+    def with_defaults(self, **defaults: Any) -> Self:
+        """Returns a config in which fields that are None have other values."""
         missing = {
             name: value
             for name, value in defaults.items()
@@ -468,12 +433,8 @@ class TrainingFlags:
         }
         return dataclasses.replace(self, **missing)
 
-    def raise_if_given(self, *names):
-        """Raises a `ValueError` if a flag of encoders is given for a BiT.
-
-        Args:
-            *names: Strings. Names of fields.
-        """
+    def raise_if_given(self, *names: str) -> None:
+        """Raises a `ValueError` if a flag of encoders is given for a BiT."""
         given = [name for name in names if getattr(self, name)]
         if given:
             raise ValueError(
@@ -482,13 +443,13 @@ class TrainingFlags:
                 f"{getattr(self, given[0])}"
             )
 
-    def encoder_arguments(self):
+    def encoder_arguments(self) -> dict[str, Any]:
         """Returns the arguments of encoders among the flags that are not 0."""
         names = ("remat", "dropout", "drop_path")
         values = {name: getattr(self, name, None) for name in names}
         return {name: value for name, value in values.items() if value}
 
-    def published_holdout(self):
+    def published_holdout(self) -> float | str:
         """Returns the fraction of the training images that a preset leaves out.
 
         The model does not train on these images. Unlike with `--holdout`, it
@@ -497,26 +458,21 @@ class TrainingFlags:
         return 0.0
 
     @property
-    def uses_averages(self):
+    def uses_averages(self) -> bool:
         """Boolean. Whether averages of the weights are evaluated and saved."""
         return self.average > 0 or self.average_from is not None
 
-    def optimizer_options(self):
-        """Returns the arguments of `SGD` and `AdamW` that all recipes share.
-
-        Returns:
-            Dict. The conventions of the published code, and the values of
-            `--accumulate`, `--average` and `--average-from`. For the last one,
-            `steps` must be filled in.
-        """
+    def optimizer_options(self) -> dict[str, Any]:
+        """Returns the arguments of `SGD` and `AdamW` that all recipes share:
+        the conventions of the published code, accumulation and averages, for
+        which `steps` must be filled in."""
         averages = {
             "use_ema": self.average > 0,
             "ema_momentum": self.average or 0.99,
         }
         if self.average_from is not None:
-            averages = {
-                "average_from": math.floor(self.average_from * self.steps)
-            }
+            steps: Any = self.steps  # filled in by now
+            averages = {"average_from": math.floor(self.average_from * steps)}
         return {
             "convention": "optax",
             "decay_kernels_only": True,
@@ -527,16 +483,12 @@ class TrainingFlags:
         }
 
     @property
-    def one_hot(self):
+    def one_hot(self) -> bool:
         """Boolean. Whether labels are one-hot, as mixup and cutmix need."""
         return bool(self.mixup or self.cutmix)
 
-    def batches(self):
-        """Returns the arguments that all methods of `ImageDataset` share.
-
-        Returns:
-            Dict of arguments of `train`, `test` and `evaluation`.
-        """
+    def batches(self) -> dict[str, Any]:
+        """Returns the arguments that all methods of `ImageDataset` share."""
         return {
             "image_size": self.image_size,
             "protocol": self.protocol,
@@ -544,15 +496,8 @@ class TrainingFlags:
             "one_hot": self.one_hot,
         }
 
-    def augmentation(self, channels):
-        """Returns the arguments of `ImageDataset.train` for augmentation.
-
-        Args:
-            channels: Integer. Number of channels of the images: 1 or 3.
-
-        Returns:
-            Dict of arguments.
-        """
+    def augmentation(self, channels: int) -> dict[str, Any]:
+        """Returns the arguments of `ImageDataset.train` for augmentation."""
         return {
             "augment": self.augment or "none",
             "mixup": self.mixup or 0.0,
@@ -563,19 +508,10 @@ class TrainingFlags:
             "flip": channels == 3 and not self.no_flip,
         }
 
-    def whole_batch(self, wanted, count):
-        """Returns the largest possible batch size up to a given one.
-
-        It is a multiple of `--accumulate`.
-
-        Args:
-            wanted: Integer. The highest batch size.
-            count: Integer. Number of training images.
-
-        Raises:
-            ValueError: if there are fewer images than micro-batches, or
-                `wanted` is less than their number.
-        """
+    def whole_batch(self, wanted: int, count: int) -> int:
+        """Returns the largest multiple of `--accumulate` up to the `wanted`
+        batch size and the number of training images; raises a `ValueError` if
+        there is none."""
         if count < self.accumulate:
             raise ValueError(
                 f"--accumulate {self.accumulate} is more than the {count} "

@@ -2,13 +2,17 @@
 
 import dataclasses
 import math
+import pathlib
 from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit import pretraining
 from keras_vit._program import require
+from keras_vit._types import Array
 from keras_vit.converters import write_keras
 from keras_vit.training.callbacks import PeriodicPlots
 from keras_vit.training.models import COMPACT
@@ -63,16 +67,13 @@ class Method:
 _NOT_DECAYED = ("bias", "gamma", "beta")  # one-dimensional in PyTorch
 
 
-def initialize_mae(model, seed):
-    """Initialises weights as facebookresearch/mae, models_mae.py.
+def initialize_mae(model: Any, seed: int) -> None:
+    """Initialises the weights of a `MaskedAutoencoder` as facebookresearch/mae,
+    models_mae.py.
 
-    That code initialises query, key and value as one matrix by Glorot's
-    uniform distribution, so that their range is smaller than that of three
-    square matrices by a factor of the square root of 2.
-
-    Args:
-        model: `keras_vit.pretraining.MaskedAutoencoder`.
-        seed: Integer.
+    That code initialises query, key and value as one matrix by Glorot's uniform
+    distribution, so that their range is smaller than that of three square
+    matrices by a factor of the square root of 2.
     """
     rng = np.random.default_rng(seed)
     for name, variable in _weights_to_sample(model):
@@ -90,19 +91,15 @@ def initialize_mae(model, seed):
         variable.assign(value.astype("float32"))
 
 
-def initialize_simmim(model, seed):
-    """Initialises weights as microsoft/SimMIM, models/simmim.py and
-    vision_transformer.py.
+def initialize_simmim(model: Any, seed: int) -> None:
+    """Initialises the weights of a `MaskedImageModeling` as microsoft/SimMIM,
+    models/simmim.py and vision_transformer.py.
 
     Weights are sampled from a normal distribution with a standard deviation of
     0.02, truncated at one standard deviation on both sides. The attention
     output and second MLP kernels of block `i`, counted from 1, are divided by
     `sqrt(2 * i)`. The decoder has the default initialisation of a PyTorch
     convolution.
-
-    Args:
-        model: `keras_vit.pretraining.MaskedImageModeling`.
-        seed: Integer.
     """
     rng = np.random.default_rng(seed)
     for name, variable in _weights_to_sample(model):
@@ -126,7 +123,7 @@ def initialize_simmim(model, seed):
 _QUERY_KEY_VALUE = ("query/kernel", "key/kernel", "value/kernel")
 
 
-def _weights_to_sample(model):
+def _weights_to_sample(model: Any) -> list[tuple[str, keras.Variable]]:
     """Returns the paths and variables of all kernels, biases and tokens."""
     return [
         (path, variable)
@@ -135,7 +132,7 @@ def _weights_to_sample(model):
     ]
 
 
-def _matrix(path, shape):
+def _matrix(path: str, shape: tuple[int, ...]) -> tuple[int, int]:
     """Returns the number of inputs and of outputs of a kernel."""
     if path.endswith(_QUERY_KEY_VALUE):
         return shape[0], math.prod(shape[1:])
@@ -222,16 +219,9 @@ SMALL = {
 SMALL_DECODER = {"decoder_layers": 2, "decoder_width": 32}
 
 
-def get_masked_method(name, model):
-    """Returns the settings of a method.
-
-    Args:
-        name: String. Key of `METHODS`.
-        model: String. Name of the model; None for a small one.
-
-    Returns:
-        A `Method`: the published settings, or those for small models.
-    """
+def get_masked_method(name: str, model: str | None) -> Method:
+    """Returns the settings of a method: the published ones, or those for small
+    models."""
     method = METHODS[name]
     if model is not None and model not in COMPACT:
         return method
@@ -239,19 +229,9 @@ def get_masked_method(name, model):
     return dataclasses.replace(method, **SMALL, **decoder)
 
 
-def build_masked(config, channels):
-    """Builds the masked pre-training model that a recipe's flags specify.
-
-    Args:
-        config: Dataclass instance with the fields `method`, `model`,
-            `image_size`, `patch_size`, `mask_ratio`, `decoder_layers`,
-            `decoder_width`, `target`, `masking`, `mask_patch_size`,
-            `drop_path`, `mode`, `remat` and `seed`.
-        channels: Integer. Number of channels of the images.
-
-    Returns:
-        A model of `keras_vit.pretraining`.
-    """
+def build_masked(config: Any, channels: int) -> Any:
+    """Builds the masked pre-training model that a recipe's flags specify, for
+    images of this number of channels."""
     method = get_masked_method(config.method, config.model)
     model = _build(config, method, channels)
     if method.initialize is not None:
@@ -259,7 +239,7 @@ def build_masked(config, channels):
     return model
 
 
-def _build(config, method, channels):
+def _build(config: Any, method: Method, channels: int) -> Any:
     small = config.model is None or config.model in COMPACT
     encoder = build_model(
         config.model,
@@ -299,16 +279,10 @@ def _build(config, method, channels):
     )
 
 
-def save_masked(model, output):
-    """Writes `model.keras`, the whole model, and `encoder.keras`.
-
-    The encoder is what `--weights` fine-tunes; with a momentum encoder, it is
-    the one to use after training.
-
-    Args:
-        model: Trained model of `keras_vit.pretraining`.
-        output: Path of the output folder.
-    """
+def save_masked(model: Any, output: pathlib.Path) -> None:
+    """Writes `model.keras`, the whole model, and `encoder.keras`, which
+    `--weights` fine-tunes: with a momentum encoder, it is the one to use after
+    training."""
     # A file without optimizer can be loaded after `import keras_vit` alone.
     whole = type(model).from_config(model.get_config())
     for variable, trained in zip(whole.variables, model.variables, strict=True):
@@ -320,32 +294,28 @@ def save_masked(model, output):
 
 
 class Reconstructions(PeriodicPlots):
-    """Plots images, the masked images and their reconstructions.
+    """Plots images, the masked images and their reconstructions, with the same
+    mask in all plots."""
 
-    Args:
-        images: Array of shape `(images, height, width, channels)`, as the
-            model takes them. The mask is the same in all plots.
-        folder: Path of a folder, which is created. Plots are named by the
-            step.
-        every: Integer. Micro-batches between two plots. A plot is also saved
-            at the end of training.
-        micro_batches: Integer. Micro-batches per step.
-        mode: String. The `mode` of `preprocess_input` that was used for the
-            images.
-    """
-
-    def __init__(self, images, folder, every, micro_batches=1, mode="tf"):
+    def __init__(
+        self,
+        images: Array,
+        folder: pathlib.Path,
+        every: int,
+        micro_batches: int = 1,
+        mode: str = "tf",
+    ) -> None:
         super().__init__(every, micro_batches)
         self._images, self._folder, self._mode = images, folder, mode
 
-    def plot(self, step):
+    def plot(self, step: int) -> None:
         seen, filled = self.model.reconstruct(self._images, **self._given())
         rows = [keras.ops.convert_to_numpy(x) for x in (seen, filled)]
         path = self._folder / f"step-{step:08}.png"
         rows = [unit_range(x, self._mode) for x in (self._images, *rows)]
         plot_reconstructions(rows, path, f"step {step}")
 
-    def _given(self):
+    def _given(self) -> dict[str, Array]:
         num_patches = self.model.stages.num_patches
         noise = np.random.default_rng(0).uniform(
             size=(len(self._images), num_patches)
@@ -360,15 +330,11 @@ class Reconstructions(PeriodicPlots):
         return {"masked": noise.argsort(1).argsort(1) >= kept}
 
 
-def plot_reconstructions(rows, path, title):
-    """Plots original, masked and reconstructed images in three rows.
-
-    Args:
-        rows: List of three arrays of shape `(images, height, width,
-            channels)` with values in [0, 1].
-        path: Path of the image file.
-        title: String.
-    """
+def plot_reconstructions(
+    rows: Sequence[Array], path: pathlib.Path, title: str
+) -> None:
+    """Plots original, masked and reconstructed images, with values in [0, 1],
+    in three rows."""
     names = ("image", "masked", "predicted")
     count = len(rows[0])
     figure = require("matplotlib.figure").Figure(

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -25,6 +26,7 @@ from keras_vit.config import VARIANTS
 from keras_vit.config import stride
 from keras_vit.config import variant_sizes
 from keras_vit.converters import describe
+from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.protocols import height_and_width
 
 PATCHES = range(2, 17)
@@ -42,19 +44,10 @@ _RUN_CONFIG_TYPES = {
 }
 
 
-def choose_patch_size(image_size):
-    """Returns the patch size that gives a grid closest to 8 x 8 patches.
-
-    Args:
-        image_size: Integer or `(height, width)`, in pixels.
-
-    Returns:
-        Integer. Height and width of a patch, in pixels.
-
-    Raises:
-        ValueError: if no patch size from 2 to 16 divides the image into 2 to
-            24 patches per side.
-    """
+def choose_patch_size(image_size: int | tuple[int, int]) -> int:
+    """Returns the patch size, in pixels, that gives a grid closest to 8 x 8
+    patches; raises a `ValueError` if none from 2 to 16 divides the image into 2
+    to 24 patches per side."""
     sides = height_and_width(image_size)
     fitting = [
         patch
@@ -79,13 +72,11 @@ def choose_patch_size(image_size):
     )
 
 
-def check_patch_size(image_size, patch_size):
-    """Raises a `ValueError` if the patch size does not divide the image size.
-
-    Args:
-        image_size: Integer or `(height, width)`, in pixels.
-        patch_size: Integer. Height and width of a patch, in pixels.
-    """
+def check_patch_size(
+    image_size: int | tuple[int, int], patch_size: int
+) -> None:
+    """Raises a `ValueError` if the patch size does not divide the image size,
+    both in pixels."""
     sides = height_and_width(image_size)
     if any(n % patch_size for n in sides):
         below = [n // patch_size * patch_size for n in sides]
@@ -98,7 +89,11 @@ def check_patch_size(image_size, patch_size):
         )
 
 
-def resolve_sizes(image_sizes, patch_size, stride):
+def resolve_sizes(
+    image_sizes: Sequence[int | tuple[int, int] | None],
+    patch_size: int | None,
+    stride: int,
+) -> tuple[int | tuple[int, int], int | None]:
     """Returns an image size and a patch size that divides it.
 
     Args:
@@ -139,20 +134,14 @@ def fine_tuning_size(
     return min(size, max(MIN_GRID, -(-side // patch)) * patch)
 
 
-def size_text(image_size):
-    """Returns an image size as the flag `--image-size` takes it.
-
-    Args:
-        image_size: Integer or `(height, width)`.
-
-    Returns:
-        String, such as "64" or, if height and width differ, "64x48".
-    """
+def size_text(image_size: int | tuple[int, ...] | list[int]) -> str:
+    """Returns an image size as the flag `--image-size` takes it, such as "64"
+    or, if height and width differ, "64x48"."""
     height, width = height_and_width(image_size)
     return str(height) if height == width else f"{height}x{width}"
 
 
-def _divisors(sides):
+def _divisors(sides: Sequence[int]) -> str:
     common = math.gcd(*sides)
     return ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
 
@@ -194,25 +183,16 @@ MIN_HYBRID_SIZE, MAX_COMPACT_SIZE = 24, 64
 MODEL_NAMES = (*COMPACT, *VARIANTS, *BIT_VARIANTS)
 
 
-def choose_model_and_size(model, image_size, patch_size, side):
+def choose_model_and_size(
+    model: str | None,
+    image_size: int | tuple[int, int] | None,
+    patch_size: int | None,
+    side: int | None,
+) -> tuple[str, int | tuple[int, int]]:
     """Returns a model to train from scratch, and an image size for it.
 
     On a few thousand images, a hybrid learns more than a plain Vision
     Transformer that costs as much (docs/finetune.md, "From scratch").
-
-    Args:
-        model: String. "compact-vit" if it is requested, or None.
-        image_size: Integer or `(height, width)`. The requested image size, or
-            None.
-        patch_size: Integer. The requested patch size, or None. A hybrid cuts
-            no patches of the image.
-        side: Integer. Height and width of the images of the dataset, or their
-            median, in pixels. None if it is unknown.
-
-    Returns:
-        Tuple of one of `COMPACT` and the image size: the requested one; else
-        the side, an integer, at most `MAX_COMPACT_SIZE` and rounded to a
-        multiple that the model can take.
     """
     size = image_size or min(side or MAX_COMPACT_SIZE, MAX_COMPACT_SIZE)
     stride = _stride("compact-hybrid", _sizes("compact-hybrid"))
@@ -223,12 +203,14 @@ def choose_model_and_size(model, image_size, patch_size, side):
         model, multiple = "compact-vit", 4
     else:
         model, multiple = "compact-hybrid", stride
-    if image_size is None and patch_size is None:
+    if image_size is None and patch_size is None and isinstance(size, int):
         size = max(1, (size + multiple // 2) // multiple) * multiple
     return model, size
 
 
-def resolve_model_spec(model, weights, patch_size=None):
+def resolve_model_spec(
+    model: str | None, weights: str | None, patch_size: int | None = None
+) -> dict[str, Any]:
     """Returns the sizes and the pixel mode of a model before it is built.
 
     Args:
@@ -281,30 +263,22 @@ def resolve_model_spec(model, weights, patch_size=None):
     }
 
 
-def _sizes(model):
+def _sizes(model: str | None) -> dict[str, Any]:
     """Returns the arguments of the model function that a name implies."""
     if model in VARIANTS or model in BIT_VARIANTS:
         return variant_sizes(model)
     return COMPACT[model or "compact-vit"][1]
 
 
-def _stride(model, sizes):
+def _stride(model: str | None, sizes: dict[str, Any]) -> int:
     if "resnet_layers" not in sizes:
         return 1
     return stride(sizes["resnet_layers"]) if "hidden_size" in sizes else 0
 
 
-def open_weights(model, weights):
-    """Opens the checkpoint of weights.
-
-    Args:
-        model: String. One of `MODEL_NAMES`; required if `weights` is a name.
-        weights: String. Path of a file or of a run's folder, URL, or name of
-            released weights.
-
-    Returns:
-        A `keras_vit.checkpoints.Checkpoint`.
-    """
+def open_weights(model: str | None, weights: str) -> Checkpoint:
+    """Opens the checkpoint of weights: a file, a run's folder, a URL, or the
+    name of released weights of `model`."""
     sizes = _sizes(model) if model else None
     checkpoint = resolve_weights(resolve_weights_path(weights), model, sizes)
     if isinstance(checkpoint, Checkpoint):
@@ -312,7 +286,7 @@ def open_weights(model, weights):
     return open_checkpoint(checkpoint)
 
 
-def resolve_weights_path(weights):
+def resolve_weights_path(weights: str) -> str:
     """Returns the path of the weights to fine-tune in a run's folder.
 
     Other arguments are returned unchanged.
@@ -324,15 +298,8 @@ def resolve_weights_path(weights):
     return weights
 
 
-def config_of_run(path):
-    """Returns the `config.json` of the run that wrote a file.
-
-    Args:
-        path: Path of a file in the output folder of a recipe.
-
-    Returns:
-        Dict. It is empty for files that were not written by a recipe.
-    """
+def config_of_run(path: StrPath) -> dict[str, Any]:
+    """Returns the `config.json` of the run that wrote a file."""
     path = pathlib.Path(path)
     # Other files in the folder are not those of the run.
     names = ("encoder.keras", "model.keras", "model.npz", "model.weights.h5")
@@ -340,19 +307,7 @@ def config_of_run(path):
 
 
 def read_run_config(folder: StrPath) -> dict[str, Any]:
-    """Returns the `config.json` of a recipe's run in a folder.
-
-    Args:
-        folder: Path of the folder, which anybody may have made.
-
-    Returns:
-        Dict. It is empty if there is no such file, or if it is another one,
-        such as that of Hugging Face.
-
-    Raises:
-        ValueError: if it is not valid JSON, or a value that programs read is
-            of another type.
-    """
+    """Returns the `config.json` of a recipe's run in a folder."""
     found = read_config(folder)
     config, data = found.get("config"), found.get("data", {})
     if not isinstance(config, dict) or not isinstance(data, dict):
@@ -372,7 +327,9 @@ def read_run_config(folder: StrPath) -> dict[str, Any]:
     return found
 
 
-def _checkpoint_spec(model, weights, patch_size):
+def _checkpoint_spec(
+    model: str | None, weights: str, patch_size: int | None
+) -> dict[str, Any]:
     checkpoint = open_weights(model, weights)
     spec = checkpoint.arguments()
     rows, columns = spec.get("patch_size", (None, None))
@@ -416,14 +373,14 @@ def _checkpoint_spec(model, weights, patch_size):
 
 
 def build_model(
-    model,
-    weights,
-    patch_size,
-    seed=0,
-    mean_pooling=False,
-    keep_head=False,
-    **arguments,
-):
+    model: str | None,
+    weights: str | None,
+    patch_size: int | None,
+    seed: int = 0,
+    mean_pooling: bool = False,
+    keep_head: bool = False,
+    **arguments: Any,
+) -> keras.Model:
     """Builds the model that a recipe's flags specify.
 
     Args:
@@ -477,14 +434,9 @@ def build_model(
     return built
 
 
-def check_classes(weights, data):
-    """Raises a `ValueError` if a run was of other classes than a dataset.
-
-    Args:
-        weights: String, as `--weights` takes it. Only weights that a recipe
-            wrote are checked, because others do not name their classes.
-        data: `keras_vit.data.ImageDataset`.
-    """
+def check_classes(weights: str, data: ImageDataset) -> None:
+    """Raises a `ValueError` if a run was of other classes than a dataset;
+    weights that no recipe wrote do not name their classes."""
     found = config_of_run(resolve_weights_path(weights)).get("data", {})
     names = found.get("class_names", list(data.class_names))
     if names == list(data.class_names):
@@ -497,7 +449,7 @@ def check_classes(weights, data):
     )
 
 
-def _check_head(checkpoint, weights, classes):
+def _check_head(checkpoint: Checkpoint, weights: str, classes: int) -> None:
     bias = checkpoint.weights.get("head/bias")
     found = "no head" if bias is None else f"a head of {len(bias)} classes"
     if bias is None or len(bias) != classes:
@@ -507,7 +459,7 @@ def _check_head(checkpoint, weights, classes):
         )
 
 
-def _with_mean_pooling(checkpoint):
+def _with_mean_pooling(checkpoint: Checkpoint) -> Checkpoint:
     """Returns a checkpoint whose head reads the mean of the patches."""
     if checkpoint.arguments().get("pooling") == "gap":
         return checkpoint
@@ -525,7 +477,9 @@ def _with_mean_pooling(checkpoint):
     )
 
 
-def _build_new(model, patch_size, arguments):
+def _build_new(
+    model: str, patch_size: int | None, arguments: dict[str, Any]
+) -> keras.Model:
     sizes = {} if model in VARIANTS or model in BIT_VARIANTS else _sizes(model)
     name = COMPACT[model][0] if model in COMPACT else model
     if "resnet_layers" not in _sizes(model):
@@ -537,7 +491,7 @@ def _build_new(model, patch_size, arguments):
     return getattr(models, name)(**{**sizes, **arguments})
 
 
-def _without_remat(arguments):
+def _without_remat(arguments: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments for a BiT, which has no `remat`."""
     if arguments.get("remat"):
         raise ValueError(
@@ -547,7 +501,7 @@ def _without_remat(arguments):
     return {k: v for k, v in arguments.items() if k != "remat"}
 
 
-def _spread_positions(model, seed):
+def _spread_positions(model: keras.Model, seed: int) -> None:
     # With the usual standard deviation of 0.02, position embeddings are too
     # small relative to the embeddings of small patches, and training on digits
     # is much slower: accuracy 0.91 after 800 steps, where a standard deviation
@@ -563,17 +517,9 @@ def _spread_positions(model, seed):
         )
 
 
-def initialize_positions(model, seed):
-    """Initialises learned position embeddings as big_vision does.
-
-    Values are sampled from a normal distribution with a standard deviation of
-    1 / sqrt(width).
-
-    Args:
-        model: Model with a layer "position_embedding". Fixed position
-            embeddings are not changed.
-        seed: Integer.
-    """
+def initialize_positions(model: keras.Model, seed: int) -> None:
+    """Initialises learned position embeddings as big_vision does: normally
+    distributed with a standard deviation of 1 / sqrt(width)."""
     layer = model.get_layer("position_embedding")
     if layer.kind == "learned":
         shape = layer.embedding.shape
@@ -593,7 +539,7 @@ def freeze_weights(layer: keras.Layer) -> None:
         variable.trainable = False
 
 
-def set_trainable(model, train, lora_rank=8):
+def set_trainable(model: keras.Model, train: str, lora_rank: int = 8) -> None:
     """Sets which variables of a model are trainable.
 
     Args:
@@ -633,7 +579,7 @@ def set_trainable(model, train, lora_rank=8):
         block.attention.value.enable_lora(lora_rank)
 
 
-def zero_init_head(model):
+def zero_init_head(model: keras.Model) -> None:
     """Sets all weights of the classification head to zero.
 
     These are the initial values of the head in fine-tuning.
@@ -643,32 +589,21 @@ def zero_init_head(model):
             layer.set_weights([array * 0 for array in layer.get_weights()])
 
 
-def init_head_bias(model, bias):
+def init_head_bias(model: keras.Model, bias: float) -> None:
     """Sets all biases of the classification head to one value.
 
     With a sigmoid loss and a bias of -10, the initial probability of every
-    class is close to 0, which is right for nearly all of them
-    (`init_head_bias` of the published code).
-
-    Args:
-        model: Model with a layer "head".
-        bias: Float.
+    class is close to 0, which is right for nearly all of them (`init_head_bias`
+    of the published code).
     """
     head = model.get_layer("head")
     head.bias.assign(keras.ops.full(head.bias.shape, bias))
 
 
-def lossless_layout(model):
-    """Returns the Google layout that stores a model without loss.
-
-    Args:
-        model: Model of this package.
-
-    Returns:
-        "vit_jax" or "bit". None if neither layout can represent the weights
-        and the options of the model, for example for DeiT, or for position
-        embeddings of a grid that is not square.
-    """
+def lossless_layout(model: keras.Model) -> str | None:
+    """Returns the Google layout, "vit_jax" or "bit", that stores a model
+    without loss; None if neither can, for example for DeiT, or for position
+    embeddings of a grid that is not square."""
     weights, arguments, _ = describe(model)
     rows, columns = arguments.get("grid_size") or (1, 1)
     if rows != columns:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
+import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,12 +13,14 @@ from keras_vit import inspection
 from keras_vit import pretraining
 from keras_vit._logging import logger
 from keras_vit._program import require
+from keras_vit._types import Array
 from keras_vit.converters import save
 from keras_vit.data import CROPS
 from keras_vit.data import MultiCrop
 from keras_vit.models import weights_by_path
 from keras_vit.optimizers import inner_optimizer
 from keras_vit.schedules import CosineSchedule
+from keras_vit.training.callbacks import Logs
 from keras_vit.training.callbacks import PeriodicPlots
 from keras_vit.training.masked import save_masked
 from keras_vit.training.models import COMPACT
@@ -53,11 +57,11 @@ class Method:
     scaled: bool = True
     clip: float | None = None  # maximum norm of the gradient of each variable
     drop_path: float = 0.0
-    temperature: float | None = None  # of the student
+    temperature: float = 0.1  # of the student
     teacher_temperature: float | None = None
     center_momentum: float | None = None
     koleo_weight: float | None = None
-    bottleneck_dim: int | None = None
+    bottleneck_dim: int = 256
     frozen_epochs: int = 0  # of the head's last layer
     # Arguments of the encoder.
     encoder: dict = dataclasses.field(default_factory=dict)
@@ -68,16 +72,13 @@ class Method:
     differs: str = ""
 
 
-def initialize_dino(encoder, seed):
-    """Initialises weights as facebookresearch/dino, vision_transformer.py.
+def initialize_dino(encoder: keras.Model, seed: int) -> None:
+    """Initialises the weights of an encoder as facebookresearch/dino,
+    vision_transformer.py.
 
     Weights are sampled from a normal distribution with a standard deviation of
     0.02, and those of the patch embedding from PyTorch's default for
     convolutions.
-
-    Args:
-        encoder: `VisionTransformer`.
-        seed: Integer.
     """
     rng = np.random.default_rng(seed)
     for path, variable in weights_by_path(encoder).items():
@@ -95,16 +96,13 @@ def initialize_dino(encoder, seed):
         variable.assign(value.astype("float32"))
 
 
-def initialize_moco(encoder, seed):
-    """Initialises weights as facebookresearch/moco-v3, vits.py.
+def initialize_moco(encoder: keras.Model, seed: int) -> None:
+    """Initialises the weights of an encoder as facebookresearch/moco-v3,
+    vits.py.
 
     Matrices are sampled from Glorot's uniform distribution, query, key and
     value each as a square one, and the class token from a normal distribution
     with a standard deviation of 1e-6. Positions are fixed later.
-
-    Args:
-        encoder: `VisionTransformer`.
-        seed: Integer.
     """
     rng = np.random.default_rng(seed)
     width = encoder.output_shape[-1]
@@ -224,39 +222,24 @@ SMALL = {
 }
 
 
-def get_method(name, model):
-    """Returns the settings of a method.
-
-    Args:
-        name: String. Key of `METHODS`.
-        model: String. Name of the model; None for a small one.
-
-    Returns:
-        A `Method`: the published settings, or those for small models.
-    """
+def get_method(name: str, model: str | None) -> Method:
+    """Returns the settings of a method: the published ones, or those for small
+    models."""
     method = METHODS[name]
     if model is not None and model not in COMPACT:
         return method
     return dataclasses.replace(method, **SMALL[name])
 
 
-def build_momentum_model(config, channels):
-    """Builds the model that a recipe's flags specify.
-
-    Args:
-        config: Dataclass instance with the fields `method`, `model`,
-            `image_size`, `patch_size`, `steps`, `teacher_momentum`,
-            `teacher_temperature`, `output_dim`, `frozen_steps`, `drop_path`,
-            `koleo_weight`, `no_centering`, `remat` and `seed`.
-        channels: Integer. Number of channels of the images.
-
-    Returns:
-        A `keras_vit.pretraining.DINO` or `MoCoV3`.
-    """
+def build_momentum_model(
+    config: Any, channels: int
+) -> pretraining.DINO | pretraining.MoCoV3:
+    """Builds the model that a recipe's flags specify, for images of this number
+    of channels."""
     method = get_method(config.method, config.model)
     # MoCo v3's ViT-S/16 has heads of 32 channels.
     is_small = (config.method, config.model) == ("mocov3", "ViTS16")
-    heads = {"num_heads": 12} if is_small else {}
+    heads: dict[str, Any] = {"num_heads": 12} if is_small else {}
     encoder = build_model(
         config.model,
         None,
@@ -298,7 +281,7 @@ def build_momentum_model(config, channels):
     )
 
 
-def weight_decay_schedule(config):
+def weight_decay_schedule(config: Any) -> float | CosineSchedule:
     """Returns the weight decay of a method, a float or a schedule."""
     method = get_method(config.method, config.model)
     if method.weight_decay_end == method.weight_decay:
@@ -308,16 +291,12 @@ def weight_decay_schedule(config):
     )
 
 
-def save_momentum_model(model, output):
-    """Writes the whole model, and the encoder as a Keras file and an archive.
-
-    The files are `model.keras`, `encoder.keras` and `encoder.npz`. The encoder
-    is the teacher of DINO and the student of MoCo v3, as published.
-
-    Args:
-        model: Trained `keras_vit.pretraining.DINO` or `MoCoV3`.
-        output: Path of the output folder.
-    """
+def save_momentum_model(
+    model: pretraining.DINO | pretraining.MoCoV3, output: pathlib.Path
+) -> None:
+    """Writes the whole model, `model.keras`, and its pre-trained encoder,
+    `encoder.keras` and `encoder.npz`: the teacher of DINO and the student of
+    MoCo v3, as published."""
     save_masked(model, output)
     encoder = model.pretrained_encoder
     layout = lossless_layout(encoder) or "timm"
@@ -325,30 +304,25 @@ def save_momentum_model(model, output):
 
 
 class ReportCollapse(keras.callbacks.Callback):
-    """Warns if the outputs of the teacher no longer depend on the image.
+    """Warns once if the outputs of the teacher no longer depend on the image.
 
     After each interval between two evaluations it reads the metric
     `teacher_diversity`, which is 0 if the outputs for all images are the same.
     DINO begins with outputs that are almost the same, and these are not
-    reported: a model has collapsed if the diversity is low in several
-    successive intervals after the warm-up. It warns once.
-
-    Args:
-        after: Integer. Steps before the first interval that counts.
-        minimum: Float. The diversity is low below this.
-        intervals: Integer. Number of successive intervals.
-
-    Attributes:
-        step: Integer. The step at which collapse was found, or None.
+    reported: a model has collapsed if the diversity is below `minimum` in
+    `intervals` successive intervals that end `after` this step. The attribute
+    `step` is that at which collapse was found, or None.
     """
 
-    def __init__(self, after=0, minimum=COLLAPSED, intervals=2):
+    def __init__(
+        self, after: int = 0, minimum: float = COLLAPSED, intervals: int = 2
+    ) -> None:
         super().__init__()
         self._after, self._minimum = after, minimum
         self._intervals, self._low = intervals, 0
         self.step = None
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         diversity = float(logs["teacher_diversity"])
         # Under JAX, the optimizer's variables are stale during training.
         if hasattr(self.model, "jax_state_sync"):
@@ -376,23 +350,15 @@ class AttentionPictures(PeriodicPlots):
 
     It is Figure 1 of "Emerging Properties in Self-Supervised Vision
     Transformers" (https://arxiv.org/abs/2104.14294), during training.
-
-    Args:
-        images: Array of shape `(images, height, width, channels)`, as the
-            model takes them.
-        folder: Path of a folder, which is created. Plots are named by the
-            step.
-        every: Integer. Steps between two plots. A plot is also saved at the
-            end of training.
-        mode: String. The `mode` of `preprocess_input` that was used for the
-            images.
     """
 
-    def __init__(self, images, folder, every, mode="tf"):
+    def __init__(
+        self, images: Array, folder: pathlib.Path, every: int, mode: str = "tf"
+    ) -> None:
         super().__init__(every)
         self._images, self._folder, self._mode = images, folder, mode
 
-    def plot(self, step):
+    def plot(self, step: int) -> None:
         encoder = self.model.pretrained_encoder
         maps = inspection.attention_maps(encoder, self._images, layers=-1)[0]
         rows, columns = self.model.stages.grid_size
@@ -410,16 +376,11 @@ class AttentionPictures(PeriodicPlots):
         )
 
 
-def plot_attention(images, heads, path, title):
-    """Plots images and the attention of each head, in columns.
-
-    Args:
-        images: Array of shape `(images, height, width, channels)` with values
-            in [0, 1].
-        heads: Array of shape `(images, heads, rows, columns)`.
-        path: Path of the image file.
-        title: String.
-    """
+def plot_attention(
+    images: Array, heads: Array, path: pathlib.Path, title: str
+) -> None:
+    """Plots images with values in [0, 1] and the attention of each head,
+    `(images, heads, rows, columns)`, in columns."""
     count, num_heads = heads.shape[:2]
     figure = require("matplotlib.figure").Figure(
         figsize=(1.1 * count + 0.6, 1.1 * (num_heads + 1) + 0.4),

@@ -3,11 +3,18 @@
 pyplot is not used, so that the caller's pyplot state does not change.
 """
 
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
 
 from keras_vit._program import plot_label
 from keras_vit._program import require
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
+from keras_vit._types import StrPath
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training.callbacks import SCORES
 from keras_vit.training.run_folder import atomic_write
@@ -18,44 +25,28 @@ _LONGEST_NAME = 16
 _LONGEST_LIST = 22
 
 
-def pixel_range(mode, channels):
-    """Returns the lowest and the highest value of preprocessed pixels.
-
-    Args:
-        mode: String. The `mode` of `preprocess_input`.
-        channels: Integer. Number of channels.
-
-    Returns:
-        Two tuples with one float per channel: the lowest and highest values.
-    """
+def pixel_range(
+    mode: str, channels: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns the lowest and the highest value of preprocessed pixels, one per
+    channel."""
     ends = np.zeros((2, 1, channels), "float32")
     ends[1] = 255
     ends = np.asarray(preprocess_input(ends, mode=mode))[:, 0]
-    return tuple(tuple(float(value) for value in end) for end in ends)
+    low, high = (tuple(float(value) for value in end) for end in ends)
+    return low, high
 
 
-def unit_range(images, mode):
-    """Inverts `preprocess_input`, up to a factor of 255.
-
-    Args:
-        images: Array of shape `(..., channels)`.
-        mode: String. The `mode` of `preprocess_input`.
-
-    Returns:
-        Array of the same shape with values in [0, 1].
-    """
+def unit_range(images: Array, mode: str) -> Array:
+    """Inverts `preprocess_input` to values in [0, 1]."""
     low, high = pixel_range(mode, images.shape[-1])
     return np.clip((images - low) / np.subtract(high, low), 0, 1)
 
 
-def plot_learning_curves(rows, path, title=""):
-    """Plots learning curves by step: the loss, and the score of the model.
-
-    Args:
-        rows: List of dicts. The `rows` of a `CSVMetrics`.
-        path: Path of the image file.
-        title: String.
-    """
+def plot_learning_curves(
+    rows: Sequence[dict[str, Any]], path: StrPath, title: str = ""
+) -> None:
+    """Plots learning curves by step: the loss, and the score of the model."""
     figure = require("matplotlib.figure").Figure(
         figsize=(9, 3.6), dpi=120, layout="constrained"
     )
@@ -78,17 +69,15 @@ def plot_learning_curves(rows, path, title=""):
     _save(figure, path)
 
 
-def plot_sweep(results, path, split="validation", title="", metric="accuracy"):
-    """Plots a metric against the learning rate.
-
-    Args:
-        results: Dict of learning rates and values of the metric. The value is
-            None if training diverged.
-        path: Path of the image file.
-        split: String. The split that the metric was measured on.
-        title: String.
-        metric: String. Name of the metric.
-    """
+def plot_sweep(
+    results: dict[float, float | None],
+    path: StrPath,
+    split: str = "validation",
+    title: str = "",
+    metric: str = "accuracy",
+) -> None:
+    """Plots a metric, measured on a split, against the learning rate; its value
+    is None if training diverged."""
     figure = require("matplotlib.figure").Figure(
         figsize=(5, 3.6), dpi=120, layout="constrained"
     )
@@ -108,23 +97,18 @@ def plot_sweep(results, path, split="validation", title="", metric="accuracy"):
     _save(figure, path)
 
 
-def sample_evenly(batches, total, count=25, multi_label=False):
-    """Selects images at equal distances in a dataset.
+def sample_evenly(
+    batches: Iterable[Any],
+    total: int,
+    count: int = 25,
+    multi_label: bool = False,
+) -> tuple[Array, Array]:
+    """Selects at most `count` images and labels at equal distances in `total`
+    images of batches `(images, labels, weights)`.
 
     Test sets are often sorted by class, so that the first images would all be
-    of the same class.
-
-    Args:
-        batches: Iterable of batches `(images, labels, weights)`. Labels are
-            integers or one-hot. Images of weight 0 are padding at the end.
-        total: Integer. Number of images without padding.
-        count: Integer. Maximum number of images to select.
-        multi_label: Boolean. Whether labels are rows of zeros and ones for
-            several classes per image.
-
-    Returns:
-        Tuple of an array of images and an array of labels: integers, or rows
-        if `multi_label`.
+    of the same class. Labels may be one-hot, and images of weight 0 are padding
+    at the end.
     """
     wanted = set(np.linspace(0, total - 1, min(count, total)).astype(int))
     images, labels, index = [], [], 0
@@ -143,26 +127,15 @@ def sample_evenly(batches, total, count=25, multi_label=False):
 
 
 def plot_predictions(
-    model, images, labels, class_names, path, title="", mode="tf"
-):
-    """Plots images with their predicted and true labels, errors in red.
-
-    Args:
-        model: Keras classifier.
-        images: Array of shape `(images, height, width, channels)`, the inputs
-            of the model.
-        labels: Array of shape `(images,)` of integers; or of shape `(images,
-            classes)`, positive where a class applies. The model's sigmoids
-            above 0.5 are then its predictions.
-        class_names: List of strings, one per class.
-        path: Path of the image file.
-        title: String.
-        mode: String. The `mode` of `preprocess_input` that was used for the
-            images.
-
-    Returns:
-        Array of the shape of `labels`, the predicted labels.
-    """
+    model: keras.Model,
+    images: Array,
+    labels: ArrayLike,
+    class_names: Sequence[str],
+    path: StrPath,
+    title: str = "",
+    mode: str = "tf",
+) -> Array:
+    """Plots images with their predicted and true labels, errors in red."""
     logits = keras.ops.convert_to_numpy(model.predict(images, verbose=0))
     labels = np.asarray(labels)
     if labels.ndim > 1:
@@ -219,14 +192,14 @@ def plot_predictions(
     return predicted
 
 
-def _name_of(label, class_names):
+def _name_of(label: Any, class_names: Sequence[str]) -> str:
     """Returns the name of a class, or of the classes of a row of booleans."""
     if np.ndim(label) == 0:
-        return class_names[label]
-    names = [class_names[index] for index in np.flatnonzero(label)]
+        return class_names[int(label)]
+    names = [class_names[int(i)] for i in np.flatnonzero(label)]
     return ", ".join(names) or "none"
 
 
-def _save(figure, path):
+def _save(figure: Any, path: StrPath) -> None:
     with atomic_write(path) as temporary:
         figure.savefig(temporary)

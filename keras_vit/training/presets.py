@@ -1,6 +1,9 @@
 """Published hyperparameters of pre-training and fine-tuning."""
 
 import dataclasses
+from typing import Any
+
+from keras_vit.data.dataset import ImageDataset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Preset:
     # not train on.
     holdout: dict = dataclasses.field(default_factory=dict)
 
-    def rate(self, batch_size):
+    def rate(self, batch_size: int) -> float:
         """Returns the peak learning rate for a batch size.
 
         For SGD, which BiT uses, it is proportional to the batch size.
@@ -49,19 +52,10 @@ class Preset:
         share = batch_size / self.batch_size if self.optimizer == "sgd" else 1
         return self.learning_rate * share
 
-    def fill(self, config):
-        """Replaces fields of a config that are None by the preset's values.
-
-        Args:
-            config: `Config` of recipes/pretrain.py.
-
-        Returns:
-            A new config.
-
-        Raises:
-            ValueError: if no level of augmentation was published for the
-                model.
-        """
+    def fill(self, config: Any) -> Any:
+        """Returns a `Config` of recipes/pretrain.py whose fields that are None
+        have the preset's values; raises a `ValueError` if no level of
+        augmentation was published for the model."""
         values = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -116,7 +110,7 @@ _BIT = {
     "optimizer": "sgd",
 }
 
-PRE_TRAINING = {
+PRE_TRAINING: dict[str | None, Preset] = {
     "paper-imagenet21k": Preset(
         f"{PAPER}, Table 3, and its authors on the loss",
         learning_rate=1e-3,
@@ -268,20 +262,10 @@ class FineTuning:
     by_model: dict = dataclasses.field(default_factory=dict)
     holdout: dict = dataclasses.field(default_factory=dict)
 
-    def fill(self, config, data):
-        """Replaces fields of a config that are None by the preset's values.
-
-        Args:
-            config: `Config` of recipes/finetune_cifar.py.
-            data: `keras_vit.data.ImageDataset`.
-
-        Returns:
-            A new config.
-
-        Raises:
-            ValueError: if the preset depends on the name of the model, which
-                is None, or has no value for the dataset.
-        """
+    def fill(self, config: Any, data: ImageDataset) -> Any:
+        """Returns a `Config` of recipes/finetune_cifar.py whose fields that are
+        None have the preset's values; raises a `ValueError` if these depend on
+        the name of the model, which is None, or on another dataset."""
         dataset = config.dataset.split(":")[0]
         depends = self.dropout is not None or self.by_model
         if depends and config.model is None:
@@ -327,7 +311,7 @@ class FineTuning:
                 values[name] = value[dataset]
         return dataclasses.replace(config, **values)
 
-    def _of_model(self, config):
+    def _of_model(self, config: Any) -> dict[str, Any]:
         """Returns the flags that depend on the model."""
         if not self.by_model or config.model in self.by_model:
             return self.by_model.get(config.model, {})
@@ -357,7 +341,7 @@ _PLAIN = (
 )
 
 
-def _without(values, *names):
+def _without(values: dict[str, Any], *names: str) -> dict[str, Any]:
     return {k: value for k, value in values.items() if k not in names}
 
 

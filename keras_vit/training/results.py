@@ -1,14 +1,17 @@
 """Files that a training run writes to its output folder."""
 
 import dataclasses
+import pathlib
 import shlex
 import shutil
 import sys
+from typing import Any
 
 import keras
 
 from keras_vit import converters
 from keras_vit._logging import logger
+from keras_vit._types import StrPath
 from keras_vit.converters import write_keras
 from keras_vit.data.protocols import height_and_width
 from keras_vit.models import Model
@@ -46,16 +49,10 @@ MORE_FILES = (
 _PRETRAINING = ("loss", "knn_accuracy")
 
 
-def save_model(model, output):
-    """Writes `model.keras`, and its weights as `model.npz`.
-
-    If Google's layouts cannot represent the model, its weights are written to
-    `model.weights.h5` instead. `--weights` of the recipes takes both.
-
-    Args:
-        model: Trained Keras model.
-        output: Path of the output folder.
-    """
+def save_model(model: keras.Model, output: pathlib.Path) -> None:
+    """Writes `model.keras`, and its weights as `model.npz`, or as
+    `model.weights.h5` if Google's layouts cannot represent the model;
+    `--weights` of the recipes takes both."""
     write_model(model, output / "model.keras")
     if any("lora" in variable.path for variable in model.variables):
         # Keras merges the low-rank updates into the kernels when it saves.
@@ -66,7 +63,7 @@ def save_model(model, output):
     converters.save(model, weights, layout, overwrite=True)
 
 
-def write_model(model, path):
+def write_model(model: keras.Model, path: StrPath) -> None:
     """Writes a model to a `.keras` file, without its optimizer.
 
     Such a file can be loaded after `import keras_vit` alone.
@@ -80,14 +77,11 @@ def write_model(model, path):
         write_keras(alone, temporary)
 
 
-def run_summary(run, model, row):
-    """Returns the content of `config.json`.
-
-    Args:
-        run: `Run`.
-        model: Keras model of the run.
-        row: Dict. The row of `metrics.csv` of the weights that are saved.
-    """
+def run_summary(
+    run: Any, model: keras.Model, row: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the content of `config.json`, with the row of `metrics.csv` of
+    the weights that are saved."""
     metric = f"{run.data.evaluation_split}_{run.metric}"
     return {
         "config": dataclasses.asdict(run.config),
@@ -113,17 +107,9 @@ def run_summary(run, model, row):
 MANY_EPOCHS = 300
 
 
-def describe_run(run, model, done):
-    """Returns the summary that is logged before training.
-
-    Args:
-        run: `Run`.
-        model: Keras model of the run.
-        done: Integer. The step to resume from, counted in micro-batches.
-
-    Returns:
-        String of several lines.
-    """
+def describe_run(run: Any, model: keras.Model, done: int) -> str:
+    """Returns the summary, of several lines, that is logged before training
+    from micro-batch `done` on."""
     config, data = run.config, run.data
     if not run.strategy.is_main:
         return f"strategy  {run.strategy.describe()}"
@@ -167,13 +153,8 @@ def describe_run(run, model, done):
     )
 
 
-def plot_title(run, summary):
-    """Returns the title of the plots of a run.
-
-    Args:
-        run: `Run`.
-        summary: Dict. The output of `run_summary`.
-    """
+def plot_title(run: Any, summary: dict[str, Any]) -> str:
+    """Returns the title of the plots of a run, for its `run_summary`."""
     name, split = summary["model"]["name"], run.data.evaluation_split
     value = summary[f"{split}_{run.metric}"]
     text = f"{value:.2%}" if run.metric == "accuracy" else f"{value:.4f}"
@@ -181,14 +162,10 @@ def plot_title(run, summary):
     return f"{name} on {run.data.name}: {split} {metric} {text}"
 
 
-def write_predictions(run, model, summary):
-    """Plots the predictions for some of the evaluated images.
-
-    Args:
-        run: `Run`.
-        model: Keras model of the run.
-        summary: Dict. The output of `run_summary`.
-    """
+def write_predictions(
+    run: Any, model: keras.Model, summary: dict[str, Any]
+) -> None:
+    """Plots the predictions for some of the evaluated images."""
     config, total = run.config, run.data.num_evaluation
     batches = run.data.evaluation(
         **config.batches(), batch_size=min(config.batch_size, total)
@@ -207,14 +184,10 @@ def write_predictions(run, model, summary):
     )
 
 
-def write_last(run, summary, rows):
-    """Writes the learning curves and `config.json`, and removes checkpoints.
-
-    Args:
-        run: `Run`.
-        summary: Dict. The output of `run_summary`.
-        rows: List of dicts. The rows of `metrics.csv`.
-    """
+def write_last(
+    run: Any, summary: dict[str, Any], rows: list[dict[str, Any]]
+) -> None:
+    """Writes the learning curves and `config.json`, and removes checkpoints."""
     plot_learning_curves(
         rows, run.output / "curves.png", plot_title(run, summary)
     )
@@ -223,7 +196,7 @@ def write_last(run, summary, rows):
     shutil.rmtree(run.output / CHECKPOINTS, ignore_errors=True)
 
 
-def print_results(summary, output):
+def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
     """Logs the score, the files in the output folder and how to use them.
 
     Args:

@@ -12,11 +12,16 @@ import pathlib
 import platform
 import re
 import subprocess
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 
 from keras_vit._logging import logger
+from keras_vit._types import StrPath
 from keras_vit._version import __version__
+from keras_vit.distribution.strategy import Strategy
 
 CHECKPOINTS = "checkpoints"
 SWEEP = "sweep"
@@ -39,23 +44,12 @@ _ENVIRONMENT = (
 )
 
 
-def check_output(folder, overwrite, flag="--output"):
+def check_output(
+    folder: StrPath, overwrite: bool, flag: str = "--output"
+) -> pathlib.Path:
     """Checks that a run can write to a folder, without writing to it.
 
     The folder may be that of an interrupted run, which then resumes.
-
-    Args:
-        folder: Path. It need not exist.
-        overwrite: Boolean. Whether the folder may hold other files, such as
-            those of a finished run.
-        flag: String. The flag to name in error messages.
-
-    Returns:
-        The path, with "~" expanded.
-
-    Raises:
-        ValueError: if the path is a file, if the folder holds other files and
-            `overwrite` is False, or if it is not writable.
     """
     folder = pathlib.Path(folder).expanduser()
     if folder.exists() and not folder.is_dir():
@@ -89,15 +83,12 @@ def check_output(folder, overwrite, flag="--output"):
     return folder
 
 
-def prepare_output(folder, names):
-    """Creates the output folder and removes the files of an earlier run.
+def prepare_output(folder: pathlib.Path, names: Iterable[str]) -> None:
+    """Creates the output folder and removes the files of an earlier run with
+    these names.
 
     Without this, an interrupted run could leave its first metrics in the same
     folder as the model of an earlier run.
-
-    Args:
-        folder: Path.
-        names: List of strings. Names of the files to remove.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -110,19 +101,13 @@ def prepare_output(folder, names):
 
 
 @contextlib.contextmanager
-def exclusive_lock(folder, strategy):
-    """Locks a folder within a context, so that no other run writes to it.
+def exclusive_lock(folder: pathlib.Path, strategy: Strategy) -> Iterator[None]:
+    """Locks a folder, which is created, within a context, so that no other run
+    writes to it; the first process takes the lock, and all processes raise a
+    `ValueError` if it cannot.
 
     The operating system releases the lock when the process ends for any reason,
     and no lock file is left. On file systems without locks, nothing is checked.
-
-    Args:
-        folder: Path. It is created if it does not exist.
-        strategy: `keras_vit.distribution.Strategy`. The first process takes the
-            lock; all processes raise if it cannot.
-
-    Raises:
-        ValueError: if another run has locked the folder.
     """
     lock, taken, made = None, False, not folder.exists()
     if strategy.is_main:
@@ -144,7 +129,7 @@ def exclusive_lock(folder, strategy):
                     folder.rmdir()
 
 
-def _is_taken(lock):
+def _is_taken(lock: int) -> bool:
     try:
         import fcntl
 
@@ -157,16 +142,9 @@ def _is_taken(lock):
 
 
 @contextlib.contextmanager
-def log_os_errors(what):
-    """Logs an `OSError` in its context as a warning, and suppresses it.
-
-    Args:
-        what: String. Name of what is written, for the warning.
-
-    Yields:
-        List. After the context it has one element if there was no error, and
-        is empty otherwise.
-    """
+def log_os_errors(what: Any) -> Iterator[list[Any]]:
+    """Logs an `OSError` in its context as a warning, and suppresses it; the
+    list that it yields is empty afterwards if there was one."""
     written = []
     try:
         yield written
@@ -176,18 +154,10 @@ def log_os_errors(what):
 
 
 @contextlib.contextmanager
-def atomic_write(path):
-    """Writes a file atomically.
-
-    The context writes to a temporary file, which replaces the file at the end.
-    If the context raises, the file does not change.
-
-    Args:
-        path: Path of the file. Its folder is created if it does not exist.
-
-    Yields:
-        Path of the temporary file, in the same folder.
-    """
+def atomic_write(path: StrPath) -> Iterator[pathlib.Path]:
+    """Yields the path of a temporary file in the same folder, which is created,
+    and which replaces the file at the end of the context, unless the context
+    raises."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # The suffix is kept, because writers choose the file format by it.
@@ -199,18 +169,15 @@ def atomic_write(path):
         temporary.unlink(missing_ok=True)
 
 
-def save_json(values, path):
+def save_json(values: Any, path: pathlib.Path) -> None:
     """Writes a dict to a JSON file atomically."""
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(values, indent=2) + "\n")
 
 
-def versions():
-    """Returns the versions of the packages that a run depends on.
-
-    Returns:
-        Dict of names and versions; "backend" is the name of the backend.
-    """
+def versions() -> dict[str, str | None]:
+    """Returns the versions of the packages that a run depends on, and the name
+    of the backend."""
     backend = keras.backend.backend()
     return {
         "backend": backend,
@@ -221,7 +188,7 @@ def versions():
     }
 
 
-def environment_info():
+def environment_info() -> dict[str, Any]:
     """Returns metadata of a run: the git commit and environment variables."""
     return {
         "git": _git(),
@@ -233,15 +200,11 @@ def environment_info():
     }
 
 
-def _git():
-    """Returns the git commit of the working directory.
+def _git() -> dict[str, Any] | None:
+    """Returns the hash of the git commit of the working directory, and whether
+    there are uncommitted changes; None without git or a repository."""
 
-    Returns:
-        Dict of the hash `commit` and the boolean `changed`, whether there are
-        uncommitted changes. None without git or a repository.
-    """
-
-    def ask(*arguments):
+    def ask(*arguments: str) -> str:
         done = subprocess.run(
             ["git", *arguments],
             capture_output=True,
@@ -260,7 +223,7 @@ def _git():
         return None
 
 
-def _installed(backend):
+def _installed(backend: str) -> str | None:
     # TensorFlow has several distributions, such as tensorflow-cpu.
     for name in importlib.metadata.packages_distributions().get(backend, ()):
         if name.startswith(backend):

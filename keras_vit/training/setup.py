@@ -2,17 +2,21 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import keras
 
 from keras_vit._program import require
+from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.loading import load_dataset
 from keras_vit.data.splits import parse_holdout
 from keras_vit.distribution import get_strategy
+from keras_vit.distribution.strategy import Strategy
 from keras_vit.training.run_folder import check_output
 
 
-def jit_compile(strategy=None):
+def jit_compile(strategy: Strategy | None = None) -> bool | str:
     """Returns the argument `jit_compile` of `model.compile` for this machine.
 
     Keras's "auto" uses XLA on accelerators, but not for TensorFlow on CPUs,
@@ -37,7 +41,11 @@ def jit_compile(strategy=None):
     return True if one_device and on_cpu else "auto"
 
 
-def begin(config, holdout=None, load=None):
+def begin(
+    config: Any,
+    holdout: float | str | None = None,
+    load: Callable[..., Any] | None = None,
+) -> tuple[Strategy, Any, pathlib.Path]:
     """Returns the strategy, the dataset and the output folder of a config.
 
     It also sets the dtype policy. No files are written.
@@ -93,19 +101,13 @@ def begin(config, holdout=None, load=None):
     return chosen, data, check_output(output, config.overwrite)
 
 
-def load_run_data(config, holdout):
-    """Returns the dataset of a config.
+def load_run_data(config: Any, holdout: float | str | None) -> ImageDataset:
+    """Returns the dataset of a config, of whose training images a fraction, or
+    that of "paper", is evaluated on instead.
 
-    Args:
-        config: `TrainingFlags`.
-        holdout: Float in [0, 1), the fraction of the training images to
-            evaluate on instead of training; or "paper". With 0, the model
-            trains on all training images and is evaluated on the test set, or
-            on the validation images of a CSV file. None is like 0, except that
-            the model does not train on the images that a preset leaves out.
-
-    Returns:
-        A `keras_vit.data.ImageDataset`.
+    With 0, the model trains on all training images and is evaluated on the test
+    set, or on the validation images of a CSV file. None is like 0, except that
+    the model does not train on the images that a preset leaves out.
     """
     left_out = config.published_holdout() if holdout is None else holdout
     data = load_dataset(

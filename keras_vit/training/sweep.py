@@ -2,10 +2,16 @@
 
 import dataclasses
 import json
+import pathlib
 import shutil
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
 from keras_vit._logging import logger
 from keras_vit._program import user_errors
+from keras_vit.data.dataset import ImageDataset
+from keras_vit.distribution.strategy import Strategy
 from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import check_same_run
 from keras_vit.training.plots import plot_sweep
@@ -23,7 +29,7 @@ _RATES_OF = {"imagenet2012": (0.003, 0.01, 0.03, 0.06)}
 FILES = ("sweep.json", "sweep.png")
 
 
-def parse_learning_rates(text, dataset=""):
+def parse_learning_rates(text: str, dataset: str = "") -> tuple[float, ...]:
     """Returns the learning rates of `--sweep`, from low to high.
 
     Args:
@@ -48,7 +54,14 @@ def parse_learning_rates(text, dataset=""):
     return tuple(rates)
 
 
-def sweep(train, resolve_config, config, data, strategy, output):
+def sweep(
+    train: Callable[..., dict[str, Any]],
+    resolve_config: Callable[..., Any],
+    config: Any,
+    data: ImageDataset,
+    strategy: Strategy,
+    output: pathlib.Path,
+) -> tuple[Any, ImageDataset]:
     """Trains with every learning rate of a grid, and returns the best.
 
     Each learning rate trains without the validation images and is evaluated on
@@ -107,11 +120,11 @@ def sweep(train, resolve_config, config, data, strategy, output):
         return config, load_run_data(config, config.holdout)
 
 
-def _folder(output, rate):
+def _folder(output: pathlib.Path, rate: float) -> pathlib.Path:
     return output / SWEEP / f"lr-{rate:g}"
 
 
-def read_finished(config, folder):
+def read_finished(config: Any, folder: pathlib.Path) -> dict[str, Any] | None:
     """Returns the `config.json` of a training that is finished, or None.
 
     Args:
@@ -132,7 +145,13 @@ def read_finished(config, folder):
     return summary
 
 
-def _train_one(train, config, data, strategy, folder):
+def _train_one(
+    train: Callable[..., dict[str, Any]],
+    config: Any,
+    data: ImageDataset,
+    strategy: Strategy,
+    folder: pathlib.Path,
+) -> dict[str, Any]:
     try:
         return train(config, data, strategy, folder, keep=False)
     except Diverged as error:  # the learning rate is too high
@@ -148,7 +167,13 @@ def _train_one(train, config, data, strategy, folder):
         return summary
 
 
-def _summarise(results, data, config, output, strategy):
+def _summarise(
+    results: Mapping[float, Any],
+    data: ImageDataset,
+    config: Any,
+    output: pathlib.Path,
+    strategy: Strategy,
+) -> float:
     """Logs and writes the scores; returns the best learning rate."""
     score = metric_of(data)
     name = score.replace("_", " ")
@@ -162,7 +187,7 @@ def _summarise(results, data, config, output, strategy):
             "Training diverged with every learning rate of the sweep. Give "
             f"lower ones. Received: --sweep {config.sweep}"
         )
-    best = max(good, key=good.get)  # of equals the lowest
+    best = max(good, key=lambda rate: good[rate])  # of equals the lowest
     if not strategy.is_main:
         return best
     logger.info(

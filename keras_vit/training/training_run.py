@@ -3,8 +3,13 @@
 import contextlib
 import dataclasses
 import math
+import pathlib
 import shutil
 import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+from typing import Self
 
 import keras
 
@@ -14,6 +19,7 @@ from keras_vit._warnings import warn
 from keras_vit.data import parse_image_error
 from keras_vit.data import parse_label_error
 from keras_vit.distribution.sharding import to_tf_dataset
+from keras_vit.distribution.strategy import Strategy
 from keras_vit.models import load_keras_file
 from keras_vit.training.callbacks import CSVMetrics
 from keras_vit.training.callbacks import EvaluateAverages
@@ -100,7 +106,15 @@ class Run:
             that were appended before.
     """
 
-    def __init__(self, config, data, strategy, output, summary="", metric=None):
+    def __init__(
+        self,
+        config: Any,
+        data: Any,
+        strategy: Strategy,
+        output: pathlib.Path,
+        summary: str = "",
+        metric: str | None = None,
+    ) -> None:
         self.config, self.data, self.strategy = config, data, strategy
         self.output, self.summary = output, summary
         self.metric = metric or metric_of(data)
@@ -117,7 +131,7 @@ class Run:
         )
         self._training = self._saving = False
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._started = time.perf_counter()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._user_errors())
@@ -132,15 +146,15 @@ class Run:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: Any) -> bool | None:
         return self._stack.__exit__(*error)
 
     @property
-    def micro_batch_size(self):
+    def micro_batch_size(self) -> int:
         """Images of a step that are computed together, of all processes."""
         return self.config.batch_size // self.config.accumulate
 
-    def distribute(self, batches):
+    def distribute(self, batches: Any) -> Any:
         """Returns batches of this process as `model.fit` takes them."""
         if self.strategy.name == "none":
             if keras.backend.backend() == "tensorflow":
@@ -148,7 +162,13 @@ class Run:
             return batches
         return self.strategy.distribute(batches)
 
-    def fit_calls(self, model, schedule, train_batches, validation_data):
+    def fit_calls(
+        self,
+        model: keras.Model,
+        schedule: Callable[[int], Any],
+        train_batches: Callable[[int], Any],
+        validation_data: Any,
+    ) -> Iterator[tuple[Any, int, int]]:
         """Restores the newest checkpoint and yields the calls of `model.fit`.
 
         They end at the evaluations: every `evaluate_every` steps, and after
@@ -182,7 +202,7 @@ class Run:
         ):
             yield self.distribute(train_batches(start)), steps, epochs
 
-    def _restore(self, model):
+    def _restore(self, model: keras.Model) -> int:
         """Opens the output folder; returns the step to resume from."""
         folder, strategy = self.output / CHECKPOINTS, self.strategy
         if self.config.overwrite and strategy.is_main:
@@ -204,7 +224,9 @@ class Run:
                 shutil.rmtree(tensorboard, ignore_errors=True)
         return done
 
-    def _make_callbacks(self, model, schedule, done):
+    def _make_callbacks(
+        self, model: keras.Model, schedule: Callable[[int], Any], done: int
+    ) -> list[keras.callbacks.Callback]:
         first, config = self.strategy.is_main, self.config
         metrics = CSVMetrics(
             self.output / "metrics.csv" if first else None,
@@ -227,7 +249,12 @@ class Run:
             callbacks.insert(0, EvaluateAverages())
         return [*callbacks, self.checkpoints]
 
-    def save(self, model, write=None, keep=True):
+    def save(
+        self,
+        model: keras.Model,
+        write: Callable[..., Any] | None = None,
+        keep: bool = True,
+    ) -> dict[str, Any]:
         """Writes the results of the run, and removes its checkpoints.
 
         Args:
@@ -269,12 +296,12 @@ class Run:
         return summary
 
     @property
-    def seconds(self):
+    def seconds(self) -> float:
         """Seconds since the run began."""
         return round(time.perf_counter() - self._started, 1)
 
     @contextlib.contextmanager
-    def _user_errors(self):
+    def _user_errors(self) -> Iterator[None]:
         try:
             yield
         except UserError:
@@ -285,7 +312,7 @@ class Run:
                 raise
             raise UserError(message) from error
 
-    def _explain(self, error):
+    def _explain(self, error: Exception) -> str | None:
         """Returns a message for an error that the user can correct."""
         if not self._training:
             expected = isinstance(error, (ValueError, OSError, ImportError))
@@ -298,26 +325,16 @@ class Run:
         return explain_error(error, self.strategy, self.checkpoints)
 
 
-def metric_of(data):
-    """Returns the name of the metric that evaluates a classifier of a dataset.
-
-    Args:
-        data: `keras_vit.data.ImageDataset`.
-    """
+def metric_of(data: Any) -> str:
+    """Returns the name of the metric of a classifier of a dataset."""
     return "mean_average_precision" if data.multi_label else "accuracy"
 
 
-def explain_error(error, strategy, checkpoints):
-    """Returns a message for an error in training that the user can correct.
-
-    Args:
-        error: Exception.
-        strategy: `keras_vit.distribution.Strategy`.
-        checkpoints: `ResumableCheckpoint`.
-
-    Returns:
-        String, or None for any other error.
-    """
+def explain_error(
+    error: Exception, strategy: Strategy, checkpoints: ResumableCheckpoint
+) -> str | None:
+    """Returns a message for an error in training that the user can correct, or
+    None for any other error."""
     # Each backend wraps TensorFlow's error in one of its own.
     if message := parse_label_error(error):
         return message
@@ -340,13 +357,13 @@ def explain_error(error, strategy, checkpoints):
     return None
 
 
-def fingerprint(config):
+def fingerprint(config: Any) -> dict[str, Any]:
     """Returns the settings that must be equal for a run to resume."""
     settings = dataclasses.asdict(config) | {"backend": keras.backend.backend()}
     return {k: v for k, v in settings.items() if k not in _MAY_CHANGE}
 
 
-def warn_of_average(config):
+def warn_of_average(config: Any) -> None:
     """Warns if an average of the weights contains much of the first ones."""
     decay, steps = config.average, config.steps
     if decay**steps > 0.1:
