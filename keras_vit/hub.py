@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_vit import converters
 from keras_vit._program import printable
+from keras_vit._published import PREPROCESSING
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.files import class_names_of
 from keras_vit.checkpoints.files import read_config
@@ -24,7 +25,6 @@ from keras_vit.checkpoints.formats import check_representable
 from keras_vit.checkpoints.formats import huggingface
 from keras_vit.checkpoints.formats import map_to_write
 from keras_vit.checkpoints.formats import timm
-from keras_vit.checkpoints.formats.layout import PREPROCESSING
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.reference import explain_import_error
 from keras_vit.checkpoints.weight_map import to_checkpoint

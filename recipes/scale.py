@@ -55,6 +55,7 @@ from keras_vit import evaluation
 from keras_vit import training
 from keras_vit.training import command_line as cli
 from keras_vit.training import run_folder
+from keras_vit.training.models import spread_positions
 
 # Arguments of the model functions. Patches of a Vision Transformer are a
 # quarter of the image's height and width by default.
@@ -500,19 +501,6 @@ def train(config, data, strategy, folder, output, point):
                 verbose=0,
             )
         run.save(model)
-
-
-def spread_positions(model, seed):
-    """Initialises position embeddings with a standard deviation of 0.5.
-
-    With the usual 0.02, small models on digits train much more slowly.
-    """
-    for layer in model.layers:
-        if isinstance(layer, keras_vit.layers.AddPositionEmbs):
-            for table in layer.embedding_variables().values():
-                table.assign(
-                    keras.random.normal(table.shape, stddev=0.5, seed=seed)
-                )
 
 
 def test_images(config, data):

@@ -6,6 +6,7 @@ from dataclasses import field
 import numpy as np
 
 from keras_vit import downloads
+from keras_vit._published import PREPROCESSING
 from keras_vit._warnings import warn
 from keras_vit.checkpoints import formats
 from keras_vit.checkpoints import infer
@@ -14,7 +15,6 @@ from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import read_config
 from keras_vit.checkpoints.files import resolve_run_folder
 from keras_vit.checkpoints.formats.keras_hub import mean_and_std
-from keras_vit.checkpoints.formats.layout import PREPROCESSING
 from keras_vit.checkpoints.keras_files import HYPERPARAMETERS_NOT_IN_SHAPES
 from keras_vit.checkpoints.keras_files import is_keras
 from keras_vit.checkpoints.keras_files import read_keras

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._published import rotary_periods
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import Shape
@@ -664,13 +665,6 @@ class RotaryPositionEmbs(keras.Layer):
             "rescale": self.rescale,
             "seed": self.seed,
         }
-
-
-def rotary_periods(base: float, head_size: int) -> Array:
-    """Returns the periods of `RotaryPositionEmbs`, an array of
-    `head_size / 4` float32 numbers."""
-    exponents = np.arange(head_size // 4, dtype="float64") * 4 / head_size
-    return (float(base) ** exponents).astype("float32")
 
 
 def _centres(count: Any, dtype: str) -> Tensor:

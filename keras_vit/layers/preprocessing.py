@@ -7,21 +7,13 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit._published import PREPROCESSING
 from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers.resampling import resampling_matrix
 
-# Mean and standard deviation of ImageNet, and of CLIP's training images:
-# https://github.com/openai/CLIP, clip.py
-_STATISTICS = {
-    "torch": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
-    "clip": (
-        [0.48145466, 0.4578275, 0.40821073],
-        [0.26862954, 0.26130258, 0.27577711],
-    ),
-}
 # `images / scale - shift` for each mode.
 SCALE_AND_SHIFT = {
     "tf": (127.5, 1.0),
@@ -30,7 +22,8 @@ SCALE_AND_SHIFT = {
             (255 * np.array(std)).astype("float32"),
             (np.array(mean) / np.array(std)).astype("float32"),
         )
-        for mode, (mean, std) in _STATISTICS.items()
+        for mode, (mean, std) in PREPROCESSING.items()
+        if mode != "tf"
     },
 }
 

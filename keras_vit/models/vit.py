@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit._published import rotary_periods
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._types import Tensor
@@ -27,7 +28,6 @@ from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers import RotaryPositionEmbs
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers import initializers
-from keras_vit.layers.positions import rotary_periods
 from keras_vit.models.config import DEFAULT_IMAGE_SIZE
 from keras_vit.models.config import architecture_of
 from keras_vit.models.config import resolve_classes

@@ -7,12 +7,11 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
+from keras_vit._published import rotary_periods
 from keras_vit._verify import verify
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.files import write
-from keras_vit.checkpoints.formats import rotary
 from keras_vit.converters import load
-from keras_vit.layers.positions import rotary_periods
 from tests import golden_data
 from tests import originals
 
@@ -353,11 +352,3 @@ def test_published_heads():
         for width, heads in ((384, 6), (1024, 16), (1280, 20), (4096, 32)):
             arrays = {key: np.zeros((width, 3, 1, 1))}
             assert infer_num_heads(arrays, weight_map) == heads
-
-
-@pytest.mark.backends("torch")
-def test_both_formulas_of_the_periods_are_equal():
-    for base, size in ((100, 64), (20, 16), (1e4, 128), (50, 4)):
-        np.testing.assert_array_equal(
-            rotary.periods_of(base, size), rotary_periods(base, size)
-        )

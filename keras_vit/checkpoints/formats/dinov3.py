@@ -8,6 +8,7 @@ dinov3-license/), and are downloaded by those who have accepted it.
 
 import numpy as np
 
+from keras_vit._published import rotary_periods
 from keras_vit._warnings import warn
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.formats import eva
@@ -18,7 +19,6 @@ from keras_vit.checkpoints.formats.rotary import GATED
 from keras_vit.checkpoints.formats.rotary import PERIODS
 from keras_vit.checkpoints.formats.rotary import PUBLISHED_HEADS
 from keras_vit.checkpoints.formats.rotary import add_mask_token
-from keras_vit.checkpoints.formats.rotary import periods_of
 from keras_vit.checkpoints.weight_map import TORCH
 from keras_vit.checkpoints.weight_map import WeightMap
 
@@ -85,7 +85,7 @@ def _base(periods):
     for tolerance in (1e-5, 2**-7):
         for digits in range(2, 7):
             rounded = float(f"{base:.{digits}g}")
-            computed = periods_of(rounded, 4 * count)
+            computed = rotary_periods(rounded, 4 * count)
             if np.allclose(periods, computed, rtol=tolerance):
                 return rounded
     return BASE  # other periods, which are kept
@@ -125,7 +125,7 @@ def _reference(checkpoint, arguments, output):
         for key, array in read(checkpoint.path).items()
     }
     periods = state["rope_embed.periods"].numpy()
-    computed = periods_of(arguments["rope_base"], 4 * periods.size)
+    computed = rotary_periods(arguments["rope_base"], 4 * periods.size)
     if not np.allclose(periods, computed, rtol=1e-6):
         raise ReferenceUnavailable(
             "timm computes the periods of rotary positions, and the file has "

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from keras_vit._published import PREPROCESSING
 from keras_vit.checkpoints.files import atomic_write
 from keras_vit.checkpoints.files import class_names_of
 from keras_vit.checkpoints.files import read
@@ -23,7 +24,6 @@ from keras_vit.checkpoints.formats import huggingface_dinov3 as dinov3
 from keras_vit.checkpoints.formats import siglip_clip
 from keras_vit.checkpoints.formats.huggingface_config import check_config
 from keras_vit.checkpoints.formats.huggingface_config import read_arguments
-from keras_vit.checkpoints.formats.layout import PREPROCESSING
 from keras_vit.checkpoints.formats.layout import Layout
 from keras_vit.checkpoints.formats.meta import mae_decoder
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable

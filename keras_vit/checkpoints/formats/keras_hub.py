@@ -15,10 +15,10 @@ import warnings
 
 import numpy as np
 
+from keras_vit._published import PREPROCESSING
 from keras_vit.checkpoints import hdf5
 from keras_vit.checkpoints.files import PRESET_FILES
 from keras_vit.checkpoints.files import atomic_write
-from keras_vit.checkpoints.formats.layout import PREPROCESSING
 from keras_vit.checkpoints.formats.layout import Layout
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.reference import image_size

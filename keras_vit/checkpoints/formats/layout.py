@@ -6,16 +6,6 @@ from dataclasses import field
 
 from keras_vit.checkpoints.infer import POSITION_PREFIXES
 
-# mode of `preprocess_input`: mean and standard deviation of values in [0, 1]
-PREPROCESSING = {
-    "tf": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-    "torch": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "clip": (
-        (0.48145466, 0.4578275, 0.40821073),
-        (0.26862954, 0.26130258, 0.27577711),
-    ),
-}
-
 
 def _no_arguments(variant, paths):
     return {}

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from keras_vit._published import rotary_periods
 from keras_vit._warnings import warn
 
 # Path of the periods, which only some code bases store.
@@ -16,12 +17,6 @@ GATED = {
 }
 
 
-def periods_of(base, head_size):
-    """Returns the float32 periods of `layers.RotaryPositionEmbs`."""
-    exponents = np.arange(head_size // 4, dtype="float64") * 4 / head_size
-    return (float(base) ** exponents).astype("float32")
-
-
 def add_periods(weights, stored):
     """Returns weights with the periods that a code base computes.
 
@@ -33,7 +28,7 @@ def add_periods(weights, stored):
     if kernel is None or kernel.ndim != 3:  # reported later
         return weights
     base = stored.get("rope_base", BASE)
-    return {**weights, PERIODS: periods_of(base, kernel.shape[2])}
+    return {**weights, PERIODS: rotary_periods(base, kernel.shape[2])}
 
 
 def drop_periods(weights, arguments, name):
@@ -50,7 +45,7 @@ def drop_periods(weights, arguments, name):
     periods = weights.pop(PERIODS, None)
     if periods is not None:
         base = arguments.get("rope_base", BASE)
-        computed = periods_of(base, 4 * periods.size)
+        computed = rotary_periods(base, 4 * periods.size)
         error = np.abs(periods / computed - 1).max()
         if error > 1e-6:
             warn(
