@@ -231,12 +231,11 @@ def test_dense_features_segment_bright_objects(tool, encoder):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 def test_quantized_models_in_keras_are_saved_and_timed(tool, encoder, tmp_path):
-    runs = tool.quantized.keras_runs(encoder, tmp_path)
+    runs = dict(tool.quantized.keras_runs(encoder, tmp_path))
     images = np.random.default_rng(0).normal(size=(2, 32, 32, 3))
     expected = runs["Keras"](images)
     assert list(runs) == ["Keras", "Keras int8", "Keras int4"]
     for name, run in runs.items():
         assert (tmp_path / f"{name}.keras").is_file()
         assert (run(images) * expected).sum() > 0.9 * (expected**2).sum()
-    times = tool.quantized.cpu_milliseconds(runs, images, 2)
-    assert list(times) == list(runs)
+        assert tool.quantized.cpu_milliseconds(run, images, 2) > 0

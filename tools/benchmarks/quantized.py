@@ -1,19 +1,21 @@
 """Size, time and features of an encoder in float32 and in fewer bits.
 
 It needs PyTorch, onnxruntime, OpenVINO and NNCF. `--images` is a folder with
-train/CLASS/* and test/CLASS/*. The cosine of the features with those of
-float32 is the mean of the test images, and the lowest; the accuracy is that of
-the 5 nearest neighbours among the training images. 64 training images calibrate
-static quantization. Milliseconds are CPU time, which other programs hardly
-affect, on one thread; runs of the contenders alternate.
+train/CLASS/* and test/CLASS/*. The features are the class token. Their cosine
+with those of float32 is the mean of the test images, and the lowest; the
+accuracy is that of the 5 nearest neighbors among the training images, 64 of
+which calibrate static quantization. Milliseconds are medians of CPU time, which
+other programs hardly affect, on one core.
 """
 
+import itertools
 import os
 import pathlib
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -21,24 +23,25 @@ NUM_CALIBRATION = 64
 Runner = Callable[[np.ndarray], np.ndarray]
 
 
-def keras_runs(model: object, folder: pathlib.Path) -> dict[str, Runner]:
-    """Returns the model in Keras, by the name of its precision."""
+def keras_runs(
+    model: object, folder: pathlib.Path
+) -> Iterator[tuple[str, Runner]]:
+    """Yields the model of Keras and its quantized ones, with their names."""
     from keras_vit import converters
 
-    found = {"Keras": model.predict_on_batch}
     model.save(folder / "Keras.keras")
+    yield "Keras", model.predict_on_batch
     for bits in ("int8", "int4"):
         copy = converters.load(folder / "Keras.keras")
         copy.quantize(bits)
         copy.save(folder / f"Keras {bits}.keras")
-        found[f"Keras {bits}"] = copy.predict_on_batch
-    return found
+        yield f"Keras {bits}", copy.predict_on_batch
 
 
 def exported_runs(
     model: object, folder: pathlib.Path, calibration: np.ndarray
-) -> dict[str, Runner]:
-    """Returns the exported model and quantized ones, by their names."""
+) -> Iterator[tuple[str, Runner]]:
+    """Yields the exported model and its quantized ones, with their names."""
     import nncf
     import openvino
     from onnxruntime import quantization
@@ -54,63 +57,51 @@ def exported_runs(
         def get_next(self) -> dict | None:
             return {"images": self.rest.pop()[None]} if self.rest else None
 
-    paths = {
-        name: folder / f"ONNX Runtime{name}.onnx"
+    path, dynamic, static = (
+        folder / f"ONNX Runtime{name}.onnx"
         for name in ("", " int8 dynamic", " int8 static")
-    }
-    path, dynamic, static = paths.values()
+    )
     size = calibration.shape[1:]
     export.export(
         model, path, "onnx", (None, *size), size[:2], check=False, log=str
     )
-    shape_inference.quant_pre_process(
-        path, folder / "ready.onnx", skip_symbolic_shape=True
-    )
-    # As in tools/export.py --int8-weights.
-    options = {
+    yield path.stem, formats.read_onnx(path)
+    ready = folder / "ready.onnx"
+    shape_inference.quant_pre_process(path, ready, skip_symbolic_shape=True)
+    options = {  # as in tools/export.py --int8-weights
         "op_types_to_quantize": ["MatMul", "Gemm"],
         "per_channel": True,
         "weight_type": quantization.QuantType.QInt8,
         "reduce_range": True,
     }
-    quantization.quantize_dynamic(folder / "ready.onnx", dynamic, **options)
-    quantization.quantize_static(
-        folder / "ready.onnx", static, Batches(), **options
-    )
-    found = {x.stem: formats.read_onnx(x) for x in paths.values()}
+    quantization.quantize_dynamic(ready, dynamic, **options)
+    yield dynamic.stem, formats.read_onnx(dynamic)
+    quantization.quantize_static(ready, static, Batches(), **options)
+    yield static.stem, formats.read_onnx(static)
     read = openvino.Core().read_model
-    transformer = nncf.ModelType.TRANSFORMER
     samples = nncf.Dataset([image[None] for image in calibration])
     for name, make in {
         "OpenVINO": lambda: read(path),
         "OpenVINO int8 dynamic": lambda: read(dynamic),
-        "OpenVINO int8 static": lambda: nncf.quantize(
-            read(path),
-            samples,
-            model_type=transformer,
-            subset_size=NUM_CALIBRATION,
-        ),
         "OpenVINO int8 weights": lambda: nncf.compress_weights(read(path)),
+        "OpenVINO int8 static": lambda: nncf.quantize(
+            read(path), samples, model_type=nncf.ModelType.TRANSFORMER
+        ),
     }.items():
         target = folder / f"{name}.xml"
         # The default would round the weights to float16.
         openvino.save_model(make(), target, compress_to_fp16=False)
-        found[name] = formats.read_openvino(target)
-    return found
+        yield name, formats.read_openvino(target)
 
 
-def cpu_milliseconds(
-    runs: dict[str, Runner], images: np.ndarray, rounds: int
-) -> dict[str, float]:
-    """Returns the median CPU time of each contender."""
-    times = {name: [] for name in runs}
-    for number in range(rounds + 1):
-        for name, run in runs.items():
-            start = time.process_time()
-            run(images)
-            if number:  # the first call may compile
-                times[name].append(1000 * (time.process_time() - start))
-    return {name: statistics.median(x) for name, x in times.items()}
+def cpu_milliseconds(run: Runner, images: np.ndarray, rounds: int) -> float:
+    """Returns the median CPU time of a call, after one that may compile."""
+    times = []
+    for _ in range(rounds + 1):
+        start = time.process_time()
+        run(images)
+        times.append(1000 * (time.process_time() - start))
+    return statistics.median(times[1:])
 
 
 def main(encoder: str, images: str, image_size: int, rounds: int) -> None:
@@ -122,8 +113,9 @@ def main(encoder: str, images: str, image_size: int, rounds: int) -> None:
     import keras_vit
 
     data = keras_vit.data.load_dataset(images)
-    shape = (image_size, image_size, 3)
-    model = keras_vit.converters.load(encoder, input_shape=shape)
+    model = keras_vit.converters.load(
+        encoder, input_shape=(image_size, image_size, 3), pooling="token"
+    )
     model = keras_vit.models.inference_model(model)
     options = dict(image_size=image_size, mode="torch", protocol="whole")
     (x, y), (test_x, test_y) = (
@@ -133,15 +125,16 @@ def main(encoder: str, images: str, image_size: int, rounds: int) -> None:
             for split in ("train", "test")
         )
     )
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        runs = keras_runs(model, folder)
-        runs |= exported_runs(model, folder, x[:: len(x) // NUM_CALIBRATION])
-        one, eight = (cpu_milliseconds(runs, x[:n], rounds) for n in (1, 8))
-        print("| | MB | 1 image, ms | 8 images, ms | cosine | lowest | k-NN |")
-        print("|---|---|---|---|---|---|---|")
-        expected = None
-        for name, run in runs.items():
+    print("| | MB | 1 image, ms | 8 images, ms | cosine | lowest | k-NN |")
+    print("|---|---|---|---|---|---|---|")
+    expected = None
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        some = x[:: len(x) // NUM_CALIBRATION]
+        for name, run in itertools.chain(
+            keras_runs(model, folder), exported_runs(model, folder, some)
+        ):
+            times = [cpu_milliseconds(run, x[:n], rounds) for n in (1, 8)]
             files = [f for f in folder.iterdir() if f.stem == name]
             size = sum(f.stat().st_size for f in files) / 1e6
             train, test = (
@@ -149,15 +142,14 @@ def main(encoder: str, images: str, image_size: int, rounds: int) -> None:
                 for z in (x, test_x)
             )
             expected = test if expected is None else expected
-            cosine = (test * expected).sum(1)
+            cosine = (test * expected).sum(axis=1)
             cosine /= np.prod(np.linalg.norm([test, expected], axis=2), axis=0)
             votes = keras_vit.evaluation.nearest_neighbours(
                 train, y, len(data.class_names), test, 5
             )
-            accuracy = keras_vit.evaluation.accuracy(votes, test_y)
-            times = f"{one[name]:.0f} | {eight[name]:.0f}"
-            same = f"{cosine.mean():.4f} | {cosine.min():.4f}"
             print(
-                f"| {name} | {size:.1f} | {times} | {same} | {accuracy:.3f} |",
+                f"| {name} | {size:.1f} | {times[0]:.0f} | {times[1]:.0f} "
+                f"| {cosine.mean():.4f} | {cosine.min():.4f} "
+                f"| {keras_vit.evaluation.accuracy(votes, test_y):.3f} |",
                 flush=True,
             )
