@@ -78,7 +78,8 @@ def read_images(
     return images
 
 
-def _read(path, channels):
+def _read(path: pathlib.Path, channels: int) -> Array:
+    """Reads an image as uint8, with this number of channels."""
     from PIL import Image
     from PIL import ImageOps
 
