@@ -6,7 +6,7 @@ import sys
 logger = logging.getLogger("keras_vit")
 
 
-def show():
+def show() -> None:
     """Makes a command-line program print log messages of level INFO and above.
 
     INFO is printed to standard output, warnings and errors to standard error,
@@ -22,7 +22,7 @@ def show():
 
 
 class _PrintHandler(logging.Handler):
-    def emit(self, record):
+    def emit(self, record: logging.LogRecord) -> None:
         # Looked up for each message: tests and notebooks replace the streams.
         is_warning = record.levelno >= logging.WARNING
         stream = sys.stderr if is_warning else sys.stdout

@@ -5,12 +5,20 @@ import ast
 import contextlib
 import difflib
 import importlib
+import io
 import re
 import sys
 import warnings
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+from typing import NoReturn
+from typing import TypeVar
 
 from keras_vit import _logging
 from keras_vit._logging import logger
+
+Arguments = TypeVar("Arguments")
 
 
 class UserError(ValueError):
@@ -18,7 +26,7 @@ class UserError(ValueError):
 
 
 @contextlib.contextmanager
-def user_errors():
+def user_errors() -> Iterator[None]:
     """Turns errors of its body that users can cause into a `UserError`.
 
     Errors outside it are defects of the program, and keep their traceback.
@@ -48,22 +56,15 @@ def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
 class Parser(argparse.ArgumentParser):
     """A parser whose errors suggest flags."""
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         super().error(message + nearest_flag(self, message))
 
 
-def run_program(run, arguments):
-    """Calls `run(arguments)` and returns the program's exit status.
+def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
+    """Calls `run(arguments)` and returns its exit status; 1 after an error, and
+    130 after Ctrl-C.
 
     Warnings, and errors that users can cause, are printed as one line each.
-
-    Args:
-        run: Function that takes the parsed arguments and returns an exit
-            status.
-        arguments: Parsed arguments, such as an `argparse.Namespace`.
-
-    Returns:
-        Integer. The result of `run`; 1 after an error; 130 after Ctrl-C.
     """
     _logging.show()
     escape_unprintable_output()
@@ -85,11 +86,11 @@ def run_program(run, arguments):
         return 130
 
 
-def escape_unprintable_output():
+def escape_unprintable_output() -> None:
     """Makes stdout and stderr escape what they cannot encode, such as invalid
     bytes in file names."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # not in notebooks
+        if isinstance(stream, io.TextIOWrapper):  # not in notebooks
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -110,24 +111,22 @@ def printable_lines(text: object) -> str:
     return "\n".join(map(printable, str(text).split("\n")))
 
 
-def plot_label(name, longest=None):
-    """Returns a name as matplotlib text, which is not parsed as a formula.
-
-    Args:
-        name: String or path.
-        longest: Integer. Number of characters to shorten it to; None for all.
-    """
+def plot_label(name: object, longest: int | None = None) -> str:
+    """Returns a name as matplotlib text, which is not parsed as a formula and
+    has at most `longest` characters."""
     name = printable(name)
     if longest and len(name) > longest:
         name = name[: longest - 1] + "…"
     return name.replace("$", r"\$")
 
 
-def _show(message, category, *where):
+def _show(message: Warning | str, category: type[Warning], *where: Any) -> None:
     logger.warning("warning: %s", printable_lines(message))
 
 
-def format_warning(message, category, *where):
+def format_warning(
+    message: Warning | str, category: type[Warning], *where: Any
+) -> str:
     """Formats a warning without the line of code, as `warnings.formatwarning`
     of programs whose warnings are about data or flags."""
     return f"warning: {printable_lines(message)}\n"
@@ -141,20 +140,9 @@ _DISTRIBUTIONS = {
 }
 
 
-def require(module, extra="recipes"):
-    """Imports a module of an optional dependency.
-
-    Args:
-        module: String. Name of the module.
-        extra: String. Name of the extra of this package that installs it.
-
-    Returns:
-        The module.
-
-    Raises:
-        ImportError: if it cannot be imported, with the command that installs
-            it.
-    """
+def require(module: str, extra: str = "recipes") -> Any:
+    """Imports a module of an optional dependency, which an extra of this
+    package installs."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -167,14 +155,9 @@ def require(module, extra="recipes"):
         ) from error
 
 
-def parse_setting(text):
-    """Parses "name=value" and returns `(name, value)`.
-
-    The value is parsed as a Python literal, or else is a string.
-
-    Raises:
-        ValueError: if `text` contains no "=".
-    """
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Parses "name=value" to the name and a Python literal, or else a
+    string."""
     name, found, value = text.partition("=")
     if not found:
         raise ValueError(f"--set takes name=value. Received: {text!r}")

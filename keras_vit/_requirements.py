@@ -17,14 +17,14 @@ BACKENDS = ("jax", "tensorflow", "torch")
 _KERAS_BACKENDS = (*BACKENDS, "numpy", "openvino")
 
 
-def check():
+def check() -> None:
     """Raises an ImportError that says what to install or to set, if needed."""
     _check_keras()
     if "keras" not in sys.modules:
         _check_backend(*_configured_backend())
 
 
-def _check_keras():
+def _check_keras() -> None:
     try:
         version = importlib.metadata.version("keras")
     except importlib.metadata.PackageNotFoundError:
@@ -38,7 +38,7 @@ def _check_keras():
         )
 
 
-def _configured_backend():
+def _configured_backend() -> tuple[str, str]:
     """Returns the backend that Keras will use, and where it is configured."""
     name = os.environ.get("KERAS_BACKEND")
     if name:
@@ -54,7 +54,7 @@ def _configured_backend():
     return str(name), str(path)
 
 
-def _check_backend(name, source):
+def _check_backend(name: str, source: str) -> None:
     installed = [backend for backend in BACKENDS if _is_installed(backend)]
     if name not in _KERAS_BACKENDS:
         similar = difflib.get_close_matches(name, BACKENDS, n=1)
@@ -81,7 +81,7 @@ def _check_backend(name, source):
     )
 
 
-def _is_installed(module):
+def _is_installed(module: str) -> bool:
     # A module that is None in sys.modules cannot be imported.
     if module in sys.modules:
         return sys.modules[module] is not None

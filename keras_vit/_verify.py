@@ -4,9 +4,16 @@ import math
 import pathlib
 import tempfile
 import warnings
+from collections.abc import Iterator
+from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import StrPath
+from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.checkpoints.formats import RESNET_CONSTANTS
@@ -18,6 +25,8 @@ from keras_vit.checkpoints.writing import FOLDERS
 from keras_vit.checkpoints.writing import write_checkpoint
 from keras_vit.config import stride
 
+# Name, largest difference, tolerance, verdict.
+Row: TypeAlias = tuple[str, float | None, float | None, str]
 BATCH, SEED = 2, 0
 # Tolerances, relative to the largest output. In float32, programs that sum in
 # different orders differ by about 1e-6, and those with a different epsilon or
@@ -40,29 +49,21 @@ EXPLICIT_ARGUMENTS = (
 )
 
 
-def verify(source, target, layout=None, to=None, settings=None, dtype=None):
-    """Runs a converted file and its source on the same images.
+def verify(
+    source: StrPath,
+    target: StrPath,
+    layout: str | None = None,
+    to: str | None = None,
+    settings: Config | None = None,
+    dtype: str | None = None,
+) -> tuple[str, bool, bool]:
+    """Runs a converted file and its source on the same images, and returns a
+    table of the largest differences, whether all are within tolerance, and
+    whether every original library that can be installed was run.
 
     Each is run by this package and, if it is installed, by the original library
-    of its layout. The source's weights also run in every other original
-    library that is installed and has such a model.
-
-    Args:
-        source: Path of the file that was converted.
-        target: Path of the file that was written.
-        layout: String. Name of the source's layout; None infers it.
-        to: String. Name of the target's layout; None infers it.
-        settings: Dict of arguments of `VisionTransformer`, as in `convert`.
-        dtype: String. Name of the type that the arrays were converted to, or
-            None.
-
-    Returns:
-        `(table, same, complete)`: string, a table of the largest differences;
-        boolean, whether all of them are within tolerance; boolean, False if an
-        original library that can be installed is missing or does not work.
-
-    Raises:
-        ValueError: if the model of one of the files cannot be built.
+    of its layout. The source's weights also run in every other original library
+    that is installed and has such a model.
     """
     try:
         import torch  # noqa: F401  (some builds crash if TensorFlow came first)
@@ -102,7 +103,7 @@ def verify(source, target, layout=None, to=None, settings=None, dtype=None):
     before = _outputs(source_model, images)
     after = _outputs(target_model, images)
     tolerance = TOLERANCE
-    if _is_rounded(old, dtype):
+    if dtype is not None and not _is_half(old):
         tolerance = HALF_TOLERANCES.get(dtype, TOLERANCE)
     rows.append(_row(f"{target.name} in keras_vit", after, before, tolerance))
     output = _output_name(source_model)
@@ -142,14 +143,14 @@ def verify(source, target, layout=None, to=None, settings=None, dtype=None):
     return "\n".join(lines), same, complete
 
 
-def _outputs(model, images):
+def _outputs(model: Any, images: Array) -> Array:
     import keras
 
     outputs = model(images, training=False)
     return keras.ops.convert_to_numpy(keras.ops.cast(outputs, "float32"))
 
 
-def _image_shape(model, arguments):
+def _image_shape(model: Any, arguments: Config) -> tuple[int, int, int]:
     """Returns the shape of images for a model.
 
     Where the model accepts any size, it is that of the checkpoint's grid of
@@ -170,20 +171,20 @@ def _image_shape(model, arguments):
     )
 
 
-def _output_name(model):
+def _output_name(model: Any) -> str:
     names = {layer.name for layer in model.layers}
     if "head" in names:
         return "logits"
     return "pooled" if "pooling" in names else "tokens"
 
 
-def _is_rounded(checkpoint, dtype):
-    """Returns whether conversion to `dtype` rounded the source's weights."""
+def _is_half(checkpoint: Checkpoint) -> bool:
+    """Returns whether a checkpoint has weights in half precision."""
     first = next(iter(checkpoint.weights.values()))
-    return dtype is not None and str(first.dtype) not in HALF_TOLERANCES
+    return str(first.dtype) in HALF_TOLERANCES
 
 
-def _row(name, found, expected, tolerance):
+def _row(name: str, found: Array, expected: Array, tolerance: float) -> Row:
     """Returns `(name, largest difference, tolerance, verdict)`."""
     limit = tolerance * max(1.0, float(np.abs(expected).max()))
     if found.shape != expected.shape:
@@ -192,7 +193,13 @@ def _row(name, found, expected, tolerance):
     return name, error, limit, "same" if error <= limit else "DIFFERS"
 
 
-def _run_original(checkpoint, arguments, output, images, found):
+def _run_original(
+    checkpoint: Checkpoint,
+    arguments: Config,
+    output: str,
+    images: Array,
+    found: Array,
+) -> Row:
     name = pathlib.Path(checkpoint.path).name
     try:
         library, run = reference_model(
@@ -209,12 +216,16 @@ def _run_original(checkpoint, arguments, output, images, found):
     return _row(f"{name} in {library}", run(images), found, TOLERANCE)
 
 
-def _run_elsewhere(checkpoint, arguments, layout, output, images, found):
-    """Runs a checkpoint's model in another original library.
-
-    Returns:
-        A row; None if the library is not installed or has no such model.
-    """
+def _run_elsewhere(
+    checkpoint: Checkpoint,
+    arguments: Config,
+    layout: str,
+    output: str,
+    images: Array,
+    found: Array,
+) -> Row | None:
+    """Runs a checkpoint's model in another original library; None if it is not
+    installed or has no such model."""
     if (output == "logits") == (arguments["classes"] is None):
         return None  # a new head
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -235,7 +246,7 @@ def _run_elsewhere(checkpoint, arguments, layout, output, images, found):
     return (name, *row[1:])
 
 
-def _table(rows):
+def _table(rows: list[Row]) -> Iterator[str]:
     width = max(len(row[0]) for row in rows)
     yield f"{'':{width}}  difference  tolerance"
     for name, error, limit, verdict in rows:

@@ -3,19 +3,16 @@
 import inspect
 import os
 import warnings
+from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
-def warn(message, category=UserWarning):
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Issues a warning that points to the caller's line outside this package.
 
     `warnings.warn` can do this with `skip_file_prefixes` in Python 3.12 or
     newer.
-
-    Args:
-        message: String.
-        category: Class of the warning.
     """
     level, frame = 1, inspect.currentframe()
     while frame is not None and _is_in_package(frame):
@@ -23,5 +20,5 @@ def warn(message, category=UserWarning):
     warnings.warn(message, category, stacklevel=level)
 
 
-def _is_in_package(frame):
+def _is_in_package(frame: FrameType) -> bool:
     return os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE)

@@ -38,12 +38,16 @@ import argparse
 import dataclasses
 import pathlib
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
 from keras_vit import _program
 from keras_vit import downloads
+from keras_vit._types import Config
+from keras_vit._types import StrPath
 from keras_vit._warnings import warn
+from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.checkpoint import check_hyperparameters
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.formats import RESNET_CONSTANTS
@@ -61,12 +65,12 @@ from keras_vit.checkpoints.writing import check_writable
 from keras_vit.checkpoints.writing import write_checkpoint
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     return _program.run_program(_run, _parser().parse_args(argv))
 
 
-def _run(arguments):
+def _run(arguments: argparse.Namespace) -> int:
     settings = dict(map(_program.parse_setting, arguments.set))
     source = downloads.fetch_if_remote(arguments.source)
     if arguments.inspect:
@@ -104,7 +108,9 @@ def _run(arguments):
     return 0 if complete else 3
 
 
-def _to_hub(source, arguments, settings):
+def _to_hub(
+    source: StrPath, arguments: argparse.Namespace, settings: Config
+) -> int:
     """Writes a folder for the hub and returns the exit status."""
     for flag in ("dtype", "encoder"):
         if getattr(arguments, flag):
@@ -144,42 +150,24 @@ def _to_hub(source, arguments, settings):
 
 
 def convert(
-    source,
-    target,
-    layout=None,
-    to=None,
-    settings=None,
-    dtype=None,
-    overwrite=False,
-    encoder=False,
-):
-    """Converts one checkpoint.
+    source: StrPath,
+    target: StrPath,
+    layout: str | None = None,
+    to: str | None = None,
+    settings: Config | None = None,
+    dtype: str | None = None,
+    overwrite: bool = False,
+    encoder: bool = False,
+) -> list[str]:
+    """Converts one checkpoint, and returns notes on what readers that know only
+    the target's layout would compute differently.
 
-    Unless the target is a Keras file or `dtype` is given, the bits of every
-    array are kept, including those of NaNs.
-
-    Args:
-        source: Path of the file to read.
-        target: Path of the file to write. Its suffix chooses the file type; a
-            path without one is a Hugging Face folder.
-        layout: String. Name of the source's layout; None infers it.
-        to: String. Name of the target's layout; None keeps the source's.
-        settings: Dict of arguments of the model's function that take
-            precedence over the source.
-        dtype: String. "float32", "float16" or "bfloat16"; None keeps the
-            source's.
-        overwrite: Boolean. Whether existing files may be replaced.
-        encoder: Boolean. Whether to write only the encoder of a pre-training
-            model, such as for layouts that cannot store MAE's decoder.
-
-    Returns:
-        List of strings. Notes on what readers that know only the target's
-        layout would compute differently.
-
-    Raises:
-        FileExistsError: if a file exists and `overwrite` is False.
-        ValueError: if the source cannot be read, or the target's layout
-            cannot store it. Nothing is written then.
+    The target's suffix chooses the file type; a path without one is a Hugging
+    Face folder. Unless it is a Keras file or `dtype` is given, the bits of
+    every array are kept, including those of NaNs. With `encoder`, only the
+    encoder of a pre-training model is written. `settings` are arguments of the
+    model's function that take precedence over the source. Nothing is written if
+    the source cannot be read or the target's layout cannot store it.
     """
     source = pathlib.Path(source).expanduser()
     target = pathlib.Path(target).expanduser()
@@ -264,7 +252,13 @@ def convert(
     ]
 
 
-def _check_keras_target(source, target, to, settings, dtype):
+def _check_keras_target(
+    source: pathlib.Path,
+    target: pathlib.Path,
+    to: str | None,
+    settings: Config,
+    dtype: str | None,
+) -> None:
     if to is not None or dtype is not None:
         raise ValueError(
             f"{target.name!r} has no layout and holds weights in float32: "
@@ -278,7 +272,14 @@ def _check_keras_target(source, target, to, settings, dtype):
         )
 
 
-def _to_keras(source, target, layout, settings, overwrite, encoder):
+def _to_keras(
+    source: pathlib.Path,
+    target: pathlib.Path,
+    layout: str | None,
+    settings: Config,
+    overwrite: bool,
+    encoder: bool,
+) -> None:
     from keras_vit import _requirements  # noqa: F401  (clearer than Keras's errors)
     from keras_vit import pretraining
     from keras_vit import training  # noqa: F401  (registers its optimizers)
@@ -309,7 +310,7 @@ def _to_keras(source, target, layout, settings, overwrite, encoder):
     save(model, target, overwrite=overwrite)
 
 
-def _check_settings(checkpoint, settings):
+def _check_settings(checkpoint: Checkpoint, settings: Config) -> None:
     """Raises a `ValueError` if a setting changes arrays of a file that is
     converted without a model."""
     base = settings.get("rope_base")
@@ -329,7 +330,7 @@ def _check_settings(checkpoint, settings):
         )
 
 
-def _warn_if_not_finite(checkpoint):
+def _warn_if_not_finite(checkpoint: Checkpoint) -> None:
     names = [
         checkpoint.key(path)
         for path, array in checkpoint.weights.items()
@@ -342,7 +343,7 @@ def _warn_if_not_finite(checkpoint):
         )
 
 
-def _parser():
+def _parser() -> argparse.ArgumentParser:
     parser = _program.Parser(
         prog="convert.py",
         description=__doc__,

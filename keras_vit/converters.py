@@ -4,10 +4,14 @@ import pathlib
 import struct
 import tempfile
 import zipfile
+from typing import Any
 
 import keras
 
 from keras_vit import models
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import StrPath
 from keras_vit._warnings import warn
 from keras_vit.checkpoints import Checkpoint
 from keras_vit.checkpoints import open_checkpoint as open_checkpoint
@@ -27,7 +31,12 @@ from keras_vit.checkpoints.writing import check_writable
 from keras_vit.checkpoints.writing import write_checkpoint
 
 
-def load(path, layout=None, num_heads=None, **overrides):
+def load(
+    path: StrPath | Checkpoint,
+    layout: str | None = None,
+    num_heads: int | None = None,
+    **overrides: Any,
+) -> keras.Model:
     """Builds the model of a checkpoint and loads its weights.
 
     The architecture is inferred from the arrays, and from a config.json in
@@ -95,7 +104,9 @@ def load(path, layout=None, num_heads=None, **overrides):
     return model
 
 
-def _warn_of_other_options(model, path, overrides):
+def _warn_of_other_options(
+    model: keras.Model, path: str, overrides: Config
+) -> None:
     """Warns of options of a .keras file's blocks and heads that are no
     arguments of the model, and so not those of the new model."""
     known = {*overrides, "units", "trainable", "sublayer_trainable"}
@@ -122,7 +133,7 @@ def _warn_of_other_options(model, path, overrides):
         )
 
 
-def _shown(value):
+def _shown(value: object) -> str:
     """Returns a config's value, or the name of a serialized object, as text."""
     if isinstance(value, dict) and "class_name" in value:
         config = value.get("config")
@@ -131,7 +142,12 @@ def _shown(value):
     return repr(value)
 
 
-def save(model, path, layout=None, overwrite=False):
+def save(
+    model: keras.Model,
+    path: StrPath,
+    layout: str | None = None,
+    overwrite: bool = False,
+) -> None:
     """Writes the weights of a model to a checkpoint file.
 
     Args:
@@ -197,21 +213,10 @@ def save(model, path, layout=None, overwrite=False):
         ) from error
 
 
-def describe(model):
-    """Returns the weights and the arguments of a model made by this package.
-
-    Args:
-        model: A `keras.Model`; it may be one of `keras_vit.pretraining`.
-
-    Returns:
-        `(weights, arguments, built)`: dict of variable paths to NumPy arrays;
-        dict of the arguments of `VisionTransformer` (or of the model's own
-        function) that describe its architecture; dict of other arguments that
-        it was built with, such as `input_shape`.
-
-    Raises:
-        ValueError: if the model was not made by this package.
-    """
+def describe(model: keras.Model) -> tuple[dict[str, Array], Config, Config]:
+    """Returns the weights of a model made by this package, the arguments that
+    describe its architecture, and other arguments that it was built with, such
+    as `input_shape`."""
     encoder = getattr(model, "encoder", model)
     if encoder is model:
         variables = models.weights_by_path(model)
@@ -244,15 +249,11 @@ def describe(model):
     return weights, arguments, built
 
 
-def write_keras(model, path):
+def write_keras(model: keras.Model, path: StrPath) -> None:
     """Writes a .keras file, even if the system's clock is wrong.
 
     Keras stores the time of writing in the file, a zip archive, which cannot
     represent years before 1980 or after 2107.
-
-    Args:
-        model: A `keras.Model`.
-        path: Path of the file, which is replaced if it exists.
     """
     try:
         model.save(path)
@@ -260,7 +261,7 @@ def write_keras(model, path):
         _write_keras_without_times(model, pathlib.Path(path))
 
 
-def _write_keras_without_times(model, path):
+def _write_keras_without_times(model: keras.Model, path: pathlib.Path) -> None:
     with (
         tempfile.TemporaryDirectory(dir=path.parent) as folder,
         zipfile.ZipFile(path, "w", strict_timestamps=False) as archive,
@@ -271,7 +272,9 @@ def _write_keras_without_times(model, path):
                 archive.write(part, part.relative_to(folder))
 
 
-def _save_keras(model, path, overwrite):
+def _save_keras(
+    model: keras.Model, path: pathlib.Path, overwrite: bool
+) -> None:
     _, arguments, built = describe(model)
     with atomic_write(path, overwrite) as temporary:
         if path.suffix == ".keras":
@@ -281,7 +284,7 @@ def _save_keras(model, path, overwrite):
             write_metadata(temporary, arguments, built)
 
 
-def _load_keras(checkpoint):
+def _load_keras(checkpoint: Checkpoint) -> keras.Model:
     model = models.load_keras_file(checkpoint.path)
     # Keras ignores arrays that belong to no layer; this raises an error.
     models.load_weights(model, checkpoint, checkpoint.stored.get("grid_size"))
@@ -289,7 +292,7 @@ def _load_keras(checkpoint):
     return model
 
 
-def _unfreeze_pretrained(model, path):
+def _unfreeze_pretrained(model: keras.Model, path: str) -> None:
     """Makes an encoder trainable that pre-training of earlier versions froze:
     DINO's teacher, MoCo v3's patch embedding and the fixed positions."""
     frozen = {x.name for x in model.layers if x.weights and not x.trainable}
@@ -309,7 +312,7 @@ def _unfreeze_pretrained(model, path):
 
 def _build_arguments(
     checkpoint: Checkpoint, classes: int | None = None
-) -> dict[str, object]:
+) -> Config:
     """Returns the arguments that build the model of a checkpoint, with a new
     head if `classes` asks for one that it does not have."""
     has_head = "head/kernel" in checkpoint.weights
@@ -325,7 +328,7 @@ def _build_arguments(
     return arguments
 
 
-def _pooling(weights):
+def _pooling(weights: dict[str, Array]) -> str | None:
     """Returns the pooling of a model without a head; None if it has none."""
     if "pooling/probe" in weights:
         return "map"

@@ -10,6 +10,9 @@ import json
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,6 +20,11 @@ import numpy as np
 from keras_vit import converters
 from keras_vit._program import printable
 from keras_vit._published import PREPROCESSING
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import StrPath
+from keras_vit._types import Tensor
+from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.files import class_names_of
 from keras_vit.checkpoints.files import read_config
@@ -44,8 +52,13 @@ TOLERANCE = 3e-5
 
 
 def save(
-    source, folder, layout=None, license=None, overwrite=False, **settings
-):
+    source: StrPath,
+    folder: StrPath,
+    layout: str | None = None,
+    license: str | None = None,
+    overwrite: bool = False,
+    **settings: Any,
+) -> dict[str, str | None]:
     """Writes a folder for the Hugging Face hub that four libraries open.
 
     - Keras: `keras.saving.load_model("folder/model.keras")`, after
@@ -107,13 +120,20 @@ def save(
     return missing
 
 
-def _write(model, checkpoint, folder, license, title):
+def _write(
+    model: keras.Model,
+    checkpoint: Checkpoint,
+    folder: pathlib.Path,
+    license: str | None,
+    title: str,
+) -> dict[str, str | None]:
     weights, arguments, built = converters.describe(model)
     mode = built.get("preprocessing") or checkpoint.preprocess_mode or "tf"
     run = read_config(checkpoint.path)
     class_names = class_names_of(run, arguments["classes"])
     converters.write_keras(model, folder / _WEIGHTS[KERAS])
-    config, missing = {}, {KERAS: None}
+    config: Config = {}
+    missing: dict[str, str | None] = {KERAS: None}
     for library, write_part in (
         (TIMM, _write_timm),
         (TRANSFORMERS, _write_transformers),
@@ -141,7 +161,12 @@ def _write(model, checkpoint, folder, license, title):
     return missing
 
 
-def _write_timm(weights, arguments, mode, folder):
+def _write_timm(
+    weights: dict[str, Array],
+    arguments: Config,
+    mode: str,
+    folder: pathlib.Path,
+) -> Config:
     """Writes the weights for timm and returns its entries of config.json."""
     name = _WEIGHTS[TIMM]
     config = timm.hub_config(arguments, *PREPROCESSING[mode], name)
@@ -152,7 +177,12 @@ def _write_timm(weights, arguments, mode, folder):
     return config
 
 
-def _write_transformers(weights, arguments, mode, folder):
+def _write_transformers(
+    weights: dict[str, Array],
+    arguments: Config,
+    mode: str,
+    folder: pathlib.Path,
+) -> Config:
     """Writes the weights for transformers and returns its entries."""
     with tempfile.TemporaryDirectory(dir=folder) as part:
         part = pathlib.Path(part) / "model"
@@ -171,7 +201,7 @@ def _write_transformers(weights, arguments, mode, folder):
     return config
 
 
-def _write_index(folder):
+def _write_index(folder: pathlib.Path) -> None:
     """Writes the index in which transformers finds the file's name."""
     from safetensors import safe_open
 
@@ -185,7 +215,7 @@ def _write_index(folder):
     (folder / _INDEX).write_text(json.dumps(index, indent=2))
 
 
-def verify(folder):
+def verify(folder: StrPath) -> tuple[str, bool, bool]:
     """Runs the model of a folder in each library on the same random images.
 
     Args:
@@ -231,7 +261,7 @@ def verify(folder):
     return "\n".join([title, *lines]), same, complete
 
 
-def _run_keras(folder, images, output):
+def _run_keras(folder: pathlib.Path, images: Array, output: str) -> Array:
     model = load_keras_file(folder / _WEIGHTS[KERAS])
     names = [layer.name for layer in model.layers]
     if "preprocessing" in names:
@@ -248,18 +278,21 @@ def _of_logits(model: keras.Model) -> keras.Model:
     return model
 
 
-def _run_timm(folder, images, output):
+def _run_timm(folder: pathlib.Path, images: Array, output: str) -> Array:
     import timm as library
 
-    model = library.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    model: Any = library.create_model(f"local-dir:{folder}", pretrained=True)
+    model.eval()
     run = model.forward_features if output == "tokens" else model
     return _run_torch(run, images)
 
 
-def _run_transformers(folder, images, output):
+def _run_transformers(
+    folder: pathlib.Path, images: Array, output: str
+) -> Array:
     import transformers
 
-    config = transformers.AutoConfig.from_pretrained(folder)
+    config: Any = transformers.AutoConfig.from_pretrained(folder)
     build = getattr(transformers, config.architectures[0])
     model = build.from_pretrained(folder).eval()
     return _run_torch(
@@ -267,19 +300,29 @@ def _run_transformers(folder, images, output):
     )
 
 
-def _run_torch(run, images):
+def _run_torch(run: Callable[[Tensor], Tensor], images: Array) -> Array:
     import torch
 
     with torch.no_grad():
         return run(torch.tensor(images).permute(0, 3, 1, 2)).numpy()
 
 
-def _card(title, model, arguments, mode, run, class_names, license, missing):
+def _card(
+    title: str,
+    model: keras.Model,
+    arguments: Config,
+    mode: str,
+    run: Config,
+    class_names: list[str] | None,
+    license: str | None,
+    missing: dict[str, str | None],
+) -> str:
     """Returns the text of the model card."""
     from huggingface_hub import EvalResult
     from huggingface_hub import ModelCardData
 
-    config = run.get("config") if isinstance(run.get("config"), dict) else {}
+    config = run.get("config")
+    config = config if isinstance(config, dict) else {}
     dataset, accuracy = config.get("dataset"), run.get("test_accuracy")
     dataset = dataset and printable(pathlib.PurePath(str(dataset)).name)
     results = None
@@ -333,7 +376,7 @@ def _card(title, model, arguments, mode, run, class_names, license, missing):
         "## Use",
         "",
         "```python",
-        *_usage(title, classifies, arguments.get("pre_norm"), missing),
+        *_usage(title, classifies, bool(arguments.get("pre_norm")), missing),
     ]
     lines.append("```")
     for library, reason in missing.items():
@@ -342,7 +385,7 @@ def _card(title, model, arguments, mode, run, class_names, license, missing):
     return "\n".join(lines) + "\n"
 
 
-def _shown(class_names, most=20):
+def _shown(class_names: list[str], most: int = 20) -> str:
     """Returns class names for a line of text, at most `most` of them."""
     more = len(class_names) - most
     names = [" ".join(name.split()) for name in class_names[:most]]
@@ -351,7 +394,12 @@ def _shown(class_names, most=20):
     )
 
 
-def _usage(folder, classifies, projects, missing):
+def _usage(
+    folder: str,
+    classifies: bool,
+    projects: bool,
+    missing: dict[str, str | None],
+) -> Iterator[str]:
     yield "import keras"
     yield "import keras_vit"
     yield ""

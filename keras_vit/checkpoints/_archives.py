@@ -10,6 +10,9 @@ import stat
 import struct
 import zipfile
 import zlib
+from collections.abc import Collection
+from collections.abc import Iterator
+from typing import Any
 
 from keras_vit._program import printable
 
@@ -36,7 +39,7 @@ PARSE_ERRORS = (
 )
 
 
-def is_archive(path):
+def is_archive(path: pathlib.Path) -> bool:
     """Returns whether a file ends as a zip archive does."""
     try:
         return zipfile.is_zipfile(path)
@@ -45,26 +48,15 @@ def is_archive(path):
 
 
 @contextlib.contextmanager
-def open_archive(path, methods=COMPRESSION_METHODS):
-    """Opens a zip archive for reading after checking its members.
+def open_archive(
+    path: pathlib.Path, methods: Collection[int] = COMPRESSION_METHODS
+) -> Iterator[zipfile.ZipFile]:
+    """Opens a zip archive for reading, after checking its members and the size
+    that they claim to unpack to.
 
-    Args:
-        path: `pathlib.Path` of the archive.
-        methods: Tuple of the compression methods that are allowed. A caller
-            that allows LZMA must read such members in chunks of at most
-            4 KiB, because `zipfile` does not limit the size of the output
-            when it decompresses a chunk.
-
-    Yields:
-        A `zipfile.ZipFile`.
-
-    Raises:
-        ValueError: if there are too many members; if one is a duplicate,
-            encrypted, a link, compressed by another method, or has a path
-            outside of the archive; or if the members together exceed the
-            limit on unpacked contents.
-        zipfile.BadZipFile: or another of `PARSE_ERRORS`, if the file is
-            damaged.
+    A caller that allows LZMA must read such members in chunks of at most 4 KiB,
+    because `zipfile` does not limit the size of the output when it decompresses
+    a chunk.
     """
     with zipfile.ZipFile(path) as archive:
         names, total, size = set(), 0, path.stat().st_size
@@ -82,7 +74,9 @@ def open_archive(path, methods=COMPRESSION_METHODS):
         yield archive
 
 
-def _problem_of(member, names, methods):
+def _problem_of(
+    member: zipfile.ZipInfo, names: set[str], methods: Collection[int]
+) -> str | None:
     """Returns why a member of an archive is refused, or None if it is not."""
     parts = pathlib.PurePosixPath(member.filename.replace("\\", "/")).parts
     if member.filename in names:
@@ -98,19 +92,14 @@ def _problem_of(member, names, methods):
     return None
 
 
-def size_limit(size):
+def size_limit(size: int) -> int:
     """Returns the most bytes that a file of `size` bytes may unpack to."""
     return MAX_EXPANSION_RATIO * size + MAX_EXTRA_BYTES
 
 
-def check_size(claimed, size):
-    """Raises a `ValueError` if a file's contents are too large for its size.
-
-    Args:
-        claimed: Integer. Size of the unpacked contents in bytes, as stated in
-            the file.
-        size: Integer. Size of the file in bytes.
-    """
+def check_size(claimed: int, size: int) -> None:
+    """Raises a `ValueError` if a file claims too many bytes of contents for its
+    size."""
     if claimed > size_limit(size):
         raise ValueError(
             f"it has {size:,} bytes and claims to hold {claimed:,}; weights "
@@ -118,7 +107,7 @@ def check_size(claimed, size):
         )
 
 
-def check_shape(shape, itemsize, size):
+def check_shape(shape: Collection[int], itemsize: int, size: int) -> None:
     """Raises a `ValueError` unless an array of a shape takes `size` bytes."""
     if any(n < 0 for n in shape) or math.prod(shape) * itemsize != size:
         raise ValueError(
@@ -128,16 +117,15 @@ def check_shape(shape, itemsize, size):
 
 
 @contextlib.contextmanager
-def parsing(kind, path, errors=PARSE_ERRORS):
+def parsing(
+    kind: str,
+    path: pathlib.Path,
+    errors: tuple[type[Exception], ...] = PARSE_ERRORS,
+) -> Iterator[None]:
     """Converts exceptions raised for a damaged file to a `ValueError`.
 
     `MemoryError`, disk errors and exceptions that indicate a bug of this
     package are raised unchanged.
-
-    Args:
-        kind: String. The expected type of file, such as `"a .keras file"`.
-        path: `pathlib.Path` of the file.
-        errors: Tuple of exception classes that mean that the file is damaged.
     """
     try:
         yield
@@ -151,7 +139,7 @@ def parsing(kind, path, errors=PARSE_ERRORS):
         raise format_error(f"{kind} ({printable(error)})", path) from error
 
 
-def format_error(kind, path):
+def format_error(kind: str, path: pathlib.Path) -> ValueError:
     """Returns the `ValueError` for a file that is not of the expected type."""
     with open(path, "rb") as file:
         start = file.read(256).lstrip().lower()
@@ -169,12 +157,9 @@ def format_error(kind, path):
     return ValueError(f"{str(path)!r} is not {kind}. {why}")
 
 
-def reject_duplicate_keys(pairs):
-    """Returns the dict of a JSON object, as an `object_pairs_hook` of `json`.
-
-    Raises:
-        ValueError: if two pairs have the same key.
-    """
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the dict of a JSON object, as an `object_pairs_hook` of
+    `json`."""
     found = {}
     for name, value in pairs:
         if name in found:

@@ -15,14 +15,31 @@ import re
 import secrets
 import sys
 import zipfile
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import IO
+from typing import TypeAlias
+from typing import TypeVar
 
 import ml_dtypes
 import numpy as np
 
 from keras_vit._program import printable
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import StrPath
 from keras_vit.checkpoints import _archives
 from keras_vit.checkpoints import hdf5
 from keras_vit.checkpoints import torch_files
+
+Item = TypeVar("Item")
+Path = TypeVar("Path")
+Items: TypeAlias = Iterable[tuple[str, Array]]
+# The arrays of a file, and descriptions of what else it holds.
+Read: TypeAlias = tuple[dict[str, Array], list[str]]
 
 MAX_JSON_BYTES = 2**26  # parsed JSON takes several times as much memory
 # The weights of a preset of keras-hub: of its backbone, and of its head.
@@ -38,23 +55,15 @@ MIN_TRACKED_BYTES = 1e8  # smaller files need no progress bar
 MAY_BE_EMPTY = ("embeddings.register_tokens",)
 
 
-def read(path, finite=True, empty=MAY_BE_EMPTY):
-    """Reads the arrays of a checkpoint.
+def read(
+    path: StrPath, finite: bool = True, empty: Collection[str] = MAY_BE_EMPTY
+) -> dict[str, Array]:
+    """Reads the arrays of a checkpoint, under their keys.
 
-    Args:
-        path: Path of a .npz, .safetensors, .pth, .pt or .bin file, of the
-            index of a sharded one (.index.json), or of a folder of Hugging
-            Face's or of keras-hub's.
-        finite: Boolean. Whether every value must be finite, as in a model.
-        empty: Collection of the keys of arrays that may have no values.
-
-    Returns:
-        Dict of keys to arrays.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it cannot be read, or contains anything other than
-            arrays of (finite) floats.
+    The path is that of a .npz, .safetensors, .pth, .pt or .bin file, of the
+    index of a sharded one (.index.json), or of a folder of Hugging Face's or of
+    keras-hub's. All values must be finite if `finite` is True, and only the
+    arrays whose keys are in `empty` may have none.
     """
     path = existing_path(path)
     if path.is_dir():
@@ -71,19 +80,14 @@ def read(path, finite=True, empty=MAY_BE_EMPTY):
     return arrays
 
 
-def write(arrays, path, overwrite=False, dtype=None):
-    """Writes arrays to a file atomically: completely or not at all.
-
-    Args:
-        arrays: Dict of keys to arrays.
-        path: Path with one of `SUFFIXES`.
-        overwrite: Boolean. Whether an existing file may be replaced.
-        dtype: `numpy.dtype` to convert all arrays to; None keeps their types.
-
-    Raises:
-        FileExistsError: if the file exists and `overwrite` is False.
-        ValueError: if the path has another suffix.
-    """
+def write(
+    arrays: dict[str, Array],
+    path: StrPath,
+    overwrite: bool = False,
+    dtype: np.dtype | None = None,
+) -> None:
+    """Writes arrays to a file of the type that its suffix names, completely or
+    not at all."""
     path = pathlib.Path(path).expanduser()
     if path.suffix not in SUFFIXES:
         raise ValueError(
@@ -95,13 +99,8 @@ def write(arrays, path, overwrite=False, dtype=None):
         writer(_converted(arrays, path, dtype), pathlib.Path(temporary))
 
 
-def existing_path(path):
-    """Returns the `pathlib.Path` of an existing file or folder.
-
-    Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if `path` is not a path, or is a pipe or a device.
-    """
+def existing_path(path: StrPath) -> pathlib.Path:
+    """Returns the path of an existing file or folder."""
     if not isinstance(path, (str, os.PathLike)):
         raise ValueError(
             f"A checkpoint is given by its path. Received: {path!r}. Save a "
@@ -129,7 +128,7 @@ def existing_path(path):
     return path
 
 
-def resolve_run_folder(path):
+def resolve_run_folder(path: Path) -> Path | str:
     """Returns the path of the model in a recipe's run folder, else `path`."""
     if isinstance(path, (str, os.PathLike)):
         model = pathlib.Path(path).expanduser() / "model.keras"
@@ -138,19 +137,9 @@ def resolve_run_folder(path):
     return path
 
 
-def read_config(path, name="config.json"):
-    """Returns the contents of config.json in a folder, or next to a file.
-
-    Args:
-        path: Path of the folder or file.
-        name: String. Name of another JSON file to read.
-
-    Returns:
-        Dict; empty if there is no such file.
-
-    Raises:
-        ValueError: if it is not valid JSON.
-    """
+def read_config(path: StrPath, name: str = "config.json") -> Config:
+    """Returns the contents of config.json in a folder, or next to a file; {} if
+    there is none."""
     path = pathlib.Path(path).expanduser()
     path = (path if path.is_dir() else path.parent) / name
     try:
@@ -159,18 +148,13 @@ def read_config(path, name="config.json"):
         return {}
 
 
-def class_names_of(config, classes):
-    """Returns the class names in a config.json, or None if there are none.
+def class_names_of(config: Config, classes: int | None) -> list[str] | None:
+    """Returns the class names in a config.json of a training run, of
+    transformers or of timm, or None if there are none or another number of
+    them.
 
-    Args:
-        config: Dict. The config.json of a training run, of transformers or of
-            timm, as `read_config` returns it.
-        classes: Integer. Number of classes of the model.
-
-    Returns:
-        List of `classes` strings; None if the file has no names, or another
-        number of them. The names that transformers gives to classes without
-        one, such as "LABEL_0", are returned, too.
+    The names that transformers gives to classes without one, such as "LABEL_0",
+    are returned, too.
     """
     data, by_index = config.get("data"), config.get("id2label")
     names = data.get("class_names") if isinstance(data, dict) else None
@@ -185,13 +169,8 @@ def class_names_of(config, classes):
     return list(map(printable, names))
 
 
-def read_json(path):
-    """Returns the dict in a JSON file; {} if it contains another type.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is not a file, too large, or not valid JSON.
-    """
+def read_json(path: pathlib.Path) -> Config:
+    """Returns the dict in a JSON file; {} if it contains another type."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{str(path)!r} is no file.")
     try:
@@ -206,16 +185,14 @@ def read_json(path):
     return content if isinstance(content, dict) else {}
 
 
-def check_arrays(path, arrays, problems=(), finite=True, empty=()):
-    """Raises one `ValueError` that lists every array that cannot be used.
-
-    Args:
-        path: Path of the file, for the message.
-        arrays: Dict of keys to arrays.
-        problems: List of strings. Problems that the file's reader found.
-        finite: Boolean. Whether every value must be finite.
-        empty: Collection of the keys of arrays that may have no values.
-    """
+def check_arrays(
+    path: StrPath,
+    arrays: dict[str, Array],
+    problems: Collection[str] = (),
+    finite: bool = True,
+    empty: Collection[str] = (),
+) -> None:
+    """Raises one `ValueError` that lists every array that cannot be used."""
     problems = list(problems)
     for key, array in arrays.items():
         if not key.isprintable():
@@ -236,21 +213,9 @@ def check_arrays(path, arrays, problems=(), finite=True, empty=()):
 
 
 @contextlib.contextmanager
-def atomic_write(path, overwrite=False):
-    """Context manager that writes a file completely or not at all.
-
-    It yields the path of a temporary file, which replaces `path` at the end of
-    the `with` block. If an exception is raised in the block, `path` is left
-    unchanged.
-
-    Args:
-        path: Path of the file to write.
-        overwrite: Boolean. Whether an existing file may be replaced.
-
-    Raises:
-        FileExistsError: if the file exists and `overwrite` is False.
-        FileNotFoundError: if its folder does not exist.
-    """
+def atomic_write(path: StrPath, overwrite: bool = False) -> Iterator[str]:
+    """Yields the path of a temporary file, which replaces `path` at the end of
+    the `with` block unless an exception is raised in it."""
     path = pathlib.Path(path).expanduser()
     if path.exists() and not overwrite:
         raise FileExistsError(
@@ -277,17 +242,11 @@ def atomic_write(path, overwrite=False):
         raise
 
 
-def track(items, title, size=None):
-    """Returns an iterator over items that shows a progress bar.
-
-    The bar is shown only if stderr is a terminal.
-
-    Args:
-        items: A sequence.
-        title: String. Description next to the bar.
-        size: Integer. Bytes to process; below `MIN_TRACKED_BYTES` there is no
-            bar. None always shows it.
-    """
+def track(
+    items: Sequence[Item], title: str, size: float | None = None
+) -> Iterable[Item]:
+    """Returns an iterable of items that shows a progress bar on a terminal,
+    unless their size in bytes is below `MIN_TRACKED_BYTES`."""
     if sys.stderr.isatty() and (size is None or size > MIN_TRACKED_BYTES):
         try:
             from rich.console import Console
@@ -297,10 +256,12 @@ def track(items, title, size=None):
         else:
             console = Console(stderr=True)
             return bar(items, title, console=console, transient=True)
-    return iter(items)
+    return items
 
 
-def _converted(arrays, path, dtype):
+def _converted(
+    arrays: dict[str, Array], path: pathlib.Path, dtype: np.dtype | None
+) -> Items:
     """Yields `(key, array)`, with arrays converted to `dtype`."""
     size = sum(array.nbytes for array in arrays.values())
     for key in track(list(arrays), f"writing {path.suffix[1:]}", size):
@@ -308,7 +269,7 @@ def _converted(arrays, path, dtype):
         yield key, array if dtype is None else array.astype(dtype, copy=False)
 
 
-def _reader(path):
+def _reader(path: pathlib.Path) -> Callable[[pathlib.Path], Read]:
     if path.name.endswith(".pth.tar"):  # facebookresearch/moco-v3
         return torch_files.read_torch
     if path.suffix in FILE_TYPES:
@@ -325,7 +286,7 @@ def _reader(path):
     )
 
 
-def _weights_in_folder(folder):
+def _weights_in_folder(folder: pathlib.Path) -> pathlib.Path:
     names = [
         name + suffix
         for suffix in ("", ".index.json")
@@ -341,7 +302,7 @@ def _weights_in_folder(folder):
     )
 
 
-def _what_to_do_instead(folder):
+def _what_to_do_instead(folder: pathlib.Path) -> str:
     if (folder / "checkpoints").is_dir():
         return (
             " It is of a training run that has not ended: repeat the command "
@@ -354,7 +315,7 @@ def _what_to_do_instead(folder):
     return f" Give a folder in it that has one: {', '.join(found[:5])}{more}."
 
 
-def _read_preset(folder):
+def _read_preset(folder: pathlib.Path) -> Read:
     """Reads both files of a preset of keras-hub; keys of the second begin with
     "task/"."""
     arrays, problems = hdf5.read_layers(folder / PRESET_FILES[0])
@@ -366,7 +327,7 @@ def _read_preset(folder):
     return arrays, problems
 
 
-def _read_shards(path):
+def _read_shards(path: pathlib.Path) -> Read:
     index = read_json(path).get("weight_map")
     if not isinstance(index, dict) or not index:
         raise ValueError(f"{str(path)!r} names no shards in 'weight_map'.")
@@ -398,7 +359,7 @@ def _read_shards(path):
     return arrays, problems
 
 
-def _read_npz(path):
+def _read_npz(path: pathlib.Path) -> Read:
     kind = "an .npz file (a zip archive of arrays)"
     if not _archives.is_archive(path):
         raise _archives.format_error(kind, path)
@@ -419,7 +380,7 @@ def _read_npz(path):
     return arrays, problems
 
 
-def _read_npy(archive, member):
+def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
     with archive.open(member) as file:
         shape, dtype = _read_npy_header(file)
         if dtype.names or dtype.subdtype:
@@ -443,14 +404,14 @@ def _read_npy(archive, member):
 class _SmallReads:
     """Wraps a file so that a read returns at most 4 KiB; NumPy reads on."""
 
-    def __init__(self, file):
+    def __init__(self, file: IO[bytes]) -> None:
         self.file = file
 
-    def read(self, size):
+    def read(self, size: int = 2**12) -> bytes:
         return self.file.read(min(size, 2**12))
 
 
-def _read_npy_header(file):
+def _read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
     """Returns `(shape, dtype)` from the header of an .npy file."""
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
@@ -469,14 +430,14 @@ def _read_npy_header(file):
     return shape, dtype
 
 
-def _write_npz(items, path):
+def _write_npz(items: Items, path: pathlib.Path) -> None:
     with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
         for key, array in items:
             with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 
 
-def _read_safetensors(path):
+def _read_safetensors(path: pathlib.Path) -> Read:
     import safetensors  # here, as it is not needed for other file types
 
     arrays, problems = {}, []
@@ -495,7 +456,7 @@ def _read_safetensors(path):
     return arrays, problems
 
 
-def _write_safetensors(items, path):
+def _write_safetensors(items: Items, path: pathlib.Path) -> None:
     import safetensors.numpy
 
     # The library writes an array's memory as it is and ignores its strides.

@@ -5,24 +5,23 @@ named by their number. HDF5 is read by h5py, as in Keras. It is imported inside
 functions, since other files are converted without it.
 """
 
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
+from keras_vit._types import Array
 from keras_vit.checkpoints import _archives
 
 
-def check_tree(group, size):
-    """Raises a `ValueError` for a tree with links or that is too large.
+def check_tree(group: Any, size: int) -> int:
+    """Counts the arrays of a tree; raises a `ValueError` if it has links or is
+    too large for the file's size in bytes.
 
     The whole file is checked: Keras would follow links and read external
     storage. An object with two paths is refused since it could contain itself.
-
-    Args:
-        group: `h5py.Group`. The root of the tree.
-        size: Integer. Size of the file in bytes.
-
-    Returns:
-        Integer. Number of arrays.
     """
     import h5py
 
@@ -51,13 +50,9 @@ def check_tree(group, size):
     return arrays
 
 
-def layer_datasets(group, path):
-    """Yields `(path, dataset, is_bfloat16)` of all weights in a group.
-
-    Args:
-        group: `h5py.Group`.
-        path: String. Path of the group in the yielded paths.
-    """
+def layer_datasets(group: Any, path: str) -> Iterator[tuple[str, Any, bool]]:
+    """Yields the path of each weight in a group, its dataset, and whether its
+    bytes are values in bfloat16."""
     import h5py
 
     for key, item in group.items():
@@ -72,15 +67,11 @@ def layer_datasets(group, path):
             yield from layer_datasets(item, inner)
 
 
-def read_dataset(path, dataset, is_bfloat16, problems):
-    """Returns the array of a dataset; None if its values are no numbers.
-
-    Args:
-        path: String. Its path, for the message.
-        dataset: `h5py.Dataset`.
-        is_bfloat16: Boolean. Whether its bytes are values in bfloat16.
-        problems: List of strings, to which a problem is appended.
-    """
+def read_dataset(
+    path: str, dataset: Any, is_bfloat16: bool, problems: list[str]
+) -> Array | None:
+    """Returns the array of a dataset; None, and one more problem, if its values
+    are no numbers."""
     if dataset.dtype.kind not in "fiubcV":  # text, references
         problems.append(f"{path}: type {dataset.dtype}, expected floats")
         return None
@@ -88,19 +79,9 @@ def read_dataset(path, dataset, is_bfloat16, problems):
     return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
 
 
-def read_layers(path):
-    """Reads the arrays of all layers in a `.weights.h5` file.
-
-    Args:
-        path: `pathlib.Path` of the file.
-
-    Returns:
-        `(arrays, problems)`: dict of the paths of groups, without "layers" and
-        "vars", to arrays; and a list of strings.
-
-    Raises:
-        ValueError: if it is no such file.
-    """
+def read_layers(path: pathlib.Path) -> tuple[dict[str, Array], list[str]]:
+    """Reads the arrays of all layers in a `.weights.h5` file, under the paths
+    of their groups without "layers" and "vars"."""
     import h5py
 
     arrays, problems = {}, []
@@ -120,13 +101,8 @@ def read_layers(path):
     return arrays, problems
 
 
-def write_layers(path, arrays):
-    """Writes a `.weights.h5` file.
-
-    Args:
-        path: Path of the file, which is replaced if it exists.
-        arrays: Dict of paths, as `read_layers` returns it, to arrays.
-    """
+def write_layers(path: pathlib.Path, arrays: dict[str, Array]) -> None:
+    """Writes arrays, as `read_layers` returns them, to a `.weights.h5` file."""
     import h5py
 
     with h5py.File(path, "w") as root:

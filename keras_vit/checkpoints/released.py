@@ -9,16 +9,28 @@ import difflib
 import itertools
 import pathlib
 import urllib.parse
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
+from typing import Any
+from typing import TypeAlias
+from typing import TypeVar
 
 import numpy as np
 
 from keras_vit import downloads
+from keras_vit._types import Config
+from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.formats import RESNET_CONSTANTS
 from keras_vit.downloads import Source
+
+Weights = TypeVar("Weights")
+# A file, and its layout.
+File: TypeAlias = tuple[Source, str]
 
 ALIASES = {"imagenet": "imagenet21k+imagenet2012"}
 
@@ -39,34 +51,23 @@ class ReleasedWeights:
             mirrors leave it out.
     """
 
-    files: tuple
+    files: tuple[File, ...]
     image_size: int
     classes: int | None
     preprocess_mode: str
-    arguments: dict = field(default_factory=dict)
+    arguments: Config = field(default_factory=dict)
     zero_init_head: bool = False
 
 
-def resolve_weights(weights, variant=None, sizes=None):
-    """Returns the `Checkpoint` of released weights by their name.
+def resolve_weights(
+    weights: Weights, variant: str | None = None, sizes: Config | None = None
+) -> Weights | Checkpoint:
+    """Returns the `Checkpoint` of released weights by their name, downloaded
+    unless it is cached.
 
-    The file is downloaded unless it is cached.
-
-    Args:
-        weights: String. A name in the table, such as `"imagenet21k"`. Anything
-            else (a path, a URL, a `Checkpoint`, None) is returned unchanged.
-        variant: String. Name of the model function, such as `"ViTB16"`; None
-            if there is none, in which case names in the table are refused.
-        sizes: Dict of arguments of the variant; those of the file must be the
-            same.
-
-    Returns:
-        A `Checkpoint`, or `weights`.
-
-    Raises:
-        ValueError: if the variant has no such weights, or is None.
-        FileNotFoundError: if `weights` is neither a name nor a possible path.
-        OSError: if no source provides the file.
+    Anything else than a name in the table (a path, a URL, a `Checkpoint`, None)
+    is returned unchanged. `sizes` are arguments of the variant, with which the
+    file must agree.
     """
     if not isinstance(weights, str):
         return weights
@@ -90,7 +91,7 @@ def resolve_weights(weights, variant=None, sizes=None):
     return _fetch_released(variant, tag, sizes or {})
 
 
-def tags_of(variant):
+def tags_of(variant: str | None) -> list[str]:
     """Lists the names (`weights=`) of the released weights of a variant."""
     return [tag for name, tag in RELEASED if name == variant]
 
@@ -98,7 +99,9 @@ def tags_of(variant):
 _COLUMNS = ("model", "weights", "pixels", "classes", "mode", "from", "here")
 
 
-def list_weights(model=None, print_fn=print):
+def list_weights(
+    model: str | None = None, print_fn: Callable[[str], object] = print
+) -> None:
     """Prints the table of released weights, which can be loaded by name.
 
     The columns are: the model function; the value of its `weights` argument;
@@ -125,7 +128,7 @@ def list_weights(model=None, print_fn=print):
             f"There are weights for {', '.join(models)}. Received: "
             f"model={model!r}"
         )
-    rows = [_COLUMNS]
+    rows: list[tuple[str, ...]] = [_COLUMNS]
     for (variant, tag), released in RELEASED.items():
         if model in (None, variant):
             rows.append(_format_row(variant, tag, released))
@@ -142,7 +145,9 @@ def list_weights(model=None, print_fn=print):
     )
 
 
-def _format_row(variant, tag, released):
+def _format_row(
+    variant: str, tag: str, released: ReleasedWeights
+) -> tuple[str, ...]:
     addresses = (
         urllib.parse.urlparse(source.address) for source, _ in released.files
     )
@@ -163,7 +168,7 @@ def _format_row(variant, tag, released):
     )
 
 
-def _raise_if_misspelt(weights, variant):
+def _raise_if_misspelt(weights: str, variant: str | None) -> None:
     """Raises a `FileNotFoundError` unless `weights` may be a path."""
     path = pathlib.Path(weights)
     if weights and (path.suffix or path.name != weights or path.exists()):
@@ -179,12 +184,12 @@ def _raise_if_misspelt(weights, variant):
     )
 
 
-def _folder(variant, tag):
+def _folder(variant: str, tag: str) -> pathlib.Path:
     """Returns the cache folder of released weights."""
     return downloads.cache_dir() / "weights" / tag / variant
 
 
-def _fetch_released(variant, tag, sizes):
+def _fetch_released(variant: str, tag: str, sizes: Config) -> Checkpoint:
     released = RELEASED[variant, tag]
     layouts = dict(released.files)
 
@@ -192,7 +197,7 @@ def _fetch_released(variant, tag, sizes):
 
     checked = {}  # a file is read once: to check it, and for its weights
 
-    def check(path, source):
+    def check(path: pathlib.Path, source: Source) -> None:
         checkpoint = open_checkpoint(
             path, layouts[source], sizes.get("num_heads")
         )
@@ -210,8 +215,9 @@ def _fetch_released(variant, tag, sizes):
     if released.zero_init_head and "head/kernel" not in weights:
         norm = weights["encoder_norm/beta"]
         width = len(weights.get("pre_logits/bias", norm))
-        weights["head/kernel"] = np.zeros((width, released.classes), np.float32)
-        weights["head/bias"] = np.zeros(released.classes, np.float32)
+        classes = released.classes or 0
+        weights["head/kernel"] = np.zeros((width, classes), np.float32)
+        weights["head/bias"] = np.zeros(classes, np.float32)
     return replace(
         checkpoint,
         path=str(path),  # a download is checked before it is moved here
@@ -221,11 +227,13 @@ def _fetch_released(variant, tag, sizes):
     )
 
 
-def _same_names(arguments, sizes):
+def _same_names(arguments: Config, sizes: Config) -> Config:
     return {name: x for name, x in arguments.items() if name in sizes}
 
 
-def _check_complete(checkpoint, released, sizes):
+def _check_complete(
+    checkpoint: Checkpoint, released: ReleasedWeights, sizes: Config
+) -> None:
     """Checks that a file is complete and agrees with the table.
 
     This verifies downloads whose digest is not known, by every name and every
@@ -258,7 +266,9 @@ def _check_complete(checkpoint, released, sizes):
         raise ValueError(f"it is not the file expected: {'; '.join(problems)}")
 
 
-def _block(shapes, i):
+def _block(
+    shapes: dict[str, tuple[int, ...]], i: int
+) -> dict[str, tuple[int, ...]]:
     start = f"block_{i}/"
     return {
         path.removeprefix(start): shape
@@ -270,27 +280,37 @@ def _block(shapes, i):
 # Hosts.
 
 
-def _gcs_npz(path, layout="vit_jax"):
+def _gcs_npz(path: str, layout: str = "vit_jax") -> File:
     """Returns `(Source, layout)` of an .npz file in Google's storage."""
     url = f"https://storage.googleapis.com/{path.replace('+', '%2B')}.npz"
     return Source(url), layout
 
 
-def _hf_safetensors(repository, layout):
+def _hf_safetensors(repository: str, layout: str) -> File:
     """Returns `(Source, layout)` of a repository on the Hugging Face hub."""
     return Source(f"hf://{repository}/model.safetensors"), layout
 
 
-def _meta_pth(path, layout, digest=""):
+def _meta_pth(path: str, layout: str, digest: str = "") -> File:
     """Returns `(Source, layout)` of a .pth file of Meta's."""
     url = f"https://dl.fbaipublicfiles.com/{path}.pth"
     return Source(url, digest), layout
 
 
+# Names of the model and its weights, and a row of the table.
+Rows: TypeAlias = Iterator[tuple[tuple[str, str], ReleasedWeights]]
+
+
 # Weights released by Google.
 
 
-def _google(files, image_size, classes, zero_init_head=False, **arguments):
+def _google(
+    files: Iterable[File],
+    image_size: int,
+    classes: int | None,
+    zero_init_head: bool = False,
+    **arguments: Any,
+) -> ReleasedWeights:
     arguments = {
         "activation": "gelu_tanh",
         "norm_epsilon": 1e-6,
@@ -319,7 +339,7 @@ _PAPER_CHECKPOINTS = (
 _MIRRORED_ON_GITHUB = ("ViT-B_16", "ViT-B_32", "ViT-L_16", "ViT-L_32")
 
 
-def _paper():
+def _paper() -> Rows:
     """ "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929"""
     for variant, name, on_hub, sizes in _PAPER_CHECKPOINTS:
         yield (
@@ -338,7 +358,9 @@ def _paper():
             yield (variant, tag + suffix), _google(files, size, 1000)
 
 
-def _paper_files(folder, name, on_hub, size, kind):
+def _paper_files(
+    folder: str, name: str, on_hub: str | None, size: int, kind: str
+) -> Iterator[File]:
     yield _gcs_npz(f"vit_models/{folder}/{name}")
     if name in _MIRRORED_ON_GITHUB:
         url = "https://github.com/faustomorales/vit-keras/releases/download/dl"
@@ -412,7 +434,7 @@ _AUGREG = (
 )
 
 
-def _augreg():
+def _augreg() -> Rows:
     """ "How to train your ViT?", https://arxiv.org/abs/2106.10270"""
     for variant, timm, code, aug, decay, dropout, lr, sizes in _AUGREG:
         pretrained = (
@@ -434,7 +456,7 @@ def _augreg():
             )
 
 
-def _imagenet():
+def _imagenet() -> Rows:
     """Trained on ImageNet only.
 
     SAM, https://arxiv.org/abs/2106.01548; GSAM,
@@ -465,7 +487,7 @@ def _imagenet():
         )
 
 
-def _bit():
+def _bit() -> Rows:
     """BiT-S, BiT-M, and BiT-M fine-tuned, https://arxiv.org/abs/1912.11370"""
     for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4"):
         timm = f"timm/resnetv2_{size}_bit.goog_in21k"
@@ -495,7 +517,13 @@ def _bit():
 # Weights released by Meta. Sources of safetensors files come first.
 
 
-def _meta(files, image_size, classes, resampling, **arguments):
+def _meta(
+    files: tuple[File, ...],
+    image_size: int,
+    classes: int | None,
+    resampling: str,
+    **arguments: Any,
+) -> ReleasedWeights:
     arguments = {
         "activation": "gelu",
         "norm_epsilon": 1e-6,
@@ -518,7 +546,7 @@ _DEIT = (
 )
 
 
-def _deit():
+def _deit() -> Rows:
     """DeiT, https://arxiv.org/abs/2012.12877"""
     for variant, name, size, digest in _DEIT:
         tag = "deit" + ("-distilled" if "distilled" in name else "")
@@ -531,7 +559,7 @@ def _deit():
         yield (variant, tag), _meta(files, size, 1000, "bicubic_antialias")
 
 
-def _dinov2():
+def _dinov2() -> Rows:
     """DINOv2, https://arxiv.org/abs/2304.07193, and with registers,
     https://arxiv.org/abs/2309.16588"""
     for size in ("small", "base", "large"):
@@ -556,7 +584,7 @@ def _dinov2():
             )
 
 
-def _mae():
+def _mae() -> Rows:
     """MAE's pre-trained encoders and its fine-tuned models.
 
     https://arxiv.org/abs/2111.06377
@@ -578,7 +606,7 @@ def _mae():
         )
 
 
-def _dino():
+def _dino() -> Rows:
     """DINO, https://arxiv.org/abs/2104.14294: the teacher's encoder"""
     for variant, name, timm in (
         ("ViTS16", "deitsmall16", "small_patch16"),
@@ -593,7 +621,7 @@ def _dino():
         yield (variant, "dino"), _meta(files, 224, None, "bicubic_offset")
 
 
-def _mocov3():
+def _mocov3() -> Rows:
     """MoCo v3, https://arxiv.org/abs/2104.02057: the encoder that is trained
 
     Its ViT-S/16 has 12 heads of 32 channels.

@@ -1,5 +1,9 @@
 """Text report on a checkpoint: layout, architecture, size and keys."""
 
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import StrPath
+from keras_vit.checkpoints.checkpoint import Checkpoint
 from keras_vit.checkpoints.checkpoint import missing_hyperparameters
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.files import read
@@ -11,23 +15,13 @@ from keras_vit.checkpoints.formats import is_config_of
 from keras_vit.checkpoints.keras_files import is_keras
 
 
-def report(path, layout=None, arguments=None):
+def report(
+    path: StrPath, layout: str | None = None, arguments: Config | None = None
+) -> str:
     """Returns a description of a checkpoint: `tools/convert.py --inspect`.
 
     Ambiguities do not raise an error: the description lists them with the
     arguments that resolve them.
-
-    Args:
-        path: Path of the file or folder, also that of a recipe's run.
-        layout: String. Name of its layout; None detects it from the keys.
-        arguments: Dict of explicit arguments of `VisionTransformer`.
-
-    Returns:
-        String of several lines.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it cannot be read.
     """
     arguments, ambiguities = dict(arguments or {}), []
     path = resolve_run_folder(path)
@@ -73,7 +67,9 @@ def report(path, layout=None, arguments=None):
     return "\n".join([*lines, *_key_table(arrays)])
 
 
-def _open(path, layout, arguments, ambiguities):
+def _open(
+    path: StrPath, layout: str | None, arguments: Config, ambiguities: list[str]
+) -> Checkpoint:
     num_heads = arguments.get("num_heads")
     try:
         return open_checkpoint(path, layout, num_heads, finite=False)
@@ -87,7 +83,9 @@ def _open(path, layout, arguments, ambiguities):
         return checkpoint
 
 
-def _infer(checkpoint, arguments, ambiguities):
+def _infer(
+    checkpoint: Checkpoint, arguments: Config, ambiguities: list[str]
+) -> Config:
     """Returns the arguments of the model; appends to `ambiguities`."""
     grid = arguments.get("grid_size")
     prefix = arguments.get("position_prefix")
@@ -116,7 +114,7 @@ def _infer(checkpoint, arguments, ambiguities):
     return {**inferred, **arguments}
 
 
-def _size(arrays):
+def _size(arrays: dict[str, Array]) -> list[str]:
     count = sum(array.size for array in arrays.values())
     dtypes = sorted({str(array.dtype) for array in arrays.values()})
     return [
@@ -125,7 +123,7 @@ def _size(arrays):
     ]
 
 
-def _key_table(arrays):
+def _key_table(arrays: dict[str, Array]) -> list[str]:
     width = max(map(len, arrays), default=0)
     shapes = {key: str(tuple(a.shape)) for key, a in arrays.items()}
     second = max(map(len, shapes.values()), default=0)

@@ -9,13 +9,19 @@ are called: nothing that a file names is imported or run.
 
 import io
 import math
+import pathlib
 import pickle
 import pickletools
+from collections.abc import Iterable
+from typing import Any
+from typing import TypeGuard
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import DTypeLike
 
 from keras_vit._program import printable
+from keras_vit._types import Array
 from keras_vit.checkpoints import _archives
 
 # Keys under which training code stores a model's weights, and prefixes that
@@ -70,7 +76,7 @@ _MAX_OPCODES = 2**20  # a model of 1,000 arrays has some 50,000
 class UnsafePickleError(Exception):
     """Raised if a pickle names something that plain weights do not need."""
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         super().__init__(f"it names {name}")
         self.name = printable(name)
 
@@ -80,7 +86,7 @@ class _Inert:
 
     __slots__ = ()
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: object) -> None:
         pass
 
 
@@ -89,7 +95,7 @@ class _Dict(dict):
 
     __slots__ = ()
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: object) -> None:
         pass
 
 
@@ -98,10 +104,10 @@ class _Global(_Inert):
 
     __slots__ = ("name",)
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         self.name = name
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments: Any) -> "_Dict | _Call":
         if self.name in DICTS:
             return _Dict(*arguments)
         return _Call(self.name, arguments)
@@ -112,7 +118,7 @@ class _Call(_Inert):
 
     __slots__ = ("arguments", "name")
 
-    def __init__(self, name, arguments):
+    def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
         self.name = name
         self.arguments = arguments
 
@@ -122,7 +128,7 @@ class _Namespace(_Inert):
 
     __slots__ = ()
 
-    def __new__(cls, *arguments):
+    def __new__(cls, *arguments: object) -> "_Namespace":
         return super().__new__(cls)
 
 
@@ -131,19 +137,19 @@ class _Storage(_Inert):
 
     __slots__ = ("dtype", "key", "size", "values")
 
-    def __init__(self, key, dtype, size):
+    def __init__(self, key: str, dtype: DTypeLike, size: int) -> None:
         self.key = key
         self.dtype = np.dtype(dtype)
         self.size = size
-        self.values = None  # set after the pickle has been read
+        self.values: Array | None = None  # set after the pickle has been read
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file, storages):
+    def __init__(self, file: io.BytesIO, storages: dict[str, _Storage]) -> None:
         super().__init__(file, encoding="utf-8")
         self.storages = storages
 
-    def find_class(self, module, name):
+    def find_class(self, module: str, name: str) -> Any:
         full_name = f"{module}.{name}"
         if full_name == NAMESPACE:
             return _Namespace
@@ -151,7 +157,7 @@ class _Unpickler(pickle.Unpickler):
             raise UnsafePickleError(full_name)
         return _Global(full_name)
 
-    def persistent_load(self, pid):
+    def persistent_load(self, pid: Any) -> _Storage:
         tag, storage_type, key, _, size, *view = pid
         if not isinstance(storage_type, _Global):
             raise ValueError("a storage without a type")
@@ -166,24 +172,15 @@ class _Unpickler(pickle.Unpickler):
         return storage
 
 
-def read_torch(path):
-    """Reads the tensors of a .pth, .pt or .bin file.
+def read_torch(path: pathlib.Path) -> tuple[dict[str, Array], list[str]]:
+    """Reads the tensors of a .pth, .pt or .bin file, and describes other
+    entries.
 
     If weights are nested under "model", "state_dict" or "teacher", only these
     are returned; of a checkpoint of DINO's training, those under "student",
     "teacher" and "dino_loss", with these prefixes. The prefixes of
     torch.compile and DistributedDataParallel and the counters of batch norms
     are removed.
-
-    Args:
-        path: `pathlib.Path` of the file.
-
-    Returns:
-        Dict of keys to arrays, and a list of strings that describe the
-        problems of other entries.
-
-    Raises:
-        ValueError: if it is not a PyTorch file of plain weights.
     """
     read = _read_zip if _archives.is_archive(path) else _read_legacy
     try:
@@ -221,7 +218,7 @@ def read_torch(path):
     return arrays, problems
 
 
-def _flatten_dino(tensors):
+def _flatten_dino(tensors: Any) -> Any:
     """Returns a checkpoint of DINO's training as one dict, others unchanged."""
     if not isinstance(tensors, dict) or not all(
         isinstance(tensors.get(name), dict) for name in DINO_KEYS
@@ -234,7 +231,7 @@ def _flatten_dino(tensors):
     }
 
 
-def _nest(tensors):
+def _nest(tensors: dict[str, Any]) -> dict[str, Any]:
     """Nests a state dict as the training programs of DINO and MoCo v3 do."""
     groups = {key.partition(".")[0] for key in tensors}
     if groups == set(DINO_KEYS):
@@ -252,17 +249,10 @@ def _nest(tensors):
     return tensors
 
 
-def write_torch(items, path):
+def write_torch(items: Iterable[tuple[str, Array]], path: pathlib.Path) -> None:
     """Writes a state dict with PyTorch.
 
     Checkpoints of DINO's and MoCo v3's training are nested as there.
-
-    Args:
-        items: Iterable of `(key, array)`.
-        path: `pathlib.Path` of the file.
-
-    Raises:
-        ImportError: if PyTorch is not installed.
     """
     try:
         import torch
@@ -275,7 +265,7 @@ def write_torch(items, path):
     tensors = {}
     for key, array in items:
         # PyTorch needs writable, C-contiguous arrays.
-        array = np.require(array, requirements="CW")
+        array = np.require(array, requirements=["C", "W"])
         if array.dtype == ml_dtypes.bfloat16:
             bits = torch.from_numpy(array.view(np.int16))
             tensors[key] = bits.view(torch.bfloat16)
@@ -284,7 +274,7 @@ def write_torch(items, path):
     torch.save(_nest(tensors), path)
 
 
-def _read_zip(path):
+def _read_zip(path: pathlib.Path) -> Any:
     with _archives.open_archive(path) as archive:
         members = {
             member.filename.partition("/")[2]: member
@@ -310,7 +300,7 @@ def _read_zip(path):
     return tensors
 
 
-def _read_legacy(path):
+def _read_legacy(path: pathlib.Path) -> Any:
     file = io.BytesIO(path.read_bytes())
     if _unpickle(file) != LEGACY_MAGIC_NUMBER:
         raise ValueError("it does not begin with PyTorch's magic number")
@@ -335,14 +325,11 @@ def _read_legacy(path):
     return tensors
 
 
-def _unpickle(file, storages=None):
-    """Returns the object in a pickle, with stand-ins for all but plain values.
-
-    Args:
-        file: `io.BytesIO`, positioned at the start of the pickle; afterwards,
-            at its end.
-        storages: Dict to which the storages that the pickle names are added.
-    """
+def _unpickle(
+    file: io.BytesIO, storages: dict[str, _Storage] | None = None
+) -> Any:
+    """Returns the object in a pickle, with stand-ins for all but plain values;
+    the storages that it names are added to `storages`."""
     start = file.tell()
     _check_opcodes(file)
     end = file.tell()
@@ -356,7 +343,7 @@ def _unpickle(file, storages=None):
         raise ValueError(f"a broken pickle: {error}") from error
 
 
-def _check_opcodes(file):
+def _check_opcodes(file: io.BytesIO) -> None:
     """Reads a pickle to its end, and refuses opcodes that are unsafe.
 
     Before it reads a string, `pickle.Unpickler` allocates the length that the
@@ -370,17 +357,17 @@ def _check_opcodes(file):
             raise ValueError(f"a pickle of more than {_MAX_OPCODES} opcodes")
         if opcode.name == "DUP":
             raise ValueError("a broken pickle: the opcode DUP")
-        if opcode.name.endswith("PUT") and not 0 <= argument < size:
+        if opcode.name.endswith("PUT") and not 0 <= (argument or 0) < size:
             raise ValueError(f"a broken pickle: the memo index {argument}")
         if opcode.name.startswith("EXT"):
             raise ValueError("a pickle with extension codes")
 
 
-def _is_size(number):
+def _is_size(number: object) -> TypeGuard[int]:
     return type(number) is int and 0 <= number < 2**63
 
 
-def _set_values(storage, data, byte_order):
+def _set_values(storage: _Storage, data: bytearray, byte_order: str) -> None:
     if len(data) != storage.size * storage.dtype.itemsize:
         raise ValueError(
             f"the storage {storage.key} has {len(data):,} bytes for "
@@ -390,7 +377,7 @@ def _set_values(storage, data, byte_order):
     storage.values = values if byte_order == "little" else values.byteswap()
 
 
-def _array_of(tensor):
+def _array_of(tensor: object) -> Array:
     """Returns the array of a tensor from the recorded call that makes it."""
     if not isinstance(tensor, _Call):
         raise ValueError(f"{type(tensor).__name__}, not a tensor")

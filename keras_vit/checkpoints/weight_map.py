@@ -7,12 +7,20 @@ two sides, so the same map is used for reading and writing.
 
 import functools
 import re
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
+from typing import TypeAlias
 
 import numpy as np
 from einops import EinopsError
 from einops import rearrange
+
+from keras_vit._types import Array
 
 # Parameter types: how a framework stores each type of layer. A type maps the
 # name of a keras_vit array to the framework's name and to the einops pattern
@@ -92,6 +100,14 @@ TORCH = {
 }
 
 
+# The number of heads of the encoder, or of the encoder and the decoder.
+Heads: TypeAlias = int | tuple[int | None, int | None] | None
+Names: TypeAlias = str | tuple[str, ...]
+# keras_vit's names, the checkpoint's, and the type of their parameters.
+Layer: TypeAlias = tuple[Names, Names, str]
+Layers: TypeAlias = tuple[Layer, ...]
+
+
 @dataclass(frozen=True)
 class WeightMap:
     """The layers of a code base and how its framework stores them.
@@ -121,7 +137,7 @@ class WeightMap:
     required: tuple = ()
     published_heads: dict = field(default_factory=dict)
 
-    def entries(self):
+    def entries(self) -> Iterator[tuple[list[str], list[str], str]]:
         """Yields `(path templates, key templates, pattern)` of each array."""
         for path_names, key_names, parameter_type in self.layers:
             arrays = self.parameter_types[parameter_type]
@@ -138,12 +154,10 @@ class WeightMap:
                     pattern,
                 )
 
-    def transfers(self, paths):
-        """Yields `(paths, keys, pattern)` of each array of a model.
-
-        Args:
-            paths: Collection of the keras_vit paths of the model's weights.
-        """
+    def transfers(
+        self, paths: Collection[str]
+    ) -> Iterator[tuple[list[str], tuple[str, ...], str]]:
+        """Yields `(paths, keys, pattern)` of each array of a model."""
         names = _group_by_template(paths)
         for path_names, key_names, pattern in self.entries():
             groups = {}  # blocks with the same key are stacked in order
@@ -154,12 +168,8 @@ class WeightMap:
             for keys, group in groups.items():
                 yield group, keys, pattern
 
-    def paths(self, arrays):
-        """Lists the keras_vit paths of the weights in a checkpoint.
-
-        Args:
-            arrays: Dict of the checkpoint's keys to arrays.
-        """
+    def paths(self, arrays: dict[str, Array]) -> list[str]:
+        """Lists the keras_vit paths of the weights in a checkpoint."""
         paths, names = [], _group_by_template(arrays)
         for path_names, key_names, _ in self.entries():
             indices = _indices(key_names[0], names)
@@ -171,24 +181,19 @@ class WeightMap:
             ]
         return paths
 
-    def key(self, path, file_keys=()):
-        """Returns the key of a keras_vit path, or the path if it has none.
-
-        Args:
-            path: String.
-            file_keys: As in `from_checkpoint`.
-        """
+    def key(self, path: str, file_keys: Mapping[str, str] | None = None) -> str:
+        """Returns the key of a keras_vit path, or the path if it has none."""
         for _, keys, _ in self.transfers([path]):
-            file_keys = dict(file_keys)
+            file_keys = file_keys or {}
             return " + ".join(file_keys.get(key, key) for key in keys)
         return path
 
-    def unmapped_paths(self, weights):
+    def unmapped_paths(self, weights: Collection[str]) -> list[str]:
         """Lists the keras_vit paths of weights that have no key."""
         found = {p for paths, _, _ in self.transfers(weights) for p in paths}
         return sorted(set(weights) - found)
 
-    def unmapped_keys(self, arrays):
+    def unmapped_keys(self, arrays: dict[str, Array]) -> list[str]:
         """Lists the keys of a checkpoint that have no keras_vit path."""
         found = {
             key
@@ -198,27 +203,20 @@ class WeightMap:
         return sorted(set(arrays) - found)
 
 
-def from_checkpoint(arrays, weight_map, heads=None, file_keys=()):
+def from_checkpoint(
+    arrays: dict[str, Array],
+    weight_map: WeightMap,
+    heads: Heads = None,
+    file_keys: Mapping[str, str] | None = None,
+) -> dict[str, Array]:
     """Converts a checkpoint's arrays to weights under keras_vit paths.
 
-    Args:
-        arrays: Dict of a checkpoint's keys to arrays.
-        weight_map: The checkpoint's `WeightMap`.
-        heads: Integer. The number of heads, for frameworks that store heads
-            and the channels of a head in one axis; or a pair of integers, for
-            the encoder and the decoder.
-        file_keys: Dict of keys of `arrays` to the keys of the file that they
-            are from, for error messages. Keys that are not in it are the same
-            in the file.
-
-    Returns:
-        Dict of keras_vit paths to arrays.
-
-    Raises:
-        ValueError: if keys are unknown, or arrays are missing or of the wrong
-            shape. One error lists them all.
+    The number of heads is needed by frameworks that store heads and the
+    channels of a head in one axis. Error messages name keys as in the file, by
+    `file_keys`; one error lists all that are unknown, missing or of the wrong
+    shape.
     """
-    file_keys = dict(file_keys)
+    file_keys = file_keys or {}
     missing, wrong_shape, weights = [], [], {}
     for paths, keys, pattern in weight_map.transfers(weight_map.paths(arrays)):
         absent = [key for key in keys if key not in arrays]
@@ -249,20 +247,10 @@ def from_checkpoint(arrays, weight_map, heads=None, file_keys=()):
     return weights
 
 
-def to_checkpoint(weights, weight_map, heads=None):
-    """Converts weights under keras_vit paths to a checkpoint's arrays.
-
-    Args:
-        weights: Dict of keras_vit paths to arrays.
-        weight_map: The `WeightMap` of the layout to write.
-        heads: As in `from_checkpoint`.
-
-    Returns:
-        Dict of the checkpoint's keys to arrays.
-
-    Raises:
-        ValueError: if the map has no key for a weight.
-    """
+def to_checkpoint(
+    weights: dict[str, Array], weight_map: WeightMap, heads: Heads = None
+) -> dict[str, Array]:
+    """Converts weights under keras_vit paths to a checkpoint's arrays."""
     unmapped = weight_map.unmapped_paths(weights)
     raise_problems({"Weights that this layout has no place for": unmapped})
     arrays = {}
@@ -274,15 +262,13 @@ def to_checkpoint(weights, weight_map, heads=None):
     return arrays
 
 
-def raise_problems(problems, intro="The checkpoint does not fit.", most=None):
-    """Raises one `ValueError` that lists all problems, if there are any.
-
-    Args:
-        problems: Dict of titles to collections of lines. Titles without lines
-            are omitted.
-        intro: String. The first line of the message.
-        most: Integer. Maximum number of lines below each title; None for all.
-    """
+def raise_problems(
+    problems: Mapping[str, Collection[str]],
+    intro: str = "The checkpoint does not fit.",
+    most: int | None = None,
+) -> None:
+    """Raises one `ValueError` that lists the problems under their titles, at
+    most `most` of each, if there are any."""
     sections = []
     for title, lines in problems.items():
         shown = [f"  {line}" for line in sorted(lines)[:most]]
@@ -294,15 +280,13 @@ def raise_problems(problems, intro="The checkpoint does not fit.", most=None):
         raise ValueError("\n".join([intro, *sections]))
 
 
-def rename_keys(arrays, rename):
+def rename_keys(
+    arrays: dict[str, Array], rename: Callable[[str], str]
+) -> dict[str, Array]:
     """Returns arrays under new keys.
 
     If a new key is already in use, the old key is kept, and is reported as
     unknown when the arrays are converted.
-
-    Args:
-        arrays: Dict of keys to arrays.
-        rename: Function from an old key to a new one.
     """
     renamed = {}
     for key, array in arrays.items():
@@ -311,13 +295,15 @@ def rename_keys(arrays, rename):
     return renamed
 
 
-def _heads(heads, paths):
+def _heads(heads: Heads, paths: list[str]) -> int | None:
     if not isinstance(heads, tuple):
         return heads
     return heads[paths[0].startswith("decoder/")]
 
 
-def _transform(arrays, pattern, count, heads):
+def _transform(
+    arrays: list[Array], pattern: str, count: int, heads: int | None
+) -> list[Array]:
     """Stacks arrays, rearranges the result by a pattern, and unstacks it."""
     # Without `n` in the pattern, several arrays are blocks that share a key.
     sizes = {"h": heads, "n": max(count, len(arrays))}
@@ -336,15 +322,11 @@ def _transform(arrays, pattern, count, heads):
 _NUMBER = re.compile(r"\{(\w)(-1)?(:02)?\}")
 
 
-def _fill(template, index):
-    """Returns a template with its numbers filled in.
+def _fill(template: str, index: dict[str, int]) -> str:
+    """Returns a template, such as "block_{i}/norm_1/gamma", with its
+    numbers."""
 
-    Args:
-        template: String, such as `"block_{i}/norm_1/gamma"`.
-        index: Dict of letters to numbers, such as `{"i": 0}`.
-    """
-
-    def digits(match):
+    def digits(match: re.Match[str]) -> str:
         letter, less, wide = match.groups()
         number = index[letter] - bool(less)
         return f"{number:02}" if wide else f"{number}"
@@ -353,11 +335,11 @@ def _fill(template, index):
 
 
 @functools.lru_cache(2**14)
-def _strip_numbers(name):
+def _strip_numbers(name: str) -> str:
     return re.sub(r"\d+", "#", name)
 
 
-def _group_by_template(names):
+def _group_by_template(names: Iterable[str]) -> dict[str, list[str]]:
     """Groups names that only differ in numbers."""
     groups = {}
     for name in names:
@@ -366,14 +348,11 @@ def _group_by_template(names):
 
 
 @functools.cache
-def _compile_template(template):
-    """Compiles a template to a regular expression.
-
-    Returns:
-        Tuple of the expression, which has a group for each number, and a list
-        of `(letter, offset)` of each number; the offset is to be added to the
-        matched number.
-    """
+def _compile_template(
+    template: str,
+) -> tuple[re.Pattern[str], list[tuple[str, bool]]]:
+    """Compiles a template to a regular expression with a group for each number,
+    and lists the numbers' letters and whether 1 is to be added to them."""
     pattern, end, letters = "", 0, []
     for match in _NUMBER.finditer(template):
         letter, less, wide = match.groups()
@@ -384,16 +363,11 @@ def _compile_template(template):
     return re.compile(pattern + re.escape(template[end:])), letters
 
 
-def _indices(template, names):
-    """Lists the numbers for which a template is one of the names, in order.
-
-    Args:
-        template: String, such as `"block_{i}/norm_1/gamma"`.
-        names: Dict, as `_group_by_template` returns it.
-
-    Returns:
-        List of dicts of letters to numbers, such as `[{"i": 0}, {"i": 1}]`.
-    """
+def _indices(
+    template: str, names: dict[str, list[str]]
+) -> list[dict[str, int]]:
+    """Lists the numbers for which a template is one of the names, in order,
+    such as `[{"i": 0}, {"i": 1}]`."""
     candidates = names.get(_strip_numbers(_NUMBER.sub("0", template)))
     if candidates is None:
         return []
@@ -411,5 +385,5 @@ def _indices(template, names):
     ]
 
 
-def _tuple(names):
+def _tuple(names: Names) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names

@@ -6,6 +6,8 @@ import pathlib
 import ml_dtypes
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import Config
 from keras_vit._warnings import warn
 from keras_vit.checkpoints.files import SUFFIXES
 from keras_vit.checkpoints.files import write
@@ -15,6 +17,7 @@ from keras_vit.checkpoints.formats import huggingface
 from keras_vit.checkpoints.formats import keras_hub
 from keras_vit.checkpoints.formats import map_to_write
 from keras_vit.checkpoints.formats import resolve_variant
+from keras_vit.checkpoints.formats.layout import Checkpoint
 from keras_vit.checkpoints.infer import warn_if_heads_ambiguous
 from keras_vit.checkpoints.weight_map import to_checkpoint
 
@@ -28,37 +31,21 @@ DTYPES = {
 
 
 def write_checkpoint(
-    weights,
-    arguments,
-    target,
-    layout,
-    dtype=None,
-    overwrite=False,
-    source=None,
-    preprocess_mode=None,
-):
-    """Writes weights in a layout to a file or a folder.
+    weights: dict[str, Array],
+    arguments: Config,
+    target: pathlib.Path,
+    layout: str,
+    dtype: str | None = None,
+    overwrite: bool = False,
+    source: Checkpoint | None = None,
+    preprocess_mode: str | None = None,
+) -> None:
+    """Writes weights in a layout to a file, or to a folder if the target has no
+    suffix.
 
-    Args:
-        weights: Dict of keras_vit paths to arrays. It is not changed.
-        arguments: Dict of the arguments of `VisionTransformer` or `BiT` that
-            describe the architecture.
-        target: `pathlib.Path`; without a suffix it is a folder.
-        layout: String. Name of the layout, `"name"` or `"name:variant"`. For
-            `"huggingface"` and `"keras_hub"`, the variant is that of the
-            model class that fits.
-        dtype: String. Key of `DTYPES`, or None to keep the types of the
-            arrays.
-        overwrite: Boolean. Whether existing files may be replaced.
-        source: The `Checkpoint` that the weights came from, or None. A folder
-            keeps its labels and preprocessing.
-        preprocess_mode: String. The `mode` of `preprocess_input` that a folder
-            stores if `source` is None; None for "tf".
-
-    Raises:
-        FileExistsError: if the target exists and `overwrite` is False.
-        ValueError: if the layout or the file type cannot store the weights.
-            Nothing is written then.
+    A folder keeps the labels and the preprocessing of `source`, or stores
+    `preprocess_mode`, "tf" by default. Nothing is written if the layout or the
+    file type cannot store the weights.
     """
     check_writable(target, layout)
     name = layout.partition(":")[0]
@@ -94,11 +81,11 @@ def write_checkpoint(
     heads = (arguments["num_heads"], arguments.get("decoder_num_heads"))
     arrays = to_checkpoint(weights, dialect, heads)
     arrays = LAYOUTS[name].to_file(arrays)
-    dtype = dtype and np.dtype(DTYPES[dtype])
+    to = None if dtype is None else np.dtype(DTYPES[dtype])
     if folder:
-        FOLDERS[name].write_folder(target, arrays, configs, overwrite, dtype)
+        FOLDERS[name].write_folder(target, arrays, configs, overwrite, to)
     else:
-        write(arrays, target, overwrite, dtype)
+        write(arrays, target, overwrite, to)
 
 
 def warn_of_activation(arguments: dict, target: str | pathlib.Path) -> None:
@@ -112,14 +99,9 @@ def warn_of_activation(arguments: dict, target: str | pathlib.Path) -> None:
         )
 
 
-def check_writable(target, layout):
-    """Raises a `ValueError` if a target's suffix is not supported.
-
-    Args:
-        target: `pathlib.Path`; without a suffix it is a folder.
-        layout: String. Name of the layout; only those in `FOLDERS` can be a
-            folder.
-    """
+def check_writable(target: pathlib.Path, layout: str) -> None:
+    """Raises a `ValueError` if a target's suffix is not supported, or a layout
+    cannot be a folder."""
     if target.suffix not in ("", *SUFFIXES):
         raise ValueError(
             "The name of the file to write must end in "
@@ -135,7 +117,9 @@ def check_writable(target, layout):
         )
 
 
-def _warn_if_grid_is_ambiguous(grid, target):
+def _warn_if_grid_is_ambiguous(
+    grid: tuple[int, int] | None, target: pathlib.Path
+) -> None:
     """Warns if a grid is not square but its number of positions is a square.
 
     Files store only this number, for which readers assume a square grid.
@@ -151,7 +135,9 @@ def _warn_if_grid_is_ambiguous(grid, target):
         )
 
 
-def _check_folder(folder, names, overwrite):
+def _check_folder(
+    folder: pathlib.Path, names: tuple[str, ...], overwrite: bool
+) -> None:
     existing = [name for name in names if (folder / name).exists()]
     if existing and not overwrite:
         raise FileExistsError(

@@ -1,5 +1,10 @@
 """The supported checkpoint layouts, one module per code base."""
 
+from collections.abc import Collection
+from collections.abc import Iterator
+
+from keras_vit._types import Array
+from keras_vit._types import Config
 from keras_vit._warnings import warn
 from keras_vit.checkpoints import infer
 from keras_vit.checkpoints.formats import google
@@ -17,7 +22,6 @@ from keras_vit.checkpoints.formats.meta import MOCOV3
 from keras_vit.checkpoints.formats.timm import TIMM
 from keras_vit.checkpoints.formats.torchvision import TORCHVISION
 from keras_vit.checkpoints.weight_map import WeightMap
-from keras_vit.checkpoints.weight_map import raise_problems
 
 LAYOUTS = {
     layout.name: layout
@@ -45,13 +49,8 @@ RESNET_CONSTANTS = {
 _MASK_TOKEN = "mask_token/tokens"
 
 
-def check_layout(layout):
-    """Raises a `ValueError` if a layout is unknown.
-
-    Args:
-        layout: String. `"name"` or `"name:variant"`, of which only the name is
-            checked; or None.
-    """
+def check_layout(layout: str | None) -> None:
+    """Raises a `ValueError` if a layout is unknown."""
     name = (layout or "").partition(":")[0]
     if layout is not None and name not in LAYOUTS:
         raise ValueError(
@@ -60,17 +59,11 @@ def check_layout(layout):
         )
 
 
-def get_weight_map(layout, weights=()):
-    """Returns the `WeightMap` of a layout.
+def get_weight_map(layout: str, weights: Collection[str] = ()) -> WeightMap:
+    """Returns the `WeightMap` of a layout, `"name"` or `"name:variant"`.
 
-    Args:
-        layout: String. `"name"` or `"name:variant"`. Without a variant, the
-            first map that has a key for every weight is returned; if none has,
-            the first map.
-        weights: Collection of the keras_vit paths of the weights to write.
-
-    Raises:
-        ValueError: if there is no such layout or variant.
+    Without a variant, it is the first that has a key for every weight, or else
+    the first.
     """
     check_layout(layout)
     name, _, variant = layout.partition(":")
@@ -105,17 +98,9 @@ def map_to_write(layout: str, weights: dict) -> tuple[dict, WeightMap]:
     return weights, weight_map
 
 
-def resolve_variant(layout, arguments):
-    """Returns a layout with the variant of a model with rotary positions.
-
-    Args:
-        layout: String. `"name"` or `"name:variant"`.
-        arguments: Dict of arguments of `VisionTransformer`.
-
-    Returns:
-        `"name:variant"` if the model has rotary positions and the code base
-        has such models; otherwise `layout`.
-    """
+def resolve_variant(layout: str, arguments: Config) -> str:
+    """Returns a layout with the variant of a model with rotary positions, if
+    the code base has such models."""
     name, _, variant = layout.partition(":")
     variants = LAYOUTS[name].rotary_variants
     if variant or not variants or not _is_rotary(arguments):
@@ -124,28 +109,20 @@ def resolve_variant(layout, arguments):
     return f"{name}:{variant}" if variant else name
 
 
-def _is_rotary(arguments):
+def _is_rotary(arguments: Config) -> bool:
     return arguments.get("position_embedding") == "rope"
 
 
-def detect_layout(arrays, layout=None):
-    """Detects the layout of a checkpoint from its keys.
-
-    Args:
-        arrays: Dict of the checkpoint's keys to arrays, as in the file.
-        layout: String. `"name"` or `"name:variant"`, the only candidate; None
-            for all layouts.
-
-    Returns:
-        Tuple `(name, weight_map)`.
-
-    Raises:
-        ValueError: if the layout is unknown, or the keys fit no layout or
-            several.
-    """
+def detect_layout(
+    arrays: dict[str, Array], layout: str | None = None
+) -> tuple[str, WeightMap]:
+    """Returns the name and the map of the layout that keys fit; a given
+    layout is the only candidate."""
     check_layout(layout)
     name, _, variant = (layout or "").partition(":")
-    matches, nearest = {}, (len(arrays) + 1, None, None, ())
+    matches: dict[str, WeightMap] = {}
+    nearest: tuple[int, str, WeightMap | None, list[str]]
+    nearest = (len(arrays) + 1, "", None, [])
     for candidate in [name] if name else LAYOUTS:
         marker = LAYOUTS[candidate].marker
         normalized = LAYOUTS[candidate].normalize(arrays)
@@ -157,7 +134,7 @@ def detect_layout(arrays, layout=None):
             unmapped = weight_map.unmapped_keys(normalized)
             if len(unmapped) < nearest[0]:
                 names = file_keys(arrays, normalized)
-                in_file = [names.get(key, key) for key in unmapped]
+                in_file = [str(names.get(key, key)) for key in unmapped]
                 nearest = (len(unmapped), candidate, weight_map, in_file)
             complete = all(key in normalized for key in weight_map.required)
             if not unmapped and (complete or variant):
@@ -188,58 +165,43 @@ def detect_layout(arrays, layout=None):
             f"{', '.join(sorted(arrays)[:5])}. Known layouts: "
             f"{', '.join(LAYOUTS)}."
         )
-    raise_problems(
-        {"Arrays that it has no place for": unmapped},
-        f"The keys fit no layout. The nearest is {candidate!r}.",
+    lines = "\n".join(f"  {key}" for key in sorted(unmapped))
+    raise ValueError(
+        f"The keys fit no layout. The nearest is {candidate!r}.\n"
+        f"Arrays that it has no place for:\n{lines}"
     )
 
 
-def file_keys(arrays, normalized):
-    """Returns the keys of a file by their normalised keys.
-
-    Args:
-        arrays: Dict of the file's keys to arrays.
-        normalized: Dict. The result of `Layout.normalize` for `arrays`.
-
-    Returns:
-        Dict of keys of `normalized` to keys of `arrays`; empty if arrays were
-        merged.
-    """
+def file_keys(
+    arrays: dict[str, Array], normalized: dict[str, Array]
+) -> dict[str, str]:
+    """Returns the keys of a file by their normalized keys; empty if arrays were
+    merged."""
     if len(arrays) != len(normalized):
         return {}
     return dict(zip(normalized, arrays, strict=True))
 
 
-def implied_arguments(layout, weight_map, paths):
-    """Returns the model arguments that are constants of a code base.
-
-    Args:
-        layout: String. Name of the layout.
-        weight_map: The `WeightMap` of the file.
-        paths: Collection of the keras_vit paths of its arrays.
-    """
-    layout, variant = LAYOUTS[layout.partition(":")[0]], weight_map.variant
+def implied_arguments(
+    layout: str, weight_map: WeightMap, paths: Collection[str]
+) -> Config:
+    """Returns the model arguments that are constants of a code base."""
+    code_base = LAYOUTS[layout.partition(":")[0]]
+    variant = weight_map.variant
     family = infer.family(paths)
     if family == "bit":
-        _, constants = layout.resnets.get(variant, BIT.resnets[""])
+        _, constants = code_base.resnets.get(variant, BIT.resnets[""])
         return dict(constants)
-    arguments = {**layout.arguments, **layout.implied(variant, paths)}
+    arguments = {**code_base.arguments, **code_base.implied(variant, paths)}
     if family == "hybrid":
-        arguments.update(layout.stem)
+        arguments.update(code_base.stem)
     return arguments
 
 
-def read_config_arguments(config, layout):
+def read_config_arguments(config: Config, layout: str) -> Config:
     """Returns the arguments that a checkpoint's config.json implies.
 
     A config.json of another code base is ignored with a warning.
-
-    Args:
-        config: Dict. The contents of config.json.
-        layout: String. Name of the layout of the arrays.
-
-    Raises:
-        ValueError: if a value in config.json is invalid or unsupported.
     """
     if is_config_of(config, layout):
         return LAYOUTS[layout].read_config(config)
@@ -253,27 +215,22 @@ def read_config_arguments(config, layout):
     return {}
 
 
-def is_config_of(config, layout):
+def is_config_of(config: Config, layout: str) -> bool:
     """Returns whether a config.json was written by a layout's code base."""
-    layout = LAYOUTS.get(layout)
-    return layout is not None and layout.config_key in config
+    return layout in LAYOUTS and LAYOUTS[layout].config_key in config
 
 
-def check_representable(arguments, layout):
+def check_representable(arguments: Config, layout: str) -> None:
     """Raises a `ValueError` if a layout cannot represent a model.
 
     This checks arguments that do not show in the arrays: the layout's code
     would load the weights and compute other outputs. Weights that the layout
     has no key for are reported when they are converted.
-
-    Args:
-        arguments: Dict of arguments of `VisionTransformer` or `BiT`.
-        layout: String. The layout to write, `"name"` or `"name:variant"`.
     """
     name, _, variant = layout.partition(":")
-    layout = LAYOUTS[name]
+    code_base = LAYOUTS[name]
     if "hidden_size" not in arguments:
-        versions = [version for version, _ in layout.resnets.values()]
+        versions = [version for version, _ in code_base.resnets.values()]
         if arguments["preactivation"] not in versions:
             version = "v2" if arguments["preactivation"] else "v1"
             raise ValueError(
@@ -281,13 +238,13 @@ def check_representable(arguments, layout):
                 f"{version} without a Vision Transformer. The layout 'bit' can."
             )
         return
-    if not variant and layout.nearest_variant:
-        variant = layout.nearest_variant(arguments)
+    if not variant and code_base.nearest_variant:
+        variant = code_base.nearest_variant(arguments)
     reasons = [
-        *_block_reasons(arguments, layout),
-        *_position_reasons(arguments, layout, variant),
-        *_pooling_reasons(arguments, layout),
-        *layout.unsupported(arguments, variant),
+        *_block_reasons(arguments, code_base),
+        *_position_reasons(arguments, code_base, variant),
+        *_pooling_reasons(arguments, code_base),
+        *code_base.unsupported(arguments, variant),
     ]
     if reasons:
         raise ValueError(
@@ -295,7 +252,7 @@ def check_representable(arguments, layout):
         )
 
 
-def _block_reasons(arguments, layout):
+def _block_reasons(arguments: Config, layout: Layout) -> Iterator[str]:
     if "block" in arguments:
         yield f"blocks of the class {arguments['block']!r}"
     if "resnet_layers" in arguments and not _has_hybrids(layout):
@@ -306,12 +263,14 @@ def _block_reasons(arguments, layout):
         )
 
 
-def _has_hybrids(layout):
+def _has_hybrids(layout: Layout) -> bool:
     parts = ("root_conv/kernel", "block_0/mlp/dense_1/kernel")
     return any(not x.unmapped_paths(parts) for x in layout.maps)
 
 
-def _position_reasons(arguments, layout, variant):
+def _position_reasons(
+    arguments: Config, layout: Layout, variant: str
+) -> Iterator[str]:
     mode = arguments["position_embedding"]
     placement = arguments.get("position_placement", "stem")
     if variant in layout.rotary_variants:
@@ -341,7 +300,7 @@ def _position_reasons(arguments, layout, variant):
         )
 
 
-def _pooling_reasons(arguments, layout):
+def _pooling_reasons(arguments: Config, layout: Layout) -> Iterator[str]:
     pooling, class_token = arguments["pooling"], arguments["class_token"]
     if layout.needs_class_token and not class_token:
         yield "a model without a class token"
@@ -356,19 +315,15 @@ def _pooling_reasons(arguments, layout):
         yield f"pooling {pooling!r}" + (token if decided else "")
 
 
-def first_patch_is_possible(layout, arguments):
+def first_patch_is_possible(layout: str, arguments: Config) -> bool:
     """Returns whether a model's pooling may be `"first_patch"`.
 
     big_vision's `pool_type="0"`, which takes the first patch, has the same
     arrays as `pool_type="gap"`, so that it is inferred as `"gap"`.
-
-    Args:
-        layout: String. Name of the layout, or "keras".
-        arguments: Dict of inferred arguments of `VisionTransformer`.
     """
-    layout = LAYOUTS.get(layout.partition(":")[0])
+    code_base = LAYOUTS.get(layout.partition(":")[0])
     return (
-        (layout is None or "first_patch" in layout.poolings)
+        (code_base is None or "first_patch" in code_base.poolings)
         and arguments.get("pooling") == "gap"
         and arguments.get("classes") is not None
     )

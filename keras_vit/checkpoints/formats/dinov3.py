@@ -9,10 +9,14 @@ dinov3-license/), and are downloaded by those who have accepted it.
 import numpy as np
 
 from keras_vit._published import rotary_periods
+from keras_vit._types import Array
+from keras_vit._types import Config
 from keras_vit._warnings import warn
 from keras_vit.checkpoints.files import read
 from keras_vit.checkpoints.formats import eva
+from keras_vit.checkpoints.formats.layout import Checkpoint
 from keras_vit.checkpoints.formats.layout import Layout
+from keras_vit.checkpoints.formats.layout import Reference
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.rotary import BASE
 from keras_vit.checkpoints.formats.rotary import GATED
@@ -26,11 +30,10 @@ _QKV = tuple(f"block_{{i}}/attention/{n}/*" for n in ("query", "key", "value"))
 _BIAS_MASK = "bias_mask"
 
 
-def _map(variant, first, second):
+def _map(variant: str, first: tuple[str, ...], second: str) -> WeightMap:
     path, block = "block_{i}", "blocks.{i}"
     attention, mask = f"{path}/attention", f"{block}.attn.qkv.bias_mask"
-    names = (first,) if isinstance(first, str) else first
-    keys = tuple(f"{block}.mlp.{name}.*" for name in names)
+    keys = tuple(f"{block}.mlp.{name}.*" for name in first)
     layers = (
         ("patch_embedding/*", "patch_embed.proj.*", "conv"),
         ("class_token/tokens", "cls_token", "array"),
@@ -54,7 +57,9 @@ def _map(variant, first, second):
     return WeightMap(variant, types, layers, published_heads=PUBLISHED_HEADS)
 
 
-def _after_reading(weights, stored, variant):
+def _after_reading(
+    weights: dict[str, Array], stored: Config, variant: str
+) -> tuple[dict[str, Array], Config]:
     """Removes the biases of keys that a mask of zeros switches off."""
     weights, stored = dict(weights), dict(stored)
     for path in [path for path in weights if path.endswith(_BIAS_MASK)]:
@@ -78,7 +83,7 @@ def _after_reading(weights, stored, variant):
     return weights, stored
 
 
-def _base(periods):
+def _base(periods: Array) -> float:
     """Returns the base of periods, which may be rounded to bfloat16."""
     count = periods.size
     base = float(periods[-1]) ** (count / (count - 1))
@@ -91,11 +96,13 @@ def _base(periods):
     return BASE  # other periods, which are kept
 
 
-def _mask(size, dtype):
+def _mask(size: int, dtype: np.dtype) -> Array:
     return np.repeat(np.array([1, 0, 1], dtype), size)
 
 
-def _before_writing(weights, arguments, variant):
+def _before_writing(
+    weights: dict[str, Array], arguments: Config, variant: str
+) -> dict[str, Array]:
     """Adds what Meta's files have in addition, which has no effect."""
     weights = add_mask_token(weights)
     for path in [path for path in weights if path.endswith("query/bias")]:
@@ -108,13 +115,15 @@ def _before_writing(weights, arguments, variant):
     return weights
 
 
-def _unsupported(arguments, variant):
+def _unsupported(arguments: Config, variant: str) -> list[str]:
     if arguments["activation"] not in ("gelu", "swiglu"):
         return [f"activation {arguments['activation']!r}"]
     return []
 
 
-def _reference(checkpoint, arguments, output):
+def _reference(
+    checkpoint: Checkpoint, arguments: Config, output: str
+) -> Reference:
     """Runs timm, which reads these files. Meta's code is not on PyPI."""
     import torch
     from timm.models.eva import checkpoint_filter_fn
@@ -139,7 +148,7 @@ def _reference(checkpoint, arguments, output):
 
 DINOV3 = Layout(
     "dinov3",
-    (_map("", "fc1", "fc2"), _map("gated", ("w1", "w2"), "w3")),
+    (_map("", ("fc1",), "fc2"), _map("gated", ("w1", "w2"), "w3")),
     # Its models were trained with random scales, as its hub builds them.
     arguments={"activation": "gelu", "norm_epsilon": 1e-5, "rope_rescale": 2.0},
     marker="rope_embed.periods",

@@ -6,6 +6,7 @@ https://github.com/huggingface/transformers. It is no layout of
 """
 
 from keras_vit.checkpoints.weight_map import TORCH
+from keras_vit.checkpoints.weight_map import Layers
 from keras_vit.checkpoints.weight_map import WeightMap
 
 _TYPES = {
@@ -24,7 +25,7 @@ _TYPES = {
 }
 
 
-def _layers(gated):
+def _layers(gated: bool) -> Layers:
     mlp = (
         (
             "block_{i}/mlp/dense_1/*",

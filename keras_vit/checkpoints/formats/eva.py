@@ -4,8 +4,13 @@ https://github.com/huggingface/pytorch-image-models, timm/models/eva.py
 """
 
 import functools
+from typing import Any
 
+from keras_vit._types import Array
+from keras_vit._types import Config
 from keras_vit.checkpoints.formats import rotary
+from keras_vit.checkpoints.formats.layout import Checkpoint
+from keras_vit.checkpoints.formats.layout import Reference
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.reference import image_size
 from keras_vit.checkpoints.formats.reference import load_state_dict
@@ -21,7 +26,7 @@ _TYPES = {
 VARIANTS = ("dinov3", "dinov3-gated")
 
 
-def _map(variant, first):
+def _map(variant: str, first: tuple[str, ...]) -> WeightMap:
     path, block = "block_{i}", "blocks.{i}"
     attention = f"{path}/attention"
     qkv = tuple(f"{attention}/{name}/*" for name in ("query", "key", "value"))
@@ -54,21 +59,25 @@ MAPS = (_map(VARIANTS[0], ("fc1",)), _map(VARIANTS[1], ("fc1_g", "fc1_x")))
 ARGUMENTS = {"norm_epsilon": 1e-5, "rope_base": rotary.BASE}
 
 
-def after_reading(weights, stored, variant):
+def after_reading(
+    weights: dict[str, Array], stored: Config, variant: str
+) -> tuple[dict[str, Array], Config]:
     """Adds the periods, which timm computes."""
     if variant in VARIANTS:
         weights = rotary.add_periods(weights, stored)
     return weights, stored
 
 
-def before_writing(weights, arguments, variant):
+def before_writing(
+    weights: dict[str, Array], arguments: Config, variant: str
+) -> dict[str, Array]:
     """Removes the periods, which timm does not have."""
     if variant not in VARIANTS:
         return weights
     return rotary.drop_periods(weights, arguments, "timm")
 
 
-def unsupported(arguments, variant):
+def unsupported(arguments: Config, variant: str) -> list[str]:
     """Lists why timm cannot represent a model, as `Layout.unsupported`."""
     if variant not in VARIANTS:
         return []
@@ -80,14 +89,16 @@ def unsupported(arguments, variant):
     return reasons
 
 
-def reference(checkpoint, arguments, output):
+def reference(
+    checkpoint: Checkpoint, arguments: Config, output: str
+) -> Reference:
     """Builds a checkpoint's model in timm, as `Layout.reference`."""
     model = build(arguments)
     load_state_dict(model, checkpoint)
     return run_of(model, output)
 
 
-def run_of(model, output):
+def run_of(model: Any, output: str) -> Reference:
     """Returns the result of `Layout.reference` for a model of timm."""
     import timm
 
@@ -95,7 +106,7 @@ def run_of(model, output):
     return f"timm {timm.__version__}", run
 
 
-def build(arguments):
+def build(arguments: Config) -> Any:
     """Builds timm's model for arguments of `VisionTransformer`."""
     from timm.models.eva import Eva
     from torch.nn import LayerNorm
@@ -108,7 +119,7 @@ def build(arguments):
         patch_size=a["patch_size"],
         in_chans=a["channels"],
         num_classes=a["classes"] or 0,
-        global_pool={"gap": "avg", None: ""}.get(a["pooling"], a["pooling"]),
+        global_pool={"gap": "avg"}.get(a["pooling"], a["pooling"] or ""),
         embed_dim=a["hidden_size"],
         depth=a["num_layers"],
         num_heads=a["num_heads"],

@@ -7,10 +7,12 @@ https://github.com/google-research/big_transfer ("bit").
 
 import re
 
+from keras_vit._types import Array
 from keras_vit.checkpoints.formats.layout import Layout
 from keras_vit.checkpoints.formats.layout import replace_prefix
 from keras_vit.checkpoints.weight_map import FLAX
 from keras_vit.checkpoints.weight_map import TENSORFLOW
+from keras_vit.checkpoints.weight_map import Layers
 from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.checkpoints.weight_map import rename_keys
 
@@ -42,7 +44,7 @@ _NOT_ON_PYPI = "the original code is not on PyPI"
 _INPUT_POSITIONS = "Transformer/posembed_input/pos_embedding"
 
 
-def _attention(path, key):
+def _attention(path: str, key: str) -> Layers:
     return (
         *(
             (f"{path}/{name}/*", f"{key}/{name}/*", "heads")
@@ -52,22 +54,15 @@ def _attention(path, key):
     )
 
 
-def _mlp(path, key):
+def _mlp(path: str, key: str) -> Layers:
     return (
         (f"{path}/dense_1/*", f"{key}/Dense_0/*", "linear"),
         (f"{path}/dense_2/*", f"{key}/Dense_1/*", "linear"),
     )
 
 
-def _encoder(positions, block, names):
-    """Returns the layers of a Vision Transformer.
-
-    Args:
-        positions: String. Key of the position embeddings.
-        block: String. Name of a block. Without `{i}` in it, the arrays of all
-            blocks are stacked.
-        names: Tuple of the names of a block's attention, second norm and MLP.
-    """
+def _encoder(positions: str, block: str, names: tuple[str, ...]) -> Layers:
+    """Returns the layers of a Vision Transformer."""
     attention, norm_2, mlp = names
     block = f"Transformer/{block}"
     return (
@@ -91,12 +86,8 @@ _NAMES_2020 = ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
 _NAMES = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 
 
-def _resnet_v1(group_norm):
-    """Returns the layers of vit_jax's hybrid ResNet and big_vision's bit.py.
-
-    Args:
-        group_norm: String. Parameter type of group norms.
-    """
+def _resnet_v1(group_norm: str) -> Layers:
+    """Returns the layers of vit_jax's hybrid ResNet and big_vision's bit.py."""
     path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u}"
     layers = [
         ("root_conv/*", "conv_root/*", "conv"),
@@ -118,7 +109,9 @@ def _resnet_v1(group_norm):
 _GROUP_NORM = re.compile(r"(.*/)?gn(_root|_proj|\d)/(scale|bias)")
 
 
-def _reshape_group_norms(arrays, shape):
+def _reshape_group_norms(
+    arrays: dict[str, Array], shape: tuple[int, ...]
+) -> dict[str, Array]:
     """Reshapes the arrays of group norms to `shape`.
 
     They have four axes in released files and one in current Flax.
@@ -133,7 +126,7 @@ def _reshape_group_norms(arrays, shape):
     }
 
 
-def _normalize_vit_jax(arrays):
+def _normalize_vit_jax(arrays: dict[str, Array]) -> dict[str, Array]:
     arrays = replace_prefix(arrays, "opt/target/")
     return _reshape_group_norms(arrays, (1, 1, 1, -1))
 
@@ -161,7 +154,7 @@ VIT_JAX = Layout(
 )
 
 
-def _big_vision(variant, block):
+def _big_vision(variant: str, block: str) -> WeightMap:
     head = "MAPHead_0"
     return WeightMap(
         variant,
@@ -179,7 +172,7 @@ def _big_vision(variant, block):
     )
 
 
-def _text_tower(arrays):
+def _text_tower(arrays: dict[str, Array]) -> list[str]:
     """Lists the keys of the text tower and the loss of SigLIP's files."""
     if not any(key.startswith("params/img/") for key in arrays):
         return []
@@ -187,7 +180,7 @@ def _text_tower(arrays):
     return [k for k in arrays if k in text[1:] or k.startswith(text[0])]
 
 
-def _normalize_big_vision(arrays):
+def _normalize_big_vision(arrays: dict[str, Array]) -> dict[str, Array]:
     """Renames keys as big_vision's `fix_old_checkpoints` does.
 
     Also removes the prefixes of an optimizer's target and of SigLIP's image
@@ -201,7 +194,7 @@ def _normalize_big_vision(arrays):
             arrays = stripped
             break
 
-    def rename(key):
+    def rename(key: str) -> str:
         if key in (_INPUT_POSITIONS, "Transformer/pos_embedding"):
             key = "pos_embedding"
         if re.match(
@@ -233,7 +226,7 @@ BIG_VISION = Layout(
 )
 
 
-def _big_transfer():
+def _big_transfer() -> WeightMap:
     """Returns the map of the released files, written by TensorFlow."""
     path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
     conv = "standardized_conv2d/*"
@@ -255,7 +248,7 @@ def _big_transfer():
     return WeightMap("", TENSORFLOW, tuple(layers), prefix="resnet/")
 
 
-def _bit_paper():
+def _bit_paper() -> WeightMap:
     """Returns the map of big_vision's bit_paper.py.
 
     That code converts the released files to these names.
@@ -281,7 +274,7 @@ def _bit_paper():
     )
 
 
-def _normalize_bit(arrays):
+def _normalize_bit(arrays: dict[str, Array]) -> dict[str, Array]:
     if "conv_root/kernel" in arrays or "root_block/conv_root/kernel" in arrays:
         arrays = replace_prefix(arrays, "", "params/")
     if "params/conv_root/kernel" in arrays:

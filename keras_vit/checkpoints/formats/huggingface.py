@@ -10,11 +10,16 @@ import json
 import pathlib
 import re
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from keras_vit._published import PREPROCESSING
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 from keras_vit.checkpoints.files import atomic_write
 from keras_vit.checkpoints.files import class_names_of
 from keras_vit.checkpoints.files import read
@@ -24,11 +29,14 @@ from keras_vit.checkpoints.formats import huggingface_dinov3 as dinov3
 from keras_vit.checkpoints.formats import siglip_clip
 from keras_vit.checkpoints.formats.huggingface_config import check_config
 from keras_vit.checkpoints.formats.huggingface_config import read_arguments
+from keras_vit.checkpoints.formats.layout import Checkpoint
 from keras_vit.checkpoints.formats.layout import Layout
+from keras_vit.checkpoints.formats.layout import Reference
 from keras_vit.checkpoints.formats.meta import mae_decoder
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.timm import QKV
 from keras_vit.checkpoints.weight_map import TORCH
+from keras_vit.checkpoints.weight_map import Layers
 from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.checkpoints.weight_map import rename_keys
 
@@ -58,7 +66,9 @@ _DINOV2 = _Blocks(("norm1", "norm2"), ("mlp.fc1", "mlp.fc2"))
 _SWIGLU = _Blocks(("norm1", "norm2"), ("mlp.weights_in", "mlp.weights_out"))
 
 
-def _layers(prefix, blocks, tokens, head="classifier"):
+def _layers(
+    prefix: str, blocks: "_Blocks", tokens: Layers, head: str = "classifier"
+) -> Layers:
     path, block = "block_{i}", f"{prefix}encoder.layer.{{i}}"
     embeddings = f"{prefix}embeddings"
     positions = ("position_embedding/embedding", "position_embeddings", "array")
@@ -158,7 +168,7 @@ _NAMES_V5 = {
 }
 
 
-def _rename(key):
+def _rename(key: str) -> str:
     if key.startswith(("layer.", "model.layer.")):  # DINOv3
         return key.removeprefix("model.")
     if match := _BLOCK_V5.fullmatch(key):
@@ -171,7 +181,7 @@ def _rename(key):
     return key
 
 
-def _normalize(arrays):
+def _normalize(arrays: dict[str, Array]) -> dict[str, Array]:
     arrays = rename_keys(siglip_clip.normalize(arrays), _rename)
     # The gate and input projections of DINOv2's SwiGLU, which transformers 5
     # stores separately.
@@ -181,20 +191,22 @@ def _normalize(arrays):
             continue
         parts = (gate, gate.replace("gate_proj", "up_proj"))
         joined = gate.replace("gate_proj", "weights_in")
-        shapes = {np.shape(arrays.get(key)) for key in parts}
-        if joined not in arrays and len(shapes) == 1 and () not in shapes:
+        found = [arrays[key] for key in parts if key in arrays]
+        shapes = {array.shape for array in found}
+        whole = len(found) == 2 and len(shapes) == 1 and () not in shapes
+        if joined not in arrays and whole:
             arrays[joined] = np.concatenate([arrays.pop(k) for k in parts])
     return arrays
 
 
-def _implied(variant, paths):
+def _implied(variant: str, paths: Collection[str]) -> Config:
     if variant in dinov3.VARIANTS:
         return dinov3.ARGUMENTS
     if variant in siglip_clip.VARIANTS:
         return siglip_clip.implied(paths)
     if not variant.startswith("dinov2"):
         return {}
-    implied = {"norm_epsilon": 1e-6}
+    implied: Config = {"norm_epsilon": 1e-6}
     if "register_tokens/tokens" in paths:
         implied["resampling"] = "bicubic_antialias"
     return implied
@@ -230,14 +242,11 @@ _CLASSES = {
 }
 
 
-def nearest_variant(arguments):
+def nearest_variant(arguments: Config) -> str:
     """Returns the variant of the transformers model that fits best.
 
     Keys of models without a head have no prefix, so these are separate
     variants.
-
-    Args:
-        arguments: Dict of arguments of `VisionTransformer`.
     """
     a = arguments
     if a["position_embedding"] == "rope":
@@ -259,25 +268,14 @@ def nearest_variant(arguments):
     return "deit" if a["num_registers"] == 1 else ""
 
 
-def folder_configs(arguments, layout, dtype, source=None, preprocess_mode=None):
-    """Returns the contents of a folder's two JSON files.
-
-    Args:
-        arguments: Dict of arguments of `VisionTransformer`.
-        layout: String. `"huggingface:"` and a variant.
-        dtype: String. Type of the weights.
-        source: The `Checkpoint` that the weights came from, or None. The
-            class names in its config.json, which may be that of a training
-            run, and its preprocessor_config.json are kept.
-        preprocess_mode: String. The `mode` of `preprocess_input`; None for
-            that of the source.
-
-    Returns:
-        Dict of file names to dicts.
-
-    Raises:
-        ValueError: if no model of transformers has the architecture.
-    """
+def folder_configs(
+    arguments: Config,
+    layout: str,
+    dtype: str,
+    source: Checkpoint | None = None,
+    preprocess_mode: str | None = None,
+) -> dict[str, Config]:
+    """Returns the contents of a folder's two JSON files."""
     old = {} if source is None else read_config(source.path)
     config = {**_model_config(arguments, layout), "dtype": dtype}
     projected = layout.endswith(siglip_clip.PROJECTED)
@@ -292,16 +290,14 @@ def folder_configs(arguments, layout, dtype, source=None, preprocess_mode=None):
     return {FOLDER_FILES[1]: config, FOLDER_FILES[2]: preprocessor}
 
 
-def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
-    """Writes the weights and the JSON files of a folder.
-
-    Args:
-        folder: `pathlib.Path`; created if it does not exist.
-        arrays: Dict of keys to arrays.
-        configs: Dict of file names to dicts, as `folder_configs` returns it.
-        overwrite: Boolean. Whether existing files may be replaced.
-        dtype: `numpy.dtype` to convert all arrays to; None keeps their types.
-    """
+def write_folder(
+    folder: pathlib.Path,
+    arrays: dict[str, Array],
+    configs: dict[str, Config],
+    overwrite: bool = False,
+    dtype: np.dtype | None = None,
+) -> None:
+    """Writes the weights and the JSON files of a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     write(arrays, folder / FOLDER_FILES[0], overwrite, dtype)
     for name, content in configs.items():
@@ -309,7 +305,7 @@ def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
             pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
 
 
-def _model_config(arguments, layout):
+def _model_config(arguments: Config, layout: str) -> Config:
     a = arguments
     if layout.partition(":")[2] in dinov3.VARIANTS:
         return dinov3.model_config(a)
@@ -373,11 +369,11 @@ def _model_config(arguments, layout):
     return config
 
 
-def _is_deit(arguments):
+def _is_deit(arguments: Config) -> bool:
     return arguments["distillation"] or arguments["num_registers"] == 1
 
 
-def _unrepresentable(arguments, variant):
+def _unrepresentable(arguments: Config, variant: str) -> list[str]:
     """Lists the reasons why no model of transformers has an architecture."""
     a = arguments
     grid, (rows, columns) = a["grid_size"], a["patch_size"]
@@ -419,7 +415,7 @@ def _unrepresentable(arguments, variant):
     return problems + _unsupported(a, variant)
 
 
-def _unsupported(arguments, variant):
+def _unsupported(arguments: Config, variant: str) -> list[str]:
     reasons, pooling = [], arguments["pooling"]
     if variant in siglip_clip.VARIANTS:
         reasons += siglip_clip.unsupported(arguments)
@@ -433,7 +429,7 @@ def _unsupported(arguments, variant):
     return reasons
 
 
-def _mlp_ratio(arguments):
+def _mlp_ratio(arguments: Config) -> int | None:
     """Returns the integer `mlp_ratio` of an MLP in transformers' DINOv2.
 
     The width of its SwiGLU is 2/3 of that of other MLPs, rounded up to a
@@ -448,24 +444,14 @@ def _mlp_ratio(arguments):
     return None
 
 
-def _labels(old, classes):
-    """Returns label entries of config.json: the source's if their number fits.
-
-    Args:
-        old: Dict. The source's config.json.
-        classes: Integer. Number of classes.
-    """
+def _labels(old: Config, classes: int) -> Config:
+    """Returns the labels of config.json: the source's if their number fits."""
     names = class_names_of(old, classes)
     return label_entries(names or [f"LABEL_{i}" for i in range(classes)])
 
 
 def problem_type(old: dict, activation: str | None = None) -> dict:
-    """Returns the entry of config.json that a model is multi-label, if it is.
-
-    Args:
-        old: Dict. The source's config.json, which may be that of a run.
-        activation: String. The activation of the head; None for logits.
-    """
+    """Returns the entry of a multi-label model in config.json, or none."""
     run, data = old.get("config"), old.get("data")
     if (
         activation == "sigmoid"
@@ -477,12 +463,8 @@ def problem_type(old: dict, activation: str | None = None) -> dict:
     return {}
 
 
-def label_entries(class_names):
-    """Returns the entries of config.json that name the classes.
-
-    Args:
-        class_names: List of strings, one per class.
-    """
+def label_entries(class_names: list[str]) -> Config:
+    """Returns the entries of config.json that name the classes."""
     return {
         "id2label": {str(i): name for i, name in enumerate(class_names)},
         "label2id": {name: i for i, name in enumerate(class_names)},
@@ -492,14 +474,20 @@ def label_entries(class_names):
 _RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's constants
 
 
-def _preprocessor_config(arguments, source, old, mode, size):
+def _preprocessor_config(
+    arguments: Config,
+    source: Checkpoint | None,
+    old: Config,
+    mode: str | None,
+    size: int,
+) -> Config:
     """Returns the contents of preprocessor_config.json.
 
     The source's own are kept if its layout is "huggingface". Otherwise, they
     are those of `mode`, else of the source's code base, else "tf".
     """
     layout = source.layout if source else "keras"
-    if layout == "huggingface":
+    if source and layout == "huggingface":
         kept = read_config(source.path, FOLDER_FILES[2])
         if kept:
             return kept
@@ -514,7 +502,7 @@ def _preprocessor_config(arguments, source, old, mode, size):
     timm = old.get("pretrained_cfg")
     if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
         mean, std = timm["mean"], timm["std"]
-        resample = _RESAMPLE.get(timm.get("interpolation"), resample)
+        resample = _RESAMPLE.get(timm.get("interpolation", ""), resample)
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
@@ -530,20 +518,17 @@ def _preprocessor_config(arguments, source, old, mode, size):
     }
 
 
-def output_of(outputs, name):
-    """Returns one of a model's outputs.
-
-    Args:
-        outputs: Outputs of a model of transformers.
-        name: String. `"logits"`, `"pooled"` or `"tokens"`.
-    """
+def output_of(outputs: Any, name: str) -> Tensor:
+    """Returns one of a model's outputs."""
     if name == "logits" and not hasattr(outputs, "logits"):
         return outputs.image_embeds  # CLIP's projection
     names = {"pooled": "pooler_output", "tokens": "last_hidden_state"}
     return getattr(outputs, names.get(name, name))
 
 
-def _reference(checkpoint, arguments, output):
+def _reference(
+    checkpoint: Checkpoint, arguments: Config, output: str
+) -> Reference:
     import torch
     import transformers
 
@@ -563,15 +548,16 @@ def _reference(checkpoint, arguments, output):
             arrays = read(checkpoint.path)
             write_folder(path, arrays, configs, overwrite=True)
         config = transformers.AutoConfig.from_pretrained(path)
+        names: list[str] = config.architectures or []
         classes = [
             getattr(transformers, siglip_clip.TOWERS.get(name, name), None)
-            for name in config.architectures or ()
+            for name in names
         ]
         if not classes or classes[0] is None:
             raise ReferenceUnavailable(
                 "config.json names no model of transformers"
             )
-        if config.architectures[0] in siglip_clip.TOWERS:
+        if names[0] in siglip_clip.TOWERS:
             width = getattr(config, "projection_dim", None)
             config = config.vision_config
             if width is not None:  # the tower's own may be another
@@ -581,7 +567,7 @@ def _reference(checkpoint, arguments, output):
         )
         model.eval()
 
-    def run(batch):
+    def run(batch: Tensor) -> Tensor:
         return output_of(model(batch), output)
 
     return f"transformers {transformers.__version__}", run

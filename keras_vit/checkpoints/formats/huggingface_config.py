@@ -1,5 +1,9 @@
 """The config.json of transformers, of all models of layout "huggingface"."""
 
+from typing import Any
+
+from keras_vit._types import Config
+
 # `hidden_act` of transformers and the activation here that computes the same.
 # Others are refused, such as "leaky_relu", whose slope is another in Keras.
 ACTIVATIONS = {
@@ -28,15 +32,15 @@ ROPE_CHANGES = {
 }
 
 
-def _is_count(value):
+def _is_count(value: object) -> bool:
     return type(value) is int and 0 < value < 2**31
 
 
-def _is_fraction(value):
-    return type(value) in (int, float) and 0 < value < 1
+def _is_fraction(value: object) -> bool:
+    return type(value) is float and 0 < value < 1
 
 
-def _is_activation(value):
+def _is_activation(value: object) -> bool:
     return isinstance(value, str) and value in ACTIVATIONS
 
 
@@ -111,7 +115,7 @@ def read_arguments(config: dict) -> dict:
     return arguments
 
 
-def _read_dinov3(config):
+def _read_dinov3(config: Config) -> Config:
     query, value = (config.get(f"{x}_bias", True) for x in ("query", "value"))
     if query != value:
         raise ValueError(
@@ -132,7 +136,7 @@ def _read_dinov3(config):
     }
 
 
-def _pair(size):
+def _pair(size: Any) -> tuple[int, int] | None:
     if type(size) is int:
         size = (size, size)
     if isinstance(size, (list, tuple)) and len(size) == 2:
@@ -141,12 +145,7 @@ def _pair(size):
 
 
 def check_config(config: dict, weights: dict) -> None:
-    """Raises a `ValueError` if config.json describes another model.
-
-    Args:
-        config: Dict. Its contents.
-        weights: Dict of keras_vit paths to arrays.
-    """
+    """Raises a `ValueError` if config.json describes another model."""
     config = vision_config(config)
     layers = {path.partition("/")[0] for path in weights}
     # transformers builds a model by these, whatever arrays there are.

@@ -7,6 +7,8 @@ import math
 
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import Config
 from keras_vit.checkpoints.formats import rotary
 from keras_vit.checkpoints.formats.huggingface_config import DINOV3
 from keras_vit.checkpoints.formats.huggingface_config import ROPE_CHANGES
@@ -19,7 +21,7 @@ _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 _REGISTERS = "register_tokens/tokens"
 
 
-def _map(variant, first):
+def _map(variant: str, first: tuple[str, ...]) -> WeightMap:
     path, block = "block_{i}", "layer.{i}"
     keys = tuple(f"{block}.mlp.{name}.*" for name in first)
     layers = (
@@ -59,7 +61,9 @@ MAPS = (
 )
 
 
-def after_reading(weights, stored, variant):
+def after_reading(
+    weights: dict[str, Array], stored: Config, variant: str
+) -> tuple[dict[str, Array], Config]:
     """Adds the periods, which are computed there; removes empty registers."""
     if variant in VARIANTS:
         weights = rotary.add_periods(weights, stored)
@@ -68,7 +72,9 @@ def after_reading(weights, stored, variant):
     return weights, stored
 
 
-def before_writing(weights, arguments, variant):
+def before_writing(
+    weights: dict[str, Array], arguments: Config, variant: str
+) -> dict[str, Array]:
     """The opposite of `after_reading`; adds a mask token if there is none."""
     if variant not in VARIANTS:
         return weights
@@ -77,12 +83,8 @@ def before_writing(weights, arguments, variant):
     return {_REGISTERS: empty, **rotary.add_mask_token(weights)}
 
 
-def model_config(arguments):
-    """Returns the config.json of a model.
-
-    Raises:
-        ValueError: if transformers has no such model.
-    """
+def model_config(arguments: Config) -> Config:
+    """Returns the config.json of a model."""
     a = arguments
     gated = a["activation"] == "swiglu"
     problems = {

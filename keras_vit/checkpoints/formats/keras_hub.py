@@ -12,17 +12,24 @@ import json
 import pathlib
 import re
 import warnings
+from typing import Any
 
 import numpy as np
 
 from keras_vit._published import PREPROCESSING
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 from keras_vit.checkpoints import hdf5
 from keras_vit.checkpoints.files import PRESET_FILES
 from keras_vit.checkpoints.files import atomic_write
+from keras_vit.checkpoints.formats.layout import Checkpoint
 from keras_vit.checkpoints.formats.layout import Layout
+from keras_vit.checkpoints.formats.layout import Reference
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.reference import image_size
 from keras_vit.checkpoints.weight_map import IDENTITY
+from keras_vit.checkpoints.weight_map import Layers
 from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.checkpoints.weight_map import rename_keys
 
@@ -38,19 +45,16 @@ _TYPES = {
 }
 
 
-def _map(variant, patches, tokens, block, names, norm, head=()):
-    """Returns a `WeightMap`.
-
-    Args:
-        variant: String.
-        patches: String. Name of the patch embedding.
-        tokens: Tuple of layers, as in `WeightMap`.
-        block: String. Name of a block.
-        names: Tuple of the names in a block: two norms, attention, two layers
-            of the MLP.
-        norm: String. Name of the last norm.
-        head: Tuple of layers, as in `WeightMap`.
-    """
+def _map(
+    variant: str,
+    patches: str,
+    tokens: Layers,
+    block: str,
+    names: tuple[str, ...],
+    norm: str,
+    head: Layers = (),
+) -> WeightMap:
+    """Returns a `WeightMap`."""
     norm_1, norm_2, attention, dense_1, dense_2 = names
     path = "block_{i}"
     return WeightMap(
@@ -155,7 +159,7 @@ _NUMBERED = re.compile(rf"{_DINOV2}/\d+")
 _DENSE = re.compile(r"task/dense(_\d+)?(?=/)")
 
 
-def _normalize(arrays):
+def _normalize(arrays: dict[str, Array]) -> dict[str, Array]:
     """Numbers the first block, and names what Keras numbers."""
     heads = sorted({m[0] for m in map(_DENSE.match, arrays) if m})
     names = dict(zip(heads[::-1], ("predictions", "pre_logits"), strict=False))
@@ -172,7 +176,7 @@ def _normalize(arrays):
         names[positions] = f"{_DINOV2}/position_embeddings"
         arrays = {key: a for key, a in arrays.items() if key != dropped}
 
-    def rename(key):
+    def rename(key: str) -> str:
         key = _FIRST.sub(r"\1_0", key)
         start = _DENSE.match(key)
         if start:
@@ -182,7 +186,7 @@ def _normalize(arrays):
     return rename_keys(arrays, rename)
 
 
-def _to_file(arrays):
+def _to_file(arrays: dict[str, Array]) -> dict[str, Array]:
     """Undoes `_normalize`."""
     heads = [
         h for h in ("pre_logits", "predictions") if f"task/{h}/0" in arrays
@@ -218,7 +222,7 @@ _CLASSES = {  # name in keras-hub: variant, its folder there
 }
 
 
-def _read_config(config):
+def _read_config(config: Config) -> Config:
     """Returns the arguments that task.json or config.json imply."""
     try:
         task = config["config"] if "backbone" in config["config"] else None
@@ -231,7 +235,7 @@ def _read_config(config):
         ) from error
 
 
-def _arguments(name, options, task):
+def _arguments(name: str, options: Config, task: Config | None) -> Config:
     if name.removesuffix("Backbone") not in _CLASSES:
         raise ValueError(
             "this package reads keras-hub's ViTBackbone, DeiTBackbone and "
@@ -280,18 +284,14 @@ def _arguments(name, options, task):
     }
 
 
-def nearest_variant(arguments):
-    """Returns the variant of the keras-hub model that fits best.
-
-    Args:
-        arguments: Dict of arguments of `VisionTransformer`.
-    """
+def nearest_variant(arguments: Config) -> str:
+    """Returns the variant of the keras-hub model that fits best."""
     if arguments["layer_scale"] is not None:
         return "dinov2" + "-swiglu" * (arguments["activation"] == "swiglu")
     return "deit" if arguments["num_registers"] else "vit"
 
 
-def _unsupported(arguments, variant):
+def _unsupported(arguments: Config, variant: str) -> list[str]:
     a, dinov2 = arguments, variant.startswith("dinov2")
     (rows, columns), grid = a["patch_size"], a["grid_size"]
     token = a["class_token"]
@@ -326,7 +326,7 @@ def _unsupported(arguments, variant):
     return [reason for reason, holds in checks.items() if not holds]
 
 
-def _intermediate_dim(arguments):
+def _intermediate_dim(arguments: Config) -> int | None:
     """Returns the width from which an MLP is made, None if there is none.
 
     A SwiGLU has 2/3 of it, rounded up to a multiple of 8. Several widths give
@@ -343,7 +343,7 @@ def _intermediate_dim(arguments):
     return min(candidates, key=lambda c: (c % hidden_size, c), default=None)
 
 
-def _serialized(name, module, config):
+def _serialized(name: str, module: str, config: Config) -> Config:
     return {
         "module": f"keras_hub.src.models.{module}",
         "class_name": name,
@@ -352,21 +352,14 @@ def _serialized(name, module, config):
     }
 
 
-def folder_configs(arguments, layout, dtype, source=None, preprocess_mode=None):
-    """Returns the contents of a preset's JSON files.
-
-    Args:
-        arguments: Dict of arguments of `VisionTransformer`.
-        layout: String. `"keras_hub:"` and a variant.
-        dtype: String. Type of the weights.
-        source: The `Checkpoint` that the weights came from, or None.
-        preprocess_mode: String. The `mode` of `preprocess_input`; None for
-            that of the source. If there is none, classifiers have no
-            preprocessor.
-
-    Returns:
-        Dict of file names to dicts.
-    """
+def folder_configs(
+    arguments: Config,
+    layout: str,
+    dtype: str,
+    source: Checkpoint | None = None,
+    preprocess_mode: str | None = None,
+) -> dict[str, Config]:
+    """Returns the contents of a preset's JSON files."""
     a, variant = arguments, layout.partition(":")[2].removesuffix("-swiglu")
     name, folder = next(
         (n, f) for n, (v, f) in _CLASSES.items() if v == variant
@@ -447,17 +440,10 @@ def folder_configs(arguments, layout, dtype, source=None, preprocess_mode=None):
     return configs
 
 
-def mean_and_std(converter):
-    """Returns the mean and the standard deviation of an image converter.
-
-    Args:
-        converter: Dict. Its config, whose `scale` and `offset` apply to pixels
-            in [0, 255].
-
-    Returns:
-        Tuple of two lists of 3 floats, for pixels in [0, 1]; `(None, None)` if
-        it has no such constants.
-    """
+def mean_and_std(
+    converter: Config,
+) -> tuple[list[float] | None, list[float] | None]:
+    """Returns the mean and the standard deviation of an image converter."""
     try:
         scale = np.broadcast_to(np.array(converter["scale"], "float64"), 3)
         offset = converter.get("offset") or 0.0
@@ -477,16 +463,14 @@ FOLDER_FILES = (
 )
 
 
-def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
-    """Writes the weights and the JSON files of a preset.
-
-    Args:
-        folder: `pathlib.Path`; created if it does not exist.
-        arrays: Dict of keys to arrays.
-        configs: Dict of file names to dicts, as `folder_configs` returns it.
-        overwrite: Boolean. Whether existing files may be replaced.
-        dtype: `numpy.dtype` to convert all arrays to; None keeps their types.
-    """
+def write_folder(
+    folder: pathlib.Path,
+    arrays: dict[str, Array],
+    configs: dict[str, Config],
+    overwrite: bool = False,
+    dtype: np.dtype | None = None,
+) -> None:
+    """Writes the weights and the JSON files of a preset."""
     folder.mkdir(parents=True, exist_ok=True)
     if dtype is not None:
         arrays = {k: a.astype(dtype, copy=False) for k, a in arrays.items()}
@@ -495,7 +479,7 @@ def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
     for name, part in zip(PRESET_FILES, (model, task), strict=True):
         if part:
             with atomic_write(folder / name, overwrite) as temporary:
-                hdf5.write_layers(temporary, part)
+                hdf5.write_layers(pathlib.Path(temporary), part)
     for name, content in configs.items():
         with atomic_write(folder / name, overwrite) as temporary:
             pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
@@ -504,7 +488,9 @@ def write_folder(folder, arrays, configs, overwrite=False, dtype=None):
             (folder / name).unlink(missing_ok=True)
 
 
-def _reference(checkpoint, arguments, output):
+def _reference(
+    checkpoint: Checkpoint, arguments: Config, output: str
+) -> Reference:
     """Builds a checkpoint's model in keras-hub, as `Layout.reference`."""
     if not pathlib.Path(checkpoint.path).is_dir():
         raise ReferenceUnavailable("keras-hub reads presets, which are folders")
@@ -514,23 +500,25 @@ def _reference(checkpoint, arguments, output):
     import keras_hub
     import torch
 
+    library: Any = keras_hub  # pyright finds no `models` in it
+
     path = str(checkpoint.path)
     if output == "tokens":
-        model = keras_hub.models.Backbone.from_preset(path)
+        model = library.models.Backbone.from_preset(path)
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the optimizer's state
-            model = keras_hub.models.ImageClassifier.from_preset(path)
+            model = library.models.ImageClassifier.from_preset(path)
         model.output_dense.activation = keras.activations.linear
 
-    def run(batch):
+    def run(batch: Tensor) -> Tensor:
         images = batch.permute(0, 2, 3, 1).numpy()
         if isinstance(model.input, dict):
             images = {"images": images}
         outputs = model(images, training=False)
         return torch.tensor(keras.ops.convert_to_numpy(outputs))
 
-    return f"keras-hub {keras_hub.__version__}", run
+    return f"keras-hub {library.__version__}", run
 
 
 KERAS_HUB = Layout(

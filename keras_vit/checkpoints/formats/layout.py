@@ -1,29 +1,47 @@
 """The `Layout` class, which describes the checkpoints of one code base."""
 
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
+from typing import Any
+from typing import TypeAlias
 
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
 from keras_vit.checkpoints.infer import POSITION_PREFIXES
+from keras_vit.checkpoints.weight_map import Layers
+from keras_vit.checkpoints.weight_map import Names
+
+# A `keras_vit.checkpoints.Checkpoint`, whose module imports the layouts.
+Checkpoint: TypeAlias = Any
+# Name of a library with its version, and a function of a batch for PyTorch.
+Reference: TypeAlias = tuple[str, Callable[[Tensor], Tensor]]
 
 
-def _no_arguments(variant, paths):
+def _no_arguments(variant: str, paths: Collection[str]) -> Config:
     return {}
 
 
-def _as_read(weights, stored, variant):
+def _as_read(
+    weights: dict[str, Array], stored: Config, variant: str
+) -> tuple[dict[str, Array], Config]:
     return weights, stored
 
 
-def _as_written(weights, arguments, variant):
+def _as_written(
+    weights: dict[str, Array], arguments: Config, variant: str
+) -> dict[str, Array]:
     return weights
 
 
-def _no_keys(arrays):
+def _no_keys(arrays: dict[str, Array]) -> list[str]:
     return []
 
 
-def _no_reasons(arguments, variant):
+def _no_reasons(arguments: Config, variant: str) -> list[str]:
     return []
 
 
@@ -125,44 +143,34 @@ class Layout:
     preprocess_mode: str | None = None
     config_files: tuple = ("config.json",)
     config_key: str | None = None
-    read_config: Callable | None = None
+    read_config: Callable = dict
     check_config: Callable | None = None
     reference: Callable | str = "no library of its own"
 
-    def possible_prefixes(self, variant):
+    def possible_prefixes(self, variant: str) -> tuple[str, ...]:
         """Returns the possible values of a variant's `position_prefix`."""
         prefixes = self.position_prefixes
         return prefixes.get(variant, prefixes[""])
 
 
-def replace_prefix(arrays, old, new=""):
-    """Replaces a prefix of keys, if all of them have it.
-
-    Args:
-        arrays: Dict of keys to arrays.
-        old: String. The prefix to replace.
-        new: String. The new prefix.
-
-    Returns:
-        Dict; `arrays` itself if any key does not have the prefix.
-    """
+def replace_prefix(
+    arrays: dict[str, Array], old: str, new: str = ""
+) -> dict[str, Array]:
+    """Replaces a prefix of keys, if all of them have it."""
     if not all(key.startswith(old) for key in arrays):
         return arrays
     return {new + k.removeprefix(old): array for k, array in arrays.items()}
 
 
-def replace_layers(layers, renamed=(), without=()):
-    """Returns the layers of a `WeightMap` with some renamed or left out.
-
-    Args:
-        layers: `layers` of a `WeightMap`.
-        renamed: Dict of names in the checkpoint to new names.
-        without: Tuple of prefixes of the keras_vit names of layers to leave
-            out.
-    """
-    renamed = dict(renamed)
+def replace_layers(
+    layers: Layers,
+    renamed: Mapping[Names, str] | None = None,
+    without: tuple[str, ...] = (),
+) -> Layers:
+    """Returns the layers of a `WeightMap` with some renamed or left out."""
+    renamed = renamed or {}
     return tuple(
-        (path, renamed.get(key, key), parameter_type)
+        (path, renamed[key] if key in renamed else key, parameter_type)
         for path, key, parameter_type in layers
         if not "".join(path).startswith(tuple(without))
     )

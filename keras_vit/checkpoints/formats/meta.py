@@ -7,10 +7,18 @@ and https://github.com/facebookresearch/moco-v3 ("mocov3"). Files of DeiT, and
 those of DINO that hold an encoder only, have the layout "timm".
 """
 
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from keras_vit._types import Config
 from keras_vit.checkpoints.formats import timm
 from keras_vit.checkpoints.formats.layout import Layout
 from keras_vit.checkpoints.formats.layout import replace_layers
 from keras_vit.checkpoints.weight_map import TORCH
+from keras_vit.checkpoints.weight_map import Layer
+from keras_vit.checkpoints.weight_map import Layers
+from keras_vit.checkpoints.weight_map import Names
 from keras_vit.checkpoints.weight_map import WeightMap
 
 # Layers of timm's ViT that Meta's does not have.
@@ -23,9 +31,11 @@ _TIMM_ONLY = (
 )
 
 
-def _dinov2(variant, *mlp_names):
+def _dinov2(
+    variant: str, mlp_names: tuple[str, ...] = ("fc1", "fc2")
+) -> WeightMap:
     layers = replace_layers(
-        timm.encoder(*mlp_names),
+        timm.encoder(mlp_names),
         {"reg_token": "register_tokens"},
         without=(*_TIMM_ONLY, "head"),
     )
@@ -33,14 +43,14 @@ def _dinov2(variant, *mlp_names):
     return WeightMap(variant, TORCH, (*layers, mask))
 
 
-def _dinov2_implied(variant, paths):
+def _dinov2_implied(variant: str, paths: Collection[str]) -> Config:
     """Returns the resampling of models with registers; {} for other models."""
     if "register_tokens/tokens" in paths:
         return {"resampling": "bicubic_antialias"}
     return {}
 
 
-def _dinov2_unsupported(arguments, variant):
+def _dinov2_unsupported(arguments: Config, variant: str) -> list[str]:
     swiglu = arguments["activation"] == "swiglu"
     if swiglu == (variant == "swiglu"):
         return []
@@ -66,21 +76,17 @@ DINOV2 = Layout(
 )
 
 
-def mae_decoder(encoder, blocks, decoder_blocks, prefix=""):
+def mae_decoder(
+    encoder: Layers, blocks: str, decoder_blocks: str, prefix: str = ""
+) -> Layers:
     """Returns the layers of MAE's decoder, as in `WeightMap`.
 
     Its blocks have the same names as the encoder's, with another prefix.
-
-    Args:
-        encoder: Layers of the encoder, as in `WeightMap`.
-        blocks: String. Prefix of the encoder's blocks.
-        decoder_blocks: String. Prefix of the decoder's blocks.
-        prefix: String. Prefix of the decoder's other layers.
     """
 
-    def change_prefix(names, old, new):
+    def change_prefix(names: Names, old: str, new: str) -> Names:
         if isinstance(names, tuple):
-            return tuple(change_prefix(name, old, new) for name in names)
+            return tuple(new + name.removeprefix(old) for name in names)
         return new + names.removeprefix(old)
 
     path = "decoder/"
@@ -131,10 +137,10 @@ MAE = Layout(
 )
 
 
-def _with_prefixes(layers, path, key):
+def _with_prefixes(layers: Iterable[Layer], path: str, key: str) -> Layers:
     """Returns layers of a `WeightMap` with prefixes of their names."""
 
-    def add(names, prefix):
+    def add(names: Names, prefix: str) -> Names:
         if isinstance(names, tuple):
             return tuple(prefix + name for name in names)
         return prefix + names
@@ -153,7 +159,7 @@ _DINO_HEAD = (
 )
 
 
-def _moco_head(num_layers):
+def _moco_head(num_layers: int) -> Iterator[Layer]:
     """Returns the layers of a head: linear, batch norm and ReLU in turn."""
     for i in range(num_layers):
         yield f"dense_{i + 1}/*", f"{3 * i}.*", "linear"

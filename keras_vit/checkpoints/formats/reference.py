@@ -7,9 +7,16 @@ shape `(batch, channels, height, width)`. Libraries are imported inside
 functions, since converting does not need them.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import Config
 from keras_vit.checkpoints.files import read
+from keras_vit.checkpoints.formats.layout import Checkpoint
+from keras_vit.checkpoints.formats.layout import Layout
 
 
 class ReferenceUnavailable(Exception):
@@ -20,27 +27,16 @@ class ReferenceNotInstalled(ReferenceUnavailable):
     """Raised if the reference library is not installed, or does not work."""
 
 
-def reference_model(layout, checkpoint, arguments, output, image_shape):
-    """Builds the checkpoint's model in its original library.
-
-    Args:
-        layout: The `Layout` of the checkpoint.
-        checkpoint: A `Checkpoint`.
-        arguments: Dict of arguments of `VisionTransformer`.
-        output: String. The output to compute: `"logits"`, `"pooled"` or
-            `"tokens"`.
-        image_shape: `(height, width)` of the images in pixels. It must match
-            the grid of the position embeddings.
-
-    Returns:
-        Tuple of the library's name and version, and a function from NumPy
-        images `(batch, height, width, channels)` to a NumPy array.
-
-    Raises:
-        ReferenceNotInstalled: if the library cannot be imported.
-        ReferenceUnavailable: if there is no library, or it does not support
-            the model or the image size.
-    """
+def reference_model(
+    layout: Layout,
+    checkpoint: Checkpoint,
+    arguments: Config,
+    output: str,
+    image_shape: tuple[int, int],
+) -> tuple[str, Callable[[Array], Array]]:
+    """Builds the checkpoint's model in its original library, and returns the
+    library's name and version, and a function of images
+    `(batch, height, width, channels)`."""
     if not callable(layout.reference):
         raise ReferenceUnavailable(layout.reference)
     if "resnet_layers" in arguments:
@@ -62,7 +58,7 @@ def reference_model(layout, checkpoint, arguments, output, image_shape):
     except (ImportError, RuntimeError) as error:
         raise ReferenceNotInstalled(explain_import_error(error)) from error
 
-    def on_images(images):
+    def on_images(images: Array) -> Array:
         batch = torch.tensor(images).permute(0, 3, 1, 2)
         with torch.no_grad():
             return run(batch).float().cpu().numpy()
@@ -70,25 +66,21 @@ def reference_model(layout, checkpoint, arguments, output, image_shape):
     return name, on_images
 
 
-def image_size(arguments):
-    """Returns the `(height, width)` in pixels that the position grid covers.
+def image_size(arguments: Config) -> tuple[int, int]:
+    """Returns the `(height, width)` in pixels that the position grid covers."""
+    (rows, columns), (height, width) = (
+        arguments["grid_size"],
+        arguments["patch_size"],
+    )
+    return rows * height, columns * width
 
-    Args:
-        arguments: Dict of arguments of `VisionTransformer`.
-    """
-    pairs = zip(arguments["grid_size"], arguments["patch_size"], strict=True)
-    return tuple(count * patch for count, patch in pairs)
 
-
-def load_state_dict(model, checkpoint, renamed=None):
+def load_state_dict(
+    model: Any, checkpoint: Checkpoint, renamed: dict[str, str] | None = None
+) -> None:
     """Loads a checkpoint's file into a PyTorch model; sets evaluation mode.
 
     PyTorch raises an error for missing and unexpected keys.
-
-    Args:
-        model: A `torch.nn.Module`.
-        checkpoint: A `Checkpoint`.
-        renamed: Dict of substrings of keys to their replacements.
     """
     import torch
 
@@ -106,13 +98,11 @@ def load_state_dict(model, checkpoint, renamed=None):
 _OPERATORS = "torchvision::"
 
 
-def explain_import_error(error):
+def explain_import_error(error: BaseException) -> str:
     """Returns a message about a failed import of a library, with its remedy.
 
-    Args:
-        error: An `ImportError`, or a `RuntimeError`: that of a torchvision
-            that was built for another version of PyTorch is explained, and any
-            other is raised again.
+    A `RuntimeError` is explained if it is that of a torchvision that was built
+    for another version of PyTorch, and otherwise raised again.
     """
     while error.__cause__ is not None:  # transformers wraps the error
         error = error.__cause__

@@ -3,6 +3,8 @@
 import numpy as np
 
 from keras_vit._published import rotary_periods
+from keras_vit._types import Array
+from keras_vit._types import Config
 from keras_vit._warnings import warn
 
 # Path of the periods, which only some code bases store.
@@ -17,13 +19,8 @@ GATED = {
 }
 
 
-def add_periods(weights, stored):
-    """Returns weights with the periods that a code base computes.
-
-    Args:
-        weights: Dict of keras_vit paths to arrays.
-        stored: Dict of arguments in config.json, such as `rope_base`.
-    """
+def add_periods(weights: dict[str, Array], stored: Config) -> dict[str, Array]:
+    """Returns weights with the periods that a code base computes."""
     kernel = weights.get("block_0/attention/query/kernel")
     if kernel is None or kernel.ndim != 3:  # reported later
         return weights
@@ -31,15 +28,12 @@ def add_periods(weights, stored):
     return {**weights, PERIODS: rotary_periods(base, kernel.shape[2])}
 
 
-def drop_periods(weights, arguments, name):
+def drop_periods(
+    weights: dict[str, Array], arguments: Config, name: str
+) -> dict[str, Array]:
     """Returns weights without periods, for code that computes them.
 
     Warns if the code's would be others.
-
-    Args:
-        weights: Dict of keras_vit paths to arrays.
-        arguments: Dict of arguments of `VisionTransformer`.
-        name: String. Name of the code base.
     """
     weights = dict(weights)
     periods = weights.pop(PERIODS, None)
@@ -56,7 +50,7 @@ def drop_periods(weights, arguments, name):
     return weights
 
 
-def add_mask_token(weights):
+def add_mask_token(weights: dict[str, Array]) -> dict[str, Array]:
     """Returns weights with a mask token, of zeros if they have none."""
     token = np.zeros_like(weights["class_token/tokens"][:, :1])
     return {"mask_token/tokens": token, **weights}

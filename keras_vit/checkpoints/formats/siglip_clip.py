@@ -5,12 +5,16 @@ size has the classes and names of SigLIP.
 """
 
 import re
+from collections.abc import Collection
 
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import Config
 from keras_vit.checkpoints.formats.layout import replace_prefix
 from keras_vit.checkpoints.formats.timm import mlp
 from keras_vit.checkpoints.weight_map import TORCH
+from keras_vit.checkpoints.weight_map import Layers
 from keras_vit.checkpoints.weight_map import WeightMap
 
 _TYPES = {
@@ -23,7 +27,7 @@ _PROJECTION = "visual_projection"
 _NORM = "post_layernorm.weight"
 
 
-def _encoder(prefix):
+def _encoder(prefix: str) -> Layers:
     block, attention = f"{prefix}encoder.layers.{{i}}", "block_{i}/attention"
     embeddings = f"{prefix}embeddings"
     return (
@@ -93,12 +97,8 @@ TOWERS = {
 _TEXT = re.compile(r"text_model\.|text_projection\.|logit_(scale|bias)$")
 
 
-def left_out(arrays):
-    """Lists the keys of a text tower, and of a pooling that is not used.
-
-    Args:
-        arrays: Dict of a file's keys to arrays.
-    """
+def left_out(arrays: dict[str, Array]) -> list[str]:
+    """Lists the keys of a text tower, and of a pooling that is not used."""
     if _PREFIX + _NORM not in arrays:
         return []
     # `SiglipForImageClassification` stores the attention pooling, and takes
@@ -111,7 +111,7 @@ def left_out(arrays):
     ]
 
 
-def normalize(arrays):
+def normalize(arrays: dict[str, Array]) -> dict[str, Array]:
     """Returns the arrays of an image tower, as `Layout.normalize`.
 
     The projection of CLIP gets the bias that it has in other code bases.
@@ -128,12 +128,8 @@ def normalize(arrays):
     return replace_prefix(arrays, _PREFIX)
 
 
-def to_file(arrays):
-    """Returns arrays without the bias of CLIP's projection.
-
-    Raises:
-        ValueError: if the bias is not zero.
-    """
+def to_file(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Returns arrays without the bias of CLIP's projection."""
     bias = arrays.get(f"{_PROJECTION}.bias")
     if bias is not None and np.any(bias):
         raise ValueError(
@@ -144,14 +140,14 @@ def to_file(arrays):
     return {k: a for k, a in arrays.items() if k != f"{_PROJECTION}.bias"}
 
 
-def implied(paths):
+def implied(paths: Collection[str]) -> Config:
     """Returns the arguments of SigLIP's towers or of CLIP's, by their paths."""
     if "pre_norm/gamma" in paths:
         return {"activation": "quick_gelu", "norm_epsilon": 1e-5}
     return {"activation": "gelu_tanh", "norm_epsilon": 1e-6}
 
 
-def nearest_variant(arguments):
+def nearest_variant(arguments: Config) -> str | None:
     """Returns the variant for a model, or None if it is no such tower."""
     if arguments["pre_norm"]:
         return PROJECTED if arguments["classes"] else TOWER
@@ -160,7 +156,7 @@ def nearest_variant(arguments):
     return CLASSIFIER if arguments["classes"] else TOWER
 
 
-def unsupported(arguments):
+def unsupported(arguments: Config) -> list[str]:
     """Lists the reasons why a model is neither CLIP's tower nor SigLIP's."""
     a, clip = arguments, arguments["pre_norm"]
     name = "CLIP" if clip else "SigLIP"
@@ -185,13 +181,8 @@ def unsupported(arguments):
     return reasons
 
 
-def model_config(arguments, common):
-    """Returns the contents of config.json, but for labels.
-
-    Args:
-        arguments: Dict of arguments of `VisionTransformer`.
-        common: Dict of the entries that all models of transformers have.
-    """
+def model_config(arguments: Config, common: Config) -> Config:
+    """Returns the contents of config.json, but for labels."""
     a = arguments
     config = {**common, "intermediate_size": a["mlp_dim"]}
     if a["pre_norm"]:

@@ -5,13 +5,18 @@ https://github.com/huggingface/pytorch-image-models
 
 import functools
 import re
+from collections.abc import Collection
 
+from keras_vit._types import Config
 from keras_vit.checkpoints.formats import eva
+from keras_vit.checkpoints.formats.layout import Checkpoint
 from keras_vit.checkpoints.formats.layout import Layout
+from keras_vit.checkpoints.formats.layout import Reference
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.reference import image_size
 from keras_vit.checkpoints.formats.reference import load_state_dict
 from keras_vit.checkpoints.weight_map import TORCH
+from keras_vit.checkpoints.weight_map import Layers
 from keras_vit.checkpoints.weight_map import WeightMap
 
 QKV = ("query", "key", "value")
@@ -33,20 +38,18 @@ _BIT_CONSTANTS = {
 }
 
 
-def mlp(path, key, names=("fc1", "fc2")):
+def mlp(path: str, key: str, names: tuple[str, ...] = ("fc1", "fc2")) -> Layers:
     return (
         (f"{path}/dense_1/*", f"{key}.{names[0]}.*", "linear"),
         (f"{path}/dense_2/*", f"{key}.{names[1]}.*", "linear"),
     )
 
 
-def encoder(mlp_names=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma")):
-    """Returns the layers of a Vision Transformer, as in `WeightMap`.
-
-    Args:
-        mlp_names: Tuple of the names of an MLP's two layers.
-        scales: Tuple of the names of a block's two layer scales.
-    """
+def encoder(
+    mlp_names: tuple[str, ...] = ("fc1", "fc2"),
+    scales: tuple[str, ...] = ("ls1.gamma", "ls2.gamma"),
+) -> Layers:
+    """Returns the layers of a Vision Transformer, as in `WeightMap`."""
     path, block = "block_{i}", "blocks.{i}"
     attention, pooling = f"{path}/attention", "pooling/attention"
     return (
@@ -86,7 +89,7 @@ def encoder(mlp_names=("fc1", "fc2"), scales=("ls1.gamma", "ls2.gamma")):
     )
 
 
-def _resnet(prefix, root="stem."):
+def _resnet(prefix: str, root: str = "stem.") -> Layers:
     """Returns the layers of timm's ResNetV2, which counts from 0."""
     path = "stage_{s}_unit_{u}"
     unit = f"{prefix}stages.{{s-1}}.blocks.{{u-1}}"
@@ -138,7 +141,7 @@ _TANH_SIGLIP = re.compile(
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 
-def _read_config(config):
+def _read_config(config: Config) -> Config:
     """Returns the arguments that timm's config.json implies."""
     arguments = {}
     pooling = config.get("global_pool")
@@ -168,16 +171,10 @@ def _read_config(config):
     return arguments
 
 
-def model_arguments(arguments):
+def model_arguments(arguments: Config) -> Config:
     """Returns the arguments of timm's `VisionTransformer` that JSON can hold.
 
     These are all but the classes of norms, activations and MLPs.
-
-    Args:
-        arguments: Dict of arguments of `keras_vit.VisionTransformer`.
-
-    Raises:
-        ReferenceUnavailable: if timm has no such model.
     """
     a = arguments
     if a["patch_bias"] == a["pre_norm"]:
@@ -220,21 +217,13 @@ _ENTRY_POINTS = {
 }
 
 
-def hub_config(arguments, mean, std, file):
-    """Returns the entries of config.json with which timm builds a model.
-
-    Args:
-        arguments: Dict of arguments of `VisionTransformer`.
-        mean: Sequence of floats. Mean of the pixels in [0, 1].
-        std: Sequence of floats. Their standard deviation.
-        file: String. Name of the file of the weights, on the Hugging Face hub.
-
-    Returns:
-        Dict.
-
-    Raises:
-        ReferenceUnavailable: if no config.json of timm describes the model.
-    """
+def hub_config(
+    arguments: Config,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    file: str,
+) -> Config:
+    """Returns the entries of config.json with which timm builds a model."""
     a = arguments
     if "resnet_layers" in a:
         raise ReferenceUnavailable("its config.json cannot describe a ResNet")
@@ -283,11 +272,13 @@ def hub_config(arguments, mean, std, file):
     }
 
 
-def reference(checkpoint, arguments, output):
+def reference(
+    checkpoint: Checkpoint, arguments: Config, output: str
+) -> Reference:
     """Builds a checkpoint's model in timm, as `Layout.reference`."""
     import timm
-    from timm.layers import SwiGLUPacked
-    from timm.layers import get_act_layer
+    from timm.layers.create_act import get_act_layer
+    from timm.layers.mlp import SwiGLUPacked
     from timm.models.deit import VisionTransformerDistilled
     from timm.models.vision_transformer import VisionTransformer
     from torch import nn
@@ -296,7 +287,7 @@ def reference(checkpoint, arguments, output):
     if a["position_embedding"] == "rope":
         return eva.reference(checkpoint, a, output)
     swiglu = a["activation"] == "swiglu"
-    options = {"mlp_layer": SwiGLUPacked} if swiglu else {}
+    options: Config = {"mlp_layer": SwiGLUPacked} if swiglu else {}
     activation = nn.SiLU if swiglu else get_act_layer(a["activation"])
     build = (
         VisionTransformerDistilled if a["distillation"] else VisionTransformer
@@ -314,7 +305,7 @@ def reference(checkpoint, arguments, output):
     return f"timm {timm.__version__}", run
 
 
-def _implied(variant, paths):
+def _implied(variant: str, paths: Collection[str]) -> Config:
     return eva.ARGUMENTS if variant in eva.VARIANTS else {}
 
 

@@ -3,7 +3,12 @@
 import functools
 import re
 
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
+from keras_vit.checkpoints.formats.layout import Checkpoint
 from keras_vit.checkpoints.formats.layout import Layout
+from keras_vit.checkpoints.formats.layout import Reference
 from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
 from keras_vit.checkpoints.formats.reference import image_size
 from keras_vit.checkpoints.formats.reference import load_state_dict
@@ -37,7 +42,7 @@ _LAYERS = (
 )
 
 
-def _normalize(arrays):
+def _normalize(arrays: dict[str, Array]) -> dict[str, Array]:
     """Renames the MLP layers of files written before torchvision 0.14."""
     names = {"linear_1": "0", "linear_2": "3"}
     return rename_keys(
@@ -48,7 +53,9 @@ def _normalize(arrays):
     )
 
 
-def _reference(checkpoint, arguments, output):
+def _reference(
+    checkpoint: Checkpoint, arguments: Config, output: str
+) -> Reference:
     import torch
     import torchvision
     from torch import nn
@@ -80,7 +87,7 @@ def _reference(checkpoint, arguments, output):
             module.approximate = "tanh"
     load_state_dict(model, checkpoint)
 
-    def tokens(batch):
+    def tokens(batch: Tensor) -> Tensor:
         x = model._process_input(batch)
         class_token = model.class_token.expand(len(x), -1, -1)
         return model.encoder(torch.cat([class_token, x], dim=1))
