@@ -49,6 +49,7 @@ from keras_vit.models import ViTS14 as ViTS14
 from keras_vit.models import ViTS16 as ViTS16
 from keras_vit.models import ViTS32 as ViTS32
 from keras_vit.models import ViTTi16 as ViTTi16
+from keras_vit.models import config_of as config_of
 from keras_vit.models import dense_features as dense_features
 from keras_vit.models import feature_extractor as feature_extractor
 from keras_vit.preprocessing import decode_predictions as decode_predictions

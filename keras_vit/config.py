@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 from typing import ClassVar
+from typing import TypeVar
 
 from keras_vit import _checks
+from keras_vit._types import Config
 
 POOLINGS = ("token", "gap", "token_gap", "first_patch", "map", None)
 FINAL_NORMS = ("before_pooling", "after_pooling", "none")
@@ -30,6 +32,9 @@ _ROTARY_CHANGES = ("rope_shift", "rope_jitter", "rope_rescale")
 # vit-keras and keras-hub call the head's activation `activation`.
 _OUTPUT_ACTIVATIONS = ("linear", "log_softmax", "sigmoid", "softmax")
 GROUPS = 32  # of the ResNets' norms
+_DERIVED: Any = None  # the default of a field that follows from others
+
+_ModelConfig = TypeVar("_ModelConfig", bound="ViTConfig | ResNetConfig")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,15 +60,15 @@ class ViTConfig:
     hidden_size: int
     num_layers: int
     num_heads: int
-    mlp_dim: int | None = None
+    mlp_dim: int = _DERIVED
     pooling: str | None = None
     representation_size: int | None = None
-    class_token: bool | None = None
+    class_token: bool = _DERIVED
     num_registers: int = 0
     distillation: bool = False
     mask_token: bool = False
     position_embedding: str = "learned"
-    position_placement: str | None = None
+    position_placement: str = _DERIVED
     position_prefix: str = "all"
     grid_size: tuple[int, int] | None = None
     resampling: str = "bilinear_align_corners"
@@ -169,7 +174,7 @@ class ViTConfig:
         """Tokens before the patches, in order: `{layer name: (number of tokens,
         whether they have a position embedding)}`."""
         counts = {
-            "class_token": int(bool(self.class_token)),
+            "class_token": int(self.class_token),
             "distillation_token": int(self.distillation),
             "register_tokens": self.num_registers,
         }
@@ -279,6 +284,47 @@ class HybridConfig(ResNetConfig, ViTConfig):
         ViTConfig.__post_init__(self)
 
 
+def field_names(config_class: type) -> list[str]:
+    """Returns the names of a config's fields."""
+    return [field.name for field in dataclasses.fields(config_class)]
+
+
+def known(values: Config) -> Config:
+    """Returns the arguments that are not None."""
+    return {name: x for name, x in values.items() if x is not None}
+
+
+def resolve(
+    config_class: type[_ModelConfig], arguments: Config
+) -> _ModelConfig:
+    """Builds a config from arguments, of which None stands for the default, and
+    others than its fields are ignored."""
+    fields, given = dataclasses.fields(config_class), known(arguments)
+    values = {f.name: given[f.name] for f in fields if f.name in given}
+    missing = [
+        field.name
+        for field in fields
+        if field.default is dataclasses.MISSING and field.name not in values
+    ]
+    if missing:
+        raise ValueError(
+            f"{', '.join(missing)} must be given where there are no `weights` "
+            "to take them from. Received: "
+            f"{', '.join(f'{name}=None' for name in missing)}"
+        )
+    return config_class(**values)
+
+
+def config_from(arguments: Config) -> ViTConfig | ResNetConfig:
+    """Returns the config of the model that arguments describe, as `resolve`."""
+    if "resnet_layers" not in arguments:
+        return resolve(ViTConfig, arguments)
+    if "hidden_size" in arguments:
+        return resolve(HybridConfig, arguments)
+    version_2 = arguments["preactivation"]
+    return resolve(BiTConfig if version_2 else ResNetConfig, arguments)
+
+
 def stride(resnet_layers: tuple[int, ...]) -> int:
     """Returns the downsampling factor of a ResNet."""
     return 4 * 2 ** max(len(resnet_layers) - 1, 0)
@@ -299,7 +345,7 @@ def _convert_fields(config: ViTConfig) -> None:
         (_checks.rate, ("dropout", "attention_dropout", "drop_path")),
         (_checks.positive_float, ("norm_epsilon", "layer_scale", "rope_base")),
         (_checks.rotary_change, _ROTARY_CHANGES),
-        (_checks.boolean, (*flags, "class_token")),
+        (_checks.boolean, flags),
     ):
         for name in names:
             value = getattr(config, name)
@@ -318,7 +364,7 @@ class Variant:
     patch_size: int
     resnet_layers: tuple[int, ...] | None = None  # None: no hybrid
 
-    def sizes(self) -> dict[str, Any]:
+    def sizes(self) -> Config:
         """Returns the arguments of the function that builds the model."""
         values = dataclasses.asdict(self)
         return {name: v for name, v in values.items() if v is not None}
@@ -365,7 +411,7 @@ BIT_VARIANTS = {
 }
 
 
-def variant_sizes(name: str) -> dict[str, Any]:
+def variant_sizes(name: str) -> Config:
     """Returns what a name implies of the arguments of its model's function."""
     if name in BIT_VARIANTS:
         layers, width = BIT_VARIANTS[name]

@@ -19,16 +19,14 @@ from keras_vit.checkpoints.checkpoint import check_hyperparameters
 from keras_vit.checkpoints.files import atomic_write
 from keras_vit.checkpoints.formats import check_layout
 from keras_vit.checkpoints.formats import get_weight_map
-from keras_vit.checkpoints.infer import infer_pretraining
-from keras_vit.checkpoints.infer import is_position_layer
-from keras_vit.checkpoints.keras_files import arguments_from_layer_configs
 from keras_vit.checkpoints.keras_files import is_keras
 from keras_vit.checkpoints.keras_files import is_pretraining
 from keras_vit.checkpoints.keras_files import layer_configs
-from keras_vit.checkpoints.keras_files import pretraining_options
 from keras_vit.checkpoints.keras_files import write_metadata
 from keras_vit.checkpoints.writing import check_writable
 from keras_vit.checkpoints.writing import write_checkpoint
+from keras_vit.models.description import describe as describe_model
+from keras_vit.models.description import variables_of
 
 
 def load(
@@ -80,8 +78,9 @@ def load(
     >>> model = keras_vit.converters.load("ViT-B_16.npz", classes=10)
     """
     check_layout(layout)
-    checkpoint = path
-    if not isinstance(checkpoint, Checkpoint):
+    if isinstance(path, Checkpoint):
+        checkpoint = path
+    else:
         checkpoint = open_checkpoint(path, layout, num_heads)
     check_hyperparameters(checkpoint, overrides)
     saved_by_keras = checkpoint.path.endswith(".keras") and not overrides
@@ -214,39 +213,13 @@ def save(
 
 
 def describe(model: keras.Model) -> tuple[dict[str, Array], Config, Config]:
-    """Returns the weights of a model made by this package, the arguments that
-    describe its architecture, and other arguments that it was built with, such
-    as `input_shape`."""
-    encoder = getattr(model, "encoder", model)
-    if encoder is model:
-        variables = models.weights_by_path(model)
-    else:
-        variables = model.variables_by_path()
+    """Returns the weights of a model by path, the arguments that describe its
+    architecture, and the others that it was built with."""
     weights = {
         path: keras.ops.convert_to_numpy(variable.value)
-        for path, variable in variables.items()
+        for path, variable in variables_of(model).items()
     }
-    configs = {layer.name: layer.get_config() for layer in encoder.layers}
-    positions = next(
-        (layer for layer in encoder.layers if is_position_layer(layer.name)),
-        None,
-    )
-    block = next((x for x in encoder.layers if x.name == "block_0"), None)
-    block = block and keras.saving.get_registered_name(type(block))
-    shapes = {path: array.shape for path, array in weights.items()}
-    try:
-        grid = getattr(positions, "built_grid", None)
-        arguments, built = arguments_from_layer_configs(
-            configs, shapes, grid, block
-        )
-    except (ValueError, KeyError) as error:
-        raise ValueError(
-            f"The model {encoder.name!r} was not made by keras_vit. {error}"
-        ) from error
-    arguments |= infer_pretraining(shapes)
-    if encoder is not model:
-        arguments |= pretraining_options(model.get_config())
-    return weights, arguments, built
+    return weights, *describe_model(model)
 
 
 def write_keras(model: keras.Model, path: StrPath) -> None:
@@ -275,7 +248,7 @@ def _write_keras_without_times(model: keras.Model, path: pathlib.Path) -> None:
 def _save_keras(
     model: keras.Model, path: pathlib.Path, overwrite: bool
 ) -> None:
-    _, arguments, built = describe(model)
+    arguments, built = describe_model(model)
     with atomic_write(path, overwrite) as temporary:
         if path.suffix == ".keras":
             write_keras(model, temporary)

@@ -1,12 +1,18 @@
 """The `Checkpoint` class and `open_checkpoint`, which reads one."""
 
+import functools
 from dataclasses import dataclass
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 
 from keras_vit import downloads
 from keras_vit._published import PREPROCESSING
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
+from keras_vit._types import Config
+from keras_vit._types import StrPath
 from keras_vit._warnings import warn
 from keras_vit.checkpoints import formats
 from keras_vit.checkpoints import infer
@@ -20,6 +26,9 @@ from keras_vit.checkpoints.keras_files import is_keras
 from keras_vit.checkpoints.keras_files import read_keras
 from keras_vit.checkpoints.weight_map import WeightMap
 from keras_vit.checkpoints.weight_map import from_checkpoint
+from keras_vit.config import ResNetConfig
+from keras_vit.config import ViTConfig
+from keras_vit.config import config_from
 from keras_vit.config import stride
 
 # Keras files already use keras_vit's paths: there is nothing to map.
@@ -54,13 +63,13 @@ class Checkpoint:
     path: str
     layout: str
     weight_map: WeightMap
-    weights: dict
-    stored: dict
-    build_arguments: dict = field(default_factory=dict)
-    file_keys: dict = field(default_factory=dict)
+    weights: dict[str, Array]
+    stored: Config
+    build_arguments: Config = field(default_factory=dict)
+    file_keys: dict[str, str] = field(default_factory=dict)
     released_mode: str | None = None
 
-    def key(self, path):
+    def key(self, path: str) -> str:
         """Returns the file's key of a keras_vit path, for messages.
 
         A path that is not in the file has the key under which it would be
@@ -69,18 +78,18 @@ class Checkpoint:
         return self.weight_map.key(path, self.file_keys)
 
     @property
-    def patch_size(self):
+    def patch_size(self) -> tuple[int, int] | None:
         """`(rows, columns)`, or None if there is no patch embedding."""
         kernel = self.weights.get("patch_embedding/kernel")
-        return None if kernel is None else kernel.shape[:2]
+        return None if kernel is None else (kernel.shape[0], kernel.shape[1])
 
     @property
-    def family(self):
+    def family(self) -> str:
         """The model family: `"vit"`, `"hybrid"` or `"bit"`."""
         return infer.family(self.weights)
 
     @property
-    def preprocess_mode(self):
+    def preprocess_mode(self) -> str | None:
         """The `mode` of `preprocess_input` that the weights require.
 
         None if it is neither stored with them, nor in the table of released
@@ -100,26 +109,48 @@ class Checkpoint:
         return stored
 
     @property
-    def patch_resampling(self):
+    def patch_resampling(self) -> str:
         """The method by which a patch embedding of the code base is resized."""
         layout = formats.LAYOUTS.get(self.layout)
         return layout.patch_resampling if layout else "bicubic_antialias"
 
     @property
-    def stride(self):
+    def stride(self) -> int:
         """Downsampling factor of the ResNet; 1 if there is none."""
         if self.family == "vit":
             return 1
         return stride(infer.units_per_stage(self.weights))
 
+    @functools.cached_property
+    def config(self) -> ViTConfig | ResNetConfig:
+        """The architecture, inferred once.
+
+        A field that the file does not determine has its default: `grid_size` is
+        None, and `missing_hyperparameters` lists the others.
+        """
+        return config_from(self.arguments())
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the images."""
+        kernels = ("root_conv/kernel", "patch_embedding/kernel")
+        path = next(path for path in kernels if path in self.weights)
+        return self.weights[path].shape[2]
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes; None without a head."""
+        bias = self.weights.get("head/bias")
+        return None if bias is None else len(bias)
+
     def arguments(
         self,
-        grid=None,
-        image_grid=None,
-        class_token=None,
-        position_prefix=None,
-    ):
-        """Returns the arguments to build the model with.
+        grid: infer.Grid = None,
+        image_grid: infer.ImageGrid = None,
+        class_token: bool | None = None,
+        position_prefix: str | None = None,
+    ) -> Config:
+        """Returns all that is known of the model, as arguments of its function.
 
         Args:
             grid: `(rows, columns)` of its position embeddings; None infers
@@ -180,13 +211,13 @@ class Checkpoint:
 
 
 def open_checkpoint(
-    path,
-    layout=None,
-    num_heads=None,
-    finite=True,
-    decoder=False,
-    decoder_num_heads=None,
-):
+    path: StrPath,
+    layout: str | None = None,
+    num_heads: int | None = None,
+    finite: bool = True,
+    decoder: bool = False,
+    decoder_num_heads: int | None = None,
+) -> Checkpoint:
     """Reads a checkpoint without adapting its weights.
 
     Args:
@@ -269,7 +300,7 @@ def open_checkpoint(
     )
 
 
-def _stored_mode(path):
+def _stored_mode(path: StrPath) -> str | None:
     """Returns the `mode` of `preprocess_input` in JSON files next to weights.
 
     These are the config.json of a run of this package or of timm, the
@@ -298,14 +329,17 @@ def _stored_mode(path):
     return None
 
 
-def _equal(found, expected):
+def _equal(found: Any, expected: ArrayLike) -> bool:
+    """Returns whether values, which may be anything, are those expected."""
     try:
         return np.allclose(np.array(found, "float64"), expected, atol=1e-6)
     except (TypeError, ValueError):
         return False
 
 
-def _drop_decoder(arrays, weight_map):
+def _drop_decoder(
+    arrays: dict[str, Array], weight_map: WeightMap
+) -> dict[str, Array]:
     """Returns a checkpoint's arrays without those of pre-training only."""
     dropped = {
         key
@@ -316,7 +350,10 @@ def _drop_decoder(arrays, weight_map):
     return {key: a for key, a in arrays.items() if key not in dropped}
 
 
-def _open_keras(path, layout, finite, decoder):
+def _open_keras(
+    path: StrPath, layout: str | None, finite: bool, decoder: bool
+) -> Checkpoint:
+    """Reads a file of Keras's, whose arguments a layout may imply."""
     formats.check_layout(layout)
     weights, stored, build_arguments = read_keras(existing_path(path), finite)
     if not decoder:
@@ -336,20 +373,11 @@ def _open_keras(path, layout, finite, decoder):
     return checkpoint
 
 
-def missing_hyperparameters(checkpoint, explicit):
-    """Lists the hyperparameters that are still missing.
-
-    These are the arguments that a bare .weights.h5 file does not store, that
-    cannot be inferred from shapes, and that the caller does not pass.
-
-    Args:
-        checkpoint: A `Checkpoint`.
-        explicit: Dict of the arguments that the caller passes; None means
-            unspecified.
-
-    Returns:
-        List of argument names.
-    """
+def missing_hyperparameters(
+    checkpoint: Checkpoint, explicit: Config
+) -> list[str]:
+    """Lists the arguments that a bare .weights.h5 file does not store, that
+    cannot be inferred from shapes, and that the caller does not pass."""
     if checkpoint.layout != "keras":
         return []
     known = {*checkpoint.stored}
@@ -361,13 +389,8 @@ def missing_hyperparameters(checkpoint, explicit):
     ]
 
 
-def check_hyperparameters(checkpoint, explicit):
-    """Raises a `ValueError` if any hyperparameter is missing.
-
-    Args:
-        checkpoint: A `Checkpoint`.
-        explicit: As in `missing_hyperparameters`.
-    """
+def check_hyperparameters(checkpoint: Checkpoint, explicit: Config) -> None:
+    """Raises a `ValueError` if any of `missing_hyperparameters` is missing."""
     missing = missing_hyperparameters(checkpoint, explicit)
     if missing:
         raise ValueError(

@@ -7,10 +7,19 @@ implied by the code base (see `formats`).
 
 import math
 import re
+from collections.abc import Collection
+from typing import TypeAlias
 
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import StrPath
 from keras_vit._warnings import warn
+from keras_vit.checkpoints.weight_map import WeightMap
+from keras_vit.config import POSITION_PREFIXES
 
-POSITION_PREFIXES = ("all", "class", "none")
+Shapes: TypeAlias = dict[str, tuple[int, ...]]
+Grid: TypeAlias = tuple[int, ...] | None  # (rows, columns), if known
+ImageGrid: TypeAlias = tuple[int | None, ...] | None
 
 _REQUIRED_ARRAYS = {  # path: number of axes
     "patch_embedding/kernel": 4,
@@ -21,37 +30,20 @@ _REQUIRED_ARRAYS = {  # path: number of axes
 
 
 def infer_architecture(
-    shapes,
-    grid=None,
-    image_grid=None,
-    class_token=None,
-    prefixes=POSITION_PREFIXES,
-    configured_prefix=None,
-):
+    shapes: Shapes,
+    grid: Grid = None,
+    image_grid: ImageGrid = None,
+    class_token: bool | None = None,
+    prefixes: tuple[str, ...] = POSITION_PREFIXES,
+    configured_prefix: str | None = None,
+) -> Config:
     """Infers the arguments of a Vision Transformer or a hybrid.
 
-    Args:
-        shapes: Dict of paths to shapes.
-        grid: `(rows, columns)` of the position embeddings; None infers it.
-        image_grid: `(rows, columns)` of the patches of the model's input;
-            used if the position embeddings are not a square grid.
-        class_token: Boolean. Whether the model has a class token; None infers
-            it.
-        prefixes: Tuple of the possible values of `position_prefix`, the most
-            likely first.
-        configured_prefix: String. The value of `position_prefix` that the
-            checkpoint's config implies, or None. It is ignored if the
-            remaining positions are neither those of `grid` nor, without
-            `grid`, a square grid.
-
-    Returns:
-        Dict of the arguments that shapes determine, plus `channels` and
-        `num_positions`, the number of patches with a position embedding.
-        `grid_size` is None if it cannot be inferred.
-
-    Raises:
-        ValueError: if these are not the weights of a Vision Transformer, or
-            the position embeddings are ambiguous.
+    They include `channels` and `num_positions`, the number of patches with a
+    position embedding. Their `grid` and `class_token` are inferred if None;
+    `image_grid`, that of the model's input, is used for positions that are no
+    square. The most likely of `prefixes`, values of `position_prefix`, is the
+    first; `configured_prefix` is the only one if the grid is then square.
     """
     _check_is_vit(shapes)
     *patch_size, channels, hidden_size = shapes["patch_embedding/kernel"]
@@ -109,12 +101,9 @@ def infer_architecture(
     return {**inferred, **learned}
 
 
-def count_blocks(shapes, start):
-    """Returns the number of blocks whose paths begin with `start`.
-
-    Raises:
-        ValueError: if their numbers have gaps.
-    """
+def count_blocks(shapes: Shapes, start: str) -> int:
+    """Returns the number of blocks whose paths begin with `start`, or raises a
+    `ValueError` if their numbers have gaps."""
     found = {
         path.removeprefix(start).split("/")[0]
         for path in shapes
@@ -128,7 +117,8 @@ def count_blocks(shapes, start):
     return len(found)
 
 
-def _check_is_vit(shapes):
+def _check_is_vit(shapes: Shapes) -> None:
+    """Raises a `ValueError` if a Vision Transformer's arrays are missing."""
     wrong = [
         f"{path}, {axes} axes: "
         + (f"{shapes[path]}" if path in shapes else "missing")
@@ -142,7 +132,8 @@ def _check_is_vit(shapes):
         )
 
 
-def _pooling(inferred, shapes):
+def _pooling(inferred: Config, shapes: Shapes) -> str:
+    """Returns the pooling that the arrays imply."""
     if "pooling/probe" in shapes:
         return "map"
     width = shapes.get("head/kernel", (0,))[0]
@@ -155,7 +146,7 @@ def _pooling(inferred, shapes):
 
 
 # Position embeddings: mode, placement, grid.
-_POSITION_LAYER = re.compile(r"position_embedding(_\d+|_shared)?")
+_POSITION_LAYER = re.compile(r"position_embedding(?:_\d+|_shared)?")
 _POSITION_MODES = {  # an array: the `position_embedding` that has it
     "embedding": "learned",
     "columns": "learned_2d",
@@ -164,45 +155,40 @@ _POSITION_MODES = {  # an array: the `position_embedding` that has it
 }
 
 
-def is_position_layer(name):
+def is_position_layer(name: str) -> bool:
     """Returns whether a layer with this name has position embeddings."""
     return _POSITION_LAYER.fullmatch(name) is not None
 
 
-def placement(layer):
-    """Returns the `position_placement` of a model.
-
-    Args:
-        layer: String. Name of its layer of position embeddings.
-    """
-    suffix = _POSITION_LAYER.fullmatch(layer)[1]
-    if suffix is None:
+def placement(layer: str) -> str:
+    """Returns the `position_placement` of a model, whose layer of position
+    embeddings has the name `layer`."""
+    suffix = layer.removeprefix("position_embedding")
+    if not suffix:
         return "stem"
     return "every_layer" + ("_shared" if suffix == "_shared" else "")
 
 
-def num_tokens_with_position(prefix, arguments):
-    """Returns the number of prefix tokens that have a position embedding.
-
-    Args:
-        prefix: String. Value of `position_prefix`.
-        arguments: Dict of arguments of `VisionTransformer`.
-    """
+def num_tokens_with_position(prefix: str, arguments: Config) -> int:
+    """Returns the number of prefix tokens that have a position embedding if
+    `position_prefix` is `prefix`."""
     tokens = arguments["class_token"] + arguments["distillation"]
     registers = arguments["num_registers"]
     return {"all": tokens + registers, "class": tokens, "none": 0}[prefix]
 
 
-def _position_layer(shapes):
-    """Returns `(mode, layer)`; ("none", None) if no positions are stored."""
+def _position_layer(shapes: Shapes) -> tuple[str, str]:
+    """Returns `(mode, layer)`; ("none", "") if no positions are stored."""
     for path in shapes:
         layer, _, array = path.partition("/")
         if is_position_layer(layer) and array in _POSITION_MODES:
             return _POSITION_MODES[array], layer
-    return "none", None
+    return "none", ""
 
 
-def _learned_2d(inferred, shapes, layer, prefixes):
+def _learned_2d(
+    inferred: Config, shapes: Shapes, layer: str, prefixes: tuple[str, ...]
+) -> Config:
     """Infers the grid and `position_prefix` of `"learned_2d"` embeddings."""
     rows, columns = (
         shapes.get(f"{layer}/{name}", (0,))[0] for name in ("rows", "columns")
@@ -220,7 +206,13 @@ def _learned_2d(inferred, shapes, layer, prefixes):
     }
 
 
-def _learned(inferred, shape, grid, image_grid, prefixes):
+def _learned(
+    inferred: Config,
+    shape: tuple[int, ...],
+    grid: Grid,
+    image_grid: ImageGrid,
+    prefixes: tuple[str, ...],
+) -> Config:
     """Infers the grid and `position_prefix` of `"learned"` embeddings."""
     if len(shape) != 3:
         return {
@@ -233,42 +225,47 @@ def _learned(inferred, shape, grid, image_grid, prefixes):
         for prefix in prefixes
     }
     grids = {
-        prefix: _grid(count, grid, image_grid)
+        prefix: found
         for prefix, count in counts.items()
+        if (found := _grid(count, grid, image_grid))
     }
     if grid is None:
         _raise_if_ambiguous(inferred, prefixes, counts, grids)
-    chosen = next((p for p in prefixes if grids[p]), prefixes[0])
+    chosen = next(iter(grids), prefixes[0])
     return {
         "num_positions": counts[chosen],
-        "grid_size": grids[chosen],
+        "grid_size": grids.get(chosen),
         "position_prefix": chosen,
     }
 
 
-def _grid(count, grid, image_grid):
+def _grid(count: int, grid: Grid, image_grid: ImageGrid) -> Grid:
     """Returns the grid of `count` patches; None if it cannot be inferred."""
     if grid is not None:
         fits = min(grid) > 0 and grid[0] * grid[1] == count
         return tuple(grid) if fits else None
     side = math.isqrt(max(count, 0))
     square = (side, side) if side and side * side == count else None
-    fits = image_grid and None not in image_grid
-    if not fits or image_grid[0] * image_grid[1] != count:
+    sizes = tuple(n for n in image_grid or () if n is not None)
+    if len(sizes) != 2 or sizes[0] * sizes[1] != count:
         return square
-    image_grid = tuple(image_grid)
-    if square not in (None, image_grid):
+    if square not in (None, sizes):
         raise ValueError(
             f"The {count} position embeddings can be those of a square, "
             f"{side} x {side}, to be resampled, or of the image's own grid, "
-            f"{image_grid[0]} x {image_grid[1]}. Give "
+            f"{sizes[0]} x {sizes[1]}. Give "
             f"`grid_size=({side}, {side})`, as released files have it, or "
-            f"`grid_size={image_grid}`."
+            f"`grid_size={sizes}`."
         )
-    return image_grid
+    return sizes
 
 
-def _raise_if_ambiguous(inferred, prefixes, counts, grids):
+def _raise_if_ambiguous(
+    inferred: Config,
+    prefixes: tuple[str, ...],
+    counts: dict[str, int],
+    grids: dict[str, tuple[int, ...]],
+) -> None:
     """Raises a `ValueError` or warns if position embeddings are ambiguous.
 
     N + 1 position embeddings can be those of a class token and N patches, or
@@ -278,7 +275,7 @@ def _raise_if_ambiguous(inferred, prefixes, counts, grids):
     in DINOv2.
     """
     first = prefixes[0]
-    squares = {counts[p]: p for p in reversed(prefixes) if grids[p]}
+    squares = {counts[p]: p for p in reversed(grids)}
     if len(squares) > 1:
         readings = " or ".join(
             f"`position_prefix={prefix!r}`, and a grid of "
@@ -289,7 +286,7 @@ def _raise_if_ambiguous(inferred, prefixes, counts, grids):
             f"The position embeddings can be read in two ways: {readings}. "
             "Give `position_prefix`."
         )
-    other = next((p for p in prefixes if grids[p]), first)
+    other = next(iter(grids), first)
     if other == first or counts[first] == counts[other]:
         return
     if inferred["layer_scale"] and not inferred["num_registers"]:
@@ -317,19 +314,16 @@ _ROOT = "root_conv/kernel"
 _UNIT = re.compile(r"stage_(\d+)_unit_(\d+)/conv_1/kernel")
 
 
-def family(paths):
-    """Returns the family of a model: `"vit"`, `"hybrid"` or `"bit"`.
-
-    Args:
-        paths: Collection of the keras_vit paths of its weights.
-    """
+def family(paths: Collection[str]) -> str:
+    """Returns the family of a model with these weights: `"vit"`, `"hybrid"` or
+    `"bit"`."""
     if _ROOT not in paths:
         return "vit"
     encoder = ("patch_embedding/", "block_")
     return "hybrid" if any(p.startswith(encoder) for p in paths) else "bit"
 
 
-def units_per_stage(paths):
+def units_per_stage(paths: Collection[str]) -> tuple[int, ...]:
     """Returns a ResNet's number of units per stage, such as `(3, 4, 9)`."""
     stages = [int(match[1]) for match in map(_UNIT.fullmatch, paths) if match]
     # Gaps in the numbers are reported when the weights are loaded.
@@ -338,16 +332,9 @@ def units_per_stage(paths):
     )
 
 
-def infer_bit(shapes):
-    """Infers the arguments of `BiT`.
-
-    Args:
-        shapes: Dict of paths to shapes.
-
-    Returns:
-        Dict of the arguments that shapes determine, plus `channels` and
-        `num_heads`, which is None.
-    """
+def infer_bit(shapes: Shapes) -> Config:
+    """Infers the arguments of `BiT`, plus `channels`, and `num_heads`, which is
+    None."""
     return {
         **_resnet(shapes),
         "classes": shapes.get("head/bias", (None,))[0],
@@ -355,12 +342,9 @@ def infer_bit(shapes):
     }
 
 
-def resnet_constants(configs):
-    """Returns the constants of a model's ResNet, such as its epsilons.
-
-    Args:
-        configs: Dict of layer names to their configs.
-    """
+def resnet_constants(configs: dict[str, Config]) -> Config:
+    """Returns the constants of a model's ResNet, such as its epsilons, from
+    the configs of its layers."""
     root, norm = configs["root_conv"], configs.get("root_norm")
     return {
         "group_norm_epsilon": norm["epsilon"]
@@ -373,7 +357,8 @@ def resnet_constants(configs):
     }
 
 
-def _resnet(shapes):
+def _resnet(shapes: Shapes) -> Config:
+    """Infers the sizes of a ResNet."""
     root = shapes[_ROOT]
     if len(root) != 4:
         raise ValueError(
@@ -405,19 +390,11 @@ PRETRAINING_PREFIXES = (
 _MAE_MARKER = "decoder/embedding/bias"
 
 
-def infer_pretraining(shapes):
-    """Infers the arguments of a pre-training model.
+def infer_pretraining(shapes: Shapes) -> Config:
+    """Infers the arguments of a pre-training model, and `pretraining`: `"mae"`,
+    `"mim"`, `"mpp"`, `"dino"` or `"mocov3"`.
 
-    Args:
-        shapes: Dict of paths to shapes.
-
-    Returns:
-        Dict of the arguments that shapes determine, and `pretraining`:
-        `"mae"`, `"mim"`, `"mpp"`, `"dino"` or `"mocov3"`. Empty for an encoder
-        without pre-training weights.
-
-    Raises:
-        ValueError: if blocks of the decoder are missing.
+    The dict is empty for an encoder without pre-training weights.
     """
     if "predictor/kernel" in shapes:
         return {"pretraining": "mpp"}
@@ -453,7 +430,7 @@ def infer_pretraining(shapes):
     }
 
 
-def drop_pretraining(weights):
+def drop_pretraining(weights: dict[str, Array]) -> dict[str, Array]:
     """Returns the weights of the encoder only."""
     return {
         path: array
@@ -472,19 +449,15 @@ _PERIODS = "position_embedding_shared/periods"
 _DECODER_HEADS = {512: 16}  # all of MAE's decoders
 
 
-def infer_num_heads(arrays, weight_map, num_heads=None):
-    """Infers the number of heads of a checkpoint.
+def infer_num_heads(
+    arrays: dict[str, Array],
+    weight_map: WeightMap,
+    num_heads: int | None = None,
+) -> int | None:
+    """Infers the number of heads of a checkpoint, unless it is given.
 
-    Args:
-        arrays: Dict of its keys to arrays.
-        weight_map: Its `WeightMap`.
-        num_heads: Integer. The number of heads if it is known, or None.
-
-    Returns:
-        Integer; None if the shapes of the arrays contain it.
-
-    Raises:
-        ValueError: if it cannot be inferred, or does not divide the width.
+    It is None if the shapes of the arrays contain it. A `ValueError` is raised
+    if it cannot be inferred, or does not divide the width.
     """
     if _stores_num_heads(weight_map):
         return None
@@ -522,20 +495,13 @@ def infer_num_heads(arrays, weight_map, num_heads=None):
     )
 
 
-def infer_decoder_num_heads(arrays, weight_map, num_heads=None):
-    """Infers the number of heads of MAE's decoder.
-
-    Args:
-        arrays: Dict of a checkpoint's keys to arrays.
-        weight_map: Its `WeightMap`.
-        num_heads: Integer. The number of heads if it is known, or None.
-
-    Returns:
-        Integer; `num_heads` if the checkpoint has no decoder.
-
-    Raises:
-        ValueError: if it cannot be inferred.
-    """
+def infer_decoder_num_heads(
+    arrays: dict[str, Array],
+    weight_map: WeightMap,
+    num_heads: int | None = None,
+) -> int | None:
+    """Infers the number of heads of MAE's decoder, as `infer_num_heads` does;
+    it is `num_heads` if the checkpoint has no decoder."""
     bias = arrays.get(weight_map.key(_MAE_MARKER))
     if bias is None or not bias.ndim or num_heads is not None:
         return num_heads
@@ -547,14 +513,10 @@ def infer_decoder_num_heads(arrays, weight_map, num_heads=None):
     )
 
 
-def warn_if_heads_ambiguous(arguments, weight_map, target):
-    """Warns if the number of heads cannot be inferred from a written file.
-
-    Args:
-        arguments: Dict of arguments of `VisionTransformer`.
-        weight_map: The `WeightMap` of the file.
-        target: Path of the file.
-    """
+def warn_if_heads_ambiguous(
+    arguments: Config, weight_map: WeightMap, target: StrPath
+) -> None:
+    """Warns if the number of heads cannot be inferred from a written file."""
     heads, hidden_size = arguments["num_heads"], arguments["hidden_size"]
     if (
         _stores_num_heads(weight_map)
@@ -570,12 +532,13 @@ def warn_if_heads_ambiguous(arguments, weight_map, target):
     )
 
 
-def _stores_num_heads(weight_map):
-    # Flax kernels have an axis of heads, so their pattern is the identity.
+def _stores_num_heads(weight_map: WeightMap) -> bool:
+    """Returns whether the arrays of a layout have an axis of heads."""
+    # The pattern of such kernels, which are Flax's, is the identity.
     return weight_map.parameter_types["heads"]["kernel"][1] == "... -> ..."
 
 
-def _published_num_heads(hidden_size, weight_map):
+def _published_num_heads(hidden_size: int, weight_map: WeightMap) -> int | None:
     """Returns the number of heads of published models of a width, or None."""
     if hidden_size in weight_map.published_heads:
         return weight_map.published_heads[hidden_size]
@@ -584,6 +547,7 @@ def _published_num_heads(hidden_size, weight_map):
     return None if hidden_size % 64 else hidden_size // 64
 
 
-def _candidates(hidden_size):
+def _candidates(hidden_size: int) -> str:
+    """Returns the possible numbers of heads for a message."""
     divisors = [n for n in range(1, hidden_size + 1) if hidden_size % n == 0]
     return f"Possible: {', '.join(map(str, divisors))}."

@@ -15,9 +15,16 @@ files are converted without it.
 import io
 import json
 import pathlib
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import StrPath
 from keras_vit.checkpoints import _archives
 from keras_vit.checkpoints import infer
 from keras_vit.checkpoints.files import check_arrays
@@ -26,6 +33,8 @@ from keras_vit.checkpoints.hdf5 import check_tree
 from keras_vit.checkpoints.hdf5 import layer_datasets
 from keras_vit.checkpoints.hdf5 import read_dataset
 from keras_vit.checkpoints.infer import DECODER
+from keras_vit.checkpoints.infer import Grid
+from keras_vit.checkpoints.infer import Shapes
 from keras_vit.checkpoints.infer import infer_architecture
 from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.checkpoints.infer import num_tokens_with_position
@@ -124,52 +133,41 @@ _OTHER_PACKAGES = {
 }
 
 
-def is_keras(path):
+def is_keras(path: StrPath) -> bool:
     """Returns whether a path has the suffix of a Keras file."""
     return str(path).endswith(SUFFIXES)
 
 
-def is_pretraining(path):
+def is_pretraining(path: StrPath) -> bool:
     """Returns whether a .keras file holds a `keras_vit.pretraining` model."""
     with _archives.open_archive(pathlib.Path(path)) as archive:
         config = json.loads(archive.read("config.json"))
     return "encoder" in config.get("config", ())
 
 
-def is_momentum_model(path):
+def is_momentum_model(path: StrPath) -> bool:
     """Returns whether a .keras file holds a `DINO` or a `MoCoV3`."""
     with _archives.open_archive(pathlib.Path(path)) as archive:
         config = json.loads(archive.read("config.json"))
     return "teacher_momentum" in config.get("config", ())
 
 
-def pretraining_options(config):
-    """Returns the arguments of a pre-training model that are not sizes.
-
-    Args:
-        config: Dict. The `"config"` of the model in config.json.
-    """
+def pretraining_options(config: Config) -> Config:
+    """Returns the arguments of a pre-training model, in its config, that are no
+    sizes."""
     return {
         name: config[name] for name in PRETRAINING_OPTIONS if name in config
     }
 
 
-def read_keras(path, finite=True):
-    """Reads the weights of a .keras or .weights.h5 file.
+def read_keras(
+    path: pathlib.Path, finite: bool = True
+) -> tuple[dict[str, Array], Config, Config]:
+    """Reads a .keras or .weights.h5 file.
 
-    Args:
-        path: `pathlib.Path` of the file.
-        finite: Boolean. Whether every value must be finite.
-
-    Returns:
-        Tuple of three dicts: keras_vit paths to arrays; the arguments of
-        `VisionTransformer` that describe the architecture; and the other
-        arguments that the saved model was built with. For a .weights.h5 file
-        without metadata, arguments that only layer configs contain are
-        missing.
-
-    Raises:
-        ValueError: if it cannot be read, or is not a model of keras_vit.
+    Returns the arrays by their keras_vit paths; the arguments that describe the
+    architecture, without those that only layer configs contain if the file has
+    no metadata; and the other arguments that the model was built with.
     """
     _raise_if_folder(path)
     archived, encoder = path.suffix == ".keras", "encoder"
@@ -216,14 +214,18 @@ def read_keras(path, finite=True):
     return weights, _as_tuples(arguments), _as_tuples(built)
 
 
-def _raise_if_folder(path):
+def _raise_if_folder(path: pathlib.Path) -> None:
+    """Raises a `ValueError` if a path is a folder's."""
     if path.is_dir():
         raise ValueError(
             f"{str(path)!r} is a folder, not a {path.suffix} file."
         )
 
 
-def _raise_if_of_another_package(path, arrays):
+def _raise_if_of_another_package(
+    path: pathlib.Path, arrays: Collection[str]
+) -> None:
+    """Raises a `ValueError` that names the package, if the names are known."""
     for start, package in _OTHER_PACKAGES.items():
         if any(key.startswith(start) for key in arrays):
             raise ValueError(
@@ -234,14 +236,9 @@ def _raise_if_of_another_package(path, arrays):
             )
 
 
-def write_metadata(path, arguments, built):
-    """Stores a model's arguments as metadata in a .weights.h5 file.
-
-    Args:
-        path: Path of the file.
-        arguments: Dict of the arguments that describe the architecture.
-        built: Dict of the other arguments that the model was built with.
-    """
+def write_metadata(path: StrPath, arguments: Config, built: Config) -> None:
+    """Stores the arguments that describe a model's architecture, and the others
+    that it was built with, as metadata in a .weights.h5 file."""
     import h5py
 
     with h5py.File(path, "r+") as file:
@@ -249,21 +246,18 @@ def write_metadata(path, arguments, built):
         file.attrs[METADATA_ATTRIBUTE] = json.dumps(metadata)
 
 
-def arguments_from_layer_configs(configs, shapes, grid=None, block=None):
+def arguments_from_layer_configs(
+    configs: dict[str, Config],
+    shapes: Shapes,
+    grid: Grid = None,
+    block: str | None = None,
+) -> tuple[Config, Config]:
     """Returns `(arguments, built)` of a model, as `read_keras` does.
 
-    Args:
-        configs: Dict of layer names to their configs.
-        shapes: Dict of keras_vit paths to shapes.
-        grid: `(rows, columns)` of learned position embeddings, or None.
-        block: String. Registered name of the class of the model's blocks;
-            None for a model without blocks. It is an argument of the model
-            unless it is `TransformerBlock`.
-
-    Raises:
-        ValueError: if configs and shapes are inconsistent.
-        KeyError: or another error of a lookup, if the configs are not those
-            of a model of keras_vit.
+    `grid` is that of learned position embeddings, and `block` the registered
+    name of the class of the blocks, which is an argument of the model unless it
+    is `TransformerBlock`. Configs of another model raise a ValueError, KeyError
+    or another error of a lookup.
     """
     family = infer.family(shapes)
     if family == "bit":
@@ -320,25 +314,16 @@ def arguments_from_layer_configs(configs, shapes, grid=None, block=None):
     return arguments, _built_arguments(configs, mode)
 
 
-def check_is_safe(path, is_registered):
+def check_is_safe(
+    path: StrPath, is_registered: Callable[[str], object]
+) -> tuple[int, int]:
     """Checks a .keras file before Keras reads it.
 
     Keras imports the modules that a config names, calls any of its own
     functions, runs layers without an input at once, and follows the links of
-    HDF5 files.
-
-    Args:
-        path: Path of the file.
-        is_registered: Function that takes a registered name and returns
-            whether it is registered with Keras.
-
-    Returns:
-        Two integers: the number of arrays in the file, and the most bytes that
-        its variables may have.
-
-    Raises:
-        ValueError: if the file is damaged, or Keras would do more than to
-            build a model and read its arrays.
+    HDF5 files. A `ValueError` refuses a file that is damaged, or with which
+    Keras would do more than to build a model and read its arrays. Returns the
+    number of arrays and the most bytes that the variables may have.
     """
     import h5py
 
@@ -359,7 +344,10 @@ def check_is_safe(path, is_registered):
     return arrays, _archives.size_limit(path.stat().st_size)
 
 
-def _check_config(content, is_registered):
+def _check_config(
+    content: object, is_registered: Callable[[str], object]
+) -> None:
+    """Raises a `ValueError` if a part of a config is not safe."""
     if isinstance(content, list):
         for value in content:
             _check_config(value, is_registered)
@@ -387,7 +375,9 @@ def _check_config(content, is_registered):
         _check_config(value, is_registered)
 
 
-def _check_class(module, kind):
+def _check_class(module: object, kind: object) -> None:
+    """Raises a `ValueError` if a class or function is not one of Keras's layers
+    and the like."""
     if kind in _UNSAFE_CLASSES:
         raise ValueError(
             f"it holds a layer {kind!r}, which may run code or read other files"
@@ -405,7 +395,7 @@ def _check_class(module, kind):
         )
 
 
-def _read_archive(path):
+def _read_archive(path: pathlib.Path) -> tuple[Config, bytes]:
     """Returns the config and the bytes of the HDF5 file in a .keras file."""
     with _archives.open_archive(path) as archive:
         missing = {"config.json", "model.weights.h5"} - set(archive.namelist())
@@ -418,7 +408,7 @@ def _read_archive(path):
         return config, archive.read("model.weights.h5")
 
 
-def layer_configs(path):
+def layer_configs(path: StrPath) -> dict[str, Config]:
     """Returns `{layer name: its config}` of the model in a .keras file."""
     with _archives.open_archive(pathlib.Path(path)) as archive:
         config = json.loads(archive.read("config.json"))
@@ -426,7 +416,7 @@ def layer_configs(path):
     return {name: layer["config"] for name, layer in layers.items()}
 
 
-def _serialized_layers(config):
+def _serialized_layers(config: Config) -> dict[str, Config]:
     """Returns `{layer name: its class and config}` of a model's config."""
     try:
         # The config of a pre-training model contains that of its encoder.
@@ -437,18 +427,13 @@ def _serialized_layers(config):
         raise ValueError("its config.json is not that of a model") from error
 
 
-def _read_tree(file, encoder="encoder"):
+def _read_tree(
+    file: pathlib.Path | io.BytesIO, encoder: str = "encoder"
+) -> tuple[dict[str, Array], list[str], Grid, Config]:
     """Reads the arrays of an HDF5 file that Keras wrote.
 
-    Args:
-        file: `pathlib.Path` or file object.
-        encoder: String. Name of the encoder of a pre-training model.
-
-    Returns:
-        Tuple of a dict of paths, which end in the array's number, to arrays; a
-        list of strings that describe the problems of other arrays;
-        `(rows, columns)` of learned position embeddings, or None; and a dict
-        of metadata.
+    Returns them by paths that end in their number; descriptions of the problems
+    of other arrays; the grid of learned position embeddings; and the metadata.
     """
     import h5py
 
@@ -483,7 +468,7 @@ def _read_tree(file, encoder="encoder"):
     return arrays, problems, grid, metadata
 
 
-def _model_datasets(root, encoder):
+def _model_datasets(root: Any, encoder: str) -> Iterator[tuple[str, Any, bool]]:
     """Yields `(path, dataset, is_bfloat16)` of all weights of a model."""
     import h5py
 
@@ -510,7 +495,7 @@ def _model_datasets(root, encoder):
             raise ValueError("it has no layers")
 
 
-def _name_of(layer):
+def _name_of(layer: Any) -> str:
     """Returns the name of a layer, which Keras stores as an attribute."""
     name = layer.name.rpartition("/")[2]
     if "vars" in layer:
@@ -518,13 +503,9 @@ def _name_of(layer):
     return str(name)
 
 
-def _path_of(key, arrays):
-    """Returns the keras_vit path of an array, which in the file has a number.
-
-    Args:
-        key: String. Path in the file, such as `"head/0"`.
-        arrays: Dict of all such paths to arrays.
-    """
+def _path_of(key: str, arrays: dict[str, Array]) -> str:
+    """Returns the keras_vit path of an array, which in the file has a number,
+    such as `"head/0"`."""
     parent, _, number = key.rpartition("/")
     if number not in ("0", "1", "2", "3"):
         return key
@@ -536,7 +517,8 @@ def _path_of(key, arrays):
     return f"{parent}/{names[int(number)]}" if int(number) < len(names) else key
 
 
-def _arguments_from_shapes(shapes, grid):
+def _arguments_from_shapes(shapes: Shapes, grid: Grid) -> Config:
+    """Returns the arguments that shapes determine without a doubt."""
     if infer.family(shapes) == "bit":
         return infer.infer_bit(shapes)
     arguments = infer_architecture(shapes, grid)
@@ -550,15 +532,11 @@ def _arguments_from_shapes(shapes, grid):
     }
 
 
-def _check_metadata(metadata, inferred):
+def _check_metadata(metadata: Config | None, inferred: Config) -> Config:
     """Returns the stored arguments after checking them against the arrays.
 
     Without the check, a model with any number of layers would be built before
     its weights are found to be missing.
-
-    Args:
-        metadata: Dict of the stored arguments; None for a file without them.
-        inferred: Dict of the arguments inferred from shapes.
     """
     if metadata is None:
         return inferred
@@ -575,9 +553,9 @@ def _check_metadata(metadata, inferred):
     return metadata
 
 
-def _built_arguments(configs, pooling):
+def _built_arguments(configs: dict[str, Config], pooling: str | None) -> Config:
     """Returns the arguments of a saved model beyond its architecture."""
-    built = {"pooling": pooling}
+    built: Config = {"pooling": pooling}
     if "batch_shape" in configs.get("images", {}):
         built["input_shape"] = tuple(configs["images"]["batch_shape"][1:])
         preprocessing = configs.get("preprocessing")

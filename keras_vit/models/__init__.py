@@ -4,6 +4,7 @@ from keras_vit.config import BiTConfig as BiTConfig
 from keras_vit.config import HybridConfig as HybridConfig
 from keras_vit.config import ResNetConfig as ResNetConfig
 from keras_vit.config import ViTConfig as ViTConfig
+from keras_vit.models.description import config_of as config_of
 from keras_vit.models.features import all_tokens as all_tokens
 from keras_vit.models.features import dense_features as dense_features
 from keras_vit.models.features import feature_extractor as feature_extractor

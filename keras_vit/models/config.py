@@ -1,6 +1,5 @@
 """Arguments of the functions that build models: their names and defaults."""
 
-import dataclasses
 import difflib
 import functools
 import inspect
@@ -17,19 +16,15 @@ from keras_vit import _checks
 from keras_vit._types import Config
 from keras_vit._types import Tensor
 from keras_vit.checkpoints import Checkpoint
-from keras_vit.config import ResNetConfig
 from keras_vit.config import ViTConfig
+from keras_vit.config import field_names
+from keras_vit.config import known
+from keras_vit.config import resolve
 from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 
 DEFAULT_IMAGE_SIZE = 224
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
-_AnyConfig = TypeVar("_AnyConfig", ViTConfig, ResNetConfig)
-
-
-def field_names(config_class: type) -> list[str]:
-    """Returns the names of a config's fields."""
-    return [field.name for field in dataclasses.fields(config_class)]
 
 
 def architecture_of(
@@ -46,44 +41,18 @@ def architecture_of(
     names = field_names(config_class)
     fields = {name: getattr(config, name, None) for name in names}
     given = {name: arguments[name] for name in names}
-    return {**_known(fields), **_known(given)}
-
-
-def _known(values: Config) -> Config:
-    return {name: x for name, x in values.items() if x is not None}
-
-
-def resolve(
-    config_class: type[_AnyConfig], explicit: Config, inferred: Config
-) -> _AnyConfig:
-    """Builds a config from explicit values, else inferred ones, else defaults;
-    None is no value, and other arguments than the fields are ignored."""
-    known = {**_known(inferred), **_known(explicit)}
-    fields = dataclasses.fields(config_class)
-    values = {f.name: known[f.name] for f in fields if f.name in known}
-    missing = [
-        field.name
-        for field in fields
-        if field.default is dataclasses.MISSING and field.name not in values
-    ]
-    if missing:
-        raise ValueError(
-            f"{', '.join(missing)} must be given where there are no `weights` "
-            "to take them from. Received: "
-            f"{', '.join(f'{name}=None' for name in missing)}"
-        )
-    return config_class(**values)
+    return {**known(fields), **known(given)}
 
 
 def resolve_vit(
-    config_class: type[_AnyConfig],
+    config_class: type[ViTConfig],
     explicit: Config,
     inferred: Config,
     include_top: bool,
-) -> _AnyConfig:
-    """Builds the `ViTConfig` or `HybridConfig` of a model, as `resolve`, but
-    without its `grid_size`."""
-    explicit, inferred = _known(explicit), _known(inferred)
+) -> ViTConfig:
+    """Builds the `ViTConfig` or `HybridConfig` of a model from explicit values,
+    else inferred ones, else defaults, without its `grid_size`."""
+    explicit, inferred = known(explicit), known(inferred)
     # These depend on the new model: on the size of its images, and on whether
     # its output is the pooled vector, pre_logits or all tokens.
     for name in ("grid_size", "representation_size"):
@@ -105,7 +74,7 @@ def resolve_vit(
         explicit["pooling"] = (
             "token" if explicit.get("class_token", True) else "gap"
         )
-    return resolve(config_class, explicit, inferred)
+    return resolve(config_class, {**inferred, **explicit})
 
 
 def resolve_input_shape(
@@ -196,7 +165,6 @@ def _check_shape(name: str, shape: object) -> tuple[int | None, ...]:
 def resolve_classes(
     include_top: bool,
     classes: int | None,
-    inferred: Config,
     checkpoint: Checkpoint | None,
 ) -> int | None:
     """Returns the number of classes; None if there is no head."""
@@ -216,14 +184,16 @@ def resolve_classes(
         classes = _checks.positive_int("classes", classes)
     if not include_top:
         return None
-    if classes is None:
-        classes = inferred.get("classes", 1000)
-    if classes is None and checkpoint is not None:
+    if classes is not None:
+        return classes
+    if checkpoint is None:
+        return 1000
+    if checkpoint.classes is None:
         raise ValueError(
             f"{checkpoint.path!r} has no classification head. Give `classes` "
             "for a new one, or set `include_top=False`."
         )
-    return classes
+    return checkpoint.classes
 
 
 # Argument names of timm, transformers, keras-hub and vit-keras, and what

@@ -2,10 +2,14 @@
 
 import numbers
 import re
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit._types import Tensor
 from keras_vit.config import stride
 from keras_vit.layers import ClassToken
 from keras_vit.layers import FeatureMap
@@ -19,7 +23,7 @@ from keras_vit.models.model import unique_name
 _STAGE = re.compile(r"stage_\d+")
 
 
-def feature_extractor(model, names):
+def feature_extractor(model: keras.Model, names: str | Sequence[str]) -> Model:
     """Builds a model that outputs the features of named layers.
 
     The new model shares its weights with `model`.
@@ -46,7 +50,7 @@ def feature_extractor(model, names):
     >>> features = extract(images)["block_3"]
     """
     check_functional(model)
-    requested = list(names) if isinstance(names, (list, tuple)) else [names]
+    requested = [names] if isinstance(names, str) else list(names)
     layers = {layer.name: layer for layer in model.layers}
     unknown = [
         name for name in requested if str(name).partition("/")[0] not in layers
@@ -80,12 +84,8 @@ def check_functional(model: keras.Model) -> None:
         )
 
 
-def check_takes_images(model):
-    """Checks that a model is functional and has one input, of images.
-
-    Raises:
-        ValueError: if it is another one.
-    """
+def check_takes_images(model: keras.Model) -> None:
+    """Raises a `ValueError` if a model is not a functional one of images."""
     check_functional(model)
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
         raise ValueError(
@@ -95,7 +95,12 @@ def check_takes_images(model):
         )
 
 
-def dense_features(model, blocks=None, norm=True, stages=None):
+def dense_features(
+    model: keras.Model,
+    blocks: int | Sequence[int] | None = None,
+    norm: bool = True,
+    stages: int | Sequence[int] | None = None,
+) -> Model:
     """Builds a model that maps images of any size to dense feature maps.
 
     The outputs of Transformer blocks are arranged in the grid of their patches,
@@ -113,7 +118,7 @@ def dense_features(model, blocks=None, norm=True, stages=None):
             `stages` are given.
         norm: Boolean. Whether to apply the model's `encoder_norm` to the map
             of each block and, in a BiT, `final_norm` and ReLU to the map of
-            the last stage. Maps of other stages are not normalised.
+            the last stage. Maps of other stages are not normalized.
         stages: Integer, or tuple of integers. Stages of the ResNet of a hybrid
             or of a BiT, from 1. None for no stage or, in a BiT, the last one.
 
@@ -161,16 +166,15 @@ def dense_features(model, blocks=None, norm=True, stages=None):
     return with_any_size(maps)
 
 
-def _indices(name, requested, layers, first, model):
-    """Returns the sorted indices in `layers` of requested blocks or stages.
-
-    Args:
-        name: String. Name of the argument.
-        requested: Integer, sequence of integers, or None.
-        layers: List of the model's blocks or stages.
-        first: Integer. Number of the first one.
-        model: The model, for the error message.
-    """
+def _indices(
+    name: str,
+    requested: Any,
+    layers: list[keras.Layer],
+    first: int,
+    model: keras.Model,
+) -> list[int]:
+    """Returns the sorted indices in `layers` of requested blocks or stages,
+    which are numbered from `first`."""
     if requested is None:
         return []
     wanted = (
@@ -201,7 +205,10 @@ def _indices(name, requested, layers, first, model):
     return sorted({index_of[number] for number in wanted})
 
 
-def _block_map(model, block, norm):
+def _block_map(
+    model: keras.Model, block: TransformerBlock, norm: bool
+) -> Tensor:
+    """Returns the feature map of a block's patches."""
     tokens = all_tokens(block)
     if norm:
         names = [layer.name for layer in model.layers]
@@ -209,7 +216,7 @@ def _block_map(model, block, norm):
             raise ValueError(
                 f"The model {model.name!r} has no layer 'encoder_norm' (its "
                 "norm comes after the pooling), so its maps cannot be "
-                "normalised: give `norm=False`. Received: norm=True"
+                "normalized: give `norm=False`. Received: norm=True"
             )
         tokens = model.get_layer("encoder_norm")(tokens)
     embedding = next(x for x in model.layers if isinstance(x, PatchEmbedding))
@@ -222,24 +229,20 @@ def _block_map(model, block, norm):
     return layer(tokens, embedding.output)
 
 
-def _stage_map(model, stages, index, norm):
+def _stage_map(
+    model: keras.Model, stages: list[keras.Layer], index: int, norm: bool
+) -> Tensor:
+    """Returns the feature map of a ResNet's stage."""
     names = [layer.name for layer in model.layers]
     if norm and index == len(stages) - 1 and "final_relu" in names:
         return model.get_layer("final_relu").output
     return stages[index].output
 
 
-def with_any_size(model):
-    """Returns a model of the same layers and graph for images of any size.
-
-    Args:
-        model: A functional model of images, of layers that take any size.
-
-    Returns:
-        A model of the same class, which shares its weights, scales images, but
-        does not resize them, and is not compiled; `model` itself if it is one
-        already.
-    """
+def with_any_size(model: keras.Model) -> keras.Model:
+    """Returns a model of the same layers, weights and graph for images of any
+    size, which it scales, but does not resize; `model` itself if it is one
+    already. The result is not compiled."""
     resizes = any(
         isinstance(x, ImagePreprocessing) and x.image_size for x in model.layers
     )
@@ -247,7 +250,7 @@ def with_any_size(model):
         return model
     (images,) = model.inputs
 
-    def reuse(layer):
+    def reuse(layer: keras.Layer) -> keras.Layer:
         if isinstance(layer, ImagePreprocessing):
             config = {**layer.get_config(), "image_size": None}
             return type(layer).from_config(config)
@@ -276,7 +279,7 @@ def for_another_size(layer: keras.Layer) -> keras.Layer:
     return layer
 
 
-def inference_model(model):
+def inference_model(model: keras.Model) -> keras.Model:
     """Returns a model whose last block computes only the tokens it pools.
 
     A head on the class token reads one token of the last block. The others
@@ -307,17 +310,17 @@ def inference_model(model):
     source = Model(model.input, model.output, name=model.name)
     calls = []
 
-    def record(layer, *args, **kwargs):
+    def record(layer: keras.Layer, *args: Any, **kwargs: Any) -> Tensor:
         outputs = layer(*args, **kwargs)
         calls.append((layer, keras.tree.flatten((args, kwargs)), outputs))
         return outputs
 
-    def pool(layer, *args, **kwargs):
+    def pool(layer: keras.Layer, *args: Any, **kwargs: Any) -> Tensor:
         if layer is blocks[-1]:
             kwargs["num_queries"] = count
         return layer(*args, **kwargs)
 
-    def copy(call):
+    def copy(call: Callable[..., Tensor]) -> keras.Model:
         return keras.models.clone_model(
             source, clone_function=lambda layer: layer, call_function=call
         )
@@ -339,32 +342,22 @@ def inference_model(model):
     return copy(pool)
 
 
-def patch_pixels(model):
-    """Returns `(rows, columns)` in pixels from one patch to the next.
-
-    Args:
-        model: A functional model with a layer `PatchEmbedding`. In a hybrid,
-            the stride of its ResNet counts.
-    """
+def patch_pixels(model: keras.Model) -> tuple[int, int]:
+    """Returns `(rows, columns)` in pixels from one patch to the next, also of
+    a hybrid."""
     embedding = next(x for x in model.layers if isinstance(x, PatchEmbedding))
     rows, columns = embedding.patch_size
     names = [layer.name for layer in model.layers]
-    stages = [name for name in names if _STAGE.fullmatch(name)]
+    stages = tuple(1 for name in names if _STAGE.fullmatch(name))
     pixels = stride(stages) if "root_conv" in names else 1
     return rows * pixels, columns * pixels
 
 
-def all_tokens(block):
-    """Returns the symbolic output of a `TransformerBlock` for all tokens.
+def all_tokens(block: TransformerBlock) -> Tensor:
+    """Returns the symbolic output `(batch, length, hidden_size)` of a block.
 
     A file of an earlier version, or of an `inference_model`, has its last block
     with `num_queries`. The block is then called again on the same inputs.
-
-    Args:
-        block: A `TransformerBlock` of a functional model.
-
-    Returns:
-        Keras tensor of shape `(batch, length, hidden_size)`.
     """
     inputs = block.input
     inputs = inputs if isinstance(inputs, list) else [inputs]
@@ -373,7 +366,8 @@ def all_tokens(block):
     return block(*inputs)
 
 
-def _output(model, layer, call):
+def _output(model: keras.Model, layer: keras.Layer, call: str) -> Tensor:
+    """Returns a layer's output for all tokens, or that of one of its calls."""
     if call:
         return _output_of_call(layer, call)
     if isinstance(layer, TransformerBlock):
@@ -388,7 +382,8 @@ def _output(model, layer, call):
     return layer.output
 
 
-def _output_of_call(layer, call):
+def _output_of_call(layer: keras.Layer, call: str) -> Tensor:
+    """Returns the output of a numbered call of a layer."""
     # The public `layer.output` is always that of the first call.
     nodes = layer._inbound_nodes
     if not call.isdecimal() or int(call) >= len(nodes):

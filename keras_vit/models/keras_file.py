@@ -2,13 +2,14 @@
 
 import contextlib
 import math
-import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 
 from keras_vit._program import printable
+from keras_vit._types import StrPath
 from keras_vit.checkpoints.keras_files import check_is_safe
 
 _lock = threading.RLock()
@@ -16,18 +17,12 @@ _lock = threading.RLock()
 _MORE_VARIABLES = 256
 
 
-def load_keras_file(path: str | os.PathLike) -> keras.Model:
+def load_keras_file(path: StrPath) -> keras.Model:
     """Loads a whole model by Keras, after checks of what Keras will do.
 
-    It is the only place of the package where Keras reads a file.
-
-    Args:
-        path: Path of a `.keras` file.
-
-    Raises:
-        OSError: if the file cannot be opened.
-        ValueError: if it is damaged, names code or other files, or describes
-            a model that is larger than its arrays.
+    It is the only place of the package where Keras reads a file. A `ValueError`
+    refuses a file that is damaged, names code or other files, or describes a
+    model that is larger than its arrays.
     """
     limits = check_is_safe(path, keras.saving.get_registered_object)
     try:
@@ -49,7 +44,13 @@ def _limit_variables(arrays: int, num_bytes: int) -> Iterator[None]:
     create, thread = keras.Variable.__init__, threading.get_ident()
     count, values = 4 * arrays + _MORE_VARIABLES, num_bytes // 4
 
-    def limited(self, initializer, shape=None, *args, **options):
+    def limited(
+        self: Any,
+        initializer: Any,
+        shape: Any = None,
+        *args: Any,
+        **options: Any,
+    ) -> None:
         nonlocal count, values
         if threading.get_ident() == thread:
             count -= 1

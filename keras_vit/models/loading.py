@@ -1,7 +1,11 @@
 """Loading of a checkpoint's weights into a model: all of them or none."""
 
+from collections.abc import Iterable
+
+import keras
 import numpy as np
 
+from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
@@ -48,19 +52,17 @@ def open_for(
     return checkpoint
 
 
-def load_weights(model, checkpoint, grid=None, reuse_head=True):
+def load_weights(
+    model: keras.Model,
+    checkpoint: Checkpoint,
+    grid: tuple[int, int] | None = None,
+    reuse_head: bool = True,
+) -> None:
     """Loads a checkpoint into a model, which may differ in size; see `adapt`.
 
-    Args:
-        model: A model made by this package.
-        checkpoint: A `Checkpoint`.
-        grid: `(rows, columns)` of the checkpoint's position embeddings, or
-            None if unknown.
-        reuse_head: Boolean. Whether to load the head if it fits.
-
-    Raises:
-        ValueError: if a weight is missing, unknown or of the wrong shape. One
-            error lists all of them; the model is then unchanged.
+    `grid` is that of the checkpoint's position embeddings, or None if unknown.
+    If a weight is missing, unknown or of the wrong shape, a `ValueError` lists
+    all of them, and the model is unchanged.
     """
     variables = weights_by_path(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
@@ -107,7 +109,7 @@ def load_weights(model, checkpoint, grid=None, reuse_head=True):
         variables[path].assign(array)
 
 
-def weights_by_path(model):
+def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
     """Returns the weights of a functional model as a dict `{path: variable}`.
 
     A path begins with the name of the layer, regardless of the name scope in
@@ -121,13 +123,13 @@ def weights_by_path(model):
 
 
 def adapt(
-    weights,
-    shapes,
-    positions=(),
-    grid=None,
-    reuse_head=True,
-    patch_resampling="bicubic_antialias",
-):
+    weights: dict[str, Array],
+    shapes: dict[str, tuple[int, ...]],
+    positions: dict[str, keras.Layer],
+    grid: tuple[int, int] | None = None,
+    reuse_head: bool = True,
+    patch_resampling: str = "bicubic_antialias",
+) -> tuple[dict[str, Array], set[str], dict[str, str]]:
     """Adapts weights to a model that differs in size.
 
     * A head is dropped if the model has none or another number of classes, if
@@ -138,23 +140,11 @@ def adapt(
     * The first kernel, of the patch embedding or of a ResNet, is adapted to the
       model's number of channels.
     * The kernel of the patch embedding is resized to the model's patch size.
-    * Position embeddings are resampled to the model's grid.
+    * Position embeddings are resampled from `grid` to the model's.
 
-    All other weights are returned unchanged, even if they do not fit.
-
-    Args:
-        weights: Dict of paths to arrays.
-        shapes: Dict of the model's paths to shapes.
-        positions: Dict of names to the model's position embedding layers.
-        grid: `(rows, columns)` of the weights' position embeddings, or None
-            if unknown.
-        reuse_head: Boolean. Whether to keep a head that fits.
-        patch_resampling: String. The `method` of `resample_patch_kernel`.
-
-    Returns:
-        `(weights, reinitialized, unresampled)`: the adapted weights; the set of
-        paths in the model's heads that keep their initial values; and a dict
-        of paths of position embeddings that cannot be resampled to reasons.
+    All other weights are returned unchanged, even if they do not fit. The other
+    results are the paths of heads that keep their initial values, and reasons
+    why position embeddings cannot be resampled, by path.
     """
     weights, reinitialized, unresampled = dict(weights), set(), {}
     has_pre_logits = {"pre_logits/kernel", "pre_logits/bias"} <= weights.keys()
@@ -187,7 +177,9 @@ def adapt(
     return weights, reinitialized, unresampled
 
 
-def _patch_sizes(weights, shapes):
+def _patch_sizes(
+    weights: dict[str, Array], shapes: dict[str, tuple[int, ...]]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Returns the patch size of weights and that of a model; None if they are
     equal, or one of them has no patch embedding."""
     kernel, shape = weights.get(_PATCH_KERNEL), shapes.get(_PATCH_KERNEL)
@@ -197,7 +189,10 @@ def _patch_sizes(weights, shapes):
     return None if sizes[0] == sizes[1] else sizes
 
 
-def _warn_of_patch_size(checkpoint, shapes):
+def _warn_of_patch_size(
+    checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]
+) -> None:
+    """Warns if the patch embedding is resized."""
     sizes = _patch_sizes(checkpoint.weights, shapes)
     if sizes:
         old, new = (f"{rows} x {columns}" for rows, columns in sizes)
@@ -208,20 +203,13 @@ def _warn_of_patch_size(checkpoint, shapes):
         )
 
 
-def adapt_channels(kernel, channels):
-    """Adapts a model's first kernel to another number of input channels.
+def adapt_channels(kernel: Array, channels: int) -> Array:
+    """Adapts a kernel `(rows, columns, channels, filters)` to other channels.
 
-    For one channel, the kernel is summed over its channels, so that a grey
+    For one channel, the kernel is summed over its channels, so that a gray
     image has exactly the result of an image with equal channels. For another
     number, the kernel's channels are repeated in order (or cut off) and
     rescaled, so that the sum of the responses keeps its size.
-
-    Args:
-        kernel: Array of shape `(rows, columns, channels, filters)`.
-        channels: Integer. New number of channels.
-
-    Returns:
-        Array of shape `(rows, columns, new_channels, filters)`.
     """
     old = kernel.shape[2]
     if channels == old:
@@ -232,7 +220,13 @@ def adapt_channels(kernel, channels):
     return kernel[:, :, index] * np.asarray(old / channels, kernel.dtype)
 
 
-def _resample_positions(weights, name, layer, grid):
+def _resample_positions(
+    weights: dict[str, Array],
+    name: str,
+    layer: keras.Layer,
+    grid: tuple[int, int],
+) -> None:
+    """Resamples the position embeddings of one layer, in `weights`."""
     stored = {
         key: weights.get(f"{name}/{key}") for key in layer.embedding_variables()
     }
@@ -242,7 +236,11 @@ def _resample_positions(weights, name, layer, grid):
         weights[f"{name}/{key}"] = array
 
 
-def _has_other_classes(head, weights, shapes):
+def _has_other_classes(
+    head: str,
+    weights: dict[str, Array],
+    shapes: dict[str, tuple[int, ...]],
+) -> bool:
     """Returns whether the model has no such head, or the checkpoint's head is
     complete and differs only in the number of classes."""
     kernel, bias = weights.get(f"{head}/kernel"), weights.get(f"{head}/bias")
@@ -255,12 +253,13 @@ def _has_other_classes(head, weights, shapes):
     return complete and kernel.shape[0] == width and kernel.shape[1] != classes
 
 
-def _drop_layer(weights, layer):
+def _drop_layer(weights: dict[str, Array], layer: str) -> None:
+    """Removes the weights of a layer."""
     for path in [path for path in weights if path.startswith(f"{layer}/")]:
         del weights[path]
 
 
-def _block_class(model):
+def _block_class(model: keras.Model) -> type[TransformerBlock]:
     """Returns the class of a model's blocks; a ResNet has none."""
     for layer in model.layers:
         if isinstance(layer, TransformerBlock):
@@ -268,15 +267,13 @@ def _block_class(model):
     return TransformerBlock
 
 
-def _rename_numbered(weights, shapes):
+def _rename_numbered(
+    weights: dict[str, Array], shapes: dict[str, tuple[int, ...]]
+) -> dict[str, Array]:
     """Returns the weights of a Keras file under a model's paths.
 
     Keras numbers the arrays of each layer. The names of this package's layers
     are known when a file is read; those of other layers are the model's.
-
-    Args:
-        weights: Dict of paths to arrays.
-        shapes: Dict of the model's paths to shapes.
     """
     found, expected = _group_by_layer(weights), _group_by_layer(shapes)
     renamed = {}
@@ -291,7 +288,7 @@ def _rename_numbered(weights, shapes):
     return renamed
 
 
-def _group_by_layer(paths):
+def _group_by_layer(paths: Iterable[str]) -> dict[str, list[str]]:
     """Returns a dict of layers to lists of the names of their weights."""
     layers = {}
     for path in paths:
@@ -300,12 +297,12 @@ def _group_by_layer(paths):
     return layers
 
 
-def _describe(checkpoint):
+def _describe(checkpoint: Checkpoint) -> str:
     """Returns the sizes of a checkpoint's model for an error message."""
     names = ("patch_size", "hidden_size", "num_layers", "resnet_layers")
     try:
-        inferred = checkpoint.arguments()
+        found = vars(checkpoint.config)
     except ValueError:
-        inferred = {}
-    sizes = [f"{name}={inferred[name]}" for name in names if inferred.get(name)]
+        found = {}
+    sizes = [f"{name}={found[name]}" for name in names if found.get(name)]
     return ", ".join(sizes) or "no complete model"

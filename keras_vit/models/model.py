@@ -2,12 +2,14 @@
 
 import contextlib
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import keras
-from keras import ops
 
 from keras_vit import _checks
-from keras_vit import _replicas
+from keras_vit._types import Tensor
+from keras_vit.checkpoints import Checkpoint
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import initializers
@@ -34,41 +36,23 @@ class Model(keras.Model):
     """
 
     @functools.wraps(keras.Model.fit)
-    def fit(self, x=None, *args, **kwargs):
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         _checks.averages_fit_norms(self)
         self._check_images(x)
         return super().fit(x, *args, **kwargs)
 
     @functools.wraps(keras.Model.evaluate)
-    def evaluate(self, x=None, *args, **kwargs):
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         self._check_images(x)
         return super().evaluate(x, *args, **kwargs)
 
     @functools.wraps(keras.Model.predict)
-    def predict(self, x, *args, **kwargs):
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         self._check_images(x)
         return super().predict(x, *args, **kwargs)
 
-    def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
-        """Computes the loss that `compile` was given.
-
-        A loss with `ignore_class` is divided by the number of labels of the
-        batch. Keras divides by that of the part of a TensorFlow replica, whose
-        labels would count more where others of its part are ignored.
-        """
-        ignored = getattr(getattr(self, "loss", None), "ignore_class", None)
-        if ignored is not None and _replicas.context() is not None:
-            count = ops.sum(ops.cast(ops.not_equal(y, ignored), "float32"))
-            mean = _replicas.sum_of_all(count) / _replicas.count()
-            share = ops.divide_no_nan(count, mean)
-            weighted = sample_weight is not None
-            sample_weight = share * sample_weight if weighted else share
-        return super().compute_loss(x, y, y_pred, sample_weight, training)
-
-    def _check_images(self, x):
-        """Raises a ValueError if the model does not accept the images' shape.
+    def _check_images(self, x: Any) -> None:
+        """Raises a `ValueError` if the model does not accept the images' shape.
 
         The shape is that of an array, or is in the `element_spec` of a
         `tf.data.Dataset`. Data whose shape is known only per batch, such as a
@@ -78,7 +62,7 @@ class Model(keras.Model):
         spec = spec[0] if isinstance(spec, tuple) and spec else spec
         leaves = keras.tree.flatten(spec)  # a list or dict may hold one
         spec = leaves[0] if len(leaves) == 1 else spec
-        shape = tuple(getattr(spec, "shape", None) or ())
+        shape: tuple[Any, ...] = tuple(getattr(spec, "shape", None) or ())
         if len(self.inputs) != 1 or len(self.inputs[0].shape) != 4:
             return
         if shape and len(shape) != 4:
@@ -115,38 +99,26 @@ class Model(keras.Model):
 
 
 def build_model(
-    forward,
-    input_tensor,
-    input_shape,
-    name,
-    checkpoint=None,
-    grid=None,
-    reuse_head=True,
-    preprocessing=None,
-):
-    """Builds a functional model and loads its weights.
+    forward: Callable[[Tensor], Tensor],
+    input_tensor: Tensor | None,
+    input_shape: tuple[int | None, ...],
+    name: str,
+    checkpoint: Checkpoint | None = None,
+    grid: tuple[int, int] | None = None,
+    reuse_head: bool = True,
+    preprocessing: str | None = None,
+) -> Model:
+    """Builds a functional model and loads its weights, as `load_weights` does.
 
-    Args:
-        forward: Function that takes a Keras tensor of images and returns the
-            output tensor.
-        input_tensor: Keras tensor to build the model on, or None.
-        input_shape: `(height, width, channels)`. Ignored with `input_tensor`.
-        name: String. Name of the model.
-        checkpoint: A `Checkpoint`, or None for random weights.
-        grid: As in `load_weights`.
-        reuse_head: As in `load_weights`.
-        preprocessing: String. The `mode` of `ImagePreprocessing`, which is then
-            the first layer; None for a model without it.
-
-    Returns:
-        A `Model`.
+    With `preprocessing`, a mode of `ImagePreprocessing`, this is its first
+    layer. `input_shape` is ignored with `input_tensor`.
     """
     images = input_tensor
     if preprocessing is not None:
-        *image_size, channels = input_shape
+        height, width, channels = input_shape
         images = keras.Input((None, None, channels), name="images")
         images = ImagePreprocessing(
-            None if None in image_size else tuple(image_size),
+            None if height is None or width is None else (height, width),
             preprocessing,
             name="preprocessing",
         )(images)
@@ -168,15 +140,19 @@ def build_model(
     return model
 
 
-def unique_name(name):
+def unique_name(name: str) -> str:
     """Returns a name that is numbered from its second use on, as Keras numbers
     the names of layers: a model contains two others only if they differ."""
     count = keras.backend.get_uid(name)
     return name if count == 1 else f"{name}_{count - 1}"
 
 
-def classification_head(classes, activation, name):
-    """Returns the last dense layer of a model, initialised to zero."""
+def classification_head(
+    classes: int | None,
+    activation: str | Callable[[Tensor], Tensor] | None,
+    name: str,
+) -> keras.layers.Dense:
+    """Returns the last dense layer of a model, initialized to zero."""
     # Under mixed precision, outputs are float32 for the loss and the softmax.
     policy = keras.config.dtype_policy()
     half = policy.compute_dtype in ("float16", "bfloat16")

@@ -11,13 +11,13 @@ from keras_vit.checkpoints import Checkpoint
 from keras_vit.config import GROUPS
 from keras_vit.config import BiTConfig
 from keras_vit.config import ResNetConfig
+from keras_vit.config import resolve
 from keras_vit.layers import GroupNorm
 from keras_vit.layers import MaxPool2D
 from keras_vit.layers import ResidualUnit
 from keras_vit.layers import StdConv2D
 from keras_vit.models.config import DEFAULT_IMAGE_SIZE
 from keras_vit.models.config import architecture_of
-from keras_vit.models.config import resolve
 from keras_vit.models.config import resolve_classes
 from keras_vit.models.config import resolve_input_shape
 from keras_vit.models.config import resolve_preprocessing
@@ -169,24 +169,21 @@ def BiT(
     architecture = architecture_of(ResNetConfig, config, locals())
     _checks.one_of("pooling", pooling, ("gap", None))
     input_shape = resolve_input_shape(input_shape, input_tensor)
-    checkpoint, inferred = None, {}
+    checkpoint, known = None, config
     if weights is not None:
         checkpoint = open_for("bit", weights, architecture)
-        inferred = checkpoint.arguments()
-    if preactivation is None and config is not None:
-        preactivation = config.preactivation
+        known = known or checkpoint.config
+        architecture = {**vars(checkpoint.config), **architecture}
     if preactivation is None:
-        preactivation = inferred.get("preactivation", True)
+        preactivation = known is None or isinstance(known, BiTConfig)
     _checks.boolean("preactivation", preactivation)
     config_class = BiTConfig if preactivation else ResNetConfig
-    resolved = resolve(config_class, architecture, inferred)
+    resolved = resolve(config_class, architecture)
     if input_shape is None:
         size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
-        input_shape = (*size, inferred.get("channels", 3))
-    classes = resolve_classes(include_top, classes, inferred, checkpoint)
-    preprocessing = resolve_preprocessing(
-        preprocessing, input_tensor, checkpoint
-    )
+        input_shape = (*size, checkpoint.channels if checkpoint else 3)
+    classes = resolve_classes(include_top, classes, checkpoint)
+    mode = resolve_preprocessing(preprocessing, input_tensor, checkpoint)
 
     def forward(images: Tensor) -> Tensor:
         x = resnet(images, resolved)  # (B, h, w, C)
@@ -210,5 +207,5 @@ def BiT(
         input_shape,
         name or unique_name("bit"),
         checkpoint,
-        preprocessing=preprocessing,
+        preprocessing=mode,
     )

@@ -94,7 +94,8 @@ def variant_builder(variant: str):
         check_arguments(variant, architecture, accepted)
         resolved = resolve_weights(weights, variant, sizes)
         differing = {}
-        if resolved is not weights:  # the name of released weights
+        # Weights that were given by the name of released ones.
+        if isinstance(resolved, Checkpoint) and resolved is not weights:
             differing = _differing_sizes(resolved, sizes)
         return build(
             include_top=include_top,

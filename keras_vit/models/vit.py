@@ -14,6 +14,7 @@ from keras_vit._types import StrPath
 from keras_vit._types import Tensor
 from keras_vit._warnings import warn
 from keras_vit.checkpoints import Checkpoint
+from keras_vit.checkpoints.infer import Grid
 from keras_vit.config import POOLINGS
 from keras_vit.config import HybridConfig
 from keras_vit.config import ViTConfig
@@ -472,7 +473,10 @@ def vit(
     # B batch, h w grid of patches, N = h w patches, P prefix tokens,
     # D hidden size
     c = config
-    norm = functools.partial(LayerNormalization, epsilon=c.norm_epsilon)
+
+    def norm(name: str) -> keras.Layer:
+        return LayerNormalization(epsilon=c.norm_epsilon, name=name)
+
     zeros, normal = initializers.Constant(0.0), initializers.Normal
     prefix, num_prefix, num_positioned = [], 0, 0
     for name, (count, has_position) in c.prefix_tokens.items():
@@ -695,24 +699,12 @@ def _build(
 
     checkpoint_grid = inferred.get("grid_size")
     if input_shape is None:
-        size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
-        if checkpoint_grid:
-            # The file's image size, also if `patch_size` is another.
-            pairs = zip(checkpoint_grid, checkpoint.patch_size, strict=True)
-            size = tuple(count * patch * stride for count, patch in pairs)
-        elif checkpoint is not None and not config.pad_to_patch:
-            # A file without a grid, such as one with rotary positions, is for
-            # images of any size that its patches divide.
-            strides = (patch * stride for patch in config.patch_size)
-            size = tuple(
-                side // n * n or n
-                for side, n in zip(size, strides, strict=True)
-            )
-        input_shape = (*size, inferred.get("channels", 3))
+        size = _image_size(config, checkpoint, checkpoint_grid)
+        input_shape = (*size, checkpoint.channels if checkpoint else 3)
     grid = _image_grid(
         input_shape[:2], stride, config.patch_size, config.pad_to_patch
     )
-    if architecture.get("grid_size") is not None:
+    if "grid_size" in architecture:
         grid = architecture["grid_size"]
     elif None in grid:
         size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
@@ -724,10 +716,8 @@ def _build(
     if checkpoint is not None and base not in (None, inferred.get("rope_base")):
         checkpoint = _replace_periods(checkpoint, config)
 
-    classes = resolve_classes(include_top, classes, inferred, checkpoint)
-    preprocessing = resolve_preprocessing(
-        preprocessing, input_tensor, checkpoint
-    )
+    classes = resolve_classes(include_top, classes, checkpoint)
+    mode = resolve_preprocessing(preprocessing, input_tensor, checkpoint)
     reuse_head = True
     if checkpoint is not None:
         poolings = _possible_poolings(checkpoint, inferred)
@@ -749,7 +739,7 @@ def _build(
         checkpoint,
         checkpoint_grid,
         reuse_head,
-        preprocessing,
+        mode,
     )
 
 
@@ -777,11 +767,9 @@ def _infer(
     patch = explicit.get("patch_size")
     if patch is not None:
         patch = _checks.positive_pair("patch_size", patch)
-    stored = tuple(checkpoint.patch_size or (1, 1))
+    stored = checkpoint.patch_size or (1, 1)
     if input_shape:
-        pads = explicit.get("pad_to_patch")
-        if pads is None:
-            pads = checkpoint.stored.get("pad_to_patch")
+        pads = {**checkpoint.stored, **explicit}.get("pad_to_patch")
         pads = pads or patch not in (None, stored)
         image_grid = _image_grid(
             input_shape[:2], checkpoint.stride, stored, pads
@@ -803,6 +791,24 @@ def _infer(
             f"grid_size={grid}, input_shape={input_shape}"
         )
     return inferred
+
+
+def _image_size(
+    config: ViTConfig, checkpoint: Checkpoint | None, grid: Grid
+) -> tuple[int, ...]:
+    """Returns the size of images that is not given."""
+    default = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
+    if checkpoint is None:
+        return default
+    if grid:  # the file's image size, also if `patch_size` is another
+        pairs = zip(grid, checkpoint.patch_size or (), strict=True)
+        return tuple(n * patch * config.stride for n, patch in pairs)
+    if config.pad_to_patch:
+        return default
+    # A file without a grid, such as one with rotary positions, is for images of
+    # any size that its patches divide.
+    strides = (patch * config.stride for patch in config.patch_size)
+    return tuple(DEFAULT_IMAGE_SIZE // n * n or n for n in strides)
 
 
 def _image_grid(
@@ -853,7 +859,7 @@ def _warn_of_first_patch(
     checkpoint: Checkpoint, inferred: Config, poolings: tuple[str | None, ...]
 ) -> None:
     """Warns that a head may read the first patch instead of the mean."""
-    if poolings == ("gap", "first_patch") and inferred["classes"] is not None:
+    if poolings == ("gap", "first_patch") and checkpoint.classes is not None:
         warn(
             f"{checkpoint.path!r} is read as a model whose head takes the mean "
             "of the patches. Its arrays are the same as those of a head that "

@@ -10,7 +10,6 @@ from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import initializers
-from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.replicated import BatchNormalization
 from keras_vit.pretraining.base import float32_output_policy
 
@@ -57,16 +56,16 @@ class WeightNormalizedDense(keras.Layer):
         return ops.matmul(inputs, kernel * ops.cast(self.norm, kernel.dtype))
 
     def compute_output_shape(
-        self, inputs_shape: Shape, frozen_shape: Shape | None = None
+        self, input_shape: Shape, frozen_shape: Shape | None = None
     ) -> Shape:
-        return (*inputs_shape[:-1], self.units)
+        return (*input_shape[:-1], self.units)
 
     def get_config(self) -> Config:
         return {**super().get_config(), "units": self.units}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class DINOHead(CompositeLayer):
+class DINOHead(keras.Layer):
     """Projection head of DINO: an MLP and a weight-normalised linear layer.
 
     Three linear layers with GELU in between are followed by a normalisation to
@@ -129,7 +128,6 @@ class DINOHead(CompositeLayer):
         ):
             layer.build(input_shape)
             input_shape = layer.compute_output_shape(input_shape)
-        self.restore_sublayers()
 
     def call(self, inputs: Tensor, frozen: Tensor | None = None) -> Tensor:
         x = self.dense_3(self.dense_2(self.dense_1(inputs)))
@@ -137,9 +135,9 @@ class DINOHead(CompositeLayer):
         return self.last_layer(x, frozen=frozen)
 
     def compute_output_shape(
-        self, inputs_shape: Shape, frozen_shape: Shape | None = None
+        self, input_shape: Shape, frozen_shape: Shape | None = None
     ) -> Shape:
-        return (*inputs_shape[:-1], self.output_dim)
+        return (*input_shape[:-1], self.output_dim)
 
     def get_config(self) -> Config:
         return {
@@ -151,7 +149,7 @@ class DINOHead(CompositeLayer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MoCoHead(CompositeLayer):
+class MoCoHead(keras.Layer):
     """Projection or prediction head of MoCo v3: an MLP with batch norms.
 
     Linear layers without biases, each followed by a batch norm and, except for
@@ -216,7 +214,6 @@ class MoCoHead(CompositeLayer):
             linear.build(input_shape)
             input_shape = linear.compute_output_shape(input_shape)
             norm.build(input_shape)
-        self.restore_sublayers()
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = inputs

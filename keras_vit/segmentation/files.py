@@ -21,9 +21,11 @@ from keras_vit.checkpoints.formats.eomt import PROBABILITIES
 from keras_vit.checkpoints.weight_map import from_checkpoint
 from keras_vit.checkpoints.weight_map import raise_problems
 from keras_vit.checkpoints.weight_map import to_checkpoint
+from keras_vit.config import ViTConfig
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.initializers import skip_init
 from keras_vit.models import VisionTransformer
+from keras_vit.models import config_of
 from keras_vit.segmentation.eomt import EoMT
 from keras_vit.segmentation.eomt import QueryMask
 
@@ -246,31 +248,28 @@ def _assign(
 
 def _config(model: keras.Model) -> Config:
     """Returns the content of config.json, or raises a `ValueError`."""
-    blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
-    head = model.get_layer("eomt_head")
-    queries = model.get_layer("queries")
-    patches = model.get_layer("patch_embedding")
-    positions = model.get_layer("position_embedding")
-    names = [layer.name for layer in model.layers]
-    block, (rows, columns) = blocks[0], positions.built_grid
-    registers = 0
-    if "register_tokens" in names:
-        registers = model.get_layer("register_tokens").num_tokens
+    c = config_of(model)
+    if type(c) is not ViTConfig:
+        raise ValueError(
+            f"transformers' EoMT has no ResNet. Received: {model.name!r}, a "
+            "hybrid. Build the encoder with `VisionTransformer`."
+        )
+    head, queries = model.get_layer("eomt_head"), model.get_layer("queries")
+    rows, columns = c.grid_size or (1, 1)
     problems = {
-        f"activation {block.activation!r}": block.activation
-        not in ("gelu", "swiglu"),
-        f"positions of kind {positions.kind!r}": positions.kind != "learned",
-        "position embeddings of the class token": positions.num_prefix_tokens,
-        "no class token": "class_token" not in names,
-        "no layer scale": block.layer_scale is None,
-        "norms of queries and keys": block.qk_norm,
-        "no biases of queries and keys": not block.qkv_bias
-        or not block.key_bias,
+        f"activation {c.activation!r}": c.activation not in ("gelu", "swiglu"),
+        f"positions of kind {c.position_embedding!r}": c.position_embedding
+        != "learned",
+        "position embeddings of the class token": c.position_prefix != "none",
+        "no class token": not c.class_token,
+        "no layer scale": c.layer_scale is None,
+        "norms of queries and keys": c.qk_norm,
+        "no biases of queries and keys": not c.qkv_bias or not c.key_bias,
         f"a grid of {rows} x {columns}": rows != columns,
-        "patches that are not square": len(set(patches.patch_size)) > 1,
-        "a norm before the blocks": "pre_norm" in names,
-        "patches without a bias": not patches.use_bias,
-        "padding of images to whole patches": patches.pad_to_patch,
+        "patches that are not square": len(set(c.patch_size)) > 1,
+        "a norm before the blocks": c.pre_norm,
+        "patches without a bias": not c.patch_bias,
+        "padding of images to whole patches": c.pad_to_patch,
     }
     found = [text for text, is_problem in problems.items() if is_problem]
     if found:
@@ -279,25 +278,25 @@ def _config(model: keras.Model) -> Config:
             "encoder with `class_token=True, layer_scale=1.0, "
             "position_prefix='none', activation='gelu'` and square images."
         )
-    width = patches.hidden_size
+    width = c.hidden_size
     config = {
         "model_type": "eomt",
         "architectures": ["EomtForUniversalSegmentation"],
         "hidden_size": width,
-        "num_hidden_layers": len(blocks),
-        "num_attention_heads": block.num_heads,
+        "num_hidden_layers": c.num_layers,
+        "num_attention_heads": c.num_heads,
         "hidden_act": "gelu",
-        "layer_norm_eps": block.norm_epsilon,
-        "image_size": rows * patches.patch_size[0],
-        "patch_size": patches.patch_size[0],
-        "num_channels": int(patches.kernel.shape[2]),
-        "mlp_ratio": block.mlp_dim // width,
-        "layerscale_value": block.layer_scale,
+        "layer_norm_eps": c.norm_epsilon,
+        "image_size": rows * c.patch_size[0],
+        "patch_size": c.patch_size[0],
+        "num_channels": model.inputs[0].shape[-1],
+        "mlp_ratio": c.mlp_dim // width,
+        "layerscale_value": c.layer_scale,
         "num_upscale_blocks": head.num_upscales,
-        "use_swiglu_ffn": block.activation == "swiglu",
+        "use_swiglu_ffn": c.activation == "swiglu",
         "num_blocks": _blocks_after(model, queries),
         "num_queries": queries.num_tokens,
-        "num_register_tokens": registers,
+        "num_register_tokens": c.num_registers,
         **{
             theirs: head.loss_options.get(name, default)
             for name, (theirs, default) in _LOSS_OPTIONS.items()
@@ -307,11 +306,11 @@ def _config(model: keras.Model) -> Config:
         "dtype": "float32",
     }
     if config["use_swiglu_ffn"]:
-        config["mlp_ratio"] = _gated_ratio(block.mlp_dim, width)
-    elif block.mlp_dim % width:
+        config["mlp_ratio"] = _gated_ratio(c.mlp_dim, width)
+    elif c.mlp_dim % width:
         raise ValueError(
             "transformers' EoMT has MLPs of a multiple of the hidden size "
-            f"{width}. Received: mlp_dim={block.mlp_dim}"
+            f"{width}. Received: mlp_dim={c.mlp_dim}"
         )
     return config
 

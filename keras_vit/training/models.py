@@ -23,6 +23,7 @@ from keras_vit.checkpoints.formats import implied_arguments
 from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.config import BIT_VARIANTS
 from keras_vit.config import VARIANTS
+from keras_vit.config import ViTConfig
 from keras_vit.config import stride
 from keras_vit.config import variant_sizes
 from keras_vit.converters import describe
@@ -331,8 +332,7 @@ def _checkpoint_spec(
     model: str | None, weights: str, patch_size: int | None
 ) -> dict[str, Any]:
     checkpoint = open_weights(model, weights)
-    spec = checkpoint.arguments()
-    rows, columns = spec.get("patch_size", (None, None))
+    rows, columns = checkpoint.patch_size or (None, None)
     if rows != columns or patch_size not in (None, rows):
         raise ValueError(
             f"The patches of {weights!r} are {rows} x {columns} pixels. They "
@@ -340,7 +340,8 @@ def _checkpoint_spec(
         )
     if model is not None:
         for name, size in _sizes(model).items():
-            found = rows if name == "patch_size" else spec.get(name)
+            found = getattr(checkpoint.config, name, None)
+            found = rows if name == "patch_size" else found
             if found != size and name != "pooling":
                 raise ValueError(
                     f"{weights!r} does not hold a {model}: its {name} is "
@@ -348,8 +349,7 @@ def _checkpoint_spec(
                     "get the model that the file holds."
                 )
     mode = {"mode": checkpoint.preprocess_mode or "tf"}
-    grid = spec.get("grid_size")
-    if checkpoint.family == "bit":
+    if not isinstance(checkpoint.config, ViTConfig):
         # The weights of a BiT are for images of any size.
         run = config_of_run(checkpoint.path).get("config", {})
         size = run.get("image_size", 224)
@@ -360,6 +360,7 @@ def _checkpoint_spec(
             "num_layers": None,
             **mode,
         }
+    grid = checkpoint.config.grid_size
     image_size = grid and tuple(n * rows * checkpoint.stride for n in grid)
     if image_size and image_size[0] == image_size[1]:
         image_size = image_size[0]
@@ -367,7 +368,7 @@ def _checkpoint_spec(
         "patch_size": rows,
         "image_size": image_size,
         "stride": checkpoint.stride,
-        "num_layers": spec.get("num_layers"),
+        "num_layers": checkpoint.config.num_layers,
         **mode,
     }
 
@@ -461,14 +462,15 @@ def _check_head(checkpoint: Checkpoint, weights: str, classes: int) -> None:
 
 def _with_mean_pooling(checkpoint: Checkpoint) -> Checkpoint:
     """Returns a checkpoint whose head reads the mean of the patches."""
-    if checkpoint.arguments().get("pooling") == "gap":
+    config = checkpoint.config
+    if config.pooling == "gap":
         return checkpoint
     weights = {
         path: array
         for path, array in checkpoint.weights.items()
         if not path.startswith("encoder_norm/")
     }
-    width = checkpoint.arguments()["hidden_size"]
+    width = config.hidden_size
     weights["head_norm/gamma"] = np.ones(width, "float32")
     weights["head_norm/beta"] = np.zeros(width, "float32")
     pooling = {"pooling": "gap", "final_norm": "after_pooling"}

@@ -26,8 +26,7 @@ def found():
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["clipnorm", "clipvalue", "global_clipnorm", "batch_norm", "ignored"],
+    "name", ["clipnorm", "clipvalue", "global_clipnorm", "batch_norm"]
 )
 def test_a_step_is_that_of_one_device(found, name):
     one, two = found[name]

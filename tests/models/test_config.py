@@ -1,0 +1,62 @@
+"""A model says its config, from which the same model can be built."""
+
+import keras
+import pytest
+
+import keras_vit
+from keras_vit.config import ViTConfig
+from keras_vit.config import field_names
+from tests.converters.test_kept_options import FAMILIES
+from tests.converters.test_kept_options import built
+from tests.converters.test_kept_options import changed
+
+pytestmark = pytest.mark.backends("torch")
+
+
+@pytest.mark.parametrize(
+    "family, field",
+    [(family, x) for family, (_, cases, _) in FAMILIES.items() for x in cases],
+)
+def test_a_model_says_its_config(family, field):
+    model, arguments = built(family, field)
+    config = keras_vit.config_of(model)
+    for name in field_names(type(config)):
+        value = arguments.get(name)
+        if name == "patch_size" and isinstance(value, int):
+            value = (value, value)
+        if value is not None:
+            assert getattr(config, name) == value
+    other = {"input_shape": arguments["input_shape"], "classes": 3}
+    again = getattr(keras_vit, family)(config, **other)
+    assert not changed(again, model)
+    assert keras_vit.config_of(keras.models.clone_model(model)) == config
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_model_has_the_same_config(family, tmp_path):
+    arguments = {**FAMILIES[family][2], "name": "mine"}
+    model = getattr(keras_vit, family)(**arguments)
+    model.save(tmp_path / "model.keras")
+    loaded = keras_vit.converters.load(tmp_path / "model.keras")
+    config = keras_vit.config_of(model)
+    assert keras_vit.config_of(loaded) == config
+    keras_vit.converters.save(model, tmp_path / "model.weights.h5")
+    for name in ("model.keras", "model.weights.h5"):
+        opened = keras_vit.converters.open_checkpoint(tmp_path / name)
+        assert opened.config == config and opened.config is opened.config
+        assert (opened.classes, opened.channels) == (3, 3)
+
+
+def test_config_of_an_encoder_and_of_other_models():
+    config = ViTConfig(
+        patch_size=8, hidden_size=16, num_layers=2, num_heads=2, grid_size=2
+    )
+    encoder = keras_vit.VisionTransformer(
+        config, include_top=False, input_shape=(16, 16, 3)
+    )
+    assert keras_vit.config_of(encoder) == config
+    model = keras_vit.pretraining.MaskedImageModeling(encoder)
+    assert keras_vit.config_of(model).num_layers == 2
+    other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="was not made by keras_vit"):
+        keras_vit.config_of(other)
