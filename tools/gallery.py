@@ -56,7 +56,7 @@ def main(model_path: str, folder: str = "docs/images") -> None:
         "photo_heads": heads(photos, model),
     }.items():
         path = folder / f"{name}.jpg"
-        figure.savefig(path, pil_kwargs={"quality": 74, "optimize": True})
+        figure.savefig(path, pil_kwargs={"quality": 62, "optimize": True})
         print(f"{path} ({path.stat().st_size // 1024} kB)")
 
 

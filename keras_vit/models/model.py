@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_vit import _checks
+from keras_vit import _replicas
 from keras_vit._types import Tensor
 from keras_vit.checkpoints import Checkpoint
 from keras_vit.layers import ImagePreprocessing
@@ -50,6 +52,29 @@ class Model(keras.Model):
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         self._check_images(x)
         return super().predict(x, *args, **kwargs)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Tensor:
+        """Computes the loss that `compile` was given.
+
+        A loss with `ignore_class` is divided by the number of labels of the
+        batch. Keras divides by that of the part of a TensorFlow replica, whose
+        labels would count more where others of its part are ignored.
+        """
+        ignored = getattr(getattr(self, "loss", None), "ignore_class", None)
+        if ignored is not None and _replicas.context() is not None:
+            count = ops.sum(ops.cast(ops.not_equal(y, ignored), "float32"))
+            mean = _replicas.sum_of_all(count) / _replicas.count()
+            share = ops.divide_no_nan(count, mean)
+            weighted = sample_weight is not None
+            sample_weight = share * sample_weight if weighted else share
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def _check_images(self, x: Any) -> None:
         """Raises a `ValueError` if the model does not accept the images' shape.

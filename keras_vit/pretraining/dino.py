@@ -62,7 +62,8 @@ class DINO(MomentumModel):
         koleo_weight: Float. Weight of the KoLeo regularizer of DINOv2, which
             spreads the features of global crops; 0.1 in DINOv2. As it compares
             the images of a batch, losses of evaluations with it depend on the
-            batch size, as `teacher_diversity` does.
+            batch size, as `teacher_diversity` does. Each replica of TensorFlow
+            computes both for its part of the batch.
         ibot_weight: Float. Weight of iBOT's loss of masked patches
             (https://arxiv.org/abs/2111.07832), for which half of the global
             crops are masked; 1.0 in DINOv2. The head is shared.

@@ -10,6 +10,7 @@ from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import initializers
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.replicated import BatchNormalization
 from keras_vit.pretraining.base import float32_output_policy
 
@@ -56,16 +57,16 @@ class WeightNormalizedDense(keras.Layer):
         return ops.matmul(inputs, kernel * ops.cast(self.norm, kernel.dtype))
 
     def compute_output_shape(
-        self, input_shape: Shape, frozen_shape: Shape | None = None
+        self, inputs_shape: Shape, frozen_shape: Shape | None = None
     ) -> Shape:
-        return (*input_shape[:-1], self.units)
+        return (*inputs_shape[:-1], self.units)
 
     def get_config(self) -> Config:
         return {**super().get_config(), "units": self.units}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class DINOHead(keras.Layer):
+class DINOHead(CompositeLayer):
     """Projection head of DINO: an MLP and a weight-normalised linear layer.
 
     Three linear layers with GELU in between are followed by a normalisation to
@@ -128,6 +129,7 @@ class DINOHead(keras.Layer):
         ):
             layer.build(input_shape)
             input_shape = layer.compute_output_shape(input_shape)
+        self.restore_sublayers()
 
     def call(self, inputs: Tensor, frozen: Tensor | None = None) -> Tensor:
         x = self.dense_3(self.dense_2(self.dense_1(inputs)))
@@ -135,9 +137,9 @@ class DINOHead(keras.Layer):
         return self.last_layer(x, frozen=frozen)
 
     def compute_output_shape(
-        self, input_shape: Shape, frozen_shape: Shape | None = None
+        self, inputs_shape: Shape, frozen_shape: Shape | None = None
     ) -> Shape:
-        return (*input_shape[:-1], self.output_dim)
+        return (*inputs_shape[:-1], self.output_dim)
 
     def get_config(self) -> Config:
         return {
@@ -149,7 +151,7 @@ class DINOHead(keras.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MoCoHead(keras.Layer):
+class MoCoHead(CompositeLayer):
     """Projection or prediction head of MoCo v3: an MLP with batch norms.
 
     Linear layers without biases, each followed by a batch norm and, except for
@@ -214,6 +216,7 @@ class MoCoHead(keras.Layer):
             linear.build(input_shape)
             input_shape = linear.compute_output_shape(input_shape)
             norm.build(input_shape)
+        self.restore_sublayers()
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = inputs

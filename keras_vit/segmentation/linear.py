@@ -39,10 +39,10 @@ def LinearSegmenter(
     with `pad_to_patch=True`.
 
     A loss of Keras with `ignore_class` is divided by the number of pixels of
-    its batch that have a class. Losses therefore depend on the batch size: a
-    pixel counts more in a batch that has more ignored ones. `fit` refuses
-    averages of the weights (`use_ema`) if the encoder is trained, as the batch
-    norm's statistics would be those of other features.
+    its batch that have a class, on all devices. Losses therefore depend on the
+    batch size: a pixel counts more in a batch that has more ignored ones. `fit`
+    refuses averages of the weights (`use_ema`) if the encoder is trained, as
+    the batch norm's statistics would be those of other features.
 
     Args:
         encoder: A Vision Transformer or a hybrid, such as `ViTB16()`.

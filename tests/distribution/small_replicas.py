@@ -36,6 +36,7 @@ def main() -> None:
             ("global_clipnorm", clipped_step, [{"global_clipnorm": 1.0}]),
             ("batch_norm", moving_variance, [images(8)]),
             ("eomt", eomt_step, [images(1).repeat(4, 0)]),
+            ("ignored", ignored_step, [images(8)]),
             ("masks", different_masks, []),
         )
     }
@@ -89,6 +90,31 @@ def moving_variance(strategy, x: np.ndarray) -> list[float]:
         model.compile(keras.optimizers.SGD(0.0), loss, jit_compile=False)
         model.fit(batches(x, y), verbose=0)
         return np.array(model.get_layer("head_norm").moving_variance).tolist()
+
+
+def ignored_step(strategy, x: np.ndarray) -> list[float]:
+    """Returns the losses of training and of an evaluation, and how far a step
+    of SGD moves the head; the second half of the batch has most pixels."""
+    y = np.arange(8 * 16 * 16).reshape(8, 16, 16).astype("int32") % 3
+    y[:4, 1:] = 255
+    with strategy.scope():
+        frozen = encoder()
+        frozen.trainable = False
+        model = LinearSegmenter(frozen, 3, dropout=0.0)
+        head = model.get_layer("head")
+        head.kernel_regularizer = keras.regularizers.L2(0.1)
+        model.compile(
+            keras.optimizers.SGD(0.1),
+            keras.losses.SparseCategoricalCrossentropy(
+                from_logits=True, ignore_class=255
+            ),
+            jit_compile=False,
+        )
+        before = np.array(head.kernel)
+        test = model.evaluate(batches(x, y), verbose=0)
+        loss = model.fit(batches(x, y), verbose=0).history["loss"][0]
+        moved = (np.array(head.kernel) - before).ravel().tolist()
+        return [test, loss, *moved]
 
 
 def eomt_step(strategy, x: np.ndarray) -> list[float]:

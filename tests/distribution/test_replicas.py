@@ -26,7 +26,8 @@ def found():
 
 
 @pytest.mark.parametrize(
-    "name", ["clipnorm", "clipvalue", "global_clipnorm", "batch_norm"]
+    "name",
+    ["clipnorm", "clipvalue", "global_clipnorm", "batch_norm", "ignored"],
 )
 def test_a_step_is_that_of_one_device(found, name):
     one, two = found[name]

@@ -292,6 +292,30 @@ def test_heads_are_rebuilt_from_their_config(head):
 
 
 @ON_TORCH
+@pytest.mark.parametrize(
+    ("head", "first"),
+    [
+        (lambda: pretraining.heads.DINOHead(6, 10, 5), lambda x: x.dense_1),
+        (lambda: pretraining.heads.MoCoHead(6, 10, 2), lambda x: x.linear[0]),
+    ],
+    ids=["dino", "moco"],
+)
+def test_frozen_and_int8_layers_of_heads_are_kept(head, first, tmp_path):
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, head()(inputs))
+    model.quantize("int8")
+    first(model.layers[1]).trainable = False
+    model.save(tmp_path / "model.keras")
+    for other in (
+        keras.models.load_model(tmp_path / "model.keras"),
+        keras.models.clone_model(model),
+    ):
+        for a, b in zip(model.weights, other.weights, strict=True):
+            assert (a.trainable, a.dtype) == (b.trainable, b.dtype)
+        assert not first(other.layers[1]).trainable
+
+
+@ON_TORCH
 @pytest.mark.parametrize("make", [dino, moco])
 def test_the_teacher_moves_in_half_precision(make):
     """In bfloat16, a momentum of 0.999 is rounded to 1."""

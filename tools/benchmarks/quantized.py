@@ -3,7 +3,7 @@
 It needs PyTorch, onnxruntime, OpenVINO and NNCF. `--images` is a folder with
 train/CLASS/* and test/CLASS/*. The features are the class token. Their cosine
 with those of float32 is the mean of the test images, and the lowest; the
-accuracy is that of the 5 nearest neighbors among the training images, 64 of
+accuracy is that of the 5 nearest neighbors among the training images, some of
 which calibrate static quantization. Milliseconds are medians of CPU time, which
 other programs hardly affect, on one core.
 """
@@ -79,14 +79,10 @@ def exported_runs(
     quantization.quantize_static(ready, static, Batches(), **options)
     yield static.stem, formats.read_onnx(static)
     read = openvino.Core().read_model
-    samples = nncf.Dataset([image[None] for image in calibration])
     for name, make in {
         "OpenVINO": lambda: read(path),
         "OpenVINO int8 dynamic": lambda: read(dynamic),
         "OpenVINO int8 weights": lambda: nncf.compress_weights(read(path)),
-        "OpenVINO int8 static": lambda: nncf.quantize(
-            read(path), samples, model_type=nncf.ModelType.TRANSFORMER
-        ),
     }.items():
         target = folder / f"{name}.xml"
         # The default would round the weights to float16.
