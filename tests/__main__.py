@@ -43,11 +43,15 @@ def main():
     parser.add_argument("pytest", nargs="*", help="arguments of pytest")
     arguments = parser.parse_args()
 
-    style = (["check", "."], ["format", "--check", "."])
+    style = (
+        ["ruff", "check", "."],
+        ["ruff", "format", "--check", "."],
+        ["pyright", "--pythonpath", sys.executable],
+    )
     failed = [
-        f"ruff {command[0]}"
+        " ".join(command[:2])
         for command in style
-        if subprocess.call([sys.executable, "-m", "ruff", *command])
+        if subprocess.call([sys.executable, "-m", *command])
     ]
     results, seconds = {}, {}
     for backend in arguments.backends:

@@ -114,8 +114,9 @@ def to_pixels(image: Any, channels: int) -> Array:
     file, as `datasets.Image(decode=False)` gives it; raises a `ValueError` for
     others."""
     if isinstance(image, dict):
-        content, path = image.get("bytes"), image.get("path")
-        with open_image(io.BytesIO(content) if content else path) as opened:
+        content = image.get("bytes")
+        file = io.BytesIO(content) if content else image["path"]
+        with open_image(file) as opened:
             return to_pixels(opened, channels)
     if hasattr(image, "convert"):
         from PIL import ImageOps

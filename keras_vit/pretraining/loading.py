@@ -86,8 +86,9 @@ def load(
 
     >>> model = keras_vit.pretraining.load("mae_visualize_vit_base.pth")
     """
-    checkpoint = path
-    if not isinstance(checkpoint, converters.Checkpoint):
+    if isinstance(path, converters.Checkpoint):
+        checkpoint = path
+    else:
         checkpoint = converters.open_checkpoint(
             path,
             layout,

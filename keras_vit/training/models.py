@@ -361,9 +361,11 @@ def _checkpoint_spec(
             **mode,
         }
     grid = checkpoint.config.grid_size
-    image_size = grid and tuple(n * rows * checkpoint.stride for n in grid)
-    if image_size and image_size[0] == image_size[1]:
-        image_size = image_size[0]
+    image_size = None
+    if grid is not None and rows is not None:
+        image_size = tuple(n * rows * checkpoint.stride for n in grid)
+        if image_size[0] == image_size[1]:
+            image_size = image_size[0]
     return {
         "patch_size": rows,
         "image_size": image_size,
@@ -463,7 +465,7 @@ def _check_head(checkpoint: Checkpoint, weights: str, classes: int) -> None:
 def _with_mean_pooling(checkpoint: Checkpoint) -> Checkpoint:
     """Returns a checkpoint whose head reads the mean of the patches."""
     config = checkpoint.config
-    if config.pooling == "gap":
+    if not isinstance(config, ViTConfig) or config.pooling == "gap":
         return checkpoint
     weights = {
         path: array
