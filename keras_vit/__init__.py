@@ -1,6 +1,8 @@
 """Vision Transformers of "An Image is Worth 16x16 Words" (arXiv 2010.11929) in
 Keras 3, with converters of their weights."""
 
+from typing import NoReturn as _NoReturn
+
 from keras_vit import _requirements as _requirements  # checks Keras: keep first
 from keras_vit import config as config
 from keras_vit import converters as converters
@@ -56,7 +58,7 @@ from keras_vit.preprocessing import decode_predictions as decode_predictions
 from keras_vit.preprocessing import preprocess_input as preprocess_input
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> _NoReturn:
     import difflib
 
     names = {n.lower(): n for n in globals() if not n.startswith("_")}
