@@ -200,7 +200,7 @@ def read_keras(
             arguments = _check_metadata(
                 metadata.get("told"), _arguments_from_shapes(shapes, grid)
             )
-            built = dict(metadata.get("built") or {})
+            built = _as_tuples(metadata.get("built") or {})
     except ValueError as error:
         raise ValueError(
             f"{str(path)!r} was not made by keras_vit. {error}"
@@ -211,7 +211,7 @@ def read_keras(
             f"{str(path)!r} was not made by keras_vit, or its contents are not "
             f"what keras_vit writes ({type(error).__name__}: {error})."
         ) from error
-    return weights, _as_tuples(arguments), _as_tuples(built)
+    return weights, arguments, built
 
 
 def _raise_if_folder(path: pathlib.Path) -> None:
@@ -569,7 +569,7 @@ def _built_arguments(configs: dict[str, Config], pooling: str | None) -> Config:
     return built
 
 
-def _as_tuples(arguments):
+def _as_tuples(arguments: Config) -> Config:
     """Returns arguments with lists, which JSON has for tuples, as tuples."""
     return {
         name: tuple(value) if isinstance(value, list) else value

@@ -95,7 +95,7 @@ def BiT(
 
     From "Big Transfer (BiT): General Visual Representation Learning",
     Section 3.3 (https://arxiv.org/abs/1912.11370): a ResNet v2 with group
-    norm and weight standardisation. The defaults are those of
+    norm and weight standardization. The defaults are those of
     google-research/big_transfer. With `preactivation=False`, it is the ResNet
     v1 of the hybrids (big_vision's `bit.py`), with the defaults of
     `HybridVisionTransformer`. An architecture argument that is not passed, or
@@ -112,7 +112,7 @@ def BiT(
             version 1, over which the other arguments take precedence; None for
             these alone.
         include_top: Boolean. Whether to end in a classification head, which
-            is initialised to zero.
+            is initialized to zero.
         weights: None for random weights, or the path or URL of a checkpoint:
             an official BiT .npz, one of big_vision's `bit.py` or
             `bit_paper.py`, or timm's `resnetv2_*_bit`.
@@ -151,7 +151,7 @@ def BiT(
             the root's max pooling; see `MaxPool2D`; "zeros" by default.
 
     Loading `weights` is exact and strict, as in `VisionTransformer`. With
-    another number of `classes`, the head is initialised to zero; with another
+    another number of `classes`, the head is initialized to zero; with another
     number of channels, the root's kernel is summed over its channels (for one
     channel), or its channels are repeated and rescaled.
 

@@ -22,7 +22,7 @@ _DOC = """Builds {name}, {description}
 
     Args:
         include_top: Boolean. Whether to end in a classification head, which
-            is initialised to zero.
+            is initialized to zero.
         weights: None for random weights; the name of released weights, such
             as "imagenet21k" (`keras_vit.list_weights()` prints all), which are
             downloaded once; or the path or URL of a checkpoint, see

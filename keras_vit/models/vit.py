@@ -116,7 +116,7 @@ def VisionTransformer(
         config: A `keras_vit.config.ViTConfig`, over which the other arguments
             take precedence; None for these alone.
         include_top: Boolean. Whether to end in a classification head, which
-            is initialised to zero. Without it, the output is the pooled vector
+            is initialized to zero. Without it, the output is the pooled vector
             (after `pre_logits`), or all tokens if `pooling` is None.
         weights: None for random weights, or the path or URL of a checkpoint: a
             file of google-research/vision_transformer, big_vision, timm,
@@ -246,7 +246,7 @@ def VisionTransformer(
 
     Loading `weights` is exact and strict: if arrays are missing, unknown or of
     the wrong shape, one error lists all of them. Five differences are adapted.
-    With another number of `classes`, the head is initialised to zero. With
+    With another number of `classes`, the head is initialized to zero. With
     another `input_shape`, the position embeddings are resampled. With another
     `patch_size`, the patch kernel is resized by the pseudo-inverse of bicubic
     resizing ("FlexiViT", https://arxiv.org/abs/2212.08013), and a warning says
@@ -365,7 +365,7 @@ def HybridVisionTransformer(
 
     From "An Image is Worth 16x16 Words", Section 3.1, Hybrid Architecture
     (https://arxiv.org/abs/2010.11929). The ResNet has group norms and weight
-    standardisation, like BiT, and the units of ResNet v1: convolution, norm,
+    standardization, like BiT, and the units of ResNet v1: convolution, norm,
     ReLU. The defaults of its arguments are those of
     google-research/vision_transformer, or those that the layout of `weights`
     implies.
