@@ -98,7 +98,9 @@ def options_of(program):
         return {"--" + field.name.replace("_", "-") for field in fields}
     texts = [(ROOT / path).read_text() for path in SOURCES[program]]
     if program == "benchmark":  # "rounds": dict(...)
-        return {"--" + x for x in re.findall(r'"(\w+)": dict\(', texts[0])}
+        return {
+            "--" + x for x in re.findall(r'"([\w-]+)": (?:dict\(|{)', texts[0])
+        }
     return set(re.findall(r'"(--[\w-]+)"', "\n".join(texts)))
 
 
