@@ -67,6 +67,7 @@ _BIT = """a BiT ResNet for images.
     (https://arxiv.org/abs/1912.11370)."""
 
 
+# Type checkers infer the arguments of `model`, which no annotation could hold.
 def variant_builder(variant: str):
     """Returns the function that builds a model of `VARIANTS` or
     `BIT_VARIANTS`."""
