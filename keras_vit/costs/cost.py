@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import pathlib
+from concurrent import futures
 from typing import Any
 
 import keras
@@ -148,9 +149,16 @@ def _trace_named(
     functions = ("VisionTransformer", "HybridVisionTransformer", "BiT")
     known = (*models.VARIANTS, *models.BIT_VARIANTS, *functions)
     function = getattr(models, _checks.one_of("model", name, known))
-    with keras.StatelessScope(initialize_variables=False):
-        model = function(weights=None, input_shape=shape, **arguments)
-        return trace(model)
+
+    def build_and_trace() -> list[LayerCost]:
+        with keras.StatelessScope(initialize_variables=False):
+            model = function(weights=None, input_shape=shape, **arguments)
+            return trace(model)
+
+    # Keras would give the variables values when the next model is built: it
+    # keeps those without values in a list, of which each thread has its own.
+    with futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(build_and_trace).result()
 
 
 def _policy_of_layers(model: keras.Model) -> str:

@@ -110,7 +110,9 @@ def _walk(
     are in `seen` have been counted."""
     unknown = []
 
-    def call(layer: keras.layers.Layer, *arguments, **options) -> Tensor:
+    def call(
+        layer: keras.layers.Layer, *arguments: Any, **options: Any
+    ) -> Tensor:
         outputs = layer(*arguments, **options)
         inputs = keras.tree.flatten([arguments, list(options.values())])
         shapes = [

@@ -68,7 +68,7 @@ _BIT = """a BiT ResNet for images.
 
 
 # Type checkers infer the arguments of `model`, which no annotation could hold.
-def variant_builder(variant: str):
+def variant_builder(variant: str):  # noqa: ANN201
     """Returns the function that builds a model of `VARIANTS` or
     `BIT_VARIANTS`."""
     sizes = variant_sizes(variant)
