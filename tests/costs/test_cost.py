@@ -116,9 +116,9 @@ def test_a_name_costs_what_its_model_costs(name, options):
 @pytest.mark.backends("jax", "tensorflow", "torch")
 def test_the_variables_of_a_named_model_are_never_created(monkeypatch):
     created = []
-    call = keras.initializers.GlorotUniform.__call__
+    call = keras.initializers.Zeros.__call__
     monkeypatch.setattr(
-        keras.initializers.GlorotUniform,
+        keras.initializers.Zeros,
         "__call__",
         lambda self, shape, dtype=None: (
             created.append(tuple(shape)) or call(self, shape, dtype)
@@ -127,7 +127,7 @@ def test_the_variables_of_a_named_model_are_never_created(monkeypatch):
     keras_vit.cost("VisionTransformer", SHAPE[:2], **VIT)
     created.clear()
     keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    assert created == [(3, 2)]
+    assert created == [(2,)]
 
 
 def test_cost_of_a_compiled_model_needs_no_registered_loss():
