@@ -274,7 +274,7 @@ def _download_url(url: str, path: pathlib.Path) -> None:
                 disable=None,  # only on a terminal
             ) as bar,
         ):
-            while chunk := response.read(1 << 20):
+            while chunk := response.read(1 << 16):
                 file.write(chunk)
                 bar.update(len(chunk))
         received = path.stat().st_size
