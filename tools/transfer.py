@@ -45,9 +45,12 @@ def features(
             ("test", data.num_test),
         ):
             batches = data.batches(
-                split, image_size=size, batch_size=50, mode=mode,
+                split,
+                image_size=size,
+                batch_size=50,
+                mode=mode,
                 protocol="simple",
-            )  # fmt: skip
+            )
             found += evaluation.predict_dataset(model, batches, count)
         return found
 
@@ -66,8 +69,8 @@ def features(
         yield f"{name}, class token", x[:, 0], y, test_x[:, 0], test_y
         x, test_x = (part[:, -patches:].mean(axis=1) for part in (x, test_x))
         yield f"{name}, mean of patches", x, y, test_x, test_y
-    flat = keras.Sequential([keras.Input((PIXELS, PIXELS, 3)),
-                             keras.layers.Flatten()])  # fmt: skip
+    images = keras.Input((PIXELS, PIXELS, 3))
+    flat = keras.Model(images, keras.layers.Flatten()(images))
     x, y, test_x, test_y = read(flat, PIXELS)
     yield "pixels", x, y, test_x, test_y
 

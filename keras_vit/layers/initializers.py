@@ -54,7 +54,7 @@ class _NumpyInitializer(keras.initializers.Initializer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Constant(_NumpyInitializer):
-    """Initialises all elements with one value."""
+    """Initializes all elements with one value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -64,8 +64,9 @@ class Model(keras.Model):
         """Computes the loss that `compile` was given.
 
         A loss with `ignore_class` is divided by the number of labels of the
-        batch. Keras divides by that of the part of a TensorFlow replica, whose
-        labels would count more where others of its part are ignored.
+        whole batch that are not ignored. Under a TensorFlow strategy, Keras
+        divides by the number of each replica's part, so that a label would
+        count more the fewer its part has.
         """
         ignored = getattr(getattr(self, "loss", None), "ignore_class", None)
         if ignored is not None and _replicas.context() is not None:

@@ -32,7 +32,7 @@ class MaskedAutoencoder(MaskedModel):
     The encoder's activation and initial weights are not changed; by default
     they are those of google-research/vision_transformer.
     `recipes/pretrain_masked.py` builds the encoder as facebookresearch/mae
-    does, with the exact GELU and a randomly initialised class token.
+    does, with the exact GELU and a randomly initialized class token.
 
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all

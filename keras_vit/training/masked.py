@@ -68,10 +68,10 @@ _NOT_DECAYED = ("bias", "gamma", "beta")  # one-dimensional in PyTorch
 
 
 def initialize_mae(model: Any, seed: int) -> None:
-    """Initialises the weights of a `MaskedAutoencoder` as facebookresearch/mae,
+    """Initializes the weights of a `MaskedAutoencoder` as facebookresearch/mae,
     models_mae.py.
 
-    That code initialises query, key and value as one matrix by Glorot's uniform
+    That code initializes query, key and value as one matrix by Glorot's uniform
     distribution, so that their range is smaller than that of three square
     matrices by a factor of the square root of 2.
     """
@@ -92,13 +92,13 @@ def initialize_mae(model: Any, seed: int) -> None:
 
 
 def initialize_simmim(model: Any, seed: int) -> None:
-    """Initialises the weights of a `MaskedImageModeling` as microsoft/SimMIM,
+    """Initializes the weights of a `MaskedImageModeling` as microsoft/SimMIM,
     models/simmim.py and vision_transformer.py.
 
     Weights are sampled from a normal distribution with a standard deviation of
     0.02, truncated at one standard deviation on both sides. The attention
     output and second MLP kernels of block `i`, counted from 1, are divided by
-    `sqrt(2 * i)`. The decoder has the default initialisation of a PyTorch
+    `sqrt(2 * i)`. The decoder has the default initialization of a PyTorch
     convolution.
     """
     rng = np.random.default_rng(seed)

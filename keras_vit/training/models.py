@@ -506,7 +506,7 @@ def _without_remat(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def spread_positions(model: keras.Model, seed: int) -> None:
-    """Initialises position embeddings with a standard deviation of 0.5."""
+    """Initializes position embeddings with a standard deviation of 0.5."""
     # With the usual standard deviation of 0.02, position embeddings are too
     # small relative to the embeddings of small patches, and training on digits
     # is much slower: accuracy 0.91 after 800 steps, where a standard deviation
@@ -523,7 +523,7 @@ def spread_positions(model: keras.Model, seed: int) -> None:
 
 
 def initialize_positions(model: keras.Model, seed: int) -> None:
-    """Initialises learned position embeddings as big_vision does: normally
+    """Initializes learned position embeddings as big_vision does: normally
     distributed with a standard deviation of 1 / sqrt(width)."""
     layer = model.get_layer("position_embedding")
     if layer.kind == "learned":

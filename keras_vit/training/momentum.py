@@ -73,7 +73,7 @@ class Method:
 
 
 def initialize_dino(encoder: keras.Model, seed: int) -> None:
-    """Initialises the weights of an encoder as facebookresearch/dino,
+    """Initializes the weights of an encoder as facebookresearch/dino,
     vision_transformer.py.
 
     Weights are sampled from a normal distribution with a standard deviation of
@@ -97,7 +97,7 @@ def initialize_dino(encoder: keras.Model, seed: int) -> None:
 
 
 def initialize_moco(encoder: keras.Model, seed: int) -> None:
-    """Initialises the weights of an encoder as facebookresearch/moco-v3,
+    """Initializes the weights of an encoder as facebookresearch/moco-v3,
     vits.py.
 
     Matrices are sampled from Glorot's uniform distribution, query, key and
