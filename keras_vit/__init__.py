@@ -21,7 +21,6 @@ from keras_vit import schedules as schedules
 from keras_vit import segmentation as segmentation
 from keras_vit import training as training
 from keras_vit._version import __version__ as __version__
-from keras_vit.checkpoints import list_weights as list_weights
 from keras_vit.costs import cost as cost
 from keras_vit.models import BiT as BiT
 from keras_vit.models import BiT_R50x1 as BiT_R50x1
@@ -56,6 +55,7 @@ from keras_vit.models import dense_features as dense_features
 from keras_vit.models import feature_extractor as feature_extractor
 from keras_vit.preprocessing import decode_predictions as decode_predictions
 from keras_vit.preprocessing import preprocess_input as preprocess_input
+from keras_vit.weights import list_weights as list_weights
 
 
 def __getattr__(name: str) -> _NoReturn:

@@ -13,17 +13,17 @@ import numpy as np
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
-from keras_vit.checkpoints.checkpoint import Checkpoint
-from keras_vit.checkpoints.checkpoint import open_checkpoint
-from keras_vit.checkpoints.formats import LAYOUTS
-from keras_vit.checkpoints.formats import RESNET_CONSTANTS
-from keras_vit.checkpoints.formats.reference import ReferenceNotInstalled
-from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
-from keras_vit.checkpoints.formats.reference import reference_model
-from keras_vit.checkpoints.keras_files import is_keras
-from keras_vit.checkpoints.writing import FOLDERS
-from keras_vit.checkpoints.writing import write_checkpoint
 from keras_vit.config import stride
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit.weights.files.keras import is_keras
+from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import RESNET_CONSTANTS
+from keras_vit.weights.formats.reference import ReferenceNotInstalled
+from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats.reference import reference_model
+from keras_vit.weights.writing import FOLDERS
+from keras_vit.weights.writing import write_checkpoint
 
 # Name, largest difference, tolerance, verdict.
 Row: TypeAlias = tuple[str, float | None, float | None, str]

@@ -47,22 +47,22 @@ from keras_vit import downloads
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
-from keras_vit.checkpoints.checkpoint import Checkpoint
-from keras_vit.checkpoints.checkpoint import check_hyperparameters
-from keras_vit.checkpoints.checkpoint import open_checkpoint
-from keras_vit.checkpoints.formats import RESNET_CONSTANTS
-from keras_vit.checkpoints.formats import check_layout
-from keras_vit.checkpoints.formats import first_patch_is_possible
-from keras_vit.checkpoints.formats import get_weight_map
-from keras_vit.checkpoints.formats import implied_arguments
-from keras_vit.checkpoints.formats import resolve_variant
-from keras_vit.checkpoints.infer import drop_pretraining
-from keras_vit.checkpoints.infer import infer_pretraining
-from keras_vit.checkpoints.keras_files import is_keras
-from keras_vit.checkpoints.report import report
-from keras_vit.checkpoints.writing import DTYPES
-from keras_vit.checkpoints.writing import check_writable
-from keras_vit.checkpoints.writing import write_checkpoint
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.checkpoint import check_hyperparameters
+from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit.weights.files.keras import is_keras
+from keras_vit.weights.formats import RESNET_CONSTANTS
+from keras_vit.weights.formats import check_layout
+from keras_vit.weights.formats import first_patch_is_possible
+from keras_vit.weights.formats import get_weight_map
+from keras_vit.weights.formats import implied_arguments
+from keras_vit.weights.formats import resolve_variant
+from keras_vit.weights.infer import drop_pretraining
+from keras_vit.weights.infer import infer_pretraining
+from keras_vit.weights.report import report
+from keras_vit.weights.writing import DTYPES
+from keras_vit.weights.writing import check_writable
+from keras_vit.weights.writing import write_checkpoint
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,20 +13,20 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
-from keras_vit.checkpoints import Checkpoint
-from keras_vit.checkpoints import open_checkpoint as open_checkpoint
-from keras_vit.checkpoints.checkpoint import check_hyperparameters
-from keras_vit.checkpoints.files import atomic_write
-from keras_vit.checkpoints.formats import check_layout
-from keras_vit.checkpoints.formats import get_weight_map
-from keras_vit.checkpoints.keras_files import is_keras
-from keras_vit.checkpoints.keras_files import is_pretraining
-from keras_vit.checkpoints.keras_files import layer_configs
-from keras_vit.checkpoints.keras_files import write_metadata
-from keras_vit.checkpoints.writing import check_writable
-from keras_vit.checkpoints.writing import write_checkpoint
 from keras_vit.models.description import describe as describe_model
 from keras_vit.models.description import variables_of
+from keras_vit.weights import Checkpoint
+from keras_vit.weights import open_checkpoint as open_checkpoint
+from keras_vit.weights.checkpoint import check_hyperparameters
+from keras_vit.weights.files import atomic_write
+from keras_vit.weights.files.keras import is_keras
+from keras_vit.weights.files.keras import is_pretraining
+from keras_vit.weights.files.keras import layer_configs
+from keras_vit.weights.files.keras import write_metadata
+from keras_vit.weights.formats import check_layout
+from keras_vit.weights.formats import get_weight_map
+from keras_vit.weights.writing import check_writable
+from keras_vit.weights.writing import write_checkpoint
 
 
 def load(

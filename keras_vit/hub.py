@@ -24,21 +24,21 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._types import Tensor
-from keras_vit.checkpoints.checkpoint import Checkpoint
-from keras_vit.checkpoints.checkpoint import open_checkpoint
-from keras_vit.checkpoints.files import class_names_of
-from keras_vit.checkpoints.files import read_config
-from keras_vit.checkpoints.files import write
-from keras_vit.checkpoints.formats import check_representable
-from keras_vit.checkpoints.formats import huggingface
-from keras_vit.checkpoints.formats import map_to_write
-from keras_vit.checkpoints.formats import timm
-from keras_vit.checkpoints.formats.reference import ReferenceUnavailable
-from keras_vit.checkpoints.formats.reference import explain_import_error
-from keras_vit.checkpoints.weight_map import to_checkpoint
-from keras_vit.checkpoints.writing import warn_of_activation
-from keras_vit.checkpoints.writing import write_checkpoint
 from keras_vit.models import load_keras_file
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit.weights.files import class_names_of
+from keras_vit.weights.files import read_config
+from keras_vit.weights.files import write
+from keras_vit.weights.formats import check_representable
+from keras_vit.weights.formats import huggingface
+from keras_vit.weights.formats import map_to_write
+from keras_vit.weights.formats import timm
+from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats.reference import explain_import_error
+from keras_vit.weights.weight_map import to_checkpoint
+from keras_vit.weights.writing import warn_of_activation
+from keras_vit.weights.writing import write_checkpoint
 
 KERAS, TIMM, TRANSFORMERS = "keras", "timm", "transformers"
 _WEIGHTS = {

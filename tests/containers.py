@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from keras_vit.checkpoints.files import read
+from keras_vit.weights.files import read
 
 # container: (a norm's key in it, a key that it has no place for)
 FLAX = ("Transformer/encoder_norm/scale", "surprise/kernel")

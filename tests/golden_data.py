@@ -11,9 +11,9 @@ import tempfile
 
 import numpy as np
 
-from keras_vit.checkpoints.files import read
-from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.converters import open_checkpoint
+from keras_vit.weights.files import read
+from keras_vit.weights.formats import LAYOUTS
 from tests import containers
 from tests.golden_tables import DERIVED
 from tests.golden_tables import KERAS_HUB as KERAS_HUB

@@ -38,8 +38,8 @@ import hashlib, sys
 sys.path.insert(0, {str(ROOT)!r})
 import keras_vit
 from keras_vit.downloads import Source
-from keras_vit.checkpoints.released import RELEASED
-from keras_vit.checkpoints.released import ReleasedWeights
+from keras_vit.weights.released import RELEASED
+from keras_vit.weights.released import ReleasedWeights
 folder, digest, *addresses = sys.argv[1:]
 files = tuple((Source(x, digest), "vit_jax") for x in addresses)
 arguments = RELEASED["ViTTi16", "augreg-imagenet21k"].arguments

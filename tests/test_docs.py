@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import keras_vit
-from keras_vit.checkpoints.released import ALIASES
-from keras_vit.checkpoints.released import RELEASED
+from keras_vit.weights.released import ALIASES
+from keras_vit.weights.released import RELEASED
 from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")

@@ -6,14 +6,14 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints.formats import LAYOUTS
-from keras_vit.checkpoints.formats import detect_layout
-from keras_vit.checkpoints.weight_map import from_checkpoint
 from keras_vit.converters import Checkpoint
 from keras_vit.converters import open_checkpoint
 from keras_vit.layers.resampling import resample
 from keras_vit.layers.resampling import resample_embedding
 from keras_vit.models import load_weights
+from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import detect_layout
+from keras_vit.weights.weight_map import from_checkpoint
 from tests import golden_data
 
 

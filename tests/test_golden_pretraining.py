@@ -7,9 +7,9 @@ import pytest
 import keras_vit
 from keras_vit import convert as _cli
 from keras_vit import pretraining
-from keras_vit.checkpoints.files import read
-from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.converters import open_checkpoint
+from keras_vit.weights.files import read
+from keras_vit.weights.formats import LAYOUTS
 from tests import golden_data
 
 CASES = golden_data.PRETRAINING

@@ -8,11 +8,11 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints.files import read
-from keras_vit.checkpoints.files import write
-from keras_vit.checkpoints.report import report
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
+from keras_vit.weights.files import read
+from keras_vit.weights.files import write
+from keras_vit.weights.report import report
 from tests import golden_data
 from tests.golden_data import RESNET_TOLERANCE
 from tests.golden_data import RESNETS

@@ -12,9 +12,9 @@ import pytest
 import keras_vit
 from keras_vit import convert
 from keras_vit import hub
-from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.inspection.report import class_names
 from keras_vit.training.models import build_model
+from keras_vit.weights.checkpoint import open_checkpoint
 from tests.models.test_vit import randomise
 
 SIZES = {

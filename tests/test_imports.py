@@ -28,8 +28,8 @@ PROGRAMS = "recipes", "tools"
 # The order of the subpackages: each may import those on lines above its own.
 ORDER = (
     {"config", "downloads"},
-    {"checkpoints"},
-    {"layers"},
+    {"weights"},
+    {"checkpoints", "layers"},
     {"models"},
     {"converters", "preprocessing"},
     {"pretraining", "inspection", "segmentation", "hub"},
@@ -44,7 +44,8 @@ ORDER = (
 ALLOWED = {
     "config": set(),
     "downloads": set(),
-    "checkpoints": {"config", "downloads"},
+    "weights": {"config", "downloads"},
+    "checkpoints": {"weights"},
     "layers": set(),
     "preprocessing": {"downloads", "layers"},
     "distribution": set(),
@@ -54,7 +55,7 @@ ALLOWED = {
     "metrics": set(),
     "data": {"preprocessing", "downloads", "distribution", "layers"},
 }
-# What `checkpoints` and `config`, which are plain Python and NumPy, must not
+# What `weights` and `config`, which are plain Python and NumPy, must not
 # import with themselves.
 FRAMEWORKS = {"keras", "jax", "torch", "tensorflow"}
 
@@ -265,9 +266,9 @@ def wrong_order(source):
 
 
 def frameworks(source):
-    """Returns imports of frameworks that importing `checkpoints` or `config`
+    """Returns imports of frameworks that importing `weights` or `config`
     makes."""
-    begin = {m for m in source.files if area(m) in ("checkpoints", "config")}
+    begin = {m for m in source.files if area(m) in ("weights", "config")}
     graph = collections.defaultdict(set)
     for r in source.references:
         if not r.in_function and r.target in source.files:
@@ -326,7 +327,7 @@ FILES = {
     "layers/_blocks.py": "import keras\nfrom keras_vit import _checks\n",
     "models/__init__.py": "",
     "models/vit.py": "from keras_vit.layers import Block\n",
-    "checkpoints/__init__.py": "def f():\n    import keras\n",
+    "weights/__init__.py": "def f():\n    import keras\n",
     "training/__init__.py": "from .fit import fit\n",
     "training/fit.py": "import keras_vit.models.vit\n",
     "../recipes/train.py": "import keras_vit.training\n",
@@ -388,8 +389,8 @@ WRONG = {
         "from keras_vit.training import fit",
         "wrong_order",
     ),
-    "checkpoints import keras": (
-        "checkpoints/__init__.py",
+    "weights import keras": (
+        "weights/__init__.py",
         "try:\n    import keras\nexcept ImportError:\n    pass",
         "frameworks",
     ),

@@ -25,7 +25,7 @@ pretraining schedules segmentation training
 @pytest.mark.backends("torch")
 def test_public_names():
     internal = {"models", "preprocessing", "checkpoints", "downloads"}
-    internal |= {"convert", "exporting"}  # of tools
+    internal |= {"convert", "exporting", "weights"}  # of tools
     found = {name for name in dir(keras_vit) if not name.startswith("_")}
     assert sorted(found - internal) == sorted(PUBLIC)
 

@@ -83,7 +83,7 @@ def test_parameters_of_the_table_of_sizes():
 
 
 def test_number_of_names_of_weights():
-    from keras_vit.checkpoints.released import RELEASED
+    from keras_vit.weights.released import RELEASED
 
     (count,) = re.findall(r"one of (\d+) names of released weights", README)
     assert int(count) == len({tag for _, tag in RELEASED})

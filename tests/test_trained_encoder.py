@@ -136,7 +136,7 @@ def test_converted_and_back_bit_for_bit(encoder, tmp_path, layout):
     """Outputs are compared in every original library that is installed."""
     from keras_vit import convert
     from keras_vit._verify import verify
-    from keras_vit.checkpoints import open_checkpoint
+    from keras_vit.weights import open_checkpoint
 
     suffix = {"keras_hub": "", "keras": ".keras"}.get(layout, ".safetensors")
     target = tmp_path / f"there{suffix}"

@@ -14,9 +14,6 @@ from keras_vit._types import Array
 from keras_vit._types import ArrayLike
 from keras_vit._types import Config
 from keras_vit._warnings import warn
-from keras_vit.checkpoints.checkpoint import Checkpoint
-from keras_vit.checkpoints.files import read_config
-from keras_vit.checkpoints.formats.huggingface import MULTI_LABEL
 from keras_vit.data import ImageDataset
 from keras_vit.data.protocols import height_and_width
 from keras_vit.evaluation.metrics import sigmoid
@@ -31,6 +28,9 @@ from keras_vit.training.models import read_run_config
 from keras_vit.training.models import resolve_model_spec
 from keras_vit.training.models import size_text
 from keras_vit.training.setup import jit_compile
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.files import read_config
+from keras_vit.weights.formats.huggingface import MULTI_LABEL
 
 _SHOWN = 5
 

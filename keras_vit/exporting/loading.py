@@ -7,9 +7,9 @@ import keras
 from keras_vit import converters
 from keras_vit import downloads
 from keras_vit._types import Config
-from keras_vit.checkpoints.files import resolve_run_folder
 from keras_vit.inspection import tokens
 from keras_vit.models import load_keras_file
+from keras_vit.weights.files import resolve_run_folder
 
 DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
 

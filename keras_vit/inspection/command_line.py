@@ -29,7 +29,7 @@ from keras_vit import _program
 from keras_vit._logging import logger
 
 if TYPE_CHECKING:
-    from keras_vit.checkpoints.checkpoint import Checkpoint
+    from keras_vit.weights.checkpoint import Checkpoint
 
 DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
 

@@ -18,10 +18,6 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._version import __version__
-from keras_vit.checkpoints.checkpoint import Checkpoint
-from keras_vit.checkpoints.files import class_names_of
-from keras_vit.checkpoints.files import read_config
-from keras_vit.checkpoints.infer import placement
 from keras_vit.inspection import attention
 from keras_vit.inspection import features
 from keras_vit.inspection import plots
@@ -33,6 +29,10 @@ from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import RotaryPositionEmbs
 from keras_vit.preprocessing import decode_predictions
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.files import class_names_of
+from keras_vit.weights.files import read_config
+from keras_vit.weights.infer import placement
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

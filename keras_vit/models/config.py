@@ -15,12 +15,12 @@ import keras
 from keras_vit import _checks
 from keras_vit._types import Config
 from keras_vit._types import Tensor
-from keras_vit.checkpoints import Checkpoint
 from keras_vit.config import ViTConfig
 from keras_vit.config import field_names
 from keras_vit.config import known
 from keras_vit.config import resolve
 from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
+from keras_vit.weights import Checkpoint
 
 DEFAULT_IMAGE_SIZE = 224
 _Arguments = ParamSpec("_Arguments")

@@ -3,14 +3,14 @@
 import keras
 
 from keras_vit._types import Config
-from keras_vit.checkpoints.infer import infer_pretraining
-from keras_vit.checkpoints.infer import is_position_layer
-from keras_vit.checkpoints.keras_files import arguments_from_layer_configs
-from keras_vit.checkpoints.keras_files import pretraining_options
 from keras_vit.config import ResNetConfig
 from keras_vit.config import ViTConfig
 from keras_vit.config import config_from
 from keras_vit.models.loading import weights_by_path
+from keras_vit.weights.files.keras import arguments_from_layer_configs
+from keras_vit.weights.files.keras import pretraining_options
+from keras_vit.weights.infer import infer_pretraining
+from keras_vit.weights.infer import is_position_layer
 
 
 def config_of(model: keras.Model) -> ViTConfig | ResNetConfig:

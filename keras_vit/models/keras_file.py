@@ -10,7 +10,7 @@ import keras
 
 from keras_vit._program import printable
 from keras_vit._types import StrPath
-from keras_vit.checkpoints.keras_files import check_is_safe
+from keras_vit.weights.files.keras import check_is_safe
 
 _lock = threading.RLock()
 # Keras also makes variables that files lack: of LoRA, optimizers and metrics.

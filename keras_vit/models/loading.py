@@ -9,14 +9,14 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
-from keras_vit.checkpoints import Checkpoint
-from keras_vit.checkpoints import open_checkpoint
-from keras_vit.checkpoints import resolve_weights
-from keras_vit.checkpoints.checkpoint import check_hyperparameters
-from keras_vit.checkpoints.infer import is_position_layer
-from keras_vit.checkpoints.weight_map import raise_problems
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.resampling import resample_patch_kernel
+from keras_vit.weights import Checkpoint
+from keras_vit.weights import open_checkpoint
+from keras_vit.weights import resolve_weights
+from keras_vit.weights.checkpoint import check_hyperparameters
+from keras_vit.weights.infer import is_position_layer
+from keras_vit.weights.weight_map import raise_problems
 
 _HEADS = ("head", "distillation_head")
 _PATCH_KERNEL = "patch_embedding/kernel"

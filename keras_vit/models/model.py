@@ -11,11 +11,11 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit import _replicas
 from keras_vit._types import Tensor
-from keras_vit.checkpoints import Checkpoint
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import initializers
 from keras_vit.models.loading import load_weights
+from keras_vit.weights import Checkpoint
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -7,7 +7,6 @@ import keras
 from keras_vit import _checks
 from keras_vit._types import StrPath
 from keras_vit._types import Tensor
-from keras_vit.checkpoints import Checkpoint
 from keras_vit.config import GROUPS
 from keras_vit.config import BiTConfig
 from keras_vit.config import ResNetConfig
@@ -27,6 +26,7 @@ from keras_vit.models.model import Model
 from keras_vit.models.model import build_model
 from keras_vit.models.model import classification_head
 from keras_vit.models.model import unique_name
+from keras_vit.weights import Checkpoint
 
 
 def resnet(images: Tensor, config: ResNetConfig) -> Tensor:

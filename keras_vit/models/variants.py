@@ -7,8 +7,6 @@ from typing import Any
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._types import Tensor
-from keras_vit.checkpoints import Checkpoint
-from keras_vit.checkpoints import resolve_weights
 from keras_vit.config import BIT_VARIANTS
 from keras_vit.config import variant_sizes
 from keras_vit.models.config import check_arguments
@@ -17,6 +15,8 @@ from keras_vit.models.model import unique_name
 from keras_vit.models.resnet import BiT
 from keras_vit.models.vit import HybridVisionTransformer
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.weights import Checkpoint
+from keras_vit.weights import resolve_weights
 
 _DOC = """Builds {name}, {description}
 

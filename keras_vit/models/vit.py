@@ -13,8 +13,6 @@ from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._types import Tensor
 from keras_vit._warnings import warn
-from keras_vit.checkpoints import Checkpoint
-from keras_vit.checkpoints.infer import Grid
 from keras_vit.config import POOLINGS
 from keras_vit.config import HybridConfig
 from keras_vit.config import ViTConfig
@@ -42,6 +40,8 @@ from keras_vit.models.model import build_model
 from keras_vit.models.model import classification_head
 from keras_vit.models.model import unique_name
 from keras_vit.models.resnet import resnet
+from keras_vit.weights import Checkpoint
+from keras_vit.weights.infer import Grid
 
 CLASSES_21K = 21843
 

@@ -5,10 +5,6 @@ from typing import Any
 
 from keras_vit import converters
 from keras_vit._types import StrPath
-from keras_vit.checkpoints.infer import drop_pretraining
-from keras_vit.checkpoints.keras_files import is_momentum_model
-from keras_vit.checkpoints.keras_files import is_pretraining
-from keras_vit.checkpoints.weight_map import raise_problems
 from keras_vit.models import load_keras_file
 from keras_vit.pretraining.base import PretrainingModel
 from keras_vit.pretraining.dino import DINO
@@ -16,6 +12,10 @@ from keras_vit.pretraining.mae import MaskedAutoencoder
 from keras_vit.pretraining.mocov3 import MoCoV3
 from keras_vit.pretraining.patch_prediction import MaskedPatchPrediction
 from keras_vit.pretraining.simmim import MaskedImageModeling
+from keras_vit.weights.files.keras import is_momentum_model
+from keras_vit.weights.files.keras import is_pretraining
+from keras_vit.weights.infer import drop_pretraining
+from keras_vit.weights.weight_map import raise_problems
 
 _MODELS = {
     "mae": MaskedAutoencoder,

@@ -10,17 +10,6 @@ from keras_vit import downloads
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
-from keras_vit.checkpoints.files import atomic_write
-from keras_vit.checkpoints.files import read
-from keras_vit.checkpoints.files import read_config
-from keras_vit.checkpoints.files import write
-from keras_vit.checkpoints.formats.eomt import CLASS_WEIGHTS
-from keras_vit.checkpoints.formats.eomt import EOMT
-from keras_vit.checkpoints.formats.eomt import EOMT_GATED
-from keras_vit.checkpoints.formats.eomt import PROBABILITIES
-from keras_vit.checkpoints.weight_map import from_checkpoint
-from keras_vit.checkpoints.weight_map import raise_problems
-from keras_vit.checkpoints.weight_map import to_checkpoint
 from keras_vit.config import ViTConfig
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.initializers import skip_init
@@ -28,6 +17,17 @@ from keras_vit.models import VisionTransformer
 from keras_vit.models import config_of
 from keras_vit.segmentation.eomt import EoMT
 from keras_vit.segmentation.eomt import QueryMask
+from keras_vit.weights.files import atomic_write
+from keras_vit.weights.files import read
+from keras_vit.weights.files import read_config
+from keras_vit.weights.files import write
+from keras_vit.weights.formats.eomt import CLASS_WEIGHTS
+from keras_vit.weights.formats.eomt import EOMT
+from keras_vit.weights.formats.eomt import EOMT_GATED
+from keras_vit.weights.formats.eomt import PROBABILITIES
+from keras_vit.weights.weight_map import from_checkpoint
+from keras_vit.weights.weight_map import raise_problems
+from keras_vit.weights.weight_map import to_checkpoint
 
 _FILES = ("model.safetensors", "config.json")
 _REGISTERS = "embeddings.register_tokens"

@@ -13,14 +13,6 @@ import numpy as np
 from keras_vit import converters
 from keras_vit import models
 from keras_vit._types import StrPath
-from keras_vit.checkpoints import Checkpoint
-from keras_vit.checkpoints import open_checkpoint
-from keras_vit.checkpoints import resolve_weights
-from keras_vit.checkpoints.files import read_config
-from keras_vit.checkpoints.formats import check_representable
-from keras_vit.checkpoints.formats import get_weight_map
-from keras_vit.checkpoints.formats import implied_arguments
-from keras_vit.checkpoints.infer import is_position_layer
 from keras_vit.config import BIT_VARIANTS
 from keras_vit.config import VARIANTS
 from keras_vit.config import ViTConfig
@@ -29,6 +21,14 @@ from keras_vit.config import variant_sizes
 from keras_vit.converters import describe
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.protocols import height_and_width
+from keras_vit.weights import Checkpoint
+from keras_vit.weights import open_checkpoint
+from keras_vit.weights import resolve_weights
+from keras_vit.weights.files import read_config
+from keras_vit.weights.formats import check_representable
+from keras_vit.weights.formats import get_weight_map
+from keras_vit.weights.formats import implied_arguments
+from keras_vit.weights.infer import is_position_layer
 
 PATCHES = range(2, 17)
 # Patches per side. The cost of attention is proportional to their fourth power.

@@ -16,11 +16,11 @@ import safetensors
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints import keras_files
-from keras_vit.checkpoints import torch_files
-from keras_vit.checkpoints.files import read
 from keras_vit.converters import load
 from keras_vit.converters import save
+from keras_vit.weights.files import keras as keras_files
+from keras_vit.weights.files import read
+from keras_vit.weights.files import torch as torch_files
 from tests.containers import FLAX
 from tests.containers import KEYS
 from tests.containers import put

@@ -12,7 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints.files import read
+from keras_vit.weights.files import read
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints import open_checkpoint
-from keras_vit.checkpoints.formats import LAYOUTS
-from keras_vit.checkpoints.formats import detect_layout
-from keras_vit.checkpoints.infer import infer_architecture
-from keras_vit.checkpoints.weight_map import from_checkpoint
-from keras_vit.checkpoints.weight_map import to_checkpoint
-from keras_vit.checkpoints.writing import write_checkpoint
+from keras_vit.weights import open_checkpoint
+from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import detect_layout
+from keras_vit.weights.infer import infer_architecture
+from keras_vit.weights.weight_map import from_checkpoint
+from keras_vit.weights.weight_map import to_checkpoint
+from keras_vit.weights.writing import write_checkpoint
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -201,7 +201,7 @@ def test_error_names_an_array_with_wrong_rank():
 
 
 def test_checkpoints_import_no_framework_at_module_level():
-    folder = pathlib.Path(keras_vit.checkpoints.__file__).parent
+    folder = pathlib.Path(keras_vit.weights.__file__).parent
     for path in folder.rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
             names = [a.name for a in getattr(node, "names", [])]

@@ -9,9 +9,9 @@ import keras_vit
 from keras_vit import convert as _cli
 from keras_vit._published import rotary_periods
 from keras_vit._verify import verify
-from keras_vit.checkpoints.files import read
-from keras_vit.checkpoints.files import write
 from keras_vit.converters import load
+from keras_vit.weights.files import read
+from keras_vit.weights.files import write
 from tests import golden_data
 from tests import originals
 
@@ -343,8 +343,8 @@ def test_what_the_layouts_refuse(tmp_path):
 @pytest.mark.backends("torch")
 def test_published_heads():
     """Those of H+ and 7B are not what their widths have in other models."""
-    from keras_vit.checkpoints.formats import get_weight_map
-    from keras_vit.checkpoints.infer import infer_num_heads
+    from keras_vit.weights.formats import get_weight_map
+    from keras_vit.weights.infer import infer_num_heads
 
     for layout in ("timm:dinov3", "huggingface:dinov3", "dinov3"):
         weight_map = get_weight_map(layout)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from keras_vit.checkpoints import open_checkpoint
+from keras_vit.weights import open_checkpoint
 from tests.fuzzing import check
 from tests.fuzzing import readers
 

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.checkpoints.formats.huggingface_config import read_arguments
 from keras_vit.converters import load
+from keras_vit.weights.formats.huggingface_config import read_arguments
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

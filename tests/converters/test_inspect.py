@@ -7,11 +7,11 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints.files import read
-from keras_vit.checkpoints.files import track
-from keras_vit.checkpoints.files import write
-from keras_vit.checkpoints.report import report
 from keras_vit.converters import save
+from keras_vit.weights.files import read
+from keras_vit.weights.files import track
+from keras_vit.weights.files import write
+from keras_vit.weights.report import report
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -154,7 +154,7 @@ def test_reading_and_writing_report_progress(monkeypatch, tmp_path):
         seen.append((title, size))
         return iter(items)
 
-    monkeypatch.setattr("keras_vit.checkpoints.files.track", track)
+    monkeypatch.setattr("keras_vit.weights.files.progress.track", track)
     arrays = {"a": np.ones(4, "float32")}
     for suffix in (".npz", ".safetensors"):
         write(arrays, tmp_path / f"a{suffix}")

@@ -12,11 +12,11 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints.files import read
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
 from keras_vit.models import weights_by_path
+from keras_vit.weights.files import read
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

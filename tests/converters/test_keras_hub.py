@@ -9,11 +9,11 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints.files import read
-from keras_vit.checkpoints.keras_files import read_keras
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
+from keras_vit.weights.files import read
+from keras_vit.weights.files.keras import read_keras
 from tests import golden_data
 
 CASES = golden_data.KERAS_HUB

@@ -8,10 +8,10 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints.files import read
-from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.converters import load
 from keras_vit.converters import save
+from keras_vit.weights.files import read
+from keras_vit.weights.formats import LAYOUTS
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

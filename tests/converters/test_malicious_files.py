@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from keras_vit import convert as _cli
-from keras_vit.checkpoints import _archives
-from keras_vit.checkpoints.files import read
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
+from keras_vit.weights.files import archives
+from keras_vit.weights.files import read
 from tests.fuzzing import readers
 
 pytestmark = pytest.mark.backends("torch")
@@ -317,7 +317,7 @@ def test_unused_large_stride_is_accepted(tmp_path):
 
 
 def test_archives_of_many_members_are_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(_archives, "MAX_MEMBERS", 2)
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 2)
     path = tmp_path / "a.npz"
     path.write_bytes(archive(*((name, npy()) for name in "abc")))
     refused(path, "more than 2 files", capsys)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from keras_vit import converters
-from keras_vit.checkpoints import open_checkpoint
-from keras_vit.checkpoints.files import write
-from keras_vit.checkpoints.formats import LAYOUTS
+from keras_vit.weights import open_checkpoint
+from keras_vit.weights.files import write
+from keras_vit.weights.formats import LAYOUTS
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints.weight_map import from_checkpoint
-from keras_vit.checkpoints.weight_map import to_checkpoint
 from keras_vit.converters import open_checkpoint
 from keras_vit.models import load_weights
+from keras_vit.weights.weight_map import from_checkpoint
+from keras_vit.weights.weight_map import to_checkpoint
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints.files import read
+from keras_vit.weights.files import read
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

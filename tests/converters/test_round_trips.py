@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from keras_vit import convert as _cli
-from keras_vit.checkpoints.files import read
-from keras_vit.checkpoints.formats import LAYOUTS
-from keras_vit.checkpoints.formats import check_representable
-from keras_vit.checkpoints.formats import detect_layout
-from keras_vit.checkpoints.formats import get_weight_map
-from keras_vit.checkpoints.infer import infer_num_heads
-from keras_vit.checkpoints.weight_map import from_checkpoint
-from keras_vit.checkpoints.weight_map import to_checkpoint
 from keras_vit.converters import open_checkpoint
+from keras_vit.weights.files import read
+from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import check_representable
+from keras_vit.weights.formats import detect_layout
+from keras_vit.weights.formats import get_weight_map
+from keras_vit.weights.infer import infer_num_heads
+from keras_vit.weights.weight_map import from_checkpoint
+from keras_vit.weights.weight_map import to_checkpoint
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

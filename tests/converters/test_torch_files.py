@@ -5,8 +5,8 @@ import collections
 import numpy as np
 import pytest
 
-from keras_vit.checkpoints.files import read
 from keras_vit.converters import load
+from keras_vit.weights.files import read
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -9,11 +9,11 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.checkpoints.files import read
-from keras_vit.checkpoints.files import write
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
+from keras_vit.weights.files import read
+from keras_vit.weights.files import write
 from tests import golden_data
 from tests import originals
 
@@ -273,7 +273,7 @@ def test_models_that_transformers_lacks_are_refused(options, words, tmp_path):
     ],
 )
 def test_activation_follows_the_name_of_timms_tower(name, activation):
-    from keras_vit.checkpoints.formats.timm import TIMM
+    from keras_vit.weights.formats.timm import TIMM
 
     found = TIMM.read_config({"architecture": name})
     assert found.get("activation") == activation

@@ -8,8 +8,8 @@ import pytest
 
 from keras_vit import convert as _cli
 from keras_vit._verify import verify
-from keras_vit.checkpoints.files import read
-from keras_vit.checkpoints.files import write
+from keras_vit.weights.files import read
+from keras_vit.weights.files import write
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

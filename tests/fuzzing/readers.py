@@ -61,9 +61,9 @@ def save_seeds(folder):
     """Write a tiny model in every file type; needs Keras and PyTorch."""
     import torch
 
-    from keras_vit.checkpoints.files import read
-    from keras_vit.checkpoints.files import write
     from keras_vit.converters import save
+    from keras_vit.weights.files import read
+    from keras_vit.weights.files import write
 
     folder = pathlib.Path(folder)
     model = tiny_model()

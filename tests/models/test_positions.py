@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints.formats import LAYOUTS
 from keras_vit.config import POSITION_EMBEDDINGS
 from keras_vit.config import POSITION_PLACEMENTS
 from keras_vit.converters import describe
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
+from keras_vit.weights.formats import LAYOUTS
 from tests.harness import numpy
 
 SIZES = {

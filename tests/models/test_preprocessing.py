@@ -7,7 +7,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import convert
-from keras_vit.checkpoints.checkpoint import open_checkpoint
+from keras_vit.weights.checkpoint import open_checkpoint
 from tests.models.test_vit import randomise
 from tests.models.test_vit import tiny
 

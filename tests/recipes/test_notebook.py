@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit import training
-from keras_vit.checkpoints.released import RELEASED
+from keras_vit.weights.released import RELEASED
 
 NOTEBOOK = pathlib.Path(__file__).parents[2] / "recipes"
 NOTEBOOK = json.loads((NOTEBOOK / "finetune_cifar_tpu.ipynb").read_text())

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from keras_vit.checkpoints.released import RELEASED
+from keras_vit.weights.released import RELEASED
 from tests.site import links
 
 pytestmark = pytest.mark.backends("torch")

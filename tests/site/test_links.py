@@ -14,7 +14,7 @@ PAGES = [
     *ROOT.glob("*.md"),
     *ROOT.glob("docs/*.md"),
     ROOT / "recipes" / "README.md",
-    ROOT / "keras_vit" / "checkpoints" / "README.md",
+    ROOT / "keras_vit" / "weights" / "README.md",
     ROOT / "tests" / "golden" / "README.md",
 ]
 

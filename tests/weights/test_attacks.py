@@ -18,8 +18,6 @@ import pytest
 
 import keras_vit
 from keras_vit import convert
-from keras_vit.checkpoints import open_checkpoint
-from keras_vit.checkpoints import torch_files
 from keras_vit.data.huggingface import to_pixels
 from keras_vit.data.masks import read_image
 from keras_vit.downloads import cache
@@ -27,6 +25,8 @@ from keras_vit.evaluation import load_classifier
 from keras_vit.exporting import command_line as export
 from keras_vit.inspection import command_line as report
 from keras_vit.inspection import images
+from keras_vit.weights import open_checkpoint
+from keras_vit.weights.files import torch as torch_files
 from tests import attacks
 from tests import server
 from tests.fuzzing import readers

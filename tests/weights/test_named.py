@@ -12,18 +12,18 @@ import pytest
 
 import keras_vit
 from keras_vit import _logging
-from keras_vit.checkpoints import resolve_weights
-from keras_vit.checkpoints.formats import LAYOUTS
-from keras_vit.checkpoints.formats import RESNET_CONSTANTS
-from keras_vit.checkpoints.released import ALIASES
-from keras_vit.checkpoints.released import RELEASED
-from keras_vit.checkpoints.released import ReleasedWeights
 from keras_vit.config import Variant
 from keras_vit.config import stride
 from keras_vit.convert import main
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 from keras_vit.models.variants import variant_builder
+from keras_vit.weights import resolve_weights
+from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import RESNET_CONSTANTS
+from keras_vit.weights.released import ALIASES
+from keras_vit.weights.released import RELEASED
+from keras_vit.weights.released import ReleasedWeights
 from tests import server as web
 from tests.models.test_block import RMSNormBlock
 from tests.server import publish
@@ -73,12 +73,12 @@ def saved(model, tmp_path, suffix, layout, drop=(), **changed):
     path = tmp_path / f"saved{suffix}"
     keras_vit.converters.save(model, path, layout, overwrite=True)
     if drop or changed:
-        arrays = keras_vit.checkpoints.files.read(path)
+        arrays = keras_vit.weights.files.read(path)
         for key in drop:
             del arrays[key]
         path.unlink()
         arrays.update(changed)
-        keras_vit.checkpoints.files.write(arrays, path)
+        keras_vit.weights.files.write(arrays, path)
     return path.read_bytes()
 
 

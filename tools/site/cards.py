@@ -1,7 +1,7 @@
 """Model cards: one for each name of released weights.
 
 What a card says about files, sizes and arguments is read from
-keras_vit/checkpoints/released.py, and what the publishers say from
+keras_vit/weights/released.py, and what the publishers say from
 released.toml.
 """
 
@@ -9,8 +9,8 @@ import pathlib
 import tomllib
 import urllib.parse
 
-from keras_vit.checkpoints.released import ALIASES
-from keras_vit.checkpoints.released import RELEASED
+from keras_vit.weights.released import ALIASES
+from keras_vit.weights.released import RELEASED
 
 FACTS = tomllib.loads(
     (pathlib.Path(__file__).parent / "released.toml").read_text()

@@ -4,7 +4,7 @@ mkdocs.yml names this file. The hooks add
 
 - the pages of the repository outside docs/ (README.md is the home page);
 - a page for each family of released weights, from the package's own table
-  (keras_vit/checkpoints/released.py) and released.toml;
+  (keras_vit/weights/released.py) and released.toml;
 - the pages of the API reference, one for each public package.
 
 Links between pages are written as GitHub reads them, relative to the file. They
@@ -43,7 +43,7 @@ PAGES = {
     "CHANGELOG.md": "project/changelog.md",
     "SECURITY.md": "project/security.md",
     "CODE_OF_CONDUCT.md": "project/code-of-conduct.md",
-    "keras_vit/checkpoints/README.md": "project/checkpoint-layouts.md",
+    "keras_vit/weights/README.md": "project/checkpoint-layouts.md",
 }
 
 

@@ -1,0 +1,403 @@
+"""The `Checkpoint` class and `open_checkpoint`, which reads one."""
+
+import functools
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from keras_vit import downloads
+from keras_vit._published import PREPROCESSING
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
+from keras_vit._types import Config
+from keras_vit._types import StrPath
+from keras_vit._warnings import warn
+from keras_vit.config import ResNetConfig
+from keras_vit.config import ViTConfig
+from keras_vit.config import config_from
+from keras_vit.config import stride
+from keras_vit.weights import formats
+from keras_vit.weights import infer
+from keras_vit.weights.files import existing_path
+from keras_vit.weights.files import read
+from keras_vit.weights.files import read_config
+from keras_vit.weights.files import resolve_run_folder
+from keras_vit.weights.files.keras import HYPERPARAMETERS_NOT_IN_SHAPES
+from keras_vit.weights.files.keras import is_keras
+from keras_vit.weights.files.keras import read_keras
+from keras_vit.weights.formats.keras_hub import mean_and_std
+from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.weight_map import from_checkpoint
+
+# Keras files already use keras_vit's paths: there is nothing to map.
+_KERAS_MAP = WeightMap("", {}, ())
+# All models of these families were released with ImageNet's mean and standard
+# deviation; these are the names of their variants in several layouts.
+_NORMALIZED_FAMILIES = ("deit", "dinov2", "dinov3", "mae")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint read into memory.
+
+    Attributes:
+        path: String. The file or folder.
+        layout: String. Name of its layout; `"keras"` for .keras and
+            .weights.h5 files.
+        weight_map: The `WeightMap` between its keys and keras_vit paths.
+        weights: Dict of keras_vit paths to arrays.
+        stored: Dict of the model arguments that are given explicitly by the
+            file, by a config.json next to it or by the table of released
+            weights. All others are inferred from shapes or implied by the
+            layout.
+        build_arguments: Dict of the saved model's arguments that do not
+            describe its architecture, such as `input_shape`.
+        file_keys: Dict of keys of `weight_map` to the keys of the file, which
+            differ in files of older versions of the code base.
+        released_mode: String. The `mode` of `preprocess_input` in the table of
+            released weights; None for other files.
+    """
+
+    path: str
+    layout: str
+    weight_map: WeightMap
+    weights: dict[str, Array]
+    stored: Config
+    build_arguments: Config = field(default_factory=dict)
+    file_keys: dict[str, str] = field(default_factory=dict)
+    released_mode: str | None = None
+
+    def key(self, path: str) -> str:
+        """Returns the file's key of a keras_vit path, for messages.
+
+        A path that is not in the file has the key under which it would be
+        written.
+        """
+        return self.weight_map.key(path, self.file_keys)
+
+    @property
+    def patch_size(self) -> tuple[int, int] | None:
+        """`(rows, columns)`, or None if there is no patch embedding."""
+        kernel = self.weights.get("patch_embedding/kernel")
+        return None if kernel is None else (kernel.shape[0], kernel.shape[1])
+
+    @property
+    def family(self) -> str:
+        """The model family: `"vit"`, `"hybrid"` or `"bit"`."""
+        return infer.family(self.weights)
+
+    @property
+    def preprocess_mode(self) -> str | None:
+        """The `mode` of `preprocess_input` that the weights require.
+
+        None if it is neither stored with them, nor in the table of released
+        weights, nor the same for all models of the layout or of a family that
+        has its own names in it, such as DINOv2 in transformers.
+        """
+        if self.build_arguments.get("preprocessing"):
+            return self.build_arguments["preprocessing"]
+        if self.released_mode:
+            return self.released_mode
+        stored = _stored_mode(self.path)
+        if stored is None and self.layout in formats.LAYOUTS:
+            stored = formats.LAYOUTS[self.layout].preprocess_mode
+            variant = self.weight_map.variant
+            if stored is None and variant.startswith(_NORMALIZED_FAMILIES):
+                stored = "torch"
+        return stored
+
+    @property
+    def patch_resampling(self) -> str:
+        """The method by which a patch embedding of the code base is resized."""
+        layout = formats.LAYOUTS.get(self.layout)
+        return layout.patch_resampling if layout else "bicubic_antialias"
+
+    @property
+    def stride(self) -> int:
+        """Downsampling factor of the ResNet; 1 if there is none."""
+        if self.family == "vit":
+            return 1
+        return stride(infer.units_per_stage(self.weights))
+
+    @functools.cached_property
+    def config(self) -> ViTConfig | ResNetConfig:
+        """The architecture, inferred once.
+
+        A field that the file does not determine has its default: `grid_size` is
+        None, and `missing_hyperparameters` lists the others.
+        """
+        return config_from(self.arguments())
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the images."""
+        kernels = ("root_conv/kernel", "patch_embedding/kernel")
+        path = next(path for path in kernels if path in self.weights)
+        return self.weights[path].shape[2]
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes; None without a head."""
+        bias = self.weights.get("head/bias")
+        return None if bias is None else len(bias)
+
+    def arguments(
+        self,
+        grid: infer.Grid = None,
+        image_grid: infer.ImageGrid = None,
+        class_token: bool | None = None,
+        position_prefix: str | None = None,
+    ) -> Config:
+        """Returns all that is known of the model, as arguments of its function.
+
+        Args:
+            grid: `(rows, columns)` of its position embeddings; None infers
+                it.
+            image_grid: `(rows, columns)` of the patches of the model's input;
+                used if the position embeddings are not a square grid.
+            class_token: Boolean. Whether the model has a class token; None
+                infers it.
+            position_prefix: As in `VisionTransformer`; None infers it.
+
+        Returns:
+            Dict of arguments of the model function, such as
+            `VisionTransformer`. Values in `stored` take precedence over those
+            inferred from shapes, and these over those implied by the layout.
+
+        Raises:
+            ValueError: if the arrays are not those of a model, or fit several
+                architectures.
+        """
+        shapes = {path: array.shape for path, array in self.weights.items()}
+        stored, implied = dict(self.stored), {}
+        prefixes, configured = infer.POSITION_PREFIXES, None
+        try:
+            if self.layout != "keras":
+                implied = formats.implied_arguments(
+                    self.layout, self.weight_map, shapes
+                )
+                layout = formats.LAYOUTS[self.layout]
+                prefixes = layout.possible_prefixes(self.weight_map.variant)
+                # Derived from the name of timm's architecture only, so it is
+                # checked against the shapes.
+                if self.layout == "timm":
+                    configured = stored.pop("position_prefix", None)
+            if self.family == "bit":
+                return {**implied, **infer.infer_bit(shapes), **stored}
+            stored_grid = stored.pop("grid_size", None)
+            inferred = infer.infer_architecture(
+                shapes,
+                grid or stored_grid,
+                image_grid,
+                class_token,
+                (position_prefix,) if position_prefix else prefixes,
+                configured,
+            )
+            inferred |= infer.infer_pretraining(shapes)
+        except (ValueError, KeyError, IndexError) as error:
+            reason = str(error)
+            if not isinstance(error, ValueError):
+                reason = f"Arrays are missing or have no axes ({reason})."
+            raise ValueError(
+                f"{self.path!r} cannot be used. {reason}"
+            ) from error
+        if self.layout == "big_vision" and (
+            inferred["position_embedding"] == "none"
+        ):
+            inferred["position_embedding"] = "sincos2d"  # it is never stored
+        return {**implied, **inferred, **stored}
+
+
+def open_checkpoint(
+    path: StrPath,
+    layout: str | None = None,
+    num_heads: int | None = None,
+    finite: bool = True,
+    decoder: bool = False,
+    decoder_num_heads: int | None = None,
+) -> Checkpoint:
+    """Reads a checkpoint without adapting its weights.
+
+    Args:
+        path: Path of a file or folder that `files.read` supports, of a .keras
+            or .weights.h5 file, or of a recipe's run folder; or a URL
+            (https://, http://, gs://, hf://).
+        layout: String. Name of the layout; None detects it from the keys. For
+            a .weights.h5 file, the layout of the code base that the weights
+            were made for.
+        num_heads: Integer. Number of heads, for layouts that do not store it;
+            None takes it from config.json or infers it from the width.
+        finite: Boolean. Whether every value must be finite, as in a model.
+        decoder: Boolean. Whether to read the weights that a pre-training
+            model has in addition to its encoder.
+        decoder_num_heads: Integer. As `num_heads`, for MAE's decoder.
+
+    Returns:
+        A `Checkpoint`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        OSError: if it could not be downloaded.
+        ValueError: if it cannot be read, or does not have this layout.
+    """
+    path = resolve_run_folder(downloads.fetch_if_remote(path))
+    if is_keras(path):
+        return _open_keras(path, layout, finite, decoder)
+    arrays = read(path, finite)
+    config, found = {}, {}
+    try:
+        name, weight_map = formats.detect_layout(arrays, layout)
+        left_out = formats.LAYOUTS[name].left_out(arrays)
+        normalized = formats.LAYOUTS[name].normalize(arrays)
+        file_keys = formats.file_keys(arrays, normalized)
+        arrays = normalized
+        if not decoder:
+            arrays = _drop_decoder(arrays, weight_map)
+        if formats.LAYOUTS[name].config_key:
+            names = formats.LAYOUTS[name].config_files
+            found = (read_config(path, file) for file in names)
+            found = next(filter(None, found), {})
+            config = formats.read_config_arguments(found, name)
+        heads = infer.infer_num_heads(
+            arrays,
+            weight_map,
+            num_heads
+            or config.get("num_heads")
+            or formats.LAYOUTS[name].num_heads,
+        )
+        decoder_heads = config.pop("decoder_num_heads", None)
+        decoder_heads = infer.infer_decoder_num_heads(
+            arrays, weight_map, decoder_num_heads or decoder_heads
+        )
+        weights = from_checkpoint(
+            arrays, weight_map, (heads, decoder_heads), file_keys
+        )
+        weights, config = formats.LAYOUTS[name].after_reading(
+            weights, config, weight_map.variant
+        )
+        check_config = formats.LAYOUTS[name].check_config
+        if check_config and formats.is_config_of(found, name):
+            check_config(found, weights)
+    except ValueError as error:
+        wanted = f" the layout {layout!r}" if layout else " a known layout"
+        raise ValueError(
+            f"{str(path)!r} cannot be read as{wanted}. {error}"
+        ) from error
+    if left_out:
+        warn(
+            f"{str(path)!r} holds {len(left_out)} arrays that are no part of "
+            f"the image model, which are left out: {', '.join(left_out[:3])}"
+            + (" ..." if len(left_out) > 3 else "")
+        )
+    built = {}
+    if config.get("classifier_activation"):
+        built["classifier_activation"] = config["classifier_activation"]
+    config.pop("classifier_activation", None)
+    return Checkpoint(
+        str(path), name, weight_map, weights, config, built, file_keys
+    )
+
+
+def _stored_mode(path: StrPath) -> str | None:
+    """Returns the `mode` of `preprocess_input` in JSON files next to weights.
+
+    These are the config.json of a run of this package or of timm, the
+    preprocessor_config.json of transformers, and keras-hub's
+    image_converter.json.
+    """
+    try:
+        config = read_config(path)
+        preprocessor = read_config(path, "preprocessor_config.json")
+        converter = read_config(path, "image_converter.json")
+    except (ValueError, OSError):
+        return None
+    run, timm = (config.get(key) for key in ("config", "pretrained_cfg"))
+    if isinstance(run, dict) and run.get("mode") in list(PREPROCESSING):
+        return run["mode"]
+    stored = [(preprocessor.get("image_mean"), preprocessor.get("image_std"))]
+    converter = converter.get("config")
+    if isinstance(converter, dict):
+        stored.append(mean_and_std(converter))
+    if isinstance(timm, dict):
+        stored.append((timm.get("mean"), timm.get("std")))
+    for found in stored:
+        for mode, expected in PREPROCESSING.items():
+            if _equal(found, expected):
+                return mode
+    return None
+
+
+def _equal(found: Any, expected: ArrayLike) -> bool:
+    """Returns whether values, which may be anything, are those expected."""
+    try:
+        return np.allclose(np.array(found, "float64"), expected, atol=1e-6)
+    except (TypeError, ValueError):
+        return False
+
+
+def _drop_decoder(
+    arrays: dict[str, Array], weight_map: WeightMap
+) -> dict[str, Array]:
+    """Returns a checkpoint's arrays without those of pre-training only."""
+    dropped = {
+        key
+        for paths, keys, _ in weight_map.transfers(weight_map.paths(arrays))
+        if paths[0].startswith(infer.PRETRAINING_PREFIXES)
+        for key in keys
+    }
+    return {key: a for key, a in arrays.items() if key not in dropped}
+
+
+def _open_keras(
+    path: StrPath, layout: str | None, finite: bool, decoder: bool
+) -> Checkpoint:
+    """Reads a file of Keras's, whose arguments a layout may imply."""
+    formats.check_layout(layout)
+    weights, stored, build_arguments = read_keras(existing_path(path), finite)
+    if not decoder:
+        weights = infer.drop_pretraining(weights)
+    checkpoint = Checkpoint(
+        str(path), "keras", _KERAS_MAP, weights, stored, build_arguments
+    )
+    if layout is None:
+        return checkpoint
+    if not missing_hyperparameters(checkpoint, {}):
+        raise ValueError(
+            f"{str(path)!r} has no layout and stores what a layout implies. "
+            f"Leave out layout={layout!r}."
+        )
+    weight_map = formats.get_weight_map(layout, weights)
+    stored.update(formats.implied_arguments(layout, weight_map, weights))
+    return checkpoint
+
+
+def missing_hyperparameters(
+    checkpoint: Checkpoint, explicit: Config
+) -> list[str]:
+    """Lists the arguments that a bare .weights.h5 file does not store, that
+    cannot be inferred from shapes, and that the caller does not pass."""
+    if checkpoint.layout != "keras":
+        return []
+    known = {*checkpoint.stored}
+    known |= {name for name, value in explicit.items() if value is not None}
+    return [
+        name
+        for name in HYPERPARAMETERS_NOT_IN_SHAPES[checkpoint.family]
+        if name not in known
+    ]
+
+
+def check_hyperparameters(checkpoint: Checkpoint, explicit: Config) -> None:
+    """Raises a `ValueError` if any of `missing_hyperparameters` is missing."""
+    missing = missing_hyperparameters(checkpoint, explicit)
+    if missing:
+        raise ValueError(
+            f"{checkpoint.path!r} holds weights only and does not store "
+            f"{', '.join(missing)}. Pass them; or pass `layout=` to "
+            "`converters.load` (--from on the command line), with the code "
+            "base that the weights were made for: 'vit_jax' for the defaults "
+            "of this package, 'timm', ...; or build the model that was saved "
+            "and call its `load_weights`."
+        )

@@ -1,0 +1,16 @@
+"""Files of weights: reading, writing, and the guards against hostile ones."""
+
+from keras_vit.weights.files.arrays import PRESET_FILES as PRESET_FILES
+from keras_vit.weights.files.arrays import check_arrays as check_arrays
+from keras_vit.weights.files.arrays import read as read
+from keras_vit.weights.files.arrays import write as write
+from keras_vit.weights.files.configs import class_names_of as class_names_of
+from keras_vit.weights.files.configs import read_config as read_config
+from keras_vit.weights.files.configs import read_json as read_json
+from keras_vit.weights.files.paths import SUFFIXES as SUFFIXES
+from keras_vit.weights.files.paths import atomic_write as atomic_write
+from keras_vit.weights.files.paths import existing_path as existing_path
+from keras_vit.weights.files.paths import (
+    resolve_run_folder as resolve_run_folder,
+)
+from keras_vit.weights.files.progress import track as track

@@ -1,0 +1,59 @@
+"""JSON files next to weights."""
+
+import json
+import pathlib
+
+from keras_vit._program import printable
+from keras_vit._types import Config
+from keras_vit._types import StrPath
+from keras_vit.weights.files import archives
+
+MAX_JSON_BYTES = 2**26  # parsed JSON takes several times as much memory
+
+
+def read_config(path: StrPath, name: str = "config.json") -> Config:
+    """Returns the contents of config.json in a folder, or next to a file; {} if
+    there is none."""
+    path = pathlib.Path(path).expanduser()
+    path = (path if path.is_dir() else path.parent) / name
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        return {}
+
+
+def class_names_of(config: Config, classes: int | None) -> list[str] | None:
+    """Returns the class names in a config.json of a training run, of
+    transformers or of timm, or None if there are none or another number of
+    them.
+
+    The names that transformers gives to classes without one, such as "LABEL_0",
+    are returned, too.
+    """
+    data, by_index = config.get("data"), config.get("id2label")
+    names = data.get("class_names") if isinstance(data, dict) else None
+    if names is None and isinstance(by_index, dict):
+        keys = [str(index) for index in range(classes or 0)]
+        names = [by_index[key] for key in keys if key in by_index]
+        names = names if len(by_index) == len(names) else None
+    elif names is None:
+        names = config.get("label_names")
+    if not isinstance(names, list) or not names or len(names) != classes:
+        return None
+    return list(map(printable, names))
+
+
+def read_json(path: pathlib.Path) -> Config:
+    """Returns the dict in a JSON file; {} if it contains another type."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{str(path)!r} is no file.")
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise ValueError(f"it has more than {MAX_JSON_BYTES:,} bytes")
+        content = json.loads(
+            path.read_text(encoding="utf-8"),
+            object_pairs_hook=archives.reject_duplicate_keys,
+        )
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{str(path)!r} is not valid JSON: {error}") from error
+    return content if isinstance(content, dict) else {}

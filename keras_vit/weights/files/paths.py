@@ -1,0 +1,83 @@
+"""Paths that are read from, and atomic writing to them."""
+
+import contextlib
+import os
+import pathlib
+import re
+import secrets
+from collections.abc import Iterator
+from typing import TypeVar
+
+from keras_vit._types import StrPath
+
+Path = TypeVar("Path")
+# Of files of arrays.
+SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin")
+
+
+def existing_path(path: StrPath) -> pathlib.Path:
+    """Returns the path of an existing file or folder."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ValueError(
+            f"A checkpoint is given by its path. Received: {path!r}. Save a "
+            "model that you have in Python first, such as by model.save."
+        )
+    path = pathlib.Path(path).expanduser()
+    if not path.exists():
+        by_name = (
+            ""
+            if path.suffix
+            else " Released weights by name are an argument of a model, "
+            f"keras_vit.ViTB16(weights={str(path)!r}) (list_weights())."
+        )
+        if path.suffix not in SUFFIXES and (
+            re.fullmatch(r"[\w-]+/[\w.-]+", str(path))
+        ):
+            by_name = f" A repository of the Hugging Face hub is 'hf://{path}'."
+        raise FileNotFoundError(
+            f"There is no file {str(path)!r}. Give the path of a checkpoint: "
+            f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of "
+            f"Hugging Face's or keras-hub's.{by_name}"
+        )
+    if not (path.is_file() or path.is_dir()):
+        raise ValueError(f"{str(path)!r} is no file, but a pipe or a device.")
+    return path
+
+
+def resolve_run_folder(path: Path) -> Path | str:
+    """Returns the path of the model in a recipe's run folder, else `path`."""
+    if isinstance(path, (str, os.PathLike)):
+        model = pathlib.Path(path).expanduser() / "model.keras"
+        if model.is_file():
+            return str(model)
+    return path
+
+
+@contextlib.contextmanager
+def atomic_write(path: StrPath, overwrite: bool = False) -> Iterator[str]:
+    """Yields the path of a temporary file, which replaces `path` at the end of
+    the `with` block unless an exception is raised in it."""
+    path = pathlib.Path(path).expanduser()
+    if path.exists() and not overwrite:
+        raise FileExistsError(
+            f"{str(path)!r} exists. Choose another name, or pass "
+            "`overwrite=True` (`--overwrite` on the command line)."
+        )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"There is no folder {str(path.parent)!r} to write {path.name!r} "
+            "in. Make it first."
+        )
+    temporary = str(path.parent / f"tmp{secrets.token_hex(8)}{path.name}")
+    # `tempfile` would create files that only their owner can read. With this
+    # mode, the umask applies as for any new file.
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    os.close(os.open(temporary, flags, 0o666))
+    mode = os.stat(temporary).st_mode
+    try:
+        yield temporary
+        os.chmod(temporary, mode)  # safetensors creates it as 0o600
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

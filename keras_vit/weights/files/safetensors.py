@@ -1,0 +1,40 @@
+"""Reader and writer of .safetensors files, by the library of that name."""
+
+import pathlib
+
+import numpy as np
+
+from keras_vit.weights.files import archives
+from keras_vit.weights.files import progress
+from keras_vit.weights.files.archives import NamedArrays
+from keras_vit.weights.files.archives import Read
+
+# Old files of transformers contain the numbers of the tokens, as integers.
+POSITION_IDS = ".position_ids"
+
+
+def read_safetensors(path: pathlib.Path) -> Read:
+    import safetensors  # here, as it is not needed for other file types
+
+    arrays, problems = {}, []
+    kind, errors = "a .safetensors file", (safetensors.SafetensorError,)
+    with (
+        archives.parsing(kind, path, errors),
+        safetensors.safe_open(path, framework="numpy") as file,
+    ):
+        keys, size = list(file.keys()), path.stat().st_size
+        for key in progress.track(keys, f"reading {path.name}", size):
+            dtype = file.get_slice(key).get_dtype()
+            if dtype in ("F64", "F32", "F16", "BF16"):
+                arrays[key] = file.get_tensor(key)
+            elif not key.endswith(POSITION_IDS):
+                problems.append(f"{key!s}: type {dtype}, expected floats")
+    return arrays, problems
+
+
+def write_safetensors(items: NamedArrays, path: pathlib.Path) -> None:
+    import safetensors.numpy
+
+    # The library writes an array's memory as it is and ignores its strides.
+    arrays = {key: np.require(array, None, "C") for key, array in items}
+    safetensors.numpy.save_file(arrays, path, metadata={"format": "pt"})

@@ -1,0 +1,307 @@
+"""Google's code bases: vit_jax, big_vision and big_transfer.
+
+https://github.com/google-research/vision_transformer (layout "vit_jax"),
+https://github.com/google-research/big_vision ("big_vision") and
+https://github.com/google-research/big_transfer ("bit").
+"""
+
+import re
+
+from keras_vit._types import Array
+from keras_vit.weights.formats.layout import Layout
+from keras_vit.weights.formats.layout import replace_prefix
+from keras_vit.weights.weight_map import FLAX
+from keras_vit.weights.weight_map import TENSORFLOW
+from keras_vit.weights.weight_map import Layers
+from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.weight_map import rename_keys
+
+_ARGUMENTS = {
+    "activation": "gelu_tanh",
+    "norm_epsilon": 1e-6,
+    "resampling": "bilinear_align_corners",
+}
+# vit_jax, models_resnet.py; big_vision, bit.py
+VIT_JAX_CONSTANTS = {
+    "group_norm_epsilon": 1e-6,
+    "std_epsilon": 1e-5,
+    "std_epsilon_place": "std",
+    "conv_padding": "same",
+    "pool_padding": "same",
+}
+# big_transfer
+BIT_CONSTANTS = {
+    "group_norm_epsilon": 1e-5,
+    "std_epsilon": 1e-10,
+    "std_epsilon_place": "variance",
+    "conv_padding": "symmetric",
+    "pool_padding": "zeros",
+}
+# big_vision, bit_paper.py
+BIT_PAPER_CONSTANTS = {**BIT_CONSTANTS, "pool_padding": "symmetric"}
+
+_NOT_ON_PYPI = "the original code is not on PyPI"
+_INPUT_POSITIONS = "Transformer/posembed_input/pos_embedding"
+
+
+def _attention(path: str, key: str) -> Layers:
+    return (
+        *(
+            (f"{path}/{name}/*", f"{key}/{name}/*", "heads")
+            for name in ("query", "key", "value")
+        ),
+        (f"{path}/attention_output/*", f"{key}/out/*", "merge"),
+    )
+
+
+def _mlp(path: str, key: str) -> Layers:
+    return (
+        (f"{path}/dense_1/*", f"{key}/Dense_0/*", "linear"),
+        (f"{path}/dense_2/*", f"{key}/Dense_1/*", "linear"),
+    )
+
+
+def _encoder(positions: str, block: str, names: tuple[str, ...]) -> Layers:
+    """Returns the layers of a Vision Transformer."""
+    attention, norm_2, mlp = names
+    block = f"Transformer/{block}"
+    return (
+        ("patch_embedding/*", "embedding/*", "conv"),
+        ("class_token/tokens", "cls", "array"),
+        ("position_embedding/embedding", positions, "array"),
+        ("block_{i}/norm_1/*", f"{block}/LayerNorm_0/*", "norm"),
+        *_attention("block_{i}/attention", f"{block}/{attention}"),
+        ("block_{i}/norm_2/*", f"{block}/{norm_2}/*", "norm"),
+        *_mlp("block_{i}/mlp", f"{block}/{mlp}"),
+        ("encoder_norm/*", "Transformer/encoder_norm/*", "norm"),
+        ("pre_logits/*", "pre_logits/*", "linear"),
+        ("head/*", "head/*", "linear"),
+    )
+
+
+# In the files released in 2020, the submodules of a block are numbered
+# consecutively; Flax now numbers those of each class separately. vit_jax reads
+# both.
+_NAMES_2020 = ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
+_NAMES = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+
+
+def _resnet_v1(group_norm: str) -> Layers:
+    """Returns the layers of vit_jax's hybrid ResNet and big_vision's bit.py."""
+    path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u}"
+    layers = [
+        ("root_conv/*", "conv_root/*", "conv"),
+        ("root_norm/*", "gn_root/*", group_norm),
+    ]
+    for path_name, name in (
+        ("1", "1"),
+        ("2", "2"),
+        ("3", "3"),
+        ("proj", "_proj"),
+    ):
+        layers += [
+            (f"{path}/conv_{path_name}/*", f"{unit}/conv{name}/*", "conv"),
+            (f"{path}/norm_{path_name}/*", f"{unit}/gn{name}/*", group_norm),
+        ]
+    return tuple(layers)
+
+
+_GROUP_NORM = re.compile(r"(.*/)?gn(_root|_proj|\d)/(scale|bias)")
+
+
+def _reshape_group_norms(
+    arrays: dict[str, Array], shape: tuple[int, ...]
+) -> dict[str, Array]:
+    """Reshapes the arrays of group norms to `shape`.
+
+    They have four axes in released files and one in current Flax.
+    """
+    return {
+        key: array.reshape(shape)
+        if _GROUP_NORM.fullmatch(key)
+        and array.ndim in (1, 4)
+        and array.size == array.shape[-1]
+        else array
+        for key, array in arrays.items()
+    }
+
+
+def _normalize_vit_jax(arrays: dict[str, Array]) -> dict[str, Array]:
+    arrays = replace_prefix(arrays, "opt/target/")
+    return _reshape_group_norms(arrays, (1, 1, 1, -1))
+
+
+VIT_JAX = Layout(
+    "vit_jax",
+    tuple(
+        WeightMap(
+            variant,
+            FLAX,
+            (
+                *_resnet_v1("group_norm"),
+                *_encoder(_INPUT_POSITIONS, "encoderblock_{i}", names),
+            ),
+        )
+        for variant, names in (("", _NAMES_2020), ("current", _NAMES))
+    ),
+    arguments=_ARGUMENTS,
+    normalize=_normalize_vit_jax,
+    position_prefixes={"": ("all",)},
+    stem=VIT_JAX_CONSTANTS,
+    poolings={"token": True, "gap": False},
+    preprocess_mode="tf",
+    reference=_NOT_ON_PYPI,
+)
+
+
+def _big_vision(variant: str, block: str) -> WeightMap:
+    head = "MAPHead_0"
+    return WeightMap(
+        variant,
+        FLAX,
+        (
+            *_encoder("pos_embedding", block, _NAMES),
+            ("pooling/probe", f"{head}/probe", "array"),
+            *_attention(
+                "pooling/attention", f"{head}/MultiHeadDotProductAttention_0"
+            ),
+            ("pooling/norm/*", f"{head}/LayerNorm_0/*", "norm"),
+            *_mlp("pooling/mlp", f"{head}/MlpBlock_0"),
+        ),
+        prefix="params/",
+    )
+
+
+def _text_tower(arrays: dict[str, Array]) -> list[str]:
+    """Lists the keys of the text tower and the loss of SigLIP's files."""
+    if not any(key.startswith("params/img/") for key in arrays):
+        return []
+    text = ("params/txt/", "params/t", "params/b")
+    return [k for k in arrays if k in text[1:] or k.startswith(text[0])]
+
+
+def _normalize_big_vision(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Renames keys as big_vision's `fix_old_checkpoints` does.
+
+    Also removes the prefixes of an optimizer's target and of SigLIP's image
+    tower, and its text tower.
+    """
+    dropped = set(_text_tower(arrays))
+    arrays = {key: a for key, a in arrays.items() if key not in dropped}
+    for prefix in ("opt/target/", "params/img/", "params/"):
+        stripped = replace_prefix(arrays, prefix)
+        if stripped is not arrays:
+            arrays = stripped
+            break
+
+    def rename(key: str) -> str:
+        if key in (_INPUT_POSITIONS, "Transformer/pos_embedding"):
+            key = "pos_embedding"
+        if re.match(
+            "probe$|(MultiHeadDotProductAttention|LayerNorm|MlpBlock)_0/", key
+        ):
+            key = f"MAPHead_0/{key}"
+        return key
+
+    return replace_prefix(rename_keys(arrays, rename), "", "params/")
+
+
+BIG_VISION = Layout(
+    "big_vision",
+    (
+        _big_vision("", "encoderblock_{i}"),
+        _big_vision("scan", "encoderblock"),
+    ),
+    arguments=_ARGUMENTS,
+    normalize=_normalize_big_vision,
+    left_out=_text_tower,
+    # In old files, the class token has a position embedding.
+    position_prefixes={"": ("none", "all")},
+    stem=VIT_JAX_CONSTANTS,
+    poolings={"token": True, "gap": False, "first_patch": False, "map": False},
+    fixed_positions=True,
+    patch_resampling="bilinear",  # models/proj/flexi/vit.py
+    preprocess_mode="tf",
+    reference=_NOT_ON_PYPI,
+)
+
+
+def _big_transfer() -> WeightMap:
+    """Returns the map of the released files, written by TensorFlow."""
+    path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
+    conv = "standardized_conv2d/*"
+    layers = [("root_conv/*", f"root_block/{conv}", "conv")]
+    for number, letter in zip("123", "abc", strict=True):
+        layers += [
+            (
+                f"{path}/norm_{number}/*",
+                f"{unit}/{letter}/group_norm/*",
+                "norm",
+            ),
+            (f"{path}/conv_{number}/*", f"{unit}/{letter}/{conv}", "conv"),
+        ]
+    layers += [
+        (f"{path}/conv_proj/*", f"{unit}/a/proj/{conv}", "conv"),
+        ("final_norm/*", "group_norm/*", "norm"),
+        ("head/*", "head/conv2d/*", "pointwise"),
+    ]
+    return WeightMap("", TENSORFLOW, tuple(layers), prefix="resnet/")
+
+
+def _bit_paper() -> WeightMap:
+    """Returns the map of big_vision's bit_paper.py.
+
+    That code converts the released files to these names.
+    """
+    path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
+    layers = [("root_conv/*", "root_block/conv_root/*", "conv")]
+    for number in "123":
+        layers += [
+            (f"{path}/norm_{number}/*", f"{unit}/gn{number}/*", "group_norm"),
+            (f"{path}/conv_{number}/*", f"{unit}/conv{number}/*", "conv"),
+        ]
+    layers += [
+        (f"{path}/conv_proj/*", f"{unit}/conv_proj/*", "conv"),
+        ("final_norm/*", "norm-pre-head/*", "group_norm"),
+        ("head/*", "head/*", "linear"),
+    ]
+    return WeightMap(
+        "bit_paper",
+        FLAX,
+        tuple(layers),
+        prefix="params/",
+        required=("params/root_block/conv_root/kernel",),
+    )
+
+
+def _normalize_bit(arrays: dict[str, Array]) -> dict[str, Array]:
+    if "conv_root/kernel" in arrays or "root_block/conv_root/kernel" in arrays:
+        arrays = replace_prefix(arrays, "", "params/")
+    if "params/conv_root/kernel" in arrays:
+        arrays = _reshape_group_norms(arrays, (-1,))
+    # In some files, TensorFlow appended a number to the convolutions' names.
+    pattern = re.compile(r"(resnet/.*/standardized_conv2d)_\d+(?=/)")
+    return rename_keys(arrays, lambda key: pattern.sub(r"\1", key))
+
+
+BIT = Layout(
+    "bit",
+    (
+        _big_transfer(),  # ResNet v2
+        WeightMap(  # ResNet v1
+            "v1",
+            FLAX,
+            (*_resnet_v1("flat_group_norm"), ("head/*", "head/*", "linear")),
+            prefix="params/",
+            required=("params/conv_root/kernel",),
+        ),
+        _bit_paper(),  # ResNet v2
+    ),
+    normalize=_normalize_bit,
+    resnets={
+        "": (True, BIT_CONSTANTS),
+        "v1": (False, VIT_JAX_CONSTANTS),
+        "bit_paper": (True, BIT_PAPER_CONSTANTS),
+    },
+    preprocess_mode="tf",
+)

@@ -1,0 +1,603 @@
+"""Hugging Face's transformers (layout "huggingface"): ViT, DeiT, DINOv2, MAE.
+
+The image towers of SigLIP and CLIP are in `siglip_clip.py`.
+
+https://github.com/huggingface/transformers. A folder contains what
+`from_pretrained` loads: the weights, config.json and preprocessor_config.json.
+"""
+
+import json
+import pathlib
+import re
+import tempfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keras_vit._published import PREPROCESSING
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
+from keras_vit.weights.files import atomic_write
+from keras_vit.weights.files import class_names_of
+from keras_vit.weights.files import read
+from keras_vit.weights.files import read_config
+from keras_vit.weights.files import write
+from keras_vit.weights.formats import huggingface_dinov3 as dinov3
+from keras_vit.weights.formats import siglip_clip
+from keras_vit.weights.formats.huggingface_config import check_config
+from keras_vit.weights.formats.huggingface_config import read_arguments
+from keras_vit.weights.formats.layout import Checkpoint
+from keras_vit.weights.formats.layout import Layout
+from keras_vit.weights.formats.layout import Reference
+from keras_vit.weights.formats.meta import mae_decoder
+from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats.timm import QKV
+from keras_vit.weights.weight_map import TORCH
+from keras_vit.weights.weight_map import Layers
+from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.weight_map import rename_keys
+
+MULTI_LABEL = "multi_label_classification"  # a `problem_type`
+_DISTILLATION = ("distillation_token/tokens", "distillation_token", "array")
+# In a DeiT with one head, or with a pooler of the class token, the distillation
+# token's output is not used, so that it is a register token.
+_UNREAD_DISTILLATION = ("register_tokens/tokens", "distillation_token", "array")
+_REGISTERS = ("register_tokens/tokens", "register_tokens", "array")
+_VIT_MASK = ("mask_token/tokens", "mask_token", "array")
+_DINOV2_MASK = ("mask_token/tokens", "mask_token", "vector")
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Names of the layers in a transformer block: two norms and an MLP."""
+
+    norms: tuple
+    mlp: tuple
+
+
+_VIT = _Blocks(
+    ("layernorm_before", "layernorm_after"),
+    ("intermediate.dense", "output.dense"),
+)
+_DINOV2 = _Blocks(("norm1", "norm2"), ("mlp.fc1", "mlp.fc2"))
+_SWIGLU = _Blocks(("norm1", "norm2"), ("mlp.weights_in", "mlp.weights_out"))
+
+
+def _layers(
+    prefix: str, blocks: "_Blocks", tokens: Layers, head: str = "classifier"
+) -> Layers:
+    path, block = "block_{i}", f"{prefix}encoder.layer.{{i}}"
+    embeddings = f"{prefix}embeddings"
+    positions = ("position_embedding/embedding", "position_embeddings", "array")
+    return (
+        (
+            "patch_embedding/*",
+            f"{embeddings}.patch_embeddings.projection.*",
+            "conv",
+        ),
+        ("class_token/tokens", f"{embeddings}.cls_token", "array"),
+        *(
+            (path_name, f"{embeddings}.{name}", parameter_type)
+            for path_name, name, parameter_type in (*tokens, positions)
+        ),
+        (f"{path}/norm_1/*", f"{block}.{blocks.norms[0]}.*", "norm"),
+        *(
+            (
+                f"{path}/attention/{name}/*",
+                f"{block}.attention.attention.{name}.*",
+                "heads",
+            )
+            for name in QKV
+        ),
+        (
+            f"{path}/attention/attention_output/*",
+            f"{block}.attention.output.dense.*",
+            "merge",
+        ),
+        (f"{path}/scale_1/gamma", f"{block}.layer_scale1.lambda1", "array"),
+        (f"{path}/norm_2/*", f"{block}.{blocks.norms[1]}.*", "norm"),
+        (f"{path}/mlp/dense_1/*", f"{block}.{blocks.mlp[0]}.*", "linear"),
+        (f"{path}/mlp/dense_2/*", f"{block}.{blocks.mlp[1]}.*", "linear"),
+        (f"{path}/scale_2/gamma", f"{block}.layer_scale2.lambda1", "array"),
+        ("encoder_norm/*", f"{prefix}layernorm.*", "norm"),
+        ("pre_logits/*", f"{prefix}pooler.dense.*", "linear"),
+        ("head/*", f"{head}.*", "linear"),
+        ("distillation_head/*", "distillation_classifier.*", "linear"),
+    )
+
+
+_VIT_LAYERS = _layers("vit.", _VIT, (_VIT_MASK,))
+_MAE_DECODER = mae_decoder(
+    _VIT_LAYERS, "vit.encoder.layer.", "decoder.decoder_layers.", "decoder."
+)
+_MAPS = tuple(
+    WeightMap(variant, TORCH, layers, required=required)
+    for variant, layers, required in (
+        ("", _VIT_LAYERS, ()),
+        ("mae", (*_VIT_LAYERS, *_MAE_DECODER), ()),
+        (
+            "mim",
+            (*_VIT_LAYERS, ("decoder/pixels/*", "decoder.0.*", "pointwise")),
+            (),
+        ),
+        # `DeiTModel` with a pooler. `ViTModel` has the same keys except for the
+        # distillation token.
+        (
+            "deit-bare",
+            _layers("", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)),
+            ("embeddings.distillation_token", "pooler.dense.weight"),
+        ),
+        ("vit", _layers("", _VIT, (_DISTILLATION, _VIT_MASK)), ()),
+        ("deit", _layers("deit.", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)), ()),
+        (
+            "deit-teacher",
+            _layers(
+                "deit.", _VIT, (_DISTILLATION, _VIT_MASK), "cls_classifier"
+            ),
+            (),
+        ),
+        *(
+            (
+                f"{variant}{suffix}",
+                _layers(prefix, blocks, (_REGISTERS, _DINOV2_MASK)),
+                (),
+            )
+            for variant, prefix in (
+                ("dinov2", "dinov2."),
+                ("dinov2-reg", "dinov2_with_registers."),
+                ("dinov2-bare", ""),
+            )
+            for suffix, blocks in (("", _DINOV2), ("-swiglu", _SWIGLU))
+        ),
+    )
+)
+
+# transformers 5 has new names for modules in memory, and in files for MAE's
+# decoder. Written files have the old names, which all versions read.
+_BLOCK_V5 = re.compile(r"(vit\.|deit\.|)layers\.(\d+)\.(.*)")
+_NAMES_V5 = {
+    ".attention.q_proj.": ".attention.attention.query.",
+    ".attention.k_proj.": ".attention.attention.key.",
+    ".attention.v_proj.": ".attention.attention.value.",
+    ".attention.o_proj.": ".attention.output.dense.",
+    ".mlp.down_proj.": ".mlp.weights_out.",
+    "decoder.decoder_encoder.layer.": "decoder.decoder_layers.",
+}
+
+
+def _rename(key: str) -> str:
+    if key.startswith(("layer.", "model.layer.")):  # DINOv3
+        return key.removeprefix("model.")
+    if match := _BLOCK_V5.fullmatch(key):
+        prefix, number, name = match.groups()
+        name = name.replace("mlp.fc1.", "intermediate.dense.")
+        name = name.replace("mlp.fc2.", "output.dense.")
+        key = f"{prefix}encoder.layer.{number}.{name}"
+    for new, old in _NAMES_V5.items():
+        key = key.replace(new, old)
+    return key
+
+
+def _normalize(arrays: dict[str, Array]) -> dict[str, Array]:
+    arrays = rename_keys(siglip_clip.normalize(arrays), _rename)
+    # The gate and input projections of DINOv2's SwiGLU, which transformers 5
+    # stores separately.
+    gates = [key for key in arrays if ".mlp.gate_proj." in key]
+    for gate in gates:
+        if gate.startswith("layer."):  # DINOv3, which has no older names
+            continue
+        parts = (gate, gate.replace("gate_proj", "up_proj"))
+        joined = gate.replace("gate_proj", "weights_in")
+        found = [arrays[key] for key in parts if key in arrays]
+        shapes = {array.shape for array in found}
+        whole = len(found) == 2 and len(shapes) == 1 and () not in shapes
+        if joined not in arrays and whole:
+            arrays[joined] = np.concatenate([arrays.pop(k) for k in parts])
+    return arrays
+
+
+def _implied(variant: str, paths: Collection[str]) -> Config:
+    if variant in dinov3.VARIANTS:
+        return dinov3.ARGUMENTS
+    if variant in siglip_clip.VARIANTS:
+        return siglip_clip.implied(paths)
+    if not variant.startswith("dinov2"):
+        return {}
+    implied: Config = {"norm_epsilon": 1e-6}
+    if "register_tokens/tokens" in paths:
+        implied["resampling"] = "bicubic_antialias"
+    return implied
+
+
+# Activations and their names in config.json.
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "swiglu": "gelu",  # a separate class there, which ignores the value
+}
+JSON_FILES = ("config.json", "preprocessor_config.json")
+FOLDER_FILES = ("model.safetensors", *JSON_FILES)
+# variant: (model type, class without a head, class with a head)
+_CLASSES = {
+    "": ("vit", "ViTModel", "ViTForImageClassification"),
+    "mae": ("vit_mae", "ViTMAEForPreTraining", None),
+    "mim": ("vit", "ViTForMaskedImageModeling", None),
+    "deit": ("deit", "DeiTModel", "DeiTForImageClassification"),
+    "deit-teacher": (
+        "deit",
+        "DeiTModel",
+        "DeiTForImageClassificationWithTeacher",
+    ),
+    "dinov2": ("dinov2", "Dinov2Model", "Dinov2ForImageClassification"),
+    "dinov2-reg": (
+        "dinov2_with_registers",
+        "Dinov2WithRegistersModel",
+        "Dinov2WithRegistersForImageClassification",
+    ),
+}
+
+
+def nearest_variant(arguments: Config) -> str:
+    """Returns the variant of the transformers model that fits best.
+
+    Keys of models without a head have no prefix, so these are separate
+    variants.
+    """
+    a = arguments
+    if a["position_embedding"] == "rope":
+        return dinov3.VARIANTS[a["activation"] == "swiglu"]
+    if a.get("pretraining") in ("mae", "mim"):
+        return a["pretraining"]
+    if tower := siglip_clip.nearest_variant(a):
+        return tower
+    swiglu = "-swiglu" if a["activation"] == "swiglu" else ""
+    headless = a["classes"] is None
+    if a["layer_scale"] is not None:
+        if headless:
+            return f"dinov2-bare{swiglu}"
+        return f"dinov2{'-reg' if a['num_registers'] else ''}{swiglu}"
+    if headless:
+        return "deit-bare" if a["num_registers"] == 1 else "vit"
+    if a["distillation"]:
+        return "deit-teacher"
+    return "deit" if a["num_registers"] == 1 else ""
+
+
+def folder_configs(
+    arguments: Config,
+    layout: str,
+    dtype: str,
+    source: Checkpoint | None = None,
+    preprocess_mode: str | None = None,
+) -> dict[str, Config]:
+    """Returns the contents of a folder's two JSON files."""
+    old = {} if source is None else read_config(source.path)
+    config = {**_model_config(arguments, layout), "dtype": dtype}
+    projected = layout.endswith(siglip_clip.PROJECTED)
+    if arguments["classes"] is not None and not projected:
+        config |= _labels(old, arguments["classes"])
+        config |= problem_type(old, arguments.get("classifier_activation"))
+    size = config.get("vision_config", config)["image_size"]
+    height = size if isinstance(size, int) else size[0]
+    preprocessor = _preprocessor_config(
+        arguments, source, old, preprocess_mode, height
+    )
+    return {FOLDER_FILES[1]: config, FOLDER_FILES[2]: preprocessor}
+
+
+def write_folder(
+    folder: pathlib.Path,
+    arrays: dict[str, Array],
+    configs: dict[str, Config],
+    overwrite: bool = False,
+    dtype: np.dtype | None = None,
+) -> None:
+    """Writes the weights and the JSON files of a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write(arrays, folder / FOLDER_FILES[0], overwrite, dtype)
+    for name, content in configs.items():
+        with atomic_write(folder / name, overwrite) as temporary:
+            pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
+
+
+def _model_config(arguments: Config, layout: str) -> Config:
+    a = arguments
+    if layout.partition(":")[2] in dinov3.VARIANTS:
+        return dinov3.model_config(a)
+    variant = layout.partition(":")[2].removesuffix("-swiglu")
+    problems = _unrepresentable(a, variant)
+    if problems:
+        raise ValueError(
+            "transformers has no model with this architecture: "
+            f"{'; '.join(problems)}."
+        )
+    if variant in ("vit", "deit-bare"):
+        variant = "deit" if _is_deit(a) else ""
+    elif variant == "dinov2-bare":
+        variant = "dinov2-reg" if a["num_registers"] else "dinov2"
+    patch_size = a["patch_size"][0]
+    common = {
+        "hidden_size": a["hidden_size"],
+        "num_hidden_layers": a["num_layers"],
+        "num_attention_heads": a["num_heads"],
+        "hidden_act": _ACTIVATIONS[a["activation"]],
+        "layer_norm_eps": a["norm_epsilon"],
+        "image_size": a["grid_size"][0] * patch_size,
+        "patch_size": patch_size,
+        "num_channels": a["channels"],
+    }
+    if variant in siglip_clip.VARIANTS:
+        return siglip_clip.model_config(a, common)
+    model_type, headless, with_head = _CLASSES[variant]
+    config = {
+        "model_type": model_type,
+        "architectures": [with_head if a["classes"] else headless],
+        **common,
+        "qkv_bias": a["qkv_bias"],
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    if variant.startswith("dinov2"):
+        config["mlp_ratio"] = _mlp_ratio(a)
+        config["use_swiglu_ffn"] = a["activation"] == "swiglu"
+        if a["num_registers"]:
+            config["num_register_tokens"] = a["num_registers"]
+        else:
+            config["use_mask_token"] = a["mask_token"]
+        return config
+    config["intermediate_size"] = a["mlp_dim"]
+    if a["representation_size"]:
+        config["pooler_output_size"] = a["representation_size"]
+        config["pooler_act"] = "tanh"
+    if a.get("pretraining") == "mim":
+        config["encoder_stride"] = patch_size
+    if a.get("pretraining") == "mae":
+        config |= {
+            "decoder_hidden_size": a["decoder_hidden_size"],
+            "decoder_intermediate_size": a["decoder_mlp_dim"],
+            "decoder_num_attention_heads": a["decoder_num_heads"],
+            "decoder_num_hidden_layers": a["decoder_num_layers"],
+            # Files may lack these: defaults of `MaskedAutoencoder`.
+            "mask_ratio": a.get("mask_ratio", 0.75),
+            "norm_pix_loss": a.get("norm_pixels", True),
+        }
+    return config
+
+
+def _is_deit(arguments: Config) -> bool:
+    return arguments["distillation"] or arguments["num_registers"] == 1
+
+
+def _unrepresentable(arguments: Config, variant: str) -> list[str]:
+    """Lists the reasons why no model of transformers has an architecture."""
+    a = arguments
+    grid, (rows, columns) = a["grid_size"], a["patch_size"]
+    problems = []
+    known = (*_CLASSES, "vit", "deit-bare", "dinov2-bare")
+    if variant not in (*known, *siglip_clip.VARIANTS):
+        problems.append(
+            f"its files have no names of {variant!r}; write layout "
+            "'huggingface'"
+        )
+    if rows != columns or grid is None or grid[0] != grid[1]:
+        problems.append(
+            "patches and grid must be square; they are "
+            f"{rows} x {columns} and "
+            + (f"{grid[0]} x {grid[1]}" if grid else "unknown")
+        )
+    if a["channels"] != 3:
+        problems.append(
+            f"its image processor takes 3 channels, not {a['channels']}"
+        )
+    if a["activation"] not in _ACTIVATIONS:
+        problems.append(f"activation {a['activation']!r}")
+    if variant in siglip_clip.VARIANTS:
+        return problems + _unsupported(a, variant)
+    dinov2 = variant.startswith("dinov2")
+    if dinov2 != (a["layer_scale"] is not None):
+        problems.append("layer scale is DINOv2's, which always has it")
+    pooling = "token_gap" if dinov2 else "token"
+    if a["classes"] and a["pooling"] != pooling:
+        problems.append(f"its head reads {pooling!r} and not {a['pooling']!r}")
+    if dinov2 and _mlp_ratio(a) is None:
+        problems.append(
+            f"an MLP of {a['mlp_dim']}, which no whole `mlp_ratio` gives"
+        )
+    if not dinov2 and a["activation"] == "swiglu":
+        problems.append("activation 'swiglu'")
+    if not dinov2 and a["num_registers"] > 1:
+        problems.append("register tokens are DINOv2's")
+    return problems + _unsupported(a, variant)
+
+
+def _unsupported(arguments: Config, variant: str) -> list[str]:
+    reasons, pooling = [], arguments["pooling"]
+    if variant in siglip_clip.VARIANTS:
+        reasons += siglip_clip.unsupported(arguments)
+    else:
+        if not arguments["class_token"]:
+            reasons.append("a model without a class token")
+        if arguments["classes"] and pooling not in ("token", "token_gap"):
+            reasons.append(f"pooling {pooling!r}")
+    if arguments["classes"] and arguments["representation_size"]:
+        reasons.append("it has no layer `pre_logits` before a head")
+    return reasons
+
+
+def _mlp_ratio(arguments: Config) -> int | None:
+    """Returns the integer `mlp_ratio` of an MLP in transformers' DINOv2.
+
+    The width of its SwiGLU is 2/3 of that of other MLPs, rounded up to a
+    multiple of 8. Returns None if no integer gives the width.
+    """
+    for ratio in range(1, 65):
+        width = arguments["hidden_size"] * ratio
+        if arguments["activation"] == "swiglu":
+            width = (int(width * 2 / 3) + 7) // 8 * 8
+        if width == arguments["mlp_dim"]:
+            return ratio
+    return None
+
+
+def _labels(old: Config, classes: int) -> Config:
+    """Returns the labels of config.json: the source's if their number fits."""
+    names = class_names_of(old, classes)
+    return label_entries(names or [f"LABEL_{i}" for i in range(classes)])
+
+
+def problem_type(old: dict, activation: str | None = None) -> dict:
+    """Returns the entry of a multi-label model in config.json, or none."""
+    run, data = old.get("config"), old.get("data")
+    if (
+        activation == "sigmoid"
+        or old.get("problem_type") == MULTI_LABEL
+        or (isinstance(data, dict) and data.get("multi_label"))
+        or (isinstance(run, dict) and run.get("loss") == "sigmoid")
+    ):
+        return {"problem_type": MULTI_LABEL}
+    return {}
+
+
+def label_entries(class_names: list[str]) -> Config:
+    """Returns the entries of config.json that name the classes."""
+    return {
+        "id2label": {str(i): name for i, name in enumerate(class_names)},
+        "label2id": {name: i for i, name in enumerate(class_names)},
+    }
+
+
+_RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's constants
+
+
+def _preprocessor_config(
+    arguments: Config,
+    source: Checkpoint | None,
+    old: Config,
+    mode: str | None,
+    size: int,
+) -> Config:
+    """Returns the contents of preprocessor_config.json.
+
+    The source's own are kept if its layout is "huggingface". Otherwise, they
+    are those of `mode`, else of the source's code base, else "tf".
+    """
+    layout = source.layout if source else "keras"
+    if source and layout == "huggingface":
+        kept = read_config(source.path, FOLDER_FILES[2])
+        if kept:
+            return kept
+    if mode is None:
+        mode = source.preprocess_mode if source else "tf"
+    if mode is None:
+        meta = arguments["layer_scale"] is not None or _is_deit(arguments)
+        mode = "torch" if meta and layout != "keras" else "tf"
+        mode = "clip" if arguments["pre_norm"] else mode
+    mean, std = PREPROCESSING[mode]
+    resample = _RESAMPLE["bilinear"]
+    timm = old.get("pretrained_cfg")
+    if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
+        mean, std = timm["mean"], timm["std"]
+        resample = _RESAMPLE.get(timm.get("interpolation", ""), resample)
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        # In a folder with timm's config.json, transformers chooses the class
+        # by the model, and classes differ in their default.
+        "resample": resample,
+        "do_rescale": True,
+        "do_normalize": True,
+        "image_mean": list(mean),
+        "image_std": list(std),
+        "rescale_factor": 1 / 255,
+        "size": {"height": size, "width": size},
+    }
+
+
+def output_of(outputs: Any, name: str) -> Tensor:
+    """Returns one of a model's outputs."""
+    if name == "logits" and not hasattr(outputs, "logits"):
+        return outputs.image_embeds  # CLIP's projection
+    names = {"pooled": "pooler_output", "tokens": "last_hidden_state"}
+    return getattr(outputs, names.get(name, name))
+
+
+def _reference(
+    checkpoint: Checkpoint, arguments: Config, output: str
+) -> Reference:
+    import torch
+    import transformers
+
+    if output == "tokens" and arguments["pre_norm"]:
+        raise ReferenceUnavailable("its tokens are those before the last norm")
+    path = pathlib.Path(checkpoint.path)
+    with tempfile.TemporaryDirectory() as folder:
+        if not path.is_dir():
+            path = pathlib.Path(folder)
+            layout = f"huggingface:{nearest_variant(arguments)}"
+            try:
+                configs = folder_configs(
+                    arguments, layout, "float32", checkpoint
+                )
+            except ValueError as error:
+                raise ReferenceUnavailable(str(error)) from error
+            arrays = read(checkpoint.path)
+            write_folder(path, arrays, configs, overwrite=True)
+        config = transformers.AutoConfig.from_pretrained(path)
+        names: list[str] = config.architectures or []
+        classes = [
+            getattr(transformers, siglip_clip.TOWERS.get(name, name), None)
+            for name in names
+        ]
+        if not classes or classes[0] is None:
+            raise ReferenceUnavailable(
+                "config.json names no model of transformers"
+            )
+        if names[0] in siglip_clip.TOWERS:
+            width = getattr(config, "projection_dim", None)
+            config = config.vision_config
+            if width is not None:  # the tower's own may be another
+                config.projection_dim = width
+        model = classes[0].from_pretrained(
+            path, config=config, dtype=torch.float32
+        )
+        model.eval()
+
+    def run(batch: Tensor) -> Tensor:
+        return output_of(model(batch), output)
+
+    return f"transformers {transformers.__version__}", run
+
+
+HUGGINGFACE = Layout(
+    "huggingface",
+    (*_MAPS, *siglip_clip.MAPS, *dinov3.MAPS),
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-12,
+        "resampling": "bicubic",
+    },
+    normalize=_normalize,
+    position_prefixes={
+        "": ("class",),
+        # Includes the distillation token, which is a register token here.
+        "deit": ("all",),
+        "deit-bare": ("all",),
+    },
+    implied=_implied,
+    to_file=siglip_clip.to_file,
+    left_out=siglip_clip.left_out,
+    nearest_variant=nearest_variant,
+    rotary_variants=dinov3.VARIANTS,
+    after_reading=dinov3.after_reading,
+    before_writing=dinov3.before_writing,
+    unsupported=_unsupported,
+    config_key="model_type",
+    read_config=read_arguments,
+    check_config=check_config,
+    reference=_reference,
+)

@@ -1,0 +1,546 @@
+"""keras-hub's presets (layout "keras_hub"): ViT, DeiT and DINOv2.
+
+https://github.com/keras-team/keras-hub. A preset is a folder of the backbone's
+config.json and model.weights.h5 and a classifier's task.json and
+task.weights.h5. A DINOv2 contains its position embeddings twice: for the size
+of images of pre-training, and for that of its own. The latter are those that
+the model computes with and trains, and are read; keras-hub resamples the former
+when it loads a file.
+"""
+
+import json
+import pathlib
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+
+from keras_vit._published import PREPROCESSING
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
+from keras_vit.weights.files import PRESET_FILES
+from keras_vit.weights.files import atomic_write
+from keras_vit.weights.files import hdf5
+from keras_vit.weights.formats.layout import Checkpoint
+from keras_vit.weights.formats.layout import Layout
+from keras_vit.weights.formats.layout import Reference
+from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats.reference import image_size
+from keras_vit.weights.weight_map import IDENTITY
+from keras_vit.weights.weight_map import Layers
+from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.weight_map import rename_keys
+
+_TYPES = {
+    "array": {"": ("", IDENTITY)},
+    "vector": {"": ("", "1 d -> 1 1 d")},
+    "embedding": {"": ("", "t d -> 1 t d")},
+    "norm": {"gamma": ("0", IDENTITY), "beta": ("1", IDENTITY)},
+    **dict.fromkeys(
+        ("linear", "conv", "heads", "merge"),
+        {"kernel": ("0", IDENTITY), "bias": ("1", IDENTITY)},
+    ),
+}
+
+
+def _map(
+    variant: str,
+    patches: str,
+    tokens: Layers,
+    block: str,
+    names: tuple[str, ...],
+    norm: str,
+    head: Layers = (),
+) -> WeightMap:
+    """Returns a `WeightMap`."""
+    norm_1, norm_2, attention, dense_1, dense_2 = names
+    path = "block_{i}"
+    return WeightMap(
+        variant,
+        _TYPES,
+        (
+            ("patch_embedding/*", f"{patches}/*", "conv"),
+            *tokens,
+            (f"{path}/norm_1/*", f"{block}/{norm_1}/*", "norm"),
+            *(
+                (
+                    f"{path}/attention/{name}/*",
+                    f"{block}/{attention}/{name}_dense/*",
+                    "heads",
+                )
+                for name in ("query", "key", "value")
+            ),
+            (
+                f"{path}/attention/attention_output/*",
+                f"{block}/{attention}/output_dense/*",
+                "merge",
+            ),
+            (f"{path}/scale_1/gamma", f"{block}/layer_scale1/0", "array"),
+            (f"{path}/norm_2/*", f"{block}/{norm_2}/*", "norm"),
+            (f"{path}/mlp/dense_1/*", f"{block}/{dense_1}/*", "linear"),
+            (f"{path}/mlp/dense_2/*", f"{block}/{dense_2}/*", "linear"),
+            (f"{path}/scale_2/gamma", f"{block}/layer_scale2/0", "array"),
+            ("encoder_norm/*", f"{norm}/*", "norm"),
+            *head,
+        ),
+    )
+
+
+_VIT, _DEIT = "vi_t_patching_and_embedding", "dei_t_embeddings"
+_DINOV2, _POSITIONS = "dinov2_embedding", "position_embedding/embedding"
+_HEAD = (
+    ("pre_logits/*", "task/pre_logits/*", "linear"),
+    ("head/*", "task/predictions/*", "linear"),
+)
+_MAPS = (
+    _map(
+        "vit",
+        f"{_VIT}/patch_embedding",
+        (
+            ("class_token/tokens", f"{_VIT}/0", "array"),
+            (_POSITIONS, f"{_VIT}/position_embedding/0", "embedding"),
+        ),
+        "vi_t_encoder/encoder_layers/vi_t_encoder_block_{i}",
+        ("layer_norm_1", "layer_norm_2", "mha", "mlp/dense_1", "mlp/dense_2"),
+        "vi_t_encoder/layer_norm",
+        _HEAD,
+    ),
+    # The head does not read the distillation token, which is thus a register.
+    _map(
+        "deit",
+        f"{_DEIT}/patch_embedding",
+        (
+            ("class_token/tokens", f"{_DEIT}/0", "array"),
+            ("register_tokens/tokens", f"{_DEIT}/1", "array"),
+            (_POSITIONS, f"{_DEIT}/2", "array"),
+        ),
+        "dei_t_encoder/encoder_layers/dei_t_encoder_block_{i}",
+        (
+            "layer_norm_1",
+            "layer_norm_2",
+            "mha",
+            "mlp/dense",
+            "output_layer/dense",
+        ),
+        "dei_t_encoder/layer_norm",
+        _HEAD,
+    ),
+    *(
+        _map(
+            variant,
+            f"{_DINOV2}/patch_embeddings/projection",
+            (
+                ("class_token/tokens", f"{_DINOV2}/cls_token", "array"),
+                ("mask_token/tokens", f"{_DINOV2}/mask_token", "vector"),
+                (
+                    "register_tokens/tokens",
+                    f"{_DINOV2}/register_tokens",
+                    "array",
+                ),
+                (_POSITIONS, f"{_DINOV2}/position_embeddings", "array"),
+            ),
+            "dinov2_encoder/layers/dinov2_layer_{i}",
+            ("norm1", "norm2", "attention/attention", *layers),
+            "layer_normalization",
+        )
+        for variant, layers in (
+            ("dinov2", ("mlp/fc1", "mlp/fc2")),
+            ("dinov2-swiglu", ("mlp/weights_in", "mlp/weights_out")),
+        )
+    ),
+)
+
+_FIRST = re.compile(
+    r"(encoder_layers/(?:vi_t|dei_t)_encoder_block|layers/dinov2_layer)(?=/)"
+)
+_NUMBERED = re.compile(rf"{_DINOV2}/\d+")
+_DENSE = re.compile(r"task/dense(_\d+)?(?=/)")
+
+
+def _normalize(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Numbers the first block, and names what Keras numbers."""
+    heads = sorted({m[0] for m in map(_DENSE.match, arrays) if m})
+    names = dict(zip(heads[::-1], ("predictions", "pre_logits"), strict=False))
+    names = {dense: f"task/{name}" for dense, name in names.items()}
+    numbered = sorted(filter(_NUMBERED.fullmatch, arrays))
+    if len(numbered) >= 3:
+        first, *others, positions, dropped = numbered
+        names[first] = f"{_DINOV2}/cls_token"
+        for key in others:
+            kind = (
+                "mask_token" if np.ndim(arrays[key]) == 2 else "register_tokens"
+            )
+            names[key] = f"{_DINOV2}/{kind}"
+        names[positions] = f"{_DINOV2}/position_embeddings"
+        arrays = {key: a for key, a in arrays.items() if key != dropped}
+
+    def rename(key: str) -> str:
+        key = _FIRST.sub(r"\1_0", key)
+        start = _DENSE.match(key)
+        if start:
+            return key.replace(start[0], names.get(start[0], start[0]), 1)
+        return names.get(key, key)
+
+    return rename_keys(arrays, rename)
+
+
+def _to_file(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Undoes `_normalize`."""
+    heads = [
+        h for h in ("pre_logits", "predictions") if f"task/{h}/0" in arrays
+    ]
+    names = {
+        f"task/{head}": f"task/dense{f'_{i}' * (i > 0)}"
+        for i, head in enumerate(heads)
+    }
+    tokens = (
+        "cls_token",
+        "mask_token",
+        "register_tokens",
+        "position_embeddings",
+    )
+    stored = [f"{_DINOV2}/{t}" for t in tokens if f"{_DINOV2}/{t}" in arrays]
+    found = {}
+    for key, array in arrays.items():
+        if key in stored:
+            found[f"{_DINOV2}/{stored.index(key)}"] = array
+            if key == stored[-1]:
+                found[f"{_DINOV2}/{len(stored)}"] = array
+            continue
+        layer, _, number = key.rpartition("/")
+        layer = re.sub(r"(encoder_block|dinov2_layer)_0(?=/)", r"\1", layer)
+        found[f"{names.get(layer, layer)}/{number}"] = array
+    return found
+
+
+_CLASSES = {  # name in keras-hub: variant, its folder there
+    "ViT": ("vit", "vit"),
+    "DeiT": ("deit", "deit"),
+    "DINOV2": ("dinov2", "dinov2"),
+}
+
+
+def _read_config(config: Config) -> Config:
+    """Returns the arguments that task.json or config.json imply."""
+    try:
+        task = config["config"] if "backbone" in config["config"] else None
+        backbone = config if task is None else task["backbone"]
+        return _arguments(backbone["class_name"], backbone["config"], task)
+    except (LookupError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ValueError(
+            "its config is not that of a keras-hub ViT, DeiT or DINOv2 "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _arguments(name: str, options: Config, task: Config | None) -> Config:
+    if name.removesuffix("Backbone") not in _CLASSES:
+        raise ValueError(
+            "this package reads keras-hub's ViTBackbone, DeiTBackbone and "
+            f"DINOV2Backbone. Received: {name!r}"
+        )
+    for bias in ("use_mha_bias", "use_mlp_bias"):
+        if not options.get(bias, True):
+            raise ValueError(
+                f"its {bias} is False; this package's attention and MLP have "
+                "a bias in their last layers"
+            )
+    image, patch = options["image_shape"], options["patch_size"]
+    if image[0] <= 4 < image[2]:  # saved with channels first
+        image = image[1:]
+    pairs = zip(image, np.broadcast_to(patch, 2), strict=False)
+    epsilon = options.get("layer_norm_epsilon", 1e-6)
+    if type(epsilon) is not float or not 0 < epsilon < 1:
+        raise ValueError(
+            "its layer_norm_epsilon must be between 0 and 1. Received: "
+            f"{epsilon!r:.100}"
+        )
+    arguments = {
+        "norm_epsilon": epsilon,
+        "grid_size": tuple(int(size) // int(p) for size, p in pairs),
+    }
+    if options.get("antialias_in_interpolation"):
+        arguments["resampling"] = "bicubic_antialias"
+    if task is None:
+        return arguments
+    has_token = options.get("use_class_token", True)
+    pooling = {("token", True): "token", ("token", False): "first_patch"}
+    pooling[("gap", False)] = "gap"
+    key = (task["pooling"], has_token)
+    if key not in pooling:
+        raise ValueError(
+            f"its pooling is {task['pooling']!r}, which in keras-hub includes "
+            "the class token in the mean; this package has no such pooling"
+        )
+    activation = task.get("activation")
+    if not isinstance(activation, (str, type(None))):
+        raise ValueError(f"the activation of its head, {activation!r:.100}")
+    return {
+        **arguments,
+        "pooling": pooling[key],
+        "classifier_activation": activation,
+    }
+
+
+def nearest_variant(arguments: Config) -> str:
+    """Returns the variant of the keras-hub model that fits best."""
+    if arguments["layer_scale"] is not None:
+        return "dinov2" + "-swiglu" * (arguments["activation"] == "swiglu")
+    return "deit" if arguments["num_registers"] else "vit"
+
+
+def _unsupported(arguments: Config, variant: str) -> list[str]:
+    a, dinov2 = arguments, variant.startswith("dinov2")
+    (rows, columns), grid = a["patch_size"], a["grid_size"]
+    token = a["class_token"]
+    pooling = {True: ("token",), False: ("gap", "first_patch")}[token]
+    swiglu = "swiglu" * variant.endswith("swiglu") or "gelu"
+    checks = {
+        f"activation {a['activation']!r}": a["activation"] == swiglu,
+        "attention without biases": a["qkv_bias"],
+        f"final_norm={a['final_norm']!r}": a["final_norm"] == "before_pooling",
+        "unknown grid of positions": grid is not None,
+        "no learned positions": a["position_embedding"] == "learned",
+        f"pooling {a['pooling']!r}": not a["classes"]
+        or a["pooling"] in pooling,
+    }
+    if variant == "vit":
+        dense = a["representation_size"]
+        checks["a layer `pre_logits` without a head"] = (
+            not dense or a["classes"]
+        )
+    else:
+        checks["no class token"] = token
+        checks["no bias of the patches"] = a["patch_bias"]
+        checks["a layer `pre_logits`"] = not a["representation_size"]
+    if variant == "deit":
+        checks["more than one register token"] = a["num_registers"] == 1
+    if dinov2:
+        checks["a head, which keras-hub's DINOv2 has not"] = not a["classes"]
+        checks["norm_epsilon other than 1e-6"] = a["norm_epsilon"] == 1e-6
+        square = rows == columns and (not grid or grid[0] == grid[1])
+        checks["patches or a grid that are not square"] = square
+        checks[f"mlp_dim={a['mlp_dim']}"] = _intermediate_dim(a) is not None
+    return [reason for reason, holds in checks.items() if not holds]
+
+
+def _intermediate_dim(arguments: Config) -> int | None:
+    """Returns the width from which an MLP is made, None if there is none.
+
+    A SwiGLU has 2/3 of it, rounded up to a multiple of 8. Several widths give
+    the same; a multiple of the hidden size, as in released models, is first.
+    """
+    width, hidden_size = arguments["mlp_dim"], arguments["hidden_size"]
+    if arguments["activation"] != "swiglu":
+        return width
+    candidates = [
+        candidate
+        for candidate in range(width, 2 * width)
+        if (int(candidate * 2 / 3) + 7) // 8 * 8 == width
+    ]
+    return min(candidates, key=lambda c: (c % hidden_size, c), default=None)
+
+
+def _serialized(name: str, module: str, config: Config) -> Config:
+    return {
+        "module": f"keras_hub.src.models.{module}",
+        "class_name": name,
+        "config": config,
+        "registered_name": f"keras_hub>{name}",
+    }
+
+
+def folder_configs(
+    arguments: Config,
+    layout: str,
+    dtype: str,
+    source: Checkpoint | None = None,
+    preprocess_mode: str | None = None,
+) -> dict[str, Config]:
+    """Returns the contents of a preset's JSON files."""
+    a, variant = arguments, layout.partition(":")[2].removesuffix("-swiglu")
+    name, folder = next(
+        (n, f) for n, (v, f) in _CLASSES.items() if v == variant
+    )
+    image = (*image_size(a), a["channels"])
+    policy = {"module": "keras", "class_name": "DTypePolicy"}
+    policy |= {"config": {"name": dtype}, "registered_name": None}
+    options = {
+        "name": f"{folder}_backbone",
+        "trainable": True,
+        "dtype": policy,
+        "image_shape": image,
+        "patch_size": a["patch_size"],
+        "num_layers": a["num_layers"],
+        "num_heads": a["num_heads"],
+        "hidden_dim": a["hidden_size"],
+    }
+    if variant == "dinov2":
+        options |= {
+            "patch_size": a["patch_size"][0],
+            "intermediate_dim": _intermediate_dim(a),
+            "num_register_tokens": a["num_registers"],
+            "use_mask_token": a["mask_token"],
+            "use_swiglu_ffn": a["activation"] == "swiglu",
+            "position_embedding_shape": image,
+            "antialias_in_interpolation": a["resampling"]
+            == "bicubic_antialias",
+        }
+    else:
+        width = "mlp_dim" if variant == "vit" else "intermediate_dim"
+        options |= {
+            width: a["mlp_dim"],
+            "layer_norm_epsilon": a["norm_epsilon"],
+        }
+    if variant == "vit":
+        options["use_class_token"] = a["class_token"]
+        options["use_patch_bias"] = a["patch_bias"]
+    backbone = _serialized(
+        f"{name}Backbone", f"{folder}.{folder}_backbone", options
+    )
+    configs = {"config.json": backbone}
+    mode = preprocess_mode or (source and source.preprocess_mode)
+    preprocessor = None
+    if mode:
+        mean, std = map(np.array, PREPROCESSING[mode])
+        converter = {
+            "image_size": image[:2],
+            "crop_to_aspect_ratio": False,
+            "scale": (1 / 255 / std).tolist(),
+            "offset": (-mean / std).tolist(),
+        }
+        module = f"{folder}.{folder}_image_converter"
+        converter = _serialized(f"{name}ImageConverter", module, converter)
+        configs["image_converter.json"] = converter
+        module = f"{folder}.{folder}_image_classifier_preprocessor"
+        preprocessor = _serialized(
+            f"{name}ImageClassifierPreprocessor",
+            module,
+            {"image_converter": converter},
+        )
+    if not a["classes"]:
+        return configs
+    if preprocessor:
+        configs["preprocessor.json"] = preprocessor
+    task = {
+        "backbone": backbone,
+        "preprocessor": preprocessor,
+        "name": f"{folder}_image_classifier",
+        "num_classes": a["classes"],
+        "pooling": "gap" if a["pooling"] == "gap" else "token",
+        "activation": a.get("classifier_activation"),
+        "dropout": 0.0,
+    }
+    if variant == "vit":
+        task["intermediate_dim"] = a["representation_size"]
+    module = f"{folder}.{folder}_image_classifier"
+    configs["task.json"] = _serialized(f"{name}ImageClassifier", module, task)
+    return configs
+
+
+def mean_and_std(
+    converter: Config,
+) -> tuple[list[float] | None, list[float] | None]:
+    """Returns the mean and the standard deviation of an image converter."""
+    try:
+        scale = np.broadcast_to(np.array(converter["scale"], "float64"), 3)
+        offset = converter.get("offset") or 0.0
+        offset = np.broadcast_to(np.array(offset, "float64"), 3)
+        return (-offset / scale / 255).tolist(), (1 / 255 / scale).tolist()
+    except (KeyError, TypeError, ValueError):
+        return None, None
+
+
+FOLDER_FILES = (
+    *PRESET_FILES,
+    "config.json",
+    "task.json",
+    "preprocessor.json",
+    "image_converter.json",
+    "metadata.json",
+)
+
+
+def write_folder(
+    folder: pathlib.Path,
+    arrays: dict[str, Array],
+    configs: dict[str, Config],
+    overwrite: bool = False,
+    dtype: np.dtype | None = None,
+) -> None:
+    """Writes the weights and the JSON files of a preset."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if dtype is not None:
+        arrays = {k: a.astype(dtype, copy=False) for k, a in arrays.items()}
+    task = {k[5:]: a for k, a in arrays.items() if k.startswith("task/")}
+    model = {k: a for k, a in arrays.items() if not k.startswith("task/")}
+    for name, part in zip(PRESET_FILES, (model, task), strict=True):
+        if part:
+            with atomic_write(folder / name, overwrite) as temporary:
+                hdf5.write_layers(pathlib.Path(temporary), part)
+    for name, content in configs.items():
+        with atomic_write(folder / name, overwrite) as temporary:
+            pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
+    for name in FOLDER_FILES:  # of a replaced preset
+        if name not in configs and name not in PRESET_FILES[: 1 + bool(task)]:
+            (folder / name).unlink(missing_ok=True)
+
+
+def _reference(
+    checkpoint: Checkpoint, arguments: Config, output: str
+) -> Reference:
+    """Builds a checkpoint's model in keras-hub, as `Layout.reference`."""
+    if not pathlib.Path(checkpoint.path).is_dir():
+        raise ReferenceUnavailable("keras-hub reads presets, which are folders")
+    if output == "pooled":
+        raise ReferenceUnavailable("its backbones return all tokens")
+    import keras
+    import keras_hub
+    import torch
+
+    library: Any = keras_hub  # pyright finds no `models` in it
+
+    path = str(checkpoint.path)
+    if output == "tokens":
+        model = library.models.Backbone.from_preset(path)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the optimizer's state
+            model = library.models.ImageClassifier.from_preset(path)
+        model.output_dense.activation = keras.activations.linear
+
+    def run(batch: Tensor) -> Tensor:
+        images = batch.permute(0, 2, 3, 1).numpy()
+        if isinstance(model.input, dict):
+            images = {"images": images}
+        outputs = model(images, training=False)
+        return torch.tensor(keras.ops.convert_to_numpy(outputs))
+
+    return f"keras-hub {library.__version__}", run
+
+
+KERAS_HUB = Layout(
+    "keras_hub",
+    _MAPS,
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic",
+    },
+    normalize=_normalize,
+    to_file=_to_file,
+    position_prefixes={
+        "": ("all",),
+        "dinov2": ("class",),
+        "dinov2-swiglu": ("class",),
+    },
+    poolings=dict.fromkeys(("token", "gap", "first_patch")),
+    nearest_variant=nearest_variant,
+    unsupported=_unsupported,
+    config_key="registered_name",
+    config_files=("task.json", "config.json"),
+    read_config=_read_config,
+    reference=_reference,
+)

@@ -1,0 +1,235 @@
+"""Meta's code bases DINOv2, MAE, DINO and MoCo v3.
+
+https://github.com/facebookresearch/dinov2 (layout "dinov2"),
+https://github.com/facebookresearch/mae ("mae"),
+https://github.com/facebookresearch/dino ("dino", checkpoints of its training)
+and https://github.com/facebookresearch/moco-v3 ("mocov3"). Files of DeiT, and
+those of DINO that hold an encoder only, have the layout "timm".
+"""
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from keras_vit._types import Config
+from keras_vit.weights.formats import timm
+from keras_vit.weights.formats.layout import Layout
+from keras_vit.weights.formats.layout import replace_layers
+from keras_vit.weights.weight_map import TORCH
+from keras_vit.weights.weight_map import Layer
+from keras_vit.weights.weight_map import Layers
+from keras_vit.weights.weight_map import Names
+from keras_vit.weights.weight_map import WeightMap
+
+# Layers of timm's ViT that Meta's does not have.
+_TIMM_ONLY = (
+    "distillation",
+    "pooling/",
+    "pre_norm",
+    "block_{i}/attention/query_norm",
+    "block_{i}/attention/key_norm",
+)
+
+
+def _dinov2(
+    variant: str, mlp_names: tuple[str, ...] = ("fc1", "fc2")
+) -> WeightMap:
+    layers = replace_layers(
+        timm.encoder(mlp_names),
+        {"reg_token": "register_tokens"},
+        without=(*_TIMM_ONLY, "head"),
+    )
+    mask = ("mask_token/tokens", "mask_token", "vector")
+    return WeightMap(variant, TORCH, (*layers, mask))
+
+
+def _dinov2_implied(variant: str, paths: Collection[str]) -> Config:
+    """Returns the resampling of models with registers; {} for other models."""
+    if "register_tokens/tokens" in paths:
+        return {"resampling": "bicubic_antialias"}
+    return {}
+
+
+def _dinov2_unsupported(arguments: Config, variant: str) -> list[str]:
+    swiglu = arguments["activation"] == "swiglu"
+    if swiglu == (variant == "swiglu"):
+        return []
+    remedy = "write" if swiglu else "that is not"
+    return [f"activation {arguments['activation']!r}; {remedy} 'dinov2:swiglu'"]
+
+
+DINOV2 = Layout(
+    "dinov2",
+    (_dinov2(""), _dinov2("swiglu", ("w12", "w3"))),
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic_offset",
+    },
+    marker="mask_token",
+    position_prefixes={"": ("class",)},
+    implied=_dinov2_implied,
+    needs_class_token=True,
+    unsupported=_dinov2_unsupported,
+    preprocess_mode="torch",
+    reference="the original code is not on PyPI",
+)
+
+
+def mae_decoder(
+    encoder: Layers, blocks: str, decoder_blocks: str, prefix: str = ""
+) -> Layers:
+    """Returns the layers of MAE's decoder, as in `WeightMap`.
+
+    Its blocks have the same names as the encoder's, with another prefix.
+    """
+
+    def change_prefix(names: Names, old: str, new: str) -> Names:
+        if isinstance(names, tuple):
+            return tuple(new + name.removeprefix(old) for name in names)
+        return new + names.removeprefix(old)
+
+    path = "decoder/"
+    return (
+        (f"{path}embedding/*", f"{prefix}decoder_embed.*", "linear"),
+        (f"{path}mask_token/tokens", f"{prefix}mask_token", "array"),
+        (
+            f"{path}position_embedding/embedding",
+            f"{prefix}decoder_pos_embed",
+            "array",
+        ),
+        *(
+            (
+                change_prefix(layer, "", path),
+                change_prefix(key, blocks, decoder_blocks),
+                parameter_type,
+            )
+            for layer, key, parameter_type in encoder
+            if "".join(layer).startswith("block_")
+        ),
+        (f"{path}norm/*", f"{prefix}decoder_norm.*", "norm"),
+        (f"{path}prediction/*", f"{prefix}decoder_pred.*", "linear"),
+    )
+
+
+_MAE = replace_layers(
+    timm.encoder(), without=(*_TIMM_ONLY, "register", "block_{i}/scale")
+)
+MAE = Layout(
+    "mae",
+    (
+        WeightMap(
+            "",
+            TORCH,
+            (*_MAE, *mae_decoder(_MAE, "blocks.", "decoder_blocks.")),
+        ),
+    ),
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic",
+    },
+    marker="decoder_embed.weight",  # without it, the layout is "timm"
+    position_prefixes={"": ("all",)},
+    needs_class_token=True,
+    preprocess_mode="torch",
+    reference=timm.reference,
+)
+
+
+def _with_prefixes(layers: Iterable[Layer], path: str, key: str) -> Layers:
+    """Returns layers of a `WeightMap` with prefixes of their names."""
+
+    def add(names: Names, prefix: str) -> Names:
+        if isinstance(names, tuple):
+            return tuple(prefix + name for name in names)
+        return prefix + names
+
+    return tuple(
+        (add(paths, path), add(keys, key), parameter_type)
+        for paths, keys, parameter_type in layers
+    )
+
+
+# The encoder of MAE, DINO and MoCo v3 without a classification head.
+_ENCODER = replace_layers(_MAE, without=("head",))
+_DINO_HEAD = (
+    *((f"dense_{i + 1}/*", f"mlp.{2 * i}.*", "linear") for i in range(3)),
+    ("last_layer/*", "last_layer.*", "weight_norm"),
+)
+
+
+def _moco_head(num_layers: int) -> Iterator[Layer]:
+    """Returns the layers of a head: linear, batch norm and ReLU in turn."""
+    for i in range(num_layers):
+        yield f"dense_{i + 1}/*", f"{3 * i}.*", "linear"
+        yield f"norm_{i + 1}/*", f"{3 * i + 1}.*", "batch_norm"
+
+
+# The teacher is the encoder to use, and has no prefix in keras_vit's paths.
+DINO = Layout(
+    "dino",
+    (
+        WeightMap(
+            "",
+            TORCH,
+            (
+                *_with_prefixes(_ENCODER, "", "teacher.backbone."),
+                *_with_prefixes(
+                    _DINO_HEAD, "teacher_projection/", "teacher.head."
+                ),
+                *_with_prefixes(
+                    _ENCODER, "student/", "student.module.backbone."
+                ),
+                *_with_prefixes(
+                    _DINO_HEAD, "projection/", "student.module.head."
+                ),
+                ("center", "dino_loss.center", "row"),
+            ),
+        ),
+    ),
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic_offset",
+    },
+    marker="teacher.backbone.cls_token",
+    position_prefixes={"": ("all",)},
+    needs_class_token=True,
+    preprocess_mode="torch",
+    reference="the original code is not on PyPI",
+)
+MOCOV3 = Layout(
+    "mocov3",
+    (
+        WeightMap(
+            "",
+            TORCH,
+            (
+                *_with_prefixes(_ENCODER, "", "base_encoder."),
+                *_with_prefixes(
+                    _moco_head(3), "projection/", "base_encoder.head."
+                ),
+                *_with_prefixes(_ENCODER, "teacher/", "momentum_encoder."),
+                *_with_prefixes(
+                    _moco_head(3),
+                    "teacher_projection/",
+                    "momentum_encoder.head.",
+                ),
+                *_with_prefixes(_moco_head(2), "prediction/", "predictor."),
+            ),
+        ),
+    ),
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic",
+    },
+    marker="base_encoder.cls_token",
+    position_prefixes={"": ("all",)},
+    needs_class_token=True,
+    # ViT-S/16 has heads of 32 channels, ViT-B/16 of 64.
+    num_heads=12,
+    preprocess_mode="torch",
+    reference="the original code is not on PyPI",
+)

@@ -1,0 +1,199 @@
+"""SigLIP's and CLIP's image towers in transformers (layout "huggingface").
+
+https://github.com/huggingface/transformers. SigLIP 2 with images of a fixed
+size has the classes and names of SigLIP.
+"""
+
+import re
+from collections.abc import Collection
+
+import numpy as np
+
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit.weights.formats.layout import replace_prefix
+from keras_vit.weights.formats.timm import mlp
+from keras_vit.weights.weight_map import TORCH
+from keras_vit.weights.weight_map import Layers
+from keras_vit.weights.weight_map import WeightMap
+
+_TYPES = {
+    **TORCH,
+    "token": {"": ("", "d -> 1 1 d")},
+    "embedding": {"": ("", "t d -> 1 t d")},
+}
+_PREFIX = "vision_model."
+_PROJECTION = "visual_projection"
+_NORM = "post_layernorm.weight"
+
+
+def _encoder(prefix: str) -> Layers:
+    block, attention = f"{prefix}encoder.layers.{{i}}", "block_{i}/attention"
+    embeddings = f"{prefix}embeddings"
+    return (
+        ("patch_embedding/*", f"{embeddings}.patch_embedding.*", "conv"),
+        ("class_token/tokens", f"{embeddings}.class_embedding", "token"),
+        (
+            "position_embedding/embedding",
+            f"{embeddings}.position_embedding.weight",
+            "embedding",
+        ),
+        ("pre_norm/*", f"{prefix}pre_layrnorm.*", "norm"),
+        ("block_{i}/norm_1/*", f"{block}.layer_norm1.*", "norm"),
+        *(
+            (
+                f"{attention}/{name}/*",
+                f"{block}.self_attn.{name[0]}_proj.*",
+                "heads",
+            )
+            for name in ("query", "key", "value")
+        ),
+        (
+            f"{attention}/attention_output/*",
+            f"{block}.self_attn.out_proj.*",
+            "merge",
+        ),
+        ("block_{i}/norm_2/*", f"{block}.layer_norm2.*", "norm"),
+        *mlp("block_{i}/mlp", f"{block}.mlp"),
+        ("encoder_norm/*", f"{prefix}post_layernorm.*", "norm"),
+    )
+
+
+_ATTENTION = "pooling/attention"
+_POOLING = (
+    ("pooling/probe", "head.probe", "array"),
+    (
+        tuple(f"{_ATTENTION}/{name}/*" for name in ("query", "key", "value")),
+        "head.attention.in_proj_*",
+        "fused",
+    ),
+    (f"{_ATTENTION}/attention_output/*", "head.attention.out_proj.*", "merge"),
+    ("pooling/norm/*", "head.layernorm.*", "norm"),
+    *mlp("pooling/mlp", "head.mlp"),
+)
+TOWER, CLASSIFIER, PROJECTED = "tower", "siglip-classifier", "clip-projection"
+MAPS = (
+    WeightMap(TOWER, _TYPES, (*_encoder(""), *_POOLING), required=(_NORM,)),
+    *(
+        WeightMap(
+            variant,
+            _TYPES,
+            (*_encoder(_PREFIX), ("head/*", f"{head}.*", "linear")),
+            required=(_PREFIX + _NORM,),
+        )
+        for variant, head in (
+            (CLASSIFIER, "classifier"),
+            (PROJECTED, _PROJECTION),
+        )
+    ),
+)
+VARIANTS = (TOWER, CLASSIFIER, PROJECTED)
+# Classes with a text tower, and those of their image towers.
+TOWERS = {
+    "SiglipModel": "SiglipVisionModel",
+    "CLIPModel": "CLIPVisionModelWithProjection",
+}
+
+_TEXT = re.compile(r"text_model\.|text_projection\.|logit_(scale|bias)$")
+
+
+def left_out(arrays: dict[str, Array]) -> list[str]:
+    """Lists the keys of a text tower, and of a pooling that is not used."""
+    if _PREFIX + _NORM not in arrays:
+        return []
+    # `SiglipForImageClassification` stores the attention pooling, and takes
+    # the mean of the patches.
+    unused = f"{_PREFIX}head." if "classifier.weight" in arrays else None
+    return [
+        key
+        for key in arrays
+        if _TEXT.match(key) or (unused and key.startswith(unused))
+    ]
+
+
+def normalize(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Returns the arrays of an image tower, as `Layout.normalize`.
+
+    The projection of CLIP gets the bias that it has in other code bases.
+    """
+    if _PREFIX + _NORM not in arrays:
+        return arrays
+    dropped = set(left_out(arrays))
+    arrays = {key: a for key, a in arrays.items() if key not in dropped}
+    projection = arrays.get(f"{_PROJECTION}.weight")
+    if projection is not None and np.ndim(projection) == 2:
+        bias = np.zeros(len(projection), projection.dtype)
+        return {f"{_PROJECTION}.bias": bias, **arrays}
+    # Before transformers 5, towers without a head had the prefix, too.
+    return replace_prefix(arrays, _PREFIX)
+
+
+def to_file(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Returns arrays without the bias of CLIP's projection."""
+    bias = arrays.get(f"{_PROJECTION}.bias")
+    if bias is not None and np.any(bias):
+        raise ValueError(
+            "CLIP's projection has no bias in transformers, and the bias of "
+            "the model's head is not zero (its largest value is "
+            f"{np.abs(bias).max():.2g}). Write another layout, such as 'timm'."
+        )
+    return {k: a for k, a in arrays.items() if k != f"{_PROJECTION}.bias"}
+
+
+def implied(paths: Collection[str]) -> Config:
+    """Returns the arguments of SigLIP's towers or of CLIP's, by their paths."""
+    if "pre_norm/gamma" in paths:
+        return {"activation": "quick_gelu", "norm_epsilon": 1e-5}
+    return {"activation": "gelu_tanh", "norm_epsilon": 1e-6}
+
+
+def nearest_variant(arguments: Config) -> str | None:
+    """Returns the variant for a model, or None if it is no such tower."""
+    if arguments["pre_norm"]:
+        return PROJECTED if arguments["classes"] else TOWER
+    if arguments["class_token"]:
+        return None
+    return CLASSIFIER if arguments["classes"] else TOWER
+
+
+def unsupported(arguments: Config) -> list[str]:
+    """Lists the reasons why a model is neither CLIP's tower nor SigLIP's."""
+    a, clip = arguments, arguments["pre_norm"]
+    name = "CLIP" if clip else "SigLIP"
+    reasons = []
+    if a["class_token"] != clip:
+        reasons.append(f"{name} has {'a' if clip else 'no'} class token")
+    if a["patch_bias"] == clip:
+        reasons.append(
+            f"{name}'s patch embedding has {'no' if clip else 'a'} bias"
+        )
+    if not a["qkv_bias"]:
+        reasons.append(f"{name}'s attention has biases")
+    if a["final_norm"] != "before_pooling":
+        reasons.append(f"{name} has a norm before the pooling")
+    pooling = "token" if clip else "gap"
+    if a["classes"] and a["pooling"] != pooling:
+        reasons.append(
+            f"pooling {a['pooling']!r}, as {name}'s head reads {pooling!r}"
+        )
+    if a["activation"] == "swiglu":
+        reasons.append("activation 'swiglu'")
+    return reasons
+
+
+def model_config(arguments: Config, common: Config) -> Config:
+    """Returns the contents of config.json, but for labels."""
+    a = arguments
+    config = {**common, "intermediate_size": a["mlp_dim"]}
+    if a["pre_norm"]:
+        model_type, kind = "clip_vision_model", "CLIPVisionModel"
+        if a["classes"]:
+            kind += "WithProjection"
+            config["projection_dim"] = a["classes"]
+    else:
+        model_type, kind = "siglip_vision_model", "SiglipVisionModel"
+        config["vision_use_head"] = a["pooling"] == "map"
+        if a["classes"]:
+            model_type, kind = "siglip", "SiglipForImageClassification"
+            config = {"vision_config": config}
+    return {"model_type": model_type, "architectures": [kind], **config}

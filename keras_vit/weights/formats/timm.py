@@ -1,0 +1,331 @@
+"""timm (layout "timm"), most of whose names DeiT, MAE and DINOv2 also use.
+
+https://github.com/huggingface/pytorch-image-models
+"""
+
+import functools
+import re
+from collections.abc import Collection
+
+from keras_vit._types import Config
+from keras_vit.weights.formats import eva
+from keras_vit.weights.formats.layout import Checkpoint
+from keras_vit.weights.formats.layout import Layout
+from keras_vit.weights.formats.layout import Reference
+from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats.reference import image_size
+from keras_vit.weights.formats.reference import load_state_dict
+from keras_vit.weights.weight_map import TORCH
+from keras_vit.weights.weight_map import Layers
+from keras_vit.weights.weight_map import WeightMap
+
+QKV = ("query", "key", "value")
+
+# Constants of ResNets. In vision_transformer_hybrid.py, `padding_same=False`
+# corresponds to "symmetric" for both paddings.
+_HYBRID_CONSTANTS = {
+    "group_norm_epsilon": 1e-5,
+    "std_epsilon": 1e-8,
+    "std_epsilon_place": "variance",
+    "conv_padding": "same",
+    "pool_padding": "same",
+}
+# resnetv2.py
+_BIT_CONSTANTS = {
+    **_HYBRID_CONSTANTS,
+    "conv_padding": "symmetric",
+    "pool_padding": "zeros",
+}
+
+
+def mlp(path: str, key: str, names: tuple[str, ...] = ("fc1", "fc2")) -> Layers:
+    return (
+        (f"{path}/dense_1/*", f"{key}.{names[0]}.*", "linear"),
+        (f"{path}/dense_2/*", f"{key}.{names[1]}.*", "linear"),
+    )
+
+
+def encoder(
+    mlp_names: tuple[str, ...] = ("fc1", "fc2"),
+    scales: tuple[str, ...] = ("ls1.gamma", "ls2.gamma"),
+) -> Layers:
+    """Returns the layers of a Vision Transformer, as in `WeightMap`."""
+    path, block = "block_{i}", "blocks.{i}"
+    attention, pooling = f"{path}/attention", "pooling/attention"
+    return (
+        ("patch_embedding/*", "patch_embed.proj.*", "conv"),
+        ("class_token/tokens", "cls_token", "array"),
+        ("distillation_token/tokens", "dist_token", "array"),
+        ("register_tokens/tokens", "reg_token", "array"),
+        ("position_embedding/embedding", "pos_embed", "array"),
+        ("pre_norm/*", "norm_pre.*", "norm"),
+        (f"{path}/norm_1/*", f"{block}.norm1.*", "norm"),
+        (
+            tuple(f"{attention}/{name}/*" for name in QKV),
+            f"{block}.attn.qkv.*",
+            "fused",
+        ),
+        (f"{attention}/query_norm/*", f"{block}.attn.q_norm.*", "norm"),
+        (f"{attention}/key_norm/*", f"{block}.attn.k_norm.*", "norm"),
+        (f"{attention}/attention_output/*", f"{block}.attn.proj.*", "merge"),
+        (f"{path}/scale_1/gamma", f"{block}.{scales[0]}", "array"),
+        (f"{path}/norm_2/*", f"{block}.norm2.*", "norm"),
+        *mlp(f"{path}/mlp", f"{block}.mlp", mlp_names),
+        (f"{path}/scale_2/gamma", f"{block}.{scales[1]}", "array"),
+        ("encoder_norm/*", "norm.*", "norm"),
+        ("pooling/probe", "attn_pool.latent", "array"),
+        (f"{pooling}/query/*", "attn_pool.q.*", "heads"),
+        (
+            tuple(f"{pooling}/{name}/*" for name in QKV[1:]),
+            "attn_pool.kv.*",
+            "fused",
+        ),
+        (f"{pooling}/attention_output/*", "attn_pool.proj.*", "merge"),
+        ("pooling/norm/*", "attn_pool.norm.*", "norm"),
+        *mlp("pooling/mlp", "attn_pool.mlp"),
+        ("head_norm/*", "fc_norm.*", "norm"),
+        ("head/*", "head.*", "linear"),
+        ("distillation_head/*", "head_dist.*", "linear"),
+    )
+
+
+def _resnet(prefix: str, root: str = "stem.") -> Layers:
+    """Returns the layers of timm's ResNetV2, which counts from 0."""
+    path = "stage_{s}_unit_{u}"
+    unit = f"{prefix}stages.{{s-1}}.blocks.{{u-1}}"
+    layers = [
+        ("root_conv/*", f"{prefix}{root}conv.*", "conv"),
+        ("root_norm/*", f"{prefix}{root}norm.*", "norm"),
+    ]
+    for path_name, conv, norm in (
+        *((number, f"conv{number}", f"norm{number}") for number in "123"),
+        ("proj", "downsample.conv", "downsample.norm"),
+    ):
+        layers += [
+            (f"{path}/conv_{path_name}/*", f"{unit}.{conv}.*", "conv"),
+            (f"{path}/norm_{path_name}/*", f"{unit}.{norm}.*", "norm"),
+        ]
+    return tuple(layers)
+
+
+_BACKBONE = "patch_embed.backbone."
+_MAPS = (
+    WeightMap("", TORCH, encoder()),
+    # DeiT III, as released by Meta.
+    WeightMap(
+        "deit3",
+        TORCH,
+        encoder(scales=("gamma_1", "gamma_2")),
+        required=("pos_embed",),
+    ),
+    # Hybrids whose ResNet is only the root have names without `stem.`.
+    WeightMap("root", TORCH, (*_resnet(_BACKBONE, root="")[:2], *encoder())),
+    WeightMap("hybrid", TORCH, (*_resnet(_BACKBONE), *encoder())),
+    WeightMap(
+        "bit",
+        TORCH,
+        (
+            *_resnet(""),
+            ("final_norm/*", "norm.*", "norm"),
+            ("head/*", "head.fc.*", "pointwise"),
+        ),
+    ),
+    *eva.MAPS,
+)
+
+# SigLIP's towers for which timm has the approximate GELU.
+_TANH_SIGLIP = re.compile(
+    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_|"
+    r"vit_large_patch16_siglip_(gap_)?512"
+)
+_POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
+
+
+def _read_config(config: Config) -> Config:
+    """Returns the arguments that timm's config.json implies."""
+    arguments = {}
+    pooling = config.get("global_pool")
+    if pooling:
+        if str(pooling) not in _POOLINGS:
+            raise ValueError(
+                "'global_pool' in its config.json must be one of "
+                f"{', '.join(map(repr, _POOLINGS))}: this package has no other "
+                f"pooling of timm's. Received: {pooling!r:.100}"
+            )
+        arguments["pooling"] = _POOLINGS[pooling]
+    name = str(config["architecture"])
+    if "quickgelu" in name:
+        arguments["activation"] = "quick_gelu"
+    if _TANH_SIGLIP.match(name):
+        arguments["activation"] = "gelu_tanh"
+    stored = config.get("model_args")
+    if isinstance(stored, dict) and isinstance(stored.get("act_layer"), str):
+        arguments["activation"] = stored["act_layer"]
+    if "_clip_" in name:
+        arguments["norm_epsilon"] = 1e-5
+    # `no_embed_class`, which timm's configs do not store.
+    if name.startswith("deit3_") or "_reg" in name:
+        arguments["position_prefix"] = "none"
+    elif "dinov2" in name:
+        arguments["position_prefix"] = "all"
+    return arguments
+
+
+def model_arguments(arguments: Config) -> Config:
+    """Returns the arguments of timm's `VisionTransformer` that JSON can hold.
+
+    These are all but the classes of norms, activations and MLPs.
+    """
+    a = arguments
+    if a["patch_bias"] == a["pre_norm"]:
+        raise ReferenceUnavailable(
+            "timm has a patch bias if it has no pre-norm"
+        )
+    if a["position_prefix"] == "class" and a["num_registers"]:
+        raise ReferenceUnavailable(
+            "timm gives registers a position, or no token at all"
+        )
+    widened = 2 if a["activation"] == "swiglu" else 1
+    return {
+        "img_size": image_size(a),
+        "patch_size": a["patch_size"],
+        "in_chans": a["channels"],
+        "num_classes": a["classes"] or 0,
+        "global_pool": {"gap": "avg"}.get(a["pooling"], a["pooling"]),
+        "embed_dim": a["hidden_size"],
+        "depth": a["num_layers"],
+        "num_heads": a["num_heads"],
+        "mlp_ratio": widened * a["mlp_dim"] / a["hidden_size"],
+        "qkv_bias": a["qkv_bias"],
+        "qk_norm": a["qk_norm"],
+        "init_values": a["layer_scale"],
+        "class_token": a["class_token"],
+        "no_embed_class": a["position_prefix"] == "none",
+        "reg_tokens": a["num_registers"],
+        "pre_norm": a["pre_norm"],
+        "final_norm": a["final_norm"] != "none",
+        "fc_norm": a["final_norm"] == "after_pooling",
+    }
+
+
+# Functions of timm that build any `VisionTransformer` from JSON arguments. They
+# differ in what JSON cannot hold: the epsilon of norms, and distillation.
+_ENTRY_POINTS = {
+    (1e-6, False): "vit_base_patch16_224",
+    (1e-5, False): "vit_base_patch16_clip_224",
+    (1e-6, True): "deit_base_distilled_patch16_224",
+}
+
+
+def hub_config(
+    arguments: Config,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    file: str,
+) -> Config:
+    """Returns the entries of config.json with which timm builds a model."""
+    a = arguments
+    if "resnet_layers" in a:
+        raise ReferenceUnavailable("its config.json cannot describe a ResNet")
+    entry_point = (a["norm_epsilon"], bool(a["distillation"]))
+    if entry_point not in _ENTRY_POINTS:
+        raise ReferenceUnavailable(
+            "its config.json cannot describe norms with the epsilon "
+            f"{a['norm_epsilon']:g}"
+        )
+    if a["activation"] == "swiglu":
+        raise ReferenceUnavailable("its config.json cannot describe SwiGLU")
+    if a["position_embedding"] != "learned" or a["position_placement"] != (
+        "stem"
+    ):
+        raise ReferenceUnavailable(
+            "it has only learned position embeddings, before the first block"
+        )
+    options = model_arguments(a)
+    for name in ("num_classes", "in_chans"):  # from `pretrained_cfg`
+        del options[name]
+    if a["distillation"]:
+        del options["class_token"]
+    return {
+        "architecture": _ENTRY_POINTS[entry_point],
+        "num_classes": a["classes"] or 0,
+        "num_features": a["hidden_size"],
+        "global_pool": options["global_pool"],
+        "model_args": {**options, "act_layer": a["activation"]},
+        "pretrained_cfg": {
+            "custom_load": False,
+            "input_size": [a["channels"], *options["img_size"]],
+            "fixed_input_size": True,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "crop_mode": "squash",
+            "mean": list(mean),
+            "std": list(std),
+            "num_classes": a["classes"] or 0,
+            "pool_size": None,
+            "first_conv": "patch_embed.proj",
+            "classifier": ["head", "head_dist"]
+            if a["distillation"]
+            else "head",
+            "hf_hub_filename": file,
+        },
+    }
+
+
+def reference(
+    checkpoint: Checkpoint, arguments: Config, output: str
+) -> Reference:
+    """Builds a checkpoint's model in timm, as `Layout.reference`."""
+    import timm
+    from timm.layers.create_act import get_act_layer
+    from timm.layers.mlp import SwiGLUPacked
+    from timm.models.deit import VisionTransformerDistilled
+    from timm.models.vision_transformer import VisionTransformer
+    from torch import nn
+
+    a = arguments
+    if a["position_embedding"] == "rope":
+        return eva.reference(checkpoint, a, output)
+    swiglu = a["activation"] == "swiglu"
+    options: Config = {"mlp_layer": SwiGLUPacked} if swiglu else {}
+    activation = nn.SiLU if swiglu else get_act_layer(a["activation"])
+    build = (
+        VisionTransformerDistilled if a["distillation"] else VisionTransformer
+    )
+    model = build(
+        **model_arguments(a),
+        norm_layer=functools.partial(nn.LayerNorm, eps=a["norm_epsilon"]),
+        act_layer=activation,
+        weight_init="skip",
+        **options,
+    )
+    deit3_names = {"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}
+    load_state_dict(model, checkpoint, deit3_names)
+    run = model.forward_features if output == "tokens" else model
+    return f"timm {timm.__version__}", run
+
+
+def _implied(variant: str, paths: Collection[str]) -> Config:
+    return eva.ARGUMENTS if variant in eva.VARIANTS else {}
+
+
+TIMM = Layout(
+    "timm",
+    _MAPS,
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic_antialias",
+    },
+    position_prefixes={"": ("all", "class", "none"), "deit3": ("none",)},
+    implied=_implied,
+    rotary_variants=eva.VARIANTS,
+    after_reading=eva.after_reading,
+    before_writing=eva.before_writing,
+    unsupported=eva.unsupported,
+    stem=_HYBRID_CONSTANTS,
+    resnets={"bit": (True, _BIT_CONSTANTS)},
+    config_key="architecture",
+    read_config=_read_config,
+    reference=reference,
+)

@@ -1,0 +1,113 @@
+"""torchvision (layout "torchvision"): https://github.com/pytorch/vision"""
+
+import functools
+import re
+
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
+from keras_vit.weights.formats.layout import Checkpoint
+from keras_vit.weights.formats.layout import Layout
+from keras_vit.weights.formats.layout import Reference
+from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats.reference import image_size
+from keras_vit.weights.formats.reference import load_state_dict
+from keras_vit.weights.formats.timm import QKV
+from keras_vit.weights.formats.timm import mlp
+from keras_vit.weights.weight_map import TORCH
+from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.weight_map import rename_keys
+
+_PATH, _BLOCK = "block_{i}", "encoder.layers.encoder_layer_{i}"
+_LAYERS = (
+    ("patch_embedding/*", "conv_proj.*", "conv"),
+    ("class_token/tokens", "class_token", "array"),
+    ("position_embedding/embedding", "encoder.pos_embedding", "array"),
+    (f"{_PATH}/norm_1/*", f"{_BLOCK}.ln_1.*", "norm"),
+    (
+        tuple(f"{_PATH}/attention/{name}/*" for name in QKV),
+        f"{_BLOCK}.self_attention.in_proj_*",
+        "fused",
+    ),
+    (
+        f"{_PATH}/attention/attention_output/*",
+        f"{_BLOCK}.self_attention.out_proj.*",
+        "merge",
+    ),
+    (f"{_PATH}/norm_2/*", f"{_BLOCK}.ln_2.*", "norm"),
+    *mlp(f"{_PATH}/mlp", f"{_BLOCK}.mlp", ("0", "3")),
+    ("encoder_norm/*", "encoder.ln.*", "norm"),
+    ("pre_logits/*", "heads.pre_logits.*", "linear"),
+    ("head/*", "heads.head.*", "linear"),
+)
+
+
+def _normalize(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Renames the MLP layers of files written before torchvision 0.14."""
+    names = {"linear_1": "0", "linear_2": "3"}
+    return rename_keys(
+        arrays,
+        lambda key: re.sub(
+            r"(?<=\.mlp\.)linear_[12](?=\.)", lambda m: names[m[0]], key
+        ),
+    )
+
+
+def _reference(
+    checkpoint: Checkpoint, arguments: Config, output: str
+) -> Reference:
+    import torch
+    import torchvision
+    from torch import nn
+    from torchvision.models import VisionTransformer
+
+    a = arguments
+    height, width = image_size(a)
+    if height != width or len(set(a["patch_size"])) > 1:
+        raise ReferenceUnavailable(
+            "torchvision takes square patches and images"
+        )
+    if a["channels"] != 3 or a["activation"] not in ("gelu", "gelu_tanh"):
+        raise ReferenceUnavailable("torchvision has 3 channels and GELU")
+    model = VisionTransformer(
+        image_size=height,
+        patch_size=a["patch_size"][0],
+        num_layers=a["num_layers"],
+        num_heads=a["num_heads"],
+        hidden_dim=a["hidden_size"],
+        mlp_dim=a["mlp_dim"],
+        num_classes=a["classes"] or 1,
+        representation_size=a["representation_size"],
+        norm_layer=functools.partial(nn.LayerNorm, eps=a["norm_epsilon"]),
+    )
+    if a["classes"] is None and hasattr(model.heads, "head"):
+        del model.heads.head
+    for module in model.modules():
+        if isinstance(module, nn.GELU) and a["activation"] != "gelu":
+            module.approximate = "tanh"
+    load_state_dict(model, checkpoint)
+
+    def tokens(batch: Tensor) -> Tensor:
+        x = model._process_input(batch)
+        class_token = model.class_token.expand(len(x), -1, -1)
+        return model.encoder(torch.cat([class_token, x], dim=1))
+
+    run = tokens if output == "tokens" else model
+    return f"torchvision {torchvision.__version__}", run
+
+
+TORCHVISION = Layout(
+    "torchvision",
+    (WeightMap("", TORCH, _LAYERS),),
+    arguments={
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": "bicubic_align_corners",
+    },
+    normalize=_normalize,
+    position_prefixes={"": ("all",)},
+    poolings=dict.fromkeys(("token", "token_gap")),
+    needs_class_token=True,
+    preprocess_mode="torch",
+    reference=_reference,
+)

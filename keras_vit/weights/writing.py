@@ -1,0 +1,146 @@
+"""Writer of layouts, used by `converters.save` and `tools/convert.py`."""
+
+import math
+import pathlib
+
+import ml_dtypes
+import numpy as np
+
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._warnings import warn
+from keras_vit.weights.files import SUFFIXES
+from keras_vit.weights.files import write
+from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import check_representable
+from keras_vit.weights.formats import huggingface
+from keras_vit.weights.formats import keras_hub
+from keras_vit.weights.formats import map_to_write
+from keras_vit.weights.formats import resolve_variant
+from keras_vit.weights.formats.layout import Checkpoint
+from keras_vit.weights.infer import warn_if_heads_ambiguous
+from keras_vit.weights.weight_map import to_checkpoint
+
+# Code bases whose models are folders of weights and JSON files.
+FOLDERS = {"huggingface": huggingface, "keras_hub": keras_hub}
+DTYPES = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+}
+
+
+def write_checkpoint(
+    weights: dict[str, Array],
+    arguments: Config,
+    target: pathlib.Path,
+    layout: str,
+    dtype: str | None = None,
+    overwrite: bool = False,
+    source: Checkpoint | None = None,
+    preprocess_mode: str | None = None,
+) -> None:
+    """Writes weights in a layout to a file, or to a folder if the target has no
+    suffix.
+
+    A folder keeps the labels and the preprocessing of `source`, or stores
+    `preprocess_mode`, "tf" by default. Nothing is written if the layout or the
+    file type cannot store the weights.
+    """
+    check_writable(target, layout)
+    name = layout.partition(":")[0]
+    nearest_variant = LAYOUTS[name].nearest_variant
+    if layout == name and nearest_variant and "resnet_layers" not in arguments:
+        layout = f"{name}:{nearest_variant(arguments)}"
+    layout = resolve_variant(layout, arguments)
+    check_representable(arguments, layout)
+    name, _, variant = layout.partition(":")
+    weights = LAYOUTS[name].before_writing(weights, arguments, variant)
+    folder = target.suffix == ""
+    if folder:
+        stored = str(next(iter(weights.values())).dtype)
+        configs = FOLDERS[name].folder_configs(
+            arguments, layout, dtype or stored, source, preprocess_mode
+        )
+        _check_folder(target, FOLDERS[name].FOLDER_FILES, overwrite)
+    elif arguments.get("position_embedding") == "learned":
+        _warn_if_grid_is_ambiguous(arguments["grid_size"], target)
+    first_patch = arguments.get("pooling") == "first_patch"
+    if first_patch and arguments["classes"] and not folder:
+        warn(
+            f"{str(target)!r} does not store that its head takes the first "
+            "patch; readers will take the mean of the patches. Give "
+            '`pooling="first_patch"` when it is read, or in big_vision '
+            '`pool_type="0"`.'
+        )
+    if name != "keras_hub":  # its config.json stores it
+        warn_of_activation(arguments, target)
+    weights, dialect = map_to_write(layout, weights)
+    if not folder and "hidden_size" in arguments:
+        warn_if_heads_ambiguous(arguments, dialect, target)
+    heads = (arguments["num_heads"], arguments.get("decoder_num_heads"))
+    arrays = to_checkpoint(weights, dialect, heads)
+    arrays = LAYOUTS[name].to_file(arrays)
+    to = None if dtype is None else np.dtype(DTYPES[dtype])
+    if folder:
+        FOLDERS[name].write_folder(target, arrays, configs, overwrite, to)
+    else:
+        write(arrays, target, overwrite, to)
+
+
+def warn_of_activation(arguments: dict, target: str | pathlib.Path) -> None:
+    """Warns that a file gives logits of a model that ends in an activation."""
+    activation = arguments.get("classifier_activation")
+    if activation:
+        warn(
+            f"The {activation} of the head is not stored in {str(target)!r}, "
+            "whose outputs are logits. Load it with "
+            f"`classifier_activation={activation!r}`, or apply it to them."
+        )
+
+
+def check_writable(target: pathlib.Path, layout: str) -> None:
+    """Raises a `ValueError` if a target's suffix is not supported, or a layout
+    cannot be a folder."""
+    if target.suffix not in ("", *SUFFIXES):
+        raise ValueError(
+            "The name of the file to write must end in "
+            f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or be a folder's. "
+            f"Received: {str(target)!r}"
+        )
+    if target.suffix == "" and layout.partition(":")[0] not in FOLDERS:
+        raise ValueError(
+            f"{str(target)!r} has no suffix, so that it is a folder, which "
+            'only layout="huggingface" and layout="keras_hub" (--to '
+            "huggingface or --to keras_hub) can be written to. Received: "
+            f"layout={layout!r}"
+        )
+
+
+def _warn_if_grid_is_ambiguous(
+    grid: tuple[int, int] | None, target: pathlib.Path
+) -> None:
+    """Warns if a grid is not square but its number of positions is a square.
+
+    Files store only this number, for which readers assume a square grid.
+    """
+    rows, columns = grid or (1, 1)
+    side = math.isqrt(rows * columns)
+    if rows != columns and side * side == rows * columns:
+        warn(
+            f"{str(target)!r} does not store that its {rows * columns} "
+            f"positions are a grid of {rows} x {columns}; readers will take "
+            f"{side} x {side}. Give grid_size=({rows}, {columns}) when it is "
+            "read, or write a .keras file."
+        )
+
+
+def _check_folder(
+    folder: pathlib.Path, names: tuple[str, ...], overwrite: bool
+) -> None:
+    existing = [name for name in names if (folder / name).exists()]
+    if existing and not overwrite:
+        raise FileExistsError(
+            f"{str(folder)!r} already has {', '.join(existing)}. Choose "
+            "another folder, or pass --overwrite."
+        )
